@@ -1,0 +1,608 @@
+//! The control protocol between hosts and the switch: one fixed layout of 120
+//! bytes (docs/protocol.md, section 1). The C side is `bpf/wire.h`; the build
+//! of `prism-switch` fails where the two disagree.
+//!
+//! Not here: when to send what (`steering`), and what a command does to the
+//! flow table (`flow_table`, the reference for the data-plane program).
+
+use std::fmt;
+use std::hash::Hasher;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use siphasher::sip::SipHasher24;
+use zeroize::ZeroizeOnDrop;
+
+use crate::wire::{DecodeError, Put, Reader, ip_bytes};
+
+/// Size of every control datagram, in either direction.
+pub const MESSAGE_BYTES: usize = 120;
+/// First four bytes of every control datagram: "PRSM".
+pub const MAGIC: u32 = 0x5052_534d;
+/// Version of the layout.
+pub const VERSION: u8 = 1;
+/// `kind` of a request.
+pub const KIND_REQUEST: u8 = 1;
+/// `kind` of an answer.
+pub const KIND_ANSWER: u8 = 2;
+/// Most that a request's `time_ns` may differ from the switch's clock.
+pub const FRESHNESS_NS: u64 = 2_000_000_000;
+
+/// Byte offsets of the fields, for the compile-time check against C.
+pub mod offset {
+    /// `kind`.
+    pub const KIND: usize = 5;
+    /// `ops`.
+    pub const OPS: usize = 6;
+    /// `status`.
+    pub const STATUS: usize = 7;
+    /// `key_id`.
+    pub const KEY_ID: usize = 8;
+    /// `state`.
+    pub const STATE: usize = 12;
+    /// `request_id`.
+    pub const REQUEST_ID: usize = 16;
+    /// `time_ns`.
+    pub const TIME_NS: usize = 24;
+    /// `epoch`.
+    pub const EPOCH: usize = 32;
+    /// `client_addr`.
+    pub const CLIENT_ADDR: usize = 40;
+    /// `vip_addr`.
+    pub const VIP_ADDR: usize = 56;
+    /// `owner_addr`.
+    pub const OWNER_ADDR: usize = 72;
+    /// `via_addr`.
+    pub const VIA_ADDR: usize = 88;
+    /// `client_port`.
+    pub const CLIENT_PORT: usize = 104;
+    /// `vip_port`.
+    pub const VIP_PORT: usize = 106;
+    /// `owner_port`.
+    pub const OWNER_PORT: usize = 108;
+    /// `mac`.
+    pub const MAC: usize = 112;
+}
+
+/// The secret that a host shares with the switch.
+#[derive(Clone, PartialEq, Eq, ZeroizeOnDrop)]
+pub struct ControlKey([u8; 16]);
+
+impl ControlKey {
+    /// Wraps the 16 bytes of a SipHash key.
+    pub fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The key's bytes, for the switch's map of senders.
+    pub fn expose_secret(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    fn mac(&self, bytes: &[u8]) -> [u8; 8] {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(bytes);
+        hasher.finish().to_be_bytes()
+    }
+}
+
+impl fmt::Debug for ControlKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ControlKey(..)")
+    }
+}
+
+/// A set of operation bits.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct Ops(pub u8);
+
+impl Ops {
+    /// Nothing: a query.
+    pub const QUERY: Self = Self(0);
+    /// Drop the flow's packets.
+    pub const BLOCK: Self = Self(1);
+    /// The flow belongs to the given owner.
+    pub const OWN: Self = Self(2);
+    /// Let the flow's packets pass.
+    pub const UNBLOCK: Self = Self(4);
+    /// Forget the flow.
+    pub const RELEASE: Self = Self(8);
+
+    /// Both sets together.
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// All bits of `other` are set.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl fmt::Debug for Ops {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("query");
+        }
+        let names = [(1, "block"), (2, "own"), (4, "unblock"), (8, "release")];
+        let mut list = f.debug_list();
+        for (bit, name) in names {
+            if self.0 & bit != 0 {
+                list.entry(&format_args!("{name}"));
+            }
+        }
+        if self.0 > 15 {
+            list.entry(&self.0);
+        }
+        list.finish()
+    }
+}
+
+/// A flow as the client knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowKey {
+    /// The client's address and port.
+    pub client: SocketAddr,
+    /// The service's address and port.
+    pub vip: SocketAddr,
+}
+
+/// Where a flow goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// What the owner's socket is bound to. The VIP itself at a frontend.
+    pub addr: SocketAddr,
+    /// The node to send the packets to.
+    pub via: IpAddr,
+}
+
+impl Owner {
+    /// No owner: what a request without `OWN` carries.
+    pub const NONE: Self = Self {
+        addr: SocketAddr::new(UNSPECIFIED, 0),
+        via: UNSPECIFIED,
+    };
+}
+
+/// All zeros on the wire.
+const UNSPECIFIED: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+
+/// Asks the switch about a flow, or tells it what the flow is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Which key makes the MAC.
+    pub key_id: u32,
+    /// Chosen by the sender; the answer repeats it.
+    pub request_id: u64,
+    /// The sender's estimate of the switch's clock.
+    pub time_ns: u64,
+    /// What to do.
+    pub ops: Ops,
+    /// Order of this command among the flow's.
+    pub epoch: u64,
+    /// The flow.
+    pub flow: FlowKey,
+    /// The owner, with `OWN`; otherwise [`Owner::NONE`].
+    pub owner: Owner,
+}
+
+/// What the switch says of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FlowState {
+    /// No entry: its packets go to a frontend.
+    Absent,
+    /// Packets pass.
+    Forward,
+    /// Packets are dropped.
+    Blocked,
+}
+
+/// Outcome of a command (docs/protocol.md, section 1.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Done, or already so.
+    Ok,
+    /// A newer or different command won.
+    Stale,
+    /// The flow table has no room.
+    Full,
+    /// VIP or owner are not of this key's tenant.
+    Denied,
+    /// No such service.
+    NoService,
+    /// `time_ns` is too far off.
+    Late,
+    /// The request has no meaning.
+    BadRequest,
+}
+
+/// The switch's reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Outcome.
+    pub status: Status,
+    /// The flow's state now.
+    pub state: FlowState,
+    /// The switch's clock.
+    pub time_ns: u64,
+    /// The flow's epoch now.
+    pub epoch: u64,
+    /// The flow's owner now; [`Owner::NONE`] when absent.
+    pub owner: Owner,
+    /// Copied from the request.
+    pub key_id: u32,
+    /// Copied from the request.
+    pub request_id: u64,
+    /// Copied from the request.
+    pub ops: Ops,
+    /// Copied from the request.
+    pub flow: FlowKey,
+}
+
+/// Why a datagram is not an authentic control message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// It is no control message of this version and kind.
+    #[error("malformed control message: {0}")]
+    Malformed(#[from] DecodeError),
+    /// It carries another key's identifier.
+    #[error("control message under unknown key {0}")]
+    UnknownKey(u32),
+    /// Its MAC is wrong.
+    #[error("control message with a wrong MAC")]
+    Forged,
+}
+
+/// Fields as they lie on the wire, the same in both directions.
+struct Raw {
+    kind: u8,
+    ops: Ops,
+    status: u8,
+    key_id: u32,
+    state: u8,
+    request_id: u64,
+    time_ns: u64,
+    epoch: u64,
+    flow: FlowKey,
+    owner: Owner,
+}
+
+impl Raw {
+    fn encode(&self, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
+        let mut out = Vec::with_capacity(MESSAGE_BYTES);
+        out.put(&MAGIC.to_be_bytes());
+        out.put(&[VERSION, self.kind, self.ops.0, self.status]);
+        out.put(&self.key_id.to_be_bytes());
+        out.put(&[self.state, 0, 0, 0]);
+        out.put(&self.request_id.to_be_bytes());
+        out.put(&self.time_ns.to_be_bytes());
+        out.put(&self.epoch.to_be_bytes());
+        for ip in [
+            self.flow.client.ip(),
+            self.flow.vip.ip(),
+            self.owner.addr.ip(),
+            self.owner.via,
+        ] {
+            out.put(&ip_bytes(ip));
+        }
+        for port in [
+            self.flow.client.port(),
+            self.flow.vip.port(),
+            self.owner.addr.port(),
+            0,
+        ] {
+            out.put(&port.to_be_bytes());
+        }
+        let mac = key.mac(&out);
+        out.put(&mac);
+        let mut message = [0; MESSAGE_BYTES];
+        message.copy_from_slice(&out);
+        message
+    }
+
+    fn decode(bytes: &[u8], kind: u8, key_id: u32, key: &ControlKey) -> Result<Self, ControlError> {
+        if bytes.len() != MESSAGE_BYTES {
+            return Err(DecodeError::Truncated("control message").into());
+        }
+        let (signed, mac) = bytes.split_at(offset::MAC);
+        let mut r = Reader::new(signed);
+        if r.u32("magic")? != MAGIC {
+            return Err(DecodeError::Invalid("magic").into());
+        }
+        let version = r.u8("version")?;
+        if version != VERSION {
+            return Err(DecodeError::Version {
+                found: version,
+                expected: VERSION,
+            }
+            .into());
+        }
+        if r.u8("kind")? != kind {
+            return Err(DecodeError::Invalid("kind").into());
+        }
+        let (ops, status) = (Ops(r.u8("ops")?), r.u8("status")?);
+        let found_key = r.u32("key_id")?;
+        if found_key != key_id {
+            return Err(ControlError::UnknownKey(found_key));
+        }
+        if !constant_time_eq(&key.mac(signed), mac) {
+            return Err(ControlError::Forged);
+        }
+        let state = r.u8("state")?;
+        r.array::<3>("reserved")?;
+        let (request_id, time_ns, epoch) =
+            (r.u64("request_id")?, r.u64("time_ns")?, r.u64("epoch")?);
+        let (client, vip) = (r.ip("client_addr")?, r.ip("vip_addr")?);
+        let (owner, via) = (r.ip("owner_addr")?, r.ip("via_addr")?);
+        let client = SocketAddr::new(client, r.u16("client_port")?);
+        let vip = SocketAddr::new(vip, r.u16("vip_port")?);
+        let addr = SocketAddr::new(owner, r.u16("owner_port")?);
+        Ok(Self {
+            kind,
+            ops,
+            status,
+            key_id,
+            state,
+            request_id,
+            time_ns,
+            epoch,
+            flow: FlowKey { client, vip },
+            owner: Owner { addr, via },
+        })
+    }
+}
+
+fn constant_time_eq(a: &[u8; 8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0
+}
+
+impl Request {
+    /// The datagram of this request, under `key`.
+    pub fn encode(&self, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
+        let Self {
+            key_id,
+            request_id,
+            time_ns,
+            ops,
+            epoch,
+            flow,
+            owner,
+        } = *self;
+        let (kind, status, state) = (KIND_REQUEST, 0, 0);
+        Raw {
+            kind,
+            ops,
+            status,
+            key_id,
+            state,
+            request_id,
+            time_ns,
+            epoch,
+            flow,
+            owner,
+        }
+        .encode(key)
+    }
+
+    /// Reads and authenticates a request, as the switch does.
+    pub fn decode(bytes: &[u8], key_id: u32, key: &ControlKey) -> Result<Self, ControlError> {
+        let Raw {
+            ops,
+            key_id,
+            request_id,
+            time_ns,
+            epoch,
+            flow,
+            owner,
+            ..
+        } = Raw::decode(bytes, KIND_REQUEST, key_id, key)?;
+        Ok(Self {
+            key_id,
+            request_id,
+            time_ns,
+            ops,
+            epoch,
+            flow,
+            owner,
+        })
+    }
+
+    /// The answer to this request.
+    pub fn answer(
+        &self,
+        status: Status,
+        state: FlowState,
+        epoch: u64,
+        owner: Owner,
+        now_ns: u64,
+    ) -> Answer {
+        let Self {
+            key_id,
+            request_id,
+            ops,
+            flow,
+            ..
+        } = *self;
+        Answer {
+            status,
+            state,
+            time_ns: now_ns,
+            epoch,
+            owner,
+            key_id,
+            request_id,
+            ops,
+            flow,
+        }
+    }
+}
+
+impl Answer {
+    /// The datagram of this answer, under `key`.
+    pub fn encode(&self, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
+        let Self {
+            key_id,
+            request_id,
+            time_ns,
+            ops,
+            epoch,
+            flow,
+            owner,
+            ..
+        } = *self;
+        let (kind, status, state) = (KIND_ANSWER, self.status.code(), self.state.code());
+        Raw {
+            kind,
+            ops,
+            status,
+            key_id,
+            state,
+            request_id,
+            time_ns,
+            epoch,
+            flow,
+            owner,
+        }
+        .encode(key)
+    }
+
+    /// Reads and authenticates an answer.
+    pub fn decode(bytes: &[u8], key_id: u32, key: &ControlKey) -> Result<Self, ControlError> {
+        let raw = Raw::decode(bytes, KIND_ANSWER, key_id, key)?;
+        let Raw {
+            ops,
+            key_id,
+            request_id,
+            time_ns,
+            epoch,
+            flow,
+            owner,
+            ..
+        } = raw;
+        let status = Status::from_code(raw.status).ok_or(DecodeError::Invalid("status"))?;
+        let state = FlowState::from_code(raw.state).ok_or(DecodeError::Invalid("state"))?;
+        Ok(Self {
+            status,
+            state,
+            time_ns,
+            epoch,
+            owner,
+            key_id,
+            request_id,
+            ops,
+            flow,
+        })
+    }
+}
+
+impl Status {
+    const ALL: [Self; 7] = [
+        Self::Ok,
+        Self::Stale,
+        Self::Full,
+        Self::Denied,
+        Self::NoService,
+        Self::Late,
+        Self::BadRequest,
+    ];
+
+    /// Value on the wire.
+    pub const fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|s| s.code() == code)
+    }
+}
+
+impl FlowState {
+    /// Value on the wire.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        [Self::Absent, Self::Forward, Self::Blocked]
+            .into_iter()
+            .find(|s| s.code() == code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::*;
+
+    fn key() -> ControlKey {
+        ControlKey::new(*b"0123456789abcdef")
+    }
+
+    fn request() -> Request {
+        Request {
+            key_id: 7,
+            request_id: 0x1122_3344_5566_7788,
+            time_ns: 1_800_000_000_000_000_000,
+            ops: Ops::OWN.and(Ops::UNBLOCK),
+            epoch: 42,
+            flow: FlowKey {
+                client: "192.0.2.9:50000".parse().unwrap(),
+                vip: "198.51.100.1:80".parse().unwrap(),
+            },
+            owner: Owner {
+                addr: "10.0.0.3:80".parse().unwrap(),
+                via: "10.0.0.3".parse().unwrap(),
+            },
+        }
+    }
+
+    /// The vector of docs/protocol.md.
+    #[test]
+    fn request_matches_the_documented_vector() {
+        let hex: String = request()
+            .encode(&key())
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let documented: String = include_str!("../../../docs/protocol.md")
+            .split("<!-- vector: request -->")
+            .nth(1)
+            .and_then(|rest| rest.split("```").nth(1))
+            .unwrap()
+            .trim_start_matches("text")
+            .split_whitespace()
+            .collect();
+        assert_eq!(hex, documented);
+    }
+
+    #[test]
+    fn both_directions_round_trip() {
+        let r = request();
+        assert_eq!(Request::decode(&r.encode(&key()), 7, &key()), Ok(r));
+        for status in Status::ALL {
+            let a = r.answer(status, FlowState::Blocked, 43, r.owner, 99);
+            assert_eq!(Answer::decode(&a.encode(&key()), 7, &key()), Ok(a));
+        }
+    }
+
+    #[test]
+    fn any_changed_bit_or_length_is_refused() {
+        let good = request().encode(&key());
+        for at in 0..MESSAGE_BYTES * 8 {
+            let mut bad = good;
+            bad[at / 8] ^= 1 << (at % 8);
+            assert!(Request::decode(&bad, 7, &key()).is_err(), "bit {at}");
+        }
+        for len in 0..MESSAGE_BYTES {
+            assert!(Request::decode(&good[..len], 7, &key()).is_err());
+        }
+        assert!(
+            Answer::decode(&good, 7, &key()).is_err(),
+            "a request is no answer"
+        );
+    }
+
+    #[test]
+    fn keys_are_not_printed() {
+        assert_eq!(format!("{:?}", key()), "ControlKey(..)");
+    }
+}

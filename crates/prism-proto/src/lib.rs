@@ -1,0 +1,10 @@
+//! Wire messages and state machines of Prism, without sockets, clocks or
+//! threads, so that all of it runs in a seeded simulation.
+#![forbid(unsafe_code)]
+
+pub mod control;
+pub mod flow_table;
+pub mod tcp_state;
+pub mod wire;
+
+pub use tcp_state::{Keepalive, MAX_QUEUE_BYTES, NegotiatedOptions, TcpState, Window, WindowScale};
