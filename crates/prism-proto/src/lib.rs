@@ -3,7 +3,11 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod export;
 pub mod flow_table;
+pub mod import;
+pub mod node;
+pub mod steering;
 pub mod tcp_state;
 pub mod wire;
 

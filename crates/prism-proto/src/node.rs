@@ -1,0 +1,526 @@
+//! Messages between nodes (docs/protocol.md, section 2): frames on a mutually
+//! authenticated TLS connection, which carry whole connections.
+//!
+//! Not here: the TLS connection itself (`prism-handoff`), and the order in
+//! which a hand-off goes (`handoff`).
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::tcp_state::{
+    Keepalive, MAX_QUEUE_BYTES, NegotiatedOptions, TcpState, Window, WindowScale,
+};
+use crate::wire::{DecodeError, Put, Reader};
+
+/// ALPN of connections that carry hand-offs.
+pub const ALPN_HAND_OFF: &[u8] = b"prism-handoff/1";
+/// ALPN of connections that carry relayed requests.
+pub const ALPN_RELAY: &[u8] = b"prism-relay/1";
+/// Bytes of the length that precedes each frame.
+pub const FRAME_PREFIX_BYTES: usize = 4;
+/// First four bytes of a connection's state: "PHST".
+pub const STATE_MAGIC: u32 = 0x5048_5354;
+/// Version of the connection's state.
+pub const STATE_VERSION: u8 = 1;
+/// Most bytes of what the source has read and not consumed: a whole request
+/// head, and one read of 256 KiB behind it.
+pub const MAX_INPUT_BYTES: usize = 512 << 10;
+/// Most bytes of the application's own context.
+pub const MAX_CONTEXT_BYTES: usize = 4 << 10;
+/// Most bytes of one frame: three queues, input, context, and the fixed fields.
+pub const MAX_FRAME_BYTES: usize =
+    3 * MAX_QUEUE_BYTES + MAX_INPUT_BYTES + MAX_CONTEXT_BYTES + (4 << 10);
+
+const TYPE_HAND_OFF: u8 = 1;
+const TYPE_ACCEPTED: u8 = 2;
+const TYPE_REFUSED: u8 = 3;
+
+/// A live connection on its way to another node.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HandOff {
+    /// Chosen by the source; the verdict repeats it.
+    pub id: u64,
+    /// Epoch at which the target is to own the flow.
+    pub epoch: u64,
+    /// Name of the frontend that accepted the connection.
+    pub origin: String,
+    /// The node protocol's own word for the application.
+    pub context: Vec<u8>,
+    /// Bytes that the source read and did not consume. They precede
+    /// `tcp.received`.
+    pub input: Vec<u8>,
+    /// Bytes that the source's application wrote but the kernel never took.
+    /// They follow `tcp.unsent`.
+    pub output: Vec<u8>,
+    /// The TCP connection.
+    pub tcp: TcpState,
+}
+
+/// Why a target did not take a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// The message made no sense to it.
+    Malformed,
+    /// It has as many connections as it may.
+    Busy,
+    /// Its kernel did not build the socket.
+    RestoreFailed,
+    /// The switch says that the flow belongs to another.
+    Stale,
+    /// The switch refused its command, or did not answer.
+    SwitchFailed,
+    /// It is not a node that takes this connection (its role, or stopping).
+    Unwilling,
+}
+
+impl Refusal {
+    const ALL: [Self; 6] = [
+        Self::Malformed,
+        Self::Busy,
+        Self::RestoreFailed,
+        Self::Stale,
+        Self::SwitchFailed,
+        Self::Unwilling,
+    ];
+
+    /// Value on the wire.
+    pub const fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|r| r.code() == code)
+    }
+}
+
+/// One frame.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Frame {
+    /// Take this connection.
+    HandOff(Box<HandOff>),
+    /// The connection is yours no more: I own its flow and its socket is live.
+    Accepted {
+        /// Of the hand-off.
+        id: u64,
+    },
+    /// I did not take it, and never will.
+    Refused {
+        /// Of the hand-off.
+        id: u64,
+        /// Why.
+        reason: Refusal,
+    },
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HandOff(h) => h.fmt(f),
+            Self::Accepted { id } => write!(f, "Accepted({id})"),
+            Self::Refused { id, reason } => write!(f, "Refused({id}, {reason:?})"),
+        }
+    }
+}
+
+impl fmt::Debug for HandOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandOff")
+            .field("id", &self.id)
+            .field("epoch", &self.epoch)
+            .field("origin", &self.origin)
+            .field("client", &self.tcp.remote)
+            .field("input_bytes", &self.input.len())
+            .field("output_bytes", &self.output.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for TcpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpState")
+            .field("remote", &self.remote)
+            .field("service", &self.service)
+            .field("write_seq", &self.write_seq)
+            .field("receive_seq", &self.receive_seq)
+            .field("sent_bytes", &self.sent.len())
+            .field("unsent_bytes", &self.unsent.len())
+            .field("received_bytes", &self.received.len())
+            .field("peer_closed", &self.peer_closed)
+            .field("options", &self.options)
+            .field("window", &self.window)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Frame {
+    /// The frame with its length before it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; FRAME_PREFIX_BYTES];
+        match self {
+            Self::HandOff(hand_off) => {
+                out.reserve(512 + hand_off.input.len() + hand_off.tcp.queued_bytes());
+                out.put(&[TYPE_HAND_OFF]);
+                hand_off.save(&mut out);
+            }
+            Self::Accepted { id } => {
+                out.put(&[TYPE_ACCEPTED]);
+                out.put(&id.to_be_bytes());
+            }
+            Self::Refused { id, reason } => {
+                out.put(&[TYPE_REFUSED]);
+                out.put(&id.to_be_bytes());
+                out.put(&[reason.code()]);
+            }
+        }
+        let len = u32::try_from(out.len() - FRAME_PREFIX_BYTES).unwrap_or(u32::MAX);
+        if let Some(prefix) = out.first_chunk_mut::<FRAME_PREFIX_BYTES>() {
+            *prefix = len.to_be_bytes();
+        }
+        out
+    }
+
+    /// Length of the first frame in `buffer` without its prefix, once known.
+    pub fn announced_len(buffer: &[u8]) -> Result<Option<usize>, DecodeError> {
+        let Some(prefix) = buffer.first_chunk::<FRAME_PREFIX_BYTES>() else {
+            return Ok(None);
+        };
+        let len = u32::from_be_bytes(*prefix) as usize;
+        if len > MAX_FRAME_BYTES {
+            return Err(DecodeError::TooLong("frame"));
+        }
+        Ok(Some(len))
+    }
+
+    /// Reads one frame, without its prefix.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(bytes);
+        let frame = match r.u8("frame type")? {
+            TYPE_HAND_OFF => Self::HandOff(Box::new(HandOff::restore(&mut r)?)),
+            TYPE_ACCEPTED => Self::Accepted { id: r.u64("id")? },
+            TYPE_REFUSED => {
+                let id = r.u64("id")?;
+                let reason = Refusal::from_code(r.u8("reason")?);
+                Self::Refused {
+                    id,
+                    reason: reason.ok_or(DecodeError::Invalid("reason"))?,
+                }
+            }
+            _ => return Err(DecodeError::Invalid("frame type")),
+        };
+        r.finish()?;
+        Ok(frame)
+    }
+
+    /// The identifier of a hand-off frame whose body could not be read, so that
+    /// its source can be told.
+    pub fn peek_hand_off_id(bytes: &[u8]) -> Option<u64> {
+        let mut r = Reader::new(bytes);
+        (r.u8("frame type").ok()? == TYPE_HAND_OFF).then_some(())?;
+        r.u64("id").ok()
+    }
+}
+
+impl HandOff {
+    fn save(&self, out: &mut Vec<u8>) {
+        out.put(&self.id.to_be_bytes());
+        out.put(&STATE_MAGIC.to_be_bytes());
+        out.put(&[STATE_VERSION]);
+        out.put(&self.epoch.to_be_bytes());
+        out.put_short_str(&self.origin);
+        out.put_sized(&self.context);
+        out.put_sized(&self.input);
+        out.put_sized(&self.output);
+        self.tcp.save(out);
+    }
+
+    fn restore(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let id = r.u64("id")?;
+        if r.u32("state magic")? != STATE_MAGIC {
+            return Err(DecodeError::Invalid("state magic"));
+        }
+        let version = r.u8("state version")?;
+        if version != STATE_VERSION {
+            return Err(DecodeError::Version {
+                found: version,
+                expected: STATE_VERSION,
+            });
+        }
+        Ok(Self {
+            id,
+            epoch: r.u64("epoch")?,
+            origin: r.short_str("origin")?.to_owned(),
+            context: r.sized(MAX_CONTEXT_BYTES, "context")?.to_vec(),
+            input: r.sized(MAX_INPUT_BYTES, "input")?.to_vec(),
+            output: r.sized(MAX_QUEUE_BYTES, "output")?.to_vec(),
+            tcp: TcpState::restore(r)?,
+        })
+    }
+}
+
+const FLAG_PEER_CLOSED: u8 = 1;
+const FLAG_SACK: u8 = 2;
+const FLAG_TIMESTAMPS: u8 = 4;
+const FLAG_WINDOW_SCALE: u8 = 8;
+const FLAG_NODELAY: u8 = 16;
+const FLAG_KEEPALIVE: u8 = 32;
+const ALL_FLAGS: u8 = 63;
+
+impl TcpState {
+    /// Bytes in the three queues.
+    pub fn queued_bytes(&self) -> usize {
+        self.sent.len() + self.unsent.len() + self.received.len()
+    }
+
+    fn flags(&self) -> u8 {
+        let mut flags = 0;
+        for (on, bit) in [
+            (self.peer_closed, FLAG_PEER_CLOSED),
+            (self.options.sack, FLAG_SACK),
+            (self.options.timestamps, FLAG_TIMESTAMPS),
+            (self.options.window_scale.is_some(), FLAG_WINDOW_SCALE),
+            (self.nodelay, FLAG_NODELAY),
+            (self.keepalive.is_some(), FLAG_KEEPALIVE),
+        ] {
+            flags |= if on { bit } else { 0 };
+        }
+        flags
+    }
+
+    fn save(&self, out: &mut Vec<u8>) {
+        out.put_socket_addr(self.remote);
+        out.put_socket_addr(self.service);
+        out.put(&[self.flags()]);
+        let scale = self.options.window_scale.unwrap_or(WindowScale {
+            send: 0,
+            receive: 0,
+        });
+        out.put(&[scale.send, scale.receive]);
+        out.put(&self.mss_clamp_bytes.to_be_bytes());
+        let keepalive = self.keepalive.unwrap_or(Keepalive {
+            idle_s: 0,
+            interval_s: 0,
+            probes: 0,
+        });
+        for word in [
+            self.write_seq,
+            self.receive_seq,
+            self.timestamp,
+            self.window.send_wl1,
+            self.window.send_window_bytes,
+            self.window.max_window_bytes,
+            self.window.receive_window_bytes,
+            self.window.receive_wup,
+            self.cwnd_segments,
+            self.srtt_us,
+            self.user_timeout_ms,
+            keepalive.idle_s,
+            keepalive.interval_s,
+            keepalive.probes,
+        ] {
+            out.put(&word.to_be_bytes());
+        }
+        out.put_short_str(&self.congestion);
+        for queue in [&self.sent, &self.unsent, &self.received] {
+            out.put_sized(queue);
+        }
+    }
+
+    fn restore(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (remote, service) = (client_addr(r)?, r.socket_addr("service")?);
+        let flags = r.u8("flags")?;
+        if flags & !ALL_FLAGS != 0 {
+            return Err(DecodeError::Invalid("flags"));
+        }
+        let has = |bit: u8| flags & bit != 0;
+        let scale = WindowScale {
+            send: shift(r)?,
+            receive: shift(r)?,
+        };
+        let mss_clamp_bytes = r.u16("mss")?;
+        let (write_seq, receive_seq) = (r.u32("write_seq")?, r.u32("receive_seq")?);
+        let timestamp = r.u32("timestamp")?;
+        let window = Window {
+            send_wl1: r.u32("send_wl1")?,
+            send_window_bytes: r.u32("send window")?,
+            max_window_bytes: r.u32("max window")?,
+            receive_window_bytes: r.u32("receive window")?,
+            receive_wup: r.u32("receive_wup")?,
+        };
+        let (cwnd_segments, srtt_us) = (r.u32("cwnd")?, r.u32("srtt")?);
+        let user_timeout_ms = r.u32("user timeout")?;
+        let keepalive = Keepalive {
+            idle_s: r.u32("keepalive idle")?,
+            interval_s: r.u32("keepalive interval")?,
+            probes: r.u32("keepalive probes")?,
+        };
+        Ok(Self {
+            remote,
+            service,
+            write_seq,
+            receive_seq,
+            congestion: congestion_name(r)?,
+            sent: r.sized(MAX_QUEUE_BYTES, "sent queue")?.to_vec(),
+            unsent: r.sized(MAX_QUEUE_BYTES, "unsent queue")?.to_vec(),
+            received: r.sized(MAX_QUEUE_BYTES, "received queue")?.to_vec(),
+            peer_closed: has(FLAG_PEER_CLOSED),
+            mss_clamp_bytes,
+            options: NegotiatedOptions {
+                sack: has(FLAG_SACK),
+                timestamps: has(FLAG_TIMESTAMPS),
+                window_scale: has(FLAG_WINDOW_SCALE).then_some(scale),
+            },
+            timestamp,
+            window,
+            cwnd_segments,
+            srtt_us,
+            nodelay: has(FLAG_NODELAY),
+            keepalive: has(FLAG_KEEPALIVE).then_some(keepalive),
+            user_timeout_ms,
+        })
+    }
+}
+
+/// A client that a socket can be connected to: no port 0, no multicast.
+fn client_addr(r: &mut Reader<'_>) -> Result<SocketAddr, DecodeError> {
+    let addr = r.socket_addr("remote")?;
+    let ip = addr.ip();
+    let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+    if addr.port() == 0 || ip.is_unspecified() || ip.is_multicast() || broadcast {
+        return Err(DecodeError::Invalid("remote"));
+    }
+    Ok(addr)
+}
+
+/// Window shifts end at 14 (RFC 7323, section 2.3).
+fn shift(r: &mut Reader<'_>) -> Result<u8, DecodeError> {
+    match r.u8("window shift")? {
+        shift @ 0..=14 => Ok(shift),
+        _ => Err(DecodeError::Invalid("window shift")),
+    }
+}
+
+/// `TCP_CA_NAME_MAX` is 16 with the final zero.
+fn congestion_name(r: &mut Reader<'_>) -> Result<String, DecodeError> {
+    let name = r.short_str("congestion control")?;
+    let plain = name.bytes().all(|b| b.is_ascii_graphic());
+    if name.len() > 15 || !plain {
+        return Err(DecodeError::Invalid("congestion control"));
+    }
+    Ok(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::*;
+
+    pub(super) fn hand_off() -> HandOff {
+        HandOff {
+            id: 3,
+            epoch: 1 << 60,
+            origin: "fe0".into(),
+            context: b"ctx".to_vec(),
+            input: b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+            output: vec![1; 10],
+            tcp: TcpState {
+                remote: "192.0.2.9:50000".parse().unwrap(),
+                service: "198.51.100.1:80".parse().unwrap(),
+                write_seq: u32::MAX,
+                receive_seq: 5,
+                sent: vec![2; 100],
+                unsent: vec![3; 50],
+                received: vec![4; 7],
+                peer_closed: true,
+                mss_clamp_bytes: 1460,
+                options: NegotiatedOptions {
+                    sack: true,
+                    timestamps: true,
+                    window_scale: Some(WindowScale {
+                        send: 7,
+                        receive: 14,
+                    }),
+                },
+                timestamp: 99,
+                window: Window {
+                    send_wl1: 1,
+                    send_window_bytes: 2,
+                    max_window_bytes: 3,
+                    receive_window_bytes: 4,
+                    receive_wup: 5,
+                },
+                congestion: "cubic".into(),
+                cwnd_segments: 10,
+                srtt_us: 20,
+                nodelay: true,
+                keepalive: Some(Keepalive {
+                    idle_s: 1,
+                    interval_s: 2,
+                    probes: 3,
+                }),
+                user_timeout_ms: 4,
+            },
+        }
+    }
+
+    fn frames() -> Vec<Frame> {
+        let refusals = Refusal::ALL.map(|reason| Frame::Refused { id: 9, reason });
+        let mut frames = vec![
+            Frame::HandOff(Box::new(hand_off())),
+            Frame::Accepted { id: 4 },
+        ];
+        frames.extend(refusals);
+        frames
+    }
+
+    #[test]
+    fn frames_round_trip() {
+        for frame in frames() {
+            let bytes = frame.encode();
+            assert_eq!(Frame::announced_len(&bytes), Ok(Some(bytes.len() - 4)));
+            assert_eq!(Frame::decode(&bytes[4..]), Ok(frame));
+        }
+    }
+
+    #[test]
+    fn every_truncation_and_any_addition_is_refused() {
+        for frame in frames() {
+            let bytes = frame.encode();
+            for len in 4..bytes.len() {
+                assert!(Frame::decode(&bytes[4..len]).is_err());
+            }
+            let longer = [&bytes[4..], &[0]].concat();
+            assert_eq!(Frame::decode(&longer), Err(DecodeError::Trailing(1)));
+        }
+    }
+
+    #[test]
+    fn random_changes_never_panic_and_never_allocate_beyond_the_frame() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let good = Frame::HandOff(Box::new(hand_off())).encode();
+        for _ in 0..100_000 {
+            let mut bad = good.clone();
+            for _ in 0..random.usize(1..6) {
+                let at = random.usize(4..bad.len());
+                bad[at] = random.u8(..);
+            }
+            if let Ok(Frame::HandOff(h)) = Frame::decode(&bad[4..]) {
+                assert!(h.tcp.queued_bytes() <= bad.len());
+            }
+        }
+    }
+
+    #[test]
+    fn an_announced_giant_is_refused_before_it_is_read() {
+        assert!(Frame::announced_len(&u32::MAX.to_be_bytes()).is_err());
+        assert_eq!(Frame::announced_len(&[0, 0]), Ok(None));
+    }
+
+    #[test]
+    fn debug_shows_no_client_data() {
+        let shown = format!("{:?}", Frame::HandOff(Box::new(hand_off())));
+        assert!(
+            !shown.contains("GET") && !shown.contains("71, 69, 84"),
+            "{shown}"
+        );
+    }
+}
