@@ -1,0 +1,22 @@
+//! The one configuration file of a Prism cluster.
+//!
+//! Every machine of a cluster reads the same TOML file; a process picks its
+//! own part by the name of its node. [`Config`] is that file as a plain
+//! struct; [`Config::load`] reads and checks it and reports *every* fault it
+//! finds, each with the field, what is wrong, and how to mend it.
+//!
+//! This crate reads files and nothing else: it opens no socket, looks at no
+//! environment variable, and does not know what the values are used for.
+#![forbid(unsafe_code)]
+
+mod check;
+mod load;
+mod model;
+mod secrets;
+
+pub use load::{ConfigError, Problem};
+pub use model::{
+    Admin, Anonymous, Cluster, Config, HandOffMode, HookMode, Limits, Log, LogFormat, Node, Peers,
+    Role, S3, Service, Switch,
+};
+pub use secrets::{ControlKey, Credential, SecretError};

@@ -1,0 +1,224 @@
+//! From text to a checked [`Config`], with every fault reported at once.
+//!
+//! serde stops at the first fault. So a fault is noted with its path, its
+//! value is taken out of the table, and the rest is tried again; since no
+//! field is required at this stage, that ends after at most
+//! [`MAX_PROBLEMS`] rounds.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_path_to_error::Segment;
+use toml::{Table, Value};
+
+use crate::model::Config;
+
+/// Faults reported in one go; more help nobody.
+const MAX_PROBLEMS: usize = 64;
+/// The longest file that is read: far above any real one (200 bytes per node).
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// One fault: which field, what is wrong with it, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Path of the field, as in `node[2].address`.
+    pub field: String,
+    /// What is wrong.
+    pub fault: String,
+    /// What to do about it.
+    pub fix: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; {}", self.field, self.fault, self.fix)
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// the file cannot be read
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// the file is longer than any configuration
+    #[error("{} is longer than {MAX_FILE_BYTES} bytes: not a Prism configuration", path.display())]
+    TooLong {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// the text is not TOML
+    #[error("not valid TOML: {0}")]
+    Syntax(Box<toml::de::Error>),
+    /// the text is TOML, but not a valid configuration
+    #[error("{}", list(.0))]
+    Invalid(Vec<Problem>),
+}
+
+fn list(problems: &[Problem]) -> String {
+    let lines: Vec<String> = problems
+        .iter()
+        .map(|problem| format!("  {problem}"))
+        .collect();
+    format!(
+        "{} fault(s) in the configuration:\n{}",
+        problems.len(),
+        lines.join("\n")
+    )
+}
+
+impl Config {
+    /// Reads and checks the file at `path`. Relative paths in it are taken as
+    /// relative to the directory of the file.
+    ///
+    /// # Errors
+    /// When the file cannot be read or has a fault; all faults are listed.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let read_error = |source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        let size_bytes = std::fs::metadata(path).map_err(read_error)?.len();
+        if size_bytes > MAX_FILE_BYTES {
+            return Err(ConfigError::TooLong {
+                path: path.to_owned(),
+            });
+        }
+        let text = std::fs::read_to_string(path).map_err(read_error)?;
+        let mut config = Self::from_toml(&text)?;
+        if let Some(directory) = path.parent() {
+            config.anchor(directory);
+        }
+        Ok(config)
+    }
+
+    /// Parses and checks `text`.
+    ///
+    /// # Errors
+    /// When the text has a fault; all faults are listed.
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        let table: Table =
+            toml::from_str(text).map_err(|error| ConfigError::Syntax(Box::new(error)))?;
+        let (config, mut problems) = extract(table);
+        if let Some(config) = &config {
+            let known: Vec<String> = problems.iter().map(|p| p.field.clone()).collect();
+            let is_known = |field: &str| {
+                known
+                    .iter()
+                    .any(|k| field.starts_with(k.as_str()) || k.starts_with(field))
+            };
+            problems.extend(
+                config
+                    .problems()
+                    .into_iter()
+                    .filter(|p| !is_known(&p.field)),
+            );
+        }
+        match config {
+            Some(config) if problems.is_empty() => Ok(config),
+            _ => Err(ConfigError::Invalid(problems)),
+        }
+    }
+
+    /// The configuration as TOML, such that reading it gives the same again.
+    ///
+    /// # Errors
+    /// When a path is not UTF-8.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string_pretty(self)
+    }
+
+    fn anchor(&mut self, directory: &Path) {
+        let paths = [
+            &mut self.peers.ca_file,
+            &mut self.peers.cert_dir,
+            &mut self.s3.credentials_file,
+            &mut self.admin.socket_dir,
+        ];
+        let key = self.switch.as_mut().map(|switch| &mut switch.key_file);
+        let stores = self.nodes.iter_mut().map(|node| &mut node.store);
+        for path in paths.into_iter().chain(key).chain(stores) {
+            if !path.as_os_str().is_empty() && path.is_relative() {
+                *path = directory.join(&*path);
+            }
+        }
+    }
+}
+
+/// Deserializes what can be, and notes a problem for each value that cannot.
+fn extract(mut table: Table) -> (Option<Config>, Vec<Problem>) {
+    let mut problems = Vec::new();
+    while problems.len() < MAX_PROBLEMS {
+        let error = match attempt(table.clone()) {
+            Ok(config) => return (Some(config), problems),
+            Err(error) => error,
+        };
+        let segments: Vec<Segment> = error.path().iter().cloned().collect();
+        problems.push(structural(&error));
+        if !remove(&mut table, &segments) {
+            break;
+        }
+    }
+    (None, problems)
+}
+
+fn attempt(table: Table) -> Result<Config, serde_path_to_error::Error<toml::de::Error>> {
+    let mut track = serde_path_to_error::Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(table, &mut track);
+    Config::deserialize(tracked)
+        .map_err(|error| serde_path_to_error::Error::new(track.path(), error))
+}
+
+fn structural(error: &serde_path_to_error::Error<toml::de::Error>) -> Problem {
+    let message = error.inner().message().trim().to_owned();
+    let fix = if message.starts_with("unknown field") {
+        "correct the name or remove the line"
+    } else if message.starts_with("unknown variant") {
+        "use one of the values named"
+    } else {
+        "give a value of the form that docs/operating.md names"
+    };
+    Problem {
+        field: error.path().to_string(),
+        fault: message,
+        fix: fix.into(),
+    }
+}
+
+/// Takes the value at `path` out of `table`; where it is an array's element,
+/// the whole array, so that the indexes of later messages stay right.
+fn remove(table: &mut Table, path: &[Segment]) -> bool {
+    let Some(last) = path
+        .iter()
+        .rposition(|segment| matches!(segment, Segment::Map { .. }))
+    else {
+        return false;
+    };
+    let (parents, Some(Segment::Map { key })) = (path.get(..last).unwrap_or(&[]), path.get(last))
+    else {
+        return false;
+    };
+    let mut place = table;
+    let mut segments = parents.iter();
+    while let Some(Segment::Map { key }) = segments.next() {
+        let next = match (place.get_mut(key), segments.as_slice().first()) {
+            (Some(Value::Table(next)), _) => next,
+            (Some(Value::Array(items)), Some(Segment::Seq { index })) => {
+                segments.next();
+                let Some(Value::Table(next)) = items.get_mut(*index) else {
+                    return false;
+                };
+                next
+            }
+            _ => return false,
+        };
+        place = next;
+    }
+    place.remove(key).is_some()
+}

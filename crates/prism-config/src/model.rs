@@ -1,0 +1,457 @@
+//! The file as structs. Each field says its default, its unit and its cost.
+//!
+//! Leaves are typed (addresses, enums), so that a value which parsed has the
+//! right form; whether the values make sense together is `check`'s question.
+//! A required field has an empty default, so that a missing one is reported
+//! together with all other faults instead of hiding them.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The whole file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Who this cluster is.
+    pub cluster: Cluster,
+    /// The address that clients know.
+    pub service: Service,
+    /// The switch in the path. Absent: there is none, and every answer is
+    /// relayed by the frontend that accepted the connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub switch: Option<Switch>,
+    /// The hosts that serve requests.
+    #[serde(rename = "node")]
+    pub nodes: Vec<Node>,
+    /// How nodes reach and trust each other.
+    pub peers: Peers,
+    /// Bounds on memory and time.
+    pub limits: Limits,
+    /// The S3 interface.
+    pub s3: S3,
+    /// What is logged, and how.
+    pub log: Log,
+    /// The local socket that answers counters.
+    pub admin: Admin,
+}
+
+/// `[cluster]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cluster {
+    /// Required. Name of the cluster, for logs and metrics: 1 to 63 of
+    /// `a-z`, `0-9` and `-`.
+    pub name: String,
+    /// Default `us-east-1`. The region that clients sign their requests for.
+    pub region: String,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            region: "us-east-1".into(),
+        }
+    }
+}
+
+/// `[service]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Service {
+    /// Required. The virtual address and port that clients connect to. The
+    /// address belongs to every frontend, and to no other host.
+    pub address: SocketAddrV4,
+    /// Default `direct`. Where a connection goes for a request that its
+    /// present backend does not serve.
+    pub hand_off: HandOffMode,
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        Self {
+            address: UNSET,
+            hand_off: HandOffMode::default(),
+        }
+    }
+}
+
+/// Where a backend sends a connection whose next request is another's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HandOffMode {
+    /// Straight to the backend that serves the request: one hand-off.
+    #[default]
+    Direct,
+    /// Back to the frontend, which hands it on: two hand-offs, but backends
+    /// need not know each other.
+    Return,
+}
+
+/// `[switch]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Switch {
+    /// Required. Address and UDP port that the switch answers commands on.
+    pub control: SocketAddrV4,
+    /// Default 1. Which key signs the commands, so that keys can be rotated.
+    pub key_id: u32,
+    /// Required. File with the key: 32 hexadecimal digits, readable by its
+    /// owner only. The same on the switch and on every node.
+    pub key_file: PathBuf,
+    /// Default `prism`. Directory below `/sys/fs/bpf` where the switch pins
+    /// its programs and maps, so that it can restart without losing a packet.
+    pub pin_dir: String,
+    /// Required. Interfaces of the switch that service traffic crosses: those
+    /// towards clients, frontends and backends.
+    pub interfaces: Vec<String>,
+    /// Default `tc`. Where the program is attached. `xdp` is for network
+    /// cards whose driver has it; on veth it loses checksum offload.
+    pub mode: HookMode,
+    /// Default 1,048,576 flows. Costs about 200 bytes of kernel memory each
+    /// when in use. A full table refuses new flows, which are then relayed.
+    pub max_flows: u32,
+    /// Default 3,600 s. A flow without a packet for this long is forgotten.
+    /// Must be longer than `limits.idle_timeout_s`.
+    pub idle_timeout_s: u32,
+    /// Default 100 ms. How long a node repeats a command before it takes the
+    /// switch for unreachable and relays instead.
+    pub answer_timeout_ms: u32,
+}
+
+impl Default for Switch {
+    fn default() -> Self {
+        Self {
+            control: UNSET,
+            key_id: 1,
+            key_file: PathBuf::new(),
+            pin_dir: "prism".into(),
+            interfaces: Vec::new(),
+            mode: HookMode::default(),
+            max_flows: 1 << 20,
+            idle_timeout_s: 3_600,
+            answer_timeout_ms: 100,
+        }
+    }
+}
+
+impl Switch {
+    /// The directory on bpffs that holds the pinned programs and maps.
+    #[must_use]
+    pub fn pin_path(&self) -> PathBuf {
+        Path::new("/sys/fs/bpf").join(&self.pin_dir)
+    }
+
+    /// How long a node waits for an answer in all.
+    #[must_use]
+    pub fn answer_timeout(&self) -> Duration {
+        Duration::from_millis(self.answer_timeout_ms.into())
+    }
+}
+
+/// Where in the kernel the switch program runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HookMode {
+    /// Traffic control, ingress: works on every interface.
+    #[default]
+    Tc,
+    /// In the driver, before the packet is allocated: network cards only.
+    Xdp,
+}
+
+/// `[[node]]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Node {
+    /// Required, unique. The name in its certificate, and in placement:
+    /// renaming a backend moves its objects. 1 to 63 of `a-z`, `0-9`, `-`.
+    pub name: String,
+    /// Required, unique. The host's own address.
+    pub address: Ipv4Addr,
+    /// Required. What the host does.
+    pub roles: Vec<Role>,
+    /// Default `/var/lib/prism`. Where a backend keeps its objects.
+    pub store: PathBuf,
+    /// Default 0: one per core. Threads that serve connections.
+    pub workers: u16,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            address: Ipv4Addr::UNSPECIFIED,
+            roles: Vec::new(),
+            store: "/var/lib/prism".into(),
+            workers: 0,
+        }
+    }
+}
+
+impl Node {
+    /// Whether the node accepts connections from clients.
+    #[must_use]
+    pub fn is_frontend(&self) -> bool {
+        self.roles.contains(&Role::Frontend)
+    }
+
+    /// Whether the node stores objects.
+    #[must_use]
+    pub fn is_backend(&self) -> bool {
+        self.roles.contains(&Role::Backend)
+    }
+}
+
+/// What a node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Accepts connections, authenticates requests, hands connections off.
+    Frontend,
+    /// Stores objects and answers requests for them.
+    Backend,
+}
+
+/// `[peers]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Peers {
+    /// Default 7400. TCP port of the node protocol, on each node's address.
+    pub port: u16,
+    /// Required with more than one node. Certificate (PEM) of the authority
+    /// that signed the nodes' certificates.
+    pub ca_file: PathBuf,
+    /// Required with more than one node. Directory with the node's own
+    /// `<name>.crt` and `<name>.key` (PEM).
+    pub cert_dir: PathBuf,
+    /// Default 1,000 ms. Time to connect to a peer, handshake included.
+    pub connect_timeout_ms: u32,
+}
+
+impl Default for Peers {
+    fn default() -> Self {
+        Self {
+            port: 7400,
+            ca_file: PathBuf::new(),
+            cert_dir: PathBuf::new(),
+            connect_timeout_ms: 1_000,
+        }
+    }
+}
+
+impl Peers {
+    /// The certificate of node `name`.
+    #[must_use]
+    pub fn cert_file(&self, name: &str) -> PathBuf {
+        self.cert_dir.join(format!("{name}.crt"))
+    }
+
+    /// The private key of node `name`.
+    #[must_use]
+    pub fn key_file(&self, name: &str) -> PathBuf {
+        self.cert_dir.join(format!("{name}.key"))
+    }
+
+    /// Time to connect to a peer, handshake included.
+    #[must_use]
+    pub fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms.into())
+    }
+}
+
+/// `[limits]`, each per node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Default 16,384 bytes. The longest request head; a longer one is
+    /// answered 431. Costs this much memory per connection at most.
+    pub head_bytes: u32,
+    /// Default 100,000. Open client connections; more are closed at once.
+    /// Each costs about 10 KiB when idle, and a file descriptor.
+    pub connections: u32,
+    /// Default 60 s. How long a connection may wait between two requests.
+    pub idle_timeout_s: u32,
+    /// Default 10 s. From the first byte of a request head to its last.
+    pub head_timeout_s: u32,
+    /// Default 60 s. How long a body may go without a byte moved.
+    pub stall_timeout_s: u32,
+    /// Default 5 GiB (in bytes). The largest object that one PUT may write;
+    /// a larger one is answered `EntityTooLarge`.
+    pub max_object_bytes: u64,
+    /// Default 16,384 bytes. Answers up to this size are relayed by the host
+    /// that has the connection: a hand-off costs more than copying them.
+    /// 0 hands over every object.
+    pub relay_below_bytes: u32,
+    /// Default 65,536 bytes. Buffer per direction of a relayed request.
+    pub relay_buffer_bytes: u32,
+    /// Default 1,024. Requests relayed at once; more are answered 503.
+    pub relays: u32,
+    /// Default 4,096. Hand-offs under way at once; more are relayed. Each may
+    /// hold the connection's socket queues in memory.
+    pub handoffs: u32,
+    /// Default 1,000 ms. A hand-off that has not ended by then is rolled back,
+    /// and its request relayed.
+    pub handoff_timeout_ms: u32,
+    /// Default 10 s. After SIGTERM, how long requests under way may take.
+    pub drain_timeout_s: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            head_bytes: 16 << 10,
+            connections: 100_000,
+            idle_timeout_s: 60,
+            head_timeout_s: 10,
+            stall_timeout_s: 60,
+            max_object_bytes: 5 << 30,
+            relay_below_bytes: 16 << 10,
+            relay_buffer_bytes: 64 << 10,
+            relays: 1_024,
+            handoffs: 4_096,
+            handoff_timeout_ms: 1_000,
+            drain_timeout_s: 10,
+        }
+    }
+}
+
+impl Limits {
+    /// How long a connection may wait between two requests.
+    #[must_use]
+    pub fn idle_timeout(&self) -> Duration {
+        Duration::from_secs(self.idle_timeout_s.into())
+    }
+
+    /// From the first byte of a request head to its last.
+    #[must_use]
+    pub fn head_timeout(&self) -> Duration {
+        Duration::from_secs(self.head_timeout_s.into())
+    }
+
+    /// How long a body may go without a byte moved.
+    #[must_use]
+    pub fn stall_timeout(&self) -> Duration {
+        Duration::from_secs(self.stall_timeout_s.into())
+    }
+
+    /// When a hand-off is given up.
+    #[must_use]
+    pub fn handoff_timeout(&self) -> Duration {
+        Duration::from_millis(self.handoff_timeout_ms.into())
+    }
+
+    /// How long requests under way may take after SIGTERM.
+    #[must_use]
+    pub fn drain_timeout(&self) -> Duration {
+        Duration::from_secs(self.drain_timeout_s.into())
+    }
+}
+
+/// `[s3]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct S3 {
+    /// Required on a frontend. TOML file with one `[[credential]]` (fields
+    /// `access_key`, `secret_key`) for each user, readable by its owner only.
+    pub credentials_file: PathBuf,
+    /// Default `deny`. What a request without a signature may do.
+    pub anonymous: Anonymous,
+}
+
+/// What a request without a signature may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Anonymous {
+    /// Nothing.
+    #[default]
+    Deny,
+    /// GET and HEAD of objects, and nothing else. Every object is public then.
+    Read,
+}
+
+/// `[log]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// Default `info`. `error`, `warn`, `info`, `debug` or `trace`, optionally
+    /// per module: `info,prism_handoff=debug`. `trace` costs throughput.
+    pub level: String,
+    /// Default `text`.
+    pub format: LogFormat,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            level: "info".into(),
+            format: LogFormat::default(),
+        }
+    }
+}
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// `[admin]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admin {
+    /// Default `/run/prism`. Directory of the Unix sockets `<node>.sock`,
+    /// which answer the process's counters as JSON. Whoever can open them can
+    /// read the counters, and nothing else.
+    pub socket_dir: PathBuf,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self {
+            socket_dir: "/run/prism".into(),
+        }
+    }
+}
+
+impl Config {
+    /// The node called `name`.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.name == name)
+    }
+
+    /// The nodes that accept connections, in the order of the file.
+    pub fn frontends(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| node.is_frontend())
+    }
+
+    /// The nodes that store objects, in the order of the file.
+    pub fn backends(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| node.is_backend())
+    }
+
+    /// Where node `name` listens for its peers.
+    #[must_use]
+    pub fn peer_address(&self, name: &str) -> Option<SocketAddrV4> {
+        self.node(name)
+            .map(|node| SocketAddrV4::new(node.address, self.peers.port))
+    }
+
+    /// The Unix socket on which node `name` answers its counters.
+    #[must_use]
+    pub fn admin_socket(&self, name: &str) -> PathBuf {
+        self.admin.socket_dir.join(format!("{name}.sock"))
+    }
+}
+
+/// Stands for a required address that is missing.
+pub(crate) const UNSET: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);

@@ -1,0 +1,181 @@
+//! The files that the configuration names and that hold secrets.
+//!
+//! Each must be readable by its owner only. What is read is zeroized when
+//! dropped and never shown by `Debug`.
+
+use std::fmt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::model::{S3, Switch};
+
+/// Longest secret file: 10,000 users of 100 bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Longest access key and secret key that S3 clients know.
+const MAX_KEY_CHARS: usize = 128;
+
+/// Why a secret could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// the file cannot be read
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// others than the owner can read the file
+    #[error("{} can be read by others (mode {mode:03o}); run `chmod 600 {}`", path.display(), path.display())]
+    Exposed {
+        /// Which file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// the content has the wrong form
+    #[error("{}: {fault}", path.display())]
+    Form {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong; never quotes the secret.
+        fault: &'static str,
+    },
+}
+
+/// The key that signs commands to the switch.
+#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct ControlKey([u8; 16]);
+
+impl ControlKey {
+    /// The key's bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    fn from_hex(text: &str) -> Option<Self> {
+        let digits = text.trim();
+        if digits.len() != 32 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        u128::from_str_radix(digits, 16)
+            .ok()
+            .map(|key| Self(key.to_be_bytes()))
+    }
+}
+
+impl fmt::Debug for ControlKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ControlKey(..)")
+    }
+}
+
+/// One S3 user.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+#[serde(deny_unknown_fields)]
+pub struct Credential {
+    /// The public part, sent with each request.
+    pub access_key: String,
+    /// The secret part, which requests are signed with.
+    pub secret_key: String,
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credential")
+            .field("access_key", &self.access_key)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CredentialFile {
+    #[serde(default)]
+    credential: Vec<Credential>,
+}
+
+impl Switch {
+    /// Reads the key that signs commands to the switch.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is exposed, or is not 32 hex digits.
+    pub fn load_key(&self) -> Result<ControlKey, SecretError> {
+        let text = read_secret(&self.key_file)?;
+        let fault = "is not 32 hexadecimal digits; `openssl rand -hex 16` makes a key";
+        ControlKey::from_hex(&text).ok_or_else(|| SecretError::Form {
+            path: self.key_file.clone(),
+            fault,
+        })
+    }
+}
+
+impl S3 {
+    /// Reads the users.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is exposed, names no user, names one
+    /// twice, or has an empty or overlong key.
+    pub fn load_credentials(&self) -> Result<Vec<Credential>, SecretError> {
+        let text = read_secret(&self.credentials_file)?;
+        let form = |fault| SecretError::Form {
+            path: self.credentials_file.clone(),
+            fault,
+        };
+        // The TOML error would quote the line, and with it the secret.
+        let file: CredentialFile = toml::from_str(&text).map_err(|_| {
+            form("is not a list of [[credential]] with access_key and secret_key, in TOML")
+        })?;
+        check_credentials(&file.credential).map_err(form)?;
+        Ok(file.credential)
+    }
+}
+
+fn check_credentials(credentials: &[Credential]) -> Result<(), &'static str> {
+    if credentials.is_empty() {
+        return Err("names no user; add a [[credential]] with access_key and secret_key");
+    }
+    let is_key = |key: &str| {
+        (1..=MAX_KEY_CHARS).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic())
+    };
+    if !credentials
+        .iter()
+        .all(|c| is_key(&c.access_key) && is_key(&c.secret_key))
+    {
+        return Err("has a key that is empty, longer than 128 characters, or not printable ASCII");
+    }
+    let mut names: Vec<&str> = credentials.iter().map(|c| c.access_key.as_str()).collect();
+    names.sort_unstable();
+    if names.windows(2).any(|pair| pair.first() == pair.last()) {
+        return Err("names an access_key twice; remove one");
+    }
+    Ok(())
+}
+
+fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretError> {
+    let read_error = |source| SecretError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let metadata = std::fs::metadata(path).map_err(read_error)?;
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(SecretError::Exposed {
+            path: path.to_owned(),
+            mode,
+        });
+    }
+    if metadata.len() > MAX_FILE_BYTES {
+        return Err(SecretError::Form {
+            path: path.to_owned(),
+            fault: "is longer than 1 MiB",
+        });
+    }
+    std::fs::read_to_string(path)
+        .map(Zeroizing::new)
+        .map_err(read_error)
+}
