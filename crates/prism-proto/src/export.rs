@@ -5,6 +5,8 @@
 //! The switch decides who owns the flow. The source blocks at epoch *e*; the
 //! target's `OWN|UNBLOCK` and the source's rollback both carry *e* + 1, so that
 //! exactly one of them wins, whatever is lost, late or repeated between them.
+//! Only where the target has refused, and so will never be live, the source
+//! reclaims at *e* + 2.
 //!
 //! Sans-IO: each [`Action`] is for the driver to carry out, which answers with
 //! the [`Event`] named there. Deadlines are the driver's to keep, with the
@@ -132,8 +134,11 @@ enum Phase {
 pub struct Export {
     flow: FlowKey,
     here: Owner,
-    /// Epoch of the block; everything after it is at `block_epoch + 1`.
+    /// Epoch of the block; what follows it is at `block_epoch + 1`.
     block_epoch: u64,
+    /// The target has said that it never will own the flow, so our command may
+    /// outrank whatever it sent before.
+    refused: bool,
     phase: Phase,
 }
 
@@ -148,6 +153,7 @@ impl Export {
             flow,
             here,
             block_epoch: epoch.saturating_add(1),
+            refused: false,
             phase,
         };
         let action = export.block();
@@ -217,7 +223,10 @@ impl Export {
     fn on_verdict(&mut self, verdict: Verdict) -> Action {
         let reason = match verdict {
             Verdict::Accepted => return self.finish(Outcome::Moved),
-            Verdict::Refused(why) => Kept::TargetRefused(why),
+            Verdict::Refused(why) => {
+                self.refused = true;
+                Kept::TargetRefused(why)
+            }
             Verdict::Unknown => Kept::TargetSilent,
         };
         self.phase = Phase::Rebuilding { reason };
@@ -290,7 +299,7 @@ impl Export {
     }
 
     fn next_epoch(&self) -> u64 {
-        self.block_epoch.saturating_add(1)
+        self.block_epoch.saturating_add(1 + u64::from(self.refused))
     }
 
     fn kept(&mut self, reason: Kept, settled: bool) -> Action {
