@@ -1,1 +1,50 @@
-//! Placeholder.
+//! HTTP/1.1 at the request boundary, without I/O.
+//!
+//! A connection may leave a host between two requests only if nothing beyond
+//! the current request has been consumed. So every parser here takes a slice,
+//! says exactly how many of its bytes belong to what it found, and keeps
+//! nothing that lies behind. Bodies are never copied: decoders give ranges of
+//! the slice they were fed, which lets a caller splice or `sendfile` them.
+//!
+//! As a proxy must, it refuses every message that two implementations could
+//! read in two ways (RFC 9112 section 11.2).
+//!
+//! Not here: sockets, clocks, timeouts (all the caller's), S3, TLS, HTTP/2.
+//!
+//! ```
+//! use prism_http::{Limits, RequestHead};
+//! let buf = b"GET /b/k HTTP/1.1\r\nHost: s3\r\n\r\nGET /next";
+//! let (head, consumed) = RequestHead::parse(buf, &Limits::DEFAULT)?.ok_or("incomplete")?;
+//! assert_eq!(head.path(), "/b/k");
+//! assert_eq!(&buf[consumed..], b"GET /next");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod body;
+mod boundary;
+mod chunked;
+mod encode;
+mod error;
+mod forward;
+mod framing;
+mod headers;
+mod limits;
+mod method;
+mod request;
+mod response;
+mod status;
+mod target;
+
+pub use body::{BodyReader, Step};
+pub use chunked::ChunkedDecoder;
+pub use encode::{CONTINUE, ChunkHeader, LAST_CHUNK, write_chunk};
+pub use error::{BodyError, HeadError, HeaderError};
+pub use framing::{BodyFraming, ResponseFraming};
+pub use headers::Headers;
+pub use limits::Limits;
+pub use method::{Method, Version};
+pub use request::RequestHead;
+pub use response::{AnswerBody, Exchange, ResponseHead, Written};
+pub use status::reason;

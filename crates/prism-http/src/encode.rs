@@ -1,0 +1,53 @@
+//! Writes the chunked transfer coding, and the interim answer.
+
+use std::io::Write as _;
+use std::num::NonZeroU64;
+
+/// The interim answer to `Expect: 100-continue`.
+pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// What ends a chunked body that has no trailers.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// The size line of a chunk, for data that is written by other means (as by
+/// `sendfile`). The data must be followed by [`ChunkHeader::END`]. A size of
+/// zero would end the body, hence the type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkHeader {
+    /// 16 digits and CRLF at most.
+    line: [u8; 18],
+    len: usize,
+}
+
+impl ChunkHeader {
+    /// What follows the data of each chunk.
+    pub const END: &'static [u8] = b"\r\n";
+
+    /// The size line for this many bytes.
+    #[must_use]
+    pub fn new(size: NonZeroU64) -> Self {
+        let mut line = [0u8; 18];
+        let room = line.len();
+        let mut rest = line.as_mut_slice();
+        // Cannot fail: 18 bytes hold the longest size line.
+        let written = write!(rest, "{size:x}\r\n").map_or(0, |()| room - rest.len());
+        Self { line, len: written }
+    }
+
+    /// The bytes to send.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.line.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// Appends `data` as one chunk. No data gives no chunk, since that would end
+/// the body.
+pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
+    let Some(size) = NonZeroU64::new(data.len() as u64) else {
+        return;
+    };
+    out.extend_from_slice(ChunkHeader::new(size).as_bytes());
+    out.extend_from_slice(data);
+    out.extend_from_slice(ChunkHeader::END);
+}

@@ -1,0 +1,120 @@
+//! Where a body ends, told from the head alone (RFC 9112 section 6.3).
+
+use crate::{HeadError, Headers, Method, Version};
+
+/// How the body of a request is delimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyFraming {
+    /// Neither length nor coding is given: there is no body.
+    None,
+    /// Exactly this many bytes.
+    Length(u64),
+    /// Chunked transfer coding.
+    Chunked,
+}
+
+/// How the body of an answer is delimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResponseFraming {
+    /// This answer never has a body.
+    None,
+    /// Exactly this many bytes.
+    Length(u64),
+    /// Chunked transfer coding.
+    Chunked,
+    /// The body ends with the connection.
+    UntilClose,
+}
+
+impl From<BodyFraming> for ResponseFraming {
+    fn from(framing: BodyFraming) -> Self {
+        match framing {
+            BodyFraming::None => Self::None,
+            BodyFraming::Length(n) => Self::Length(n),
+            BodyFraming::Chunked => Self::Chunked,
+        }
+    }
+}
+
+/// The framing that the headers declare, for requests and answers alike.
+pub(crate) fn declared(headers: &Headers, version: Version) -> Result<BodyFraming, HeadError> {
+    let length = content_length(headers)?;
+    if headers.get("transfer-encoding").is_none() {
+        return Ok(length.map_or(BodyFraming::None, BodyFraming::Length));
+    }
+    if length.is_some() {
+        return Err(HeadError::AmbiguousLength);
+    }
+    if version == Version::Http10 {
+        return Err(HeadError::TransferEncoding);
+    }
+    chunked_only(headers)?;
+    Ok(BodyFraming::Chunked)
+}
+
+/// The framing of an answer to a request of this method.
+pub(crate) fn of_response(
+    headers: &Headers,
+    version: Version,
+    status: u16,
+    request: &Method,
+) -> Result<ResponseFraming, HeadError> {
+    let declared = declared(headers, version)?;
+    if *request == Method::Head || !status_allows_body(status) {
+        return Ok(ResponseFraming::None);
+    }
+    Ok(match declared {
+        BodyFraming::None => ResponseFraming::UntilClose,
+        framing => framing.into(),
+    })
+}
+
+/// Whether an answer of this status can have a body (RFC 9110 section 6.4.1).
+pub(crate) const fn status_allows_body(status: u16) -> bool {
+    !matches!(status, 100..=199 | 204 | 304)
+}
+
+fn content_length(headers: &Headers) -> Result<Option<u64>, HeadError> {
+    let mut values = headers.get_all("content-length");
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    if values.next().is_some() {
+        return Err(HeadError::ContentLengthRepeated);
+    }
+    decimal(value).map(Some).ok_or(HeadError::ContentLength)
+}
+
+/// Digits only: `u64::from_str` would take a leading plus sign.
+fn decimal(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    value.iter().try_fold(0u64, |sum, &b| {
+        let digit = char::from(b).to_digit(10)?;
+        sum.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+/// Exactly one `chunked`, and nothing beside it. A list that at least ends
+/// with its only `chunked` is well-formed but not implemented (501); anything
+/// else does not say where the body ends (400).
+fn chunked_only(headers: &Headers) -> Result<(), HeadError> {
+    let mut fields = headers.get_all("transfer-encoding");
+    if let (Some(value), None) = (fields.next(), fields.next())
+        && value.eq_ignore_ascii_case(b"chunked")
+    {
+        return Ok(());
+    }
+    let (mut count, mut last) = (0usize, false);
+    for coding in headers.list("transfer-encoding") {
+        last = coding.eq_ignore_ascii_case(b"chunked");
+        count += usize::from(last);
+    }
+    let others = headers.list("transfer-encoding").count() > count;
+    Err(if last && count == 1 && others {
+        HeadError::TransferCoding
+    } else {
+        HeadError::TransferEncoding
+    })
+}

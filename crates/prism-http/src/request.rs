@@ -1,0 +1,245 @@
+//! Parses request heads.
+//!
+//! Not responsible for reading bytes, for timeouts on slow heads, or for the
+//! answer to an error: [`HeadError::status`] names its code.
+
+use crate::boundary::head_end;
+use crate::headers::Headers;
+use crate::target::{Target, is_authority};
+use crate::{BodyFraming, Exchange, HeadError, Limits, Method, Version, framing};
+
+/// A request head, owned, and unambiguous: everything that decides where the
+/// next request begins has been checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestHead {
+    method: Method,
+    target: Target,
+    version: Version,
+    headers: Headers,
+    framing: BodyFraming,
+    expects_continue: bool,
+    keep_alive: bool,
+}
+
+impl RequestHead {
+    /// Parses the head at the start of `buf`. Gives it with the number of
+    /// bytes it took, or `None` if more bytes are needed. One empty line in
+    /// front is skipped (RFC 9112 section 2.2) and counted as consumed.
+    ///
+    /// A call with an incomplete head costs time in the order of the bytes in
+    /// `buf`, which [`Limits::head_bytes`] bounds.
+    ///
+    /// # Errors
+    /// If the head is malformed, ambiguous or beyond the limits, as early as
+    /// that can be told.
+    pub fn parse(buf: &[u8], limits: &Limits) -> Result<Option<(Self, usize)>, HeadError> {
+        let (head, skipped) = match buf {
+            b"\r" => return Ok(None),
+            [b'\r', b'\n', rest @ ..] => (rest, 2),
+            _ => (buf, 0),
+        };
+        let Some(end) = head_end(head, limits)? else {
+            return Ok(None);
+        };
+        let head = head.get(..end).unwrap_or_default();
+        Self::parse_whole(head, limits).map(|parsed| Some((parsed, skipped + end)))
+    }
+
+    fn parse_whole(head: &[u8], limits: &Limits) -> Result<Self, HeadError> {
+        let mut fields = [httparse::EMPTY_HEADER; Limits::MAX_HEADERS];
+        let room = fields.len().min(limits.headers);
+        let mut request = httparse::Request::new(fields.get_mut(..room).unwrap_or_default());
+        match request.parse(head) {
+            Ok(httparse::Status::Complete(end)) if end == head.len() => {}
+            Ok(_) => return Err(HeadError::StartLine),
+            Err(error) => return Err(start_error(error, head)),
+        }
+        let headers = Headers::from_parsed(request.headers).map_err(|_| HeadError::HeaderValue)?;
+        let method = method(request.method.unwrap_or_default())?;
+        let target = request.path.unwrap_or_default();
+        if target.len() > limits.target_bytes {
+            return Err(HeadError::TargetTooLong);
+        }
+        let target = Target::parse(target, &method)?;
+        let version = version(request.version);
+        Self::checked(method, target, version, headers, limits)
+    }
+
+    fn checked(
+        method: Method,
+        target: Target,
+        version: Version,
+        headers: Headers,
+        limits: &Limits,
+    ) -> Result<Self, HeadError> {
+        check_host(&headers, &target, version)?;
+        let framing = framing::declared(&headers, version)?;
+        if matches!(framing, BodyFraming::Length(n) if n > limits.body_bytes) {
+            return Err(HeadError::BodyTooLong);
+        }
+        let expects_continue = expectation(&headers, version)?;
+        let keep_alive = keep_alive(&headers, version);
+        Ok(Self {
+            method,
+            target,
+            version,
+            headers,
+            framing,
+            expects_continue,
+            keep_alive,
+        })
+    }
+
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> &Method {
+        &self.method
+    }
+
+    /// The request target as it came.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        self.target.raw()
+    }
+
+    /// The path, still percent-encoded; `/` where absolute form has none.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.target.path()
+    }
+
+    /// What follows the first `?`, still percent-encoded.
+    #[must_use]
+    pub fn query(&self) -> Option<&str> {
+        self.target.query()
+    }
+
+    /// The version.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// All header fields as they came.
+    #[must_use]
+    pub fn headers(&self) -> &Headers {
+        &self.headers
+    }
+
+    /// `Host`, or the host of an absolute target; `None` only in HTTP/1.0.
+    #[must_use]
+    pub fn host(&self) -> Option<&str> {
+        self.target
+            .authority()
+            .or_else(|| self.headers.get_str("host"))
+    }
+
+    /// How the body is delimited.
+    #[must_use]
+    pub fn framing(&self) -> BodyFraming {
+        self.framing
+    }
+
+    /// Whether the client waits for `100 Continue` before it sends the body.
+    /// False where no body is announced.
+    #[must_use]
+    pub fn expects_continue(&self) -> bool {
+        self.expects_continue && !matches!(self.framing, BodyFraming::None | BodyFraming::Length(0))
+    }
+
+    /// Whether the client lets the connection live after the answer.
+    #[must_use]
+    pub fn keep_alive(&self) -> bool {
+        self.keep_alive
+    }
+
+    /// What an answer to this request must know; `date` is an IMF-fixdate.
+    #[must_use]
+    pub fn exchange<'a>(&'a self, date: &'a str) -> Exchange<'a> {
+        Exchange {
+            method: &self.method,
+            version: self.version,
+            keep_alive: self.keep_alive,
+            date,
+        }
+    }
+}
+
+pub(crate) fn version(minor: Option<u8>) -> Version {
+    match minor {
+        Some(1) => Version::Http11,
+        _ => Version::Http10,
+    }
+}
+
+fn method(token: &str) -> Result<Method, HeadError> {
+    if token.len() > Method::MAX_BYTES || token == "CONNECT" {
+        return Err(HeadError::Method);
+    }
+    Ok(Method::from_token(token))
+}
+
+fn start_error(error: httparse::Error, head: &[u8]) -> HeadError {
+    match error {
+        httparse::Error::HeaderName => HeadError::HeaderName,
+        httparse::Error::HeaderValue => HeadError::HeaderValue,
+        httparse::Error::TooManyHeaders => HeadError::TooManyHeaders,
+        httparse::Error::Version if names_http_version(head) => HeadError::Version,
+        _ => HeadError::StartLine,
+    }
+}
+
+/// Whether the first line ends with `HTTP/d.d` of a version we do not speak, so
+/// that the client is told about its version and not about its syntax.
+pub(crate) fn names_http_version(head: &[u8]) -> bool {
+    let line = head.split(|&b| b == b'\r').next().unwrap_or_default();
+    let last = line.rsplit(|&b| b == b' ').next().unwrap_or_default();
+    match last {
+        b"HTTP/1.0" | b"HTTP/1.1" => false,
+        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor] => {
+            major.is_ascii_digit() && minor.is_ascii_digit()
+        }
+        _ => false,
+    }
+}
+
+fn check_host(headers: &Headers, target: &Target, version: Version) -> Result<(), HeadError> {
+    let mut hosts = headers.get_all("host");
+    let Some(host) = hosts.next() else {
+        return match version {
+            Version::Http10 => Ok(()),
+            Version::Http11 => Err(HeadError::HostMissing),
+        };
+    };
+    if hosts.next().is_some() {
+        return Err(HeadError::HostRepeated);
+    }
+    if !is_authority(host) {
+        return Err(HeadError::Host);
+    }
+    // RFC 9112 section 3.2.2 lets the target win. Whoever reads `Host`
+    // (signatures do) would see another host than we do, hence the refusal.
+    match target.authority() {
+        Some(authority) if !host.eq_ignore_ascii_case(authority.as_bytes()) => {
+            Err(HeadError::HostDiffers)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn expectation(headers: &Headers, version: Version) -> Result<bool, HeadError> {
+    let mut expected = headers.list("expect").peekable();
+    if version == Version::Http10 || expected.peek().is_none() {
+        return Ok(false);
+    }
+    if expected.all(|e| e.eq_ignore_ascii_case(b"100-continue")) {
+        Ok(true)
+    } else {
+        Err(HeadError::Expectation)
+    }
+}
+
+pub(crate) fn keep_alive(headers: &Headers, version: Version) -> bool {
+    !headers.list_has("connection", "close")
+        && (version == Version::Http11 || headers.list_has("connection", "keep-alive"))
+}

@@ -1,0 +1,267 @@
+//! Answers: written for a client, parsed from a backend.
+//!
+//! The writer owns framing: length, coding, `Connection` and `Date` are its
+//! own and never come from [`ResponseHead::headers`], so an answer cannot
+//! contradict itself.
+
+use crate::boundary::head_end;
+use crate::forward::drop_hop_by_hop;
+use crate::framing::{self, status_allows_body};
+use crate::headers::write_field;
+use crate::request::{keep_alive, names_http_version, version};
+use crate::{
+    BodyFraming, HeadError, HeaderError, Headers, Limits, Method, ResponseFraming, Version, reason,
+};
+
+/// The status and header fields of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResponseHead {
+    version: Version,
+    status: u16,
+    headers: Headers,
+}
+
+/// The request that an answer belongs to, as far as the answer depends on it.
+#[derive(Debug, Clone, Copy)]
+pub struct Exchange<'a> {
+    /// Answers to `HEAD` have no body.
+    pub method: &'a Method,
+    /// HTTP/1.0 clients get no chunked coding.
+    pub version: Version,
+    /// Whether the connection may live on, as both sides see it.
+    pub keep_alive: bool,
+    /// The value of `Date`, an IMF-fixdate; empty for none.
+    pub date: &'a str,
+}
+
+/// The body that the caller wants to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerBody {
+    /// No bytes.
+    Empty,
+    /// Exactly this many bytes.
+    Length(u64),
+    /// As many as it turns out to be.
+    Unknown,
+}
+
+/// What the caller has to do after the head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "the framing says whether and how a body is to be sent"]
+pub struct Written {
+    /// How the body must be sent. `None`: send nothing, whatever body was
+    /// asked for (HEAD, 204, 304, 1xx).
+    pub framing: ResponseFraming,
+    /// Whether the connection lives after this answer.
+    pub keep_alive: bool,
+}
+
+impl ResponseHead {
+    /// An answer without header fields. A status outside 100 to 599 would be
+    /// no HTTP and becomes 500.
+    #[must_use]
+    pub const fn new(status: u16) -> Self {
+        let status = if matches!(status, 100..=599) {
+            status
+        } else {
+            500
+        };
+        Self {
+            version: Version::Http11,
+            status,
+            headers: Headers::new(),
+        }
+    }
+
+    /// Adds a header field.
+    ///
+    /// # Errors
+    /// If name or value could not be written safely; see [`Headers::append`].
+    pub fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Result<Self, HeaderError> {
+        self.headers.append(name, value)?;
+        Ok(self)
+    }
+
+    /// The status code.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The version that the sender speaks.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// All header fields.
+    #[must_use]
+    pub fn headers(&self) -> &Headers {
+        &self.headers
+    }
+
+    /// All header fields, to add or remove.
+    pub fn headers_mut(&mut self) -> &mut Headers {
+        &mut self.headers
+    }
+
+    /// Writes the head that answers `exchange`, and says what body may follow.
+    pub fn write_to(
+        &self,
+        exchange: &Exchange<'_>,
+        body: AnswerBody,
+        out: &mut Vec<u8>,
+    ) -> Written {
+        self.write_status_line(out);
+        for (name, value) in self.headers.iter().filter(|(name, _)| !is_ours(name)) {
+            write_field(out, name, value);
+        }
+        let written = self.decide(exchange, body);
+        if self.status >= 200 {
+            self.write_framing(exchange, body, written, out);
+        }
+        out.extend_from_slice(b"\r\n");
+        written
+    }
+
+    fn write_status_line(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(self.status.to_string().as_bytes());
+        out.push(b' ');
+        out.extend_from_slice(reason(self.status).as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn decide(&self, exchange: &Exchange<'_>, body: AnswerBody) -> Written {
+        if !status_allows_body(self.status) || *exchange.method == Method::Head {
+            return Written {
+                framing: ResponseFraming::None,
+                keep_alive: exchange.keep_alive,
+            };
+        }
+        let framing = match body {
+            AnswerBody::Empty => ResponseFraming::Length(0),
+            AnswerBody::Length(n) => ResponseFraming::Length(n),
+            AnswerBody::Unknown if exchange.version == Version::Http11 => ResponseFraming::Chunked,
+            AnswerBody::Unknown => ResponseFraming::UntilClose,
+        };
+        let keep_alive = exchange.keep_alive && framing != ResponseFraming::UntilClose;
+        Written {
+            framing,
+            keep_alive,
+        }
+    }
+
+    /// For HEAD, writes the length that GET would have had.
+    fn write_framing(
+        &self,
+        exchange: &Exchange<'_>,
+        body: AnswerBody,
+        written: Written,
+        out: &mut Vec<u8>,
+    ) {
+        if status_allows_body(self.status) {
+            match body {
+                AnswerBody::Empty => write_field(out, "Content-Length", b"0"),
+                AnswerBody::Length(n) => {
+                    write_field(out, "Content-Length", n.to_string().as_bytes());
+                }
+                AnswerBody::Unknown if exchange.version == Version::Http11 => {
+                    write_field(out, "Transfer-Encoding", b"chunked");
+                }
+                AnswerBody::Unknown => {}
+            }
+        }
+        if !exchange.date.is_empty() && exchange.date.bytes().all(|b| matches!(b, b' '..=b'~')) {
+            write_field(out, "Date", exchange.date.as_bytes());
+        }
+        match (written.keep_alive, exchange.version) {
+            (false, _) => write_field(out, "Connection", b"close"),
+            (true, Version::Http10) => write_field(out, "Connection", b"keep-alive"),
+            (true, Version::Http11) => {}
+        }
+    }
+
+    /// Parses the answer at the start of `buf`, with the number of bytes it
+    /// took, or `None` if more bytes are needed. As strict as for requests.
+    ///
+    /// # Errors
+    /// If the head is malformed or beyond the limits.
+    pub fn parse(buf: &[u8], limits: &Limits) -> Result<Option<(Self, usize)>, HeadError> {
+        let Some(end) = head_end(buf, limits)? else {
+            return Ok(None);
+        };
+        let head = buf.get(..end).unwrap_or_default();
+        let mut fields = [httparse::EMPTY_HEADER; Limits::MAX_HEADERS];
+        let room = fields.len().min(limits.headers);
+        let mut response = httparse::Response::new(fields.get_mut(..room).unwrap_or_default());
+        match response.parse(head) {
+            Ok(httparse::Status::Complete(parsed)) if parsed == end => {}
+            Ok(_) => return Err(HeadError::StartLine),
+            Err(error) => return Err(parse_error(error, head)),
+        }
+        let status = response.code.unwrap_or_default();
+        if !matches!(status, 100..=599) {
+            return Err(HeadError::Status);
+        }
+        let headers = Headers::from_parsed(response.headers).map_err(|_| HeadError::HeaderValue)?;
+        Ok(Some((
+            Self {
+                version: version(response.version),
+                status,
+                headers,
+            },
+            end,
+        )))
+    }
+
+    /// How the body of this answer is delimited, if it answers a request of
+    /// this method.
+    ///
+    /// # Errors
+    /// If the head is ambiguous about it.
+    pub fn framing(&self, request: &Method) -> Result<ResponseFraming, HeadError> {
+        framing::of_response(&self.headers, self.version, self.status, request)
+    }
+
+    /// The `Content-Length` that the head declares, whether or not a body
+    /// follows: what a relay passes on for HEAD.
+    ///
+    /// # Errors
+    /// If the head is ambiguous about it.
+    pub fn declared_length(&self) -> Result<Option<u64>, HeadError> {
+        Ok(match framing::declared(&self.headers, self.version)? {
+            BodyFraming::Length(n) => Some(n),
+            BodyFraming::None | BodyFraming::Chunked => None,
+        })
+    }
+
+    /// Whether the sender lets the connection live after this answer.
+    #[must_use]
+    pub fn keep_alive(&self) -> bool {
+        keep_alive(&self.headers, self.version)
+    }
+
+    /// Drops the fields that end at this hop, so that the rest can be relayed.
+    pub fn remove_hop_by_hop(&mut self) {
+        drop_hop_by_hop(&mut self.headers);
+    }
+}
+
+/// Fields that only the writer sets.
+fn is_ours(name: &str) -> bool {
+    ["content-length", "transfer-encoding", "connection", "date"]
+        .iter()
+        .any(|ours| name.eq_ignore_ascii_case(ours))
+}
+
+fn parse_error(error: httparse::Error, head: &[u8]) -> HeadError {
+    let first = head.split(|&b| b == b' ').next().unwrap_or_default();
+    match error {
+        httparse::Error::HeaderName => HeadError::HeaderName,
+        httparse::Error::HeaderValue => HeadError::HeaderValue,
+        httparse::Error::TooManyHeaders => HeadError::TooManyHeaders,
+        httparse::Error::Version if names_http_version(first) => HeadError::Version,
+        _ => HeadError::StartLine,
+    }
+}

@@ -1,0 +1,132 @@
+//! Request targets (RFC 9112 section 3.2).
+
+use crate::{HeadError, Method};
+
+/// A request target, split. Nothing is decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    raw: Box<str>,
+    path_start: usize,
+    query_start: Option<usize>,
+}
+
+impl Target {
+    /// Accepts origin form, absolute form with `http` or `https`, and `*` for
+    /// OPTIONS. Fragments, userinfo and bytes outside printable ASCII are
+    /// refused.
+    pub(crate) fn parse(raw: &str, method: &Method) -> Result<Self, HeadError> {
+        if !raw.bytes().all(|b| b.is_ascii_graphic() && b != b'#') {
+            return Err(HeadError::Target);
+        }
+        let path_start = match raw {
+            "*" if *method == Method::Options => 0,
+            _ if raw.starts_with('/') => 0,
+            _ => absolute_path_start(raw)?,
+        };
+        let query_start = raw
+            .get(path_start..)
+            .and_then(|rest| rest.find('?'))
+            .map(|at| path_start + at + 1);
+        Ok(Self {
+            raw: raw.into(),
+            path_start,
+            query_start,
+        })
+    }
+
+    pub(crate) fn raw(&self) -> &str {
+        &self.raw
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        let end = self.query_start.map_or(self.raw.len(), |q| q - 1);
+        match self.raw.get(self.path_start..end) {
+            None | Some("") => "/",
+            Some(path) => path,
+        }
+    }
+
+    pub(crate) fn query(&self) -> Option<&str> {
+        self.query_start.and_then(|q| self.raw.get(q..))
+    }
+
+    /// `host[:port]` of the absolute form.
+    pub(crate) fn authority(&self) -> Option<&str> {
+        let before_path = self.raw.get(..self.path_start)?;
+        before_path
+            .split_once("://")
+            .map(|(_, authority)| authority)
+    }
+}
+
+fn absolute_path_start(raw: &str) -> Result<usize, HeadError> {
+    let (scheme, rest) = raw.split_once("://").ok_or(HeadError::Target)?;
+    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+        return Err(HeadError::Target);
+    }
+    let authority = rest.split(['/', '?']).next().unwrap_or(rest);
+    if authority.is_empty() || !is_authority(authority.as_bytes()) {
+        return Err(HeadError::Target);
+    }
+    Ok(raw.len() - rest.len() + authority.len())
+}
+
+/// Whether this could be `host[:port]`: no userinfo, no path, no white space.
+pub(crate) fn is_authority(bytes: &[u8]) -> bool {
+    bytes
+        .iter()
+        .all(|b| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(b))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn splits_what_is_allowed() {
+        let rows = [
+            ("/", "/", None, None),
+            ("/b/k%2F?", "/b/k%2F", Some(""), None),
+            ("/b?a=1?b", "/b", Some("a=1?b"), None),
+            ("//evil/k", "//evil/k", None, None),
+            ("http://h", "/", None, Some("h")),
+            ("HTTP://h:80/p?q", "/p", Some("q"), Some("h:80")),
+            ("http://h?q=http://x/", "/", Some("q=http://x/"), Some("h")),
+            ("https://[::1]:9/p", "/p", None, Some("[::1]:9")),
+        ];
+        for (raw, path, query, authority) in rows {
+            let t = Target::parse(raw, &Method::Get).unwrap();
+            assert_eq!(
+                (t.path(), t.query(), t.authority()),
+                (path, query, authority),
+                "{raw}"
+            );
+            assert_eq!(t.raw(), raw);
+        }
+        assert!(Target::parse("*", &Method::Options).is_ok());
+    }
+
+    #[test]
+    fn refuses_the_rest() {
+        for raw in [
+            "",
+            "*",
+            "b/k",
+            "h:80",
+            "ftp://h/",
+            "http:///p",
+            "http://u@h/",
+            "/a#b",
+            "/\u{e9}",
+            "http://h\\x/",
+            "/\"\x7f",
+        ] {
+            assert_eq!(
+                Target::parse(raw, &Method::Get),
+                Err(HeadError::Target),
+                "{raw}"
+            );
+        }
+    }
+}
