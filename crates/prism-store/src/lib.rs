@@ -1,1 +1,52 @@
-//! Placeholder.
+//! The object engine of one node, and the placement of objects on nodes.
+//!
+//! [`Store`] keeps buckets and objects in one directory. Metadata and small
+//! objects live in a log-structured merge tree; larger objects are immutable
+//! files, so that an answer can leave by `sendfile`. [`Placement`] says which
+//! nodes own an object.
+//!
+//! What an answered write means: with [`Durability::Fsync`] (the default) it
+//! survives the death of any process and the loss of power, as far as the disk
+//! keeps its word. A write that was not answered either happened entirely or
+//! not at all.
+//!
+//! This crate knows nothing of S3, HTTP or other nodes. Bucket-naming rules
+//! beyond length, delimiters and conditional requests are the caller's;
+//! replication is not here either.
+//!
+//! # Blocking
+//!
+//! Everything is synchronous and safe to share between threads. Each function
+//! of [`Store`] says whether it may wait for the disk; from an asynchronous
+//! runtime those belong on its blocking pool.
+
+mod blocks;
+mod commit;
+mod config;
+mod engine;
+mod error;
+mod files;
+mod layout;
+mod lsm;
+mod placement;
+mod put;
+mod record;
+mod recovery;
+mod store;
+mod types;
+
+pub use blocks::BLOCK_LEN;
+pub use commit::CommitStats;
+pub use config::{Config, Durability, INLINE_MAX_LIMIT, OBJECT_LEN_LIMIT};
+pub use engine::{Engine, ObjectWriter};
+pub use error::{Error, Fault, OpenError};
+pub use layout::FORMAT_VERSION;
+pub use placement::{NODES_MAX, NodeName, Placement, PlacementError};
+pub use put::PutWriter;
+pub use record::META_MAX;
+pub use recovery::{DANGLING_REPORTED_MAX, RecoveryReport};
+pub use store::{BUCKETS_MAX, LIST_MAX, Store};
+pub use types::{
+    BUCKET_NAME_MAX, Body, BucketInfo, Committed, Entry, KEY_MAX, Listing, Object, ObjectInfo,
+    ObjectMeta, Verified,
+};

@@ -1,0 +1,69 @@
+//! How a store is set up. Not here: where it is (an argument of
+//! [`Store::open`](crate::Store::open)) and how the settings are read.
+
+use crate::error::OpenError;
+
+/// Upper bound of [`Config::inline_max`], in bytes: larger values would make
+/// the tree's write buffers and its compaction the bottleneck.
+pub const INLINE_MAX_LIMIT: usize = 64 * 1024;
+
+/// Upper bound of [`Config::max_object_len`], in bytes: 5 GiB, the largest
+/// object S3 takes in one PUT. It bounds the checksums of one object to
+/// 5,120 blocks, 20 KiB.
+pub const OBJECT_LEN_LIMIT: u64 = 5 * 1024 * 1024 * 1024;
+
+/// What an answered write has reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// The disk. Concurrent commits share one flush of the journal.
+    #[default]
+    Fsync,
+    /// The kernel. Survives the death of the process, not the loss of power,
+    /// after which the store may hold torn objects. For benchmarks, and for
+    /// file systems in memory.
+    None,
+}
+
+/// Settings of a store. [`Config::default`] suits a node that shall stay
+/// below 128 MiB of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Objects of at most this many bytes are kept in the tree, larger ones in
+    /// files of their own. Default 16 KiB. May change between runs; objects
+    /// already stored stay where they are.
+    pub inline_max: usize,
+    /// Bytes of the tree's cached blocks. Default 16 MiB.
+    pub block_cache_bytes: u64,
+    /// What an answered write has reached. Default [`Durability::Fsync`].
+    pub durability: Durability,
+    /// Longest object accepted, in bytes. Default [`OBJECT_LEN_LIMIT`].
+    pub max_object_len: u64,
+    /// Bytes of the file system that new objects must leave free: the tree
+    /// needs them for its journal (up to 128 MiB) and for compaction, and stops
+    /// for good where it finds none. Default 256 MiB.
+    pub reserve_bytes: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            inline_max: 16 * 1024,
+            block_cache_bytes: 16 * 1024 * 1024,
+            durability: Durability::Fsync,
+            max_object_len: OBJECT_LEN_LIMIT,
+            reserve_bytes: 256 * 1024 * 1024,
+        }
+    }
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        if self.inline_max > INLINE_MAX_LIMIT {
+            return Err(OpenError::Config("inline_max is above 64 KiB"));
+        }
+        if self.max_object_len > OBJECT_LEN_LIMIT {
+            return Err(OpenError::Config("max_object_len is above 5 GiB"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! What can go wrong, and whose fault it is.
+
+use std::{io, path::PathBuf, sync::Arc};
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A setting is out of range.
+    #[error("configuration: {0}")]
+    Config(&'static str),
+    /// Another process, or another `Store` of this one, has it open.
+    #[error("{0} is in use by another process")]
+    Locked(PathBuf),
+    /// The directory holds something that is not a store.
+    #[error("{0} is neither empty nor a prism store")]
+    NotAStore(PathBuf),
+    /// Written by a newer release.
+    #[error("the store has format {found}, this release reads up to {supported}")]
+    NewerFormat {
+        /// The version the directory records.
+        found: u32,
+        /// The newest version this release reads.
+        supported: u32,
+    },
+    /// Object files without the tree that names them: opening it would take
+    /// every one of them for an orphan.
+    #[error("{0} holds object files but no metadata; restore its \"db\" directory")]
+    MetadataMissing(PathBuf),
+    /// The file system cannot make unnamed files (`O_TMPFILE`).
+    #[error("the file system of {0} does not support O_TMPFILE")]
+    NoTmpfile(PathBuf),
+    /// The directory was opened more often than file names can tell apart.
+    #[error("the store has used up its file name generations; copy it to a new one")]
+    GenerationsExhausted,
+    /// The kernel refused something.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done, and to which path.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The metadata could not be read back.
+    #[error("metadata: {0}")]
+    Metadata(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl OpenError {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+}
+
+impl From<fjall::Error> for OpenError {
+    fn from(error: fjall::Error) -> Self {
+        Self::Metadata(Box::new(error))
+    }
+}
+
+/// Who has to act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The caller asked for something that cannot be.
+    Caller,
+    /// The disk is full: retry once there is room.
+    Space,
+    /// The disk or the kernel failed.
+    Disk,
+}
+
+/// Why an operation on an open store failed.
+///
+/// Cloneable, because commits that share a flush share its failure.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no such bucket.
+    #[error("no such bucket")]
+    NoSuchBucket,
+    /// The bucket to create exists.
+    #[error("the bucket already exists")]
+    AlreadyExists,
+    /// The bucket to delete holds objects.
+    #[error("the bucket is not empty")]
+    NotEmpty,
+    /// The store holds [`BUCKETS_MAX`](crate::BUCKETS_MAX) buckets.
+    #[error("too many buckets")]
+    TooManyBuckets,
+    /// A bucket name or key is empty or too long.
+    #[error("{0}")]
+    InvalidName(&'static str),
+    /// Headers and user metadata exceed [`META_MAX`](crate::META_MAX) bytes.
+    #[error("metadata too large")]
+    MetaTooLarge,
+    /// The object is longer than the configured limit.
+    #[error("object too large")]
+    TooLarge,
+    /// The bytes written are not as many as announced.
+    #[error("{written} bytes written, {expected} announced")]
+    LengthMismatch {
+        /// Announced to `begin_put`, in bytes.
+        expected: u64,
+        /// Written so far (or attempted), in bytes.
+        written: u64,
+    },
+    /// Too little room on the file system, or over quota. Reads go on.
+    #[error("no space left for objects")]
+    NoSpace,
+    /// An earlier failure of the disk made further writes unsafe. Reads go on;
+    /// writes need the store opened anew.
+    #[error("writes are disabled after a disk failure")]
+    WritesDisabled,
+    /// What was read is not what was written.
+    #[error("corrupt object: {0}")]
+    Corrupt(Arc<str>),
+    /// The kernel refused something.
+    #[error("i/o: {0}")]
+    Io(#[source] Arc<io::Error>),
+    /// The metadata engine failed.
+    #[error("metadata: {0}")]
+    Metadata(#[source] Arc<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    /// Who has to act on this error.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::NoSuchBucket
+            | Self::AlreadyExists
+            | Self::NotEmpty
+            | Self::TooManyBuckets
+            | Self::InvalidName(_)
+            | Self::MetaTooLarge
+            | Self::TooLarge
+            | Self::LengthMismatch { .. } => Fault::Caller,
+            Self::NoSpace => Fault::Space,
+            Self::WritesDisabled | Self::Corrupt(_) | Self::Io(_) | Self::Metadata(_) => {
+                Fault::Disk
+            }
+        }
+    }
+
+    pub(crate) fn corrupt(what: impl Into<String>) -> Self {
+        Self::Corrupt(what.into().into())
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace,
+            _ => Self::Io(Arc::new(error)),
+        }
+    }
+}
+
+impl From<fjall::Error> for Error {
+    fn from(error: fjall::Error) -> Self {
+        match error {
+            fjall::Error::Io(error) => error.into(),
+            fjall::Error::Poisoned => Self::WritesDisabled,
+            error => Self::Metadata(Arc::new(error)),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Object files: made without a name, named when complete, removed when
+//! nothing refers to them. Which file belongs to which object is not known
+//! here.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::fd::AsRawFd,
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+
+use crate::{
+    config::{Config, Durability},
+    error::{Error, OpenError},
+    layout::{FileId, Layout, sync_dir},
+};
+
+/// The files of an open store.
+#[derive(Debug)]
+pub(crate) struct Files {
+    layout: Layout,
+    generation: u64,
+    next: AtomicU64,
+    reserve_bytes: u64,
+    durability: Durability,
+}
+
+impl Files {
+    /// `generation` must be greater than that of any earlier opening.
+    pub(crate) fn open(
+        layout: Layout,
+        generation: u64,
+        config: &Config,
+    ) -> Result<Self, OpenError> {
+        match unnamed(&layout.files()) {
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => {
+                return Err(OpenError::NoTmpfile(layout.files()));
+            }
+            Err(e) => return Err(OpenError::io("make an unnamed file")(e)),
+        }
+        Ok(Self {
+            layout,
+            generation,
+            next: AtomicU64::new(0),
+            reserve_bytes: config.reserve_bytes,
+            durability: config.durability,
+        })
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// An id that was never given before.
+    pub(crate) fn new_id(&self) -> Result<FileId, Error> {
+        let counter = self.next.fetch_add(1, Ordering::Relaxed);
+        FileId::new(self.generation, counter).ok_or(Error::WritesDisabled)
+    }
+
+    /// [`Error::NoSpace`] unless `bytes` more would leave the reserve free.
+    /// Costs a `statvfs`; does not wait for the disk.
+    pub(crate) fn check_room(&self, bytes: u64) -> Result<(), Error> {
+        let stat = rustix::fs::statvfs(self.layout.root()).map_err(io::Error::from)?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        if free < self.reserve_bytes.saturating_add(bytes) {
+            return Err(Error::NoSpace);
+        }
+        Ok(())
+    }
+
+    /// A file without a name: it vanishes with its last descriptor.
+    pub(crate) fn create(&self) -> Result<File, Error> {
+        Ok(unnamed(&self.layout.files())?)
+    }
+
+    /// Makes the contents durable and gives them their name. The name is not
+    /// durable before [`Files::sync_shard`]. Blocks on disk.
+    pub(crate) fn publish(&self, file: &File, id: FileId) -> Result<(), Error> {
+        if self.durability == Durability::Fsync {
+            file.sync_data()?;
+        }
+        // By way of /proc, because AT_EMPTY_PATH wants a capability.
+        let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let path = self.layout.file(id);
+        rustix::fs::linkat(CWD, unnamed, CWD, &path, AtFlags::SYMLINK_FOLLOW)
+            .map_err(io::Error::from)?;
+        Ok(())
+    }
+
+    /// Makes the names in one directory durable. Blocks on disk.
+    pub(crate) fn sync_shard(&self, shard: u16) -> Result<(), Error> {
+        Ok(sync_dir(&self.layout.shard(shard))?)
+    }
+
+    /// Opens a file for reading, and tells its length. May block on disk.
+    pub(crate) fn open_file(&self, id: FileId) -> io::Result<(File, u64)> {
+        let file = File::open(self.layout.file(id))?;
+        let len = file.metadata()?.len();
+        Ok((file, len))
+    }
+
+    /// Removes a file nothing refers to. A failure leaves an orphan, which the
+    /// next opening collects. May block on disk.
+    pub(crate) fn remove(&self, id: FileId) {
+        if let Err(error) = fs::remove_file(self.layout.file(id)) {
+            tracing::warn!(file = %id, %error, "unreferenced object file not removed");
+        }
+    }
+}
+
+fn unnamed(dir: &Path) -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)?;
+    Ok(File::from(fd))
+}

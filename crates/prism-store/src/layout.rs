@@ -1,0 +1,251 @@
+//! The directory of a store: what is where, who may open it, which format it
+//! has.
+//!
+//! ```text
+//! LOCK        locked (flock) while a store is open
+//! FORMAT      "prism-store format 1"; written once, before anything else
+//! db/         the tree; made as db.new and renamed when complete
+//! files/XX/   object files, XX = 00 to ff, named by their id in 16 hex digits
+//! ```
+
+use std::{
+    fmt,
+    fs::{self, File, TryLockError},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use crate::error::OpenError;
+
+/// The newest format this release reads, and the one it writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+const FORMAT_PREFIX: &str = "prism-store format ";
+/// Number of directories under `files`.
+pub(crate) const SHARDS: u16 = 256;
+/// Bits of a [`FileId`] that count within one opening of the store.
+const COUNTER_BITS: u32 = 44;
+
+/// Names the bytes of one version of an object, for ever: 20 bits say in which
+/// opening of the store it was written, 44 bits count within that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct FileId(u64);
+
+impl FileId {
+    /// Most openings of one store.
+    pub(crate) const GENERATION_MAX: u64 = (1 << (64 - COUNTER_BITS)) - 1;
+
+    /// `None` once the generation has used up its ids.
+    pub(crate) fn new(generation: u64, counter: u64) -> Option<Self> {
+        let fits = generation <= Self::GENERATION_MAX && counter >> COUNTER_BITS == 0;
+        fits.then_some(Self(generation << COUNTER_BITS | counter))
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; 8] {
+        self.0.to_be_bytes()
+    }
+
+    pub(crate) fn from_bytes(bytes: [u8; 8]) -> Self {
+        Self(u64::from_be_bytes(bytes))
+    }
+
+    /// The directory of the file. Ids given out in succession share one, so
+    /// that commits of one group need one flush of it.
+    pub(crate) fn shard(self) -> u16 {
+        (self.0 >> 8 & 0xff) as u16
+    }
+
+    /// Parses a file name; `None` for any name this store never gives.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let id = Self(u64::from_str_radix(name, 16).ok()?);
+        (id.to_string() == name).then_some(id)
+    }
+}
+
+impl fmt::Display for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// A store's directory, locked.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    root: PathBuf,
+    /// Holds the lock until dropped.
+    _lock: File,
+}
+
+impl Layout {
+    /// Locks `root` (made if absent), checks its format and makes what is
+    /// missing. Blocks on disk.
+    pub(crate) fn open(root: &Path) -> Result<Self, OpenError> {
+        fs::create_dir_all(root).map_err(OpenError::io(format!("mkdir {}", root.display())))?;
+        // In this order: another process may be creating the store right now,
+        // and FORMAT is the first thing it makes.
+        if !is_fresh(root)? && !root.join("FORMAT").exists() {
+            return Err(OpenError::NotAStore(root.to_owned()));
+        }
+        let layout = Self {
+            root: root.to_owned(),
+            _lock: lock(root)?,
+        };
+        if !check_format(root)? {
+            write_format(root)?;
+        }
+        layout.create_shards()?;
+        Ok(layout)
+    }
+
+    /// Where the complete tree is.
+    pub(crate) fn db(&self) -> PathBuf {
+        self.root.join("db")
+    }
+
+    /// Where a tree is made.
+    pub(crate) fn db_new(&self) -> PathBuf {
+        self.root.join("db.new")
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn files(&self) -> PathBuf {
+        self.root.join("files")
+    }
+
+    pub(crate) fn shard(&self, shard: u16) -> PathBuf {
+        self.files().join(format!("{shard:02x}"))
+    }
+
+    pub(crate) fn file(&self, id: FileId) -> PathBuf {
+        self.shard(id.shard()).join(id.to_string())
+    }
+
+    fn create_shards(&self) -> Result<(), OpenError> {
+        let fail = |e| OpenError::io(format!("mkdir under {}", self.files().display()))(e);
+        if self.shard(SHARDS - 1).is_dir() {
+            return Ok(());
+        }
+        for shard in 0..SHARDS {
+            fs::create_dir_all(self.shard(shard)).map_err(fail)?;
+        }
+        sync_dir(&self.files()).map_err(fail)?;
+        sync_dir(&self.root).map_err(fail)
+    }
+}
+
+/// Makes the entries of a directory durable.
+pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Whether a store may be created here: nothing but what an interrupted
+/// creation leaves.
+fn is_fresh(root: &Path) -> Result<bool, OpenError> {
+    let fail = |e| OpenError::io(format!("read {}", root.display()))(e);
+    for entry in fs::read_dir(root).map_err(fail)? {
+        let name = entry.map_err(fail)?.file_name();
+        if name != "LOCK" && name != "FORMAT.new" && name != "lost+found" {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn lock(root: &Path) -> Result<File, OpenError> {
+    let path = root.join("LOCK");
+    let fail = |e| OpenError::io(format!("lock {}", path.display()))(e);
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(fail)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked(root.to_owned())),
+        Err(TryLockError::Error(e)) => Err(fail(e)),
+    }
+}
+
+/// Whether the directory has a format this release reads; `false` if none.
+fn check_format(root: &Path) -> Result<bool, OpenError> {
+    let text = match fs::read_to_string(root.join("FORMAT")) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(OpenError::io("read FORMAT")(e)),
+    };
+    let version = text.trim_end().strip_prefix(FORMAT_PREFIX);
+    match version.and_then(|version| version.parse().ok()) {
+        Some(FORMAT_VERSION) => Ok(true),
+        Some(found) if found > FORMAT_VERSION => Err(OpenError::NewerFormat {
+            found,
+            supported: FORMAT_VERSION,
+        }),
+        _ => Err(OpenError::NotAStore(root.to_owned())),
+    }
+}
+
+fn write_format(root: &Path) -> Result<(), OpenError> {
+    let write = || {
+        let new = root.join("FORMAT.new");
+        let mut file = File::create(&new)?;
+        writeln!(file, "{FORMAT_PREFIX}{FORMAT_VERSION}")?;
+        file.sync_all()?;
+        fs::rename(&new, root.join("FORMAT"))?;
+        sync_dir(root)
+    };
+    write().map_err(OpenError::io("write FORMAT"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_file_id_is_found_again_in_its_name_and_no_other_name_is_taken_for_one() {
+        let id = FileId::new(7, 0x1234).unwrap();
+        assert_eq!(FileId::parse(&id.to_string()), Some(id));
+        assert_eq!(id.shard(), 0x12);
+        for name in [
+            "",
+            "x",
+            "1234",
+            "+000000000000001",
+            "00000000000000FF",
+            "000000000000000000",
+        ] {
+            assert_eq!(FileId::parse(name), None, "{name}");
+        }
+        assert_eq!(FileId::new(FileId::GENERATION_MAX + 1, 0), None);
+        assert_eq!(FileId::new(0, 1 << COUNTER_BITS), None);
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("FORMAT"), "prism-store format 2\n").unwrap();
+        let error = Layout::open(dir.path()).unwrap_err();
+        assert!(matches!(
+            error,
+            OpenError::NewerFormat {
+                found: 2,
+                supported: 1
+            }
+        ));
+    }
+
+    #[test]
+    fn a_directory_of_something_else_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("letter.txt"), "dear").unwrap();
+        assert!(matches!(
+            Layout::open(dir.path()),
+            Err(OpenError::NotAStore(_))
+        ));
+        assert!(!dir.path().join("files").exists());
+    }
+}

@@ -1,0 +1,218 @@
+//! The tree: which trees there are, how they are opened, and what is read from
+//! them. Everything that writes goes through `commit`.
+
+use std::{fs, path::Path};
+
+use fjall::{
+    CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode,
+    Readable, Snapshot,
+};
+
+use crate::{
+    config::Config,
+    error::{Error, OpenError},
+    layout::{FileId, Layout, SHARDS, sync_dir},
+    record::{FileRecord, Record},
+    types::BucketInfo,
+};
+
+const MIB: u64 = 1024 * 1024;
+/// Write buffers, in bytes. Up to four full ones of each may wait to be
+/// written beside the active one: 65 MiB at worst, 13 MiB as a rule.
+const OBJECTS_BUFFER: u64 = 4 * MIB;
+const INLINE_BUFFER: u64 = 8 * MIB;
+const SMALL_BUFFER: u64 = MIB;
+/// The least the tree allows; also bounds the time of its recovery.
+const JOURNAL_MAX: u64 = 128 * MIB;
+/// Open files of the tree.
+const DESCRIPTORS_MAX: usize = 256;
+const WORKERS: usize = 2;
+
+const GENERATION_KEY: &str = "generation";
+
+/// The trees.
+pub(crate) struct Lsm {
+    db: Database,
+    /// Bucket name to creation time, 8 bytes.
+    pub(crate) buckets: Keyspace,
+    pub(crate) objects: Keyspace,
+    pub(crate) files: Keyspace,
+    pub(crate) inline: Keyspace,
+    system: Keyspace,
+}
+
+impl Lsm {
+    /// Opens the trees, or creates them in a store that has none. Blocks.
+    pub(crate) fn open(layout: &Layout, config: &Config) -> Result<Self, OpenError> {
+        if !layout.db().exists() {
+            if has_files(layout)? {
+                return Err(OpenError::MetadataMissing(layout.root().to_owned()));
+            }
+            create(layout, config)?;
+        }
+        Self::open_at(&layout.db(), config)
+    }
+
+    fn open_at(path: &Path, config: &Config) -> Result<Self, OpenError> {
+        let db = Database::builder(path)
+            .cache_size(config.block_cache_bytes)
+            .journal_compression(CompressionType::None)
+            .manual_journal_persist(true)
+            .max_journaling_size(JOURNAL_MAX)
+            .max_cached_files(Some(DESCRIPTORS_MAX))
+            .worker_threads(WORKERS)
+            .open()?;
+        let plain = |buffer| move || options(buffer);
+        Ok(Self {
+            buckets: db.keyspace("buckets", plain(SMALL_BUFFER))?,
+            objects: db.keyspace("objects", plain(OBJECTS_BUFFER))?,
+            files: db.keyspace("files", plain(SMALL_BUFFER))?,
+            inline: db.keyspace("inline", || {
+                let blobs = KvSeparationOptions::default().compression(CompressionType::None);
+                options(INLINE_BUFFER).with_kv_separation(Some(blobs))
+            })?,
+            system: db.keyspace("system", plain(SMALL_BUFFER))?,
+            db,
+        })
+    }
+
+    /// Starts a new generation of file ids, durably. Blocks.
+    pub(crate) fn next_generation(&self) -> Result<u64, OpenError> {
+        let last = match self.system.get(GENERATION_KEY)? {
+            None => 0,
+            Some(value) => <[u8; 8]>::try_from(&*value)
+                .map(u64::from_be_bytes)
+                .map_err(|_| OpenError::Metadata("generation record".into()))?,
+        };
+        let generation = last + 1;
+        if generation > FileId::GENERATION_MAX {
+            return Err(OpenError::GenerationsExhausted);
+        }
+        self.system
+            .insert(GENERATION_KEY, generation.to_be_bytes())?;
+        self.db.persist(PersistMode::SyncAll)?;
+        Ok(generation)
+    }
+
+    pub(crate) fn batch(&self) -> fjall::OwnedWriteBatch {
+        self.db.batch()
+    }
+
+    /// A view of the trees in which every commit is whole or absent.
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            lsm: self,
+            snapshot: self.db.snapshot(),
+        }
+    }
+}
+
+/// The trees as of one moment. Every read may block on disk.
+pub(crate) struct View<'a> {
+    lsm: &'a Lsm,
+    snapshot: Snapshot,
+}
+
+impl View<'_> {
+    pub(crate) fn bucket(&self, name: &str) -> Result<Option<BucketInfo>, Error> {
+        let value = self.snapshot.get(&self.lsm.buckets, name)?;
+        value
+            .map(|value| bucket_info(name.as_bytes(), &value))
+            .transpose()
+    }
+
+    /// The first `max` buckets, by name.
+    pub(crate) fn buckets(&self, max: usize) -> Result<Vec<BucketInfo>, Error> {
+        let all = self.snapshot.iter(&self.lsm.buckets).take(max);
+        all.map(|guard| {
+            let (name, value) = guard.into_inner()?;
+            bucket_info(&name, &value)
+        })
+        .collect()
+    }
+
+    pub(crate) fn object(&self, object_key: &[u8]) -> Result<Option<Record>, Error> {
+        let value = self.snapshot.get(&self.lsm.objects, object_key)?;
+        value.map(|value| Record::decode(&value)).transpose()
+    }
+
+    pub(crate) fn any_object(&self, prefix: &[u8]) -> Result<bool, Error> {
+        match self.snapshot.prefix(&self.lsm.objects, prefix).next() {
+            None => Ok(false),
+            Some(guard) => Ok(guard.key().map(|_| true)?),
+        }
+    }
+
+    /// Objects in `range`, in order.
+    pub(crate) fn objects<R: std::ops::RangeBounds<Vec<u8>>>(
+        &self,
+        range: R,
+    ) -> impl Iterator<Item = Result<(fjall::UserKey, Record), Error>> {
+        self.snapshot.range(&self.lsm.objects, range).map(|guard| {
+            let (key, value) = guard.into_inner()?;
+            Ok((key, Record::decode(&value)?))
+        })
+    }
+
+    pub(crate) fn inline(&self, id: FileId) -> Result<Option<Vec<u8>>, Error> {
+        let value = self.snapshot.get(&self.lsm.inline, id.to_bytes())?;
+        Ok(value.map(|value| value.to_vec()))
+    }
+
+    pub(crate) fn file(&self, id: FileId) -> Result<Option<FileRecord>, Error> {
+        let value = self.snapshot.get(&self.lsm.files, id.to_bytes())?;
+        value.map(|value| FileRecord::decode(&value)).transpose()
+    }
+
+    pub(crate) fn has_file(&self, id: FileId) -> Result<bool, Error> {
+        Ok(self.snapshot.contains_key(&self.lsm.files, id.to_bytes())?)
+    }
+
+    /// All files that objects refer to.
+    pub(crate) fn files(&self) -> impl Iterator<Item = Result<(FileId, FileRecord), Error>> {
+        self.snapshot.iter(&self.lsm.files).map(|guard| {
+            let (key, value) = guard.into_inner()?;
+            let id = <[u8; 8]>::try_from(&*key).map_err(|_| Error::corrupt("file id"))?;
+            Ok((FileId::from_bytes(id), FileRecord::decode(&value)?))
+        })
+    }
+}
+
+fn options(buffer: u64) -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default()
+        .manual_journal_persist(true)
+        .max_memtable_size(buffer)
+}
+
+/// Makes the trees under another name first: a tree of which creation was
+/// interrupted is never opened.
+fn create(layout: &Layout, config: &Config) -> Result<(), OpenError> {
+    let new = layout.db_new();
+    if new.exists() {
+        fs::remove_dir_all(&new).map_err(OpenError::io("remove an unfinished db.new"))?;
+    }
+    let lsm = Lsm::open_at(&new, config)?;
+    lsm.db.persist(PersistMode::SyncAll)?;
+    drop(lsm);
+    fs::rename(&new, layout.db()).map_err(OpenError::io("rename db.new"))?;
+    sync_dir(layout.root()).map_err(OpenError::io("flush the store's directory"))
+}
+
+fn has_files(layout: &Layout) -> Result<bool, OpenError> {
+    for shard in 0..SHARDS {
+        let mut entries = fs::read_dir(layout.shard(shard)).map_err(OpenError::io("read files"))?;
+        if entries.next().is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn bucket_info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
+    let name = std::str::from_utf8(name).map_err(|_| Error::corrupt("bucket name"))?;
+    let created = <[u8; 8]>::try_from(value).map_err(|_| Error::corrupt("bucket record"))?;
+    Ok(BucketInfo {
+        name: name.to_owned(),
+        created_ms: u64::from_be_bytes(created),
+    })
+}

@@ -1,0 +1,185 @@
+//! Which nodes own an object: rendezvous (highest random weight) hashing.
+//!
+//! Every node that knows the same names computes the same owners, and adding
+//! or removing one of *n* nodes moves only the objects that node gains or
+//! loses, about 1/*n* of all. A node's weight for an object is SipHash-2-4,
+//! under a fixed public key, of
+//!
+//! ```text
+//! len(node) node len(bucket) bucket len(key) key
+//! ```
+//!
+//! where each length is four bytes, big-endian. The nodes of greatest weight
+//! own the object; equal weights are ordered by name. The function is part of
+//! the data format: changing it strands every object stored under it.
+//!
+//! Not here: which nodes are alive, and how an epoch is agreed on.
+
+use std::{collections::BTreeSet, fmt, hash::Hasher, str::FromStr};
+
+use siphasher::sip::SipHasher24;
+
+/// Most nodes in one placement.
+pub const NODES_MAX: usize = 4096;
+/// Longest node name, in bytes.
+const NAME_MAX: usize = 255;
+
+/// "prism placement1" as two little-endian words. Public: placement spreads
+/// load, it keeps no secret.
+const KEY: (u64, u64) = (
+    u64::from_le_bytes(*b"prism pl"),
+    u64::from_le_bytes(*b"acement1"),
+);
+
+/// Why a placement cannot be built.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlacementError {
+    /// A name is empty or longer than 255 bytes.
+    #[error("node name {0:?} is empty or too long")]
+    BadName(String),
+    /// There is no node to own anything.
+    #[error("a placement needs at least one node")]
+    NoNodes,
+    /// More than [`NODES_MAX`] nodes.
+    #[error("more than {NODES_MAX} nodes")]
+    TooManyNodes,
+    /// Two nodes of one name.
+    #[error("node name {0} is used twice")]
+    Duplicate(NodeName),
+}
+
+/// The name of a node, by which it owns objects: a node that returns under its
+/// old name owns its old objects, whatever its address.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeName(String);
+
+impl NodeName {
+    /// Takes a name of 1 to 255 bytes.
+    pub fn new(name: impl Into<String>) -> Result<Self, PlacementError> {
+        let name = name.into();
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(PlacementError::BadName(name));
+        }
+        Ok(Self(name))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for NodeName {
+    type Err = PlacementError;
+
+    fn from_str(name: &str) -> Result<Self, PlacementError> {
+        Self::new(name)
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The owners of all objects, as of one epoch.
+#[derive(Debug, Clone)]
+pub struct Placement {
+    epoch: u64,
+    /// In order of name, so that a stable sort breaks ties by name.
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    name: NodeName,
+    /// The hash after the node's name: its part of every weight.
+    state: SipHasher24,
+}
+
+impl Placement {
+    /// A placement over `nodes`, whose order does not matter.
+    pub fn new(epoch: u64, nodes: Vec<NodeName>) -> Result<Self, PlacementError> {
+        if nodes.is_empty() {
+            return Err(PlacementError::NoNodes);
+        }
+        if nodes.len() > NODES_MAX {
+            return Err(PlacementError::TooManyNodes);
+        }
+        let mut names = BTreeSet::new();
+        for name in nodes {
+            if let Some(twice) = names.replace(name) {
+                return Err(PlacementError::Duplicate(twice));
+            }
+        }
+        let nodes = names.into_iter().map(Node::new).collect();
+        Ok(Self { epoch, nodes })
+    }
+
+    /// The epoch given at creation; of two placements the greater one counts.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// All nodes, in order of name.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = &NodeName> {
+        self.nodes.iter().map(|node| &node.name)
+    }
+
+    /// The `replicas` owners of an object, the heaviest first; all nodes when
+    /// there are fewer. O(n log n) in the number of nodes, O(n) for one replica.
+    pub fn owners(
+        &self,
+        bucket: &str,
+        key: &str,
+        replicas: usize,
+    ) -> impl ExactSizeIterator<Item = &NodeName> {
+        let mut ranked: Vec<(u64, &NodeName)> = self
+            .nodes
+            .iter()
+            .map(|node| (node.weight(bucket, key), &node.name))
+            .collect();
+        let order = |a: &(u64, &NodeName), b: &(u64, &NodeName)| b.0.cmp(&a.0).then(a.1.cmp(b.1));
+        if replicas < ranked.len() && replicas > 0 {
+            ranked.select_nth_unstable_by(replicas - 1, order);
+        }
+        ranked.truncate(replicas);
+        ranked.sort_unstable_by(order);
+        ranked.into_iter().map(|(_, name)| name)
+    }
+
+    /// The heaviest owner.
+    #[must_use]
+    pub fn owner(&self, bucket: &str, key: &str) -> Option<&NodeName> {
+        self.owners(bucket, key, 1).next()
+    }
+}
+
+impl Node {
+    fn new(name: NodeName) -> Self {
+        let mut state = SipHasher24::new_with_keys(KEY.0, KEY.1);
+        absorb(&mut state, name.as_str());
+        Self { name, state }
+    }
+
+    fn weight(&self, bucket: &str, key: &str) -> u64 {
+        let mut state = self.state;
+        absorb(&mut state, bucket);
+        absorb(&mut state, key);
+        state.finish()
+    }
+}
+
+/// Length first, so that no two different triples are one string of bytes.
+fn absorb(state: &mut SipHasher24, text: &str) {
+    let len = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    state.write(&len.to_be_bytes());
+    state.write(text.as_bytes());
+}
+
+#[cfg(test)]
+#[path = "placement_tests.rs"]
+mod tests;

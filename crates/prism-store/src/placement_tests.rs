@@ -1,0 +1,134 @@
+//! Tests of the placement: its hash never changes, it is even, and it moves
+//! only what it must.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::collections::HashMap;
+
+use super::*;
+
+fn names(count: usize) -> Vec<NodeName> {
+    (0..count)
+        .map(|i| NodeName::new(format!("be{i}")).unwrap())
+        .collect()
+}
+
+fn keys() -> impl Iterator<Item = String> {
+    (0..20_000).map(|i| format!("photos/2024/{i}.jpg"))
+}
+
+fn owner(placement: &Placement, key: &str) -> NodeName {
+    placement.owner("bucket", key).unwrap().clone()
+}
+
+#[test]
+fn a_weight_is_the_hash_of_the_documented_bytes() {
+    let mut bytes = Vec::new();
+    for part in ["be0", "bucket", "some/key"] {
+        bytes.extend_from_slice(&u32::try_from(part.len()).unwrap().to_be_bytes());
+        bytes.extend_from_slice(part.as_bytes());
+    }
+    let expected = SipHasher24::new_with_keys(KEY.0, KEY.1).hash(&bytes);
+    let node = Node::new(NodeName::new("be0").unwrap());
+    assert_eq!(node.weight("bucket", "some/key"), expected);
+}
+
+#[test]
+fn each_node_owns_its_even_share() {
+    let placement = Placement::new(1, names(5)).unwrap();
+    let mut owned: HashMap<NodeName, i64> = HashMap::new();
+    for key in keys() {
+        *owned.entry(owner(&placement, &key)).or_default() += 1;
+    }
+    assert_eq!(owned.len(), 5);
+    // Mean 4,000, standard deviation 57: five of those each way.
+    for (name, count) in owned {
+        assert!((count - 4000).abs() < 285, "{name} owns {count}");
+    }
+}
+
+#[test]
+fn a_new_node_takes_its_share_and_nothing_else_moves() {
+    let before = Placement::new(1, names(5)).unwrap();
+    let after = Placement::new(2, names(6)).unwrap();
+    let mut moved = 0_i64;
+    for key in keys() {
+        let (old, new) = (owner(&before, &key), owner(&after, &key));
+        if old != new {
+            assert_eq!(new.as_str(), "be5");
+            moved += 1;
+        }
+    }
+    assert!((moved - 20_000 / 6).abs() < 265, "{moved} moved");
+}
+
+#[test]
+fn a_node_that_leaves_loses_its_own_objects_and_no_other_moves() {
+    let before = Placement::new(1, names(5)).unwrap();
+    let mut rest = names(5);
+    let gone = rest.remove(2);
+    let after = Placement::new(2, rest).unwrap();
+    for key in keys() {
+        let old = owner(&before, &key);
+        if old != gone {
+            assert_eq!(owner(&after, &key), old);
+        } else {
+            // Its objects go to whoever was their second replica.
+            let second = before.owners("bucket", &key, 2).nth(1).unwrap();
+            assert_eq!(&owner(&after, &key), second);
+        }
+    }
+}
+
+#[test]
+fn owners_are_distinct_and_fewer_replicas_are_a_head_of_more() {
+    let placement = Placement::new(1, names(7)).unwrap();
+    for key in keys().take(200) {
+        let all: Vec<_> = placement.owners("bucket", &key, 7).collect();
+        assert_eq!(
+            all.iter().collect::<std::collections::HashSet<_>>().len(),
+            7
+        );
+        for replicas in 0..10 {
+            let some: Vec<_> = placement.owners("bucket", &key, replicas).collect();
+            assert_eq!(some, all[..replicas.min(7)]);
+        }
+    }
+}
+
+#[test]
+fn the_order_in_which_nodes_are_given_does_not_matter() {
+    let mut reversed = names(9);
+    reversed.reverse();
+    let (a, b) = (
+        Placement::new(1, names(9)).unwrap(),
+        Placement::new(1, reversed).unwrap(),
+    );
+    for key in keys().take(500) {
+        assert!(a.owners("b", &key, 9).eq(b.owners("b", &key, 9)));
+    }
+}
+
+#[test]
+fn boundaries_between_bucket_and_key_count() {
+    let node = Node::new(NodeName::new("n").unwrap());
+    assert_ne!(node.weight("ab", "c"), node.weight("a", "bc"));
+}
+
+#[test]
+fn unusable_node_lists_are_refused() {
+    assert_eq!(
+        Placement::new(0, vec![]).unwrap_err(),
+        PlacementError::NoNodes
+    );
+    let twice = vec![NodeName::new("a").unwrap(), NodeName::new("a").unwrap()];
+    assert!(matches!(
+        Placement::new(0, twice),
+        Err(PlacementError::Duplicate(_))
+    ));
+    assert!(NodeName::new("").is_err());
+    assert!(NodeName::new("x".repeat(256)).is_err());
+    assert_eq!(
+        Placement::new(0, names(NODES_MAX + 1)).unwrap_err(),
+        PlacementError::TooManyNodes
+    );
+}

@@ -1,0 +1,258 @@
+//! One object on its way in: in memory while small, then in a file without a
+//! name, visible to nobody before its commit.
+
+use std::{fs::File, io::Write, sync::Arc};
+
+use crate::{
+    blocks::BlockCrcs,
+    commit::{Op, PutBytes, PutOp},
+    engine::ObjectWriter,
+    error::Error,
+    layout::FileId,
+    record::{FileRecord, Payload, Record},
+    store::Inner,
+    types::{Committed, ObjectMeta},
+};
+
+/// How often, in bytes written, the room left on the file system is checked.
+const ROOM_CHECK_INTERVAL: u64 = 4 * 1024 * 1024;
+
+/// An object being written, made by [`Store::begin_put`](crate::Store::begin_put).
+///
+/// Dropped without a commit, or killed with its process, it leaves no trace.
+/// Holds at most `inline_max` bytes of the object in memory, and 4 bytes for
+/// each MiB of it.
+#[must_use = "an object that is not committed is discarded"]
+pub struct PutWriter {
+    store: Arc<Inner>,
+    bucket: String,
+    object_key: Vec<u8>,
+    expected: Option<u64>,
+    written: u64,
+    /// Value of `written` at which the room is checked next.
+    next_room_check: u64,
+    sink: Sink,
+}
+
+enum Sink {
+    Memory(Vec<u8>),
+    File {
+        file: File,
+        crcs: BlockCrcs,
+    },
+    /// A write failed; how much of it is in the file is unknown.
+    Failed(Error),
+}
+
+impl PutWriter {
+    /// Bucket and key have been checked; the bucket existed a moment ago.
+    pub(crate) fn begin(
+        store: Arc<Inner>,
+        bucket: &str,
+        object_key: Vec<u8>,
+        expected: Option<u64>,
+    ) -> Result<Self, Error> {
+        let announced = expected.unwrap_or(0);
+        if announced > store.config.max_object_len {
+            return Err(Error::TooLarge);
+        }
+        store.files.check_room(announced)?;
+        let mut writer = Self {
+            store,
+            bucket: bucket.to_owned(),
+            object_key,
+            expected,
+            written: 0,
+            next_room_check: ROOM_CHECK_INTERVAL,
+            sink: Sink::Memory(Vec::new()),
+        };
+        if announced > writer.store.config.inline_max as u64 {
+            writer.to_file()?;
+        }
+        Ok(writer)
+    }
+
+    /// Appends `data`. Blocks on disk once the object exceeds `inline_max`.
+    /// After an error the object can only be dropped.
+    pub fn write(&mut self, data: &[u8]) -> Result<(), Error> {
+        let written = self.check_len(data.len() as u64)?;
+        self.append(data).inspect_err(|error| self.fail(error))?;
+        self.written = written;
+        Ok(())
+    }
+
+    /// Bytes written so far.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// The file, positioned after the last byte written, to `splice` into;
+    /// whatever is appended there must be told to [`PutWriter::appended`]
+    /// before anything else is done. Puts the object in a file, whatever its
+    /// length. Blocks on disk.
+    pub fn file(&mut self) -> Result<&File, Error> {
+        self.to_file().inspect_err(|error| self.fail(error))?;
+        match &self.sink {
+            Sink::File { file, .. } => Ok(file),
+            Sink::Failed(error) => Err(error.clone()),
+            Sink::Memory(_) => Err(Error::WritesDisabled),
+        }
+    }
+
+    /// Counts `len` bytes that were appended to [`PutWriter::file`], reading
+    /// them back for their checksum. Blocks on disk.
+    pub fn appended(&mut self, len: u64) -> Result<(), Error> {
+        let written = self.check_len(len)?;
+        if let Sink::File { file, crcs } = &mut self.sink {
+            let read = crcs.update_from(file, self.written, written);
+            read.inspect_err(|error| self.fail(error))?;
+        }
+        self.written = written;
+        Ok(())
+    }
+
+    /// Makes the object visible under its key, replacing what is there, as
+    /// durably as configured. Blocks on disk.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`] if fewer bytes were written than announced,
+    /// [`Error::NoSuchBucket`] if the bucket was deleted meanwhile. After an
+    /// error of the disk the object is not visible; it may become so when the
+    /// store is opened anew.
+    pub fn commit(self, meta: ObjectMeta) -> Result<Committed, Error> {
+        if let Some(expected) = self.expected.filter(|expected| *expected != self.written) {
+            return Err(Error::LengthMismatch {
+                expected,
+                written: self.written,
+            });
+        }
+        let id = self.store.files.new_id()?;
+        let (payload, bytes, file) = match self.sink {
+            Sink::Failed(error) => return Err(error),
+            Sink::Memory(bytes) => {
+                let crc = crc32c::crc32c(&bytes);
+                (Payload::Inline { id, crc }, PutBytes::Inline(bytes), None)
+            }
+            Sink::File { file, crcs } => {
+                let record = FileRecord {
+                    len: self.written,
+                    object_key: self.object_key.clone(),
+                    crcs: crcs.finish(),
+                };
+                (
+                    Payload::File { id },
+                    PutBytes::File(record.encode()),
+                    Some(file),
+                )
+            }
+        };
+        let record = Record {
+            payload,
+            len: self.written,
+            meta,
+        };
+        let op = PutOp {
+            bucket: self.bucket,
+            object_key: self.object_key,
+            record: record.encode()?,
+            id,
+            bytes,
+        };
+        let replaced = commit_op(&self.store, op, file.as_ref())?;
+        Ok(Committed {
+            len: self.written,
+            replaced,
+        })
+    }
+
+    /// The length after `more` bytes, if that is allowed.
+    fn check_len(&mut self, more: u64) -> Result<u64, Error> {
+        if let Sink::Failed(error) = &self.sink {
+            return Err(error.clone());
+        }
+        let written = self.written.saturating_add(more);
+        if let Some(expected) = self.expected.filter(|expected| written > *expected) {
+            return Err(Error::LengthMismatch { expected, written });
+        }
+        if written > self.store.config.max_object_len {
+            return Err(Error::TooLarge);
+        }
+        if written >= self.next_room_check {
+            self.store.files.check_room(more)?;
+            self.next_room_check = written + ROOM_CHECK_INTERVAL;
+        }
+        Ok(written)
+    }
+
+    fn append(&mut self, data: &[u8]) -> Result<(), Error> {
+        if let Sink::Memory(bytes) = &mut self.sink {
+            if bytes.len() + data.len() <= self.store.config.inline_max {
+                bytes.extend_from_slice(data);
+                return Ok(());
+            }
+            self.to_file()?;
+        }
+        match &mut self.sink {
+            Sink::File { file, crcs } => {
+                file.write_all(data)?;
+                crcs.update(data);
+                Ok(())
+            }
+            Sink::Failed(error) => Err(error.clone()),
+            Sink::Memory(_) => Err(Error::WritesDisabled),
+        }
+    }
+
+    /// Moves what is in memory to a new file.
+    fn to_file(&mut self) -> Result<(), Error> {
+        if let Sink::Memory(bytes) = &self.sink {
+            let mut file = self.store.files.create()?;
+            let mut crcs = BlockCrcs::default();
+            file.write_all(bytes)?;
+            crcs.update(bytes);
+            self.sink = Sink::File { file, crcs };
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, error: &Error) {
+        self.sink = Sink::Failed(error.clone());
+    }
+}
+
+/// Names the file, commits, and removes whichever file has lost: the replaced
+/// one, or ours if the commit certainly failed.
+fn commit_op(store: &Inner, op: PutOp, file: Option<&File>) -> Result<bool, Error> {
+    let id: FileId = op.id;
+    store.files.check_room(0)?;
+    if let Some(file) = file {
+        store.files.publish(file, id)?;
+    }
+    match store.committer.submit(Op::Put(op)) {
+        Ok(outcome) => {
+            store.remove_replaced(outcome.replaced);
+            Ok(outcome.replaced.is_some())
+        }
+        Err(failure) => {
+            if file.is_some() && !failure.in_doubt {
+                store.files.remove(id);
+            }
+            Err(failure.error)
+        }
+    }
+}
+
+impl ObjectWriter for PutWriter {
+    fn write(&mut self, data: &[u8]) -> Result<(), Error> {
+        PutWriter::write(self, data)
+    }
+
+    fn written(&self) -> u64 {
+        self.written
+    }
+
+    fn commit(self: Box<Self>, meta: ObjectMeta) -> Result<Committed, Error> {
+        PutWriter::commit(*self, meta)
+    }
+}

@@ -1,0 +1,287 @@
+//! The bytes of the tree's keys and values. All integers are big-endian,
+//! strings carry their length in two bytes.
+//!
+//! | tree | key | value |
+//! |---|---|---|
+//! | `objects` | bucket length (1), bucket, key | [`Record`] |
+//! | `files` | file id (8) | [`FileRecord`] |
+//! | `inline` | file id (8) | the object's bytes |
+
+use crate::{error::Error, layout::FileId, types::ObjectMeta};
+
+/// Longest encoded metadata of one object, in bytes: S3 allows 8 KiB of
+/// headers and 2 KiB of user metadata.
+pub const META_MAX: usize = 16 * 1024;
+
+const VERSION: u8 = 1;
+const KIND_INLINE: u8 = 0;
+const KIND_FILE: u8 = 1;
+
+/// Where an object's bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// In the tree `inline`, with this CRC32C.
+    Inline { id: FileId, crc: u32 },
+    /// In a file, described in the tree `files`.
+    File { id: FileId },
+}
+
+/// What the tree `objects` holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) payload: Payload,
+    pub(crate) len: u64,
+    pub(crate) meta: ObjectMeta,
+}
+
+/// What the tree `files` holds: the checksums, and which object the file
+/// belongs to, so that a missing file can be named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileRecord {
+    pub(crate) len: u64,
+    pub(crate) object_key: Vec<u8>,
+    pub(crate) crcs: Vec<u32>,
+}
+
+/// The key of an object in the tree `objects`: in the order of the key's bytes
+/// within a bucket. Both parts have been checked for length.
+pub(crate) fn object_key(bucket: &str, key: &str) -> Vec<u8> {
+    let mut out = bucket_prefix(bucket);
+    out.extend_from_slice(key.as_bytes());
+    out
+}
+
+/// What the keys of all objects of a bucket begin with.
+pub(crate) fn bucket_prefix(bucket: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(1 + bucket.len());
+    out.push(u8::try_from(bucket.len()).unwrap_or(u8::MAX));
+    out.extend_from_slice(bucket.as_bytes());
+    out
+}
+
+/// Bucket and key of an object's key in the tree.
+pub(crate) fn split_object_key(object_key: &[u8]) -> Option<(&str, &str)> {
+    let (len, rest) = object_key.split_first()?;
+    let (bucket, key) = rest.split_at_checked(usize::from(*len))?;
+    Some((
+        std::str::from_utf8(bucket).ok()?,
+        std::str::from_utf8(key).ok()?,
+    ))
+}
+
+impl Record {
+    /// The value, or [`Error::MetaTooLarge`].
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, Error> {
+        let (kind, id, crc) = match self.payload {
+            Payload::Inline { id, crc } => (KIND_INLINE, id, crc),
+            Payload::File { id } => (KIND_FILE, id, 0),
+        };
+        let mut out = vec![VERSION, kind];
+        out.extend_from_slice(&id.to_bytes());
+        out.extend_from_slice(&self.len.to_be_bytes());
+        out.extend_from_slice(&crc.to_be_bytes());
+        out.extend_from_slice(&self.meta.created_ms.to_be_bytes());
+        put_string(&mut out, &self.meta.etag)?;
+        put_pairs(&mut out, &self.meta.headers)?;
+        put_pairs(&mut out, &self.meta.user)?;
+        if out.len() > META_MAX {
+            return Err(Error::MetaTooLarge);
+        }
+        Ok(out)
+    }
+
+    pub(crate) fn decode(value: &[u8]) -> Result<Self, Error> {
+        let mut reader = Reader(value);
+        Self::read(&mut reader)
+            .filter(|_| reader.0.is_empty())
+            .ok_or_else(|| Error::corrupt("object record"))
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        if reader.u8()? != VERSION {
+            return None;
+        }
+        let kind = reader.u8()?;
+        let id = FileId::from_bytes(reader.array()?);
+        let len = reader.u64()?;
+        let crc = reader.u32()?;
+        let payload = match kind {
+            KIND_INLINE => Payload::Inline { id, crc },
+            KIND_FILE => Payload::File { id },
+            _ => return None,
+        };
+        let meta = ObjectMeta {
+            created_ms: reader.u64()?,
+            etag: reader.string()?,
+            headers: reader.pairs()?,
+            user: reader.pairs()?,
+        };
+        Some(Self { payload, len, meta })
+    }
+}
+
+impl FileRecord {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let key_len = u16::try_from(self.object_key.len()).unwrap_or(u16::MAX);
+        let mut out = vec![VERSION];
+        out.extend_from_slice(&self.len.to_be_bytes());
+        out.extend_from_slice(&key_len.to_be_bytes());
+        out.extend_from_slice(&self.object_key);
+        for crc in &self.crcs {
+            out.extend_from_slice(&crc.to_be_bytes());
+        }
+        out
+    }
+
+    pub(crate) fn decode(value: &[u8]) -> Result<Self, Error> {
+        Self::read(&mut Reader(value)).ok_or_else(|| Error::corrupt("file record"))
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        if reader.u8()? != VERSION {
+            return None;
+        }
+        let len = reader.u64()?;
+        let key_len = reader.u16()?;
+        let object_key = reader.take(usize::from(key_len))?.to_vec();
+        let (words, rest) = reader.0.as_chunks::<4>();
+        let crcs = words.iter().map(|word| u32::from_be_bytes(*word)).collect();
+        rest.is_empty().then_some(Self {
+            len,
+            object_key,
+            crcs,
+        })
+    }
+}
+
+fn put_string(out: &mut Vec<u8>, text: &str) -> Result<(), Error> {
+    let len = u16::try_from(text.len()).map_err(|_| Error::MetaTooLarge)?;
+    out.extend_from_slice(&len.to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+    Ok(())
+}
+
+fn put_pairs(out: &mut Vec<u8>, pairs: &[(String, String)]) -> Result<(), Error> {
+    let count = u16::try_from(pairs.len()).map_err(|_| Error::MetaTooLarge)?;
+    out.extend_from_slice(&count.to_be_bytes());
+    for (name, value) in pairs {
+        put_string(out, name)?;
+        put_string(out, value)?;
+    }
+    Ok(())
+}
+
+/// The bytes not read yet.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_be_bytes)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn string(&mut self) -> Option<String> {
+        let len = self.u16()?;
+        String::from_utf8(self.take(usize::from(len))?.to_vec()).ok()
+    }
+
+    fn pairs(&mut self) -> Option<Vec<(String, String)>> {
+        let count = self.u16()?;
+        (0..count)
+            .map(|_| Some((self.string()?, self.string()?)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            payload: Payload::Inline {
+                id: FileId::from_bytes([1, 2, 3, 4, 5, 6, 7, 8]),
+                crc: 0xdead_beef,
+            },
+            len: 5,
+            meta: ObjectMeta {
+                etag: "5d41402abc4b2a76b9719d911017c592".into(),
+                created_ms: 1_700_000_000_123,
+                headers: vec![("content-type".into(), "text/plain".into())],
+                user: vec![
+                    ("colour".into(), "grün".into()),
+                    ("empty".into(), String::new()),
+                ],
+            },
+        }
+    }
+
+    #[test]
+    fn a_record_survives_the_round_trip() {
+        let record = record();
+        assert_eq!(Record::decode(&record.encode().unwrap()).unwrap(), record);
+    }
+
+    #[test]
+    fn every_truncation_and_any_excess_of_a_record_is_refused() {
+        let bytes = record().encode().unwrap();
+        for len in 0..bytes.len() {
+            assert!(Record::decode(&bytes[..len]).is_err(), "{len} bytes");
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert!(Record::decode(&longer).is_err());
+    }
+
+    #[test]
+    fn a_file_record_survives_the_round_trip() {
+        let record = FileRecord {
+            len: 3 << 20,
+            object_key: object_key("bucket", "some/key"),
+            crcs: vec![1, u32::MAX, 3],
+        };
+        assert_eq!(FileRecord::decode(&record.encode()).unwrap(), record);
+        assert!(FileRecord::decode(&record.encode()[..7]).is_err());
+    }
+
+    #[test]
+    fn oversized_metadata_is_refused() {
+        let mut record = record();
+        record.meta.user = vec![("x".into(), "y".repeat(META_MAX))];
+        assert!(matches!(record.encode(), Err(Error::MetaTooLarge)));
+        record.meta.user = vec![("x".into(), "y".repeat(usize::from(u16::MAX) + 1))];
+        assert!(matches!(record.encode(), Err(Error::MetaTooLarge)));
+    }
+
+    #[test]
+    fn object_keys_split_into_what_they_were_made_of() {
+        let joined = object_key("b", "k/ü");
+        assert_eq!(split_object_key(&joined), Some(("b", "k/ü")));
+        assert_eq!(split_object_key(&[9, b'x']), None);
+        assert_eq!(split_object_key(&[]), None);
+    }
+}

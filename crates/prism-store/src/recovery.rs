@@ -1,0 +1,114 @@
+//! What is put in order when a store is opened: files that nothing refers to
+//! are removed, references to files that are not there are reported.
+//!
+//! Orphans are what a crash leaves between the naming of a file and its commit,
+//! or between a commit and the removal of what it replaced. A dangling
+//! reference is never left by this code; it means that something else lost a
+//! file. Memory is bounded: files are looked up one at a time.
+
+use std::{fs, io, path::Path};
+
+use crate::{
+    error::{Error, OpenError},
+    files::Files,
+    layout::{FileId, SHARDS},
+    lsm::{Lsm, View},
+    record::split_object_key,
+};
+
+/// Most dangling references named in a report.
+pub const DANGLING_REPORTED_MAX: usize = 100;
+
+/// What was found when a store was opened.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RecoveryReport {
+    /// Files of objects.
+    pub files: u64,
+    /// Files removed because nothing referred to them.
+    pub orphans_removed: u64,
+    /// Their length in bytes.
+    pub orphan_bytes: u64,
+    /// Entries under `files` that no store made, and which were left alone.
+    pub foreign: u64,
+    /// Objects whose file is missing or of the wrong length. Reading them
+    /// fails; writing or deleting them mends it.
+    pub dangling: u64,
+    /// Bucket and key of the first [`DANGLING_REPORTED_MAX`] of them.
+    pub dangling_objects: Vec<(String, String)>,
+}
+
+/// Costs a directory scan and, for each file, two lookups and a `stat`.
+pub(crate) fn recover(lsm: &Lsm, files: &Files) -> Result<RecoveryReport, OpenError> {
+    let view = lsm.view();
+    let mut report = RecoveryReport::default();
+    for shard in 0..SHARDS {
+        let path = files.layout().shard(shard);
+        collect_orphans(&view, files, &path, &mut report)?;
+    }
+    find_dangling(&view, files, &mut report)?;
+    if report.orphans_removed > 0 {
+        tracing::info!(
+            files = report.orphans_removed,
+            bytes = report.orphan_bytes,
+            "removed object files nothing refers to"
+        );
+    }
+    Ok(report)
+}
+
+fn collect_orphans(
+    view: &View<'_>,
+    files: &Files,
+    shard: &Path,
+    report: &mut RecoveryReport,
+) -> Result<(), OpenError> {
+    let fail = |e: io::Error| OpenError::io(format!("scan {}", shard.display()))(e);
+    for entry in fs::read_dir(shard).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        let name = entry.file_name();
+        let ours = name
+            .to_str()
+            .and_then(FileId::parse)
+            .filter(|id| files.layout().file(*id) == entry.path());
+        let Some(id) = ours else {
+            tracing::warn!(path = %entry.path().display(), "not an object file; left alone");
+            report.foreign += 1;
+            continue;
+        };
+        if view.has_file(id).map_err(metadata)? {
+            report.files += 1;
+            continue;
+        }
+        report.orphan_bytes += entry.metadata().map_err(fail)?.len();
+        report.orphans_removed += 1;
+        fs::remove_file(entry.path()).map_err(fail)?;
+    }
+    Ok(())
+}
+
+fn find_dangling(
+    view: &View<'_>,
+    files: &Files,
+    report: &mut RecoveryReport,
+) -> Result<(), OpenError> {
+    for file in view.files() {
+        let (id, record) = file.map_err(metadata)?;
+        let path = files.layout().file(id);
+        if fs::metadata(&path).is_ok_and(|found| found.len() == record.len) {
+            continue;
+        }
+        report.dangling += 1;
+        let (bucket, key) = split_object_key(&record.object_key).unwrap_or_default();
+        tracing::error!(bucket, key, file = %id, "object file missing or of the wrong length");
+        if report.dangling_objects.len() < DANGLING_REPORTED_MAX {
+            report
+                .dangling_objects
+                .push((bucket.to_owned(), key.to_owned()));
+        }
+    }
+    Ok(())
+}
+
+fn metadata(error: Error) -> OpenError {
+    OpenError::Metadata(Box::new(error))
+}

@@ -1,0 +1,124 @@
+//! What goes into a store and what comes out.
+
+use std::fs::File;
+
+use crate::error::Error;
+
+/// Longest bucket name, in bytes.
+pub const BUCKET_NAME_MAX: usize = 63;
+/// Longest key, in bytes of UTF-8.
+pub const KEY_MAX: usize = 1024;
+
+/// What is kept beside an object's bytes; given by the writer, returned as it
+/// was. The store looks at none of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ObjectMeta {
+    /// Entity tag, without quotes; for a plain PUT the MD5 in hexadecimal.
+    pub etag: String,
+    /// When the object was written, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// Response headers to repeat (`content-type`, `cache-control`, ...), in
+    /// order.
+    pub headers: Vec<(String, String)>,
+    /// User metadata, names without the `x-amz-meta-` prefix, in order.
+    pub user: Vec<(String, String)>,
+}
+
+/// An object without its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// As given at commit.
+    pub meta: ObjectMeta,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// An object opened for reading. It stays readable, unchanged, whatever is
+/// written to its key meanwhile.
+#[derive(Debug)]
+pub struct Object {
+    /// As given at commit.
+    pub meta: ObjectMeta,
+    /// Length in bytes.
+    pub len: u64,
+    /// The bytes, or where they are.
+    pub body: Body,
+}
+
+/// The bytes of an object.
+#[derive(Debug)]
+pub enum Body {
+    /// A small object, checked against its checksum.
+    Inline(Vec<u8>),
+    /// A large object; not checked (see [`Store::verify`](crate::Store::verify)).
+    File {
+        /// Open for reading at offset 0, and nobody else's: use `pread` or
+        /// `sendfile`.
+        file: File,
+        /// Length in bytes, equal to that of the file when it was opened.
+        len: u64,
+    },
+}
+
+/// A write that has happened, as durably as configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// Length in bytes.
+    pub len: u64,
+    /// Whether an older object was replaced.
+    pub replaced: bool,
+}
+
+/// A bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketInfo {
+    /// Its name.
+    pub name: String,
+    /// When it was created, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+}
+
+/// One line of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// Length in bytes.
+    pub len: u64,
+    /// As given at commit.
+    pub etag: String,
+    /// As given at commit, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+}
+
+/// A page of a listing, in the order of the keys' bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Listing {
+    /// The entries.
+    pub entries: Vec<Entry>,
+    /// Whether more follow: continue after the last key of this page.
+    pub truncated: bool,
+}
+
+/// The outcome of a check that found nothing wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verified {
+    /// Bytes read and compared.
+    pub bytes: u64,
+}
+
+pub(crate) fn check_bucket(name: &str) -> Result<(), Error> {
+    match name.len() {
+        0 => Err(Error::InvalidName("empty bucket name")),
+        1..=BUCKET_NAME_MAX => Ok(()),
+        _ => Err(Error::InvalidName("bucket name too long")),
+    }
+}
+
+pub(crate) fn check_key(key: &str) -> Result<(), Error> {
+    match key.len() {
+        0 => Err(Error::InvalidName("empty key")),
+        1..=KEY_MAX => Ok(()),
+        _ => Err(Error::InvalidName("key too long")),
+    }
+}

@@ -1,0 +1,64 @@
+//! What the tests of this crate share.
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use prism_store::{Body, Committed, Error, Object, ObjectMeta, Store};
+
+/// `len` bytes that depend on `seed` only.
+pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut data = vec![0; len];
+    fastrand::Rng::with_seed(seed).fill(&mut data);
+    data
+}
+
+/// Metadata whose entity tag is a digest of `data`.
+pub(crate) fn meta(data: &[u8]) -> ObjectMeta {
+    let digest = data.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    ObjectMeta {
+        etag: format!("{digest:016x}"),
+        created_ms: data.len() as u64,
+        headers: vec![("content-type".into(), "application/octet-stream".into())],
+        user: vec![("digest".into(), digest.to_string())],
+    }
+}
+
+pub(crate) fn put(store: &Store, bucket: &str, key: &str, data: &[u8]) -> Result<Committed, Error> {
+    let mut writer = store.begin_put(bucket, key, Some(data.len() as u64))?;
+    for chunk in data.chunks(50_000) {
+        writer.write(chunk)?;
+    }
+    writer.commit(meta(data))
+}
+
+pub(crate) fn read(object: Object) -> Vec<u8> {
+    match object.body {
+        Body::Inline(bytes) => bytes,
+        Body::File { mut file, len } => {
+            let mut data = Vec::new();
+            file.read_to_end(&mut data).unwrap();
+            assert_eq!(data.len() as u64, len);
+            data
+        }
+    }
+}
+
+/// Every file under `files`.
+pub(crate) fn object_files(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir.join("files"))
+        .unwrap()
+        .flat_map(|shard| fs::read_dir(shard.unwrap().path()).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .collect()
+}
