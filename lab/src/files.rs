@@ -1,0 +1,163 @@
+//! The files of a lab: configuration, keys, certificates, credentials.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use prism_config::{Config, Credential, Node, Role, Switch};
+
+use crate::error::LabError;
+use crate::name::LabName;
+use crate::plan::{HostKind, Plan};
+use crate::spec::Programs;
+use crate::state::{create_private_dir, write_private};
+use crate::tool::run;
+
+/// The configuration of lab `name`.
+pub(crate) fn config_path(name: &LabName) -> PathBuf {
+    name.state_dir().join("prism.toml")
+}
+
+/// Output of the process of `host`.
+pub(crate) fn log_path(name: &LabName, host: &str) -> PathBuf {
+    name.state_dir().join("log").join(format!("{host}.log"))
+}
+
+/// New credentials from the kernel's random numbers.
+pub(crate) fn new_credential() -> Result<Credential, LabError> {
+    Ok(Credential {
+        access_key: format!("PRISM{}", random_hex(8)?.to_ascii_uppercase()),
+        secret_key: random_hex(20)?,
+    })
+}
+
+/// The configuration that the plan asks for, before the caller's changes.
+pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
+    let directory = plan.name.state_dir();
+    let mut config = Config::default();
+    config.cluster.name = plan.name.directory_name();
+    config.service.address = plan.service;
+    config.switch = Some(Switch {
+        control: plan.control,
+        key_file: directory.join("switch.key"),
+        pin_dir: plan.name.directory_name(),
+        interfaces: plan.links.iter().map(|link| link.host.clone()).collect(),
+        ..Switch::default()
+    });
+    config.nodes = plan
+        .servers()
+        .map(|link| Node {
+            name: link.host.clone(),
+            address: link.address,
+            roles: match link.kind {
+                HostKind::Backend => vec![Role::Backend],
+                HostKind::Client | HostKind::Frontend => vec![Role::Frontend],
+            },
+            store: store_dir.join(&link.host),
+            // All hosts share this machine's cores.
+            workers: 1,
+        })
+        .collect();
+    config.peers.ca_file = directory.join("pki/ca.crt");
+    config.peers.cert_dir = directory.join("pki");
+    config.s3.credentials_file = directory.join("credentials.toml");
+    config.admin.socket_dir = directory.join("admin");
+    config.limits.drain_timeout_s = 1;
+    config
+}
+
+/// Writes everything that the processes read.
+pub(crate) fn write(
+    plan: &Plan,
+    config: &Config,
+    credential: &Credential,
+    programs: &Programs,
+    store_dir: &Path,
+) -> Result<(), LabError> {
+    let text = config
+        .to_toml()
+        .map_err(|error| LabError::Config(error.to_string()))?;
+    Config::from_toml(&text).map_err(|error| LabError::Config(error.to_string()))?;
+    let directory = plan.name.state_dir();
+    for name in ["admin", "log", "pki"] {
+        create_private_dir(&directory.join(name))?;
+    }
+    for link in plan.servers().filter(|link| link.kind == HostKind::Backend) {
+        create_private_dir(&store_dir.join(&link.host))?;
+    }
+    write_private(&config_path(&plan.name), text.as_bytes())?;
+    write_private(
+        &directory.join("switch.key"),
+        (random_hex(16)? + "\n").as_bytes(),
+    )?;
+    let credentials = format!(
+        "[[credential]]\naccess_key = \"{}\"\nsecret_key = \"{}\"\n",
+        credential.access_key, credential.secret_key
+    );
+    write_private(&directory.join("credentials.toml"), credentials.as_bytes())?;
+    if let Programs::Prism(prism) = programs {
+        let names: Vec<&str> = plan.servers().map(|link| link.host.as_str()).collect();
+        let mut command = Command::new(prism);
+        command
+            .args(["pki", "init", "--dir"])
+            .arg(directory.join("pki"));
+        run(command.args(["--nodes", &names.join(",")]))?;
+    }
+    Ok(())
+}
+
+/// The command line of each host that runs something.
+pub(crate) fn command_lines(plan: &Plan, programs: &Programs) -> BTreeMap<String, Vec<String>> {
+    let prism = match programs {
+        Programs::Custom(lines) => return lines.clone(),
+        Programs::Prism(prism) => prism.to_string_lossy().into_owned(),
+    };
+    let config = config_path(&plan.name).to_string_lossy().into_owned();
+    let line = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let switch = (
+        "switch".to_owned(),
+        line(&[&prism, "switch", "--config", &config]),
+    );
+    let nodes = plan.servers().map(|link| {
+        let words = [
+            prism.as_str(),
+            "node",
+            "--config",
+            &config,
+            "--node",
+            &link.host,
+        ];
+        (link.host.clone(), line(&words))
+    });
+    std::iter::once(switch).chain(nodes).collect()
+}
+
+/// The last `lines` lines of the log of `host`.
+pub(crate) fn log_tail(name: &LabName, host: &str, lines: usize) -> String {
+    let Ok(bytes) = std::fs::read(log_path(name, host)) else {
+        return "(no output)".into();
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    let mut last: Vec<&str> = text.lines().rev().take(lines).collect();
+    last.reverse();
+    if last.is_empty() {
+        "(no output)".into()
+    } else {
+        last.join("\n")
+    }
+}
+
+fn random_hex(bytes: usize) -> Result<String, LabError> {
+    let mut buffer = vec![0; bytes];
+    File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut buffer))
+        .map_err(LabError::io("reading /dev/urandom"))?;
+    Ok(buffer.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
+}

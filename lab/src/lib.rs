@@ -1,0 +1,49 @@
+//! Several hosts on one machine: network namespaces joined by veth pairs
+//! through the switch's namespace, with the real `prism` program in each.
+//!
+//! ```text
+//!   client ── eth0 ══ client ┐            ┌ fe0 ══ eth0 ── fe0 (and the VIP)
+//!                            │   switch   │
+//!                            └  (routes)  ┼ be0 ══ eth0 ── be0
+//!                                         └ be1 ══ eth0 ── be1
+//! ```
+//!
+//! [`Lab::up`] builds one and waits until it serves; [`Lab::command`] runs a
+//! program on one of its hosts; dropping the [`Lab`] takes everything down.
+//! Nothing of a lab exists in the machine's own network namespace, so labs of
+//! different names stand side by side.
+//!
+//! # Ownership and cleaning up
+//! Every namespace is called `prism-<lab>-<host>`, and every file of a lab is
+//! below `/run/prism-lab/<lab>` (and its stores below
+//! `/dev/shm/prism-lab-<lab>`, its pins below `/sys/fs/bpf/prism-lab-<lab>`).
+//! Taking a lab down ends exactly the processes that live in those namespaces.
+//! So nothing depends on what a lab remembers: after a SIGKILL at any moment,
+//! the next `up` or `down` of that name finds all that is left.
+//!
+//! This crate knows how to run Prism, not what it does; it needs root.
+#![forbid(unsafe_code)]
+
+mod capture;
+mod error;
+mod files;
+mod lab;
+mod name;
+mod network;
+mod plan;
+mod process;
+mod rate;
+mod ready;
+mod spec;
+mod state;
+mod sweep;
+mod tool;
+
+pub use capture::{Capture, CaptureOptions, CaptureStats};
+pub use error::LabError;
+pub use lab::{HostStatus, Lab, LabStatus};
+pub use name::{InvalidName, LabName};
+pub use network::InterfaceBytes;
+pub use process::ProcessId;
+pub use rate::{InvalidRate, Rate};
+pub use spec::{Configure, LabSpec, MAX_SERVERS, Programs};

@@ -1,0 +1,159 @@
+//! Names: which namespaces, directories and pins belong to which lab.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Where `ip netns` keeps the names of namespaces.
+const NETNS_DIR: &str = "/run/netns";
+/// Longest lab name; a Unix socket's path has to hold it.
+const MAX_NAME_BYTES: usize = 24;
+
+/// The name of a lab: 1 to 24 of `a-z`, `0-9` and `-`, not starting or ending
+/// with `-`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LabName(String);
+
+/// The text is not a lab's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} cannot be a lab's name: use 1 to {MAX_NAME_BYTES} of a-z, 0-9 and '-', not '-' at either end"
+)]
+pub struct InvalidName(String);
+
+impl FromStr for LabName {
+    type Err = InvalidName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        let is_allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        let is_name = (1..=MAX_NAME_BYTES).contains(&text.len())
+            && text.bytes().all(is_allowed)
+            && !text.starts_with('-')
+            && !text.ends_with('-');
+        if is_name {
+            Ok(Self(text.into()))
+        } else {
+            Err(InvalidName(text.into()))
+        }
+    }
+}
+
+impl TryFrom<String> for LabName {
+    type Error = InvalidName;
+
+    fn try_from(text: String) -> Result<Self, InvalidName> {
+        text.parse()
+    }
+}
+
+impl From<LabName> for String {
+    fn from(name: LabName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for LabName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl LabName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Name of the namespace of `host`.
+    pub(crate) fn namespace(&self, host: &str) -> String {
+        format!("prism-{self}-{host}")
+    }
+
+    /// Path that `nsenter --net` takes for `host`.
+    pub(crate) fn namespace_path(&self, host: &str) -> PathBuf {
+        Path::new(NETNS_DIR).join(self.namespace(host))
+    }
+
+    /// Everything the lab remembers.
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        root_dir().join(&self.0)
+    }
+
+    /// Name of the directories that are the lab's own in shared places.
+    pub(crate) fn directory_name(&self) -> String {
+        format!("prism-lab-{self}")
+    }
+
+    /// Where the switch pins its programs and maps.
+    pub(crate) fn pin_path(&self) -> PathBuf {
+        Path::new("/sys/fs/bpf").join(self.directory_name())
+    }
+
+    /// The namespaces of this lab that exist now. Exact: lab `a` does not
+    /// claim those of lab `a-b`.
+    pub(crate) fn namespaces(&self) -> Vec<String> {
+        let prefix = format!("prism-{self}-");
+        let Ok(entries) = std::fs::read_dir(NETNS_DIR) else {
+            return Vec::new();
+        };
+        entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|file| file.strip_prefix(&prefix).is_some_and(is_host))
+            .collect()
+    }
+}
+
+/// Path of a namespace by its full name.
+pub(crate) fn netns_file(namespace: &str) -> PathBuf {
+    Path::new(NETNS_DIR).join(namespace)
+}
+
+/// Parent of all labs' state directories.
+pub(crate) fn root_dir() -> PathBuf {
+    "/run/prism-lab".into()
+}
+
+/// Whether `text` is a name that hosts of a lab have.
+fn is_host(text: &str) -> bool {
+    let is_numbered = |prefix: &str| {
+        text.strip_prefix(prefix)
+            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    text == "client" || text == "switch" || is_numbered("fe") || is_numbered("be")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use super::*;
+
+    #[test]
+    fn a_name_stays_inside_its_own_directory() {
+        for bad in [
+            "",
+            "-a",
+            "a-",
+            "A",
+            "../x",
+            "a/b",
+            "a b",
+            "aaaaaaaaaaaaaaaaaaaaaaaaa",
+        ] {
+            assert!(bad.parse::<LabName>().is_err(), "{bad:?}");
+        }
+        let name: LabName = "run-7".parse().unwrap();
+        assert_eq!(name.state_dir(), Path::new("/run/prism-lab/run-7"));
+        assert_eq!(name.namespace("fe0"), "prism-run-7-fe0");
+    }
+
+    #[test]
+    fn only_hosts_of_the_lab_itself_are_claimed() {
+        assert!(is_host("client") && is_host("fe0") && is_host("be12"));
+        assert!(!is_host("b-client") && !is_host("fe") && !is_host("be1x"));
+    }
+}

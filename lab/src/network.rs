@@ -1,0 +1,184 @@
+//! Namespaces, links, addresses, routes, kernel settings and link speeds.
+
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+use crate::name::LabName;
+use crate::plan::{HostKind, Link, Plan};
+use crate::rate::Rate;
+use crate::tool::{batch, in_namespace, run};
+
+/// A token bucket must hold one whole GSO packet (64 KiB and headers), or the
+/// kernel cuts each into segments first; twice that lets two follow closely.
+const MIN_BURST_BYTES: u64 = 128 << 10;
+/// Bursts last at most this long, or short transfers would escape the limit.
+const BURST_MS: u64 = 1;
+/// What a port buffers: 20 ms of the link, as a switch with shallow buffers,
+const QUEUE_MS: u64 = 20;
+/// but enough for eight GSO packets at any speed.
+const MIN_QUEUE_BYTES: u64 = 512 << 10;
+
+/// Settings of every host. No IPv6, so that captures hold nothing unasked for;
+/// no reverse path filter and no bridge filter, which break return paths.
+const HOST_SETTINGS: [&str; 7] = [
+    "net.ipv6.conf.all.disable_ipv6=1",
+    "net.ipv6.conf.default.disable_ipv6=1",
+    "net.ipv4.conf.all.rp_filter=0",
+    "net.ipv4.conf.default.rp_filter=0",
+    "net.bridge.bridge-nf-call-iptables=0",
+    "net.ipv4.ip_local_port_range=10000 65535",
+    "net.core.somaxconn=4096",
+];
+/// Further settings of the switch. Forwarding comes first: it resets others.
+const SWITCH_SETTINGS: [&str; 3] = [
+    "net.ipv4.ip_forward=1",
+    "net.ipv4.conf.all.send_redirects=0",
+    "net.ipv4.conf.default.send_redirects=0",
+];
+
+/// Bytes that a host's interface has moved, headers included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceBytes {
+    /// Received.
+    pub rx: u64,
+    /// Sent.
+    pub tx: u64,
+}
+
+/// Builds the network of `plan`. What exists when it fails is for the sweep.
+pub(crate) fn build(plan: &Plan) -> Result<(), LabError> {
+    let name = &plan.name;
+    let switch = name.namespace("switch");
+    let mut commands: Vec<String> = plan
+        .hosts()
+        .map(|host| format!("netns add {}", name.namespace(host)))
+        .collect();
+    batch("ip", None, &commands)?;
+    set_kernel(plan)?;
+    commands.clear();
+    commands.extend(plan.links.iter().map(|link| {
+        let host = name.namespace(&link.host);
+        format!(
+            "link add eth0 netns {host} type veth peer name {} netns {switch}",
+            link.host
+        )
+    }));
+    batch("ip", None, &commands)?;
+    batch("ip", Some(&switch), &switch_commands(plan))?;
+    for link in &plan.links {
+        batch(
+            "ip",
+            Some(&name.namespace(&link.host)),
+            &host_commands(plan, link),
+        )?;
+    }
+    shape(plan)
+}
+
+/// Before any interface exists, so that each begins with these settings.
+fn set_kernel(plan: &Plan) -> Result<(), LabError> {
+    for host in plan.hosts() {
+        let mut command = in_namespace(&plan.name.namespace_path(host), "sysctl");
+        // -e: a kernel without the bridge filter lacks its setting.
+        command.args(["-e", "-q", "-w"]);
+        if host == "switch" {
+            command.args(SWITCH_SETTINGS);
+        }
+        run(command.args(HOST_SETTINGS))?;
+    }
+    Ok(())
+}
+
+fn switch_commands(plan: &Plan) -> Vec<String> {
+    let mut commands = vec![
+        "link set lo up".to_owned(),
+        // On lo, because not every kernel has the dummy driver.
+        format!("address add {}/32 dev lo", plan.control.ip()),
+    ];
+    for link in &plan.links {
+        commands.push(format!("address add {}/30 dev {}", link.gateway, link.host));
+        commands.push(format!("link set {} up", link.host));
+    }
+    // What the switch program does not steer goes to the first frontend.
+    if let Some(link) = plan
+        .links
+        .iter()
+        .find(|link| link.kind == HostKind::Frontend)
+    {
+        let service = plan.service.ip();
+        commands.push(format!(
+            "route add {service}/32 via {} dev {}",
+            link.address, link.host
+        ));
+    }
+    commands
+}
+
+fn host_commands(plan: &Plan, link: &Link) -> Vec<String> {
+    let mut commands = vec![
+        "link set lo up".to_owned(),
+        format!("address add {}/30 dev eth0", link.address),
+    ];
+    if link.kind == HostKind::Frontend {
+        commands.push(format!("address add {}/32 dev eth0", plan.service.ip()));
+    }
+    commands.push("link set eth0 up".to_owned());
+    commands.push(format!("route add default via {}", link.gateway));
+    commands
+}
+
+/// Limits each link both ways: the host's interface and the switch's port.
+fn shape(plan: &Plan) -> Result<(), LabError> {
+    let switch = plan.name.namespace("switch");
+    for link in &plan.links {
+        let Some(rate) = link.rate else { continue };
+        batch("tc", Some(&switch), &[shape_command(&link.host, rate)])?;
+        let host = plan.name.namespace(&link.host);
+        batch("tc", Some(&host), &[shape_command("eth0", rate)])?;
+    }
+    Ok(())
+}
+
+fn shape_command(interface: &str, rate: Rate) -> String {
+    let burst_bytes = rate.bytes_in_ms(BURST_MS).max(MIN_BURST_BYTES);
+    let limit_bytes = rate.bytes_in_ms(QUEUE_MS).max(MIN_QUEUE_BYTES);
+    format!(
+        "qdisc add dev {interface} root tbf rate {rate} burst {burst_bytes} limit {limit_bytes}"
+    )
+}
+
+/// Counters of `interface` in `namespace` since it was made.
+pub(crate) fn interface_bytes(
+    name: &LabName,
+    host: &str,
+    interface: &str,
+) -> Result<InterfaceBytes, LabError> {
+    let mut command = Command::new("ip");
+    command.args([
+        "-n",
+        &name.namespace(host),
+        "-s",
+        "-j",
+        "link",
+        "show",
+        "dev",
+        interface,
+    ]);
+    let output = run(&mut command)?;
+    let links: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let bytes = |direction: &str| {
+        links
+            .pointer(&format!("/0/stats64/{direction}/bytes"))
+            .and_then(|bytes| bytes.as_u64())
+    };
+    match (bytes("rx"), bytes("tx")) {
+        (Some(rx), Some(tx)) => Ok(InterfaceBytes { rx, tx }),
+        _ => Err(LabError::Tool {
+            command: format!("ip -s -j link show dev {interface}"),
+            outcome: "no counters in its answer".into(),
+            output: String::from_utf8_lossy(&output.stdout).into_owned(),
+        }),
+    }
+}

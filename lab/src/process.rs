@@ -1,0 +1,165 @@
+//! Processes by identity, so that a recycled process number is never hit.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+/// How often a process that should end is looked at.
+const POLL: Duration = Duration::from_millis(10);
+
+/// A process: its number, and when it started, since numbers are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// Process number.
+    pub pid: u32,
+    /// Start time in clock ticks since boot (`/proc/<pid>/stat`, field 22).
+    pub start_ticks: u64,
+}
+
+impl ProcessId {
+    /// The process that has number `pid` now, unless it has ended.
+    #[must_use]
+    pub fn of(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name is in parentheses and may itself hold any character.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let mut fields = fields.split_ascii_whitespace();
+        // Fields 3 (state) and 22 (start time) of proc(5).
+        let is_dead = matches!(fields.next()?, "Z" | "X");
+        let start_ticks = fields.nth(18)?.parse().ok()?;
+        (!is_dead).then_some(Self { pid, start_ticks })
+    }
+
+    /// This process.
+    #[must_use]
+    pub fn own() -> Self {
+        let pid = std::process::id();
+        Self::of(pid).unwrap_or(Self {
+            pid,
+            start_ticks: 0,
+        })
+    }
+
+    /// Whether it still runs (a zombie does not).
+    #[must_use]
+    pub fn is_alive(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+
+    /// Sends `signal`; false when the process is gone.
+    pub(crate) fn signal(self, signal: Signal) -> bool {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
+            return false;
+        };
+        // The handle first, then the check: a handle taken before the process
+        // was seen to be the right one cannot be another's.
+        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else {
+            return false;
+        };
+        self.is_alive() && pidfd_send_signal(&handle, signal).is_ok()
+    }
+
+    /// Waits until it has ended; false when it has not by `deadline`.
+    pub(crate) fn wait_gone(self, deadline: Instant) -> bool {
+        while self.is_alive() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(POLL);
+        }
+        true
+    }
+}
+
+/// Asks all `processes` to end, and makes those end that have not after
+/// `grace`. Gives those that could not be ended.
+pub(crate) fn end_all(processes: &BTreeSet<ProcessId>, grace: Duration) -> Vec<ProcessId> {
+    for process in processes {
+        process.signal(Signal::TERM);
+    }
+    let asked_until = Instant::now() + grace;
+    for process in processes {
+        if !process.wait_gone(asked_until) {
+            process.signal(Signal::KILL);
+        }
+    }
+    let killed_until = Instant::now() + Duration::from_secs(2);
+    processes
+        .iter()
+        .copied()
+        .filter(|process| !process.wait_gone(killed_until))
+        .collect()
+}
+
+/// The processes that live in one of the namespaces at `paths`, except this
+/// one. Never those of this process's own namespace.
+pub(crate) fn in_namespaces(paths: &[impl AsRef<Path>]) -> BTreeSet<ProcessId> {
+    let Some(own) = identity(Path::new("/proc/self/ns/net")) else {
+        return BTreeSet::new();
+    };
+    let wanted: BTreeSet<_> = paths
+        .iter()
+        .filter_map(|path| identity(path.as_ref()))
+        // A name that was never mounted is a plain file of another device.
+        .filter(|namespace| *namespace != own && namespace.0 == own.0)
+        .collect();
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return BTreeSet::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| *pid != std::process::id())
+        .filter(|pid| {
+            identity(Path::new(&format!("/proc/{pid}/ns/net"))).is_some_and(|n| wanted.contains(&n))
+        })
+        .filter_map(ProcessId::of)
+        .collect()
+}
+
+/// Device and inode of the namespace that `path` stands for.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path)
+        .ok()
+        .map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use super::*;
+
+    #[test]
+    fn a_recycled_number_is_another_process() {
+        let own = ProcessId::own();
+        assert!(own.is_alive());
+        let predecessor = ProcessId {
+            start_ticks: own.start_ticks - 1,
+            ..own
+        };
+        assert!(!predecessor.is_alive());
+        assert!(!predecessor.signal(Signal::KILL));
+    }
+
+    #[test]
+    fn processes_of_the_own_namespace_are_never_claimed() {
+        assert!(in_namespaces(&["/proc/self/ns/net", "/etc/hostname"]).is_empty());
+    }
+
+    #[test]
+    fn a_process_that_ignores_the_request_is_made_to_end() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "trap '' TERM; while :; do sleep 0.05; done"])
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        let process = ProcessId::of(child.id()).unwrap();
+        let left = end_all(&BTreeSet::from([process]), Duration::from_millis(200));
+        assert!(left.is_empty() && !process.is_alive());
+        child.wait().unwrap();
+    }
+}

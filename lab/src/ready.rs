@@ -1,0 +1,178 @@
+//! Whether a lab serves: every process runs and answers, and the service
+//! answers a client.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+use crate::files::{log_path, log_tail};
+use crate::plan::HostKind;
+use crate::spec::go_on;
+use crate::state::State;
+use crate::tool::{in_namespace, run};
+
+/// How often a host that is not yet healthy is looked at.
+const POLL: Duration = Duration::from_millis(20);
+/// A program that cannot work has ended by then.
+const SETTLE: Duration = Duration::from_millis(150);
+/// How long a process may take to answer its counters.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest answer that is read: 1,000 times what the counters take.
+const MAX_ADMIN_BYTES: u64 = 16 << 20;
+/// Lines of a log that an error quotes.
+const LOG_LINES: usize = 15;
+
+/// How a host's process is seen to be healthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Health {
+    /// It still runs a moment after it was started.
+    Running,
+    /// It runs and does its part in a Prism cluster.
+    Serving,
+}
+
+/// Waits until every host is healthy.
+pub(crate) fn wait_all(
+    state: &State,
+    timeout: Duration,
+    cancel: &AtomicBool,
+) -> Result<(), LabError> {
+    let deadline = Instant::now() + timeout;
+    if state.health == Health::Running {
+        std::thread::sleep(SETTLE);
+    }
+    for host in state.programs.keys() {
+        wait(state, host, deadline, cancel, || host_fault(state, host))?;
+    }
+    if state.health == Health::Serving {
+        let frontend = state
+            .plan
+            .links
+            .iter()
+            .find(|link| link.kind == HostKind::Frontend);
+        let host = frontend.map_or("client", |link| link.host.as_str());
+        wait(state, host, deadline, cancel, || service_fault(state))?;
+    }
+    Ok(())
+}
+
+/// Waits until `host` is healthy.
+pub(crate) fn wait_host(state: &State, host: &str, timeout: Duration) -> Result<(), LabError> {
+    let never = AtomicBool::new(false);
+    let deadline = Instant::now() + timeout;
+    wait(state, host, deadline, &never, || host_fault(state, host))
+}
+
+fn wait(
+    state: &State,
+    host: &str,
+    deadline: Instant,
+    cancel: &AtomicBool,
+    fault: impl Fn() -> Option<Fault>,
+) -> Result<(), LabError> {
+    loop {
+        go_on(cancel)?;
+        let Some(fault) = fault() else { return Ok(()) };
+        if fault.is_final || Instant::now() >= deadline {
+            return Err(LabError::Unhealthy {
+                host: host.into(),
+                fault: fault.what,
+                log: log_path(&state.plan.name, host),
+                log_tail: log_tail(&state.plan.name, host, LOG_LINES),
+            });
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// What a host lacks.
+struct Fault {
+    what: String,
+    /// Waiting does not mend it.
+    is_final: bool,
+}
+
+fn host_fault(state: &State, host: &str) -> Option<Fault> {
+    let not_yet = |what: String| {
+        Some(Fault {
+            what,
+            is_final: false,
+        })
+    };
+    if !state
+        .processes
+        .get(host)
+        .is_some_and(|process| process.is_alive())
+    {
+        return Some(Fault {
+            what: "its process has ended".into(),
+            is_final: true,
+        });
+    }
+    if state.health == Health::Running {
+        return None;
+    }
+    if host == "switch" {
+        let pins = state.plan.name.pin_path();
+        let is_pinned = std::fs::read_dir(&pins).is_ok_and(|mut entries| entries.next().is_some());
+        return if is_pinned {
+            None
+        } else {
+            not_yet(format!("it has pinned nothing in {}", pins.display()))
+        };
+    }
+    let socket = admin_socket(state, host);
+    counters(&socket)
+        .err()
+        .and_then(|fault| not_yet(format!("{}: {fault}", socket.display())))
+}
+
+/// What a client sees: any answer in HTTP is good.
+fn service_fault(state: &State) -> Option<Fault> {
+    let mut curl = in_namespace(&state.plan.name.namespace_path("client"), "curl");
+    curl.args([
+        "--silent",
+        "--noproxy",
+        "*",
+        "--max-time",
+        "2",
+        "--output",
+        "/dev/null",
+    ]);
+    let answer = run(curl.arg(format!("http://{}/", state.plan.service)));
+    let what = || format!("no answer from {} to the client", state.plan.service);
+    answer.err().map(|error| Fault {
+        what: format!("{}: {error}", what()),
+        is_final: false,
+    })
+}
+
+/// The Unix socket on which the process of `host` answers its counters.
+pub(crate) fn admin_socket(state: &State, host: &str) -> std::path::PathBuf {
+    state
+        .plan
+        .name
+        .state_dir()
+        .join("admin")
+        .join(format!("{host}.sock"))
+}
+
+/// Asks the process behind `socket` for its counters.
+pub(crate) fn counters(socket: &Path) -> Result<serde_json::Value, String> {
+    let mut text = Vec::new();
+    let answer = UnixStream::connect(socket).and_then(|mut stream| {
+        stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
+        stream.set_write_timeout(Some(ADMIN_TIMEOUT))?;
+        stream.write_all(b"counters\n")?;
+        stream.shutdown(Shutdown::Write)?;
+        stream.take(MAX_ADMIN_BYTES).read_to_end(&mut text)
+    });
+    answer.map_err(|error| error.to_string())?;
+    serde_json::from_slice(&text).map_err(|error| format!("answer is not JSON: {error}"))
+}

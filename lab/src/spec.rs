@@ -1,0 +1,106 @@
+//! What a lab is to be.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use prism_config::Config;
+
+use crate::error::LabError;
+use crate::name::LabName;
+use crate::rate::Rate;
+
+/// Most frontends and backends in all: a lab's /24 has 64 pieces of four
+/// addresses; one holds the service and control addresses, one is the client's.
+pub const MAX_SERVERS: usize = 62;
+
+/// What a lab is to be. Start from [`LabSpec::new`] and set what differs.
+pub struct LabSpec {
+    /// Tells labs apart.
+    pub name: LabName,
+    /// Backends `be0`, `be1`, ...; default 3.
+    pub backends: usize,
+    /// Frontends `fe0`, `fe1`, ...; default 1.
+    pub frontends: usize,
+    /// Speed of every server's link, each way. Default: as fast as it goes.
+    pub link: Option<Rate>,
+    /// Speed of the client's link, each way. Default: as fast as it goes.
+    pub uplink: Option<Rate>,
+    /// What runs on the hosts.
+    pub programs: Programs,
+    /// Where backends keep their objects, in a directory
+    /// `prism-lab-<name>` that is removed with the lab. Default `/dev/shm`: in
+    /// memory, so that a disk does not decide what is measured.
+    pub store_dir: PathBuf,
+    /// How long all hosts may take to become healthy. Default 20 s.
+    pub ready_timeout: Duration,
+    /// Set it from elsewhere to stop [`crate::Lab::up`], which then removes
+    /// what it has made.
+    pub cancel: Arc<AtomicBool>,
+    /// Changes the configuration before it is written.
+    pub configure: Option<Configure>,
+}
+
+/// Changes a configuration.
+pub type Configure = Box<dyn FnOnce(&mut Config) + Send>;
+
+/// What runs on the hosts of a lab.
+#[derive(Clone, Debug)]
+pub enum Programs {
+    /// `prism switch` and `prism node`, by the program at this path.
+    Prism(PathBuf),
+    /// These command lines, by host, and nothing on the other hosts. Healthy
+    /// means: running.
+    Custom(BTreeMap<String, Vec<String>>),
+}
+
+impl LabSpec {
+    /// A lab of one frontend and three backends that run the program `prism`.
+    #[must_use]
+    pub fn new(name: LabName, prism: PathBuf) -> Self {
+        Self::with_programs(name, Programs::Prism(prism))
+    }
+
+    /// The same with other programs.
+    #[must_use]
+    pub fn with_programs(name: LabName, programs: Programs) -> Self {
+        Self {
+            name,
+            backends: 3,
+            frontends: 1,
+            link: None,
+            uplink: None,
+            programs,
+            store_dir: "/dev/shm".into(),
+            ready_timeout: Duration::from_secs(20),
+            cancel: Arc::default(),
+            configure: None,
+        }
+    }
+
+    /// With `change` applied to the configuration before it is written.
+    #[must_use]
+    pub fn configure(mut self, change: impl FnOnce(&mut Config) + Send + 'static) -> Self {
+        self.configure = Some(Box::new(change));
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), LabError> {
+        let servers = self.frontends.saturating_add(self.backends);
+        if self.frontends == 0 || self.backends == 0 || servers > MAX_SERVERS {
+            return Err(LabError::Size);
+        }
+        Ok(())
+    }
+}
+
+/// Fails once `cancel` is set.
+pub(crate) fn go_on(cancel: &AtomicBool) -> Result<(), LabError> {
+    if cancel.load(Ordering::Relaxed) {
+        Err(LabError::Cancelled)
+    } else {
+        Ok(())
+    }
+}
