@@ -1,1 +1,28 @@
-//! Placeholder.
+//! Hands live TCP connections from host to host, in the spirit of the API of
+//! NSDI'21, Figure 7: accept, read, export to a peer, import, answer.
+//!
+//! An [`Endpoint`] yields connections, whether a client opened them here or
+//! another node handed them over; [`Handle::export`] sends one on. See
+//! `examples/greeter.rs` for a whole program.
+//!
+//! Not here: HTTP, objects, placement, and the switch itself.
+#![forbid(unsafe_code)]
+
+mod channel;
+mod connection;
+mod control;
+mod counters;
+mod endpoint;
+mod export;
+mod gone;
+mod import;
+pub mod pki;
+pub mod trace;
+
+pub use channel::{Peer, PeerError, RelayStream};
+pub use connection::Connection;
+pub use control::SwitchAddress;
+pub use counters::{Count, Counters};
+pub use endpoint::{Endpoint, EndpointConfig, Handle, Incoming, Process};
+pub use export::Exported;
+pub use prism_proto::export::Kept;

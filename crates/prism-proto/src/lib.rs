@@ -7,6 +7,7 @@ pub mod export;
 pub mod flow_table;
 pub mod import;
 pub mod node;
+pub mod relay;
 pub mod steering;
 pub mod tcp_state;
 pub mod wire;

@@ -1,0 +1,384 @@
+//! Channels between nodes: persistent mutual TLS connections that carry frames
+//! (docs/protocol.md, section 2), one per worker and peer, dialled when first
+//! needed. Either end may send hand-offs on it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
+use prism_proto::wire::DecodeError;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio_rustls::{TlsConnector, TlsStream};
+
+use crate::counters::Counters;
+use crate::pki::{Identity, node_name};
+
+/// How long a dial may take, TCP and TLS.
+const DIAL_DEADLINE: Duration = Duration::from_secs(1);
+/// After a failed dial, for how long the peer counts as out of reach.
+const DIAL_HOLD_OFF: Duration = Duration::from_millis(250);
+/// Relay streams kept idle per peer.
+const MAX_IDLE_RELAYS: usize = 64;
+/// First size of a channel's receive buffer; it grows to one frame at most.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// A node of the cluster, as the configuration names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name, which its certificate carries.
+    pub name: String,
+    /// Where its node port listens.
+    pub address: IpAddr,
+}
+
+/// Why a peer was not reached.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// The configuration knows no such node.
+    #[error("no node is called {0:?}")]
+    Unknown(String),
+    /// A dial failed just now; none is tried so soon again.
+    #[error("node {0} was out of reach just now")]
+    HeldOff(String),
+    /// TCP or TLS failed.
+    #[error("node {name} at {address}: {source}")]
+    Dial {
+        /// Which.
+        name: String,
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A hand-off as it came in, and the channel for its verdict.
+pub(crate) struct Arrived {
+    pub(crate) hand_off: Box<HandOff>,
+    pub(crate) channel: Rc<Channel>,
+    pub(crate) at_ns: u64,
+}
+
+/// Verdicts under way, by hand-off.
+type Verdicts = RefCell<HashMap<u64, oneshot::Sender<Frame>>>;
+
+/// One live channel.
+pub(crate) struct Channel {
+    pub(crate) peer: String,
+    writer: Mutex<WriteHalf<TlsStream<TcpStream>>>,
+    verdicts: Verdicts,
+    open: Cell<bool>,
+}
+
+impl Channel {
+    /// Takes over a TLS connection; frames that arrive go to `arrivals`.
+    pub(crate) fn start(
+        stream: TlsStream<TcpStream>,
+        peer: String,
+        arrivals: mpsc::Sender<Arrived>,
+        counters: Arc<Counters>,
+    ) -> Rc<Self> {
+        let (reader, writer) = tokio::io::split(stream);
+        let channel = Rc::new(Self {
+            peer,
+            writer: Mutex::new(writer),
+            verdicts: RefCell::default(),
+            open: Cell::new(true),
+        });
+        let reading = channel.clone();
+        tokio::task::spawn_local(async move {
+            if let Err(error) = reading.read(reader, arrivals, &counters).await {
+                tracing::info!(peer = reading.peer, %error, "channel ended");
+            }
+            reading.close();
+        });
+        channel
+    }
+
+    /// Frames can still be sent.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.get()
+    }
+
+    fn close(&self) {
+        self.open.set(false);
+        // Whoever waits for a verdict learns that none will come.
+        self.verdicts.borrow_mut().clear();
+    }
+
+    /// Sends one frame whole, or breaks the channel. Dropped half-way, it closes
+    /// the channel too.
+    pub(crate) async fn send(&self, frame: &Frame) -> io::Result<()> {
+        self.send_encoded(&frame.encode()).await
+    }
+
+    /// [`Self::send`] for a frame that is bytes already.
+    pub(crate) async fn send_encoded(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut writer = self.writer.lock().await;
+        if !self.open.get() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        let guard = CloseUnlessSent { channel: self, sent: false };
+        writer.write_all(bytes).await?;
+        writer.flush().await?;
+        guard.disarm();
+        Ok(())
+    }
+
+    /// The verdict of hand-off `id` will come out of the receiver.
+    pub(crate) fn await_verdict(self: &Rc<Self>, id: u64) -> AwaitedVerdict {
+        let (sender, receiver) = oneshot::channel();
+        self.verdicts.borrow_mut().insert(id, sender);
+        AwaitedVerdict { id, channel: Rc::downgrade(self), receiver }
+    }
+
+    async fn read(
+        self: &Rc<Self>,
+        mut reader: ReadHalf<TlsStream<TcpStream>>,
+        arrivals: mpsc::Sender<Arrived>,
+        counters: &Counters,
+    ) -> Result<(), ChannelError> {
+        let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+        loop {
+            while let Some(len) = Frame::announced_len(&buffer)? {
+                let end = FRAME_PREFIX_BYTES + len;
+                let Some(bytes) = buffer.get(FRAME_PREFIX_BYTES..end) else {
+                    let missing = end - buffer.len();
+                    buffer.reserve(missing.min(1 << 20));
+                    break;
+                };
+                self.on_frame(bytes, &arrivals, counters).await?;
+                buffer.drain(..end);
+            }
+            if buffer.is_empty() && buffer.capacity() > BUFFER_BYTES * 16 {
+                buffer.shrink_to(BUFFER_BYTES);
+            }
+            if reader.read_buf(&mut buffer).await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn on_frame(
+        self: &Rc<Self>,
+        bytes: &[u8],
+        arrivals: &mpsc::Sender<Arrived>,
+        counters: &Counters,
+    ) -> Result<(), ChannelError> {
+        let at_ns = crate::control::now_ns();
+        match Frame::decode(bytes) {
+            Ok(Frame::HandOff(hand_off)) => {
+                let arrived = Arrived { hand_off, channel: self.clone(), at_ns };
+                // Ends only with the endpoint.
+                let _ = arrivals.send(arrived).await;
+                Ok(())
+            }
+            Ok(verdict @ (Frame::Accepted { id } | Frame::Refused { id, .. })) => {
+                match self.verdicts.borrow_mut().remove(&id) {
+                    Some(waiting) => drop(waiting.send(verdict)),
+                    None => counters.verdicts_unexpected.add_one(),
+                }
+                Ok(())
+            }
+            Err(error) => {
+                counters.frames_malformed.add_one();
+                tracing::warn!(peer = self.peer, %error, "frame refused");
+                match Frame::peek_hand_off_id(bytes) {
+                    Some(id) => {
+                        let reason = Refusal::Malformed;
+                        Ok(self.send(&Frame::Refused { id, reason }).await?)
+                    }
+                    None => Err(error.into()),
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ChannelError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the peer sent nonsense: {0}")]
+    Decode(#[from] DecodeError),
+}
+
+struct CloseUnlessSent<'c> {
+    channel: &'c Channel,
+    sent: bool,
+}
+
+impl CloseUnlessSent<'_> {
+    fn disarm(mut self) {
+        self.sent = true;
+    }
+}
+
+impl Drop for CloseUnlessSent<'_> {
+    fn drop(&mut self) {
+        if !self.sent {
+            self.channel.close();
+        }
+    }
+}
+
+/// Waits for one verdict; forgets it when dropped.
+pub(crate) struct AwaitedVerdict {
+    id: u64,
+    channel: Weak<Channel>,
+    receiver: oneshot::Receiver<Frame>,
+}
+
+impl AwaitedVerdict {
+    /// The verdict, or `None` when the channel broke first.
+    pub(crate) async fn wait(mut self) -> Option<Frame> {
+        (&mut self.receiver).await.ok()
+    }
+}
+
+impl Drop for AwaitedVerdict {
+    fn drop(&mut self) {
+        if let Some(channel) = self.channel.upgrade() {
+            channel.verdicts.borrow_mut().remove(&self.id);
+        }
+    }
+}
+
+/// A connection that carries relayed requests.
+pub type RelayStream = TlsStream<TcpStream>;
+
+/// One worker's ways to all other nodes.
+pub(crate) struct Peers {
+    peers: HashMap<String, SocketAddr>,
+    identity: Identity,
+    channels: RefCell<HashMap<String, Rc<Channel>>>,
+    dialling: Mutex<()>,
+    failed_ns: RefCell<HashMap<String, u64>>,
+    idle_relays: RefCell<HashMap<String, Vec<RelayStream>>>,
+    arrivals: mpsc::Sender<Arrived>,
+    counters: Arc<Counters>,
+}
+
+impl Peers {
+    pub(crate) fn new(
+        peers: &[Peer],
+        port: u16,
+        identity: Identity,
+        arrivals: mpsc::Sender<Arrived>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let peers = peers.iter().map(|p| (p.name.clone(), (p.address, port).into())).collect();
+        Self {
+            peers,
+            identity,
+            channels: RefCell::default(),
+            dialling: Mutex::new(()),
+            failed_ns: RefCell::default(),
+            idle_relays: RefCell::default(),
+            arrivals,
+            counters,
+        }
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.peers.keys().map(String::as_str)
+    }
+
+    fn open_channel(&self, name: &str) -> Option<Rc<Channel>> {
+        self.channels.borrow().get(name).filter(|c| c.is_open()).cloned()
+    }
+
+    /// The channel to `name`, dialled if there is none.
+    pub(crate) async fn channel(&self, name: &str) -> Result<Rc<Channel>, PeerError> {
+        if let Some(channel) = self.open_channel(name) {
+            return Ok(channel);
+        }
+        let _one_at_a_time = self.dialling.lock().await;
+        if let Some(channel) = self.open_channel(name) {
+            return Ok(channel);
+        }
+        let stream = self.dial(name, self.identity.client_for_hand_off()).await?;
+        let channel = Channel::start(stream, name.into(), self.arrivals.clone(), self.counters.clone());
+        self.channels.borrow_mut().insert(name.to_owned(), channel.clone());
+        Ok(channel)
+    }
+
+    /// A relay stream to `name`, and whether it has been used before.
+    pub(crate) async fn relay(&self, name: &str) -> Result<(RelayStream, bool), PeerError> {
+        let idle = self.idle_relays.borrow_mut().get_mut(name).and_then(Vec::pop);
+        match idle {
+            Some(stream) => Ok((stream, true)),
+            None => self.fresh_relay(name).await.map(|stream| (stream, false)),
+        }
+    }
+
+    /// A new relay stream to `name`.
+    pub(crate) async fn fresh_relay(&self, name: &str) -> Result<RelayStream, PeerError> {
+        self.dial(name, self.identity.client_for_relay()).await
+    }
+
+    /// Keeps a relay stream that is between two requests for the next.
+    pub(crate) fn keep_relay(&self, name: &str, stream: RelayStream) {
+        let mut idle = self.idle_relays.borrow_mut();
+        let idle = idle.entry(name.to_owned()).or_default();
+        if idle.len() < MAX_IDLE_RELAYS {
+            idle.push(stream);
+        }
+    }
+
+    async fn dial(
+        &self,
+        name: &str,
+        config: Arc<rustls::ClientConfig>,
+    ) -> Result<RelayStream, PeerError> {
+        let unknown = || PeerError::Unknown(name.to_owned());
+        let address = *self.peers.get(name).ok_or_else(unknown)?;
+        let server_name = node_name(name).map_err(|_| unknown())?;
+        let now_ns = crate::control::now_ns();
+        let held_off = self.failed_ns.borrow().get(name).is_some_and(|at| {
+            u128::from(now_ns.saturating_sub(*at)) < DIAL_HOLD_OFF.as_nanos()
+        });
+        if held_off {
+            return Err(PeerError::HeldOff(name.to_owned()));
+        }
+        let dialled = tokio::time::timeout(DIAL_DEADLINE, async {
+            let tcp = TcpStream::connect(address).await?;
+            tune(&tcp)?;
+            TlsConnector::from(config).connect(server_name, tcp).await
+        });
+        let result = dialled.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        match result {
+            Ok(stream) => {
+                self.failed_ns.borrow_mut().remove(name);
+                Ok(stream.into())
+            }
+            Err(source) => {
+                self.failed_ns.borrow_mut().insert(name.to_owned(), crate::control::now_ns());
+                Err(PeerError::Dial { name: name.to_owned(), address, source })
+            }
+        }
+    }
+}
+
+/// How long a peer may leave data unacknowledged before its channel breaks.
+const USER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What every connection between nodes gets: no Nagle, and an end in bounded
+/// time when the peer vanishes.
+pub(crate) fn tune(tcp: &TcpStream) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    let socket = socket2::SockRef::from(tcp);
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(USER_TIMEOUT)
+        .with_interval(Duration::from_secs(1))
+        .with_retries(3);
+    socket.set_tcp_keepalive(&keepalive)
+}

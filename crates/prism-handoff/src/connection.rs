@@ -1,0 +1,292 @@
+//! A client's connection as the application holds it, wherever it is now.
+//!
+//! Reads and writes try the socket before they wait: tokio knows nothing of a
+//! socket that was restored this instant, and a round through its reactor would
+//! cost more than the rest of the hand-off's arithmetic.
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use prism_proto::control::FlowKey;
+use rustix::net::{RecvFlags, SendFlags};
+use socket2::SockRef;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use crate::endpoint::Shared;
+
+/// Room that a read makes, at first and at most: it grows while reads fill it.
+const MIN_READ_BYTES: usize = 16 << 10;
+const MAX_READ_BYTES: usize = 256 << 10;
+/// Unread bytes a connection may hold before [`Connection::fill`] refuses.
+const MAX_BUFFERED_BYTES: usize = 256 << 10;
+/// Most bytes that one `sendfile` call moves, so that one connection does not
+/// hold a worker.
+const SENDFILE_BYTES: usize = 1 << 20;
+/// How long a closing connection waits for the client to close too.
+const LINGER: Duration = Duration::from_secs(2);
+/// Most bytes a closing connection reads and drops.
+const LINGER_BYTES: usize = 1 << 20;
+
+/// A live connection with a client.
+///
+/// Dropping it closes it; [`Connection::close`] does so without the risk that
+/// the client loses the end of an answer.
+pub struct Connection {
+    pub(crate) stream: Option<TcpStream>,
+    pub(crate) rest: Rest,
+}
+
+/// Everything about a connection but its socket.
+pub(crate) struct Rest {
+    pub(crate) input: Input,
+    /// Written by an earlier owner, not yet taken by the kernel.
+    pub(crate) output: Vec<u8>,
+    pub(crate) flow: FlowKey,
+    pub(crate) local: SocketAddr,
+    /// The flow's epoch at the switch, once it was steered.
+    pub(crate) epoch: Option<u64>,
+    pub(crate) origin: String,
+    pub(crate) context: Vec<u8>,
+    pub(crate) io_timeout: Duration,
+    pub(crate) shared: Rc<Shared>,
+}
+
+/// Bytes read and not consumed.
+#[derive(Default)]
+pub(crate) struct Input {
+    bytes: Vec<u8>,
+    start: usize,
+    /// Room for the next read; 0 before the first.
+    read_bytes: usize,
+}
+
+impl Input {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, start: 0, read_bytes: 0 }
+    }
+
+    pub(crate) fn unread(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.start = (self.start + n).min(self.bytes.len());
+        if self.start == self.bytes.len() {
+            self.bytes.clear();
+            self.start = 0;
+        }
+    }
+
+    /// Reads once. A buffer that is empty costs nothing while it waits.
+    fn read(&mut self, stream: &TcpStream) -> io::Result<usize> {
+        if self.start > 0 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+        let room = if self.read_bytes == 0 { MIN_READ_BYTES } else { self.read_bytes };
+        self.bytes.reserve(room);
+        let spare = rustix::buffer::spare_capacity(&mut self.bytes);
+        match rustix::net::recv(stream, spare, RecvFlags::DONTWAIT) {
+            Ok((n, _)) => {
+                let filled = n >= room;
+                self.read_bytes = if filled { (room * 2).min(MAX_READ_BYTES) } else { room };
+                Ok(n)
+            }
+            Err(error) => {
+                if self.bytes.is_empty() {
+                    *self = Self::default();
+                }
+                Err(error.into())
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("client", &self.rest.flow.client)
+            .field("epoch", &self.rest.epoch)
+            .field("origin", &self.rest.origin)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// The client's address.
+    pub fn client(&self) -> SocketAddr {
+        self.rest.flow.client
+    }
+
+    /// Name of the node that accepted the connection from the client.
+    pub fn origin(&self) -> &str {
+        &self.rest.origin
+    }
+
+    /// What the exporting application sent along; empty if accepted here.
+    pub fn context(&self) -> &[u8] {
+        &self.rest.context
+    }
+
+    /// Bytes read and not yet consumed.
+    pub fn buffered(&self) -> &[u8] {
+        self.rest.input.unread()
+    }
+
+    /// Marks the first `n` buffered bytes as done with. What is not consumed
+    /// goes along with a hand-off.
+    pub fn consume(&mut self, n: usize) {
+        self.rest.input.consume(n);
+    }
+
+    /// Waits at most this long for each read or write to go on.
+    pub fn set_io_timeout(&mut self, timeout: Duration) {
+        self.rest.io_timeout = timeout;
+    }
+
+    /// Reads more. Returns the number of bytes added to [`Self::buffered`]; 0 when
+    /// the client has closed its direction.
+    ///
+    /// # Errors
+    /// `TimedOut` when nothing came in time; `OutOfMemory` when the caller lets
+    /// more than 256 KiB pile up; else what the socket says.
+    pub async fn fill(&mut self) -> io::Result<usize> {
+        if self.buffered().len() >= MAX_BUFFERED_BYTES {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let timeout = self.rest.io_timeout;
+        let stream = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let input = &mut self.rest.input;
+        match input.read(stream) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let waiting = stream.async_io(Interest::READABLE, || input.read(stream));
+                in_time(timeout, waiting).await
+            }
+            done => done,
+        }
+    }
+
+    /// Writes all of `bytes`.
+    ///
+    /// # Errors
+    /// `TimedOut` when the client took nothing in time; else what the socket says.
+    pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.flush().await?;
+        self.write_parts(bytes, false).await
+    }
+
+    /// Like [`Self::write_all`], with more to follow at once (`MSG_MORE`), so
+    /// that a head leaves in one segment with the body behind it.
+    ///
+    /// # Errors
+    /// As for [`Self::write_all`].
+    pub async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.flush().await?;
+        self.write_parts(bytes, true).await
+    }
+
+    /// Sends `len` bytes of `file` from `offset` without copying them here.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the file ends first; else as for [`Self::write_all`].
+    pub async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
+        self.flush().await?;
+        let (mut at, end) = (offset, offset.saturating_add(len));
+        while at < end {
+            let count = usize::try_from(end - at).unwrap_or(SENDFILE_BYTES).min(SENDFILE_BYTES);
+            let sent = self
+                .written(|s| Ok(rustix::fs::sendfile(s, file, Some(&mut { at }), count)?))
+                .await?;
+            if sent == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            at += sent as u64;
+        }
+        Ok(())
+    }
+
+    /// Ends the connection so that the client gets all of the answer: closes our
+    /// direction, waits a bounded time for the client's, then the rest. The
+    /// switch forgets the flow when no packet can leave the socket any more.
+    pub async fn close(mut self) {
+        if self.flush().await.is_err() {
+            return;
+        }
+        let Some(stream) = self.stream.as_ref() else { return };
+        if SockRef::from(stream).shutdown(std::net::Shutdown::Write).is_err() {
+            return;
+        }
+        self.rest.io_timeout = LINGER;
+        let mut dropped = 0;
+        while dropped < LINGER_BYTES {
+            let unread = self.buffered().len();
+            self.consume(unread);
+            match self.fill().await {
+                Ok(n) if n > 0 => dropped += n,
+                _ => break,
+            }
+        }
+    }
+
+    /// Writes what an earlier owner left.
+    async fn flush(&mut self) -> io::Result<()> {
+        if self.rest.output.is_empty() {
+            return Ok(());
+        }
+        let output = std::mem::take(&mut self.rest.output);
+        self.write_parts(&output, true).await
+    }
+
+    async fn write_parts(&mut self, mut bytes: &[u8], more: bool) -> io::Result<()> {
+        let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
+        while !bytes.is_empty() {
+            let sent = self.written(|s| Ok(rustix::net::send(s, bytes, flags)?)).await?;
+            bytes = bytes.get(sent..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    async fn written(
+        &mut self,
+        mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let stream = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        match write(stream) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let waiting = stream.async_io(Interest::WRITABLE, || write(stream));
+                in_time(self.rest.io_timeout, waiting).await
+            }
+            done => done,
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            drop(stream);
+            self.rest.shared.on_closed(&self.rest);
+        }
+    }
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        self.shared.counters.connections_open.sub_one();
+    }
+}
+
+async fn in_time<T>(
+    timeout: Duration,
+    waiting: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    match tokio::time::timeout(timeout, waiting).await {
+        Ok(result) => result,
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}

@@ -1,0 +1,255 @@
+//! The control client: commands to the switch over one UDP socket per worker.
+//!
+//! The switch answers from its data plane, so on a short path the answer is
+//! there when `send` returns: each command looks for it at once before it waits.
+//! What to send and when is `prism_proto::steering`'s.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use prism_proto::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner};
+use prism_proto::steering::{
+    Command, CommandId, CommandOutcome, Steering, SteeringCounters,
+};
+use tokio::net::UdpSocket;
+use tokio::sync::Notify;
+
+/// After an unanswered command, for how long the switch counts as out of reach,
+/// so that requests are relayed without a try.
+const HOLD_OFF: Duration = Duration::from_millis(500);
+/// How often the clock estimate is refreshed. A crystal drifts some 100 ppm, so
+/// 1 ms in this time; the switch accepts 2 s.
+const CLOCK_REFRESH: Duration = Duration::from_secs(10);
+/// Deadline of a clock query.
+const CLOCK_DEADLINE_NS: u64 = 250_000_000;
+
+/// Where the switch is, and under which key to speak to it.
+#[derive(Clone, Debug)]
+pub struct SwitchAddress {
+    /// Its control address.
+    pub control: SocketAddr,
+    /// Identifier of the key.
+    pub key_id: u32,
+    /// The key.
+    pub key: ControlKey,
+}
+
+/// One worker's way to the switch.
+pub(crate) struct Control {
+    /// The socket itself. An answer is often there before tokio has heard of
+    /// it, and `try_recv` of a tokio socket would not look.
+    direct: std::net::UdpSocket,
+    /// The same socket, to wait on.
+    socket: UdpSocket,
+    steering: RefCell<Steering>,
+    waiting: RefCell<HashMap<CommandId, Waiting>>,
+    /// The task that repeats datagrams has something new to wait for.
+    rearm: Notify,
+    down_until_ns: Cell<u64>,
+}
+
+enum Waiting {
+    Not,
+    Wakes(Waker),
+    Ended(CommandOutcome),
+}
+
+/// `CLOCK_MONOTONIC`, which all processes of a host share.
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+impl Control {
+    /// Opens the socket. Spawn [`Self::run`] beside it.
+    pub(crate) fn open(from: IpAddr, switch: &SwitchAddress) -> io::Result<Rc<Self>> {
+        let direct = std::net::UdpSocket::bind((from, 0))?;
+        direct.connect(switch.control)?;
+        direct.set_nonblocking(true)?;
+        let socket = UdpSocket::from_std(direct.try_clone()?)?;
+        let steering = Steering::new(switch.key_id, switch.key.clone(), fastrand::u64(..));
+        Ok(Rc::new(Self {
+            direct,
+            socket,
+            steering: RefCell::new(steering),
+            waiting: RefCell::default(),
+            rearm: Notify::new(),
+            down_until_ns: Cell::new(0),
+        }))
+    }
+
+    /// The switch has answered lately, or nothing speaks against it.
+    pub(crate) fn is_reachable(&self) -> bool {
+        now_ns() >= self.down_until_ns.get()
+    }
+
+    /// The estimate of the switch's clock, once there is one.
+    pub(crate) fn switch_clock_ns(&self) -> Option<u64> {
+        self.steering.borrow().switch_clock_ns(now_ns())
+    }
+
+    pub(crate) fn counters(&self) -> SteeringCounters {
+        self.steering.borrow().counters
+    }
+
+    /// Sends a command and waits for its end. Dropping the future forgets the
+    /// command, applied or not.
+    pub(crate) async fn call(&self, command: Command, deadline_ns: u64) -> CommandOutcome {
+        let now = now_ns();
+        let started =
+            self.steering.borrow_mut().start(command, now, now.saturating_add(deadline_ns));
+        let Ok(id) = started else {
+            return CommandOutcome::Unanswered;
+        };
+        self.waiting.borrow_mut().insert(id, Waiting::Not);
+        let entry = Entry { control: self, id };
+        self.transmit();
+        self.receive();
+        let outcome = match entry.take() {
+            Some(outcome) => outcome,
+            None => {
+                self.rearm.notify_one();
+                poll_fn(|cx| entry.poll(cx.waker())).await
+            }
+        };
+        self.note_reachability(outcome);
+        outcome
+    }
+
+    fn note_reachability(&self, outcome: CommandOutcome) {
+        match outcome {
+            CommandOutcome::Answered(_) => self.down_until_ns.set(0),
+            CommandOutcome::Unanswered => {
+                let hold_off_ns = u64::try_from(HOLD_OFF.as_nanos()).unwrap_or(u64::MAX);
+                self.down_until_ns.set(now_ns().saturating_add(hold_off_ns));
+            }
+        }
+    }
+
+    /// Receives, repeats and expires until dropped.
+    pub(crate) async fn run(self: Rc<Self>) {
+        loop {
+            let next = self.steering.borrow().next_timeout_ns();
+            let wait_ns = next.map(|at| at.saturating_sub(now_ns()));
+            let timer = async {
+                match wait_ns {
+                    Some(ns) => tokio::time::sleep(Duration::from_nanos(ns)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                readable = self.socket.readable() => {
+                    if readable.is_ok() {
+                        self.receive();
+                        // Nothing is left, so this only clears the readiness.
+                        let _ = self.socket.try_recv(&mut [0; MESSAGE_BYTES]);
+                    }
+                }
+                () = self.rearm.notified() => {}
+                () = timer => {
+                    self.steering.borrow_mut().handle_timeout(now_ns());
+                    self.deliver();
+                    self.transmit();
+                }
+            }
+        }
+    }
+
+    /// Keeps the clock estimate fresh until dropped.
+    pub(crate) async fn keep_clock(self: Rc<Self>) {
+        loop {
+            let zero = Owner::NONE.addr;
+            let flow = FlowKey { client: zero, vip: zero };
+            let command = Command { ops: Ops::QUERY, epoch: 0, flow, owner: Owner::NONE };
+            let wait = match self.call(command, CLOCK_DEADLINE_NS).await {
+                CommandOutcome::Answered(_) => CLOCK_REFRESH,
+                CommandOutcome::Unanswered => HOLD_OFF,
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Sends all that is due. What the socket does not take now is repeated
+    /// later like a lost datagram.
+    fn transmit(&self) {
+        let mut steering = self.steering.borrow_mut();
+        while let Some(datagram) = steering.poll_transmit(now_ns()) {
+            if let Err(error) = self.direct.send(&datagram) {
+                tracing::debug!(%error, "control datagram not sent");
+            }
+        }
+    }
+
+    /// Takes all that has arrived.
+    fn receive(&self) {
+        let mut buffer = [0; MESSAGE_BYTES + 1];
+        loop {
+            match self.direct.recv(&mut buffer) {
+                Ok(len) => {
+                    let datagram = buffer.get(..len).unwrap_or_default();
+                    let result = self.steering.borrow_mut().handle_datagram(datagram, now_ns());
+                    if let Err(error) = result {
+                        tracing::debug!(%error, "control datagram refused");
+                    }
+                }
+                // ECONNREFUSED and the like tell of an earlier datagram.
+                Err(e) if e.kind() != io::ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+        }
+        self.deliver();
+        // A corrected clock makes repetitions due at once.
+        self.transmit();
+    }
+
+    fn deliver(&self) {
+        let mut waiting = self.waiting.borrow_mut();
+        let mut steering = self.steering.borrow_mut();
+        while let Some((id, outcome)) = steering.poll_finished() {
+            if let Some(slot) = waiting.get_mut(&id)
+                && let Waiting::Wakes(waker) =
+                    std::mem::replace(slot, Waiting::Ended(outcome))
+            {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// A command that somebody waits for; forgotten when dropped.
+struct Entry<'c> {
+    control: &'c Control,
+    id: CommandId,
+}
+
+impl Entry<'_> {
+    fn take(&self) -> Option<CommandOutcome> {
+        match self.control.waiting.borrow().get(&self.id) {
+            Some(Waiting::Ended(outcome)) => Some(*outcome),
+            _ => None,
+        }
+    }
+
+    fn poll(&self, waker: &Waker) -> Poll<CommandOutcome> {
+        if let Some(outcome) = self.take() {
+            return Poll::Ready(outcome);
+        }
+        let mut waiting = self.control.waiting.borrow_mut();
+        waiting.insert(self.id, Waiting::Wakes(waker.clone()));
+        Poll::Pending
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.control.waiting.borrow_mut().remove(&self.id);
+        self.control.steering.borrow_mut().forget(self.id);
+    }
+}

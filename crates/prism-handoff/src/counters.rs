@@ -1,0 +1,89 @@
+//! What one process counts, over all its workers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of one node; each only grows, except the gauges that say so.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: Count,)*
+        }
+
+        impl Counters {
+            /// Every counter by name.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.read()),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Client connections accepted here.
+    accepted,
+    /// Client connections open here now (gauge).
+    connections_open,
+    /// Connections that came by hand-off.
+    imported,
+    /// Hand-offs that came and were refused.
+    imports_refused,
+    /// Hand-offs begun here.
+    exports_started,
+    /// Hand-offs that the target took.
+    exports_moved,
+    /// Hand-offs rolled back: the connection stayed.
+    exports_kept,
+    /// Of those: the switch was out of reach.
+    kept_switch_silent,
+    /// Of those: the switch refused the command.
+    kept_switch_refused,
+    /// Of those: the kernel did not save the socket.
+    kept_save_failed,
+    /// Of those: the target refused.
+    kept_target_refused,
+    /// Of those: the target was out of reach.
+    kept_target_silent,
+    /// Connections given up because no host could own them any more.
+    exports_lost,
+    /// Frames from nodes that made no sense.
+    frames_malformed,
+    /// Verdicts nobody waited for.
+    verdicts_unexpected,
+    /// Connections to the node port that were not from a node of this cluster.
+    peers_refused,
+    /// Flows released at the switch after their socket was gone.
+    flows_released,
+    /// Releases that the switch did not confirm (it ages the entry out).
+    releases_failed,
+    /// Flows whose socket is closed and not yet gone (gauge).
+    flows_closing,
+    /// Accepted connections dropped because the limit was reached.
+    connections_over_limit,
+}
+
+/// One counter.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// One more.
+    pub fn add_one(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// `n` more.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// One less, of a gauge.
+    pub fn sub_one(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The value now.
+    pub fn read(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

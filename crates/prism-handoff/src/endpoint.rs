@@ -1,0 +1,387 @@
+//! One worker of a node: accepts clients, imports connections from other
+//! nodes, exports them, and speaks to the switch. Everything in it belongs to
+//! one thread; what workers share is [`Process`].
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use prism_proto::control::{FlowKey, Owner};
+use prism_sys::tcp::Paused;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Notify, mpsc};
+use tokio_rustls::TlsAcceptor;
+
+use crate::channel::{Arrived, Channel, Peer, Peers, RelayStream, tune};
+use crate::connection::{Connection, Input, Rest};
+use crate::control::{Control, SwitchAddress};
+use crate::counters::Counters;
+use crate::gone::Gone;
+use crate::pki::{Identity, peer_name};
+use crate::trace::Trace;
+
+/// Pending connections of a listener.
+const BACKLOG: u32 = 4096;
+/// Connections and hand-offs that wait for [`Endpoint::next`].
+const MAX_WAITING: usize = 1024;
+/// How long a peer may take for its TLS handshake.
+const PEER_HANDSHAKE: Duration = Duration::from_secs(5);
+/// Rest after a failed `accept` (no descriptors left, say).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Reads and writes of a new connection go on within this time, unless the
+/// application says otherwise.
+const DEFAULT_IO_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What an endpoint needs to know.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// This node's name.
+    pub name: String,
+    /// This node's address.
+    pub address: IpAddr,
+    /// Where clients connect.
+    pub service: SocketAddr,
+    /// This node accepts clients: it has the service address.
+    pub listen: bool,
+    /// Port of every node for other nodes.
+    pub peer_port: u16,
+    /// All other nodes.
+    pub peers: Vec<Peer>,
+    /// This node's certificate.
+    pub identity: Identity,
+    /// The switch; without one nothing is ever handed off.
+    pub switch: Option<SwitchAddress>,
+    /// Most client connections of the process.
+    pub max_connections: u64,
+}
+
+/// What the workers of one process share.
+#[derive(Debug, Default)]
+pub struct Process {
+    /// Its counters.
+    pub counters: Arc<Counters>,
+    /// Steps of recent hand-offs.
+    pub trace: Trace,
+    /// Sockets on their way to another node, paused until the verdict.
+    pub(crate) parked: Mutex<HashMap<FlowKey, Paused>>,
+}
+
+impl Process {
+    pub(crate) fn park(&self, flow: FlowKey, paused: Paused) {
+        let old = self.lock_parked().insert(flow, paused);
+        if let Some(old) = old {
+            old.close_silently();
+        }
+    }
+
+    pub(crate) fn unpark(&self, flow: &FlowKey) -> Option<Paused> {
+        self.lock_parked().remove(flow)
+    }
+
+    pub(crate) fn has_parked(&self, flow: &FlowKey) -> bool {
+        self.lock_parked().contains_key(flow)
+    }
+
+    fn lock_parked(&self) -> std::sync::MutexGuard<'_, HashMap<FlowKey, Paused>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What comes to an endpoint.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A client's connection, accepted here or imported.
+    Client(Connection),
+    /// Another node wants requests answered, and relays them.
+    Relay {
+        /// The stream, after its handshake.
+        stream: Box<RelayStream>,
+        /// The node's name.
+        peer: String,
+    },
+}
+
+/// One worker of a node.
+pub struct Endpoint {
+    incoming: mpsc::Receiver<Incoming>,
+    shared: Rc<Shared>,
+}
+
+/// What an endpoint's tasks and connections share.
+pub(crate) struct Shared {
+    pub(crate) config: EndpointConfig,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) process: Arc<Process>,
+    pub(crate) control: Option<Rc<Control>>,
+    pub(crate) gone: Option<Rc<Gone>>,
+    pub(crate) peers: Peers,
+    pub(crate) incoming: mpsc::Sender<Incoming>,
+    stopping: Notify,
+    listening: RefCell<bool>,
+}
+
+impl Shared {
+    /// The flow of a client, as the switch knows it.
+    pub(crate) fn flow(&self, client: SocketAddr) -> FlowKey {
+        FlowKey { client, vip: self.config.service }
+    }
+
+    /// What the switch is to be told of a socket bound to `local`.
+    pub(crate) fn owner(&self, local: SocketAddr) -> Owner {
+        Owner { addr: local, via: self.config.address }
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.counters.connections_open.read() < self.config.max_connections
+    }
+
+    pub(crate) fn connection(self: &Rc<Self>, stream: TcpStream, rest: Rest) -> Connection {
+        Connection { stream: Some(stream), rest }
+    }
+
+    /// The parts of a connection around its socket.
+    pub(crate) fn rest(self: &Rc<Self>, client: SocketAddr, local: SocketAddr) -> Rest {
+        self.counters.connections_open.add_one();
+        Rest {
+            input: Input::default(),
+            output: Vec::new(),
+            flow: self.flow(client),
+            local,
+            epoch: None,
+            origin: self.config.name.clone(),
+            context: Vec::new(),
+            io_timeout: DEFAULT_IO_TIMEOUT,
+            shared: self.clone(),
+        }
+    }
+
+    /// A connection's socket has just been closed here.
+    pub(crate) fn on_closed(&self, rest: &Rest) {
+        if let (Some(epoch), Some(gone)) = (rest.epoch, &self.gone) {
+            gone.watch(rest.local, rest.flow, epoch);
+        }
+    }
+}
+
+impl Endpoint {
+    /// Binds the node's port and, where it listens, the service address, and
+    /// starts the tasks of one worker. Call it within a `LocalSet`. Workers of
+    /// one process bind the same ports (`SO_REUSEPORT`).
+    ///
+    /// # Errors
+    /// What the kernel says of a socket: an address that is not this host's, a
+    /// port that is taken, a missing privilege.
+    pub async fn bind(config: EndpointConfig, process: Arc<Process>) -> io::Result<Self> {
+        let (incoming_tx, incoming) = mpsc::channel(MAX_WAITING);
+        let (arrivals_tx, arrivals) = mpsc::channel(MAX_WAITING);
+        let counters = process.counters.clone();
+        let (control, gone) = match &config.switch {
+            Some(switch) => {
+                let control = Control::open(config.address, switch)?;
+                let gone = Gone::new(control.clone(), counters.clone())?;
+                (Some(control), Some(gone))
+            }
+            None => (None, None),
+        };
+        let node_listener = listen((config.address, config.peer_port).into())?;
+        let clients = match config.listen {
+            true => Some(listen(config.service)?),
+            false => None,
+        };
+        let peers = Peers::new(
+            &config.peers,
+            config.peer_port,
+            config.identity.clone(),
+            arrivals_tx.clone(),
+            counters.clone(),
+        );
+        let shared = Rc::new(Shared {
+            config,
+            counters,
+            process,
+            control,
+            gone,
+            peers,
+            incoming: incoming_tx,
+            stopping: Notify::new(),
+            listening: RefCell::new(true),
+        });
+        shared.spawn(node_listener, clients, arrivals, arrivals_tx);
+        Ok(Self { incoming, shared })
+    }
+
+    /// The next connection, accepted or imported; `None` after [`Self::stop`].
+    pub async fn next(&mut self) -> Option<Incoming> {
+        tokio::select! {
+            biased;
+            next = self.incoming.recv() => next,
+            () = self.shared.stopping.notified() => None,
+        }
+    }
+
+    /// What other tasks of this worker use.
+    pub fn handle(&self) -> Handle {
+        Handle { shared: self.shared.clone() }
+    }
+}
+
+/// A worker's services, for its tasks.
+#[derive(Clone)]
+pub struct Handle {
+    pub(crate) shared: Rc<Shared>,
+}
+
+impl Handle {
+    /// This node's name.
+    pub fn name(&self) -> &str {
+        &self.shared.config.name
+    }
+
+    /// Stops accepting and importing; [`Endpoint::next`] ends.
+    pub fn stop(&self) {
+        *self.shared.listening.borrow_mut() = false;
+        self.shared.stopping.notify_one();
+    }
+
+    /// A stream on which `peer` answers requests, and whether it was used
+    /// before (and so may have been closed by the peer meanwhile).
+    ///
+    /// # Errors
+    /// When the peer is unknown or out of reach.
+    pub async fn relay(&self, peer: &str) -> Result<(RelayStream, bool), crate::PeerError> {
+        self.shared.peers.relay(peer).await
+    }
+
+    /// Like [`Self::relay`], but never one that was used before.
+    ///
+    /// # Errors
+    /// As for [`Self::relay`].
+    pub async fn fresh_relay(&self, peer: &str) -> Result<RelayStream, crate::PeerError> {
+        self.shared.peers.fresh_relay(peer).await
+    }
+
+    /// Gives back a relay stream that is between two requests.
+    pub fn keep_relay(&self, peer: &str, stream: RelayStream) {
+        self.shared.peers.keep_relay(peer, stream);
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+impl Shared {
+    fn spawn(
+        self: &Rc<Self>,
+        nodes: TcpListener,
+        clients: Option<TcpListener>,
+        arrivals: mpsc::Receiver<Arrived>,
+        arrivals_tx: mpsc::Sender<Arrived>,
+    ) {
+        if let Some(control) = &self.control {
+            tokio::task::spawn_local(control.clone().run());
+            tokio::task::spawn_local(control.clone().keep_clock());
+        }
+        if let Some(gone) = self.gone.clone() {
+            tokio::task::spawn_local(async move {
+                if let Err(error) = gone.run().await {
+                    tracing::error!(%error, "cannot learn of closed sockets; their flows age out");
+                }
+            });
+        }
+        tokio::task::spawn_local(self.clone().accept_nodes(nodes, arrivals_tx));
+        tokio::task::spawn_local(crate::import::run(self.clone(), arrivals));
+        if let Some(listener) = clients {
+            tokio::task::spawn_local(self.clone().accept_clients(listener));
+        }
+    }
+
+    async fn accept_clients(self: Rc<Self>, listener: TcpListener) {
+        while *self.listening.borrow() {
+            let (stream, client) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a client");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            if !self.has_room() {
+                self.counters.connections_over_limit.add_one();
+                continue;
+            }
+            // A client that is gone already shows itself at the first read.
+            let _ = stream.set_nodelay(true);
+            self.counters.accepted.add_one();
+            let rest = self.rest(client, self.config.service);
+            let connection = self.connection(stream, rest);
+            if self.incoming.send(Incoming::Client(connection)).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn accept_nodes(
+        self: Rc<Self>,
+        listener: TcpListener,
+        arrivals: mpsc::Sender<Arrived>,
+    ) {
+        let acceptor = TlsAcceptor::from(self.config.identity.server());
+        loop {
+            let (stream, from) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a node");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let (shared, acceptor, arrivals) =
+                (self.clone(), acceptor.clone(), arrivals.clone());
+            tokio::task::spawn_local(async move {
+                let handshake = shared.admit(stream, &acceptor, arrivals);
+                if let Err(error) = handshake.await {
+                    shared.counters.peers_refused.add_one();
+                    tracing::warn!(%from, %error, "refused a connection to the node port");
+                }
+            });
+        }
+    }
+
+    /// Lets a node in, by its certificate.
+    async fn admit(
+        self: &Rc<Self>,
+        stream: TcpStream,
+        acceptor: &TlsAcceptor,
+        arrivals: mpsc::Sender<Arrived>,
+    ) -> io::Result<()> {
+        tune(&stream)?;
+        let accepting = acceptor.accept(stream);
+        let stream = tokio::time::timeout(PEER_HANDSHAKE, accepting)
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let (_, tls) = stream.get_ref();
+        let peer = tls
+            .peer_certificates()
+            .and_then(|chain| peer_name(chain.first()?, self.peers.names()))
+            .ok_or_else(|| io::Error::other("its certificate names no node of this cluster"))?;
+        if tls.alpn_protocol() == Some(prism_proto::node::ALPN_HAND_OFF) {
+            Channel::start(stream.into(), peer, arrivals, self.counters.clone());
+            return Ok(());
+        }
+        let stream = Box::new(stream.into());
+        let incoming = Incoming::Relay { stream, peer };
+        self.incoming.send(incoming).await.map_err(|_| io::ErrorKind::NotConnected.into())
+    }
+}

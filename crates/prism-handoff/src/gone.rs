@@ -1,0 +1,194 @@
+//! When is a flow's rule no longer needed? When no packet can leave its socket
+//! any more (invariant I6): not at `close`, but when the kernel has destroyed
+//! the socket, and for the side that closed first, when TIME_WAIT has ended.
+//!
+//! The kernel tells of destroyed sockets through sock_diag; what became of a
+//! socket (gone, or TIME_WAIT and for how long) is then looked up. No kernel
+//! module, no polling, except after the kernel dropped notifications.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use prism_proto::control::{FlowKey, Ops, Owner, Status};
+use prism_proto::export::SETTLE_DEADLINE_NS;
+use prism_proto::steering::{Command, CommandOutcome};
+use prism_sys::diag::{DestroyEvents, Socket, SocketLookup, TcpTuple};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+use crate::control::{Control, now_ns};
+use crate::counters::Counters;
+
+/// How often sockets are looked at without being told, in case a notification
+/// was lost.
+const RESCAN: Duration = Duration::from_secs(5);
+/// Most flows released at once.
+const MAX_RELEASES: usize = 256;
+
+/// Sockets of steered flows that the application has closed.
+pub(crate) struct Gone {
+    control: Rc<Control>,
+    counters: std::sync::Arc<Counters>,
+    closing: RefCell<HashMap<TcpTuple, Closing>>,
+    /// When to look at a socket again, earliest first.
+    due: RefCell<BTreeMap<(u64, TcpTuple), ()>>,
+    lookup: RefCell<SocketLookup>,
+    changed: Notify,
+}
+
+#[derive(Clone, Copy)]
+struct Closing {
+    flow: FlowKey,
+    epoch: u64,
+    due_ns: u64,
+}
+
+impl Gone {
+    pub(crate) fn new(
+        control: Rc<Control>,
+        counters: std::sync::Arc<Counters>,
+    ) -> io::Result<Rc<Self>> {
+        Ok(Rc::new(Self {
+            control,
+            counters,
+            closing: RefCell::default(),
+            due: RefCell::default(),
+            lookup: RefCell::new(SocketLookup::open()?),
+            changed: Notify::new(),
+        }))
+    }
+
+    /// The application has closed the socket `local` of `flow`.
+    pub(crate) fn watch(self: &Rc<Self>, local: SocketAddr, flow: FlowKey, epoch: u64) {
+        let tuple = TcpTuple { local, remote: flow.client };
+        let due_ns = now_ns();
+        let closing = Closing { flow, epoch, due_ns };
+        self.counters.flows_closing.add_one();
+        if let Some(old) = self.closing.borrow_mut().insert(tuple, closing) {
+            self.counters.flows_closing.sub_one();
+            self.due.borrow_mut().remove(&(old.due_ns, tuple));
+        }
+        self.look(tuple);
+        self.changed.notify_one();
+    }
+
+    /// The same 4-tuple lives again, by hand-off: it is not to be released.
+    pub(crate) fn unwatch(&self, local: SocketAddr, flow: FlowKey) {
+        let tuple = TcpTuple { local, remote: flow.client };
+        if let Some(old) = self.closing.borrow_mut().remove(&tuple) {
+            self.counters.flows_closing.sub_one();
+            self.due.borrow_mut().remove(&(old.due_ns, tuple));
+        }
+    }
+
+    /// Looks after closed sockets until dropped.
+    pub(crate) async fn run(self: Rc<Self>) -> io::Result<()> {
+        let events = AsyncFd::with_interest(DestroyEvents::subscribe()?, Interest::READABLE)?;
+        loop {
+            let next = self.due.borrow().first_key_value().map(|((at, _), ())| *at);
+            let wait = next.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
+            tokio::select! {
+                ready = events.readable() => {
+                    let mut ready = ready?;
+                    self.on_events(events.get_ref());
+                    ready.clear_ready();
+                    // What came between the last read and the clearing.
+                    self.on_events(events.get_ref());
+                }
+                () = self.changed.notified() => {}
+                () = tokio::time::sleep(wait.unwrap_or(RESCAN)), if wait.is_some() => self.on_due(),
+            }
+        }
+    }
+
+    fn on_events(self: &Rc<Self>, events: &DestroyEvents) {
+        loop {
+            match events.next() {
+                Ok(Some(tuple)) => self.look(tuple),
+                Ok(None) => return,
+                // The kernel dropped some: look at all.
+                Err(_) => {
+                    let all: Vec<TcpTuple> = self.closing.borrow().keys().copied().collect();
+                    for tuple in all {
+                        self.look(tuple);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn on_due(self: &Rc<Self>) {
+        let now = now_ns();
+        for _ in 0..MAX_RELEASES {
+            let first = self.due.borrow().first_key_value().map(|(key, ())| *key);
+            match first {
+                Some((at, tuple)) if at <= now => self.look(tuple),
+                _ => return,
+            }
+        }
+    }
+
+    /// Finds out what has become of a socket, and releases its flow or decides
+    /// when to look again.
+    fn look(self: &Rc<Self>, tuple: TcpTuple) {
+        let Some(closing) = self.closing.borrow().get(&tuple).copied() else { return };
+        let wait = match self.lookup.borrow_mut().find(tuple) {
+            Ok(None) => None,
+            Ok(Some(Socket::TimeWait { remaining_ms })) => {
+                Some(Duration::from_millis(u64::from(remaining_ms) + 1))
+            }
+            Ok(Some(_)) => Some(RESCAN),
+            Err(error) => {
+                tracing::warn!(%error, "cannot look up a closed socket");
+                Some(RESCAN)
+            }
+        };
+        self.due.borrow_mut().remove(&(closing.due_ns, tuple));
+        match wait {
+            Some(wait) => {
+                let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+                let due_ns = now_ns().saturating_add(wait_ns);
+                self.due.borrow_mut().insert((due_ns, tuple), ());
+                if let Some(entry) = self.closing.borrow_mut().get_mut(&tuple) {
+                    entry.due_ns = due_ns;
+                }
+            }
+            None => {
+                self.closing.borrow_mut().remove(&tuple);
+                self.counters.flows_closing.sub_one();
+                tokio::task::spawn_local(release(
+                    self.control.clone(),
+                    self.counters.clone(),
+                    closing.flow,
+                    closing.epoch,
+                ));
+            }
+        }
+    }
+}
+
+async fn release(
+    control: Rc<Control>,
+    counters: std::sync::Arc<Counters>,
+    flow: FlowKey,
+    epoch: u64,
+) {
+    let epoch = epoch.saturating_add(1);
+    let command = Command { ops: Ops::RELEASE, epoch, flow, owner: Owner::NONE };
+    match control.call(command, SETTLE_DEADLINE_NS).await {
+        // Stale: a new connection has the flow.
+        CommandOutcome::Answered(a) if matches!(a.status, Status::Ok | Status::Stale) => {
+            counters.flows_released.add_one();
+        }
+        outcome => {
+            counters.releases_failed.add_one();
+            tracing::debug!(?outcome, "flow not released; the switch will age it out");
+        }
+    }
+}

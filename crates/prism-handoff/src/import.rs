@@ -1,0 +1,148 @@
+//! Importing connections: the driver of `prism_proto::import`.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use prism_proto::import::{Action, Event, Import};
+use prism_proto::node::{Frame, HandOff, Refusal};
+use prism_sys::tcp::{RestoreError, Restored, restore};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+use crate::channel::Arrived;
+use crate::connection::{Connection, Input};
+use crate::endpoint::{Incoming, Shared};
+use crate::trace::{Record, Step};
+
+/// Ports tried when the service's own is taken by a predecessor in TIME_WAIT.
+const MAX_PORT_TRIES: usize = 8;
+/// Where other ports are taken from: below Linux's default ephemeral range.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
+
+/// Imports whatever arrives, until the endpoint is gone.
+pub(crate) async fn run(shared: Rc<Shared>, mut arrivals: mpsc::Receiver<Arrived>) {
+    while let Some(arrived) = arrivals.recv().await {
+        tokio::task::spawn_local(import(shared.clone(), arrived));
+    }
+}
+
+async fn import(shared: Rc<Shared>, arrived: Arrived) {
+    let Arrived { hand_off, channel, at_ns } = arrived;
+    let (id, client) = (hand_off.id, hand_off.tcp.remote);
+    let mut record = Record::target(id, client.port());
+    record.mark_at(Step::Received, at_ns);
+    let verdict = match take(&shared, *hand_off, &mut record).await {
+        Ok(connection) => {
+            shared.counters.imported.add_one();
+            // Never full for long: the application only spawns.
+            let _ = shared.incoming.send(Incoming::Client(connection)).await;
+            record.mark(Step::Live);
+            // The client's answer first, then the source's.
+            tokio::task::yield_now().await;
+            Frame::Accepted { id }
+        }
+        Err(reason) => {
+            shared.counters.imports_refused.add_one();
+            tracing::info!(%client, peer = channel.peer, ?reason, "hand-off refused");
+            Frame::Refused { id, reason }
+        }
+    };
+    shared.process.trace.push(record);
+    if let Err(error) = channel.send(&verdict).await {
+        // The source asks the switch instead.
+        tracing::debug!(%error, "verdict not sent");
+    }
+}
+
+async fn take(
+    shared: &Rc<Shared>,
+    hand_off: HandOff,
+    record: &mut Record,
+) -> Result<Connection, Refusal> {
+    let Some(control) = &shared.control else { return Err(Refusal::Unwilling) };
+    if hand_off.tcp.service != shared.config.service {
+        return Err(Refusal::Unwilling);
+    }
+    if !shared.has_room() {
+        return Err(Refusal::Busy);
+    }
+    let flow = shared.flow(hand_off.tcp.remote);
+    let (mut machine, mut action) = Import::start(flow, hand_off.epoch);
+    let mut socket = None;
+    loop {
+        let event = match action {
+            Action::Restore => match restore_socket(shared, &hand_off) {
+                Ok((restored, local)) => {
+                    record.mark(Step::Restored);
+                    socket = Some((restored, local));
+                    Event::Restored(shared.owner(local))
+                }
+                Err(error) => {
+                    tracing::warn!(%error, client = %hand_off.tcp.remote, "cannot restore");
+                    Event::RestoreFailed
+                }
+            },
+            Action::Steer { command, deadline_ns } => {
+                let outcome = control.call(command, deadline_ns).await;
+                record.mark(Step::Owned);
+                Event::Steered(outcome)
+            }
+            Action::GoLive => {
+                let (restored, local) = socket.take().ok_or(Refusal::RestoreFailed)?;
+                return go_live(shared, restored, local, hand_off);
+            }
+            // Dropping the restored socket closes it silently.
+            Action::Refuse(why) => return Err(why),
+        };
+        action = machine.handle(event);
+    }
+}
+
+fn restore_socket(
+    shared: &Rc<Shared>,
+    hand_off: &HandOff,
+) -> Result<(Restored, SocketAddr), RestoreError> {
+    let flow = shared.flow(hand_off.tcp.remote);
+    // The connection went round and is back before the last verdict was: who
+    // sends it on has owned it, so it moved.
+    if let Some(old) = shared.process.unpark(&flow) {
+        old.close_silently();
+    }
+    let config = &shared.config;
+    if config.listen {
+        return Ok((restore(&hand_off.tcp, config.service)?, config.service));
+    }
+    let mut local = SocketAddr::new(config.address, config.service.port());
+    for _ in 0..MAX_PORT_TRIES {
+        match restore(&hand_off.tcp, local) {
+            Err(RestoreError::Taken { .. }) => local.set_port(fastrand::u16(PORTS)),
+            done => return Ok((done?, local)),
+        }
+    }
+    restore(&hand_off.tcp, local).map(|restored| (restored, local))
+}
+
+fn go_live(
+    shared: &Rc<Shared>,
+    restored: Restored,
+    local: SocketAddr,
+    hand_off: HandOff,
+) -> Result<Connection, Refusal> {
+    let failed = |error: &dyn std::fmt::Display| {
+        tracing::error!(%error, "a restored connection does not go live");
+        Refusal::RestoreFailed
+    };
+    let live = restored.go_live().map_err(|e| failed(&e))?;
+    let stream = TcpStream::from_std(live.fd.into()).map_err(|e| failed(&e))?;
+    let HandOff { epoch, origin, context, mut input, output, tcp, .. } = hand_off;
+    input.extend_from_slice(&live.input);
+    let mut rest = shared.rest(tcp.remote, local);
+    if let Some(gone) = &shared.gone {
+        gone.unwatch(local, rest.flow);
+    }
+    rest.input = Input::new(input);
+    rest.output = live.output;
+    rest.output.extend_from_slice(&output);
+    (rest.epoch, rest.origin, rest.context) = (Some(epoch), origin, context);
+    Ok(shared.connection(stream, rest))
+}

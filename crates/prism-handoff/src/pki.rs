@@ -1,0 +1,237 @@
+//! The cluster's private certificate authority: who may be a node, and which.
+//!
+//! Nodes speak mutual TLS 1.3 only. A node's certificate carries its configured
+//! name; whoever connects is known by the one configured name that its
+//! certificate is valid for. Not here: client-facing TLS.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use prism_proto::node::{ALPN_HAND_OFF, ALPN_RELAY};
+
+/// How long what `prism pki init` makes is valid. Renewal is running it again.
+const VALID_DAYS: i64 = 825;
+
+/// Why keys or certificates cannot be made or used. The configuration is at
+/// fault.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file cannot be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file exists that would be overwritten.
+    #[error("{0} exists already; remove it to make a new authority (all nodes need new files then)")]
+    Exists(PathBuf),
+    /// A file holds no usable PEM.
+    #[error("{path}: {what}")]
+    Pem {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A node name that cannot stand in a certificate.
+    #[error("node name {0:?} is no DNS label (letters, digits and hyphens, at most 63)")]
+    Name(String),
+    /// Making a certificate failed.
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    /// TLS does not accept the material.
+    #[error("TLS refuses the certificates: {0}")]
+    Tls(String),
+}
+
+/// Makes a certificate authority and a certificate for each node in `dir`:
+/// `ca.crt`, and `<name>.crt` and `<name>.key` (mode 0600). The authority's own
+/// key is not kept: to add a node, make all anew.
+///
+/// # Errors
+/// When a name is not a DNS label, a file exists, or the directory is not
+/// writable.
+pub fn init(dir: &Path, names: &[String]) -> Result<(), PkiError> {
+    fs::create_dir_all(dir).map_err(|source| PkiError::File { path: dir.into(), source })?;
+    for name in names {
+        node_name(name)?;
+    }
+    let ca_path = dir.join("ca.crt");
+    if ca_path.exists() {
+        return Err(PkiError::Exists(ca_path));
+    }
+    let issuer = CertifiedIssuer::self_signed(ca_params(), KeyPair::generate()?)?;
+    for name in names {
+        let key = KeyPair::generate()?;
+        let cert = node_params(name)?.signed_by(&key, &issuer)?;
+        write_new(&dir.join(format!("{name}.key")), key.serialize_pem().as_bytes(), 0o600)?;
+        write_new(&dir.join(format!("{name}.crt")), cert.pem().as_bytes(), 0o644)?;
+    }
+    write_new(&ca_path, issuer.pem().as_bytes(), 0o644)
+}
+
+fn ca_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.distinguished_name.push(DnType::CommonName, "Prism cluster authority");
+    set_validity(&mut params);
+    params
+}
+
+fn node_params(name: &str) -> Result<CertificateParams, PkiError> {
+    let mut params = CertificateParams::new(vec![name.to_owned()])?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    set_validity(&mut params);
+    Ok(params)
+}
+
+fn set_validity(params: &mut CertificateParams) {
+    let now = time::OffsetDateTime::now_utc();
+    // A little back, for nodes whose clocks run behind.
+    params.not_before = now - time::Duration::hours(1);
+    params.not_after = now + time::Duration::days(VALID_DAYS);
+}
+
+fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), PkiError> {
+    let open = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+    let mut file = open.map_err(|source| match source.kind() {
+        std::io::ErrorKind::AlreadyExists => PkiError::Exists(path.into()),
+        _ => PkiError::File { path: path.into(), source },
+    })?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    written.map_err(|source| PkiError::File { path: path.into(), source })
+}
+
+/// A node's name as a certificate carries it.
+///
+/// # Errors
+/// When the name is not a DNS label.
+pub fn node_name(name: &str) -> Result<ServerName<'static>, PkiError> {
+    let label = !name.is_empty()
+        && name.len() <= 63
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-');
+    match ServerName::try_from(name.to_owned()) {
+        Ok(parsed @ ServerName::DnsName(_)) if label => Ok(parsed),
+        _ => Err(PkiError::Name(name.to_owned())),
+    }
+}
+
+/// A node's proof of who it is, and what it believes others by.
+#[derive(Clone)]
+pub struct Identity {
+    server: Arc<ServerConfig>,
+    hand_off: Arc<ClientConfig>,
+    relay: Arc<ClientConfig>,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Identity(..)")
+    }
+}
+
+impl Identity {
+    /// Reads the authority's certificate and a node's certificate and key.
+    ///
+    /// # Errors
+    /// When a file is missing, no PEM, or does not fit the others.
+    pub fn load(ca: &Path, cert: &Path, key: &Path) -> Result<Self, PkiError> {
+        let mut roots = RootCertStore::empty();
+        for root in certificates(ca)? {
+            roots.add(root).map_err(tls_error)?;
+        }
+        let (roots, chain) = (Arc::new(roots), certificates(cert)?);
+        let key = PrivateKeyDer::from_pem_file(key)
+            .map_err(|e| PkiError::Pem { path: key.into(), what: e.to_string() })?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
+            .build()
+            .map_err(|e| PkiError::Tls(e.to_string()))?;
+        let mut server = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(tls_error)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain.clone(), key.clone_key())
+            .map_err(tls_error)?;
+        server.alpn_protocols = vec![ALPN_HAND_OFF.to_vec(), ALPN_RELAY.to_vec()];
+        // Channels are long-lived: tickets would only be packets nobody uses.
+        server.send_tls13_tickets = 0;
+        let client = |alpn: &[u8]| -> Result<Arc<ClientConfig>, PkiError> {
+            let mut client = ClientConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(&[&rustls::version::TLS13])
+                .map_err(tls_error)?
+                .with_root_certificates(roots.clone())
+                .with_client_auth_cert(chain.clone(), key.clone_key())
+                .map_err(tls_error)?;
+            client.alpn_protocols = vec![alpn.to_vec()];
+            client.resumption = rustls::client::Resumption::disabled();
+            Ok(Arc::new(client))
+        };
+        let (hand_off, relay) = (client(ALPN_HAND_OFF)?, client(ALPN_RELAY)?);
+        Ok(Self { server: Arc::new(server), hand_off, relay })
+    }
+
+    pub(crate) fn server(&self) -> Arc<ServerConfig> {
+        self.server.clone()
+    }
+
+    pub(crate) fn client_for_hand_off(&self) -> Arc<ClientConfig> {
+        self.hand_off.clone()
+    }
+
+    pub(crate) fn client_for_relay(&self) -> Arc<ClientConfig> {
+        self.relay.clone()
+    }
+}
+
+/// Which of `names` the verified certificate of a peer is valid for.
+pub(crate) fn peer_name<'n>(
+    certificate: &CertificateDer<'_>,
+    names: impl Iterator<Item = &'n str>,
+) -> Option<String> {
+    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
+    let mut names = names;
+    names
+        .find(|name| {
+            node_name(name)
+                .is_ok_and(|n| certificate.verify_is_valid_for_subject_name(&n).is_ok())
+        })
+        .map(str::to_owned)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {
+    let pem_error =
+        |e: rustls::pki_types::pem::Error| PkiError::Pem { path: path.into(), what: e.to_string() };
+    let found: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(path).map_err(pem_error)?.collect();
+    let found = found.map_err(pem_error)?;
+    if found.is_empty() {
+        let what = "holds no certificate".to_owned();
+        return Err(PkiError::Pem { path: path.into(), what });
+    }
+    Ok(found)
+}
+
+fn tls_error(error: rustls::Error) -> PkiError {
+    PkiError::Tls(error.to_string())
+}

@@ -1,0 +1,109 @@
+//! When each step of recent hand-offs happened, for `prism bench handoff` and
+//! for operators. Bounded, and off unless asked for.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Records kept; the oldest goes first. 80 bytes each.
+pub const MAX_RECORDS: usize = 1 << 17;
+
+/// Steps of a hand-off in their order, the source's and then the target's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Source: the hand-off begins.
+    Start,
+    /// Source: the switch blocks the flow.
+    Blocked,
+    /// Source: the TCP state is saved.
+    Saved,
+    /// Source: the message is encoded.
+    Encoded,
+    /// Source: the message is written to the channel.
+    Sent,
+    /// Source: the target's verdict is here.
+    Verdict,
+    /// Source: the old socket is closed.
+    Closed,
+    /// Target: the message is read and decoded.
+    Received,
+    /// Target: the socket is restored.
+    Restored,
+    /// Target: the switch has redirected the flow.
+    Owned,
+    /// Target: the socket is live and with the application.
+    Live,
+}
+
+/// Steps that a record has room for.
+pub const STEPS: usize = 7;
+
+/// One end's view of one hand-off.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// Identifier, the same at both ends.
+    pub id: u64,
+    /// The client's port, to tell connections apart.
+    pub client_port: u16,
+    /// The record is the target's.
+    pub is_target: bool,
+    /// `CLOCK_MONOTONIC` of each step, 0 where it did not happen: at the
+    /// source from [`Step::Start`], at the target from [`Step::Received`].
+    pub at_ns: [u64; STEPS],
+}
+
+impl Record {
+    pub(crate) fn source(id: u64, client_port: u16) -> Self {
+        Self { id, client_port, is_target: false, at_ns: [0; STEPS] }
+    }
+
+    pub(crate) fn target(id: u64, client_port: u16) -> Self {
+        Self { id, client_port, is_target: true, at_ns: [0; STEPS] }
+    }
+
+    pub(crate) fn mark(&mut self, step: Step) {
+        self.mark_at(step, crate::control::now_ns());
+    }
+
+    pub(crate) fn mark_at(&mut self, step: Step, at_ns: u64) {
+        let first = if self.is_target { Step::Received } else { Step::Start };
+        let index = (step as usize).saturating_sub(first as usize);
+        if let Some(slot) = self.at_ns.get_mut(index) {
+            *slot = at_ns;
+        }
+    }
+}
+
+/// The records of one process.
+#[derive(Debug, Default)]
+pub struct Trace {
+    on: AtomicBool,
+    records: Mutex<VecDeque<Record>>,
+}
+
+impl Trace {
+    /// Turns recording on or off, and forgets what was recorded.
+    pub fn set_on(&self, on: bool) {
+        self.on.store(on, Ordering::Relaxed);
+        self.lock().clear();
+    }
+
+    /// Takes all records.
+    pub fn take(&self) -> Vec<Record> {
+        self.lock().drain(..).collect()
+    }
+
+    pub(crate) fn push(&self, record: Record) {
+        if self.on.load(Ordering::Relaxed) {
+            let mut records = self.lock();
+            if records.len() >= MAX_RECORDS {
+                records.pop_front();
+            }
+            records.push_back(record);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Record>> {
+        self.records.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

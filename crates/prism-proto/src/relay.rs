@@ -1,0 +1,88 @@
+//! What precedes each request on a relay connection (docs/protocol.md, section
+//! 2.4): who the client is, as the relaying node has verified it.
+
+use crate::wire::{DecodeError, Put, Reader};
+
+/// "PRLY".
+pub const MAGIC: u32 = 0x5052_4c59;
+/// Version of the preamble.
+pub const VERSION: u8 = 1;
+
+const FLAG_ALONE: u8 = 1;
+
+/// Precedes a relayed request's head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preamble {
+    /// Answer from your own store only, and in the form for nodes: the relaying
+    /// node asks every backend and puts the answers together.
+    pub alone: bool,
+    /// The verified access key; empty for an anonymous client.
+    pub principal: String,
+}
+
+impl Preamble {
+    /// Appends the preamble. A principal is at most 255 bytes long.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put(&MAGIC.to_be_bytes());
+        out.put(&[VERSION, if self.alone { FLAG_ALONE } else { 0 }]);
+        out.put_short_str(&self.principal);
+    }
+
+    /// Reads a preamble from the start of `bytes`, with its length; `None` when
+    /// more bytes are needed.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, DecodeError> {
+        let mut r = Reader::new(bytes);
+        let read = |r: &mut Reader<'_>| {
+            if r.u32("preamble")? != MAGIC {
+                return Err(DecodeError::Invalid("preamble"));
+            }
+            let version = r.u8("version")?;
+            if version != VERSION {
+                return Err(DecodeError::Version {
+                    found: version,
+                    expected: VERSION,
+                });
+            }
+            let flags = r.u8("flags")?;
+            if flags & !FLAG_ALONE != 0 {
+                return Err(DecodeError::Invalid("flags"));
+            }
+            let principal = r.short_str("principal")?.to_owned();
+            Ok(Self {
+                alone: flags & FLAG_ALONE != 0,
+                principal,
+            })
+        };
+        match read(&mut r) {
+            Ok(preamble) => Ok(Some((preamble, bytes.len() - r.remaining()))),
+            Err(DecodeError::Truncated(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::*;
+
+    #[test]
+    fn round_trips_and_asks_for_more_at_every_cut() {
+        let preamble = Preamble {
+            alone: true,
+            principal: "AKIAEXAMPLE".into(),
+        };
+        let mut bytes = Vec::new();
+        preamble.encode(&mut bytes);
+        for len in 0..bytes.len() {
+            assert_eq!(Preamble::decode(&bytes[..len]), Ok(None));
+        }
+        bytes.extend_from_slice(b"GET / ");
+        assert_eq!(
+            Preamble::decode(&bytes),
+            Ok(Some((preamble, bytes.len() - 6)))
+        );
+        bytes[0] = b'G';
+        assert!(Preamble::decode(&bytes).is_err());
+    }
+}
