@@ -132,3 +132,44 @@ fn unusable_node_lists_are_refused() {
         PlacementError::TooManyNodes
     );
 }
+
+/// Computed by an independent implementation of the documented function. If
+/// this fails, objects stored by earlier releases are no longer found.
+#[test]
+fn weights_and_owners_are_what_they_have_always_been() {
+    let long = "k".repeat(1024);
+    let weights = [
+        ("be0", "bucket", "some/key", 0xb75e_a860_2bb9_d632_u64),
+        ("be0", "photos", "2024/été.jpg", 0x2b17_7ad6_01ee_02fb),
+        ("be0", "b", &long, 0x8f28_f773_1d99_833a),
+        ("be1", "bucket", "some/key", 0x467c_d2a4_afff_2c7a),
+        ("be2", "bucket", "some/key", 0xbc82_817d_ca96_ccee),
+        (
+            "backend-eu.example",
+            "photos",
+            "2024/été.jpg",
+            0xd1b2_6caa_7c15_4395,
+        ),
+        ("backend-eu.example", "b", &long, 0x6c82_7a35_de2a_dff7),
+    ];
+    for (name, bucket, key, weight) in weights {
+        let node = Node::new(NodeName::new(name).unwrap());
+        assert_eq!(node.weight(bucket, key), weight, "{name} {bucket} {key}");
+    }
+    let owners = [
+        ("a", ["be2", "be4", "be0"]),
+        ("b", ["be0", "be3", "be1"]),
+        ("c", ["be4", "be3", "be2"]),
+        ("some/key", ["be2", "be0", "be4"]),
+        ("photos/1.jpg", ["be0", "be1", "be3"]),
+        ("photos/2.jpg", ["be0", "be3", "be2"]),
+    ];
+    let placement = Placement::new(1, names(5)).unwrap();
+    for (key, expected) in owners {
+        let found: Vec<_> = placement
+            .owners("bucket", key, 3)
+            .map(NodeName::as_str)
+            .collect();
+        assert_eq!(found, expected, "{key}");
+    }
+}

@@ -67,7 +67,7 @@ impl PutWriter {
             sink: Sink::Memory(Vec::new()),
         };
         if announced > writer.store.config.inline_max as u64 {
-            writer.to_file()?;
+            writer.spill()?;
         }
         Ok(writer)
     }
@@ -92,7 +92,7 @@ impl PutWriter {
     /// before anything else is done. Puts the object in a file, whatever its
     /// length. Blocks on disk.
     pub fn file(&mut self) -> Result<&File, Error> {
-        self.to_file().inspect_err(|error| self.fail(error))?;
+        self.spill().inspect_err(|error| self.fail(error))?;
         match &self.sink {
             Sink::File { file, .. } => Ok(file),
             Sink::Failed(error) => Err(error.clone()),
@@ -191,7 +191,7 @@ impl PutWriter {
                 bytes.extend_from_slice(data);
                 return Ok(());
             }
-            self.to_file()?;
+            self.spill()?;
         }
         match &mut self.sink {
             Sink::File { file, crcs } => {
@@ -205,7 +205,7 @@ impl PutWriter {
     }
 
     /// Moves what is in memory to a new file.
-    fn to_file(&mut self) -> Result<(), Error> {
+    fn spill(&mut self) -> Result<(), Error> {
         if let Sink::Memory(bytes) = &self.sink {
             let mut file = self.store.files.create()?;
             let mut crcs = BlockCrcs::default();

@@ -6,6 +6,8 @@
     clippy::indexing_slicing
 )]
 
+pub(crate) mod workload;
+
 use std::{
     fs,
     io::Read,

@@ -1,0 +1,40 @@
+//! A process that is killed at any moment loses nothing it was answered, and
+//! leaves nothing half done.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::workload::{Model, run_and_kill, write_until_killed};
+
+const KILLS: u64 = 40;
+
+#[test]
+fn answered_writes_survive_sigkill_and_others_happen_entirely_or_not_at_all() {
+    let base_seed = fastrand::u64(..1 << 32);
+    let mut rng = fastrand::Rng::with_seed(base_seed);
+    let parent = tempfile::tempdir().unwrap();
+    // Not there yet, so that the first kills also hit its creation.
+    let dir = parent.path().join("store");
+    let mut model = Model::default();
+    for kill in 0..KILLS {
+        let longest = if kill < 8 { 30_000 } else { 120_000 };
+        let after = Duration::from_micros(rng.u64(..longest));
+        let context = format!("seed {base_seed}, kill {kill}, after {after:?}");
+        run_and_kill(&mut model, "writer", &dir, rng.u64(..1 << 32), after, None);
+        model.judge(&dir, &context);
+    }
+    println!(
+        "{} answers over {KILLS} kills, seed {base_seed}",
+        model.answers
+    );
+    assert!(model.answers > KILLS, "the writer hardly got to write");
+}
+
+/// Not a test: the process that gets killed.
+#[test]
+#[ignore = "started by the test above"]
+fn writer() {
+    write_until_killed();
+}
