@@ -16,38 +16,44 @@ use std::time::{Duration, Instant};
 
 use prism_lab::{Lab, LabError, LabName, LabSpec, ProcessId, Programs};
 
-/// Answers each connection: `u` reads to the end, `d` sends 64 MiB; then says
-/// so and closes.
+/// Reads what a connection sends (`up`), or sends what it asks for (`down`).
 const TRANSFER_SERVER: &str = r#"
 import socket
 server = socket.create_server(("0.0.0.0", 8000))
+data = b"x" * (1 << 20)
 while True:
     peer, _ = server.accept()
     with peer:
-        if peer.recv(1) == b"u":
+        way, _, size = peer.recv(64).decode().partition(" ")
+        if way == "up":
             while peer.recv(1 << 20): pass
         else:
-            peer.sendall(b"x" * (64 << 20))
+            for _ in range(int(size) >> 20): peer.sendall(data)
 "#;
-/// Moves bytes one way and prints the goodput in bits per second.
+/// Moves some MiB one way and prints the goodput in bits per second.
 const TRANSFER_CLIENT: &str = r#"
 import socket, sys, time
-host, way, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+host, way, size = sys.argv[1], sys.argv[2], int(sys.argv[3]) << 20
+data = b"x" * (1 << 20)
 peer = socket.create_connection((host, 8000), timeout=20)
-peer.sendall(way.encode())
-start, moved = time.monotonic(), 0
-if way == "u":
-    peer.sendall(b"x" * size)
+peer.sendall(f"{way} {size}".encode())
+if way == "up":
+    time.sleep(0.1)
+    start, moved = time.monotonic(), size
+    for _ in range(size >> 20): peer.sendall(data)
     peer.shutdown(socket.SHUT_WR)
     peer.recv(1)
-    moved = size
 else:
-    while moved < size:
-        moved += len(peer.recv(1 << 20))
+    peer.recv(1)
+    start, moved = time.monotonic(), 0
+    while part := peer.recv(1 << 20): moved += len(part)
 print(moved * 8 / (time.monotonic() - start))
 "#;
 
-fn may_run() -> bool {
+/// The right to build labs: one test at a time, so that timings and sweeps do
+/// not disturb each other.
+fn turn() -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
     let is_root = rustix::process::geteuid().is_root();
     assert!(
         is_root || std::env::var_os("CI").is_none(),
@@ -55,8 +61,9 @@ fn may_run() -> bool {
     );
     if !is_root {
         println!("SKIPPED: needs root");
+        return None;
     }
-    is_root
+    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn new_name() -> LabName {
@@ -290,17 +297,16 @@ fn spawn_holder(name: &LabName) -> (std::process::Child, u32) {
 fn a_killed_owner_leaves_nothing_after_the_next_sweep() {
     let Some(_turn) = turn() else { return };
     let (by_down, by_up, by_other) = (new_name(), new_name(), new_name());
-    let mut pids = Vec::new();
-    for name in [&by_down, &by_up, &by_other] {
-        let (mut holder, pid) = spawn_holder(name);
+    let (mut holders, pids): (Vec<_>, Vec<_>) = [&by_down, &by_up, &by_other]
+        .into_iter()
+        .map(spawn_holder)
+        .unzip();
+    for holder in &mut holders {
         holder.kill().unwrap();
         holder.wait().unwrap();
-        assert!(
-            ProcessId::of(pid).is_some(),
-            "the lab should have outlived its owner"
-        );
-        pids.push(pid);
     }
+    let run = |pid: &u32| ProcessId::of(*pid).is_some();
+    assert!(pids.iter().all(run), "labs outlive their owners");
     // Not even the lab's memory is needed.
     std::fs::remove_dir_all(format!("/run/prism-lab/{by_down}")).unwrap();
     Lab::remove(&by_down).unwrap();
@@ -323,6 +329,22 @@ fn a_half_made_namespace_is_removed() {
     assert_gone(&name, &[]);
 }
 
+/// Goodput in bits per second.
+fn transfer(lab: &Lab, address: &str, way: &str, mebibytes: u64) -> f64 {
+    let mut client = lab.command("client", "python3").unwrap();
+    client.args(["-c", TRANSFER_CLIENT, address, way, &mebibytes.to_string()]);
+    let output = client.output().unwrap();
+    String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .unwrap_or_else(|_| {
+            panic!(
+                "transfer failed: {}",
+                String::from_utf8_lossy(&output.stderr)
+            )
+        })
+}
+
 #[test]
 fn links_carry_what_they_are_shaped_to() {
     let Some(_turn) = turn() else { return };
@@ -334,24 +356,16 @@ fn links_carry_what_they_are_shaped_to() {
         let lab = Lab::up(spec).unwrap();
         let address = lab.address("be0").unwrap().to_string();
         std::thread::sleep(Duration::from_millis(500));
-        for way in ["u", "d"] {
-            let size = ((bits_per_s / 8.0 * 0.8) as u64).min(64 << 20).to_string();
-            let mut client = lab.command("client", "python3").unwrap();
-            let output = client
-                .args(["-c", TRANSFER_CLIENT, &address, way, &size])
-                .output()
-                .unwrap();
-            let text = String::from_utf8_lossy(&output.stdout);
-            let goodput: f64 = text.trim().parse().unwrap_or_else(|_| {
-                panic!(
-                    "transfer failed: {}",
-                    String::from_utf8_lossy(&output.stderr)
-                )
-            });
+        let mebibytes = (bits_per_s / 8e6 * 0.7) as u64;
+        for way in ["up", "down"] {
+            // The best of three: other work on this machine only ever slows.
+            let goodput = (0..3)
+                .map(|_| transfer(&lab, &address, way, mebibytes))
+                .fold(0.0, f64::max);
             println!("{rate} {way}: {:.1} Mbit/s goodput", goodput / 1e6);
             let share = goodput / bits_per_s;
             assert!(
-                (0.85..=1.02).contains(&share),
+                (0.88..=1.0).contains(&share),
                 "{rate} {way}: {share:.2} of the rate"
             );
         }
