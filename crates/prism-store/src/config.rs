@@ -34,6 +34,12 @@ pub struct Config {
     pub inline_max: usize,
     /// Bytes of the tree's cached blocks. Default 16 MiB.
     pub block_cache_bytes: u64,
+    /// Bytes after which the tree moves new inline objects from memory to disk,
+    /// and, divided by 2, 8, 8 and 8, those of its other parts. Up to four full
+    /// buffers of each may wait beside the active one, so the worst case is 9.4
+    /// times this, the usual one less than twice. Default 8 MiB, at least
+    /// 64 KiB. Fixed when the store is created.
+    pub write_buffer_bytes: u64,
     /// What an answered write has reached. Default [`Durability::Fsync`].
     pub durability: Durability,
     /// Longest object accepted, in bytes. Default [`OBJECT_LEN_LIMIT`].
@@ -49,6 +55,7 @@ impl Default for Config {
         Self {
             inline_max: 16 * 1024,
             block_cache_bytes: 16 * 1024 * 1024,
+            write_buffer_bytes: 8 * 1024 * 1024,
             durability: Durability::Fsync,
             max_object_len: OBJECT_LEN_LIMIT,
             reserve_bytes: 256 * 1024 * 1024,
@@ -60,6 +67,9 @@ impl Config {
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         if self.inline_max > INLINE_MAX_LIMIT {
             return Err(OpenError::Config("inline_max is above 64 KiB"));
+        }
+        if self.write_buffer_bytes < 64 * 1024 {
+            return Err(OpenError::Config("write_buffer_bytes is below 64 KiB"));
         }
         if self.max_object_len > OBJECT_LEN_LIMIT {
             return Err(OpenError::Config("max_object_len is above 5 GiB"));

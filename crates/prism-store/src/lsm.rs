@@ -17,12 +17,7 @@ use crate::{
 };
 
 const MIB: u64 = 1024 * 1024;
-/// Write buffers, in bytes. Up to four full ones of each may wait to be
-/// written beside the active one: 65 MiB at worst, 13 MiB as a rule.
-const OBJECTS_BUFFER: u64 = 4 * MIB;
-const INLINE_BUFFER: u64 = 8 * MIB;
-const SMALL_BUFFER: u64 = MIB;
-/// The least the tree allows; also bounds the time of its recovery.
+/// Twice the least the tree allows; also bounds the time of its recovery.
 const JOURNAL_MAX: u64 = 128 * MIB;
 /// Open files of the tree.
 const DESCRIPTORS_MAX: usize = 256;
@@ -62,16 +57,17 @@ impl Lsm {
             .max_cached_files(Some(DESCRIPTORS_MAX))
             .worker_threads(WORKERS)
             .open()?;
-        let plain = |buffer| move || options(buffer);
+        let buffer = config.write_buffer_bytes;
+        let small = || options(buffer / 8);
         Ok(Self {
-            buckets: db.keyspace("buckets", plain(SMALL_BUFFER))?,
-            objects: db.keyspace("objects", plain(OBJECTS_BUFFER))?,
-            files: db.keyspace("files", plain(SMALL_BUFFER))?,
+            buckets: db.keyspace("buckets", small)?,
+            objects: db.keyspace("objects", || options(buffer / 2))?,
+            files: db.keyspace("files", small)?,
             inline: db.keyspace("inline", || {
                 let blobs = KvSeparationOptions::default().compression(CompressionType::None);
-                options(INLINE_BUFFER).with_kv_separation(Some(blobs))
+                options(buffer).with_kv_separation(Some(blobs))
             })?,
-            system: db.keyspace("system", plain(SMALL_BUFFER))?,
+            system: db.keyspace("system", small)?,
             db,
         })
     }

@@ -40,9 +40,11 @@ const SEED: &str = "PRISM_TEST_CRASH_SEED";
 /// What a key holds: nothing, or the bytes of a seed and length.
 type State = Option<(u64, usize)>;
 
+/// With buffers so small that the tree's flushes and compactions are hit too.
 pub(crate) fn config() -> Config {
     Config {
         reserve_bytes: 0,
+        write_buffer_bytes: 64 * 1024,
         ..Config::default()
     }
 }
