@@ -1,0 +1,146 @@
+//! `prism check`: whether a configuration file is right, and what it means.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use prism_config::{Config, Node};
+
+/// Check a configuration file.
+///
+/// Prints what the file describes, or every fault in it: the field, what is
+/// wrong, and how to mend it. Ends with status 1 if there is one. Opens no
+/// socket and changes nothing.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The configuration file (TOML).
+    config: PathBuf,
+    /// Also check what this node needs on this machine: the files that the
+    /// configuration names. `switch` stands for the switch.
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the configuration has a fault.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let config = Config::load(&args.config)?;
+    if let Some(name) = &args.node {
+        let faults = node_faults(&config, name)?;
+        if !faults.is_empty() {
+            bail!(
+                "{} fault(s) for {name}:\n  {}",
+                faults.len(),
+                faults.join("\n  ")
+            );
+        }
+    }
+    print!("{}", summary(&config));
+    Ok(())
+}
+
+/// What `name` lacks on this machine.
+///
+/// # Errors
+/// When the configuration has no such node.
+pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    let node = find(config, name)?;
+    if let Some(switch) = &config.switch
+        && let Err(error) = switch.load_key()
+    {
+        faults.push(format!("switch.key_file: {error}"));
+    }
+    let Some(node) = node else { return Ok(faults) };
+    if node.is_frontend()
+        && let Err(error) = config.s3.load_credentials()
+    {
+        faults.push(format!("s3.credentials_file: {error}"));
+    }
+    if config.nodes.len() > 1 {
+        let files = [
+            ("peers.ca_file", config.peers.ca_file.clone()),
+            ("peers.cert_dir", config.peers.cert_file(name)),
+            ("peers.cert_dir", config.peers.key_file(name)),
+        ];
+        for (field, path) in files {
+            if let Err(error) = std::fs::File::open(&path) {
+                faults.push(format!(
+                    "{field}: cannot read {}: {error}; make it with `prism pki init`",
+                    path.display()
+                ));
+            }
+        }
+    }
+    if node.is_backend() && node.store.exists() && !node.store.is_dir() {
+        let store = node.store.display();
+        faults.push(format!(
+            "store: {store} is not a directory; name one, or remove it"
+        ));
+    }
+    Ok(faults)
+}
+
+/// The node called `name`, or none for the switch.
+pub(crate) fn find<'a>(config: &'a Config, name: &str) -> Result<Option<&'a Node>> {
+    if let Some(node) = config.node(name) {
+        return Ok(Some(node));
+    }
+    if name == "switch" {
+        match config.switch {
+            Some(_) => return Ok(None),
+            None => bail!("the configuration has no [switch]; add one, or name a node"),
+        }
+    }
+    let names: Vec<&str> = config.nodes.iter().map(|node| node.name.as_str()).collect();
+    bail!(
+        "the configuration has no node {name:?}; its nodes are {}",
+        names.join(", ")
+    )
+}
+
+fn summary(config: &Config) -> String {
+    let service = &config.service;
+    let mut lines = vec![
+        format!(
+            "cluster  {} ({})",
+            config.cluster.name, config.cluster.region
+        ),
+        format!(
+            "service  {}, hand-off {}",
+            service.address,
+            lower(&service.hand_off)
+        ),
+    ];
+    lines.push(match &config.switch {
+        None => "switch   none: every answer is relayed by the frontend".to_owned(),
+        Some(switch) => format!(
+            "switch   {}, {} on {}, up to {} flows",
+            switch.control,
+            lower(&switch.mode),
+            switch.interfaces.join(" "),
+            switch.max_flows
+        ),
+    });
+    lines.extend(config.nodes.iter().map(|node| {
+        let roles: Vec<String> = node.roles.iter().map(lower).collect();
+        let store = if node.is_backend() {
+            format!(", store {}", node.store.display())
+        } else {
+            String::new()
+        };
+        format!(
+            "node     {} {} ({}{store})",
+            node.name,
+            node.address,
+            roles.join(", ")
+        )
+    }));
+    lines.join("\n") + "\n"
+}
+
+/// The name of an enum's variant as the file spells it.
+fn lower(value: &impl std::fmt::Debug) -> String {
+    format!("{value:?}").to_ascii_lowercase()
+}

@@ -1,0 +1,189 @@
+//! `prism doctor`: what this host lacks to run Prism, and how to mend it.
+//!
+//! Looks and tries, and changes nothing. Without privilege it says what it
+//! cannot tell.
+
+mod kernel;
+mod network;
+mod system;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use prism_config::Config;
+use serde::Serialize;
+
+use crate::check;
+
+/// Say what this host lacks to run Prism, and how to mend it.
+///
+/// Ends with status 1 if something that is needed is missing. Changes nothing,
+/// and runs without privilege, but can tell less then.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Look only at what one node of this configuration needs.
+    #[arg(long, value_name = "FILE", requires = "node")]
+    config: Option<PathBuf>,
+    /// Which node this host is; `switch` for the switch.
+    #[arg(long, value_name = "NAME", requires = "config")]
+    node: Option<String>,
+    /// As JSON: a list of {subject, state, found, mend}.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the host is to do.
+struct Part {
+    is_switch: bool,
+    is_node: bool,
+    /// The switch's interfaces, where they are known.
+    interfaces: Vec<String>,
+    /// Client connections at once.
+    connections: u64,
+}
+
+/// How something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// As it should be.
+    Good,
+    /// Works, but could bite.
+    Advice,
+    /// Cannot be told from here.
+    Unknown,
+    /// Prism does not work like this.
+    Missing,
+}
+
+/// One thing looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    subject: &'static str,
+    state: State,
+    found: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    mend: String,
+}
+
+impl Finding {
+    fn good(subject: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            subject,
+            state: State::Good,
+            found: found.into(),
+            mend: String::new(),
+        }
+    }
+
+    fn new(
+        subject: &'static str,
+        state: State,
+        found: impl Into<String>,
+        mend: impl Into<String>,
+    ) -> Self {
+        Self {
+            subject,
+            state,
+            found: found.into(),
+            mend: mend.into(),
+        }
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the configuration cannot be read, or has no such node.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let mut findings = Vec::new();
+    let part = match (&args.config, &args.node) {
+        (Some(path), Some(name)) => part_of(path, name, &mut findings)?,
+        _ => Part {
+            is_switch: true,
+            is_node: true,
+            interfaces: Vec::new(),
+            connections: prism_config::Limits::default().connections.into(),
+        },
+    };
+    findings.extend(kernel::examine(&part));
+    findings.extend(network::examine(&part));
+    findings.extend(system::examine(&part, args.config.is_none()));
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&findings)?);
+    } else {
+        print(&findings);
+    }
+    if findings
+        .iter()
+        .any(|finding| finding.state == State::Missing)
+    {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part> {
+    let config = Config::load(path)?;
+    let node = check::find(&config, name)?;
+    let faults = check::node_faults(&config, name)?;
+    findings.extend(faults.into_iter().map(|fault| {
+        Finding::new(
+            "configuration",
+            State::Missing,
+            fault,
+            "see docs/operating.md",
+        )
+    }));
+    let is_switch = node.is_none();
+    if let Some(node) = node {
+        let service = node.is_frontend().then_some(*config.service.address.ip());
+        findings.extend(network::addresses(node.address, service));
+    }
+    let interfaces = match &config.switch {
+        Some(switch) if is_switch => switch.interfaces.clone(),
+        _ => Vec::new(),
+    };
+    let connections = config.limits.connections.into();
+    Ok(Part {
+        is_switch,
+        is_node: !is_switch,
+        interfaces,
+        connections,
+    })
+}
+
+fn print(findings: &[Finding]) {
+    for finding in findings {
+        let mark = match finding.state {
+            State::Good => "ok     ",
+            State::Advice => "advice ",
+            State::Unknown => "unknown",
+            State::Missing => "MISSING",
+        };
+        println!("{mark}  {:<14} {}", finding.subject, finding.found);
+        if !finding.mend.is_empty() {
+            println!("{:25}mend: {}", "", finding.mend);
+        }
+    }
+    let count = |state| {
+        findings
+            .iter()
+            .filter(|finding| finding.state == state)
+            .count()
+    };
+    println!(
+        "\n{} missing, {} to consider, {} unknown, {} ok",
+        count(State::Missing),
+        count(State::Advice),
+        count(State::Unknown),
+        count(State::Good)
+    );
+}
+
+/// The content of a small file of /proc or /sys, trimmed.
+fn read(path: impl AsRef<Path>) -> Option<String> {
+    std::fs::read_to_string(path)
+        .ok()
+        .map(|text| text.trim().to_owned())
+}

@@ -1,0 +1,220 @@
+//! Settings of the network that break a handed-over connection silently.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+
+use super::{Finding, Part, State, read};
+
+const CONF: &str = "/proc/sys/net/ipv4/conf";
+const INTERFACES: &str = "/sys/class/net";
+
+/// All findings about the network.
+pub(super) fn examine(part: &Part) -> Vec<Finding> {
+    let mut findings = vec![rp_filter(part), bridge_filter(), conntrack()];
+    if part.is_switch {
+        findings.push(forwarding());
+        findings.extend(missing_interfaces(part));
+    }
+    findings.push(mtu(part));
+    findings
+}
+
+/// Whether the node's address, and a frontend's service address, are here.
+pub(super) fn addresses(own: Ipv4Addr, service: Option<Ipv4Addr>) -> Vec<Finding> {
+    let subject = "addresses";
+    let Some(here) = local_addresses() else {
+        let found = "cannot list this host's addresses";
+        return vec![Finding::new(
+            subject,
+            State::Unknown,
+            found,
+            "install iproute2",
+        )];
+    };
+    let wanted = std::iter::once((own, "the node's address"))
+        .chain(service.map(|service| (service, "the service address, which every frontend has")));
+    wanted
+        .map(|(address, what)| {
+            if here.contains(&address) {
+                return Finding::good(subject, format!("{address} is here"));
+            }
+            let mend = format!("ip address add {address}/32 dev INTERFACE");
+            Finding::new(
+                subject,
+                State::Missing,
+                format!("{address} is not here: {what}"),
+                mend,
+            )
+        })
+        .collect()
+}
+
+fn local_addresses() -> Option<Vec<Ipv4Addr>> {
+    let output = Command::new("ip")
+        .args(["-4", "-o", "address"])
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let address = |line: &str| {
+        let mut words = line
+            .split_ascii_whitespace()
+            .skip_while(|word| *word != "inet");
+        words.nth(1)?.split('/').next()?.parse().ok()
+    };
+    Some(text.lines().filter_map(address).collect())
+}
+
+/// Names of the directories in `path`.
+fn names(path: &str) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(path) else {
+        return Vec::new();
+    };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
+
+/// 1 (strict) drops packets whose way back is another interface. The kernel
+/// takes the larger of `all` and the interface's own value.
+fn rp_filter(part: &Part) -> Finding {
+    let subject = "rp_filter";
+    let value = |name: &str| -> u32 {
+        let text = read(Path::new(CONF).join(name).join("rp_filter"));
+        text.and_then(|text| text.parse().ok()).unwrap_or(0)
+    };
+    let all = value("all");
+    let is_named =
+        |name: &str| part.interfaces.is_empty() || part.interfaces.iter().any(|n| n == name);
+    let strict: Vec<String> = names(CONF)
+        .into_iter()
+        .filter(|name| !matches!(name.as_str(), "all" | "default" | "lo") && is_named(name))
+        .filter(|name| all.max(value(name)) == 1)
+        .collect();
+    if strict.is_empty() {
+        return Finding::good(subject, "not strict on any interface");
+    }
+    let found = format!(
+        "strict on {}: packets are dropped where the way back is another interface",
+        strict.join(", ")
+    );
+    let settings: Vec<String> = strict
+        .iter()
+        .map(|name| format!("net.ipv4.conf.{name}.rp_filter=2"))
+        .collect();
+    let mend = format!(
+        "sysctl -w net.ipv4.conf.all.rp_filter=0 {}",
+        settings.join(" ")
+    );
+    Finding::new(subject, State::Advice, found, mend)
+}
+
+/// Bridged packets that pass through iptables meet conntrack there.
+fn bridge_filter() -> Finding {
+    let subject = "bridge-nf";
+    let setting = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+    let is_on = read(setting).is_some_and(|text| text != "0");
+    if !is_on {
+        return Finding::good(subject, "bridged packets do not pass through iptables");
+    }
+    let mend = "sysctl -w net.bridge.bridge-nf-call-iptables=0";
+    let is_bridge = |name: &String| Path::new(INTERFACES).join(name).join("bridge").exists();
+    let bridges: Vec<String> = names(INTERFACES).into_iter().filter(is_bridge).collect();
+    if bridges.is_empty() {
+        return Finding::good(subject, "on, but this host has no bridge");
+    }
+    let found = format!(
+        "bridged packets (of {}) pass through iptables and conntrack, which drop those of a \
+         handed-over connection as invalid",
+        bridges.join(", ")
+    );
+    Finding::new(subject, State::Advice, found, mend)
+}
+
+fn conntrack() -> Finding {
+    let subject = "conntrack";
+    let count = read("/proc/sys/net/netfilter/nf_conntrack_count");
+    match count.as_deref().map(str::parse::<u64>) {
+        None => Finding::good(subject, "not loaded"),
+        Some(Ok(0)) => Finding::good(subject, "loaded, but tracks nothing"),
+        Some(_) => Finding::new(
+            subject,
+            State::Advice,
+            "tracks connections; rules that drop `ct state invalid` cut handed-over ones",
+            "exempt the service: nft add rule ip raw prerouting tcp dport PORT notrack, and \
+             likewise in output",
+        ),
+    }
+}
+
+fn forwarding() -> Finding {
+    if read("/proc/sys/net/ipv4/ip_forward").as_deref() == Some("1") {
+        return Finding::good("ip_forward", "on");
+    }
+    let found = "off: the switch would not pass what it does not steer";
+    Finding::new(
+        "ip_forward",
+        State::Missing,
+        found,
+        "sysctl -w net.ipv4.ip_forward=1",
+    )
+}
+
+fn missing_interfaces(part: &Part) -> Vec<Finding> {
+    let is_absent = |name: &&String| !Path::new(INTERFACES).join(name).exists();
+    part.interfaces
+        .iter()
+        .filter(is_absent)
+        .map(|name| {
+            let found = format!("{name} does not exist");
+            Finding::new(
+                "interfaces",
+                State::Missing,
+                found,
+                "correct switch.interfaces",
+            )
+        })
+        .collect()
+}
+
+/// The switch passes packets between its interfaces without splitting them.
+fn mtu(part: &Part) -> Finding {
+    let subject = "MTU";
+    let of = |name: &String| -> Option<u32> {
+        let directory = Path::new(INTERFACES).join(name);
+        let is_up = read(directory.join("operstate")).is_some_and(|state| state == "up");
+        let mtu = read(directory.join("mtu"))?.parse().ok()?;
+        (is_up && name != "lo").then_some(mtu)
+    };
+    let wanted = if part.interfaces.is_empty() {
+        names(INTERFACES)
+    } else {
+        part.interfaces.clone()
+    };
+    let mut by_mtu: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for name in wanted {
+        if let Some(mtu) = of(&name) {
+            by_mtu.entry(mtu).or_default().push(name);
+        }
+    }
+    match by_mtu.len() {
+        0 => Finding::new(subject, State::Unknown, "no interface is up", ""),
+        1 => Finding::good(subject, "the same on all interfaces"),
+        _ => {
+            let list: Vec<String> = by_mtu
+                .iter()
+                .map(|(mtu, names)| format!("{mtu} on {}", names.join(" ")))
+                .collect();
+            let found = format!(
+                "differs ({}): segments made for one backend's link may not fit another's",
+                list.join(", ")
+            );
+            let mend = "ip link set dev INTERFACE mtu VALUE, the same on all";
+            Finding::new(subject, State::Advice, found, mend)
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Limits, clock and programs.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use rustix::process::{Resource, getrlimit};
+
+use super::{Finding, Part, State, read};
+
+/// Descriptors beyond those of client connections: peers, files, eBPF maps.
+const OTHER_DESCRIPTORS: u64 = 1_024;
+/// No clock is right that stands before this program was written
+/// (2025-01-01).
+const EARLIEST_S: u64 = 1_735_689_600;
+/// What `prism lab` runs, with the Debian package of each.
+const LAB_PROGRAMS: [(&str, &str); 7] = [
+    ("ip", "iproute2"),
+    ("tc", "iproute2"),
+    ("nsenter", "util-linux"),
+    ("sysctl", "procps"),
+    ("curl", "curl"),
+    ("tcpdump", "tcpdump"),
+    ("mount", "mount"),
+];
+
+/// All findings about the rest of the system.
+pub(super) fn examine(part: &Part, with_lab: bool) -> Vec<Finding> {
+    let mut findings = vec![clock(), time_service()];
+    if part.is_node {
+        findings.push(descriptors(part));
+    }
+    if with_lab {
+        findings.push(lab_programs());
+    }
+    findings
+}
+
+fn descriptors(part: &Part) -> Finding {
+    let subject = "open files";
+    let needed = part.connections.saturating_add(OTHER_DESCRIPTORS);
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX);
+    if most >= needed {
+        return Finding::good(subject, format!("up to {most} (needed: {needed})"));
+    }
+    let found = format!("at most {most}, but limits.connections may need {needed}");
+    let mend = format!("systemd: LimitNOFILE={needed}; else ulimit -Hn {needed}");
+    Finding::new(subject, State::Advice, found, mend)
+}
+
+fn clock() -> Finding {
+    let seconds = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs());
+    if seconds >= EARLIEST_S {
+        return Finding::good("clock", "plausible");
+    }
+    let found = "before 2025: signatures and certificates would be refused";
+    Finding::new(
+        "clock",
+        State::Missing,
+        found,
+        "date -s, and run a time service",
+    )
+}
+
+fn time_service() -> Finding {
+    let signs = [
+        "/run/systemd/timesync/synchronized",
+        "/run/chrony",
+        "/run/ntpd.pid",
+        "/run/openntpd.pid",
+    ];
+    if signs.iter().any(|path| Path::new(path).exists()) {
+        return Finding::good("time service", "runs");
+    }
+    if read("/sys/devices/virtual/ptp/ptp0/clock_name").is_some() {
+        return Finding::good("time service", "a PTP clock is there");
+    }
+    let found = "none seen; S3 signatures allow clocks to differ by 15 minutes";
+    Finding::new(
+        "time service",
+        State::Unknown,
+        found,
+        "apt-get install chrony",
+    )
+}
+
+fn lab_programs() -> Finding {
+    let subject = "lab programs";
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |name: &str| std::env::split_paths(&path).any(|dir| dir.join(name).exists());
+    let mut packages: Vec<&str> = LAB_PROGRAMS
+        .iter()
+        .filter(|(name, _)| !is_there(name))
+        .map(|(_, from)| *from)
+        .collect();
+    packages.dedup();
+    if packages.is_empty() {
+        return Finding::good(subject, "all there");
+    }
+    let found = format!("`prism lab` lacks programs of {}", packages.join(", "));
+    Finding::new(
+        subject,
+        State::Advice,
+        found,
+        format!("apt-get install {}", packages.join(" ")),
+    )
+}

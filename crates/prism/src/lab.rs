@@ -1,0 +1,242 @@
+//! `prism lab`: several hosts on this machine, for trying and testing.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use prism_lab::{CaptureOptions, Lab, LabName, LabSpec, LabStatus, Rate};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Several hosts on this machine, in network namespaces.
+///
+/// A lab is a client, a switch, frontends and backends, each with its own
+/// network, running this program. Needs root. Example:
+///
+///   prism lab up --backends 5
+///   prism lab exec client -- aws s3 mb s3://photos
+///   prism lab down
+#[derive(clap::Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Build a lab, start it, and wait until it serves.
+    Up(Up),
+    /// Run a program on a host of the lab, with the lab's credentials and
+    /// endpoint in its environment (AWS_...).
+    Exec(Exec),
+    /// Show the hosts, their addresses, processes and traffic.
+    Status(Status),
+    /// Record the packets of a host into a pcap file, until interrupted.
+    Capture(Capture),
+    /// Stop everything of the lab and remove it, also after a crash.
+    Down(Name),
+}
+
+#[derive(clap::Args, Debug)]
+struct Name {
+    /// Name of the lab; labs of different names stand side by side.
+    #[arg(long, default_value = "default")]
+    name: LabName,
+}
+
+#[derive(clap::Args, Debug)]
+struct Up {
+    #[command(flatten)]
+    name: Name,
+    /// How many backends: be0, be1, ...
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    backends: usize,
+    /// How many frontends: fe0, fe1, ...
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    frontends: usize,
+    /// Speed of each server's link, each way, as in 1gbit [default: unlimited]
+    #[arg(long)]
+    link: Option<Rate>,
+    /// Speed of the client's link, each way [default: unlimited]
+    #[arg(long, value_name = "RATE")]
+    uplink: Option<Rate>,
+    /// Where backends keep their objects; the default is memory.
+    #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
+    store_dir: PathBuf,
+}
+
+#[derive(clap::Args, Debug)]
+struct Exec {
+    #[command(flatten)]
+    name: Name,
+    /// client, switch, fe0, be0, ...
+    host: String,
+    /// The program and its arguments, after `--`.
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+#[derive(clap::Args, Debug)]
+struct Status {
+    #[command(flatten)]
+    name: Name,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct Capture {
+    #[command(flatten)]
+    name: Name,
+    /// client, switch, fe0, be0, ...
+    host: String,
+    /// The pcap file to write.
+    file: PathBuf,
+    /// Which packets, in pcap syntax, as in `tcp port 80` [default: all]
+    filter: Vec<String>,
+    /// Bytes of each packet; 0 for all.
+    #[arg(long, default_value_t = 128, value_name = "BYTES")]
+    snaplen: u32,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When it fails; a lab that does not come up is removed again.
+pub(crate) fn run(args: Args) -> Result<()> {
+    match args.command {
+        Command::Up(up) => run_up(up),
+        Command::Exec(exec) => run_exec(&exec),
+        Command::Status(status) => run_status(&status),
+        Command::Capture(capture) => run_capture(&capture),
+        Command::Down(Name { name }) => {
+            Lab::remove(&name)?;
+            println!("lab {name} is down");
+            Ok(())
+        }
+    }
+}
+
+fn run_up(up: Up) -> Result<()> {
+    let program = std::env::current_exe().context("finding this program")?;
+    let mut spec = LabSpec::new(up.name.name, program);
+    spec.backends = up.backends;
+    spec.frontends = up.frontends;
+    spec.link = up.link;
+    spec.uplink = up.uplink;
+    spec.store_dir = up.store_dir;
+    cancel_on_signal(Arc::clone(&spec.cancel))?;
+    let lab = Lab::up(spec)?;
+    let text = introduction(&lab);
+    lab.keep()?;
+    print!("{text}");
+    Ok(())
+}
+
+/// Sets `cancel` when somebody wants this process to end, so that it removes
+/// what it has built instead of leaving it behind.
+fn cancel_on_signal(cancel: Arc<AtomicBool>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let guard = runtime.enter();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    drop(guard);
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+            }
+            cancel.store(true, Ordering::Relaxed);
+        });
+    });
+    Ok(())
+}
+
+fn introduction(lab: &Lab) -> String {
+    let status = lab.status();
+    let credential = lab.credential();
+    let option = match status.name.as_str() {
+        "default" => String::new(),
+        name => format!(" --name {name}"),
+    };
+    format!(
+        "lab {} is up\n\n{}\nendpoint    {} (from the lab's hosts)\naccess key  {}\nsecret key  {}\nfiles       {}\n\n\
+         Try:\n  prism lab exec{option} client -- aws s3 mb s3://photos\n  \
+         prism lab exec{option} client -- aws s3 cp README.md s3://photos/\n  \
+         prism lab status{option}\n  prism lab down{option}\n",
+        status.name,
+        table(&status),
+        status.endpoint,
+        credential.access_key,
+        credential.secret_key,
+        status.directory.display(),
+    )
+}
+
+fn run_exec(exec: &Exec) -> Result<()> {
+    let lab = Lab::attach(&exec.name.name)?;
+    let (program, arguments) = exec.command.split_first().context("no command given")?;
+    let mut command = lab.command(&exec.host, program)?;
+    // Takes the place of this process, and so passes on signals and status.
+    let error = command.args(arguments).exec();
+    Err(error).context("starting nsenter (package util-linux)")
+}
+
+fn run_status(status: &Status) -> Result<()> {
+    let lab = Lab::attach(&status.name.name)?;
+    let known = lab.status();
+    if status.json {
+        println!("{}", serde_json::to_string_pretty(&known)?);
+    } else {
+        print!(
+            "lab {} at {}\n\n{}",
+            known.name,
+            known.endpoint,
+            table(&known)
+        );
+    }
+    Ok(())
+}
+
+fn run_capture(capture: &Capture) -> Result<()> {
+    let lab = Lab::attach(&capture.name.name)?;
+    let options = CaptureOptions {
+        snaplen: capture.snaplen,
+        ..CaptureOptions::default()
+    };
+    let filter = capture.filter.join(" ");
+    let mut command = lab.capture_command(&capture.host, &capture.file, &filter, &options)?;
+    let error = command.exec();
+    Err(error).context("starting nsenter (package util-linux)")
+}
+
+fn table(status: &LabStatus) -> String {
+    let mut text = format!(
+        "{:<8} {:<15} {:>8} {:>15} {:>15}\n",
+        "HOST", "ADDRESS", "PROCESS", "RECEIVED BYTES", "SENT BYTES"
+    );
+    for host in &status.hosts {
+        let process = match host.pid {
+            Some(pid) => pid.to_string(),
+            None if host.running => "-".to_owned(),
+            None => "DEAD".to_owned(),
+        };
+        let count = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| bytes.to_string());
+        text += &format!(
+            "{:<8} {:<15} {process:>8} {:>15} {:>15}\n",
+            host.host,
+            host.address,
+            count(host.bytes.map(|bytes| bytes.rx)),
+            count(host.bytes.map(|bytes| bytes.tx)),
+        );
+    }
+    text
+}
