@@ -108,10 +108,11 @@ impl Config {
         let (config, mut problems) = extract(table);
         if let Some(config) = &config {
             let known: Vec<String> = problems.iter().map(|p| p.field.clone()).collect();
+            // What was taken out looks missing, but has been reported.
             let is_known = |field: &str| {
                 known
                     .iter()
-                    .any(|k| field.starts_with(k.as_str()) || k.starts_with(field))
+                    .any(|known| is_within(field, known) || is_within(known, field))
             };
             problems.extend(
                 config
@@ -149,6 +150,12 @@ impl Config {
             }
         }
     }
+}
+
+/// Whether `path` is `outer` or a part of it.
+fn is_within(path: &str, outer: &str) -> bool {
+    path.strip_prefix(outer)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 /// Deserializes what can be, and notes a problem for each value that cannot.

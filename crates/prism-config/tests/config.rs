@@ -118,6 +118,12 @@ fn all_faults_are_reported_at_once() {
 }
 
 #[test]
+fn a_misspelt_field_does_not_hide_the_missing_one() {
+    let found = fields(&GOOD.replace("name = \"demo\"", "nam = \"demo\""));
+    assert_eq!(found, ["cluster.nam", "cluster.name"]);
+}
+
+#[test]
 fn a_missing_field_is_reported_once_with_its_fix() {
     let found = problems(&GOOD.replace("address = \"10.77.0.1:80\"", ""));
     assert_eq!(found.len(), 1, "{found:?}");

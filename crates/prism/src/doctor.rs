@@ -36,6 +36,8 @@ pub(crate) struct Args {
 struct Part {
     is_switch: bool,
     is_node: bool,
+    /// No configuration says what the host is: it may be anything.
+    is_guess: bool,
     /// The switch's interfaces, where they are known.
     interfaces: Vec<String>,
     /// Client connections at once.
@@ -102,13 +104,14 @@ pub(crate) fn run(args: Args) -> Result<()> {
         _ => Part {
             is_switch: true,
             is_node: true,
+            is_guess: true,
             interfaces: Vec::new(),
             connections: prism_config::Limits::default().connections.into(),
         },
     };
     findings.extend(kernel::examine(&part));
     findings.extend(network::examine(&part));
-    findings.extend(system::examine(&part, args.config.is_none()));
+    findings.extend(system::examine(&part));
     if args.json {
         println!("{}", serde_json::to_string_pretty(&findings)?);
     } else {
@@ -148,6 +151,7 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part>
     Ok(Part {
         is_switch,
         is_node: !is_switch,
+        is_guess: false,
         interfaces,
         connections,
     })

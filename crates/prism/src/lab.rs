@@ -57,7 +57,7 @@ struct Up {
     #[arg(long, default_value_t = 1, value_name = "N")]
     frontends: usize,
     /// Speed of each server's link, each way, as in 1gbit [default: unlimited]
-    #[arg(long)]
+    #[arg(long, value_name = "RATE")]
     link: Option<Rate>,
     /// Speed of the client's link, each way [default: unlimited]
     #[arg(long, value_name = "RATE")]

@@ -14,7 +14,7 @@ const INTERFACES: &str = "/sys/class/net";
 pub(super) fn examine(part: &Part) -> Vec<Finding> {
     let mut findings = vec![rp_filter(part), bridge_filter(), conntrack()];
     if part.is_switch {
-        findings.push(forwarding());
+        findings.push(forwarding(part));
         findings.extend(missing_interfaces(part));
     }
     findings.push(mtu(part));
@@ -151,11 +151,17 @@ fn conntrack() -> Finding {
     }
 }
 
-fn forwarding() -> Finding {
+fn forwarding(part: &Part) -> Finding {
     if read("/proc/sys/net/ipv4/ip_forward").as_deref() == Some("1") {
         return Finding::good("ip_forward", "on");
     }
-    let found = "off: the switch would not pass what it does not steer";
+    // Any host may be asked; only the switch needs it.
+    let state = if part.is_guess {
+        State::Advice
+    } else {
+        State::Missing
+    };
+    let found = "off: as the switch, this host would not pass what it does not steer";
     Finding::new(
         "ip_forward",
         State::Missing,

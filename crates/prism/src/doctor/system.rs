@@ -24,12 +24,12 @@ const LAB_PROGRAMS: [(&str, &str); 7] = [
 ];
 
 /// All findings about the rest of the system.
-pub(super) fn examine(part: &Part, with_lab: bool) -> Vec<Finding> {
+pub(super) fn examine(part: &Part) -> Vec<Finding> {
     let mut findings = vec![clock(), time_service()];
     if part.is_node {
         findings.push(descriptors(part));
     }
-    if with_lab {
+    if part.is_guess {
         findings.push(lab_programs());
     }
     findings
