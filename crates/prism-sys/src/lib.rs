@@ -1,1 +1,16 @@
-//! Placeholder.
+//! The system calls of Prism: the only crate with unsafe code.
+//!
+//! Every function takes and gives owned or borrowed descriptors and typed
+//! values, and every operation has its own error, which says who is at fault
+//! ([`Fault`]). Nothing here keeps state between calls, waits, logs, or knows
+//! what a hand-off is: the order of the steps of a hand-off, and what is said
+//! to the switch and to other nodes, belong to `prism-handoff`.
+
+mod fault;
+mod sockopt;
+
+pub mod netns;
+
+pub mod tcp;
+
+pub use fault::Fault;

@@ -1,0 +1,246 @@
+//! What the kernel says about one connection: `TCP_INFO` and queue lengths.
+//!
+//! Read-only, needs no privilege, and works in any state.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+
+use crate::sockopt::{self, Plain};
+
+/// A TCP state, as in `include/net/tcp_states.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TcpStateName {
+    /// Open in both directions.
+    Established,
+    /// Our SYN is out.
+    SynSent,
+    /// A SYN came, our SYN-ACK is out.
+    SynReceived,
+    /// Our FIN is out and not acknowledged.
+    FinWait1,
+    /// Our FIN is acknowledged, the peer's has not come.
+    FinWait2,
+    /// Both closed; waiting out old segments.
+    TimeWait,
+    /// No connection.
+    Close,
+    /// The peer's FIN has come, we may still send.
+    CloseWait,
+    /// The peer's FIN came first, ours is out and not acknowledged.
+    LastAck,
+    /// Waiting for connections.
+    Listen,
+    /// Both FINs crossed.
+    Closing,
+    /// A state this crate does not know.
+    Other(u8),
+}
+
+impl TcpStateName {
+    /// From the kernel's number.
+    #[must_use]
+    pub fn from_kernel(number: u8) -> Self {
+        match number {
+            1 => Self::Established,
+            2 => Self::SynSent,
+            // 12 is TCP_NEW_SYN_RECV: a request socket, only seen by sock_diag.
+            3 | 12 => Self::SynReceived,
+            4 => Self::FinWait1,
+            5 => Self::FinWait2,
+            6 => Self::TimeWait,
+            7 => Self::Close,
+            8 => Self::CloseWait,
+            9 => Self::LastAck,
+            10 => Self::Listen,
+            11 => Self::Closing,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// `struct tcp_info` up to the fields that are used, in the kernel's layout
+/// (`include/uapi/linux/tcp.h`). A kernel that knows fewer leaves the rest 0.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RawInfo {
+    /// state, ca_state, retransmits, probes.
+    bytes0: [u8; 4],
+    /// backoff, options, snd_wscale:4 rcv_wscale:4, flags.
+    bytes1: [u8; 4],
+    rto_us: u32,
+    ato_us: u32,
+    snd_mss: u32,
+    rcv_mss: u32,
+    unacked: u32,
+    sacked: u32,
+    lost: u32,
+    retrans: u32,
+    fackets: u32,
+    /// last_data_sent, last_ack_sent, last_data_recv, last_ack_recv.
+    last_ms: [u32; 4],
+    pmtu: u32,
+    rcv_ssthresh: u32,
+    rtt_us: u32,
+    rttvar_us: u32,
+    snd_ssthresh: u32,
+    snd_cwnd: u32,
+    advmss: u32,
+    reordering: u32,
+    rcv_rtt_us: u32,
+    rcv_space: u32,
+    total_retrans: u32,
+    /// pacing_rate, max_pacing_rate, bytes_acked, bytes_received.
+    rates: [[u32; 2]; 4],
+    segs_out: u32,
+    segs_in: u32,
+    notsent_bytes: u32,
+    min_rtt_us: u32,
+}
+
+// SAFETY: only arrays and integers of 1 and 4 bytes, each aligned where it
+// lies, so no padding; every bit pattern is a number.
+unsafe impl Plain for u8 {}
+// SAFETY: as above; the size is checked below.
+unsafe impl Plain for RawInfo {}
+
+/// `offsetof(struct tcp_info, tcpi_min_rtt)` is 148.
+const _: () = assert!(size_of::<RawInfo>() == 152);
+
+const OPTION_TIMESTAMPS: u8 = 1;
+const OPTION_SACK: u8 = 2;
+const OPTION_WINDOW_SCALE: u8 = 4;
+
+/// What `TCP_INFO` says, as far as Prism uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// The state now.
+    pub state: TcpStateName,
+    /// Timestamps were negotiated.
+    pub timestamps: bool,
+    /// Selective acknowledgements were negotiated.
+    pub sack: bool,
+    /// Shift of the windows the peer announces and of ours, where scaled.
+    pub window_scale: Option<(u8, u8)>,
+    /// Largest segment we send now, bytes of payload.
+    pub send_mss_bytes: u32,
+    /// Segments sent and not yet acknowledged.
+    pub unacked_segments: u32,
+    /// Bytes written and never sent.
+    pub unsent_bytes: u32,
+    /// Congestion window, segments.
+    pub cwnd_segments: u32,
+    /// Slow start threshold, segments.
+    pub ssthresh_segments: u32,
+    /// Smoothed round-trip time, µs; 0 when unknown.
+    pub srtt_us: u32,
+    /// Its mean deviation, µs.
+    pub rttvar_us: u32,
+    /// Retransmission timeout, µs.
+    pub rto_us: u32,
+    /// Segments ever retransmitted.
+    pub retransmitted_segments: u32,
+    /// Segments ever sent and received, pure acknowledgements included.
+    pub segments: (u32, u32),
+    /// Path MTU, bytes.
+    pub path_mtu_bytes: u32,
+}
+
+impl TcpInfo {
+    /// Reads `TCP_INFO` of a TCP socket.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT` or `EOPNOTSUPP` for what is not TCP (the caller's fault).
+    pub fn read(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        let mut raw = MaybeUninit::<RawInfo>::zeroed();
+        sockopt::get_into(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut raw)?;
+        // SAFETY: zeroed, then overwritten in part or whole; `RawInfo` is plain.
+        Ok(Self::from_raw(&unsafe { raw.assume_init() }))
+    }
+
+    fn from_raw(raw: &RawInfo) -> Self {
+        let [state, ..] = raw.bytes0;
+        let [_, options, shifts, _] = raw.bytes1;
+        Self {
+            state: TcpStateName::from_kernel(state),
+            timestamps: options & OPTION_TIMESTAMPS != 0,
+            sack: options & OPTION_SACK != 0,
+            window_scale: (options & OPTION_WINDOW_SCALE != 0).then(|| scales(shifts)),
+            send_mss_bytes: raw.snd_mss,
+            unacked_segments: raw.unacked,
+            unsent_bytes: raw.notsent_bytes,
+            cwnd_segments: raw.snd_cwnd,
+            ssthresh_segments: raw.snd_ssthresh,
+            srtt_us: raw.rtt_us,
+            rttvar_us: raw.rttvar_us,
+            rto_us: raw.rto_us,
+            retransmitted_segments: raw.total_retrans,
+            segments: (raw.segs_out, raw.segs_in),
+            path_mtu_bytes: raw.pmtu,
+        }
+    }
+}
+
+/// Splits the two 4-bit fields, which lie in the order of the C bit fields.
+fn scales(shifts: u8) -> (u8, u8) {
+    if cfg!(target_endian = "little") {
+        (shifts & 0xf, shifts >> 4)
+    } else {
+        (shifts >> 4, shifts & 0xf)
+    }
+}
+
+/// Bytes received and not yet read (`SIOCINQ`); the peer's FIN does not count.
+///
+/// # Errors
+/// `EINVAL` for a listening socket (the caller's fault).
+pub fn receive_queue_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    sockopt::ioctl_length(fd, libc::FIONREAD)
+}
+
+/// Bytes written and not yet acknowledged (`SIOCOUTQ`), sent or not. Our FIN
+/// counts as one.
+///
+/// # Errors
+/// `EINVAL` for a listening socket (the caller's fault).
+pub fn send_queue_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    sockopt::ioctl_length(fd, libc::TIOCOUTQ)
+}
+
+/// Bytes written and never sent (`SIOCOUTQNSD`).
+///
+/// # Errors
+/// `EINVAL` for a listening socket (the caller's fault).
+pub fn unsent_queue_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    /// `include/uapi/linux/sockios.h`; not in `libc`.
+    const SIOCOUTQNSD: libc::c_ulong = 0x894B;
+    sockopt::ioctl_length(fd, SIOCOUTQNSD)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn reports_states_and_queues_of_a_loopback_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        client.write_all(b"abc").unwrap();
+
+        let info = TcpInfo::read(server.as_fd()).unwrap();
+        assert_eq!(info.state, TcpStateName::Established);
+        assert!(info.send_mss_bytes > 500 && info.cwnd_segments > 0);
+        assert_eq!(receive_queue_bytes(server.as_fd()).unwrap(), 3);
+        assert_eq!(send_queue_bytes(server.as_fd()).unwrap(), 0);
+        assert_eq!(unsent_queue_bytes(server.as_fd()).unwrap(), 0);
+        assert_eq!(
+            TcpInfo::read(listener.as_fd()).unwrap().state,
+            TcpStateName::Listen
+        );
+    }
+}

@@ -1,0 +1,158 @@
+//! The source's socket while its connection is handed off.
+//!
+//! Reading its state is in `save.rs`.
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::info::{TcpInfo, TcpStateName};
+use super::options;
+use super::silent::Silent;
+use crate::fault::{self, Fault};
+
+/// A connection in repair mode: its system calls are ours, and it can be
+/// saved, resumed, or closed without the peer's knowledge.
+///
+/// Dropping it, as happens when the owner panics or gives up, **resumes and
+/// then closes it in the ordinary way**: the client learns that the connection
+/// is over, as it does when any other socket is dropped. Silence is never an
+/// accident, it takes [`Paused::close_silently`].
+#[derive(Debug)]
+#[must_use = "dropping it closes the connection and tells the peer so"]
+pub struct Paused {
+    fd: OwnedFd,
+    info: TcpInfo,
+}
+
+/// The connection was not paused. The descriptor comes back as it was.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot pause the connection: {reason}")]
+pub struct PauseError {
+    /// The socket, still working.
+    pub fd: OwnedFd,
+    /// Why.
+    #[source]
+    pub reason: PauseFault,
+}
+
+/// Why a connection cannot be paused.
+#[derive(Debug, thiserror::Error)]
+pub enum PauseFault {
+    /// the connection is in state {0:?}; only Established and CloseWait can be handed off
+    #[error("the connection is in state {0:?}; only Established and CloseWait can be handed off")]
+    State(TcpStateName),
+    /// the descriptor is no TCP socket
+    #[error("the descriptor is no TCP socket")]
+    NotTcp,
+    /// CAP_NET_ADMIN is missing
+    #[error("CAP_NET_ADMIN is missing")]
+    NotPermitted,
+    /// {call} failed
+    #[error("{call} failed: {source}")]
+    Kernel {
+        /// The option or call.
+        call: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl PauseFault {
+    /// Who has to act.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            // The peer may close or reset at any time; it is nobody's bug.
+            Self::State(_) => Fault::Peer,
+            Self::NotTcp => Fault::Caller,
+            Self::NotPermitted => Fault::Configuration,
+            Self::Kernel { source, .. } => fault::of_errno(source),
+        }
+    }
+
+    fn of(call: &'static str, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::EPERM) => Self::NotPermitted,
+            Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP | libc::ENOTSOCK) => Self::NotTcp,
+            _ => Self::Kernel { call, source },
+        }
+    }
+}
+
+/// The kernel would not let the connection out of repair mode. The socket is
+/// closed, and the peer has not been told.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot leave repair mode: {0}")]
+pub struct ResumeError(#[source] pub io::Error);
+
+impl Paused {
+    /// Puts a connection into repair mode.
+    ///
+    /// The packets of the connection must have been stopped before (see
+    /// [`crate::tcp`]), and the caller must have stopped using the socket: it
+    /// is out of every epoll set, and no duplicate of it is in use.
+    ///
+    /// # Errors
+    /// [`PauseError`], with the untouched socket in it.
+    pub fn pause(fd: OwnedFd) -> Result<Self, PauseError> {
+        match enter_repair(fd.as_fd()) {
+            Ok(info) => Ok(Self { fd, info }),
+            Err(reason) => Err(PauseError { fd, reason }),
+        }
+    }
+
+    /// What the kernel said of the connection just before it was paused.
+    #[must_use]
+    pub fn info(&self) -> &TcpInfo {
+        &self.info
+    }
+
+    /// Takes the connection back: it is live again, with nothing lost, and
+    /// nothing is sent.
+    ///
+    /// # Errors
+    /// [`ResumeError`], which no kernel known gives a socket that was paused.
+    pub fn resume(self) -> Result<OwnedFd, ResumeError> {
+        options::repair_off_silently(self.as_fd()).map_err(ResumeError)?;
+        Ok(self.into_fd())
+    }
+
+    /// Closes the socket and tells nobody: no FIN, no RST, no TIME_WAIT. For
+    /// the source, once the target has the connection.
+    pub fn close_silently(self) {
+        drop(Silent::new(self.into_fd()));
+    }
+
+    /// The descriptor, still in repair mode.
+    fn into_fd(self) -> OwnedFd {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `this` is never dropped and not used again, so there is one
+        // owner; the other field needs no drop.
+        unsafe { std::ptr::read(&raw const this.fd) }
+    }
+}
+
+impl AsFd for Paused {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        // On failure the socket closes silently: there is nobody to tell.
+        let _ = options::repair_off_silently(self.fd.as_fd());
+    }
+}
+
+/// Looks before it touches: a socket that is refused has not been changed.
+fn enter_repair(fd: BorrowedFd<'_>) -> Result<TcpInfo, PauseFault> {
+    let info = TcpInfo::read(fd).map_err(|error| PauseFault::of("TCP_INFO", error))?;
+    match info.state {
+        TcpStateName::Established | TcpStateName::CloseWait => {}
+        state => return Err(PauseFault::State(state)),
+    }
+    options::repair_on(fd).map_err(|error| PauseFault::of("TCP_REPAIR", error))?;
+    Ok(info)
+}

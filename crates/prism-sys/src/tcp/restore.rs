@@ -1,0 +1,394 @@
+//! Building a socket from a saved state.
+//!
+//! Where this differs from CRIU's `soccr`, and why:
+//!
+//! - *Received bytes* do not go back into the kernel. The receive sequence is
+//!   set behind them, and the application gets them with the socket
+//!   ([`Live::input`]): no second buffering, nothing that can fail for memory.
+//! - *Never-sent bytes* likewise: the application writes them first
+//!   ([`Live::output`]), under its own flow control.
+//! - *Half-closed*: the peer's FIN is not injected again. Its sequence number
+//!   is counted as received, and `shutdown(SHUT_RD)`, which sends nothing,
+//!   makes the socket behave as after a FIN: reads end, epoll reports
+//!   `EPOLLRDHUP`, and a further save finds it. In the kernel the state is
+//!   ESTABLISHED, not CLOSE_WAIT, so closing it waits in FIN_WAIT2 for a FIN
+//!   that has been; the wait is cut short ([`FIN_WAIT2_S`]).
+//!
+//! Not restored: ssthresh, round-trip times, the out-of-order queue, ECN
+//! (packets leave without ECT), and the peer's last timestamp, which the first
+//! arriving segment brings.
+
+use std::io;
+use std::mem::size_of;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use prism_proto::{MAX_QUEUE_BYTES, TcpState};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use super::options::{self, MSS_RANGE_BYTES, Queue};
+use super::silent::Silent;
+use crate::fault::{self, Fault};
+use crate::sockopt;
+
+/// `TCP_LINGER2` of a restored half-closed connection, seconds. The kernel
+/// raises it to 3.5 retransmission timeouts, so that a lost FIN is repeated.
+const FIN_WAIT2_S: i32 = 1;
+
+/// The largest window shift (RFC 7323, section 2.3).
+const MAX_WINDOW_SHIFT: u8 = 14;
+
+/// Receive windows up to this need no larger buffer: half of the default of
+/// `tcp_rmem[1]`, 128 KiB.
+const DEFAULT_WINDOW_BYTES: u32 = 64 << 10;
+
+/// The smallest piece tried when the kernel has no memory for a larger one.
+const MIN_CHUNK_BYTES: usize = 2048;
+
+/// Kernel memory per byte of payload that the send buffer limit counts, at
+/// worst: segments of 536 bytes in `sk_buff`s of 1,280.
+const SEND_OVERHEAD: usize = 3;
+
+/// A connection that exists in this host's kernel, in repair mode. Nothing has
+/// been sent; segments that reach it are already taken.
+///
+/// Dropping it closes it silently: the source still has the connection.
+#[derive(Debug)]
+#[must_use = "dropping it abandons the hand-off"]
+pub struct Restored {
+    fd: Silent,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    peer_closed: bool,
+}
+
+/// A connection that has been handed over, with what did not go into the
+/// kernel.
+#[derive(Debug)]
+#[must_use = "dropping it closes the connection"]
+pub struct Live {
+    /// The socket: non-blocking, close-on-exec.
+    pub fd: OwnedFd,
+    /// Bytes from the client that come before anything read from `fd`.
+    pub input: Vec<u8>,
+    /// Bytes to the client that must be written to `fd` before any other.
+    pub output: Vec<u8>,
+    /// The client has closed its direction: `input` is all there is. Reads
+    /// from `fd` say so too.
+    pub peer_closed: bool,
+}
+
+/// Why no socket was built. Nothing is left behind, and nothing was sent.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// this host has a socket with the same addresses and ports; try another port
+    #[error("{bind} to {remote} is taken on this host; try another port")]
+    Taken {
+        /// The local address asked for.
+        bind: SocketAddr,
+        /// The client.
+        remote: SocketAddr,
+    },
+    /// {0} is not an address of this host
+    #[error("{0} is not an address of this host")]
+    NotLocal(SocketAddr),
+    /// there is no route to {0}
+    #[error("there is no route to {0}")]
+    NoRoute(SocketAddr),
+    /// the state makes no sense: {0}
+    #[error("the state makes no sense: {0}")]
+    BadState(&'static str),
+    /// CAP_NET_ADMIN is missing
+    #[error("CAP_NET_ADMIN is missing")]
+    NotPermitted,
+    /// the kernel has no memory, or no descriptor, for the connection
+    #[error("no memory or descriptor for the connection: {0}")]
+    NoResources(#[source] io::Error),
+    /// {call} failed
+    #[error("{call} failed: {source}")]
+    Kernel {
+        /// The option or call.
+        call: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl RestoreError {
+    /// Who has to act.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Taken { .. } => Fault::Caller,
+            Self::NotLocal(_) | Self::NoRoute(_) | Self::NotPermitted => Fault::Configuration,
+            Self::BadState(_) => Fault::Peer,
+            Self::NoResources(_) => Fault::Kernel,
+            Self::Kernel { source, .. } => fault::of_errno(source),
+        }
+    }
+}
+
+/// The kernel would not let the connection out of repair mode. The socket is
+/// closed, and the peer has not been told.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot leave repair mode: {0}")]
+pub struct GoLiveError(#[source] pub io::Error);
+
+/// Names the call that failed, where the error number says nothing special.
+fn failed(call: &'static str) -> impl FnOnce(io::Error) -> RestoreError {
+    move |source| match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => RestoreError::NotPermitted,
+        Some(libc::ENOMEM | libc::ENOBUFS | libc::EMFILE | libc::ENFILE) => {
+            RestoreError::NoResources(source)
+        }
+        _ => RestoreError::Kernel { call, source },
+    }
+}
+
+/// Builds a socket for the connection, bound to `bind`, still in repair mode.
+///
+/// `bind` is the service address where packets arrive unchanged, or any address
+/// and port of this host where the switch rewrites them. Its port may be in
+/// use: only the pair with the client's address and port must be free.
+///
+/// # Errors
+/// [`RestoreError`]. [`RestoreError::Taken`] is worth another attempt with
+/// another port.
+pub fn restore(state: &TcpState, bind: SocketAddr) -> Result<Restored, RestoreError> {
+    check_state(state, bind)?;
+    let socket = Silent::new(connected(state, bind)?.into());
+    let fd = socket.as_fd();
+    options::set_negotiated(fd, &state.options).map_err(failed("TCP_REPAIR_OPTIONS"))?;
+    if state.options.timestamps {
+        options::set_timestamp(fd, state.timestamp).map_err(failed("TCP_TIMESTAMP"))?;
+    }
+    if !state.sent.is_empty() {
+        fill_send_queue(fd, &state.sent)?;
+    }
+    set_window(fd, state)?;
+    set_behaviour(fd, state)?;
+    if state.peer_closed {
+        end_input(fd)?;
+    }
+    Ok(Restored {
+        fd: socket,
+        input: state.received.clone(),
+        output: state.unsent.clone(),
+        peer_closed: state.peer_closed,
+    })
+}
+
+impl Restored {
+    /// Leaves repair mode. Nothing is sent by this; from here on the socket
+    /// retransmits, acknowledges and closes like any other.
+    ///
+    /// # Errors
+    /// [`GoLiveError`], which no kernel known gives a socket that was restored.
+    pub fn go_live(self) -> Result<Live, GoLiveError> {
+        options::repair_off_silently(self.fd.as_fd()).map_err(GoLiveError)?;
+        Ok(Live {
+            fd: self.fd.into_fd(),
+            input: self.input,
+            output: self.output,
+            peer_closed: self.peer_closed,
+        })
+    }
+}
+
+impl AsFd for Restored {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What the kernel would refuse late, or not at all.
+fn check_state(state: &TcpState, bind: SocketAddr) -> Result<(), RestoreError> {
+    let bad = |what| Err(RestoreError::BadState(what));
+    if state.remote.is_ipv4() != bind.is_ipv4() {
+        return bad("the client and the address to bind are of different families");
+    }
+    if state.remote.port() == 0 || bind.port() == 0 {
+        return bad("a port is 0");
+    }
+    if state.sent.len() > MAX_QUEUE_BYTES
+        || state.unsent.len() > MAX_QUEUE_BYTES
+        || state.received.len() > MAX_QUEUE_BYTES
+    {
+        return bad("a queue is larger than a hand-off may carry");
+    }
+    if state.mss_clamp_bytes < *MSS_RANGE_BYTES.start() {
+        return bad("the maximum segment size is below 88 bytes");
+    }
+    if let Some(scale) = state.options.window_scale
+        && scale.send.max(scale.receive) > MAX_WINDOW_SHIFT
+    {
+        return bad("a window shift is above 14");
+    }
+    Ok(())
+}
+
+/// A socket in repair mode with its addresses and sequence numbers.
+fn connected(state: &TcpState, bind: SocketAddr) -> Result<Socket, RestoreError> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = Socket::new_raw(Domain::for_address(bind), kind, Some(Protocol::TCP))
+        .map_err(failed("socket"))?;
+    let fd = socket.as_fd();
+    options::repair_on(fd).map_err(failed("TCP_REPAIR"))?;
+    options::set_queue_seq(fd, Queue::Send, first_send_seq(state))
+        .map_err(failed("TCP_QUEUE_SEQ"))?;
+    options::set_queue_seq(fd, Queue::Receive, state.receive_seq)
+        .map_err(failed("TCP_QUEUE_SEQ"))?;
+    options::set_mss_clamp(fd, state.mss_clamp_bytes).map_err(failed("TCP_MAXSEG"))?;
+    let large_window = state.window.receive_window_bytes > DEFAULT_WINDOW_BYTES;
+    if large_window {
+        raise_receive_buffer(fd, state.window.receive_window_bytes)?;
+    }
+    socket
+        .bind(&bind.into())
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::EADDRNOTAVAIL) => RestoreError::NotLocal(bind),
+            Some(libc::EADDRINUSE) => taken(state, bind),
+            _ => failed("bind")(error),
+        })?;
+    socket
+        .connect(&state.remote.into())
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::EADDRNOTAVAIL | libc::EADDRINUSE) => taken(state, bind),
+            Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => RestoreError::NoRoute(state.remote),
+            _ => failed("connect")(error),
+        })?;
+    if large_window {
+        unlock_buffers(fd)?;
+    }
+    Ok(socket)
+}
+
+fn taken(state: &TcpState, bind: SocketAddr) -> RestoreError {
+    RestoreError::Taken {
+        bind,
+        remote: state.remote,
+    }
+}
+
+/// Where the send queue begins: the kernel counts up from here as the bytes
+/// are put in. Both queues are at most 8 MiB, so the casts keep the value.
+fn first_send_seq(state: &TcpState) -> u32 {
+    state
+        .write_seq
+        .wrapping_sub(state.unsent.len() as u32)
+        .wrapping_sub(state.sent.len() as u32)
+}
+
+/// The source promised the client a window; the default buffer would drop
+/// what the client sends within it. To be set before `connect`, which derives
+/// the limit of later windows from it.
+fn raise_receive_buffer(fd: BorrowedFd<'_>, window: u32) -> Result<(), RestoreError> {
+    // The kernel doubles the value, and counts half of the buffer as window.
+    let bytes = (window as usize).min(MAX_QUEUE_BYTES) as i32;
+    sockopt::set(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes)
+        .map_err(failed("SO_RCVBUFFORCE"))
+}
+
+/// Gives the sizes of both buffers back to the kernel's autotuning, which a
+/// size that was set by hand ends.
+fn unlock_buffers(fd: BorrowedFd<'_>) -> Result<(), RestoreError> {
+    sockopt::set(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &0_i32).map_err(failed("SO_BUF_LOCK"))
+}
+
+/// Puts back what was sent and not acknowledged. It counts as sent, and is
+/// sent again when the retransmission timer says so.
+fn fill_send_queue(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), RestoreError> {
+    options::select_queue(fd, Queue::Send).map_err(failed("TCP_REPAIR_QUEUE"))?;
+    let rest = queue_bytes(fd, bytes)?;
+    if rest.is_empty() {
+        return Ok(());
+    }
+    // The buffer of a fresh socket is small. Enlarge it for as long as it
+    // takes; the application then waits until the queue is below its old size.
+    let before: i32 =
+        sockopt::get(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).map_err(failed("SO_SNDBUF"))?;
+    set_send_buffer(fd, (bytes.len() * SEND_OVERHEAD) as i32 + before)?;
+    let rest = queue_bytes(fd, rest)?;
+    set_send_buffer(fd, before / 2)?;
+    unlock_buffers(fd)?;
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        let full = io::Error::from_raw_os_error(libc::ENOBUFS);
+        Err(RestoreError::NoResources(full))
+    }
+}
+
+/// The kernel doubles `bytes`.
+fn set_send_buffer(fd: BorrowedFd<'_>, bytes: i32) -> Result<(), RestoreError> {
+    sockopt::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
+        .map_err(failed("SO_SNDBUFFORCE"))
+}
+
+/// Queues as much as fits; returns what did not. Where the kernel has no
+/// memory for one large piece, smaller ones may do.
+fn queue_bytes<'a>(fd: BorrowedFd<'_>, mut rest: &'a [u8]) -> Result<&'a [u8], RestoreError> {
+    let mut chunk = rest.len();
+    while !rest.is_empty() {
+        let piece = rest.get(..chunk).unwrap_or(rest);
+        match send(fd, piece) {
+            Ok(0) => break,
+            Ok(taken) => rest = rest.get(taken..).unwrap_or_default(),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN) => break,
+                Some(libc::EINTR) => {}
+                Some(libc::ENOMEM) if chunk > MIN_CHUNK_BYTES => chunk /= 2,
+                _ => return Err(failed("send")(error)),
+            },
+        }
+    }
+    Ok(rest)
+}
+
+fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: `bytes` is readable for its length; the kernel copies it.
+    let result = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    sockopt::check_length(result)
+}
+
+/// The kernel checks the window against the sequence numbers.
+fn set_window(fd: BorrowedFd<'_>, state: &TcpState) -> Result<(), RestoreError> {
+    options::set_window(fd, &state.window).map_err(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => RestoreError::BadState("the windows contradict the sequence numbers"),
+        _ => failed("TCP_REPAIR_WINDOW")(error),
+    })
+}
+
+/// What the application had set; a new socket has the defaults otherwise.
+fn set_behaviour(fd: BorrowedFd<'_>, state: &TcpState) -> Result<(), RestoreError> {
+    if !state.congestion.is_empty() {
+        options::set_congestion(fd, &state.congestion).map_err(failed("TCP_CONGESTION"))?;
+    }
+    if state.nodelay {
+        options::set_nodelay(fd).map_err(failed("TCP_NODELAY"))?;
+    }
+    if let Some(keepalive) = &state.keepalive {
+        options::set_keepalive(fd, keepalive).map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => RestoreError::BadState("a keepalive time is out of range"),
+            _ => failed("SO_KEEPALIVE")(error),
+        })?;
+    }
+    if state.user_timeout_ms != 0 {
+        options::set_user_timeout_ms(fd, state.user_timeout_ms)
+            .map_err(failed("TCP_USER_TIMEOUT"))?;
+    }
+    Ok(())
+}
+
+/// The peer has closed: see the head of this module.
+fn end_input(fd: BorrowedFd<'_>) -> Result<(), RestoreError> {
+    options::set_fin_wait2_s(fd, FIN_WAIT2_S).map_err(failed("TCP_LINGER2"))?;
+    SockRef::from(&fd)
+        .shutdown(std::net::Shutdown::Read)
+        .map_err(failed("shutdown"))
+}
+
+/// The longest buffer that is asked for fits the option's type.
+const _: () =
+    assert!(MAX_QUEUE_BYTES * SEND_OVERHEAD < (i32::MAX / 4) as usize && size_of::<usize>() >= 8);

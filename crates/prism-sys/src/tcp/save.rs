@@ -1,0 +1,283 @@
+//! Reading the whole state of a paused connection.
+//!
+//! The socket may still be moving: its packets were stopped elsewhere, but a
+//! segment may have been under way. So every value that belongs with another
+//! is read in an order in which a change in between is harmless, or noticed:
+//!
+//! - *Send queue*: nobody writes, so `write_seq` stands still; acknowledgements
+//!   only shorten the queue at its front. The bytes are taken as the suffix that
+//!   ends at `write_seq`.
+//! - *Receive queue*: nobody reads, so `rcv_nxt` moves exactly when a byte or
+//!   the FIN arrives. It is read before and after the bytes.
+//!
+//! The out-of-order queue is not saved. A receiver may forget what it
+//! acknowledged selectively (RFC 2018, section 8): the client sends it again.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use prism_proto::{MAX_QUEUE_BYTES, NegotiatedOptions, TcpState, WindowScale};
+use socket2::SockRef;
+
+use super::info::{self, TcpInfo};
+use super::options::{self, Queue};
+use super::pause::Paused;
+use crate::fault::{self, Fault};
+use crate::sockopt;
+
+/// How often the receive queue is read again because a segment came in
+/// between. One is likely to be the last that was under way.
+const MAX_ATTEMPTS: usize = 8;
+
+/// Room for acknowledged bytes at the front of the send queue. The kernel
+/// drops acknowledged segments whole, and peeks them whole: at most one
+/// segment of at most 64 KiB begins before `snd_una`.
+const PARTLY_ACKED_BYTES: usize = 64 << 10;
+
+/// Why a paused connection was not saved. It is still paused: resume it.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// the connection ended meanwhile
+    #[error("the connection ended meanwhile")]
+    Gone,
+    /// the {queue} queue holds more bytes than a hand-off may carry
+    #[error("the {queue} queue holds {bytes} bytes, a hand-off carries {MAX_QUEUE_BYTES}")]
+    TooLarge {
+        /// "receive" or "send".
+        queue: &'static str,
+        /// How many bytes it holds.
+        bytes: usize,
+    },
+    /// segments keep arriving: the packets of the connection were not stopped
+    #[error("segments keep arriving: the packets of the connection were not stopped")]
+    NotQuiet,
+    /// the connection does not use IP
+    #[error("the connection does not use IP")]
+    NotIp,
+    /// {call} failed
+    #[error("{call} failed: {source}")]
+    Kernel {
+        /// The option or call.
+        call: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl SaveError {
+    /// Who has to act.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Gone => Fault::Peer,
+            Self::TooLarge { .. } | Self::NotQuiet | Self::NotIp => Fault::Caller,
+            Self::Kernel { source, .. } => fault::of_errno(source),
+        }
+    }
+}
+
+/// Names the call that failed.
+fn failed(call: &'static str) -> impl FnOnce(io::Error) -> SaveError {
+    move |source| match source.raw_os_error() {
+        Some(libc::ENOTCONN | libc::ECONNRESET) => SaveError::Gone,
+        _ => SaveError::Kernel { call, source },
+    }
+}
+
+impl Paused {
+    /// Reads everything that a target needs to go on with the connection.
+    ///
+    /// `service` is the local address as the client knows it, which is not the
+    /// socket's own where a switch rewrites the flow. Nothing is sent, and
+    /// nothing changes: the connection can still be resumed.
+    ///
+    /// # Errors
+    /// [`SaveError`]; the connection stays paused.
+    pub fn save(&self, service: SocketAddr) -> Result<TcpState, SaveError> {
+        let fd = self.as_fd();
+        // The receive queue last: with the send queue selected, an arriving
+        // acknowledgement would mark unsent bytes as sent without sending them.
+        let send = read_send_queue(fd, self.info())?;
+        let receive = read_receive_queue(fd)?;
+        let timestamps = self.info().timestamps;
+        Ok(TcpState {
+            remote: remote_address(fd)?,
+            service,
+            write_seq: send.write_seq,
+            receive_seq: receive.seq,
+            sent: send.sent,
+            unsent: send.unsent,
+            received: receive.bytes,
+            peer_closed: receive.peer_closed,
+            mss_clamp_bytes: mss_clamp(fd)?,
+            options: negotiated(self.info()),
+            timestamp: if timestamps {
+                options::timestamp(fd).map_err(failed("TCP_TIMESTAMP"))?
+            } else {
+                0
+            },
+            window: options::window(fd).map_err(failed("TCP_REPAIR_WINDOW"))?,
+            congestion: options::congestion(fd).map_err(failed("TCP_CONGESTION"))?,
+            cwnd_segments: self.info().cwnd_segments,
+            srtt_us: self.info().srtt_us,
+            nodelay: options::nodelay(fd).map_err(failed("TCP_NODELAY"))?,
+            keepalive: options::keepalive(fd).map_err(failed("SO_KEEPALIVE"))?,
+            user_timeout_ms: options::user_timeout_ms(fd).map_err(failed("TCP_USER_TIMEOUT"))?,
+        })
+    }
+}
+
+struct SendQueue {
+    write_seq: u32,
+    sent: Vec<u8>,
+    unsent: Vec<u8>,
+}
+
+fn read_send_queue(fd: BorrowedFd<'_>, before: &TcpInfo) -> Result<SendQueue, SaveError> {
+    options::select_queue(fd, Queue::Send).map_err(failed("TCP_REPAIR_QUEUE"))?;
+    let write_seq = options::queue_seq(fd).map_err(failed("TCP_QUEUE_SEQ"))?;
+    // Nobody writes any more, so a queue that was empty still is.
+    if before.unacked_segments == 0 && before.unsent_bytes == 0 {
+        return Ok(SendQueue {
+            write_seq,
+            sent: Vec::new(),
+            unsent: Vec::new(),
+        });
+    }
+    let unacked = info::send_queue_bytes(fd).map_err(failed("SIOCOUTQ"))?;
+    let unsent = info::unsent_queue_bytes(fd).map_err(failed("SIOCOUTQNSD"))?;
+    let mut sent = peek_send_queue(fd, unacked)?;
+    let unsent = sent.split_off(sent.len().saturating_sub(unsent));
+    Ok(SendQueue {
+        write_seq,
+        sent,
+        unsent,
+    })
+}
+
+/// The last `unacked` bytes before `write_seq`, or fewer if more have been
+/// acknowledged meanwhile.
+fn peek_send_queue(fd: BorrowedFd<'_>, unacked: usize) -> Result<Vec<u8>, SaveError> {
+    if unacked == 0 {
+        return Ok(Vec::new());
+    }
+    bounded("send", unacked)?;
+    // The kernel copies whole segments, and fails where they do not fit.
+    let mut bytes = peek(fd, unacked + PARTLY_ACKED_BYTES).map_err(failed("recv"))?;
+    let acknowledged = bytes.len().saturating_sub(unacked);
+    drop(bytes.drain(..acknowledged));
+    Ok(bytes)
+}
+
+struct ReceiveQueue {
+    seq: u32,
+    bytes: Vec<u8>,
+    peer_closed: bool,
+}
+
+fn read_receive_queue(fd: BorrowedFd<'_>) -> Result<ReceiveQueue, SaveError> {
+    options::select_queue(fd, Queue::Receive).map_err(failed("TCP_REPAIR_QUEUE"))?;
+    for _ in 0..MAX_ATTEMPTS {
+        let seq = options::queue_seq(fd).map_err(failed("TCP_QUEUE_SEQ"))?;
+        let length = info::receive_queue_bytes(fd).map_err(failed("SIOCINQ"))?;
+        let peer_closed = peer_has_closed(fd)?;
+        if length == 0 && !peer_closed {
+            // Empty now, hence also when `seq` was read.
+            return Ok(ReceiveQueue {
+                seq,
+                bytes: Vec::new(),
+                peer_closed,
+            });
+        }
+        let bytes = peek_receive_queue(fd, length)?;
+        let still = options::queue_seq(fd).map_err(failed("TCP_QUEUE_SEQ"))?;
+        if still == seq && bytes.len() == length {
+            return Ok(ReceiveQueue {
+                seq,
+                bytes,
+                peer_closed,
+            });
+        }
+    }
+    Err(SaveError::NotQuiet)
+}
+
+fn peek_receive_queue(fd: BorrowedFd<'_>, length: usize) -> Result<Vec<u8>, SaveError> {
+    if length == 0 {
+        return Ok(Vec::new());
+    }
+    bounded("receive", length)?;
+    peek(fd, length).map_err(failed("recv"))
+}
+
+fn bounded(queue: &'static str, bytes: usize) -> Result<(), SaveError> {
+    if bytes > MAX_QUEUE_BYTES {
+        return Err(SaveError::TooLarge { queue, bytes });
+    }
+    Ok(())
+}
+
+/// Whether no byte will come any more. `POLLRDHUP` is set in CLOSE_WAIT, and
+/// on a connection that was half-closed when it was restored (`restore.rs`).
+fn peer_has_closed(fd: BorrowedFd<'_>) -> Result<bool, SaveError> {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: one valid `pollfd`; a timeout of 0 returns at once.
+    let result = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    sockopt::check(result).map_err(failed("poll"))?;
+    if poll.revents & libc::POLLHUP != 0 {
+        return Err(SaveError::Gone);
+    }
+    Ok(poll.revents & libc::POLLRDHUP != 0)
+}
+
+/// Copies up to `room` bytes of the selected queue.
+fn peek(fd: BorrowedFd<'_>, room: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::<u8>::with_capacity(room);
+    // SAFETY: the vector owns `room` writable bytes, and the kernel writes no
+    // more than it is told.
+    let result = unsafe {
+        libc::recv(
+            fd.as_raw_fd(),
+            bytes.as_mut_ptr().cast(),
+            room,
+            libc::MSG_PEEK | libc::MSG_DONTWAIT,
+        )
+    };
+    let length = sockopt::check_length(result)?.min(room);
+    // SAFETY: the kernel has written the first `length` bytes, and `length`
+    // is not above the capacity.
+    unsafe { bytes.set_len(length) };
+    Ok(bytes)
+}
+
+fn remote_address(fd: BorrowedFd<'_>) -> Result<SocketAddr, SaveError> {
+    let address = SockRef::from(&fd)
+        .peer_addr()
+        .map_err(failed("getpeername"))?;
+    let address = address.as_socket().ok_or(SaveError::NotIp)?;
+    // A socket of the other family may carry an IPv4 connection.
+    Ok(SocketAddr::new(address.ip().to_canonical(), address.port()))
+}
+
+fn mss_clamp(fd: BorrowedFd<'_>) -> Result<u16, SaveError> {
+    let bytes = options::mss_clamp(fd).map_err(failed("TCP_MAXSEG"))?;
+    Ok(u16::try_from(bytes).unwrap_or(u16::MAX))
+}
+
+fn negotiated(info: &TcpInfo) -> NegotiatedOptions {
+    NegotiatedOptions {
+        sack: info.sack,
+        timestamps: info.timestamps,
+        // Two shifts of 0 are the same as no scaling, and are what a restored
+        // connection without scaling reports.
+        window_scale: info
+            .window_scale
+            .filter(|shifts| *shifts != (0, 0))
+            .map(|(send, receive)| WindowScale { send, receive }),
+    }
+}
