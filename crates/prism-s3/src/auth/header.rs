@@ -1,0 +1,120 @@
+//! Parses the `Authorization` header of SigV4.
+
+use data_encoding::HEXLOWER;
+
+use crate::canonical::{ALGORITHM, Scope, TERMINATOR};
+use crate::{Code, S3Error};
+
+/// The most headers that one signature may cover, well above the number of
+/// headers that a head may have. Looking each up costs time.
+const MAX_SIGNED: usize = 128;
+
+/// A well-formed header; nothing is verified yet.
+#[derive(Debug)]
+pub(super) struct Authorization<'a> {
+    pub(super) access_key: &'a str,
+    pub(super) scope: Scope<'a>,
+    /// Lower-case, strictly ascending.
+    pub(super) signed: Vec<&'a str>,
+    pub(super) signature: [u8; 32],
+}
+
+impl<'a> Authorization<'a> {
+    pub(super) fn parse(value: &'a str) -> Result<Self, S3Error> {
+        let rest = after_algorithm(value)?;
+        let (mut credential, mut signed, mut signature) = (None, None, None);
+        for part in rest.split(',') {
+            let (name, value) = part
+                .trim()
+                .split_once('=')
+                .ok_or_else(|| malformed("a part has no value"))?;
+            let slot = match name {
+                "Credential" => &mut credential,
+                "SignedHeaders" => &mut signed,
+                "Signature" => &mut signature,
+                _ => return Err(malformed("it has an unknown part")),
+            };
+            if slot.replace(value).is_some() {
+                return Err(malformed("it has a part twice"));
+            }
+        }
+        let (access_key, scope) =
+            parse_credential(credential.ok_or_else(|| malformed("Credential is missing"))?)?;
+        Ok(Self {
+            access_key,
+            scope,
+            signed: parse_signed(signed.ok_or_else(|| malformed("SignedHeaders is missing"))?)?,
+            signature: parse_signature(
+                signature.ok_or_else(|| malformed("Signature is missing"))?,
+            )?,
+        })
+    }
+}
+
+fn after_algorithm(value: &str) -> Result<&str, S3Error> {
+    let (scheme, rest) = value.split_once(' ').unwrap_or((value, ""));
+    match scheme {
+        ALGORITHM => Ok(rest),
+        _ if scheme.starts_with("AWS4-") => Err(S3Error::with_message(
+            Code::NotImplemented,
+            "Of the version 4 signatures only AWS4-HMAC-SHA256 is implemented.",
+        )),
+        _ => Err(S3Error::with_message(
+            Code::InvalidRequest,
+            "The authorization mechanism is not supported. Please use AWS4-HMAC-SHA256.",
+        )),
+    }
+}
+
+/// `access-key/date/region/service/aws4_request`. An access key may hold `/`.
+fn parse_credential(credential: &str) -> Result<(&str, Scope<'_>), S3Error> {
+    let mut parts = credential.rsplitn(5, '/');
+    let mut next = || {
+        parts
+            .next()
+            .ok_or_else(|| malformed("the credential has too few parts"))
+    };
+    let (terminator, service, region, date, access_key) =
+        (next()?, next()?, next()?, next()?, next()?);
+    if terminator != TERMINATOR {
+        return Err(malformed("the credential does not end with aws4_request"));
+    }
+    if access_key.is_empty() {
+        return Err(malformed("the access key is empty"));
+    }
+    Ok((
+        access_key,
+        Scope {
+            date,
+            region,
+            service,
+        },
+    ))
+}
+
+fn parse_signed(list: &str) -> Result<Vec<&str>, S3Error> {
+    if list.split(';').count() > MAX_SIGNED {
+        return Err(malformed("too many headers are signed"));
+    }
+    let names: Vec<_> = list.split(';').collect();
+    let lower = |n: &&str| !n.is_empty() && !n.bytes().any(|b| b.is_ascii_uppercase());
+    if !names.iter().all(lower) || !names.is_sorted_by(|a, b| a < b) {
+        return Err(malformed(
+            "the signed headers must be lower-case, sorted and unique",
+        ));
+    }
+    Ok(names)
+}
+
+fn parse_signature(hex: &str) -> Result<[u8; 32], S3Error> {
+    HEXLOWER
+        .decode(hex.as_bytes())
+        .ok()
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| malformed("the signature is not 64 lower-case hex digits"))
+}
+
+pub(super) fn malformed(why: &str) -> S3Error {
+    let message = format!("The authorization header is malformed: {why}.");
+    S3Error::with_message(Code::AuthorizationHeaderMalformed, message)
+}

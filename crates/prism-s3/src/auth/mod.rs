@@ -1,0 +1,325 @@
+//! Who is calling: SigV4 in the `Authorization` header.
+//!
+//! Verification covers the head only. Where the client signed a hash of the
+//! body, [`Payload::Sha256`] carries it, and whoever reads the body must verify
+//! it ([`crate::Expected`] does). Presigned URLs and signed streaming are
+//! recognised and refused with 501; version 2 signatures are refused for good.
+
+mod credentials;
+mod header;
+mod keys;
+
+use ::time::{Duration, OffsetDateTime};
+use aws_lc_rs::{constant_time, hmac};
+use data_encoding::HEXLOWER;
+use prism_http::{Headers, Method, RequestHead};
+
+pub use self::credentials::Credentials;
+use self::header::{Authorization, malformed};
+use self::keys::SigningKeys;
+use crate::canonical::Canonical;
+use crate::query::Query;
+use crate::time::{iso_basic, parse_http_date, parse_iso_basic};
+use crate::{Code, Operation, S3Error};
+
+/// How far a request's time may be from ours, either way.
+pub const MAX_SKEW: Duration = Duration::minutes(15);
+
+const SERVICE: &str = "s3";
+const CONTENT_SHA256: &str = "x-amz-content-sha256";
+/// The value of `x-amz-content-sha256` for a body that is not hashed.
+pub(crate) const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
+
+/// What a caller without a signature may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Anonymous {
+    /// Nothing.
+    #[default]
+    Deny,
+    /// Read objects and list the keys of a bucket, but not list buckets.
+    Read,
+}
+
+/// Who is calling.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Principal {
+    /// No signature, and [`Anonymous::Read`] is configured.
+    Anonymous,
+    /// The holder of the secret of this access key.
+    AccessKey(String),
+}
+
+impl Principal {
+    /// Whether this caller may do this.
+    ///
+    /// # Errors
+    /// `AccessDenied`.
+    pub fn authorize(&self, operation: &Operation) -> Result<(), S3Error> {
+        match (self, operation) {
+            (Self::AccessKey(_), _) => Ok(()),
+            (
+                Self::Anonymous,
+                Operation::GetObject { .. }
+                | Operation::HeadObject { .. }
+                | Operation::HeadBucket { .. }
+                | Operation::GetBucketLocation { .. }
+                | Operation::ListObjects { .. },
+            ) => Ok(()),
+            (Self::Anonymous, _) => Err(Code::AccessDenied.into()),
+        }
+    }
+}
+
+/// What the client said about the bytes of the body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payload {
+    /// Nothing.
+    Unsigned,
+    /// They have this SHA-256. Whoever reads the body must verify it.
+    Sha256([u8; 32]),
+}
+
+/// The outcome of a successful authentication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authenticated {
+    /// Who is calling.
+    pub principal: Principal,
+    /// What the body must be.
+    pub payload: Payload,
+}
+
+/// Verifies requests for one region. To change credentials, make a new one:
+/// derived keys are cached inside.
+pub struct Authenticator {
+    credentials: Credentials,
+    region: String,
+    anonymous: Anonymous,
+    keys: SigningKeys,
+}
+
+impl std::fmt::Debug for Authenticator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authenticator")
+            .field("credentials", &self.credentials)
+            .field("region", &self.region)
+            .field("anonymous", &self.anonymous)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Authenticator {
+    /// A verifier that accepts signatures for this region.
+    #[must_use]
+    pub fn new(credentials: Credentials, region: impl Into<String>, anonymous: Anonymous) -> Self {
+        Self {
+            credentials,
+            region: region.into(),
+            anonymous,
+            keys: SigningKeys::default(),
+        }
+    }
+
+    /// The region that signatures must be for.
+    #[must_use]
+    pub fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// Verifies a request at the time `now`.
+    ///
+    /// # Errors
+    /// The S3 error to answer with. None of them says more about a secret than
+    /// that the signature does not match.
+    pub fn authenticate(
+        &self,
+        head: &RequestHead,
+        now: OffsetDateTime,
+    ) -> Result<Authenticated, S3Error> {
+        let query = Query::parse(head.query())?;
+        let authorization = single(head.headers(), "authorization")?;
+        refuse_presigned(&query, authorization.is_some())?;
+        match authorization {
+            Some(value) => self.verify(head, &query, value, now),
+            None => self.anonymous(head),
+        }
+    }
+
+    fn anonymous(&self, head: &RequestHead) -> Result<Authenticated, S3Error> {
+        let reads = matches!(head.method(), Method::Get | Method::Head);
+        if self.anonymous == Anonymous::Read && reads {
+            return Ok(Authenticated {
+                principal: Principal::Anonymous,
+                payload: Payload::Unsigned,
+            });
+        }
+        Err(Code::AccessDenied.into())
+    }
+
+    fn verify(
+        &self,
+        head: &RequestHead,
+        query: &Query,
+        value: &str,
+        now: OffsetDateTime,
+    ) -> Result<Authenticated, S3Error> {
+        let authorization = Authorization::parse(value)?;
+        let headers = head.headers();
+        require_signed(headers, &authorization.signed)?;
+        let time = self.check_scope_and_time(headers, &authorization, now)?;
+        let payload_text = single(headers, CONTENT_SHA256)?.ok_or_else(|| {
+            S3Error::with_message(
+                Code::MissingSecurityHeader,
+                "x-amz-content-sha256 is missing.",
+            )
+        })?;
+        let payload = parse_payload(payload_text)?;
+        let canonical = Canonical {
+            method: head.method().as_str(),
+            path: head.path(),
+            query,
+            headers,
+            signed: &authorization.signed,
+            payload: payload_text,
+        };
+        let string_to_sign = canonical.string_to_sign(&time, authorization.scope)?;
+        self.check_signature(&authorization, &string_to_sign)?;
+        let principal = Principal::AccessKey(authorization.access_key.to_owned());
+        Ok(Authenticated { principal, payload })
+    }
+
+    /// Gives the request's time in the form that is signed.
+    fn check_scope_and_time(
+        &self,
+        headers: &Headers,
+        authorization: &Authorization<'_>,
+        now: OffsetDateTime,
+    ) -> Result<String, S3Error> {
+        let time = request_time(headers)?;
+        if (now - time).abs() > MAX_SKEW {
+            return Err(Code::RequestTimeTooSkewed.into());
+        }
+        let text = iso_basic(time);
+        let scope = &authorization.scope;
+        if scope.region != self.region {
+            let (got, want) = (scope.region, &self.region);
+            return Err(malformed(&format!(
+                "the region '{got}' is wrong; expecting '{want}'"
+            )));
+        }
+        if scope.service != SERVICE {
+            return Err(malformed("the service must be s3"));
+        }
+        if !text.starts_with(scope.date) || scope.date.len() != 8 {
+            return Err(malformed(
+                "the date of the credential is not that of the request",
+            ));
+        }
+        Ok(text)
+    }
+
+    fn check_signature(
+        &self,
+        authorization: &Authorization<'_>,
+        string_to_sign: &str,
+    ) -> Result<(), S3Error> {
+        let access_key = authorization.access_key;
+        let secret = self
+            .credentials
+            .secret(access_key)
+            .ok_or(Code::InvalidAccessKeyId)?;
+        let key = self.keys.key(access_key, secret, authorization.scope);
+        let expected = hmac::sign(&key, string_to_sign.as_bytes());
+        constant_time::verify_slices_are_equal(expected.as_ref(), &authorization.signature)
+            .map_err(|_| Code::SignatureDoesNotMatch.into())
+    }
+}
+
+/// Signatures in the query, of either version.
+fn refuse_presigned(query: &Query, has_header: bool) -> Result<(), S3Error> {
+    let mut names = query.iter().map(|(name, _)| name);
+    if !names.any(|n| n.eq_ignore_ascii_case("X-Amz-Signature") || n == "Signature") {
+        return Ok(());
+    }
+    Err(match has_header {
+        true => S3Error::with_message(
+            Code::InvalidArgument,
+            "Only one authorization mechanism is allowed: header or query.",
+        ),
+        false => S3Error::with_message(Code::NotImplemented, "Presigned URLs are not implemented."),
+    })
+}
+
+/// `Host` and every `x-amz-*` header that is present.
+fn require_signed(headers: &Headers, signed: &[&str]) -> Result<(), S3Error> {
+    if headers.get("x-amz-security-token").is_some() {
+        return Err(Code::InvalidToken.into());
+    }
+    let is_signed = |name: &str| signed.iter().any(|s| s.eq_ignore_ascii_case(name));
+    let must = |name: &str| {
+        let prefix = name.as_bytes().get(..6);
+        prefix.is_some_and(|p| p.eq_ignore_ascii_case(b"x-amz-"))
+    };
+    let unsigned = headers
+        .iter()
+        .any(|(name, _)| must(name) && !is_signed(name));
+    if unsigned || !is_signed("host") {
+        return Err(S3Error::with_message(
+            Code::AccessDenied,
+            "There were headers present in the request which were not signed.",
+        ));
+    }
+    Ok(())
+}
+
+fn request_time(headers: &Headers) -> Result<OffsetDateTime, S3Error> {
+    let time = match single(headers, "x-amz-date")? {
+        Some(text) => parse_iso_basic(text),
+        None => {
+            single(headers, "date")?.and_then(|t| parse_http_date(t).or_else(|| parse_iso_basic(t)))
+        }
+    };
+    time.ok_or_else(|| {
+        S3Error::with_message(
+            Code::AccessDenied,
+            "A valid x-amz-date or Date header is needed.",
+        )
+    })
+}
+
+fn parse_payload(text: &str) -> Result<Payload, S3Error> {
+    if text == UNSIGNED {
+        return Ok(Payload::Unsigned);
+    }
+    if text.starts_with("STREAMING-") {
+        let message = format!("A body signed in chunks ({text:.64}) is not implemented.");
+        return Err(S3Error::with_message(Code::NotImplemented, message));
+    }
+    let hash = HEXLOWER
+        .decode(text.as_bytes())
+        .ok()
+        .and_then(|bytes| bytes.try_into().ok());
+    hash.map(Payload::Sha256).ok_or_else(|| {
+        S3Error::with_message(
+            Code::InvalidArgument,
+            "x-amz-content-sha256 must be UNSIGNED-PAYLOAD or a SHA-256 in lower-case hex.",
+        )
+    })
+}
+
+/// The value of a header that may stand there once, as text.
+pub(crate) fn single<'a>(headers: &'a Headers, name: &str) -> Result<Option<&'a str>, S3Error> {
+    let mut values = headers
+        .iter()
+        .filter(|(n, _)| n.eq_ignore_ascii_case(name))
+        .map(|(_, v)| v);
+    let (first, second) = (values.next(), values.next());
+    let invalid = |what: &str| {
+        S3Error::with_message(Code::InvalidRequest, format!("The header {name} {what}."))
+    };
+    if second.is_some() {
+        return Err(invalid("is present more than once"));
+    }
+    first
+        .map(|v| std::str::from_utf8(v).map_err(|_| invalid("is not UTF-8")))
+        .transpose()
+}

@@ -1,0 +1,233 @@
+//! Conditional requests (RFC 9110 section 13).
+
+use ::time::OffsetDateTime;
+use prism_http::Headers;
+
+use crate::time::parse_http_date;
+
+/// The conditions of one request. Dates that cannot be read count as absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Conditions {
+    if_match: Option<Tags>,
+    if_none_match: Option<Tags>,
+    if_modified_since: Option<OffsetDateTime>,
+    if_unmodified_since: Option<OffsetDateTime>,
+    if_range: Option<String>,
+}
+
+/// What the conditions come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Go on.
+    Proceed,
+    /// The client has it already: 304 for GET and HEAD.
+    NotModified,
+    /// 412 `PreconditionFailed`.
+    Failed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Tags {
+    Any,
+    /// Without quotes and weakness marks.
+    These(Vec<String>),
+}
+
+impl Tags {
+    fn from_headers(headers: &Headers, name: &str) -> Option<Self> {
+        let members: Vec<_> = headers
+            .list(name)
+            .filter_map(|tag| std::str::from_utf8(tag).ok())
+            .map(|tag| unquoted(tag).to_owned())
+            .collect();
+        match members.as_slice() {
+            [] => headers.get(name).map(|_| Self::These(members)),
+            [only] if only == "*" => Some(Self::Any),
+            _ => Some(Self::These(members)),
+        }
+    }
+
+    fn has(&self, etag: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::These(tags) => tags.iter().any(|tag| tag == unquoted(etag)),
+        }
+    }
+}
+
+impl Conditions {
+    /// Reads the conditions of a request.
+    #[must_use]
+    pub fn from_headers(headers: &Headers) -> Self {
+        let date = |name: &str| headers.get_str(name).and_then(parse_http_date);
+        Self {
+            if_match: Tags::from_headers(headers, "if-match"),
+            if_none_match: Tags::from_headers(headers, "if-none-match"),
+            if_modified_since: date("if-modified-since"),
+            if_unmodified_since: date("if-unmodified-since"),
+            if_range: headers.get_str("if-range").map(str::to_owned),
+        }
+    }
+
+    /// Whether there is any condition on the object (`If-Range` is none).
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.if_match.is_none()
+            && self.if_none_match.is_none()
+            && self.if_modified_since.is_none()
+            && self.if_unmodified_since.is_none()
+    }
+
+    /// Weighs the conditions of GET or HEAD against an object that exists. The
+    /// `etag` may be given with or without quotes.
+    #[must_use]
+    pub fn for_read(&self, etag: &str, modified: OffsetDateTime) -> Outcome {
+        let unmodified_since = |t| whole_seconds(modified) <= t;
+        let may = match (&self.if_match, self.if_unmodified_since) {
+            (Some(tags), _) => tags.has(etag),
+            (None, Some(since)) => unmodified_since(since),
+            (None, None) => true,
+        };
+        let has_already = match (&self.if_none_match, self.if_modified_since) {
+            (Some(tags), _) => tags.has(etag),
+            (None, Some(since)) => unmodified_since(since),
+            (None, None) => false,
+        };
+        match (may, has_already) {
+            (false, _) => Outcome::Failed,
+            (true, true) => Outcome::NotModified,
+            (true, false) => Outcome::Proceed,
+        }
+    }
+
+    /// Weighs the conditions of PUT against what the key holds now: the ETag
+    /// of its object, or `None`. The caller must do this atomically with the
+    /// write. `If-Match` on a key without object fails.
+    #[must_use]
+    pub fn for_write(&self, current: Option<&str>) -> Outcome {
+        let matches = |tags: &Tags| current.is_some_and(|etag| tags.has(etag));
+        let may = self.if_match.as_ref().is_none_or(matches)
+            && !self.if_none_match.as_ref().is_some_and(matches);
+        if may {
+            Outcome::Proceed
+        } else {
+            Outcome::Failed
+        }
+    }
+
+    /// Whether `Range` counts: there is no `If-Range`, or it names this object
+    /// exactly. Otherwise the whole object is to be sent.
+    #[must_use]
+    pub fn range_applies(&self, etag: &str, modified: OffsetDateTime) -> bool {
+        match self.if_range.as_deref() {
+            None => true,
+            Some(weak) if weak.starts_with("W/") => false,
+            Some(tag) if tag.starts_with('"') => unquoted(tag) == unquoted(etag),
+            Some(date) => parse_http_date(date) == Some(whole_seconds(modified)),
+        }
+    }
+}
+
+/// HTTP dates have no fractions.
+fn whole_seconds(time: OffsetDateTime) -> OffsetDateTime {
+    time.replace_nanosecond(0).unwrap_or(time)
+}
+
+fn unquoted(tag: &str) -> &str {
+    let tag = tag.strip_prefix("W/").unwrap_or(tag);
+    tag.strip_prefix('"')
+        .and_then(|t| t.strip_suffix('"'))
+        .unwrap_or(tag)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const BEFORE: &str = "Thu, 23 May 2013 00:00:00 GMT";
+    const SAME: &str = "Fri, 24 May 2013 00:00:00 GMT";
+    const AFTER: &str = "Sat, 25 May 2013 00:00:00 GMT";
+
+    fn conditions(fields: &[(&str, &str)]) -> Conditions {
+        let mut headers = Headers::new();
+        fields
+            .iter()
+            .for_each(|(n, v)| headers.append(n, v).unwrap());
+        Conditions::from_headers(&headers)
+    }
+
+    /// Half a second after `SAME`: fractions must not count.
+    fn modified() -> OffsetDateTime {
+        parse_http_date(SAME).unwrap() + ::time::Duration::milliseconds(500)
+    }
+
+    #[test]
+    fn reads() {
+        use Outcome::*;
+        let rows: &[(&[(&str, &str)], Outcome)] = &[
+            (&[], Proceed),
+            (&[("If-Match", "\"e\"")], Proceed),
+            (&[("If-Match", "e")], Proceed),
+            (&[("If-Match", "*")], Proceed),
+            (&[("If-Match", "\"x\", \"e\"")], Proceed),
+            (&[("If-Match", "\"x\"")], Failed),
+            (&[("If-Match", "")], Failed),
+            (&[("If-None-Match", "\"e\"")], NotModified),
+            (&[("If-None-Match", "W/\"e\"")], NotModified),
+            (&[("If-None-Match", "*")], NotModified),
+            (&[("If-None-Match", "\"x\"")], Proceed),
+            (&[("If-Modified-Since", BEFORE)], Proceed),
+            (&[("If-Modified-Since", SAME)], NotModified),
+            (&[("If-Modified-Since", AFTER)], NotModified),
+            (&[("If-Modified-Since", "junk")], Proceed),
+            (&[("If-Unmodified-Since", BEFORE)], Failed),
+            (&[("If-Unmodified-Since", SAME)], Proceed),
+            (
+                &[("If-Match", "\"e\""), ("If-Unmodified-Since", BEFORE)],
+                Proceed,
+            ),
+            (
+                &[("If-None-Match", "\"x\""), ("If-Modified-Since", AFTER)],
+                Proceed,
+            ),
+            (&[("If-Match", "\"x\""), ("If-None-Match", "\"e\"")], Failed),
+        ];
+        for (fields, expected) in rows {
+            assert_eq!(
+                conditions(fields).for_read("\"e\"", modified()),
+                *expected,
+                "{fields:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn writes() {
+        let create = conditions(&[("If-None-Match", "*")]);
+        assert_eq!(create.for_write(None), Outcome::Proceed);
+        assert_eq!(create.for_write(Some("e")), Outcome::Failed);
+        let replace = conditions(&[("If-Match", "\"e\"")]);
+        assert_eq!(replace.for_write(Some("e")), Outcome::Proceed);
+        assert_eq!(replace.for_write(Some("f")), Outcome::Failed);
+        assert_eq!(replace.for_write(None), Outcome::Failed);
+        assert!(conditions(&[]).is_empty() && !create.is_empty());
+    }
+
+    #[test]
+    fn if_range_needs_an_exact_match() {
+        let rows = [
+            ("\"e\"", true),
+            ("\"x\"", false),
+            ("W/\"e\"", false),
+            (SAME, true),
+            (BEFORE, false),
+            (AFTER, false),
+            ("junk", false),
+        ];
+        for (value, expected) in rows {
+            let got = conditions(&[("If-Range", value)]).range_applies("e", modified());
+            assert_eq!(got, expected, "{value}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! S3 errors: status, code, message and XML body.
+
+use std::borrow::Cow;
+
+use prism_http::{BodyError, HeadError};
+
+use crate::xml;
+
+macro_rules! codes {
+    ($($name:ident $status:literal $message:literal,)*) => {
+        /// The error codes of S3 that Prism answers with.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[allow(missing_docs, reason = "named by S3; each row below holds its meaning")]
+        pub enum Code { $($name,)* }
+
+        impl Code {
+            /// The code as clients see it.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
+            }
+
+            /// The HTTP status that goes with it.
+            #[must_use]
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$name => $status,)* }
+            }
+
+            /// What it means, where nothing more precise is known.
+            #[must_use]
+            pub const fn message(self) -> &'static str {
+                match self { $(Self::$name => $message,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    AccessDenied 403 "Access denied.",
+    AuthorizationHeaderMalformed 400 "The authorization header is malformed.",
+    BadDigest 400 "The body does not have the checksum that the request announced.",
+    BucketAlreadyExists 409 "The bucket exists and belongs to someone else.",
+    BucketAlreadyOwnedByYou 409 "The bucket exists and is yours.",
+    BucketNotEmpty 409 "The bucket is not empty.",
+    EntityTooLarge 400 "The object is larger than allowed.",
+    EntityTooSmall 400 "The object is smaller than allowed.",
+    IncompleteBody 400 "The connection ended within the body.",
+    InsufficientStorage 507 "There is no room left to store the object.",
+    InternalError 500 "Something went wrong on the server. Please try again.",
+    InvalidAccessKeyId 403 "The access key is not known.",
+    InvalidArgument 400 "An argument is invalid.",
+    InvalidBucketName 400 "The bucket name is not valid.",
+    InvalidDigest 400 "A digest or checksum header is malformed.",
+    InvalidRange 416 "The requested range does not overlap the object.",
+    InvalidRequest 400 "The request is invalid.",
+    InvalidToken 400 "Session tokens are not supported.",
+    InvalidURI 400 "The URI could not be parsed.",
+    KeyTooLongError 400 "The key is longer than 1024 bytes.",
+    MalformedXML 400 "The XML body is not well-formed or has the wrong shape.",
+    MetadataTooLarge 400 "The metadata headers are larger than allowed.",
+    MethodNotAllowed 405 "The method is not allowed on this resource.",
+    MissingContentLength 411 "A Content-Length header is needed.",
+    MissingSecurityHeader 400 "A security header is missing.",
+    NoSuchBucket 404 "The bucket does not exist.",
+    NoSuchKey 404 "The key does not exist.",
+    NoSuchUpload 404 "The upload does not exist.",
+    NotImplemented 501 "This operation is not implemented.",
+    NotModified 304 "Not modified.",
+    OperationAborted 409 "A conflicting operation is in progress. Please try again.",
+    PreconditionFailed 412 "A condition of the request does not hold.",
+    RequestTimeTooSkewed 403 "The request time differs too much from the server's.",
+    RequestTimeout 400 "The request was not sent within the time allowed.",
+    ServiceUnavailable 503 "The service cannot answer now. Please try again.",
+    SignatureDoesNotMatch 403 "The signature does not match. Check the secret key and the signing method.",
+    SlowDown 503 "Please reduce the request rate.",
+    XAmzContentSHA256Mismatch 400 "The body does not have the hash of x-amz-content-sha256.",
+}
+
+/// An error as a client sees it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {message}", code.as_str())]
+pub struct S3Error {
+    code: Code,
+    status: u16,
+    message: Cow<'static, str>,
+}
+
+impl S3Error {
+    /// An error with the general message of its code.
+    #[must_use]
+    pub const fn new(code: Code) -> Self {
+        Self {
+            code,
+            status: code.status(),
+            message: Cow::Borrowed(code.message()),
+        }
+    }
+
+    /// An error that says more. The message reaches the client: it must not
+    /// hold secrets, addresses or paths of this host.
+    #[must_use]
+    pub fn with_message(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            code,
+            status: code.status(),
+            message: message.into(),
+        }
+    }
+
+    /// The code.
+    #[must_use]
+    pub const fn code(&self) -> Code {
+        self.code
+    }
+
+    /// The HTTP status.
+    #[must_use]
+    pub const fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The XML body. `resource` is the path as it was asked for.
+    #[must_use]
+    pub fn xml(&self, resource: &str, request_id: &str) -> Vec<u8> {
+        let mut doc = xml::Document::new();
+        doc.open("Error", None);
+        doc.text("Code", self.code.as_str());
+        doc.text("Message", &self.message);
+        doc.text("Resource", resource);
+        doc.text("RequestId", request_id);
+        doc.close("Error");
+        doc.finish()
+    }
+}
+
+impl From<Code> for S3Error {
+    fn from(code: Code) -> Self {
+        Self::new(code)
+    }
+}
+
+/// HTTP says more with its status than S3 does, so that status is kept.
+impl From<HeadError> for S3Error {
+    fn from(error: HeadError) -> Self {
+        let code = match error.status() {
+            413 => Code::EntityTooLarge,
+            414 => Code::InvalidURI,
+            501 => Code::NotImplemented,
+            _ => Code::InvalidRequest,
+        };
+        Self {
+            code,
+            status: error.status(),
+            message: error.to_string().into(),
+        }
+    }
+}
+
+impl From<BodyError> for S3Error {
+    fn from(error: BodyError) -> Self {
+        let code = match error {
+            BodyError::TooLong => Code::EntityTooLarge,
+            BodyError::Truncated => Code::IncompleteBody,
+            _ => Code::InvalidRequest,
+        };
+        Self {
+            code,
+            status: error.status(),
+            message: error.to_string().into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_body_names_code_resource_and_request_and_is_escaped() {
+        let error = S3Error::with_message(Code::NoSuchKey, "no <such> & key");
+        let body = String::from_utf8(error.xml("/b/a&b", "r1")).unwrap();
+        assert_eq!(
+            body,
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>NoSuchKey</Code>\
+             <Message>no &lt;such&gt; &amp; key</Message><Resource>/b/a&amp;b</Resource>\
+             <RequestId>r1</RequestId></Error>"
+        );
+        assert_eq!(error.status(), 404);
+    }
+
+    #[test]
+    fn errors_of_http_keep_their_status() {
+        let error = S3Error::from(HeadError::HeadTooLong);
+        assert_eq!((error.status(), error.code()), (431, Code::InvalidRequest));
+        assert_eq!(
+            S3Error::from(HeadError::Method).code(),
+            Code::NotImplemented
+        );
+        assert_eq!(
+            S3Error::from(BodyError::Truncated).code(),
+            Code::IncompleteBody
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! The parameters of ListObjects, both versions.
+
+use data_encoding::BASE64URL_NOPAD;
+
+use crate::query::Query;
+use crate::{Code, ObjectKey, S3Error};
+
+/// What a listing is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListObjects {
+    /// Only keys that start with this; may be empty.
+    pub prefix: String,
+    /// Keys that share what is before its first occurrence behind the prefix
+    /// become one common prefix.
+    pub delimiter: Option<String>,
+    /// Keys and common prefixes on a page, 0 to 1,000.
+    pub max_keys: usize,
+    /// Whether names are percent-encoded in the answer.
+    pub url_encoded: bool,
+    /// What differs between the versions.
+    pub version: ListVersion,
+}
+
+/// Where a page starts, in the terms of the version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListVersion {
+    /// `GET /bucket`.
+    V1 {
+        /// Exclusive; empty for the first page.
+        marker: String,
+    },
+    /// `GET /bucket?list-type=2`.
+    V2 {
+        /// The token as the client sent it.
+        token: Option<String>,
+        /// What the token stands for.
+        after_token: Option<String>,
+        /// Exclusive; counts only where there is no token.
+        start_after: Option<String>,
+    },
+}
+
+impl ListObjects {
+    /// The most keys on a page, whatever is asked for.
+    pub const MAX_KEYS: usize = 1000;
+
+    pub(crate) fn parse(query: &Query) -> Result<Self, S3Error> {
+        let url_encoded = match query.get("encoding-type") {
+            None | Some("") => false,
+            Some("url") => true,
+            Some(_) => return Err(invalid("encoding-type must be url")),
+        };
+        let version = match query.get("list-type") {
+            None => ListVersion::V1 {
+                marker: text(query, "marker")?.unwrap_or_default(),
+            },
+            Some("2") => Self::version_2(query)?,
+            Some(_) => return Err(invalid("list-type must be 2")),
+        };
+        Ok(Self {
+            prefix: text(query, "prefix")?.unwrap_or_default(),
+            delimiter: text(query, "delimiter")?,
+            max_keys: max_keys(query)?,
+            url_encoded,
+            version,
+        })
+    }
+
+    fn version_2(query: &Query) -> Result<ListVersion, S3Error> {
+        let token = query.get("continuation-token").map(str::to_owned);
+        let after_token = token.as_deref().map(from_token).transpose()?;
+        Ok(ListVersion::V2 {
+            token,
+            after_token,
+            start_after: text(query, "start-after")?,
+        })
+    }
+
+    /// The key or common prefix behind which the page starts, exclusively;
+    /// `None` for the beginning. If it ends with the delimiter, it may be a
+    /// common prefix: everything below it has been listed then.
+    #[must_use]
+    pub fn after(&self) -> Option<&str> {
+        match &self.version {
+            ListVersion::V1 { marker } => (!marker.is_empty()).then_some(marker.as_str()),
+            ListVersion::V2 {
+                after_token,
+                start_after,
+                ..
+            } => after_token.as_deref().or(start_after.as_deref()),
+        }
+    }
+
+    /// The continuation token for what lies behind `last`.
+    #[must_use]
+    pub fn token(last: &str) -> String {
+        BASE64URL_NOPAD.encode(last.as_bytes())
+    }
+}
+
+fn from_token(token: &str) -> Result<String, S3Error> {
+    BASE64URL_NOPAD
+        .decode(token.as_bytes())
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .filter(|key| (1..=ObjectKey::MAX_BYTES).contains(&key.len()))
+        .ok_or_else(|| invalid("the continuation token is not one of ours"))
+}
+
+/// A parameter that is, or is compared with, a key. Empty counts as absent.
+fn text(query: &Query, name: &str) -> Result<Option<String>, S3Error> {
+    match query.get(name) {
+        None | Some("") => Ok(None),
+        Some(text) if text.len() > ObjectKey::MAX_BYTES => Err(Code::KeyTooLongError.into()),
+        Some(text) => Ok(Some(text.to_owned())),
+    }
+}
+
+fn max_keys(query: &Query) -> Result<usize, S3Error> {
+    match query.get("max-keys") {
+        None | Some("") => Ok(ListObjects::MAX_KEYS),
+        Some(text) => match text.parse::<i32>() {
+            Ok(n) if n >= 0 && !text.starts_with('+') => Ok(usize::try_from(n)
+                .unwrap_or_default()
+                .min(ListObjects::MAX_KEYS)),
+            _ => Err(invalid("max-keys must be a number from 0 to 2147483647")),
+        },
+    }
+}
+
+fn invalid(message: &'static str) -> S3Error {
+    S3Error::with_message(Code::InvalidArgument, message)
+}

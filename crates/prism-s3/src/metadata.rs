@@ -1,0 +1,197 @@
+//! The headers that are kept with an object and given back with it.
+
+use prism_http::{HeaderError, Headers, ResponseHead};
+
+use crate::{Code, S3Error};
+
+/// Headers of the object itself.
+const SYSTEM: [&str; 6] = [
+    "content-type",
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "expires",
+];
+const USER_PREFIX: &str = "x-amz-meta-";
+
+/// What an object is served as where its writer named no type.
+pub const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
+
+/// Headers kept with an object: names in lower case, sorted, each once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ObjectHeaders {
+    fields: Vec<(String, String)>,
+}
+
+impl ObjectHeaders {
+    /// Bytes of user metadata: names without their prefix, plus values.
+    pub const MAX_USER_BYTES: usize = 2 * 1024;
+    /// Bytes of the other kept headers, names and values.
+    pub const MAX_SYSTEM_BYTES: usize = 8 * 1024;
+
+    /// Collects what is to be kept. Repeated user metadata is joined with
+    /// commas.
+    ///
+    /// # Errors
+    /// `MetadataTooLarge`, or `InvalidArgument` for a value that is not UTF-8.
+    pub fn from_request(headers: &Headers) -> Result<Self, S3Error> {
+        let mut kept = Self::default();
+        let (mut user, mut system) = (0usize, 0usize);
+        for (name, value) in headers.iter() {
+            let name = name.to_ascii_lowercase();
+            let Some(value) = kept_value(&name, value)? else {
+                continue;
+            };
+            match name.strip_prefix(USER_PREFIX) {
+                Some(short) => user += short.len() + value.len(),
+                None => system += name.len() + value.len(),
+            }
+            if user > Self::MAX_USER_BYTES || system > Self::MAX_SYSTEM_BYTES {
+                return Err(Code::MetadataTooLarge.into());
+            }
+            kept.put(name, value);
+        }
+        kept.fields.sort_unstable();
+        Ok(kept)
+    }
+
+    /// Rebuilds what [`ObjectHeaders::iter`] gave, as from a store.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that is not kept, `MetadataTooLarge`.
+    pub fn from_stored<'a>(
+        fields: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, S3Error> {
+        let mut headers = Headers::new();
+        for (name, value) in fields {
+            headers
+                .append(name, value)
+                .map_err(|_| Code::InvalidArgument)?;
+        }
+        Self::from_request(&headers)
+    }
+
+    /// The kept headers.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.fields.iter().map(|(n, v)| (n.as_str(), v.as_str()))
+    }
+
+    /// One kept header; `name` in lower case.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.iter().find(|(n, _)| *n == name).map(|(_, v)| v)
+    }
+
+    /// Adds the kept headers, and a content type if there is none, to an
+    /// answer.
+    ///
+    /// # Errors
+    /// Only if the answer would outgrow its bound.
+    pub fn add_to(&self, answer: &mut ResponseHead) -> Result<(), HeaderError> {
+        if self.get("content-type").is_none() {
+            answer
+                .headers_mut()
+                .append("content-type", DEFAULT_CONTENT_TYPE)?;
+        }
+        self.iter()
+            .try_for_each(|(name, value)| answer.headers_mut().append(name, value))
+    }
+
+    fn put(&mut self, name: String, value: String) {
+        match self.fields.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, old)) => {
+                old.push(',');
+                old.push_str(&value);
+            }
+            None => self.fields.push((name, value)),
+        }
+    }
+}
+
+/// The value to keep, or `None` where this header is none of the object's.
+fn kept_value(name: &str, value: &[u8]) -> Result<Option<String>, S3Error> {
+    if !SYSTEM.contains(&name) && !name.starts_with(USER_PREFIX) {
+        return Ok(None);
+    }
+    let value = std::str::from_utf8(value).map_err(|_| {
+        S3Error::with_message(
+            Code::InvalidArgument,
+            format!("The header {name} is not UTF-8."),
+        )
+    })?;
+    if name == "content-encoding" {
+        return Ok(without_transport_coding(value));
+    }
+    Ok(Some(value.to_owned()))
+}
+
+/// `aws-chunked` tells how the body travels, not what the object is.
+fn without_transport_coding(value: &str) -> Option<String> {
+    let rest: Vec<_> = value
+        .split(',')
+        .map(str::trim)
+        .filter(|c| !c.is_empty() && *c != "aws-chunked")
+        .collect();
+    (!rest.is_empty()).then(|| rest.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn headers(fields: &[(&str, &str)]) -> Headers {
+        let mut h = Headers::new();
+        fields.iter().for_each(|(n, v)| h.append(n, v).unwrap());
+        h
+    }
+
+    #[test]
+    fn only_the_objects_own_headers_are_kept() {
+        let kept = ObjectHeaders::from_request(&headers(&[
+            ("Host", "h"),
+            ("X-Amz-Meta-B", "1"),
+            ("Content-Type", "text/plain"),
+            ("x-amz-meta-b", "2"),
+            ("Content-Encoding", "aws-chunked, gzip"),
+            ("Authorization", "secret"),
+            ("Content-Length", "3"),
+        ]))
+        .unwrap();
+        let fields: Vec<_> = kept.iter().collect();
+        assert_eq!(
+            fields,
+            [
+                ("content-encoding", "gzip"),
+                ("content-type", "text/plain"),
+                ("x-amz-meta-b", "1,2")
+            ]
+        );
+        assert_eq!(ObjectHeaders::from_stored(kept.iter()).unwrap(), kept);
+    }
+
+    #[test]
+    fn user_metadata_is_bounded_at_two_kib() {
+        let of =
+            |n: usize| ObjectHeaders::from_request(&headers(&[("x-amz-meta-k", &"v".repeat(n))]));
+        assert!(of(2047).is_ok());
+        assert_eq!(of(2048).unwrap_err().code(), Code::MetadataTooLarge);
+        let mut h = Headers::new();
+        h.append("x-amz-meta-k", b"\xff").unwrap();
+        assert_eq!(
+            ObjectHeaders::from_request(&h).unwrap_err().code(),
+            Code::InvalidArgument
+        );
+    }
+
+    #[test]
+    fn an_answer_always_has_a_content_type() {
+        let mut answer = ResponseHead::new(200);
+        ObjectHeaders::default().add_to(&mut answer).unwrap();
+        assert_eq!(
+            answer.headers().get_str("Content-Type"),
+            Some(DEFAULT_CONTENT_TYPE)
+        );
+    }
+}

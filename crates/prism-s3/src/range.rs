@@ -1,0 +1,179 @@
+//! The `Range` header (RFC 9110 section 14). One range is served; a request
+//! for several gets the whole object, which the RFC allows and S3 does.
+
+use prism_http::Headers;
+
+/// A range as asked for, before the object's size is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RangeSpec {
+    /// From this offset, up to and including `last` if given.
+    From {
+        /// Offset of the first byte.
+        first: u64,
+        /// Offset of the last byte.
+        last: Option<u64>,
+    },
+    /// This many bytes from the end.
+    Suffix(u64),
+}
+
+/// A range of an object that exists: never empty, never beyond its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByteRange {
+    first: u64,
+    last: u64,
+    size: u64,
+}
+
+/// The range does not overlap an object of this size: answer 416 `InvalidRange`
+/// with [`Unsatisfiable::content_range`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the range does not overlap the object of {size} bytes")]
+pub struct Unsatisfiable {
+    /// Size of the object in bytes.
+    pub size: u64,
+}
+
+impl RangeSpec {
+    /// The range that a request asks for; `None` if it asks for none, or in a
+    /// way that is to be ignored.
+    #[must_use]
+    pub fn from_headers(headers: &Headers) -> Option<Self> {
+        let mut values = headers.get_all("range");
+        match (values.next(), values.next()) {
+            (Some(value), None) => Self::parse(std::str::from_utf8(value).ok()?),
+            _ => None,
+        }
+    }
+
+    /// Parses `bytes=a-b`, `bytes=a-` or `bytes=-n`.
+    #[must_use]
+    pub fn parse(value: &str) -> Option<Self> {
+        let (unit, range) = value.split_once('=')?;
+        if !unit.trim().eq_ignore_ascii_case("bytes") {
+            return None;
+        }
+        let (first, last) = range.trim().split_once('-')?;
+        match (offset(first), offset(last)) {
+            (Some(first), Some(last)) if first <= last => Some(Self::From {
+                first,
+                last: Some(last),
+            }),
+            (Some(first), None) if last.is_empty() => Some(Self::From { first, last: None }),
+            (None, Some(count)) if first.is_empty() => Some(Self::Suffix(count)),
+            _ => None,
+        }
+    }
+
+    /// The range within an object of `size` bytes.
+    ///
+    /// # Errors
+    /// If they do not overlap.
+    pub fn resolve(self, size: u64) -> Result<ByteRange, Unsatisfiable> {
+        let end = size.checked_sub(1).ok_or(Unsatisfiable { size })?;
+        let (first, last) = match self {
+            Self::From { first, last } => (first, last.unwrap_or(end).min(end)),
+            Self::Suffix(0) => return Err(Unsatisfiable { size }),
+            Self::Suffix(count) => (size.saturating_sub(count), end),
+        };
+        if first > end {
+            Err(Unsatisfiable { size })
+        } else {
+            Ok(ByteRange { first, last, size })
+        }
+    }
+}
+
+impl ByteRange {
+    /// Offset of the first byte.
+    #[must_use]
+    pub const fn offset(self) -> u64 {
+        self.first
+    }
+
+    /// Number of bytes; at least one.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a range is never empty")]
+    pub const fn len(self) -> u64 {
+        self.last - self.first + 1
+    }
+
+    /// The value of `Content-Range` for a 206 answer.
+    #[must_use]
+    pub fn content_range(self) -> String {
+        format!("bytes {}-{}/{}", self.first, self.last, self.size)
+    }
+}
+
+impl Unsatisfiable {
+    /// The value of `Content-Range` for a 416 answer.
+    #[must_use]
+    pub fn content_range(self) -> String {
+        format!("bytes */{}", self.size)
+    }
+}
+
+/// Digits only. A number too large for any object counts as the largest.
+fn offset(text: &str) -> Option<u64> {
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    Some(text.parse().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn ranges_of_ten_bytes() {
+        /// Offset and length; `None` if it does not overlap.
+        type Resolved = Option<(u64, u64)>;
+        let rows: &[(&str, Option<Resolved>)] = &[
+            ("bytes=0-3", Some(Some((0, 4)))),
+            ("bytes=0-0", Some(Some((0, 1)))),
+            ("Bytes = 5-", Some(Some((5, 5)))),
+            ("bytes=9-99", Some(Some((9, 1)))),
+            ("bytes=-3", Some(Some((7, 3)))),
+            ("bytes=-99", Some(Some((0, 10)))),
+            ("bytes=0-99999999999999999999999", Some(Some((0, 10)))),
+            ("bytes=10-", Some(None)),
+            ("bytes=99999999999999999999999-", Some(None)),
+            ("bytes=-0", Some(None)),
+            ("bytes=3-2", None),
+            ("bytes=0-1,3-4", None),
+            ("bytes=-", None),
+            ("bytes=a-b", None),
+            ("bytes=+1-2", None),
+            ("bytes=--1", None),
+            ("lines=0-1", None),
+            ("0-1", None),
+            ("", None),
+        ];
+        for (text, expected) in rows {
+            let got = RangeSpec::parse(text)
+                .map(|spec| spec.resolve(10).ok().map(|r| (r.offset(), r.len())));
+            assert_eq!(got, *expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_an_empty_object_can_be_had() {
+        for text in ["bytes=0-", "bytes=-1", "bytes=0-0"] {
+            let error = RangeSpec::parse(text).unwrap().resolve(0).unwrap_err();
+            assert_eq!(error.content_range(), "bytes */0");
+        }
+        let range = RangeSpec::parse("bytes=2-4").unwrap().resolve(10).unwrap();
+        assert_eq!(range.content_range(), "bytes 2-4/10");
+    }
+
+    #[test]
+    fn the_largest_object_does_not_overflow() {
+        let range = RangeSpec::parse("bytes=0-")
+            .unwrap()
+            .resolve(u64::MAX)
+            .unwrap();
+        assert_eq!(range.len(), u64::MAX);
+    }
+}

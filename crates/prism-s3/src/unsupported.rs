@@ -1,0 +1,113 @@
+//! Recognises what is not served. Parameters and headers that change what a
+//! request does must be understood or refused, never ignored: a `PUT` with
+//! `?tagging` must not become an object.
+
+use prism_http::{Headers, Method};
+
+use crate::query::Query;
+
+/// What the target names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Level {
+    Service,
+    Bucket,
+    Object,
+}
+
+/// Parameters without effect: `x-id` repeats the operation's name.
+const HARMLESS: [&str; 1] = ["x-id"];
+/// Parameters of ListObjects.
+const LISTING: [&str; 9] = [
+    "list-type",
+    "prefix",
+    "delimiter",
+    "marker",
+    "start-after",
+    "continuation-token",
+    "max-keys",
+    "encoding-type",
+    "fetch-owner",
+];
+
+/// Sub-resources whose operations do not follow from their names.
+const NAMED: [(&str, Level, &str, &str); 12] = [
+    ("POST", Level::Bucket, "delete", "DeleteObjects"),
+    ("GET", Level::Bucket, "uploads", "ListMultipartUploads"),
+    ("GET", Level::Bucket, "versions", "ListObjectVersions"),
+    ("POST", Level::Object, "uploads", "CreateMultipartUpload"),
+    ("PUT", Level::Object, "uploadId", "UploadPart"),
+    ("POST", Level::Object, "uploadId", "CompleteMultipartUpload"),
+    ("DELETE", Level::Object, "uploadId", "AbortMultipartUpload"),
+    ("GET", Level::Object, "uploadId", "ListParts"),
+    ("POST", Level::Object, "select", "SelectObjectContent"),
+    ("POST", Level::Object, "restore", "RestoreObject"),
+    ("GET", Level::Object, "attributes", "GetObjectAttributes"),
+    ("GET", Level::Bucket, "cors", "GetBucketCors"),
+];
+
+/// The first parameter that this request must not have, as an operation's name
+/// or a description. With `listing`, those of ListObjects are known.
+pub(crate) fn parameter(
+    method: &Method,
+    level: Level,
+    query: &Query,
+    listing: bool,
+) -> Option<String> {
+    query
+        .iter()
+        .map(|(name, _)| name)
+        .find(|name| !HARMLESS.contains(name) && (!listing || !LISTING.contains(name)))
+        .map(|name| describe(method, level, name))
+}
+
+fn describe(method: &Method, level: Level, name: &str) -> String {
+    let row = NAMED
+        .iter()
+        .find(|(m, l, n, _)| *m == method.as_str() && *l == level && *n == name);
+    if let Some((.., operation)) = row {
+        return (*operation).to_owned();
+    }
+    let on = match level {
+        Level::Service => "the service",
+        Level::Bucket => "a bucket",
+        Level::Object => "an object",
+    };
+    format!("{method} of {on} with ?{name:.64}")
+}
+
+/// The first header that asks for something we do not do.
+pub(crate) fn header(headers: &Headers) -> Option<String> {
+    headers.iter().find_map(|(name, value)| {
+        let name = name.to_ascii_lowercase();
+        let short = name.strip_prefix("x-amz-")?;
+        unsupported_header(short, value).then(|| match short {
+            "copy-source" => "CopyObject".to_owned(),
+            _ => format!("the header {name:.64}"),
+        })
+    })
+}
+
+/// By the name behind `x-amz-`.
+fn unsupported_header(name: &str, value: &[u8]) -> bool {
+    match name {
+        "acl" => !matches!(value, b"private" | b"bucket-owner-full-control"),
+        "storage-class" => value != b"STANDARD",
+        "object-ownership" => value != b"BucketOwnerEnforced",
+        "bucket-object-lock-enabled" => !value.eq_ignore_ascii_case(b"false"),
+        "tagging"
+        | "website-redirect-location"
+        | "expected-bucket-owner"
+        | "mfa"
+        | "write-offset-bytes"
+        | "decoded-content-length" => true,
+        _ => [
+            "copy-source",
+            "server-side-encryption",
+            "object-lock-",
+            "grant-",
+            "if-match-",
+        ]
+        .iter()
+        .any(|prefix| name.starts_with(prefix)),
+    }
+}
