@@ -1,17 +1,13 @@
 //! The single point at which anything changes: conditions checked, one batch
 //! written, one flush, for as many callers as happen to wait.
 //!
-//! There is no committing thread. The first caller to find nobody committing
-//! leads: it takes what has queued up, itself first, commits it as one batch
-//! and wakes the others with their results. Whoever queued meanwhile is next,
-//! led by the first of them. A lone caller pays no switch of threads, and eight
-//! at once do not pay eight flushes. Nothing is visible to readers before it
-//! is as durable as configured.
+//! Eight callers at once do not pay eight flushes (see `group`). Nothing is
+//! visible to readers before it is as durable as configured.
 
 use std::{
-    collections::{BTreeSet, HashSet, VecDeque},
+    collections::{BTreeSet, HashSet},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -22,6 +18,7 @@ use crate::{
     config::Durability,
     error::Error,
     files::Files,
+    group::Group,
     layout::FileId,
     lsm::{Lsm, View},
     record::{Payload, bucket_prefix},
@@ -97,28 +94,9 @@ pub(crate) struct Committer {
     lsm: Arc<Lsm>,
     files: Arc<Files>,
     durability: Durability,
-    queue: Mutex<Queue>,
+    group: Group<Op, OpResult>,
     operations: AtomicU64,
     batches: AtomicU64,
-}
-
-#[derive(Default)]
-struct Queue {
-    waiting: VecDeque<(Op, Arc<Slot>)>,
-    /// Somebody leads, and will see to whatever is queued.
-    led: bool,
-}
-
-/// Where a caller waits.
-#[derive(Default)]
-struct Slot {
-    turn: Mutex<Option<Turn>>,
-    wake: Condvar,
-}
-
-enum Turn {
-    Lead,
-    Done(OpResult),
 }
 
 impl Committer {
@@ -127,7 +105,7 @@ impl Committer {
             lsm,
             files,
             durability,
-            queue: Mutex::default(),
+            group: Group::new(),
             operations: AtomicU64::new(0),
             batches: AtomicU64::new(0),
         }
@@ -142,39 +120,12 @@ impl Committer {
 
     /// Commits `op`, together with whatever else is waiting. Blocks on disk.
     pub(crate) fn submit(&self, op: Op) -> OpResult {
-        let slot = Arc::new(Slot::default());
-        let lead = {
-            let mut queue = locked(&self.queue);
-            queue.waiting.push_back((op, Arc::clone(&slot)));
-            !std::mem::replace(&mut queue.led, true)
-        };
-        if !lead && let Turn::Done(result) = slot.wait() {
-            return result;
-        }
-        // The queue's first is our own: when nobody led it was empty, and
-        // leadership is passed to the first.
-        self.lead();
-        match slot.wait() {
-            Turn::Done(result) => result,
-            Turn::Lead => Err(abandoned()),
-        }
-    }
-
-    fn lead(&self) {
-        let mut leadership = Leadership {
-            committer: self,
-            slots: Vec::new(),
-        };
-        let group = take_group(&mut locked(&self.queue).waiting);
-        let mut ops = Vec::with_capacity(group.len());
-        for (op, slot) in group {
-            ops.push(op);
-            leadership.slots.push(slot);
-        }
-        let results = self.commit(ops);
-        for (slot, result) in leadership.slots.drain(..).zip(results) {
-            slot.give(Turn::Done(result));
-        }
+        self.group
+            .submit(op, independent, |ops| self.commit(ops))
+            .unwrap_or(Err(Failure {
+                error: Error::WritesDisabled,
+                in_doubt: true,
+            }))
     }
 
     /// One result per operation, in order.
@@ -214,6 +165,7 @@ impl Committer {
             }
             Durability::None => PersistMode::Buffer,
         };
+        self.lsm.wait_for_room()?;
         self.batches.fetch_add(1, Ordering::Relaxed);
         // The tree's journal is flushed before its memory changes, so that no
         // reader sees what a power cut could take back.
@@ -312,70 +264,47 @@ impl Op {
     }
 }
 
-/// The longest head of the queue whose operations do not depend on each other:
-/// a key at most once, and an operation on a bucket alone. Each may then be
-/// judged by the state before the batch.
-fn take_group(waiting: &mut VecDeque<(Op, Arc<Slot>)>) -> Vec<(Op, Arc<Slot>)> {
+/// The length of the longest head of the queue whose operations do not depend on
+/// each other: a key at most once, and an operation on a bucket alone. Each may
+/// then be judged by the state before the batch.
+fn independent(queued: &mut dyn Iterator<Item = &Op>) -> usize {
     let mut keys = HashSet::new();
-    let mut len = 0;
-    for (op, _) in waiting.iter().take(GROUP_MAX) {
+    for op in queued.take(GROUP_MAX) {
         match op.object_key() {
-            Some(key) if keys.insert(key) => len += 1,
-            Some(_) => break,
-            None => {
-                len = len.max(1);
-                break;
-            }
+            Some(key) if keys.insert(key) => {}
+            _ => break,
         }
     }
-    waiting.drain(..len).collect()
+    // At least one goes; if it is on a bucket, no other was counted.
+    keys.len().max(1)
 }
 
-/// The duty to answer a group and to pass on the lead, however the leader
-/// leaves, even by a panic in the tree.
-struct Leadership<'a> {
-    committer: &'a Committer,
-    slots: Vec<Arc<Slot>>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Drop for Leadership<'_> {
-    fn drop(&mut self) {
-        for slot in self.slots.drain(..) {
-            slot.give(Turn::Done(Err(abandoned())));
-        }
-        let mut queue = locked(&self.committer.queue);
-        match queue.waiting.front() {
-            Some((_, slot)) => slot.give(Turn::Lead),
-            None => queue.led = false,
-        }
-    }
-}
-
-impl Slot {
-    fn wait(&self) -> Turn {
-        let mut turn = locked(&self.turn);
-        loop {
-            match turn.take() {
-                Some(turn) => return turn,
-                None => turn = self.wake.wait(turn).unwrap_or_else(PoisonError::into_inner),
-            }
+    fn delete(key: &str) -> Op {
+        Op::Delete {
+            bucket: "b".into(),
+            object_key: key.into(),
         }
     }
 
-    fn give(&self, turn: Turn) {
-        *locked(&self.turn) = Some(turn);
-        self.wake.notify_one();
+    fn bucket() -> Op {
+        Op::DeleteBucket { name: "b".into() }
     }
-}
 
-fn abandoned() -> Failure {
-    Failure {
-        error: Error::WritesDisabled,
-        in_doubt: true,
+    #[test]
+    fn a_group_ends_before_a_key_repeats_or_a_bucket_is_concerned() {
+        let len = |ops: &[Op]| independent(&mut ops.iter());
+        assert_eq!(
+            len(&[delete("1"), delete("2"), delete("1"), delete("3")]),
+            2
+        );
+        assert_eq!(len(&[delete("1"), bucket(), delete("2")]), 1);
+        assert_eq!(len(&[bucket(), delete("1")]), 1);
+        assert_eq!(len(&[bucket(), bucket()]), 1);
+        let many: Vec<Op> = (0..1000).map(|k| delete(&k.to_string())).collect();
+        assert_eq!(len(&many), GROUP_MAX);
     }
-}
-
-/// No lock here guards anything a panic could leave half-changed.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

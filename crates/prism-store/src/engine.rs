@@ -3,6 +3,8 @@
 
 use crate::{
     error::Error,
+    put::PutWriter,
+    store::Store,
     types::{BucketInfo, Committed, Listing, Object, ObjectInfo, ObjectMeta, Verified},
 };
 
@@ -50,4 +52,72 @@ pub trait ObjectWriter: Send {
     fn written(&self) -> u64;
     /// See [`PutWriter::commit`](crate::PutWriter::commit).
     fn commit(self: Box<Self>, meta: ObjectMeta) -> Result<Committed, Error>;
+}
+
+impl Engine for Store {
+    fn create_bucket(&self, bucket: &str, created_ms: u64) -> Result<(), Error> {
+        Store::create_bucket(self, bucket, created_ms)
+    }
+
+    fn delete_bucket(&self, bucket: &str) -> Result<(), Error> {
+        Store::delete_bucket(self, bucket)
+    }
+
+    fn head_bucket(&self, bucket: &str) -> Result<BucketInfo, Error> {
+        Store::head_bucket(self, bucket)
+    }
+
+    fn list_buckets(&self) -> Result<Vec<BucketInfo>, Error> {
+        Store::list_buckets(self)
+    }
+
+    fn begin_put(
+        &self,
+        bucket: &str,
+        key: &str,
+        expected_len: Option<u64>,
+    ) -> Result<Box<dyn ObjectWriter>, Error> {
+        let writer = Store::begin_put(self, bucket, key, expected_len)?;
+        Ok(Box::new(writer))
+    }
+
+    fn get(&self, bucket: &str, key: &str) -> Result<Option<Object>, Error> {
+        Store::get(self, bucket, key)
+    }
+
+    fn head(&self, bucket: &str, key: &str) -> Result<Option<ObjectInfo>, Error> {
+        Store::head(self, bucket, key)
+    }
+
+    fn delete(&self, bucket: &str, key: &str) -> Result<bool, Error> {
+        Store::delete(self, bucket, key)
+    }
+
+    fn list(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        start_after: &str,
+        max: usize,
+    ) -> Result<Listing, Error> {
+        Store::list(self, bucket, prefix, start_after, max)
+    }
+
+    fn verify(&self, bucket: &str, key: &str) -> Result<Option<Verified>, Error> {
+        Store::verify(self, bucket, key)
+    }
+}
+
+impl ObjectWriter for PutWriter {
+    fn write(&mut self, data: &[u8]) -> Result<(), Error> {
+        PutWriter::write(self, data)
+    }
+
+    fn written(&self) -> u64 {
+        PutWriter::written(self)
+    }
+
+    fn commit(self: Box<Self>, meta: ObjectMeta) -> Result<Committed, Error> {
+        PutWriter::commit(*self, meta)
+    }
 }

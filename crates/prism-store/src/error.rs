@@ -66,6 +66,8 @@ pub enum Fault {
     Caller,
     /// The disk is full: retry once there is room.
     Space,
+    /// The disk is too slow for what is asked of it: retry later.
+    Load,
     /// The disk or the kernel failed.
     Disk,
 }
@@ -108,6 +110,9 @@ pub enum Error {
     /// Too little room on the file system, or over quota. Reads go on.
     #[error("no space left for objects")]
     NoSpace,
+    /// The disk could not keep up for 10 s.
+    #[error("the disk cannot keep up with the writes")]
+    Stalled,
     /// An earlier failure of the disk made further writes unsafe. Reads go on;
     /// writes need the store opened anew.
     #[error("writes are disabled after a disk failure")]
@@ -137,6 +142,7 @@ impl Error {
             | Self::TooLarge
             | Self::LengthMismatch { .. } => Fault::Caller,
             Self::NoSpace => Fault::Space,
+            Self::Stalled => Fault::Load,
             Self::WritesDisabled | Self::Corrupt(_) | Self::Io(_) | Self::Metadata(_) => {
                 Fault::Disk
             }

@@ -26,6 +26,7 @@ mod config;
 mod engine;
 mod error;
 mod files;
+mod group;
 mod layout;
 mod lsm;
 mod placement;

@@ -1,11 +1,16 @@
 //! The tree: which trees there are, how they are opened, and what is read from
 //! them. Everything that writes goes through `commit`.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 use fjall::{
-    CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode,
-    Readable, Snapshot,
+    AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions,
+    PersistMode, Readable, Snapshot,
 };
 
 use crate::{
@@ -22,6 +27,13 @@ const JOURNAL_MAX: u64 = 128 * MIB;
 /// Open files of the tree.
 const DESCRIPTORS_MAX: usize = 256;
 const WORKERS: usize = 2;
+/// Full write buffers and unsorted runs of one tree beyond which commits wait.
+/// The tree waits from 4 and 30 on; a commit adds at most one of each.
+const SEALED_MAX: usize = 2;
+const RUNS_MAX: usize = 28;
+/// How long a commit waits for the disk to catch up.
+const STALL_LIMIT: Duration = Duration::from_secs(10);
+const STALL_POLL: Duration = Duration::from_millis(2);
 
 const GENERATION_KEY: &str = "generation";
 
@@ -88,6 +100,29 @@ impl Lsm {
             .insert(GENERATION_KEY, generation.to_be_bytes())?;
         self.db.persist(PersistMode::SyncAll)?;
         Ok(generation)
+    }
+
+    /// Waits until the tree's background work has caught up, but no longer than
+    /// [`STALL_LIMIT`]. The tree itself would wait within a commit, and for ever
+    /// if that work has died.
+    pub(crate) fn wait_for_room(&self) -> Result<(), Error> {
+        let started = Instant::now();
+        while self.is_congested() {
+            if started.elapsed() > STALL_LIMIT {
+                return Err(Error::Stalled);
+            }
+            thread::sleep(STALL_POLL);
+        }
+        Ok(())
+    }
+
+    fn is_congested(&self) -> bool {
+        [&self.objects, &self.inline, &self.files]
+            .iter()
+            .any(|tree| {
+                tree.tree.sealed_memtable_count() > SEALED_MAX
+                    || tree.tree.l0_run_count() > RUNS_MAX
+            })
     }
 
     pub(crate) fn batch(&self) -> fjall::OwnedWriteBatch {

@@ -6,7 +6,6 @@ use std::{fs::File, io::Write, sync::Arc};
 use crate::{
     blocks::BlockCrcs,
     commit::{Op, PutBytes, PutOp},
-    engine::ObjectWriter,
     error::Error,
     layout::FileId,
     record::{FileRecord, Payload, Record},
@@ -240,19 +239,5 @@ fn commit_op(store: &Inner, op: PutOp, file: Option<&File>) -> Result<bool, Erro
             }
             Err(failure.error)
         }
-    }
-}
-
-impl ObjectWriter for PutWriter {
-    fn write(&mut self, data: &[u8]) -> Result<(), Error> {
-        PutWriter::write(self, data)
-    }
-
-    fn written(&self) -> u64 {
-        self.written
-    }
-
-    fn commit(self: Box<Self>, meta: ObjectMeta) -> Result<Committed, Error> {
-        PutWriter::commit(*self, meta)
     }
 }

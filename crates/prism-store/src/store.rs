@@ -7,7 +7,6 @@ use crate::{
     blocks,
     commit::{CommitStats, Committer, Op},
     config::Config,
-    engine::{Engine, ObjectWriter},
     error::{Error, OpenError},
     files::Files,
     layout::{FileId, Layout},
@@ -331,58 +330,4 @@ fn entry(object_key: &[u8], record: Record) -> Result<Entry, Error> {
         etag: record.meta.etag,
         created_ms: record.meta.created_ms,
     })
-}
-
-impl Engine for Store {
-    fn create_bucket(&self, bucket: &str, created_ms: u64) -> Result<(), Error> {
-        Store::create_bucket(self, bucket, created_ms)
-    }
-
-    fn delete_bucket(&self, bucket: &str) -> Result<(), Error> {
-        Store::delete_bucket(self, bucket)
-    }
-
-    fn head_bucket(&self, bucket: &str) -> Result<BucketInfo, Error> {
-        Store::head_bucket(self, bucket)
-    }
-
-    fn list_buckets(&self) -> Result<Vec<BucketInfo>, Error> {
-        Store::list_buckets(self)
-    }
-
-    fn begin_put(
-        &self,
-        bucket: &str,
-        key: &str,
-        expected_len: Option<u64>,
-    ) -> Result<Box<dyn ObjectWriter>, Error> {
-        let writer = Store::begin_put(self, bucket, key, expected_len)?;
-        Ok(Box::new(writer))
-    }
-
-    fn get(&self, bucket: &str, key: &str) -> Result<Option<Object>, Error> {
-        Store::get(self, bucket, key)
-    }
-
-    fn head(&self, bucket: &str, key: &str) -> Result<Option<ObjectInfo>, Error> {
-        Store::head(self, bucket, key)
-    }
-
-    fn delete(&self, bucket: &str, key: &str) -> Result<bool, Error> {
-        Store::delete(self, bucket, key)
-    }
-
-    fn list(
-        &self,
-        bucket: &str,
-        prefix: &str,
-        start_after: &str,
-        max: usize,
-    ) -> Result<Listing, Error> {
-        Store::list(self, bucket, prefix, start_after, max)
-    }
-
-    fn verify(&self, bucket: &str, key: &str) -> Result<Option<Verified>, Error> {
-        Store::verify(self, bucket, key)
-    }
 }

@@ -1,0 +1,270 @@
+//! Work that is cheaper together: whoever comes while others are at it waits,
+//! and is served with the next group.
+//!
+//! There is no thread of its own. The first caller to find nobody at work
+//! leads: it takes what has queued up, itself first, does it all and wakes the
+//! others with their results. Whoever queued meanwhile is next, led by the
+//! first of them. A lone caller pays no switch of threads. What the work is,
+//! and which items go together, is the caller's.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+};
+
+/// A queue of items `T`, each answered by an `R`. It holds one item for each
+/// thread that waits, and so is as bounded as those are.
+pub(crate) struct Group<T, R> {
+    queue: Mutex<Queue<T, R>>,
+}
+
+struct Queue<T, R> {
+    waiting: VecDeque<(T, Arc<Slot<R>>)>,
+    /// Somebody leads, and will see to whatever is queued.
+    led: bool,
+}
+
+/// Where a caller waits.
+struct Slot<R> {
+    turn: Mutex<Option<Turn<R>>>,
+    wake: Condvar,
+}
+
+enum Turn<R> {
+    Lead,
+    Done(R),
+    /// The leader left without an answer.
+    Abandoned,
+}
+
+impl<T, R> Group<T, R> {
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: Mutex::new(Queue {
+                waiting: VecDeque::new(),
+                led: false,
+            }),
+        }
+    }
+
+    /// Has `item` done by some leader, perhaps this caller, and waits for it.
+    ///
+    /// A leader asks `how_many` of the items queued, of which there is at least
+    /// one, go together (at least one does), and has `work` answer those in
+    /// order. `None` if the leader panicked or gave too few answers.
+    pub(crate) fn submit(
+        &self,
+        item: T,
+        how_many: impl FnOnce(&mut dyn Iterator<Item = &T>) -> usize,
+        work: impl FnOnce(Vec<T>) -> Vec<R>,
+    ) -> Option<R> {
+        let slot = Arc::new(Slot::new());
+        let lead = {
+            let mut queue = locked(&self.queue);
+            queue.waiting.push_back((item, Arc::clone(&slot)));
+            !std::mem::replace(&mut queue.led, true)
+        };
+        if !lead {
+            match slot.wait() {
+                Turn::Done(answer) => return Some(answer),
+                Turn::Abandoned => return None,
+                Turn::Lead => {}
+            }
+        }
+        // Our item is the queue's first: when nobody led it was empty, and the
+        // lead is passed to the first.
+        self.lead(how_many, work);
+        match slot.wait() {
+            Turn::Done(answer) => Some(answer),
+            Turn::Abandoned | Turn::Lead => None,
+        }
+    }
+
+    fn lead(
+        &self,
+        how_many: impl FnOnce(&mut dyn Iterator<Item = &T>) -> usize,
+        work: impl FnOnce(Vec<T>) -> Vec<R>,
+    ) {
+        let mut leadership = Leadership {
+            group: self,
+            slots: Vec::new(),
+        };
+        let taken: Vec<_> = {
+            let waiting = &mut locked(&self.queue).waiting;
+            let count = how_many(&mut waiting.iter().map(|(item, _)| item));
+            waiting.drain(..count.clamp(1, waiting.len())).collect()
+        };
+        let mut items = Vec::with_capacity(taken.len());
+        for (item, slot) in taken {
+            items.push(item);
+            leadership.slots.push(slot);
+        }
+        let answers = work(items);
+        for (slot, answer) in leadership.slots.iter().zip(answers) {
+            slot.give(Turn::Done(answer));
+        }
+    }
+}
+
+/// The duty to answer a group and to pass on the lead, however the leader
+/// leaves, even by a panic.
+struct Leadership<'a, T, R> {
+    group: &'a Group<T, R>,
+    slots: Vec<Arc<Slot<R>>>,
+}
+
+impl<T, R> Drop for Leadership<'_, T, R> {
+    fn drop(&mut self) {
+        for slot in &self.slots {
+            slot.abandon();
+        }
+        let mut queue = locked(&self.group.queue);
+        match queue.waiting.front() {
+            Some((_, slot)) => slot.give(Turn::Lead),
+            None => queue.led = false,
+        }
+    }
+}
+
+impl<R> Slot<R> {
+    fn new() -> Self {
+        Self {
+            turn: Mutex::new(None),
+            wake: Condvar::new(),
+        }
+    }
+
+    fn wait(&self) -> Turn<R> {
+        let mut turn = locked(&self.turn);
+        loop {
+            match turn.take() {
+                // Stays behind for `abandon` to find.
+                Some(Turn::Done(answer)) => {
+                    *turn = Some(Turn::Abandoned);
+                    return Turn::Done(answer);
+                }
+                Some(turn) => return turn,
+                None => turn = self.wake.wait(turn).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    fn give(&self, next: Turn<R>) {
+        *locked(&self.turn) = Some(next);
+        self.wake.notify_one();
+    }
+
+    /// Unless an answer was given.
+    fn abandon(&self) {
+        let mut turn = locked(&self.turn);
+        if turn.is_none() {
+            *turn = Some(Turn::Abandoned);
+            self.wake.notify_one();
+        }
+    }
+}
+
+/// No lock here guards anything a panic could leave half-changed.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
+        sync::atomic::{AtomicUsize, Ordering},
+        thread,
+        time::Duration,
+    };
+
+    use super::*;
+
+    fn all<T>(items: &mut dyn Iterator<Item = &T>) -> usize {
+        items.count()
+    }
+
+    #[test]
+    fn each_caller_gets_its_own_answer_and_groups_form_under_load() {
+        let group = Group::new();
+        let rounds = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for t in 0..8_u64 {
+                let (group, rounds) = (&group, &rounds);
+                scope.spawn(move || {
+                    for i in 0..200 {
+                        let answer = group.submit(t * 1000 + i, all, |items| {
+                            rounds.fetch_add(1, Ordering::Relaxed);
+                            thread::sleep(Duration::from_micros(50));
+                            items.iter().map(|item| item + 1).collect()
+                        });
+                        assert_eq!(answer, Some(t * 1000 + i + 1));
+                    }
+                });
+            }
+        });
+        let rounds = rounds.into_inner();
+        assert!((200..800).contains(&rounds), "{rounds} rounds");
+    }
+
+    #[test]
+    fn a_group_is_the_head_of_the_queue_as_long_as_the_leader_likes() {
+        let group = Group::new();
+        let longest = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for t in 0..6 {
+                let (group, longest) = (&group, &longest);
+                scope.spawn(move || {
+                    for _ in 0..50 {
+                        let work = |items: Vec<u32>| {
+                            longest.fetch_max(items.len(), Ordering::Relaxed);
+                            thread::sleep(Duration::from_micros(50));
+                            items
+                        };
+                        assert_eq!(
+                            group.submit(t, |items| items.take(2).count(), work),
+                            Some(t)
+                        );
+                    }
+                });
+            }
+        });
+        assert_eq!(longest.into_inner(), 2);
+        // Zero is taken as one.
+        assert_eq!(group.submit(7, |_| 0, |items| items), Some(7));
+    }
+
+    #[test]
+    fn a_leader_that_panics_leaves_nobody_waiting() {
+        let group = Group::new();
+        let lost = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for t in 0..6 {
+                let (group, lost) = (&group, &lost);
+                scope.spawn(move || {
+                    for i in 0..20 {
+                        let work = |items: Vec<u32>| {
+                            thread::sleep(Duration::from_micros(100));
+                            assert!(t != 0 || i % 5 != 0, "as intended");
+                            items
+                        };
+                        let answer = catch_unwind(AssertUnwindSafe(|| group.submit(t, all, work)));
+                        match answer {
+                            Ok(Some(answer)) => assert_eq!(answer, t),
+                            Ok(None) | Err(_) => drop(lost.fetch_add(1, Ordering::Relaxed)),
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(group.submit(9, all, |items| items), Some(9));
+    }
+
+    #[test]
+    fn a_missing_answer_is_no_answer() {
+        let group = Group::<u8, u8>::new();
+        assert_eq!(group.submit(1, all, |_| Vec::new()), None);
+        assert_eq!(group.submit(2, all, |items| items), Some(2));
+    }
+}
