@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * What the agent asks for, applied under the same locks as everything else. The
+ * agent runs the program `collect` on a buffer of orders; no packet ever
+ * reaches it.
+ *
+ * Entries are deleted in two steps, so that nobody locks or writes memory that
+ * belongs to another flow by then. First a tombstone is doomed here, which is
+ * final: from then on programs treat it as not there, and commands for it wait
+ * (they are not answered, and repeated). The agent then waits until every
+ * program that may have seen it before has ended (an RCU grace period), and
+ * deletes it.
+ */
+#ifndef PRISM_COLLECT_H
+#define PRISM_COLLECT_H
+
+#include "flow.h"
+
+/* Orders start where the Ethernet header would end, rounded up. */
+#define ORDERS_AT 16
+#define MAX_ORDERS 32
+
+enum order_kind {
+	ORDER_NONE = 0,
+	ORDER_EXPIRE = 1,	/* an idle or long blocked flow becomes a tombstone */
+	ORDER_DOOM = 2,		/* a tombstone may be deleted */
+	ORDER_REVERSE = 3,	/* a reverse entry whose flow is elsewhere goes */
+};
+
+/* One order. It holds for the flow as the agent saw it, or not at all. */
+struct order {
+	struct flow_key key;
+	struct ip_addr owner;	/* ORDER_REVERSE */
+	__be16 owner_port;	/* ORDER_REVERSE */
+	__u8 kind;
+	__u8 done;		/* answer: 1 where it was carried out */
+	__u32 zero;
+	__u64 epoch;		/* as seen */
+	__u64 last_seen_ns;	/* as seen */
+};
+_Static_assert(sizeof(struct order) == 80, "order");
+
+/* What the kernel gives to a program that walks a map. */
+struct seq_file;
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} __attribute__((preserve_access_index));
+struct bpf_iter__bpf_map_elem {
+	struct bpf_iter_meta *meta;
+	void *key;
+	void *value;
+} __attribute__((preserve_access_index));
+
+/* The order that a flow is due for, read without its lock; ORDER_NONE: none. */
+static __always_inline __u8 due(const struct flow *f, __u64 now_ns)
+{
+	__u64 limit_ns = f->state == FLOW_BLOCKED ? blocked_ns : idle_ns;
+
+	if (f->state == FLOW_ABSENT)
+		limit_ns = tombstone_ns;
+	if (f->doomed || now_ns < f->last_seen_ns ||
+	    now_ns - f->last_seen_ns < limit_ns)
+		return f->doomed ? ORDER_DOOM : ORDER_NONE;
+	return f->state == FLOW_ABSENT ? ORDER_DOOM : ORDER_EXPIRE;
+}
+
+static __always_inline int write_order(struct bpf_iter__bpf_map_elem *ctx,
+				       struct order *o)
+{
+	return bpf_seq_write(ctx->meta->seq, o, sizeof(*o)) ? 1 : 0;
+}
+
+static __always_inline bool expire(struct flow *f, const struct order *o)
+{
+	__u64 now_ns = bpf_ktime_get_coarse_ns();
+	struct ip_addr owner;
+	__be16 owner_port;
+	bool done = false;
+
+	bpf_spin_lock(&f->lock);
+	owner = f->owner;
+	owner_port = f->owner_port;
+	if (!f->doomed && f->state != FLOW_ABSENT && f->epoch == o->epoch &&
+	    f->last_seen_ns == o->last_seen_ns) {
+		make_tombstone(f, f->epoch, now_ns);
+		done = true;
+	}
+	bpf_spin_unlock(&f->lock);
+	if (!done)
+		return false;
+	count(COUNTER_flow_expired);
+	reverse_drop(&o->key, &owner, owner_port);
+	return true;
+}
+
+static __always_inline bool doom(struct flow *f, const struct order *o)
+{
+	bool done = false;
+	bool before;
+
+	bpf_spin_lock(&f->lock);
+	before = f->doomed;
+	if (f->state == FLOW_ABSENT && f->epoch == o->epoch &&
+	    f->last_seen_ns == o->last_seen_ns) {
+		f->doomed = 1;
+		done = true;
+	}
+	bpf_spin_unlock(&f->lock);
+	/* One doomed by an agent that then died is still to be deleted. */
+	if (done && !before)
+		count(COUNTER_flow_collected);
+	return done;
+}
+
+static __always_inline bool carry_out(const struct order *o)
+{
+	struct flow *f;
+
+	if (o->kind == ORDER_REVERSE) {
+		if (is_owned_by(&o->key, &o->owner, o->owner_port) ||
+		    !reverse_drop(&o->key, &o->owner, o->owner_port))
+			return false;
+		count(COUNTER_reverse_collected);
+		return true;
+	}
+	f = bpf_map_lookup_elem(&flows, &o->key);
+	if (!f)
+		return false;
+	if (o->kind == ORDER_EXPIRE)
+		return expire(f, o);
+	return o->kind == ORDER_DOOM && doom(f, o);
+}
+
+static __noinline int collect_one(struct __sk_buff *skb, __u32 index)
+{
+	__u32 at = ORDERS_AT + index * sizeof(struct order);
+	struct order o;
+
+	if (bpf_skb_load_bytes(skb, at, &o, sizeof(o)))
+		return 0;
+	o.done = carry_out(&o);
+	bpf_skb_store_bytes(skb, at, &o, sizeof(o), 0);
+	return 1;
+}
+
+#endif

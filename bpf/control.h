@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * The control protocol (docs/protocol.md, section 1): parsed, authenticated,
+ * applied and answered here, on the packet itself.
+ *
+ * A command is judged twice: before the reverse entry of a new owner is made,
+ * and again, under the lock, before the flow is changed. Whatever other CPUs do
+ * in between, the decision and the change are one act.
+ */
+#ifndef PRISM_CONTROL_H
+#define PRISM_CONTROL_H
+
+#include "forward.h"
+#include "siphash.h"
+
+#define CONTROL_BYTES sizeof(struct control_message)
+#define CONTROL_AT (sizeof(struct head) + sizeof(struct udphdr))
+#define CONTROL_UDP_BYTES (sizeof(struct udphdr) + CONTROL_BYTES)
+#define CONTROL_IP_BYTES (sizeof(struct iphdr) + CONTROL_UDP_BYTES)
+#define CONTROL_TTL 64
+/* Inside the program: the command is to be applied. No wire value. */
+#define STATUS_APPLY 0xff
+
+/* `ops` is a combination that has a meaning. */
+static __always_inline bool are_ops_valid(__u8 ops)
+{
+	if (ops & ~OP_ALL || (ops & OP_BLOCK && ops & OP_UNBLOCK))
+		return false;
+	return !(ops & OP_RELEASE) || ops == OP_RELEASE;
+}
+
+static __always_inline bool is_request_valid(const struct control_message *m)
+{
+	if (m->status || m->state || m->zero1[0] || m->zero1[1] ||
+	    m->zero1[2] || m->zero2 || !are_ops_valid(m->ops))
+		return false;
+	return !(m->ops & OP_OWN) ||
+	       (m->owner_port && !is_zero_addr(&m->owner_addr) &&
+		!is_zero_addr(&m->via_addr));
+}
+
+static __always_inline bool has_no_flow(const struct control_message *m)
+{
+	return is_zero_addr(&m->client_addr) && is_zero_addr(&m->vip_addr) &&
+	       !m->client_port && !m->vip_port;
+}
+
+static __always_inline bool is_fresh(__u64 time_ns, __u64 clock_ns)
+{
+	__u64 off = time_ns > clock_ns ? time_ns - clock_ns : clock_ns - time_ns;
+
+	return off <= CONTROL_FRESHNESS_NS;
+}
+
+static __always_inline bool is_node_of(const struct ip_addr *addr, __u32 tenant)
+{
+	struct node *node = bpf_map_lookup_elem(&nodes, addr);
+
+	return node && node->tenant == tenant;
+}
+
+/* Whether the sender may say this: STATUS_APPLY, NO_SERVICE or DENIED. */
+static __always_inline __u8 authorize(const struct control_message *m,
+				      const struct flow_key *key, __u32 tenant)
+{
+	struct service_key sk = { .addr = m->vip_addr, .port = m->vip_port };
+	struct service *service;
+
+	service = sk.port ? bpf_map_lookup_elem(&services, &sk) : NULL;
+	if (!service)
+		return STATUS_NO_SERVICE;
+	if (service->tenant != tenant)
+		return STATUS_DENIED;
+	if (!(m->ops & OP_OWN))
+		return STATUS_APPLY;
+	if (!owned_by_vip(key, &m->owner_addr, m->owner_port) &&
+	    !is_node_of(&m->owner_addr, tenant))
+		return STATUS_DENIED;
+	return is_node_of(&m->via_addr, tenant) ? STATUS_APPLY : STATUS_DENIED;
+}
+
+static __always_inline void view_of(struct flow_view *view, const struct flow *f)
+{
+	view->state = f->state;
+	view->epoch = f->epoch;
+	view->owner = f->owner;
+	view->via = f->via;
+	view->owner_port = f->owner_port;
+}
+
+/* The flow is what the command asks for. */
+static __always_inline bool is_already(const struct control_message *m,
+				       const struct flow_view *view)
+{
+	if (view->state == FLOW_ABSENT)
+		return m->ops == OP_RELEASE;
+	if (m->ops == OP_RELEASE)
+		return false;
+	if (m->ops & OP_BLOCK && view->state != FLOW_BLOCKED)
+		return false;
+	if (m->ops & OP_UNBLOCK && view->state != FLOW_FORWARD)
+		return false;
+	return !(m->ops & OP_OWN) || (m->owner_port == view->owner_port &&
+				      same_addr(&m->owner_addr, &view->owner) &&
+				      same_addr(&m->via_addr, &view->via));
+}
+
+/* What the order of epochs says of a command (section 1.3). */
+static __always_inline __u8 judge(const struct control_message *m, __u64 epoch,
+				  const struct flow_view *view)
+{
+	if (epoch < view->epoch)
+		return STATUS_STALE;
+	if (epoch == view->epoch)
+		return is_already(m, view) ? STATUS_OK : STATUS_STALE;
+	if (view->state == FLOW_ABSENT && !(m->ops & (OP_OWN | OP_RELEASE)))
+		return STATUS_BAD_REQUEST;
+	return STATUS_APPLY;
+}
+
+/* Changes an entry as the command says: under its lock, or not yet shared. */
+static __always_inline void change(struct flow *f,
+				   const struct control_message *m, __u64 epoch,
+				   __u64 now_ns)
+{
+	if (m->ops == OP_RELEASE) {
+		make_tombstone(f, epoch, now_ns);
+		return;
+	}
+	if (f->state == FLOW_ABSENT) {
+		f->state = FLOW_FORWARD;
+		f->packets[0] = f->packets[1] = 0;
+		f->bytes[0] = f->bytes[1] = 0;
+	}
+	if (m->ops & OP_OWN) {
+		f->owner = m->owner_addr;
+		f->via = m->via_addr;
+		f->owner_port = m->owner_port;
+	}
+	if (m->ops & OP_BLOCK)
+		f->state = FLOW_BLOCKED;
+	if (m->ops & OP_UNBLOCK)
+		f->state = FLOW_FORWARD;
+	f->epoch = epoch;
+	f->since_ns = now_ns;
+	f->last_seen_ns = now_ns;
+}
+
+/* Puts a new entry in place. STATUS_APPLY: another CPU was faster. */
+static __always_inline __u8 insert(struct control_scratch *s,
+				   const struct flow_key *key, __u64 epoch,
+				   __u64 now_ns, struct flow_view *view)
+{
+	struct flow *fresh = (struct flow *)s->fresh;
+	long err;
+
+	__builtin_memset(s->fresh, 0, sizeof(s->fresh));
+	change(fresh, &s->request, epoch, now_ns);
+	err = bpf_map_update_elem(&flows, key, fresh, BPF_NOEXIST);
+	if (err == -17 /* EEXIST */)
+		return STATUS_APPLY;
+	if (err == -16 /* EBUSY */)
+		return STATUS_BUSY;
+	if (err)
+		return STATUS_FULL;
+	view_of(view, fresh);
+	return STATUS_OK;
+}
+
+/*
+ * Judges and changes an existing entry in one step. `view` is the flow now,
+ * `before` as it was.
+ */
+static __always_inline __u8 modify(struct flow *f,
+				   const struct control_message *m, __u64 epoch,
+				   __u64 now_ns, struct flow_view *view,
+				   struct flow_view *before)
+{
+	__u8 status = STATUS_BUSY;
+
+	bpf_spin_lock(&f->lock);
+	view_of(before, f);
+	if (!f->doomed)
+		status = judge(m, epoch, before);
+	if (status == STATUS_APPLY)
+		change(f, m, epoch, now_ns);
+	view_of(view, f);
+	bpf_spin_unlock(&f->lock);
+	return status;
+}
+
+static __always_inline void view_now(struct flow *f, struct flow_view *view)
+{
+	bpf_spin_lock(&f->lock);
+	view_of(view, f);
+	bpf_spin_unlock(&f->lock);
+}
+
+/* The owner before the change has no more to say: forget its reverse entry. */
+static __always_inline void retire(const struct flow_key *key,
+				   const struct flow_view *before,
+				   const struct flow_view *view)
+{
+	if (before->state == FLOW_ABSENT ||
+	    owned_by_vip(key, &before->owner, before->owner_port))
+		return;
+	if (view->state != FLOW_ABSENT &&
+	    before->owner_port == view->owner_port &&
+	    same_addr(&before->owner, &view->owner))
+		return;
+	reverse_drop(key, &before->owner, before->owner_port);
+}
+
+/* Applies an authorized command. `view` becomes the flow as it is then. */
+static __always_inline __u8 apply(struct control_scratch *s,
+				  const struct flow_key *key, __u64 now_ns,
+				  struct flow_view *view)
+{
+	const struct control_message *m = &s->request;
+	__u64 epoch = bpf_be64_to_cpu(m->epoch);
+	struct flow_view before = {};
+	struct flow *f = bpf_map_lookup_elem(&flows, key);
+	bool reverse;
+	__u8 status;
+
+	if (f && *(volatile __u8 *)&f->doomed)
+		return STATUS_BUSY;
+	if (f)
+		view_now(f, view);
+	if (!m->ops)
+		return STATUS_OK;
+	status = judge(m, epoch, view);
+	if (status != STATUS_APPLY)
+		return status;
+	reverse = m->ops & OP_OWN &&
+		  !owned_by_vip(key, &m->owner_addr, m->owner_port);
+	if (reverse && reverse_add(key, &m->owner_addr, m->owner_port))
+		return STATUS_FULL;
+	if (!f) {
+		status = insert(s, key, epoch, now_ns, view);
+		if (status == STATUS_APPLY)
+			f = flow_find(key);
+	}
+	if (status == STATUS_APPLY)
+		status = f ? modify(f, m, epoch, now_ns, view, &before) :
+			     STATUS_BUSY;
+	if (status == STATUS_APPLY) {
+		status = STATUS_OK;
+		retire(key, &before, view);
+	}
+	/* Both look at the flow as it is by now. */
+	if (reverse && is_owned_by(key, &m->owner_addr, m->owner_port))
+		reverse_add(key, &m->owner_addr, m->owner_port);
+	else if (reverse)
+		reverse_drop(key, &m->owner_addr, m->owner_port);
+	return status;
+}
+
+/* Decides on an authentic request, in the order of section 1.4. */
+static __always_inline __u8 decide(struct control_scratch *s,
+				   const struct packet *p, __u32 tenant,
+				   __u64 clock_ns, struct flow_view *view)
+{
+	const struct control_message *m = &s->request;
+	struct flow_key key = {
+		.client = m->client_addr,
+		.vip = m->vip_addr,
+		.client_port = m->client_port,
+		.vip_port = m->vip_port,
+	};
+	__u8 allowed = authorize(m, &key, tenant);
+	__u8 refused = 0;
+
+	if (!is_fresh(bpf_be64_to_cpu(m->time_ns), clock_ns))
+		refused = STATUS_LATE;
+	else if (!is_request_valid(m))
+		refused = STATUS_BAD_REQUEST;
+	else if (!m->ops && has_no_flow(m))
+		refused = STATUS_OK;
+	else if (allowed != STATUS_APPLY)
+		refused = allowed;
+	if (!refused)
+		return apply(s, &key, p->now_ns, view);
+	/* The sender learns what became of its own tenant's flows only. */
+	if (allowed == STATUS_APPLY) {
+		struct flow *f = flow_find(&key);
+
+		if (f)
+			view_now(f, view);
+	}
+	return refused;
+}
+
+static __always_inline void fill_answer(struct control_scratch *s, __u8 status,
+					__u64 clock_ns,
+					const struct flow_view *view,
+					const struct sender *sender)
+{
+	struct control_message *a = &s->answer;
+
+	__builtin_memcpy(a, &s->request, sizeof(*a));
+	a->kind = CONTROL_ANSWER;
+	a->status = status;
+	a->state = view->state;
+	__builtin_memset(a->zero1, 0, sizeof(a->zero1));
+	a->zero2 = 0;
+	a->time_ns = bpf_cpu_to_be64(clock_ns);
+	a->epoch = bpf_cpu_to_be64(view->epoch);
+	a->owner_addr = view->owner;
+	a->via_addr = view->via;
+	a->owner_port = view->owner_port;
+	a->mac = control_mac(a, sender);
+}
+
+/* Turns the headers of a request into those of its answer. */
+static __always_inline void turn_head(struct packet *p)
+{
+	struct head *h = &p->head;
+	__be16 before = *(__be16 *)&h->ip.ttl;
+	__be32 addr = h->ip.saddr;
+	__u16 check = h->ip.check;
+	__u8 mac[ETH_ALEN];
+
+	__builtin_memcpy(mac, h->eth.h_source, ETH_ALEN);
+	__builtin_memcpy(h->eth.h_source, h->eth.h_dest, ETH_ALEN);
+	__builtin_memcpy(h->eth.h_dest, mac, ETH_ALEN);
+	h->ip.saddr = h->ip.daddr;
+	h->ip.daddr = addr;
+	h->ip.ttl = CONTROL_TTL;
+	csum_replace2(&check, before, *(__be16 *)&h->ip.ttl);
+	h->ip.check = check;
+}
+
+/* The UDP checksum of the answer, from nothing. XDP only. */
+static __always_inline __u16 udp_check(const struct packet *p,
+				       struct udphdr *udp,
+				       struct control_message *answer)
+{
+	__u64 sum = bpf_csum_diff(NULL, 0, (__be32 *)answer, CONTROL_BYTES, 0);
+	__u16 check;
+
+	sum = (sum & 0xffffffff) + p->head.ip.saddr + p->head.ip.daddr;
+	sum += bpf_htons(IPPROTO_UDP) + udp->len;
+	sum += udp->source;
+	sum += udp->dest;
+	sum += udp->len;
+	check = csum_fold(sum);
+	return check ? check : 0xffff;
+}
+
+/*
+ * Writes the answer over the request. In tc the checksum is brought up to date
+ * by the difference, which is right for packets whose checksum is still to be
+ * computed too; swapped addresses and ports do not change it.
+ */
+static __always_inline long store_answer(void *ctx, struct packet *p,
+					 struct control_scratch *s,
+					 const bool xdp)
+{
+	struct udphdr udp = {
+		.source = p->dest,
+		.dest = p->source,
+		.len = bpf_htons(CONTROL_UDP_BYTES),
+	};
+	__u32 at = sizeof(struct head);
+	__s64 diff;
+	long err;
+
+	err = packet_store(ctx, 0, &p->head, sizeof(p->head), xdp);
+	err |= packet_store(ctx, CONTROL_AT, &s->answer, CONTROL_BYTES, xdp);
+	if (xdp) {
+		udp.check = udp_check(p, &udp, &s->answer);
+		return err | packet_store(ctx, at, &udp, sizeof(udp), xdp);
+	}
+	err |= packet_store(ctx, at, &udp, offsetof(struct udphdr, len), xdp);
+	diff = bpf_csum_diff((__be32 *)&s->request, CONTROL_BYTES,
+			     (__be32 *)&s->answer, CONTROL_BYTES, 0);
+	return err | bpf_l4_csum_replace(ctx,
+					 at + offsetof(struct udphdr, check), 0,
+					 diff, BPF_F_MARK_MANGLED_0);
+}
+
+/* Reads a request of the right size and form into the scratch area. */
+static __always_inline bool load_request(void *ctx, const struct packet *p,
+					 struct control_scratch *s,
+					 const bool xdp)
+{
+	const struct control_message *m = &s->request;
+	struct udphdr udp;
+
+	if (p->head.ip.ihl != 5 ||
+	    p->head.ip.tot_len != bpf_htons(CONTROL_IP_BYTES) ||
+	    packet_load(ctx, p->l4, &udp, sizeof(udp), xdp) ||
+	    udp.len != bpf_htons(CONTROL_UDP_BYTES) ||
+	    packet_load(ctx, CONTROL_AT, &s->request, CONTROL_BYTES, xdp))
+		return false;
+	return m->magic == bpf_htonl(CONTROL_MAGIC) &&
+	       m->version == CONTROL_VERSION && m->kind == CONTROL_REQUEST;
+}
+
+static __always_inline __u32 status_counter(__u8 status)
+{
+	/* The counters stand in the order of the statuses. */
+	_Static_assert(COUNTER_control_bad_request - COUNTER_control_ok ==
+			       STATUS_BAD_REQUEST - STATUS_OK,
+		       "order of counters");
+	return COUNTER_control_ok + status - STATUS_OK;
+}
+
+static __always_inline int answer_control(void *ctx, struct packet *p,
+					  const bool xdp)
+{
+	__u32 zero = 0;
+	struct control_scratch *s =
+		bpf_map_lookup_elem(&control_scratches, &zero);
+	__u64 clock_ns = bpf_ktime_get_tai_ns();
+	struct flow_view view = {};
+	struct sender *sender;
+	__u32 key_id;
+	__u8 status;
+
+	if (!s || !load_request(ctx, p, s, xdp))
+		return drop(COUNTER_control_malformed, xdp);
+	key_id = bpf_ntohl(s->request.key_id);
+	sender = bpf_map_lookup_elem(&senders, &key_id);
+	if (!sender || control_mac(&s->request, sender) != s->request.mac)
+		return drop(COUNTER_control_forged, xdp);
+	status = decide(s, p, sender->tenant, clock_ns, &view);
+	if (status == STATUS_BUSY)
+		return drop(COUNTER_control_busy, xdp);
+	fill_answer(s, status, clock_ns, &view, sender);
+	turn_head(p);
+	if (store_answer(ctx, p, s, xdp))
+		return drop(COUNTER_drop_store, xdp);
+	count(status_counter(status));
+	return xdp ? XDP_TX : bpf_redirect(packet_ifindex(ctx, xdp), 0);
+}
+
+static __always_inline bool is_control(const struct packet *p)
+{
+	return p->dest == control_port && p->head.ip.daddr == control_addr;
+}
+
+#endif

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * Every verdict that is not "not for us" has a name and a counter. This list is
+ * the only definition: user space reads the names from the object file.
+ */
+#ifndef PRISM_COUNTERS_H
+#define PRISM_COUNTERS_H
+
+/* clang-format off */
+#define COUNTERS(X)                                                            \
+	/* Packets sent on. */                                                 \
+	X(forward_to_owner)       /* client to the owner, rewritten */         \
+	X(forward_to_frontend)    /* client to a frontend */                   \
+	X(forward_to_client)      /* owner to client, as the VIP */            \
+	X(forward_from_frontend)  /* frontend to client */                     \
+	X(forward_icmp)           /* ICMP error about a flow, to its owner */  \
+	X(seen_ip_options)        /* of the above: with IP options */          \
+	X(seen_neighbour_missing) /* of the above: waits for ARP */            \
+	/* Packets left to the kernel of this host. */                         \
+	X(punt_ttl)               /* TTL spent: the kernel answers */          \
+	X(punt_mtu)               /* too large: the kernel answers or cuts */  \
+	X(punt_no_route)          /* no route, or the address is ours */       \
+	X(punt_no_frontend)       /* the service has no frontend */            \
+	X(punt_truncated)         /* headers are not whole */                  \
+	X(punt_xdp)               /* XDP leaves it to the tc program */        \
+	/* Packets dropped. */                                                 \
+	X(drop_blocked)           /* the flow is blocked */                    \
+	X(drop_not_owner)         /* from a frontend that does not own it */   \
+	X(drop_unmatched_backend) /* TCP of a backend that matches no flow */  \
+	X(drop_icmp_backend)      /* a backend's ICMP error about a flow */    \
+	X(drop_fragment)          /* IP fragment of service TCP */             \
+	X(drop_mtu)               /* too large for the way to the owner */     \
+	X(drop_store)             /* the kernel refused to write the packet */ \
+	/* Flows. */                                                           \
+	X(flow_syn_purged)        /* a SYN ended the flow before it */         \
+	X(flow_expired)           /* the agent removed an idle flow */         \
+	X(flow_collected)         /* the agent removed a tombstone */          \
+	X(reverse_collected)      /* the agent removed a stale reverse entry */\
+	/* Control messages. */                                                \
+	X(control_ok)                                                          \
+	X(control_stale)                                                       \
+	X(control_full)                                                        \
+	X(control_denied)                                                      \
+	X(control_no_service)                                                  \
+	X(control_late)                                                        \
+	X(control_bad_request)                                                 \
+	X(control_malformed)      /* not answered */                           \
+	X(control_forged)         /* not answered */                           \
+	X(control_busy)           /* not answered: entry is being collected */
+/* clang-format on */
+
+#define COUNTER_ENUM(name) COUNTER_##name,
+enum counter { COUNTERS(COUNTER_ENUM) COUNTER_COUNT };
+
+#define COUNTER_NAME_BYTES 32
+#define COUNTER_NAME(name) #name,
+const char counter_names[COUNTER_COUNT][COUNTER_NAME_BYTES]
+	__attribute__((used)) = { COUNTERS(COUNTER_NAME) };
+
+#endif

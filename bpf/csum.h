@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * Incremental one's complement checksums (RFC 1624, equation 3). Everything
+ * here is on 16-bit words in network order, where byte order does not matter.
+ */
+#ifndef PRISM_CSUM_H
+#define PRISM_CSUM_H
+
+#include <linux/types.h>
+
+static __always_inline __u16 csum_fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+static __always_inline void csum_replace2(__u16 *check, __u16 from, __u16 to)
+{
+	*check = csum_fold((__u64)(__u16)~*check + (__u16)~from + to);
+}
+
+static __always_inline void csum_replace4(__u16 *check, __u32 from, __u32 to)
+{
+	*check = csum_fold((__u64)(__u16)~*check + (__u32)~from + to);
+}
+
+#endif

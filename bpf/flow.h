@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * The flow table and its reverse view.
+ *
+ * All fields of an entry are read and written under its lock. Who writes:
+ * commands (control.h), a SYN (here), and the agent (collect.h). Epochs only
+ * grow, whoever comes first.
+ *
+ * The reverse view maps an owner's packets to a service. It is a hint: packets
+ * obey the flow entry, so a reverse entry too many does no harm and is collected
+ * later. One too few would cut a live flow off, hence two rules:
+ *  - who makes an owner inserts the reverse entry before (so that a full table
+ *    is noticed) and makes sure of it again after;
+ *  - who removes one looks at the flow afterwards, and puts it back where the
+ *    flow has come to that owner meanwhile.
+ * In every interleaving the last of these two acts sees the other's.
+ */
+#ifndef PRISM_FLOW_H
+#define PRISM_FLOW_H
+
+#include "parse.h"
+
+static __always_inline struct ip_addr mapped(__be32 addr)
+{
+	struct ip_addr ip = { { 0, 0, bpf_htonl(0xffff), addr } };
+
+	return ip;
+}
+
+static __always_inline bool same_addr(const struct ip_addr *a,
+				      const struct ip_addr *b)
+{
+	return a->word[0] == b->word[0] && a->word[1] == b->word[1] &&
+	       a->word[2] == b->word[2] && a->word[3] == b->word[3];
+}
+
+static __always_inline bool is_zero_addr(const struct ip_addr *a)
+{
+	return !(a->word[0] | a->word[1] | a->word[2] | a->word[3]);
+}
+
+/* A flow's entry as one moment saw it. */
+struct flow_view {
+	__u64 epoch;
+	struct ip_addr owner;
+	struct ip_addr via;
+	__be16 owner_port;
+	__u8 state;
+};
+
+/* What the data path needs of a flow; IPv4 as it is on the wire. */
+struct route {
+	__be32 owner;
+	__be32 via;
+	__be16 owner_port;
+	__u8 state;
+};
+
+static __always_inline struct flow_key flow_key(__be32 client,
+						__be16 client_port, __be32 vip,
+						__be16 vip_port)
+{
+	struct flow_key key = {
+		.client = mapped(client),
+		.vip = mapped(vip),
+		.client_port = client_port,
+		.vip_port = vip_port,
+	};
+
+	return key;
+}
+
+/* The entry of a flow, unless it is about to be deleted. */
+static __always_inline struct flow *flow_find(const struct flow_key *key)
+{
+	struct flow *f = bpf_map_lookup_elem(&flows, key);
+
+	return f && !*(volatile __u8 *)&f->doomed ? f : NULL;
+}
+
+/* Reads the route of a packet to the owner, and counts it where it may pass. */
+static __always_inline void flow_to_owner(struct flow *f, const struct packet *p,
+					  struct route *r)
+{
+	bpf_spin_lock(&f->lock);
+	r->state = f->state;
+	r->owner = f->owner.word[3];
+	r->via = f->via.word[3];
+	r->owner_port = f->owner_port;
+	if (r->state == FLOW_FORWARD) {
+		f->last_seen_ns = p->now_ns;
+		f->packets[TO_OWNER]++;
+		f->bytes[TO_OWNER] += p->bytes;
+	}
+	bpf_spin_unlock(&f->lock);
+}
+
+/* The state of a flow for a packet from `addr:port`; absent unless it owns it. */
+static __always_inline void flow_to_client(struct flow *f,
+					   const struct packet *p,
+					   struct route *r)
+{
+	bpf_spin_lock(&f->lock);
+	r->state = f->state;
+	r->owner = f->owner.word[3];
+	r->owner_port = f->owner_port;
+	if (r->state == FLOW_FORWARD && r->owner == p->head.ip.saddr &&
+	    r->owner_port == p->source) {
+		f->last_seen_ns = p->now_ns;
+		f->packets[TO_CLIENT]++;
+		f->bytes[TO_CLIENT] += p->bytes;
+	}
+	bpf_spin_unlock(&f->lock);
+}
+
+static __always_inline void reverse_key(struct reverse_key *rk,
+					const struct flow_key *key,
+					const struct ip_addr *owner,
+					__be16 owner_port)
+{
+	rk->owner = *owner;
+	rk->client = key->client;
+	rk->owner_port = owner_port;
+	rk->client_port = key->client_port;
+	rk->zero = 0;
+}
+
+/* The owner is the VIP's own socket, at a frontend: nothing is rewritten. */
+static __always_inline bool owned_by_vip(const struct flow_key *key,
+					 const struct ip_addr *owner,
+					 __be16 owner_port)
+{
+	return owner_port == key->vip_port && same_addr(owner, &key->vip);
+}
+
+/* Makes sure of the reverse entry of an owner. Not 0: no room. */
+static __noinline int reverse_add(const struct flow_key *key,
+				  const struct ip_addr *owner, __u32 owner_port)
+{
+	struct reverse value = { .vip = key->vip, .vip_port = key->vip_port };
+	struct reverse_key rk;
+	struct reverse *old;
+
+	reverse_key(&rk, key, owner, owner_port);
+	old = bpf_map_lookup_elem(&reverses, &rk);
+	if (old && old->vip_port == key->vip_port &&
+	    same_addr(&old->vip, &key->vip))
+		return 0;
+	return bpf_map_update_elem(&reverses, &rk, &value, BPF_ANY);
+}
+
+static __noinline int is_owned_by(const struct flow_key *key,
+				  const struct ip_addr *owner, __u32 owner_port)
+{
+	struct flow *f = flow_find(key);
+	int owned;
+
+	if (!f)
+		return 0;
+	bpf_spin_lock(&f->lock);
+	owned = f->state != FLOW_ABSENT && f->owner_port == (__be16)owner_port &&
+		same_addr(&f->owner, owner);
+	bpf_spin_unlock(&f->lock);
+	return owned;
+}
+
+/* Removes the reverse entry of a former owner. 1: it was there and is gone. */
+static __noinline int reverse_drop(const struct flow_key *key,
+				   const struct ip_addr *owner, __u32 owner_port)
+{
+	struct reverse_key rk;
+	struct reverse *old;
+
+	reverse_key(&rk, key, owner, owner_port);
+	old = bpf_map_lookup_elem(&reverses, &rk);
+	if (!old || old->vip_port != key->vip_port ||
+	    !same_addr(&old->vip, &key->vip))
+		return 0;
+	bpf_map_delete_elem(&reverses, &rk);
+	if (!is_owned_by(key, owner, owner_port))
+		return 1;
+	reverse_add(key, owner, owner_port);
+	return 0;
+}
+
+/* Under the lock: the entry becomes the tombstone of its flow. */
+static __always_inline void make_tombstone(struct flow *f, __u64 epoch,
+					   __u64 now_ns)
+{
+	f->state = FLOW_ABSENT;
+	f->epoch = epoch;
+	f->since_ns = now_ns;
+	f->last_seen_ns = now_ns;
+	f->owner_port = 0;
+	__builtin_memset(&f->owner, 0, sizeof(f->owner));
+	__builtin_memset(&f->via, 0, sizeof(f->via));
+}
+
+/* The client opens a new connection: nothing of the one before may act on it. */
+static __always_inline void flow_syn(const struct flow_key *key, struct flow *f,
+				     __u64 now_ns)
+{
+	__u64 clock_ns = bpf_ktime_get_tai_ns();
+	struct ip_addr owner;
+	__be16 owner_port;
+	__u8 state;
+
+	bpf_spin_lock(&f->lock);
+	state = f->state;
+	owner = f->owner;
+	owner_port = f->owner_port;
+	make_tombstone(f, clock_ns > f->epoch ? clock_ns : f->epoch, now_ns);
+	bpf_spin_unlock(&f->lock);
+	if (state == FLOW_ABSENT)
+		return;
+	count(COUNTER_flow_syn_purged);
+	if (!owned_by_vip(key, &owner, owner_port))
+		reverse_drop(key, &owner, owner_port);
+}
+
+#endif

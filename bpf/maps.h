@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * What the programs remember. Addresses take 16 bytes everywhere, so that IPv6
+ * needs no other layout.
+ */
+#ifndef PRISM_MAPS_H
+#define PRISM_MAPS_H
+
+#include "counters.h"
+#include "wire.h"
+
+/* Sizes that the loader may change; see SwitchConfig. */
+#define DEFAULT_MAX_FLOWS 1048576
+#define MAX_SERVICES 1024
+#define MAX_NODES 4096
+#define MAX_SENDERS 4096
+#define MAX_FRONTENDS 16
+/* Next hops cached per CPU; a power of two. */
+#define NEXTHOP_SLOTS 1024
+
+struct flow_key {
+	struct ip_addr client;
+	struct ip_addr vip;
+	__be16 client_port;
+	__be16 vip_port;
+	__u32 zero;
+};
+
+/*
+ * One flow. 96 bytes, so that an element (48 bytes of kernel header, 40 of key,
+ * 8 of allocator) fills a 192-byte slab object exactly.
+ *
+ * An absent flow's entry is its own tombstone: it keeps the epoch. Only the
+ * agent deletes entries, in two steps (see collect.h), so that no program ever
+ * locks or writes an element that the kernel has given to another flow.
+ */
+struct flow {
+	struct bpf_spin_lock lock;
+	__u8 state;		/* enum flow_state */
+	__u8 doomed;		/* final: about to be deleted */
+	__be16 owner_port;
+	__u64 epoch;
+	struct ip_addr owner;
+	struct ip_addr via;
+	__u64 last_seen_ns;	/* CLOCK_MONOTONIC: a packet that passed, or a command */
+	__u64 since_ns;		/* CLOCK_MONOTONIC: last change by command or SYN */
+	__u64 packets[2];	/* by enum direction */
+	__u64 bytes[2];
+};
+_Static_assert(sizeof(struct flow) == 96, "flow");
+_Static_assert(sizeof(struct flow_key) == 40, "flow_key");
+
+enum direction {
+	TO_OWNER = 0,
+	TO_CLIENT = 1,
+};
+
+/* An owner's packet to a client, as it comes from the owner. */
+struct reverse_key {
+	struct ip_addr owner;
+	struct ip_addr client;
+	__be16 owner_port;
+	__be16 client_port;
+	__u32 zero;
+};
+
+/* The service that such a packet belongs to; the flow entry decides. */
+struct reverse {
+	struct ip_addr vip;
+	__be16 vip_port;
+	__u8 zero[6];
+};
+
+struct service_key {
+	struct ip_addr addr;
+	__be16 port;		/* 0: marks the address of any service */
+	__u16 zero;
+};
+
+struct service {
+	__u32 tenant;
+	__u32 frontend_count;
+	struct ip_addr frontends[MAX_FRONTENDS];
+};
+
+enum node_role {
+	ROLE_FRONTEND = 1,
+	ROLE_BACKEND = 2,
+};
+
+struct node {
+	__u32 tenant;
+	__u32 roles;
+	__u32 ifindex;		/* not 0: the next hop is given, not looked up */
+	__u32 mtu_bytes;	/* with ifindex; 0: not checked */
+	__u8 node_mac[6];
+	__u8 own_mac[6];
+};
+
+struct sender {
+	__u64 key[2];		/* SipHash key, as two little-endian words */
+	__u32 tenant;
+	__u32 zero;
+};
+
+struct nexthop {
+	__u64 expires_ns;
+	__be32 addr;
+	__u32 ifindex;
+	__u32 mtu_bytes;
+	__u8 dmac[6];
+	__u8 smac[6];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, DEFAULT_MAX_FLOWS);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, DEFAULT_MAX_FLOWS);
+	__type(key, struct reverse_key);
+	__type(value, struct reverse);
+} reverses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_SERVICES);
+	__type(key, struct service_key);
+	__type(value, struct service);
+} services SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_NODES);
+	__type(key, struct ip_addr);
+	__type(value, struct node);
+} nodes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_SENDERS);
+	__type(key, __u32);
+	__type(value, struct sender);
+} senders SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTER_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, NEXTHOP_SLOTS);
+	__type(key, __u32);
+	__type(value, struct nexthop);
+} nexthops SEC(".maps");
+
+/* What a command works on; too large for the stack. */
+struct control_scratch {
+	struct control_message request;
+	struct control_message answer;
+	/* A struct flow that is not yet shared. As bytes, because the kernel
+	 * allows no lock in a per-CPU map. */
+	__u64 fresh[sizeof(struct flow) / 8];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct control_scratch);
+} control_scratches SEC(".maps");
+
+/*
+ * Updating a map of maps from user space waits until every program that was
+ * running has ended (maybe_wait_bpf_programs in kernel/bpf/syscall.c). The agent
+ * uses these two for that alone.
+ */
+struct grace_inner {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} grace_inner SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct grace_inner);
+} grace SEC(".maps") = { .values = { &grace_inner } };
+
+/* Where commands are sent to. Set by the loader. */
+const volatile __be32 control_addr = 0;
+const volatile __be16 control_port = 0;
+
+/* How long a next hop is believed, without asking the kernel again. */
+const volatile __u64 nexthop_ttl_ns = 1000000000ULL;
+
+/* When the agent may end what. Set by the loader. */
+const volatile __u64 idle_ns = 900ULL * 1000000000;
+const volatile __u64 blocked_ns = 10ULL * 1000000000;
+const volatile __u64 tombstone_ns = 5ULL * 1000000000;
+
+static __always_inline void count(__u32 reason)
+{
+	__u64 *value = bpf_map_lookup_elem(&counters, &reason);
+
+	if (value)
+		*value += 1;
+}
+
+#endif

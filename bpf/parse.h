@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * Reading packets. A packet is parsed once into a struct on the stack; after
+ * that nothing depends on packet pointers, which every helper that writes
+ * invalidates. `xdp` is a constant in every caller: the compiler keeps one side.
+ */
+#ifndef PRISM_PARSE_H
+#define PRISM_PARSE_H
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/pkt_cls.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+
+#include "maps.h"
+
+#define IP_MORE_FRAGMENTS 0x2000
+#define IP_FRAGMENT_OFFSET 0x1fff
+#define IP_DONT_FRAGMENT 0x4000
+#define PACKET_TO_US 0 /* PACKET_HOST of linux/if_packet.h */
+
+/* Ethernet, longest IPv4 header, TCP without options. */
+#define LONGEST_HEADERS (14 + 60 + 20)
+
+#define TCP_FLAG_BYTE 13
+#define TCP_CHECK 16
+#define TCP_SYN 0x02
+#define TCP_ACK 0x10
+
+/* The headers that change on every hop, as one block to write back. */
+struct head {
+	struct ethhdr eth;
+	struct iphdr ip;
+} __attribute__((packed));
+
+struct packet {
+	struct head head;
+	__be16 source;
+	__be16 dest;
+	__u16 tcp_check;
+	__u8 tcp_flags;
+	__u8 tcp_header_bytes;
+	__u32 l4;		/* offset of the TCP, UDP or ICMP header */
+	__u32 bytes;		/* of the frame, or of all frames of a GSO packet */
+	__u64 now_ns;
+};
+
+enum parsed {
+	PARSED_OTHER,		/* not ours: leave it alone */
+	PARSED_TRUNCATED,
+	PARSED_FRAGMENT,	/* no layer 4 header read */
+	PARSED_TCP,
+	PARSED_UDP,
+	PARSED_ICMP,
+};
+
+static __always_inline void *packet_start(void *ctx, const bool xdp)
+{
+	return xdp ? (void *)(long)((struct xdp_md *)ctx)->data :
+		     (void *)(long)((struct __sk_buff *)ctx)->data;
+}
+
+static __always_inline void *packet_end(void *ctx, const bool xdp)
+{
+	return xdp ? (void *)(long)((struct xdp_md *)ctx)->data_end :
+		     (void *)(long)((struct __sk_buff *)ctx)->data_end;
+}
+
+static __always_inline __u32 packet_ifindex(void *ctx, const bool xdp)
+{
+	return xdp ? ((struct xdp_md *)ctx)->ingress_ifindex :
+		     ((struct __sk_buff *)ctx)->ifindex;
+}
+
+static __always_inline long packet_load(void *ctx, __u32 at, void *to,
+					__u32 bytes, const bool xdp)
+{
+	return xdp ? bpf_xdp_load_bytes(ctx, at, to, bytes) :
+		     bpf_skb_load_bytes(ctx, at, to, bytes);
+}
+
+static __always_inline long packet_store(void *ctx, __u32 at, void *from,
+					 __u32 bytes, const bool xdp)
+{
+	return xdp ? bpf_xdp_store_bytes(ctx, at, from, bytes) :
+		     bpf_skb_store_bytes(ctx, at, from, bytes, 0);
+}
+
+/* A tc packet may have its headers outside the part that can be read. */
+static __always_inline void make_linear(struct __sk_buff *skb)
+{
+	__u32 linear = skb->data_end - skb->data;
+	__u32 want = skb->len < LONGEST_HEADERS ? skb->len : LONGEST_HEADERS;
+
+	if (linear < want)
+		bpf_skb_pull_data(skb, want);
+}
+
+static __always_inline enum parsed parse_tcp(struct packet *p, void *at,
+					     void *end)
+{
+	struct tcphdr *tcp = at;
+
+	if ((void *)(tcp + 1) > end)
+		return PARSED_TRUNCATED;
+	p->source = tcp->source;
+	p->dest = tcp->dest;
+	p->tcp_check = tcp->check;
+	p->tcp_flags = ((__u8 *)tcp)[TCP_FLAG_BYTE];
+	p->tcp_header_bytes = tcp->doff * 4;
+	return PARSED_TCP;
+}
+
+static __always_inline enum parsed parse_udp(struct packet *p, void *at,
+					     void *end)
+{
+	struct udphdr *udp = at;
+
+	if ((void *)(udp + 1) > end)
+		return PARSED_TRUNCATED;
+	p->source = udp->source;
+	p->dest = udp->dest;
+	return PARSED_UDP;
+}
+
+static __always_inline enum parsed parse_l4(struct packet *p, void *at,
+					    void *end)
+{
+	if (p->head.ip.frag_off &
+	    bpf_htons(IP_MORE_FRAGMENTS | IP_FRAGMENT_OFFSET))
+		return PARSED_FRAGMENT;
+	switch (p->head.ip.protocol) {
+	case IPPROTO_TCP:
+		return parse_tcp(p, at, end);
+	case IPPROTO_UDP:
+		return parse_udp(p, at, end);
+	case IPPROTO_ICMP:
+		return PARSED_ICMP;
+	}
+	return PARSED_OTHER;
+}
+
+/* True where the frame is tagged or addressed to another station. */
+static __always_inline bool is_foreign(void *ctx, const bool xdp)
+{
+	struct __sk_buff *skb = ctx;
+
+	return !xdp && (skb->pkt_type != PACKET_TO_US || skb->vlan_present);
+}
+
+static __always_inline enum parsed parse(void *ctx, struct packet *p,
+					 const bool xdp)
+{
+	struct head *head;
+	void *end;
+
+	if (is_foreign(ctx, xdp))
+		return PARSED_OTHER;
+	if (!xdp)
+		make_linear(ctx);
+	head = packet_start(ctx, xdp);
+	end = packet_end(ctx, xdp);
+	if ((void *)(head + 1) > end)
+		return PARSED_OTHER;
+	if (head->eth.h_proto != bpf_htons(ETH_P_IP) || head->ip.version != 4 ||
+	    head->ip.ihl < 5 || (head->eth.h_dest[0] & 1))
+		return PARSED_OTHER;
+	__builtin_memcpy(&p->head, head, sizeof(p->head));
+	p->l4 = sizeof(struct ethhdr) + p->head.ip.ihl * 4;
+	p->bytes = xdp ? end - (void *)head : ((struct __sk_buff *)ctx)->len;
+	return parse_l4(p, (void *)head + p->l4, end);
+}
+
+#endif

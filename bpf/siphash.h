@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * SipHash-2-4 (Aumasson and Bernstein, 2012) of the 112 bytes of a control
+ * message that its MAC covers.
+ */
+#ifndef PRISM_SIPHASH_H
+#define PRISM_SIPHASH_H
+
+#include "maps.h"
+
+#define SIGNED_BYTES offsetof(struct control_message, mac)
+#define SIGNED_WORDS (SIGNED_BYTES / 8)
+
+#define ROTATE(x, bits) (((x) << (bits)) | ((x) >> (64 - (bits))))
+
+static __always_inline __u64 le64(__u64 word)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return word;
+#else
+	return __builtin_bswap64(word);
+#endif
+}
+
+static __always_inline void sip_round(__u64 v[4])
+{
+	v[0] += v[1];
+	v[1] = ROTATE(v[1], 13) ^ v[0];
+	v[0] = ROTATE(v[0], 32);
+	v[2] += v[3];
+	v[3] = ROTATE(v[3], 16) ^ v[2];
+	v[0] += v[3];
+	v[3] = ROTATE(v[3], 21) ^ v[0];
+	v[2] += v[1];
+	v[1] = ROTATE(v[1], 17) ^ v[2];
+	v[2] = ROTATE(v[2], 32);
+}
+
+static __always_inline void sip_absorb(__u64 v[4], __u64 word)
+{
+	v[3] ^= word;
+	sip_round(v);
+	sip_round(v);
+	v[0] ^= word;
+}
+
+/* The MAC of `message` under `sender`'s key, as it lies on the wire. */
+static __noinline __be64 control_mac(const struct control_message *message,
+				     const struct sender *sender)
+{
+	const __u64 *word = (const __u64 *)message;
+	__u64 v[4] = {
+		sender->key[0] ^ 0x736f6d6570736575ULL,
+		sender->key[1] ^ 0x646f72616e646f6dULL,
+		sender->key[0] ^ 0x6c7967656e657261ULL,
+		sender->key[1] ^ 0x7465646279746573ULL,
+	};
+
+#pragma unroll
+	for (int i = 0; i < SIGNED_WORDS; i++)
+		sip_absorb(v, le64(word[i]));
+	sip_absorb(v, (__u64)SIGNED_BYTES << 56);
+	v[2] ^= 0xff;
+	sip_round(v);
+	sip_round(v);
+	sip_round(v);
+	sip_round(v);
+	return bpf_cpu_to_be64(v[0] ^ v[1] ^ v[2] ^ v[3]);
+}
+
+#endif

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * What becomes of a TCP packet: whose it is, and where it goes.
+ */
+#ifndef PRISM_STEER_H
+#define PRISM_STEER_H
+
+#include "forward.h"
+
+static __always_inline struct service *service_find(__be32 addr, __be16 port)
+{
+	struct service_key key = { .addr = mapped(addr), .port = port };
+
+	return bpf_map_lookup_elem(&services, &key);
+}
+
+static __always_inline int client_to_frontend(void *ctx, struct packet *p,
+					      const struct service *service,
+					      const bool xdp)
+{
+	struct rewrite none = { .side = SIDE_NONE };
+	__be32 addr = pick_frontend(service, p->head.ip.saddr, p->source);
+
+	if (!addr)
+		return punt(COUNTER_punt_no_frontend, xdp);
+	return forward(ctx, p, addr, &none, COUNTER_forward_to_frontend, xdp);
+}
+
+static __always_inline int client_to_owner(void *ctx, struct packet *p,
+					   const struct route *r, const bool xdp)
+{
+	struct rewrite rw = {
+		.side = SIDE_DEST,
+		.addr = r->owner,
+		.port = r->owner_port,
+	};
+
+	if (r->owner != p->head.ip.daddr || r->owner_port != p->dest)
+		return forward(ctx, p, r->via, &rw, COUNTER_forward_to_owner,
+			       xdp);
+	rw.side = SIDE_NONE;
+	return forward(ctx, p, r->via, &rw, COUNTER_forward_to_frontend, xdp);
+}
+
+static __always_inline int client_to_service(void *ctx, struct packet *p,
+					     const struct service *service,
+					     const bool xdp)
+{
+	struct flow_key key = flow_key(p->head.ip.saddr, p->source,
+				       p->head.ip.daddr, p->dest);
+	struct flow *f = flow_find(&key);
+	struct route r;
+
+	if (!f)
+		return client_to_frontend(ctx, p, service, xdp);
+	if ((p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
+		flow_syn(&key, f, p->now_ns);
+		return client_to_frontend(ctx, p, service, xdp);
+	}
+	flow_to_owner(f, p, &r);
+	if (r.state == FLOW_BLOCKED)
+		return drop(COUNTER_drop_blocked, xdp);
+	if (r.state != FLOW_FORWARD)
+		return client_to_frontend(ctx, p, service, xdp);
+	return client_to_owner(ctx, p, &r, xdp);
+}
+
+/* A frontend's packet: it may speak unless the flow is blocked or elsewhere. */
+static __always_inline int frontend_to_client(void *ctx, struct packet *p,
+					      const bool xdp)
+{
+	struct flow_key key = flow_key(p->head.ip.daddr, p->dest,
+				       p->head.ip.saddr, p->source);
+	struct rewrite none = { .side = SIDE_NONE };
+	struct flow *f = flow_find(&key);
+	struct route r = { .state = FLOW_ABSENT };
+
+	if (f)
+		flow_to_client(f, p, &r);
+	if (r.state == FLOW_BLOCKED)
+		return drop(COUNTER_drop_blocked, xdp);
+	if (r.state == FLOW_FORWARD &&
+	    (r.owner != p->head.ip.saddr || r.owner_port != p->source))
+		return drop(COUNTER_drop_not_owner, xdp);
+	return forward(ctx, p, p->head.ip.daddr, &none,
+		       COUNTER_forward_from_frontend, xdp);
+}
+
+/* The packet would show a backend to the outside. */
+static __always_inline bool is_backend_to_outside(const struct packet *p)
+{
+	struct ip_addr addr = mapped(p->head.ip.saddr);
+	struct node *node = bpf_map_lookup_elem(&nodes, &addr);
+
+	if (!node || !(node->roles & ROLE_BACKEND))
+		return false;
+	addr = mapped(p->head.ip.daddr);
+	return !bpf_map_lookup_elem(&nodes, &addr);
+}
+
+static __always_inline int unmatched(const struct packet *p, const bool xdp)
+{
+	if (is_backend_to_outside(p))
+		return drop(COUNTER_drop_unmatched_backend, xdp);
+	return pass(xdp);
+}
+
+static __always_inline int owner_to_client(void *ctx, struct packet *p,
+					   const bool xdp)
+{
+	struct reverse_key rk = {
+		.owner = mapped(p->head.ip.saddr),
+		.client = mapped(p->head.ip.daddr),
+		.owner_port = p->source,
+		.client_port = p->dest,
+	};
+	struct reverse *reverse = bpf_map_lookup_elem(&reverses, &rk);
+	struct rewrite rw = { .side = SIDE_SOURCE };
+	struct flow_key key;
+	struct flow *f;
+	struct route r;
+
+	if (!reverse)
+		return unmatched(p, xdp);
+	rw.addr = reverse->vip.word[3];
+	rw.port = reverse->vip_port;
+	key = flow_key(p->head.ip.daddr, p->dest, rw.addr, rw.port);
+	f = flow_find(&key);
+	if (!f)
+		return unmatched(p, xdp);
+	flow_to_client(f, p, &r);
+	if (r.owner != p->head.ip.saddr || r.owner_port != p->source)
+		return unmatched(p, xdp);
+	if (r.state == FLOW_BLOCKED)
+		return drop(COUNTER_drop_blocked, xdp);
+	return forward(ctx, p, p->head.ip.daddr, &rw, COUNTER_forward_to_client,
+		       xdp);
+}
+
+static __always_inline int steer_tcp(void *ctx, struct packet *p, const bool xdp)
+{
+	struct service *service = service_find(p->head.ip.daddr, p->dest);
+
+	if (service)
+		return client_to_service(ctx, p, service, xdp);
+	if (service_find(p->head.ip.saddr, p->source))
+		return frontend_to_client(ctx, p, xdp);
+	return owner_to_client(ctx, p, xdp);
+}
+
+/*
+ * Fragments of service TCP are dropped: TCP over IPv4 does not fragment unless
+ * path MTU discovery is broken, and a part without ports has no owner.
+ */
+static __always_inline int steer_fragment(const struct packet *p, const bool xdp)
+{
+	if (p->head.ip.protocol != IPPROTO_TCP)
+		return pass(xdp);
+	if (service_find(p->head.ip.daddr, 0) ||
+	    service_find(p->head.ip.saddr, 0) || is_backend_to_outside(p))
+		return drop(COUNTER_drop_fragment, xdp);
+	return pass(xdp);
+}
+
+#endif

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * Entry points. The same program runs at the ingress of every interface of the
+ * switch; XDP, where a driver has it, is a shortcut in front of tc.
+ */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+#include "collect.h"
+#include "control.h"
+#include "icmp.h"
+#include "steer.h"
+
+static __always_inline int steer(void *ctx, const bool xdp)
+{
+	struct packet p;
+	enum parsed parsed = parse(ctx, &p, xdp);
+
+	p.now_ns = bpf_ktime_get_coarse_ns();
+	switch (parsed) {
+	case PARSED_TCP:
+		return steer_tcp(ctx, &p, xdp);
+	case PARSED_UDP:
+		return is_control(&p) ? answer_control(ctx, &p, xdp) : pass(xdp);
+	case PARSED_ICMP:
+		return steer_icmp(ctx, &p, xdp);
+	case PARSED_FRAGMENT:
+		return steer_fragment(&p, xdp);
+	case PARSED_TRUNCATED:
+		return punt(COUNTER_punt_truncated, xdp);
+	case PARSED_OTHER:
+		return pass(xdp);
+	}
+	return pass(xdp);
+}
+
+SEC("tc")
+int prism_tc(struct __sk_buff *skb)
+{
+	return steer(skb, false);
+}
+
+SEC("xdp")
+int prism_xdp(struct xdp_md *ctx)
+{
+	return steer(ctx, true);
+}
+
+SEC("tc")
+int collect(struct __sk_buff *skb)
+{
+	for (__u32 i = 0; i < MAX_ORDERS; i++)
+		if (!collect_one(skb, i))
+			break;
+	return 0;
+}
+
+/* The orders that flows are due for. */
+SEC("iter/bpf_map_elem")
+int due_flows(struct bpf_iter__bpf_map_elem *ctx)
+{
+	struct flow_key *key = ctx->key;
+	struct flow *f = ctx->value;
+	struct order o = {};
+
+	if (!key || !f)
+		return 0;
+	o.kind = due(f, bpf_ktime_get_ns());
+	if (o.kind == ORDER_NONE)
+		return 0;
+	o.key = *key;
+	o.epoch = f->epoch;
+	o.last_seen_ns = f->last_seen_ns;
+	return write_order(ctx, &o);
+}
+
+/* An order for every reverse entry: `collect` looks at its flow. */
+SEC("iter/bpf_map_elem")
+int all_reverses(struct bpf_iter__bpf_map_elem *ctx)
+{
+	struct reverse_key *rk = ctx->key;
+	struct reverse *r = ctx->value;
+	struct order o = { .kind = ORDER_REVERSE };
+
+	if (!rk || !r)
+		return 0;
+	o.key.client = rk->client;
+	o.key.vip = r->vip;
+	o.key.client_port = rk->client_port;
+	o.key.vip_port = r->vip_port;
+	o.owner = rk->owner;
+	o.owner_port = rk->owner_port;
+	return write_order(ctx, &o);
+}
+
+/* The key of every flow, for whoever reads the pinned link. */
+SEC("iter/bpf_map_elem")
+int all_flows(struct bpf_iter__bpf_map_elem *ctx)
+{
+	struct flow_key *key = ctx->key;
+
+	if (!key || !ctx->value)
+		return 0;
+	return bpf_seq_write(ctx->meta->seq, key, sizeof(*key)) ? 1 : 0;
+}
+
+/* Types that no map has, and user space needs: naming them here exports them. */
+struct exported {
+	struct order order;
+	enum flow_state flow_state;
+	enum node_role node_role;
+	enum order_kind order_kind;
+	enum counter counter;
+};
+const struct exported exported __attribute__((used)) = {};
+
+char _license[] SEC("license") = "GPL";

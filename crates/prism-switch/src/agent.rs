@@ -1,0 +1,223 @@
+//! Aging: what idle, long blocked and released flows leave behind.
+//!
+//! Nothing waits for the agent. Without it flows go on, and the table fills up
+//! until commands are answered `FULL` and their senders relay.
+//!
+//! Races are settled by the program `collect` (`bpf/collect.h`): an order holds
+//! for a flow as it was seen, or not at all.
+
+use std::io::{self, Read};
+use std::mem::offset_of;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{ErrorKind, Iter, Link, MapCore, MapFlags, MapHandle, ProgramInput};
+
+use crate::error::AgentError;
+use crate::layout::{FLOW_KEY_BYTES, MAX_ORDERS, ORDER_BYTES, ORDERS_AT, array_at};
+use crate::load::Switch;
+use crate::skel::types;
+
+/// Most orders of one step. At 20 ns to 1 µs each, a step holds a CPU for some
+/// 100 ms at most.
+const MAX_STEP_ORDERS: usize = 131_072;
+/// Most reverse entries looked at in one step.
+const MAX_STEP_REVERSES: usize = 8_192;
+/// Time between two walks over the reverse table.
+const REVERSE_PERIOD: Duration = Duration::from_secs(60);
+/// Time between two steps.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Aged {
+    /// Flows that became tombstones.
+    pub expired: u32,
+    /// Tombstones deleted.
+    pub collected: u32,
+    /// Reverse entries without a flow deleted.
+    pub reverses: u32,
+}
+
+/// Ages the flows of a switch.
+pub struct Agent<'a> {
+    switch: &'a Switch,
+    flows: Option<Walk>,
+    reverses: Option<Walk>,
+    reverses_at: Option<Instant>,
+}
+
+type Order = [u8; ORDER_BYTES];
+
+impl<'a> Agent<'a> {
+    /// An agent of `switch`. One at a time is enough; more do no harm.
+    pub fn new(switch: &'a Switch) -> Self {
+        Self {
+            switch,
+            flows: None,
+            reverses: None,
+            reverses_at: None,
+        }
+    }
+
+    /// Steps once a second until `stop` is set.
+    ///
+    /// # Errors
+    /// See [`AgentError`]. It can be run again.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<(), AgentError> {
+        let slice = Duration::from_millis(50);
+        while !stop.load(Ordering::Relaxed) {
+            let until = Instant::now() + PERIOD;
+            let aged = self.step(Instant::now())?;
+            if aged != Aged::default() {
+                tracing::debug!(?aged, "aged flows");
+            }
+            while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(slice);
+            }
+        }
+        Ok(())
+    }
+
+    /// One bounded step at `now`: ends what is idle, deletes what was ended long
+    /// ago, and goes on next time where it stopped.
+    ///
+    /// # Errors
+    /// See [`AgentError`]. It can be repeated.
+    pub fn step(&mut self, now: Instant) -> Result<Aged, AgentError> {
+        let mut aged = Aged::default();
+        let due = take(&mut self.flows, &self.switch.due_flows, MAX_STEP_ORDERS)?;
+        let mut doomed = Vec::new();
+        for orders in due.chunks(MAX_ORDERS) {
+            for (order, done) in orders.iter().zip(self.collect(orders)?) {
+                match (kind(order), done) {
+                    (types::order_kind::ORDER_EXPIRE, true) => aged.expired += 1,
+                    (types::order_kind::ORDER_DOOM, true) => doomed.push(key(order)),
+                    _ => {}
+                }
+            }
+        }
+        aged.collected = self.delete(&doomed)?;
+        aged.reverses = self.step_reverses(now)?;
+        Ok(aged)
+    }
+
+    fn step_reverses(&mut self, now: Instant) -> Result<u32, AgentError> {
+        let idle = self.reverses.is_none();
+        let early = |at: Instant| now.saturating_duration_since(at) < REVERSE_PERIOD;
+        if idle && self.reverses_at.is_some_and(early) {
+            return Ok(0);
+        }
+        self.reverses_at = Some(now);
+        let link = &self.switch.all_reverses;
+        let all = take(&mut self.reverses, link, MAX_STEP_REVERSES)?;
+        let mut removed = 0;
+        for orders in all.chunks(MAX_ORDERS) {
+            removed += self.collect(orders)?.filter(|done| *done).count();
+        }
+        Ok(u32::try_from(removed).unwrap_or(u32::MAX))
+    }
+
+    /// Has orders carried out; one answer each.
+    fn collect(&self, orders: &[Order]) -> Result<impl Iterator<Item = bool> + use<>, AgentError> {
+        let mut buffer = vec![0; ORDERS_AT];
+        buffer.extend(orders.iter().flatten());
+        let mut out = vec![0; buffer.len()];
+        let input = ProgramInput {
+            data_in: Some(&buffer),
+            data_out: Some(&mut out),
+            ..Default::default()
+        };
+        let program = &self.switch.skel.progs.collect;
+        program
+            .test_run(input)
+            .map_err(kernel("carry out orders"))?;
+        let answers = out.split_off(ORDERS_AT);
+        let at = offset_of!(types::order, done);
+        let done: Vec<_> = answers
+            .chunks_exact(ORDER_BYTES)
+            .map(|order| array_at::<1>(order, at) == [1])
+            .collect();
+        Ok(done.into_iter())
+    }
+
+    /// Deletes doomed entries, once nobody can be using them.
+    fn delete(&self, doomed: &[[u8; FLOW_KEY_BYTES]]) -> Result<u32, AgentError> {
+        if doomed.is_empty() {
+            return Ok(0);
+        }
+        self.wait_for_programs()?;
+        let mut deleted = 0;
+        for key in doomed {
+            match self.switch.skel.maps.flows.delete(key) {
+                Ok(()) => deleted += 1,
+                // Another agent was faster.
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                Err(e) => return Err(kernel("delete a flow")(e)),
+            }
+        }
+        Ok(deleted)
+    }
+
+    /// Returns when every program that is running now has ended: the kernel
+    /// waits for that when user space changes a map of maps.
+    fn wait_for_programs(&self) -> Result<(), AgentError> {
+        let maps = &self.switch.skel.maps;
+        let inner = MapHandle::try_from(&maps.grace_inner).map_err(kernel("wait for programs"))?;
+        let fd = inner.as_fd().as_raw_fd().to_ne_bytes();
+        maps.grace
+            .update(&0u32.to_ne_bytes(), &fd, MapFlags::ANY)
+            .map_err(kernel("wait for programs"))
+    }
+}
+
+fn kernel(what: &'static str) -> impl Fn(libbpf_rs::Error) -> AgentError {
+    move |source| AgentError::Kernel { what, source }
+}
+
+fn kind(order: &Order) -> types::order_kind {
+    let [kind] = array_at::<1>(order, offset_of!(types::order, kind));
+    types::order_kind(kind.into())
+}
+
+fn key(order: &Order) -> [u8; FLOW_KEY_BYTES] {
+    array_at(order, offset_of!(types::order, key))
+}
+
+/// A walk over a map, as a stream of orders.
+struct Walk(io::BufReader<Iter>);
+
+impl Walk {
+    fn start(link: &Link) -> Result<Self, AgentError> {
+        let iter = Iter::new(link).map_err(kernel("start a walk"))?;
+        Ok(Self(io::BufReader::with_capacity(64 * ORDER_BYTES, iter)))
+    }
+
+    /// The next order; `None` at the end.
+    fn next(&mut self) -> Result<Option<Order>, AgentError> {
+        let mut order = [0; ORDER_BYTES];
+        match self.0.read_exact(&mut order) {
+            Ok(()) => Ok(Some(order)),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(e) => Err(AgentError::Walk(e)),
+        }
+    }
+}
+
+/// Goes on with a walk, or starts one; at most `limit` orders.
+fn take(walk: &mut Option<Walk>, link: &Link, limit: usize) -> Result<Vec<Order>, AgentError> {
+    let mut current = match walk.take() {
+        Some(walk) => walk,
+        None => Walk::start(link)?,
+    };
+    let mut orders = Vec::new();
+    while orders.len() < limit {
+        match current.next()? {
+            Some(order) => orders.push(order),
+            None => return Ok(orders),
+        }
+    }
+    *walk = Some(current);
+    Ok(orders)
+}

@@ -1,0 +1,128 @@
+//! Interfaces: tc and XDP, on and off.
+//!
+//! tc goes through `clsact`, which every kernel from 6.1 on has: the filter lives
+//! in the interface, so it needs no process and no pin, and replacing it is one
+//! step in the kernel. XDP is a link, pinned beside the maps.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::{ErrorKind, Link, ProgramMut, TC_INGRESS, TcHook, TcHookBuilder};
+use rustix::net::{AddressFamily, SocketType, netdevice::name_to_index, socket};
+
+use crate::bpffs;
+use crate::error::{AttachError, UnloadError};
+
+/// Where our filter stands among others of an interface ("PR"), and how it is
+/// told from them.
+const PRIORITY: u32 = 0x5052;
+const HANDLE: u32 = 1;
+/// Prefix of the pins of XDP links.
+const XDP_PREFIX: &str = "xdp_";
+
+/// The index of an interface of this network namespace.
+pub(crate) fn interface_index(name: &str) -> Result<i32, AttachError> {
+    let failed = |e: rustix::io::Errno| AttachError::NoInterface {
+        name: name.to_owned(),
+        source: e.into(),
+    };
+    let any = socket(AddressFamily::INET, SocketType::DGRAM, None).map_err(failed)?;
+    let index = name_to_index(any, name).map_err(failed)?;
+    i32::try_from(index).map_err(|_| failed(rustix::io::Errno::NODEV))
+}
+
+fn failed(what: &'static str, name: &str) -> impl Fn(libbpf_rs::Error) -> AttachError {
+    move |source| AttachError::Kernel {
+        what,
+        name: name.to_owned(),
+        source,
+    }
+}
+
+fn hook(program: &ProgramMut<'_>, index: i32) -> TcHook {
+    TcHookBuilder::new(program.as_fd())
+        .ifindex(index)
+        .replace(true)
+        .handle(HANDLE)
+        .priority(PRIORITY)
+        .hook(TC_INGRESS)
+}
+
+/// Attaches, or replaces in one step.
+pub(crate) fn tc(program: &ProgramMut<'_>, name: &str, index: i32) -> Result<(), AttachError> {
+    let mut hook = hook(program, index);
+    hook.create().map_err(failed("add clsact", name))?;
+    hook.attach().map_err(failed("attach tc", name))?;
+    Ok(())
+}
+
+pub(crate) fn xdp_pin(dir: &Path, name: &str) -> PathBuf {
+    // bpffs allows no dots in names; interfaces may have them.
+    dir.join(format!("{XDP_PREFIX}{}", name.replace('.', "-")))
+}
+
+/// Attaches, or replaces the program of the pinned link. A link whose interface
+/// has gone is replaced too.
+pub(crate) fn xdp(
+    program: &ProgramMut<'_>,
+    name: &str,
+    index: i32,
+    pin: &Path,
+) -> Result<(), AttachError> {
+    if let Ok(mut link) = Link::open(pin) {
+        if link.update_prog(program).is_ok() {
+            return Ok(());
+        }
+        no_xdp(name, pin)?;
+    }
+    let mut link = program
+        .attach_xdp(index)
+        .map_err(failed("attach XDP", name))?;
+    link.pin(pin).map_err(failed("pin XDP", name))
+}
+
+/// Detaches XDP, where it is attached.
+pub(crate) fn no_xdp(name: &str, pin: &Path) -> Result<(), AttachError> {
+    bpffs::remove(pin).map_err(|e| failed("unpin XDP", name)(e.into()))
+}
+
+/// Removes our filter from every interface of this network namespace. XDP links
+/// go with their pins. An empty `clsact` stays: others may be about to use it.
+pub(crate) fn detach_all() -> Result<(), UnloadError> {
+    let names = interface_names().map_err(UnloadError::Interfaces)?;
+    for name in names {
+        // One that has gone meanwhile has no filter either.
+        let Ok(index) = interface_index(&name) else {
+            continue;
+        };
+        detach(index).map_err(|source| UnloadError::Detach { name, source })?;
+    }
+    Ok(())
+}
+
+fn detach(index: i32) -> libbpf_rs::Result<()> {
+    // Detaching needs no program; any descriptor makes a hook.
+    let null = fs::File::open("/dev/null").map_err(libbpf_rs::Error::from)?;
+    let mut hook = TcHookBuilder::new(null.as_fd())
+        .ifindex(index)
+        .handle(HANDLE)
+        .priority(PRIORITY)
+        .hook(TC_INGRESS);
+    match hook.detach() {
+        Err(e) if is_absent(&e) => Ok(()),
+        other => other,
+    }
+}
+
+/// No filter, or no `clsact` at all (the kernel says EINVAL for that).
+fn is_absent(e: &libbpf_rs::Error) -> bool {
+    matches!(e.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput)
+}
+
+/// Names in this thread's network namespace; `/sys` may show another one's.
+fn interface_names() -> std::io::Result<Vec<String>> {
+    let table = fs::read_to_string("/proc/thread-self/net/dev")?;
+    let name = |line: &str| Some(line.split_once(':')?.0.trim().to_owned());
+    Ok(table.lines().skip(2).filter_map(name).collect())
+}

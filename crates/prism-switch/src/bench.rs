@@ -1,0 +1,78 @@
+//! Running the programs on packets that no interface saw, for tests and for
+//! measurements (`BPF_PROG_TEST_RUN`). What they do to flows is real.
+
+use std::time::Duration;
+
+use libbpf_rs::ProgramInput;
+
+use crate::load::Switch;
+
+/// Which program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// The tc program.
+    Tc,
+    /// The XDP program.
+    Xdp,
+}
+
+/// What a program decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Left to the kernel of this host.
+    Pass,
+    /// Dropped.
+    Drop,
+    /// Sent on, or back.
+    Send,
+    /// Anything else; the raw code.
+    Other(u32),
+}
+
+/// The outcome of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The last run's verdict.
+    pub verdict: Verdict,
+    /// The packet as the last run left it.
+    pub packet: Vec<u8>,
+    /// Mean time of a run.
+    pub time: Duration,
+}
+
+impl Switch {
+    /// Runs a program `repeat` times on the same buffer: with more than one
+    /// repetition, each run sees what the one before left.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn run_packet(&self, hook: Hook, packet: &[u8], repeat: u32) -> libbpf_rs::Result<Run> {
+        let mut out = vec![0; packet.len() + 256];
+        let input = ProgramInput {
+            data_in: Some(packet),
+            data_out: Some(&mut out),
+            repeat,
+            ..Default::default()
+        };
+        let program = match hook {
+            Hook::Tc => &self.skel.progs.prism_tc,
+            Hook::Xdp => &self.skel.progs.prism_xdp,
+        };
+        let output = program.test_run(input)?;
+        Ok(Run {
+            verdict: verdict(hook, output.return_value),
+            packet: output.data.map(|d| d.to_vec()).unwrap_or_default(),
+            time: output.duration,
+        })
+    }
+}
+
+fn verdict(hook: Hook, code: u32) -> Verdict {
+    const TC_ACT_UNSPEC: u32 = u32::MAX;
+    match (hook, code) {
+        (Hook::Tc, TC_ACT_UNSPEC | 0) | (Hook::Xdp, 2) => Verdict::Pass,
+        (Hook::Tc, 2) | (Hook::Xdp, 1) => Verdict::Drop,
+        (Hook::Tc, 7) | (Hook::Xdp, 3 | 4) => Verdict::Send,
+        _ => Verdict::Other(code),
+    }
+}

@@ -1,0 +1,61 @@
+//! The BPF file system, where maps and links outlive the process.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, mount};
+
+use crate::error::LoadError;
+
+/// Where everything is pinned.
+const ROOT: &str = "/sys/fs/bpf";
+/// `BPF_FS_MAGIC` of `linux/magic.h`.
+const MAGIC: i64 = 0xcafe_4a11;
+
+/// The directory of the switch called `name`, without touching it. `None`
+/// where that is no name.
+pub(crate) fn dir(name: &str) -> Option<PathBuf> {
+    let bad = name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']);
+    (!bad).then(|| Path::new(ROOT).join(name))
+}
+
+/// Mounts the file system where it is missing, and makes the directory `dir`,
+/// readable by root only: keys are in it.
+pub(crate) fn prepare(dir: &Path) -> Result<(), LoadError> {
+    let failed = |path: &Path, source| LoadError::BpfFs {
+        path: path.to_owned(),
+        source,
+    };
+    let root = Path::new(ROOT);
+    if !is_mounted(root).map_err(|e| failed(root, e))? {
+        mount("bpf", root, "bpf", MountFlags::empty(), None).map_err(|e| failed(root, e.into()))?;
+    }
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(failed(dir, e)),
+        _ => Ok(()),
+    }
+}
+
+fn is_mounted(root: &Path) -> io::Result<bool> {
+    let kind = rustix::fs::statfs(root)?.f_type;
+    Ok(i128::from(kind) == i128::from(MAGIC))
+}
+
+/// Removes a pin; none is fine.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Paths of all pins in `dir`; none where it does not exist.
+pub(crate) fn pins(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(e),
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
+    }
+}

@@ -1,0 +1,171 @@
+//! What the switch has to know. A plain struct: the program `prism` reads it
+//! from TOML.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use prism_proto::control::ControlKey;
+
+/// Most frontends of one service (`MAX_FRONTENDS` of `bpf/maps.h`).
+pub const MAX_FRONTENDS: usize = 16;
+/// Most interfaces of one switch.
+pub const MAX_INTERFACES: usize = 256;
+/// Kernel memory of one flow, bytes: a flow entry of 192, a reverse entry of
+/// 128, and a bucket of 16 in each of the two tables.
+pub const FLOW_BYTES: usize = 192 + 128 + 2 * 16;
+
+/// Configuration of a [`Switch`](crate::Switch).
+#[derive(Clone, Debug)]
+pub struct SwitchConfig {
+    /// Name of the directory under `/sys/fs/bpf` that keeps maps and links. One
+    /// name is one switch.
+    pub pin_dir: String,
+    /// Interfaces whose incoming packets the switch handles. Those that do not
+    /// exist yet can be added with [`Switch::attach`](crate::Switch::attach).
+    pub interfaces: Vec<InterfaceConfig>,
+    /// Where commands are sent to: an address of this host.
+    pub control: SocketAddrV4,
+    /// Addresses that clients connect to.
+    pub services: Vec<ServiceConfig>,
+    /// Every host behind the switch, and this host's own addresses (without a
+    /// role) where backends are to reach them by TCP.
+    pub nodes: Vec<NodeConfig>,
+    /// Who may send commands.
+    pub senders: Vec<SenderConfig>,
+    /// Most flows, tombstones of the last seconds included. Default 1,048,576;
+    /// costs [`FLOW_BYTES`] each, when used. Fixed while pins exist.
+    pub max_flows: u32,
+    /// A flow without packets or commands for this long is forgotten. It is the
+    /// net under owners that vanish: keep it above every idle timeout of the
+    /// service. Default 15 minutes.
+    pub idle: Duration,
+    /// A flow blocked for this long is forgotten, so that a source that crashed
+    /// in a hand-off cannot hang its client. Must exceed the deadline of a
+    /// hand-off. Default 10 s.
+    pub blocked: Duration,
+    /// How long a forgotten flow's epoch is kept. Must exceed twice the freshness
+    /// of commands (2 s). Default 5 s.
+    pub tombstone: Duration,
+}
+
+/// One interface of the switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceConfig {
+    /// Its name.
+    pub name: String,
+    /// Also attach the XDP program. For drivers with native XDP, on all
+    /// interfaces; not for veth, where it breaks offloaded checksums. Default no.
+    pub xdp: bool,
+}
+
+/// One service address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceConfig {
+    /// What clients connect to (IPv4).
+    pub addr: SocketAddr,
+    /// Whose it is.
+    pub tenant: u32,
+    /// Nodes that accept its connections, at most [`MAX_FRONTENDS`].
+    pub frontends: Vec<IpAddr>,
+}
+
+/// What a node does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Roles {
+    /// Accepts connections.
+    pub frontend: bool,
+    /// Serves flows: its TCP to addresses that are no nodes is dropped unless it
+    /// belongs to a flow.
+    pub backend: bool,
+}
+
+/// One host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// Its address (IPv4).
+    pub addr: IpAddr,
+    /// Whose it is.
+    pub tenant: u32,
+    /// What it does.
+    pub roles: Roles,
+    /// How to reach it, where the kernel is not to be asked.
+    pub link: Option<Link>,
+}
+
+/// A next hop that is given instead of looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Interface that leads to the node.
+    pub ifindex: u32,
+    /// The node's Ethernet address.
+    pub node_mac: [u8; 6],
+    /// This host's Ethernet address there.
+    pub own_mac: [u8; 6],
+    /// Longest IP packet, bytes. 0: not checked.
+    pub mtu_bytes: u32,
+}
+
+/// One key.
+#[derive(Clone, Debug)]
+pub struct SenderConfig {
+    /// Identifies the key in commands.
+    pub key_id: u32,
+    /// The secret.
+    pub key: ControlKey,
+    /// Whose flows it may change.
+    pub tenant: u32,
+}
+
+impl Default for SwitchConfig {
+    fn default() -> Self {
+        Self {
+            pin_dir: "prism".into(),
+            interfaces: Vec::new(),
+            control: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+            services: Vec::new(),
+            nodes: Vec::new(),
+            senders: Vec::new(),
+            max_flows: 1 << 20,
+            idle: Duration::from_mins(15),
+            blocked: Duration::from_secs(10),
+            tombstone: Duration::from_secs(5),
+        }
+    }
+}
+
+impl SwitchConfig {
+    /// The first thing that is wrong, in words.
+    pub(crate) fn problem(&self) -> Option<String> {
+        if self.interfaces.len() > MAX_INTERFACES {
+            return Some(format!("more than {MAX_INTERFACES} interfaces"));
+        }
+        if self.max_flows == 0 || self.max_flows > 1 << 26 {
+            return Some("max_flows must be 1 to 67,108,864".into());
+        }
+        if self.tombstone <= Duration::from_nanos(2 * prism_proto::control::FRESHNESS_NS) {
+            return Some("tombstone must be longer than 4 s, twice the freshness".into());
+        }
+        self.services
+            .iter()
+            .find_map(service_problem)
+            .or_else(|| self.nodes.iter().find_map(node_problem))
+    }
+}
+
+fn service_problem(service: &ServiceConfig) -> Option<String> {
+    let addr = service.addr;
+    if !addr.is_ipv4() || addr.port() == 0 {
+        return Some(format!("service {addr} is not an IPv4 address with a port"));
+    }
+    if service.frontends.len() > MAX_FRONTENDS {
+        return Some(format!(
+            "service {addr} has more than {MAX_FRONTENDS} frontends"
+        ));
+    }
+    let foreign = service.frontends.iter().find(|ip| !ip.is_ipv4())?;
+    Some(format!("frontend {foreign} of service {addr} is not IPv4"))
+}
+
+fn node_problem(node: &NodeConfig) -> Option<String> {
+    (!node.addr.is_ipv4()).then(|| format!("node {} is not IPv4", node.addr))
+}

@@ -1,0 +1,172 @@
+//! Bytes of map keys and values.
+//!
+//! Sizes and offsets come from the object file's own type information, through
+//! the generated structs; nothing is written down twice. The control message is
+//! compared with its Rust codec here, at compile time.
+
+use std::mem::{offset_of, size_of};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use prism_proto::control::{self, FlowKey, FlowState, Owner, offset};
+
+use crate::skel::types;
+
+pub(crate) const FLOW_KEY_BYTES: usize = size_of::<types::flow_key>();
+pub(crate) const FLOW_BYTES: usize = size_of::<types::flow>();
+pub(crate) const ORDER_BYTES: usize = size_of::<types::order>();
+
+/// `ORDERS_AT` of `bpf/collect.h`.
+pub(crate) const ORDERS_AT: usize = 16;
+/// `MAX_ORDERS` of `bpf/collect.h`.
+pub(crate) const MAX_ORDERS: usize = 32;
+
+macro_rules! same_offset {
+    ($($field:ident = $rust:ident),* $(,)?) => {
+        $(const _: () = assert!(
+            offset_of!(types::control_message, $field) == offset::$rust,
+            concat!("offset of ", stringify!($field)),
+        );)*
+    };
+}
+const _: () = assert!(size_of::<types::control_message>() == control::MESSAGE_BYTES);
+same_offset!(
+    kind = KIND,
+    ops = OPS,
+    status = STATUS,
+    key_id = KEY_ID,
+    state = STATE,
+    request_id = REQUEST_ID,
+    time_ns = TIME_NS,
+    epoch = EPOCH,
+    client_addr = CLIENT_ADDR,
+    vip_addr = VIP_ADDR,
+    owner_addr = OWNER_ADDR,
+    via_addr = VIA_ADDR,
+    client_port = CLIENT_PORT,
+    vip_port = VIP_PORT,
+    owner_port = OWNER_PORT,
+    mac = MAC,
+);
+
+/// A key or value under construction; what is not put stays zero.
+pub(crate) struct Block<const N: usize>([u8; N]);
+
+impl<const N: usize> Block<N> {
+    pub(crate) fn new() -> Self {
+        Self([0; N])
+    }
+
+    /// Puts `bytes` at offset `at`, both of which come from the layout.
+    pub(crate) fn put(mut self, at: usize, bytes: &[u8]) -> Self {
+        let slot = self.0.get_mut(at..at + bytes.len());
+        debug_assert!(slot.is_some(), "layout of {N} bytes ends before {at}");
+        if let Some(slot) = slot {
+            slot.copy_from_slice(bytes);
+        }
+        self
+    }
+
+    pub(crate) fn bytes(self) -> [u8; N] {
+        self.0
+    }
+}
+
+/// `N` bytes at offset `at`; zeros where `bytes` is shorter than its layout.
+pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes
+        .get(at..)
+        .and_then(|rest| rest.first_chunk::<N>())
+        .copied()
+        .unwrap_or([0; N])
+}
+
+pub(crate) fn ip_bytes(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+fn ip_at(bytes: &[u8], at: usize) -> IpAddr {
+    Ipv6Addr::from(array_at::<16>(bytes, at)).to_canonical()
+}
+
+fn port_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes(array_at(bytes, at))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(array_at(bytes, at))
+}
+
+/// Key of the flow table.
+pub(crate) fn flow_key(flow: &FlowKey) -> [u8; FLOW_KEY_BYTES] {
+    Block::new()
+        .put(
+            offset_of!(types::flow_key, client),
+            &ip_bytes(flow.client.ip()),
+        )
+        .put(offset_of!(types::flow_key, vip), &ip_bytes(flow.vip.ip()))
+        .put(
+            offset_of!(types::flow_key, client_port),
+            &flow.client.port().to_be_bytes(),
+        )
+        .put(
+            offset_of!(types::flow_key, vip_port),
+            &flow.vip.port().to_be_bytes(),
+        )
+        .bytes()
+}
+
+pub(crate) fn read_flow_key(bytes: &[u8]) -> FlowKey {
+    let client = ip_at(bytes, offset_of!(types::flow_key, client));
+    let vip = ip_at(bytes, offset_of!(types::flow_key, vip));
+    let client_port = port_at(bytes, offset_of!(types::flow_key, client_port));
+    let vip_port = port_at(bytes, offset_of!(types::flow_key, vip_port));
+    FlowKey {
+        client: SocketAddr::new(client, client_port),
+        vip: SocketAddr::new(vip, vip_port),
+    }
+}
+
+pub(crate) fn read_owner(bytes: &[u8]) -> Owner {
+    let addr = ip_at(bytes, offset_of!(types::flow, owner));
+    let port = port_at(bytes, offset_of!(types::flow, owner_port));
+    Owner {
+        addr: SocketAddr::new(addr, port),
+        via: ip_at(bytes, offset_of!(types::flow, via)),
+    }
+}
+
+pub(crate) fn read_state(bytes: &[u8]) -> FlowState {
+    let [state] = array_at::<1>(bytes, offset_of!(types::flow, state));
+    match types::flow_state(state.into()) {
+        types::flow_state::FLOW_FORWARD => FlowState::Forward,
+        types::flow_state::FLOW_BLOCKED => FlowState::Blocked,
+        _ => FlowState::Absent,
+    }
+}
+
+pub(crate) fn node_roles(frontend: bool, backend: bool) -> u32 {
+    let bit = |set: bool, role: types::node_role| if set { role.0 } else { 0 };
+    bit(frontend, types::node_role::ROLE_FRONTEND) | bit(backend, types::node_role::ROLE_BACKEND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flow_keys_round_trip() {
+        for (client, vip) in [
+            ("192.0.2.1:1000", "198.51.100.1:80"),
+            ("[2001:db8::1]:65535", "[2001:db8::2]:1"),
+        ] {
+            let key = FlowKey {
+                client: client.parse().unwrap_or_else(|_| unreachable!()),
+                vip: vip.parse().unwrap_or_else(|_| unreachable!()),
+            };
+            assert_eq!(read_flow_key(&flow_key(&key)), key);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Loading, taking over, and removing a switch.
+
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapHandle, OpenMapMut, OpenObject, PrintLevel};
+
+use crate::attach;
+use crate::bpffs;
+use crate::config::{InterfaceConfig, SwitchConfig};
+use crate::error::{AttachError, LoadError, UnloadError};
+use crate::skel::{OpenSwitchSkel, SwitchSkel, SwitchSkelBuilder};
+use crate::tables;
+
+/// Pin of the link through which any process reads the list of flows.
+pub(crate) const FLOW_LIST: &str = "flow_list";
+
+/// A loaded switch. Dropping it changes nothing: programs, maps and links stay.
+pub struct Switch {
+    pub(crate) skel: SwitchSkel<'static>,
+    pub(crate) due_flows: Link,
+    pub(crate) all_reverses: Link,
+    dir: PathBuf,
+}
+
+impl std::fmt::Debug for Switch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Switch")
+            .field("dir", &self.dir)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Switch {
+    /// Loads the switch, or takes over the one that is pinned under the same
+    /// name: flows stay, tables are brought up to date, and programs are
+    /// replaced one by one, each in one step, so that no packet is lost.
+    ///
+    /// # Errors
+    /// See [`LoadError`]. Where taking over fails, what ran before goes on.
+    pub fn load(config: &SwitchConfig) -> Result<Self, LoadError> {
+        if let Some(problem) = config.problem() {
+            return Err(LoadError::Config(problem));
+        }
+        let dir = bpffs::dir(&config.pin_dir)
+            .ok_or_else(|| LoadError::Config(format!("bad pin_dir {:?}", config.pin_dir)))?;
+        bpffs::prepare(&dir)?;
+        let skel = load_programs(config, &dir)?;
+        tables::sync(&skel.maps, config).map_err(kernel("fill the tables"))?;
+        let switch = Self {
+            due_flows: iterator(&skel.progs.due_flows, &skel.maps.flows)?,
+            all_reverses: iterator(&skel.progs.all_reverses, &skel.maps.reverses)?,
+            skel,
+            dir,
+        };
+        switch.pin_flow_list()?;
+        for interface in &config.interfaces {
+            switch.attach(interface)?;
+        }
+        Ok(switch)
+    }
+
+    /// Attaches to an interface, or replaces the program that is attached there.
+    ///
+    /// # Errors
+    /// See [`AttachError`].
+    pub fn attach(&self, interface: &InterfaceConfig) -> Result<(), AttachError> {
+        let index = attach::interface_index(&interface.name)?;
+        attach::tc(&self.skel.progs.prism_tc, &interface.name, index)?;
+        let pin = attach::xdp_pin(&self.dir, &interface.name);
+        if interface.xdp {
+            return attach::xdp(&self.skel.progs.prism_xdp, &interface.name, index, &pin);
+        }
+        attach::no_xdp(&interface.name, &pin)
+    }
+
+    /// Replaces services, nodes and senders by those of `config`; nothing else
+    /// of it is looked at.
+    ///
+    /// # Errors
+    /// See [`LoadError`]; what was written before the error stays.
+    pub fn update_tables(&self, config: &SwitchConfig) -> Result<(), LoadError> {
+        if let Some(problem) = config.problem() {
+            return Err(LoadError::Config(problem));
+        }
+        tables::sync(&self.skel.maps, config).map_err(kernel("fill the tables"))
+    }
+
+    /// Removes the switch called `pin_dir` from this host: detaches it from every
+    /// interface of this network namespace, and forgets its flows. None is fine.
+    ///
+    /// # Errors
+    /// See [`UnloadError`]. It can be repeated.
+    pub fn unload(pin_dir: &str) -> Result<(), UnloadError> {
+        let Some(dir) = bpffs::dir(pin_dir) else {
+            return Ok(());
+        };
+        let failed = |path: &Path, source| UnloadError::Pin {
+            path: path.to_owned(),
+            source,
+        };
+        let pins = bpffs::pins(&dir).map_err(|e| failed(&dir, e))?;
+        if pins.is_empty() && !dir.exists() {
+            return Ok(());
+        }
+        attach::detach_all()?;
+        for pin in pins {
+            bpffs::remove(&pin).map_err(|e| failed(&pin, e))?;
+        }
+        std::fs::remove_dir(&dir).map_err(|e| failed(&dir, e))
+    }
+
+    fn pin_flow_list(&self) -> Result<(), LoadError> {
+        let mut link = iterator(&self.skel.progs.all_flows, &self.skel.maps.flows)?;
+        let pin = self.dir.join(FLOW_LIST);
+        bpffs::remove(&pin).map_err(|source| LoadError::BpfFs {
+            path: pin.clone(),
+            source,
+        })?;
+        link.pin(&pin).map_err(kernel("pin the list of flows"))
+    }
+}
+
+pub(crate) fn kernel(what: &'static str) -> impl Fn(libbpf_rs::Error) -> LoadError {
+    move |source| LoadError::Kernel { what, source }
+}
+
+/// Sends libbpf's messages to the log instead of to standard error.
+fn quiet() {
+    fn print(level: PrintLevel, text: String) {
+        match level {
+            PrintLevel::Warn => tracing::warn!(target: "libbpf", "{}", text.trim_end()),
+            _ => tracing::debug!(target: "libbpf", "{}", text.trim_end()),
+        }
+    }
+    libbpf_rs::set_print(Some((PrintLevel::Debug, print)));
+}
+
+/// Opens the object. Its few bytes of bookkeeping are never freed: a process
+/// loads a switch once, and the skeleton borrows them for good.
+pub(crate) fn open() -> Result<OpenSwitchSkel<'static>, LoadError> {
+    quiet();
+    let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+    SwitchSkelBuilder::default()
+        .open(object)
+        .map_err(kernel("open the object"))
+}
+
+fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static>, LoadError> {
+    let mut skel = open()?;
+    let rodata = skel.maps.rodata_data.as_deref_mut();
+    let rodata = rodata.ok_or_else(|| LoadError::Config("the object has no constants".into()))?;
+    let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    rodata.control_addr = u32::from_ne_bytes(config.control.ip().octets());
+    rodata.control_port = config.control.port().to_be();
+    rodata.idle_ns = nanos(config.idle);
+    rodata.blocked_ns = nanos(config.blocked);
+    rodata.tombstone_ns = nanos(config.tombstone);
+    let sized = [
+        (&mut skel.maps.flows, config.max_flows),
+        (&mut skel.maps.reverses, config.max_flows),
+    ];
+    for (map, size) in sized {
+        map.set_max_entries(size)
+            .map_err(kernel("size the tables"))?;
+        pin(map, dir)?;
+    }
+    for map in [
+        &mut skel.maps.services,
+        &mut skel.maps.nodes,
+        &mut skel.maps.senders,
+    ] {
+        pin(map, dir)?;
+    }
+    pin_counters(&mut skel.maps.counters, dir)?;
+    skel.load().map_err(kernel("load the programs"))
+}
+
+/// Has `map` pinned when it is loaded, or taken over where it is pinned already.
+fn pin(map: &mut OpenMapMut<'_>, dir: &Path) -> Result<(), LoadError> {
+    let name = map.name().to_string_lossy().into_owned();
+    let path = dir.join(&name);
+    if let Some(old) = pinned(&path)? {
+        if old.key_size() != map.key_size()
+            || old.value_size() != map.value_size()
+            || old.map_type() != map.map_type()
+        {
+            return Err(LoadError::Incompatible { map: name });
+        }
+        if old.max_entries() != map.max_entries() {
+            let (size, wanted) = (old.max_entries(), map.max_entries());
+            tracing::warn!(
+                map = name,
+                size,
+                wanted,
+                "size stays until the switch is unloaded"
+            );
+            map.set_max_entries(size)
+                .map_err(kernel("size the tables"))?;
+        }
+    }
+    map.set_pin_path(path).map_err(kernel("pin a map"))
+}
+
+/// Another version may count other things: its counts are given up.
+fn pin_counters(map: &mut OpenMapMut<'_>, dir: &Path) -> Result<(), LoadError> {
+    let path = dir.join(map.name());
+    let old = pinned(&path)?;
+    if old.is_some_and(|old| old.max_entries() != map.max_entries()) {
+        tracing::warn!("counters start from zero: they were of another version");
+        bpffs::remove(&path).map_err(|source| LoadError::BpfFs {
+            path: path.clone(),
+            source,
+        })?;
+    }
+    map.set_pin_path(path).map_err(kernel("pin a map"))
+}
+
+fn pinned(path: &Path) -> Result<Option<MapHandle>, LoadError> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    MapHandle::from_pinned_path(path)
+        .map(Some)
+        .map_err(kernel("open a pinned map"))
+}
+
+fn iterator(
+    program: &libbpf_rs::ProgramMut<'_>,
+    map: &libbpf_rs::MapMut<'_>,
+) -> Result<Link, LoadError> {
+    use std::os::fd::AsFd;
+    program
+        .attach_iter(map.as_fd())
+        .map_err(kernel("prepare to walk a map"))
+}

@@ -1,0 +1,114 @@
+//! Services, nodes and senders: what the configuration says, written to maps
+//! that programs may be reading. An entry is replaced as a whole; what the
+//! configuration no longer has is removed last.
+
+use std::collections::HashSet;
+use std::mem::{offset_of, size_of};
+use std::net::SocketAddr;
+
+use libbpf_rs::{MapCore, MapFlags};
+
+use crate::config::{NodeConfig, SenderConfig, ServiceConfig, SwitchConfig};
+use crate::layout::{Block, ip_bytes, node_roles};
+use crate::skel::{SwitchMaps, types};
+
+const SERVICE_KEY_BYTES: usize = size_of::<types::service_key>();
+const SERVICE_BYTES: usize = size_of::<types::service>();
+const ADDR_BYTES: usize = size_of::<types::ip_addr>();
+const NODE_BYTES: usize = size_of::<types::node>();
+const SENDER_BYTES: usize = size_of::<types::sender>();
+
+type Entry = (Vec<u8>, Vec<u8>);
+
+/// Makes the maps what `config` says.
+pub(crate) fn sync(maps: &SwitchMaps<'_>, config: &SwitchConfig) -> libbpf_rs::Result<()> {
+    let services = config.services.iter().flat_map(service_entries);
+    replace(&maps.nodes, config.nodes.iter().map(node_entry))?;
+    replace(&maps.services, services)?;
+    replace(&maps.senders, config.senders.iter().map(sender_entry))
+}
+
+fn replace(map: &impl MapCore, wanted: impl Iterator<Item = Entry>) -> libbpf_rs::Result<()> {
+    let mut kept = HashSet::new();
+    for (key, value) in wanted {
+        map.update(&key, &value, MapFlags::ANY)?;
+        kept.insert(key);
+    }
+    let stale: Vec<_> = map.keys().filter(|key| !kept.contains(key)).collect();
+    stale.iter().try_for_each(|key| map.delete(key))
+}
+
+/// The service itself, and the mark of its address (for fragments).
+fn service_entries(service: &ServiceConfig) -> [Entry; 2] {
+    let count = u32::try_from(service.frontends.len()).unwrap_or(0);
+    let mut value = Block::<SERVICE_BYTES>::new()
+        .put(
+            offset_of!(types::service, tenant),
+            &service.tenant.to_ne_bytes(),
+        )
+        .put(
+            offset_of!(types::service, frontend_count),
+            &count.to_ne_bytes(),
+        );
+    for (i, ip) in service.frontends.iter().enumerate() {
+        let at = offset_of!(types::service, frontends) + i * ADDR_BYTES;
+        value = value.put(at, &ip_bytes(*ip));
+    }
+    let mark = SocketAddr::new(service.addr.ip(), 0);
+    [
+        (service_key(service.addr), value.bytes().into()),
+        (service_key(mark), vec![0; SERVICE_BYTES]),
+    ]
+}
+
+fn service_key(addr: SocketAddr) -> Vec<u8> {
+    Block::<SERVICE_KEY_BYTES>::new()
+        .put(offset_of!(types::service_key, addr), &ip_bytes(addr.ip()))
+        .put(
+            offset_of!(types::service_key, port),
+            &addr.port().to_be_bytes(),
+        )
+        .bytes()
+        .into()
+}
+
+fn node_entry(node: &NodeConfig) -> Entry {
+    let roles = node_roles(node.roles.frontend, node.roles.backend);
+    let mut value = Block::<NODE_BYTES>::new()
+        .put(offset_of!(types::node, tenant), &node.tenant.to_ne_bytes())
+        .put(offset_of!(types::node, roles), &roles.to_ne_bytes());
+    if let Some(link) = node.link {
+        value = value
+            .put(
+                offset_of!(types::node, ifindex),
+                &link.ifindex.to_ne_bytes(),
+            )
+            .put(
+                offset_of!(types::node, mtu_bytes),
+                &link.mtu_bytes.to_ne_bytes(),
+            )
+            .put(offset_of!(types::node, node_mac), &link.node_mac)
+            .put(offset_of!(types::node, own_mac), &link.own_mac);
+    }
+    (ip_bytes(node.addr).into(), value.bytes().into())
+}
+
+/// The program reads the key as two little-endian words, in its own byte order.
+fn sender_entry(sender: &SenderConfig) -> Entry {
+    let [low, high] = words(sender.key.expose_secret());
+    let at = offset_of!(types::sender, key);
+    let value = Block::<SENDER_BYTES>::new()
+        .put(at, &low.to_ne_bytes())
+        .put(at + 8, &high.to_ne_bytes())
+        .put(
+            offset_of!(types::sender, tenant),
+            &sender.tenant.to_ne_bytes(),
+        );
+    (sender.key_id.to_ne_bytes().into(), value.bytes().into())
+}
+
+fn words(key: &[u8; 16]) -> [u64; 2] {
+    let value = u128::from_le_bytes(*key);
+    let mask = u128::from(u64::MAX);
+    [(value & mask) as u64, (value >> 64) as u64]
+}

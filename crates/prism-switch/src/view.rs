@@ -1,0 +1,194 @@
+//! Reading a switch from any process, through its pins.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::mem::offset_of;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use prism_proto::control::{FlowKey, FlowState, Owner};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::bpffs;
+use crate::error::ViewError;
+use crate::layout::{FLOW_BYTES, FLOW_KEY_BYTES, read_flow_key, read_owner, read_state, u64_at};
+use crate::load::{self, FLOW_LIST};
+use crate::skel::types;
+
+/// One flow that the switch knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowRecord {
+    /// Which.
+    pub flow: FlowKey,
+    /// What happens to its packets. [`FlowState::Absent`]: a tombstone.
+    pub state: FlowState,
+    /// Epoch of its last change.
+    pub epoch: u64,
+    /// Where its packets go.
+    pub owner: Owner,
+    /// Time since its last packet or command (to about 10 ms).
+    pub idle: Duration,
+    /// From the client to the owner.
+    pub to_owner: Direction,
+    /// From the owner to the client.
+    pub to_client: Direction,
+}
+
+/// What passed in one direction, since the flow was first commanded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Direction {
+    /// Packets; one that the network card is to cut counts once.
+    pub packets: u64,
+    /// Bytes, Ethernet headers included.
+    pub bytes: u64,
+}
+
+/// A counter, summed over all CPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Its name: `forward_`, `punt_` (left to the kernel), `drop_`, `flow_`,
+    /// `control_` and a reason.
+    pub name: String,
+    /// Since the switch was first loaded.
+    pub value: u64,
+}
+
+/// A pinned switch, seen from outside.
+pub struct SwitchView {
+    flows: MapHandle,
+    counters: MapHandle,
+    dir: PathBuf,
+}
+
+impl SwitchView {
+    /// Opens the switch called `pin_dir`.
+    ///
+    /// # Errors
+    /// See [`ViewError`].
+    pub fn open(pin_dir: &str) -> Result<Self, ViewError> {
+        let dir = bpffs::dir(pin_dir).unwrap_or_default();
+        let open = |name: &str| {
+            let path = dir.join(name);
+            MapHandle::from_pinned_path(&path)
+                .map_err(|source| ViewError::NoSwitch { path, source })
+        };
+        let view = Self {
+            flows: open("flows")?,
+            counters: open("counters")?,
+            dir: dir.clone(),
+        };
+        if view.flows.value_size() as usize != FLOW_BYTES
+            || view.counters.max_entries() != types::counter::COUNTER_COUNT.0
+        {
+            return Err(ViewError::Version);
+        }
+        Ok(view)
+    }
+
+    /// Every flow, tombstones included, in no order. What changes during the walk
+    /// may be seen before or after the change; each record is of one moment.
+    ///
+    /// # Errors
+    /// See [`ViewError`]; the iterator ends after one.
+    pub fn flows(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<FlowRecord, ViewError>> + '_, ViewError> {
+        let list = File::open(self.dir.join(FLOW_LIST)).map_err(ViewError::Read)?;
+        let mut keys = BufReader::new(list);
+        Ok(std::iter::from_fn(move || {
+            loop {
+                let found = self.flow(&next_key(&mut keys).transpose()?);
+                if let Some(record) = found.transpose() {
+                    return Some(record);
+                }
+            }
+        }))
+    }
+
+    /// One flow.
+    ///
+    /// # Errors
+    /// See [`ViewError`].
+    pub fn flow_of(&self, flow: &FlowKey) -> Result<Option<FlowRecord>, ViewError> {
+        self.flow(&Ok(crate::layout::flow_key(flow)))
+    }
+
+    fn flow(
+        &self,
+        key: &io::Result<[u8; FLOW_KEY_BYTES]>,
+    ) -> Result<Option<FlowRecord>, ViewError> {
+        let key = match key {
+            Ok(key) => key,
+            Err(e) => return Err(ViewError::Read(io::Error::new(e.kind(), e.to_string()))),
+        };
+        let value = self.flows.lookup(key, MapFlags::LOCK);
+        let value = value.map_err(|source| ViewError::Kernel {
+            what: "read a flow",
+            source,
+        })?;
+        Ok(value.map(|value| record(key, &value)))
+    }
+
+    /// Every counter.
+    ///
+    /// # Errors
+    /// See [`ViewError`].
+    pub fn counters(&self) -> Result<Vec<Counter>, ViewError> {
+        let names = counter_names()?;
+        let read = |(index, name): (u32, String)| {
+            let values = self
+                .counters
+                .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY);
+            let values = values.map_err(|source| ViewError::Kernel {
+                what: "read a counter",
+                source,
+            })?;
+            let value = values.iter().flatten().map(|v| u64_at(v, 0)).sum();
+            Ok(Counter { name, value })
+        };
+        (0..).zip(names).map(read).collect()
+    }
+}
+
+/// Names of all counters, in the order of their map: the object file has them.
+fn counter_names() -> Result<Vec<String>, ViewError> {
+    let object = load::open().map_err(|_| ViewError::Version)?;
+    let rodata = object.maps.rodata_data.as_deref();
+    let names = rodata.ok_or(ViewError::Version)?.counter_names;
+    let text = |name: &[i8]| {
+        let bytes = name.iter().map(|c| c.cast_unsigned());
+        let bytes: Vec<u8> = bytes.take_while(|b| *b != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    Ok(names.iter().map(|name| text(name)).collect())
+}
+
+fn next_key(keys: &mut impl Read) -> io::Result<Option<[u8; FLOW_KEY_BYTES]>> {
+    let mut key = [0; FLOW_KEY_BYTES];
+    match keys.read_exact(&mut key) {
+        Ok(()) => Ok(Some(key)),
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn record(key: &[u8], value: &[u8]) -> FlowRecord {
+    let now = clock_gettime(ClockId::Monotonic);
+    let now_ns = u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000
+        + u64::try_from(now.tv_nsec).unwrap_or(0);
+    let seen_ns = u64_at(value, offset_of!(types::flow, last_seen_ns));
+    let direction = |i: usize| Direction {
+        packets: u64_at(value, offset_of!(types::flow, packets) + i * 8),
+        bytes: u64_at(value, offset_of!(types::flow, bytes) + i * 8),
+    };
+    FlowRecord {
+        flow: read_flow_key(key),
+        state: read_state(value),
+        epoch: u64_at(value, offset_of!(types::flow, epoch)),
+        owner: read_owner(value),
+        idle: Duration::from_nanos(now_ns.saturating_sub(seen_ns)),
+        to_owner: direction(0),
+        to_client: direction(1),
+    }
+}
