@@ -164,7 +164,7 @@ fn forwarding(part: &Part) -> Finding {
     let found = "off: as the switch, this host would not pass what it does not steer";
     Finding::new(
         "ip_forward",
-        State::Missing,
+        state,
         found,
         "sysctl -w net.ipv4.ip_forward=1",
     )

@@ -1,0 +1,49 @@
+# `make help` says what there is. Every target installs what it needs first.
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# Keyed on the script, so that a change of it makes setup run again.
+SETUP := $(TARGET)/.setup-$(shell sha256sum scripts/setup.sh | cut -c1-16)
+PRISM := $(TARGET)/release/prism
+# Namespaces and eBPF need root.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+# rustup's programs, also where the shell has not been started anew.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.PHONY: help setup build demo test lint bench clean
+
+help:
+	@echo 'make setup   install the packages and tools that are missing (Debian 12)'
+	@echo 'make build   build $(PRISM)'
+	@echo 'make demo    a lab of three backends serves real clients, under a minute'
+	@echo 'make test    all tests; as root, or those that need privilege are skipped'
+	@echo 'make lint    formatting, clippy, where unsafe code is'
+	@echo 'make bench   time of a hand-off, and of a packet in the switch'
+	@echo 'make clean   remove what was built'
+
+setup:
+	@scripts/setup.sh
+
+$(SETUP):
+	@scripts/setup.sh
+	@mkdir -p $(TARGET) && rm -f $(TARGET)/.setup-* && touch $@
+
+build: $(SETUP)
+	cargo build --release --locked
+
+demo: build
+	$(SUDO) $(PRISM) demo
+
+test: $(SETUP)
+	python3 scripts/test.py
+
+lint: $(SETUP)
+	cargo fmt --all --check
+	cargo clippy --release --workspace --all-targets --locked -- -D warnings
+	scripts/check-unsafe.sh
+
+bench: build
+	$(SUDO) $(PRISM) bench switch
+	$(SUDO) $(PRISM) bench handoff
+
+clean:
+	cargo clean

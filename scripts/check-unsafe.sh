@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Unsafe code is in prism-sys only (generated skeletons are outside the tree).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+places=()
+for place in crates lab bench fuzz; do [ -d "$place" ] && places+=("$place"); done
+found=$(grep -rnE --include='*.rs' --exclude-dir=target \
+    '(^|[^[:alnum:]_])unsafe[[:space:]]*(\{|fn|impl|trait|extern|\()' "${places[@]}" |
+    grep -v '^crates/prism-sys/' | grep -vE '^[^:]+:[0-9]+:[[:space:]]*//' || true)
+if [ -n "$found" ]; then
+    printf 'unsafe code outside crates/prism-sys:\n%s\n' "$found" >&2
+    exit 1
+fi

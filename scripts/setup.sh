@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Installs what building, testing and trying Prism needs on Debian 12 with
+# Rust. Looks first, installs only what is missing, and says what it does; when
+# all is there it ends at once. Safe to repeat.
+set -euo pipefail
+
+# What is needed | how to see that it is there | the Debian package that has it
+needed='
+clang (eBPF)          | command -v clang                     | clang
+C compiler            | command -v gcc                       | gcc
+make                  | command -v make                      | make
+pkg-config            | command -v pkg-config                | pkg-config
+C headers             | test -e /usr/include/stdio.h         | libc6-dev
+kernel headers        | test -e /usr/include/linux/bpf.h     | linux-libc-dev
+libelf headers        | test -e /usr/include/libelf.h        | libelf-dev
+zlib headers          | test -e /usr/include/zlib.h          | zlib1g-dev
+CA certificates       | test -e /etc/ssl/certs/ca-certificates.crt | ca-certificates
+ip and tc             | command -v tc                        | iproute2
+nsenter               | command -v nsenter                   | util-linux
+mount                 | command -v mount                     | mount
+sysctl                | command -v sysctl                    | procps
+ethtool               | command -v ethtool                   | ethtool
+ping                  | command -v ping                      | iputils-ping
+tcpdump               | command -v tcpdump                   | tcpdump
+curl                  | command -v curl                      | curl
+wrk                   | command -v wrk                       | wrk
+python3               | command -v python3                   | python3
+boto3                 | python3 -c "import boto3"            | python3-boto3
+aws                   | command -v aws                       | awscli
+'
+# Programs for root are elsewhere in the path of other users.
+PATH="$PATH:/usr/sbin:/sbin"
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { say "$*" >&2; exit 1; }
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif command -v sudo >/dev/null; then sudo "$@"
+    else die "needs root for: $* (no sudo here); run it as root"
+    fi
+}
+
+# Sets `missing` (names) and `packages` to what is not there.
+look() {
+    missing=() packages=()
+    local name probe package
+    while IFS='|' read -r name probe package; do
+        [ -n "$package" ] || continue
+        if ! bash -c "$probe" >/dev/null 2>&1; then
+            missing+=("$(echo "$name" | xargs)")
+            packages+=("$(echo "$package" | xargs)")
+        fi
+    done <<<"$needed"
+}
+
+install_packages() {
+    look
+    [ "${#packages[@]}" -gt 0 ] || return 0
+    say "missing: ${missing[*]}"
+    command -v apt-get >/dev/null ||
+        die "this is not Debian; install by hand what these packages have: ${packages[*]}"
+    say "installing with apt-get: ${packages[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    as_root apt-get update -q
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -q -y --no-install-recommends "${packages[@]}"
+    look
+    # A python3 that is not Debian's does not see Debian's boto3.
+    [ "${#missing[@]}" = 0 ] ||
+        die "still missing: ${missing[*]}; another version in front of Debian's in PATH?"
+}
+
+check_rust() {
+    [ -f "$HOME/.cargo/env" ] && . "$HOME/.cargo/env"
+    command -v cargo >/dev/null ||
+        die "Rust is missing; install it from https://rustup.rs, then run this again"
+    local wanted have
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
+    have=$(cargo --version | cut -d' ' -f2)
+    [ "$(printf '%s\n%s\n' "$wanted" "$have" | sort -V | head -n1)" = "$wanted" ] ||
+        die "Rust $have is older than $wanted; run: rustup update"
+    local component
+    for component in rustfmt clippy; do
+        local command=$component
+        [ "$component" = rustfmt ] && command=fmt
+        cargo "$command" --version >/dev/null 2>&1 && continue
+        command -v rustup >/dev/null ||
+            die "$component is missing, and there is no rustup to add it"
+        say "adding the Rust component $component"
+        rustup component add "$component"
+    done
+}
+
+install_packages
+check_rust
+say "everything is there"
