@@ -31,7 +31,9 @@ pub const SETTLE_DEADLINE_NS: u64 = 8_000_000_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send this command to the switch until answered or the deadline; then
-    /// [`Event::Steered`].
+    /// [`Event::Steered`]. A driver whose socket has died meanwhile does not
+    /// carry out a repeated block, but drops the connection: else it would
+    /// outbid the connection that took its place.
     Steer {
         /// What to send.
         command: Command,
@@ -90,6 +92,10 @@ pub enum Outcome {
     /// It is here: go live if it was rebuilt, and relay the request. `epoch` is
     /// the flow's from now on. With `settled` unset the switch may still hold
     /// the flow blocked: repeat `OWN|UNBLOCK` at that epoch until it answers.
+    /// `STALE` then means that the connection is lost; but where the switch
+    /// never confirmed a command for it and the flow is absent, that it always
+    /// was this frontend's, and is settled at the answered epoch (where the
+    /// flow is held for this very owner, by a predecessor: repeat above it).
     Kept {
         /// The flow's epoch.
         epoch: u64,
@@ -120,7 +126,7 @@ pub enum Kept {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Blocking { may_retry: bool },
+    Blocking { retries_left: u8 },
     Saving,
     AwaitingVerdict,
     Rebuilding { reason: Kept },
@@ -139,21 +145,29 @@ pub struct Export {
     /// The target has said that it never will own the flow, so our command may
     /// outrank whatever it sent before.
     refused: bool,
+    /// The switch has not yet confirmed any command for this connection.
+    never_steered: bool,
     phase: Phase,
 }
+
+/// How often a first block may outbid what is left of the connections before
+/// it on the same addresses: a tombstone, then the last commands of a
+/// predecessor that died here in the midst of a hand-off (block, unblock,
+/// release).
+const MAX_BLOCK_RETRIES: u8 = 4;
 
 impl Export {
     /// Starts a hand-off of `flow`, owned by `here` at `epoch` (for a flow the
     /// switch has never heard of: the estimate of its clock).
     pub fn start(flow: FlowKey, here: Owner, epoch: u64, never_steered: bool) -> (Self, Action) {
-        let phase = Phase::Blocking {
-            may_retry: never_steered,
-        };
+        let retries_left = if never_steered { MAX_BLOCK_RETRIES } else { 0 };
+        let phase = Phase::Blocking { retries_left };
         let export = Self {
             flow,
             here,
             block_epoch: epoch.saturating_add(1),
             refused: false,
+            never_steered,
             phase,
         };
         let action = export.block();
@@ -164,8 +178,8 @@ impl Export {
     /// to the phase is a driver's bug, answered by giving the connection up.
     pub fn handle(&mut self, event: Event) -> Action {
         match (self.phase, event) {
-            (Phase::Blocking { may_retry }, Event::Steered(outcome)) => {
-                self.on_block(outcome, may_retry)
+            (Phase::Blocking { retries_left }, Event::Steered(outcome)) => {
+                self.on_block(outcome, retries_left)
             }
             (Phase::Saving, Event::Saved) => {
                 self.phase = Phase::AwaitingVerdict;
@@ -191,7 +205,7 @@ impl Export {
         }
     }
 
-    fn on_block(&mut self, outcome: CommandOutcome, may_retry: bool) -> Action {
+    fn on_block(&mut self, outcome: CommandOutcome, retries_left: u8) -> Action {
         let CommandOutcome::Answered(answer) = outcome else {
             // The block may have been applied and its answer lost.
             return self.unblock(Kept::SwitchSilent, BLOCK_DEADLINE_NS);
@@ -201,13 +215,15 @@ impl Export {
                 self.phase = Phase::Saving;
                 Action::SaveAndClose
             }
-            // The tombstone of a predecessor is ahead of our clock estimate.
-            Status::Stale if may_retry && answer.state == FlowState::Absent => {
-                self.phase = Phase::Blocking { may_retry: false };
+            // What is left of a predecessor is ahead of our clock estimate.
+            Status::Stale if retries_left > 0 && self.is_a_predecessors(&answer) => {
+                let retries_left = retries_left - 1;
+                self.phase = Phase::Blocking { retries_left };
                 self.block_epoch = answer.epoch.saturating_add(1);
                 self.block()
             }
             Status::Stale => self.finish(Outcome::Lost),
+            Status::Full => self.fence(Kept::SwitchRefused(Status::Full)),
             status => {
                 let epoch = self.block_epoch.saturating_sub(1);
                 let reason = Kept::SwitchRefused(status);
@@ -218,6 +234,27 @@ impl Export {
                 })
             }
         }
+    }
+
+    /// The table was full for one copy of the block; another may yet find room
+    /// and blackhole the flow. A tombstone above it needs no room.
+    fn fence(&mut self, reason: Kept) -> Action {
+        self.phase = Phase::Unblocking { reason };
+        Action::Steer {
+            command: Command {
+                ops: Ops::RELEASE,
+                epoch: self.next_epoch(),
+                flow: self.flow,
+                owner: Owner::NONE,
+            },
+            deadline_ns: BLOCK_DEADLINE_NS,
+        }
+    }
+
+    /// Of one host, only one connection on these addresses can be alive, and it
+    /// is this one.
+    fn is_a_predecessors(&self, answer: &Answer) -> bool {
+        answer.state == FlowState::Absent || answer.owner == self.here
     }
 
     fn on_verdict(&mut self, verdict: Verdict) -> Action {
@@ -249,14 +286,23 @@ impl Export {
     /// The socket never left: it is live whatever the switch says, except where
     /// the flow has become another's.
     fn on_unblock(&mut self, outcome: CommandOutcome, reason: Kept) -> Action {
-        match outcome {
-            CommandOutcome::Unanswered => self.kept(reason, false),
-            CommandOutcome::Answered(Answer {
-                status: Status::Stale,
-                ..
-            }) => self.finish(Outcome::Lost),
-            CommandOutcome::Answered(_) => self.kept(reason, true),
+        let CommandOutcome::Answered(answer) = outcome else {
+            return self.kept(reason, false);
+        };
+        if answer.status != Status::Stale {
+            return self.kept(reason, true);
         }
+        // Nothing of ours was ever applied: a predecessor's tombstone is ahead,
+        // under which the flow's packets come here as they always did.
+        let unconfirmed = matches!(reason, Kept::SwitchSilent | Kept::SwitchRefused(_));
+        if self.never_steered && unconfirmed && answer.state == FlowState::Absent {
+            return self.finish(Outcome::Kept {
+                epoch: answer.epoch,
+                reason,
+                settled: true,
+            });
+        }
+        self.finish(Outcome::Lost)
     }
 
     /// The flow is another's at the very epoch we gave to the target.

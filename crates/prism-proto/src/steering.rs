@@ -191,9 +191,13 @@ impl Steering {
             return Ok(());
         };
         self.clock_offset_ns = Some(i128::from(answer.time_ns) - i128::from(now_ns));
-        if answer.status == Status::Late && pending.corrections < MAX_CLOCK_CORRECTIONS {
-            pending.corrections += 1;
-            pending.next_send_ns = now_ns;
+        if answer.status == Status::Late {
+            // Never the end of a command: a later copy may be on its way, and
+            // would be applied behind the back of a caller who was told no.
+            if pending.corrections < MAX_CLOCK_CORRECTIONS {
+                pending.corrections += 1;
+                pending.next_send_ns = now_ns;
+            }
             return Ok(());
         }
         self.pending.remove(&answer.request_id);
