@@ -43,7 +43,6 @@ def build():
         package = re.sub(r"@.*", "", message["package_id"].rpartition("#")[2])
         if re.fullmatch(r"[\d.]+", package):
             package = os.path.basename(message["package_id"].partition("#")[0])
-        package = "prism-lab" if package == "lab" else package
         target = message["target"]
         programs.append((package, target["kind"][0], target["name"], message["executable"], directory))
     # Unprivileged and quick first.
