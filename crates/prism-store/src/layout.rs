@@ -80,7 +80,7 @@ impl Layout {
     /// Locks `root` (made if absent), checks its format and makes what is
     /// missing. Blocks on disk.
     pub(crate) fn open(root: &Path) -> Result<Self, OpenError> {
-        fs::create_dir_all(root).map_err(OpenError::io(format!("mkdir {}", root.display())))?;
+        create_durably(root).map_err(OpenError::io(format!("mkdir {}", root.display())))?;
         // In this order: another process may be creating the store right now,
         // and FORMAT is the first thing it makes.
         if !is_fresh(root)? && !root.join("FORMAT").exists() {
@@ -123,17 +123,39 @@ impl Layout {
         self.shard(id.shard()).join(id.to_string())
     }
 
+    /// Also makes durable whatever an opening that was killed has left behind.
     fn create_shards(&self) -> Result<(), OpenError> {
-        let fail = |e| OpenError::io(format!("mkdir under {}", self.files().display()))(e);
-        if self.shard(SHARDS - 1).is_dir() {
-            return Ok(());
-        }
-        for shard in 0..SHARDS {
-            fs::create_dir_all(self.shard(shard)).map_err(fail)?;
-        }
-        sync_dir(&self.files()).map_err(fail)?;
-        sync_dir(&self.root).map_err(fail)
+        let create = || {
+            for shard in 0..SHARDS {
+                fs::create_dir_all(self.shard(shard))?;
+            }
+            sync_dir(&self.files())?;
+            sync_dir(&self.root)
+        };
+        create().map_err(OpenError::io(format!(
+            "mkdir under {}",
+            self.files().display()
+        )))
     }
+}
+
+/// Makes a directory and its parents, so that a power cut does not take back
+/// those that were missing.
+fn create_durably(dir: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> = dir
+        .ancestors()
+        .take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists())
+        .collect();
+    fs::create_dir_all(dir)?;
+    for parent in missing.iter().filter_map(|dir| dir.parent()) {
+        let here = Path::new(".");
+        sync_dir(if parent.as_os_str().is_empty() {
+            here
+        } else {
+            parent
+        })?;
+    }
+    Ok(())
 }
 
 /// Makes the entries of a directory durable.

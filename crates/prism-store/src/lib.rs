@@ -14,6 +14,23 @@
 //! beyond length, delimiters and conditional requests are the caller's;
 //! replication is not here either.
 //!
+//! ```
+//! use prism_store::{Body, Config, ObjectMeta, Store};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let dir = dir.path();
+//! let store = Store::open(dir, Config { reserve_bytes: 0, ..Config::default() })?;
+//! store.create_bucket("photos", 1_700_000_000_000)?;
+//! let mut writer = store.begin_put("photos", "cat.jpg", None)?;
+//! writer.write(b"not really")?;
+//! writer.commit(ObjectMeta { etag: "none".into(), ..ObjectMeta::default() })?;
+//! let object = store.get("photos", "cat.jpg")?.ok_or("gone")?;
+//! assert!(matches!(object.body, Body::Inline(bytes) if bytes == b"not really"));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Blocking
 //!
 //! Everything is synchronous and safe to share between threads. Each function

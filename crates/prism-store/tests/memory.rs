@@ -25,7 +25,7 @@ fn large_objects_and_many_small_ones_pass_through_bounded_memory() {
     store.create_bucket("b", 0).unwrap();
 
     let chunk = bytes(1, 256 * 1024);
-    let len = 2048 * MIB;
+    let len = 512 * MIB;
     let mut writer = store.begin_put("b", "large", Some(len)).unwrap();
     while writer.written() < len {
         writer.write(&chunk).unwrap();
@@ -41,7 +41,7 @@ fn large_objects_and_many_small_ones_pass_through_bounded_memory() {
     }
     let many = peak();
     println!(
-        "peak after 2 GiB: {} KiB; after 160 MiB of small ones: {} KiB",
+        "peak after 512 MiB: {} KiB; after 160 MiB of small ones: {} KiB",
         large / 1024,
         many / 1024
     );
