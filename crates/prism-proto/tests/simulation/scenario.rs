@@ -1,0 +1,116 @@
+//! What one kind of simulated run is made of.
+
+/// Milliseconds, in nanoseconds.
+pub(crate) const MS: u64 = 1_000_000;
+
+/// A rule broken on purpose, to see that the checks find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutation {
+    None,
+    /// The switch applies whatever comes, of whatever epoch.
+    SwitchIgnoresEpochs,
+    /// The target owns the flow one epoch above the one it was given.
+    TargetOutranksSource,
+    /// The source goes live without asking the switch, when it hears nothing.
+    SourceDoesNotAsk,
+}
+
+/// Rates are probabilities from 0 to 1; times are nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    pub(crate) seeds: u64,
+    pub(crate) hosts: usize,
+    pub(crate) clients: usize,
+    /// A control datagram is lost; doubled; delayed: each at this rate.
+    pub(crate) control_faults: f64,
+    pub(crate) max_delay_ns: u64,
+    /// The switch is out of each host's reach once, at most this long.
+    pub(crate) max_outage_ns: u64,
+    /// Packets between client and switch are lost at this rate.
+    pub(crate) data_loss: f64,
+    pub(crate) channel_breaks: usize,
+    pub(crate) crashes: usize,
+    /// Targets refuse, and restoring and saving fail, each at this rate.
+    pub(crate) refusals: f64,
+    /// Clients open new connections on the addresses of unfinished ones.
+    pub(crate) aborts: bool,
+    pub(crate) max_flows: usize,
+    pub(crate) mutation: Mutation,
+}
+
+impl Scenario {
+    /// Nothing goes wrong.
+    pub(crate) const CALM: Self = Self {
+        name: "calm",
+        seeds: 500,
+        hosts: 4,
+        clients: 3,
+        control_faults: 0.0,
+        max_delay_ns: 5 * MS,
+        max_outage_ns: 0,
+        data_loss: 0.0,
+        channel_breaks: 0,
+        crashes: 0,
+        refusals: 0.0,
+        aborts: false,
+        max_flows: 1000,
+        mutation: Mutation::None,
+    };
+    /// As a network is on a bad day.
+    pub(crate) const LOSSY: Self = Self {
+        name: "lossy",
+        seeds: 2000,
+        control_faults: 0.02,
+        data_loss: 0.02,
+        refusals: 0.05,
+        channel_breaks: 2,
+        aborts: true,
+        ..Self::CALM
+    };
+    /// A fifth of all control datagrams is lost, doubled, late.
+    pub(crate) const STORMY: Self = Self {
+        name: "stormy",
+        control_faults: 0.2,
+        max_delay_ns: 60 * MS,
+        data_loss: 0.1,
+        refusals: 0.1,
+        channel_breaks: 4,
+        ..Self::LOSSY
+    };
+    /// The switch is out of reach for seconds, less than the settle deadline.
+    pub(crate) const OUTAGES: Self = Self {
+        name: "outages",
+        max_outage_ns: 6000 * MS,
+        ..Self::LOSSY
+    };
+    /// Outages together with all else, but crashes.
+    pub(crate) const WORST: Self = Self {
+        name: "worst",
+        max_outage_ns: 5000 * MS,
+        ..Self::STORMY
+    };
+    /// Hosts lose all they have at any moment.
+    pub(crate) const CRASHES: Self = Self {
+        name: "crashes",
+        crashes: 3,
+        control_faults: 0.1,
+        ..Self::LOSSY
+    };
+    /// The switch has room for one flow, and there are three.
+    pub(crate) const FULL_TABLE: Self = Self {
+        name: "full table",
+        max_flows: 1,
+        control_faults: 0.1,
+        max_delay_ns: 60 * MS,
+        ..Self::LOSSY
+    };
+    /// Answers take longer than the first retransmissions.
+    pub(crate) const FAR_SWITCH: Self = Self {
+        name: "far switch",
+        seeds: 500,
+        control_faults: 1.0 / 3.0,
+        max_delay_ns: 400 * MS,
+        ..Self::LOSSY
+    };
+}

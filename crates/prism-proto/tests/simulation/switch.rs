@@ -1,0 +1,139 @@
+//! The switch: the reference flow table behind a lossy control path, and the
+//! packet filter that the data plane applies.
+
+use std::collections::BTreeMap;
+
+use prism_proto::control::{FlowKey, Ops, Owner, Request};
+use prism_proto::flow_table::FlowTable;
+
+use crate::host::{FRONTEND, KEY_ID, addr_of, control_key};
+use crate::scenario::{MS, Mutation, Scenario};
+use crate::world::{Event, HOP_NS, Packet, World};
+
+pub(crate) struct Switch {
+    pub(crate) table: FlowTable,
+    /// Highest epoch seen of each flow; it may only grow.
+    epochs: BTreeMap<FlowKey, u64>,
+}
+
+impl Switch {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        Self {
+            table: FlowTable::new(scenario.max_flows),
+            epochs: BTreeMap::new(),
+        }
+    }
+}
+
+/// The switch's clock is far from every host's.
+fn clock_ns(now: u64) -> u64 {
+    1_800_000_000_000_000_000 + now
+}
+
+impl World {
+    /// Sends a control datagram over a path that loses, doubles and delays.
+    pub(crate) fn send_control(&mut self, host: usize, make: impl Fn() -> Event) {
+        let (from, to) = self.hosts[host].outage;
+        let rate = self.scenario.control_faults;
+        if (from..to).contains(&self.now) || self.chance(rate) {
+            return;
+        }
+        let copies = if self.chance(rate) { 2 } else { 1 };
+        for _ in 0..copies {
+            let mut delay = HOP_NS;
+            if self.chance(rate) {
+                delay += self.rng.u64(0..self.scenario.max_delay_ns);
+            }
+            self.after(delay, make());
+        }
+    }
+
+    pub(crate) fn control_at_switch(&mut self, host: usize, bytes: &[u8]) {
+        let Ok(mut request) = Request::decode(bytes, KEY_ID, &control_key()) else {
+            return self.fail("a host sent a datagram that the switch cannot read");
+        };
+        let now = clock_ns(self.now);
+        if self.scenario.mutation == Mutation::SwitchIgnoresEpochs && request.ops != Ops::QUERY {
+            let query = Request {
+                ops: Ops::QUERY,
+                ..request
+            };
+            let current = self.switch.table.apply(&query, now).epoch;
+            request.epoch = request.epoch.max(current + 1);
+        }
+        let before = self.switch.table.entry(&request.flow).copied();
+        let answer = self.switch.table.apply(&request, now);
+        let after = self.switch.table.entry(&request.flow).copied();
+        if self.scenario.mutation == Mutation::None {
+            let highest = self.switch.epochs.entry(request.flow).or_default();
+            let grew = answer.epoch > *highest;
+            if answer.epoch < *highest || (before != after && !grew) {
+                return self.fail("I1: an epoch did not grow");
+            }
+            *highest = answer.epoch;
+        }
+        self.log(|| {
+            format!(
+                "switch: host {host} {:?} epoch {} of {} via {}: {:?} {:?} at {}",
+                request.ops,
+                request.epoch,
+                request.flow.client,
+                request.owner.via,
+                answer.status,
+                answer.state,
+                answer.epoch
+            )
+        });
+        let (boot, bytes) = (
+            self.hosts[host].boot,
+            answer.encode(&control_key()).to_vec(),
+        );
+        self.send_control(host, || {
+            let bytes = bytes.clone();
+            Event::ControlAtHost { host, boot, bytes }
+        });
+    }
+
+    pub(crate) fn packet_from_client(&mut self, packet: Packet) {
+        let flow = self.clients[packet.of.client].flow;
+        if packet.segment.syn {
+            self.switch.table.syn(&flow, clock_ns(self.now));
+        }
+        let host = match self.switch.table.entry(&flow) {
+            None => FRONTEND,
+            Some(entry) if entry.blocked => return,
+            Some(entry) => self.host_at(entry.owner),
+        };
+        self.after(HOP_NS, Event::AtHost { host, packet });
+    }
+
+    fn host_at(&self, owner: Owner) -> usize {
+        let hosts = 0..self.hosts.len();
+        hosts
+            .into_iter()
+            .find(|h| addr_of(*h).ip() == owner.via)
+            .unwrap_or(FRONTEND)
+    }
+
+    /// Only the owner's packets pass; of an unknown flow, the frontend's.
+    pub(crate) fn packet_from_host(&mut self, host: usize, packet: Packet) {
+        let flow = self.clients[packet.of.client].flow;
+        let passes = match self.switch.table.entry(&flow) {
+            None => host == FRONTEND,
+            Some(entry) => !entry.blocked && self.host_at(entry.owner) == host,
+        };
+        if !passes || self.chance(self.scenario.data_loss) {
+            return;
+        }
+        self.after(HOP_NS, Event::AtClient(packet));
+    }
+
+    /// When each host's path to the switch is down.
+    pub(crate) fn random_outage(scenario: &Scenario, rng: &mut fastrand::Rng) -> (u64, u64) {
+        if scenario.max_outage_ns == 0 || rng.bool() {
+            return (0, 0);
+        }
+        let from = rng.u64(0..100 * MS);
+        (from, from + rng.u64(0..scenario.max_outage_ns))
+    }
+}
