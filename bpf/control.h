@@ -407,19 +407,16 @@ static __always_inline __u32 status_counter(__u8 status)
 	return COUNTER_control_ok + status - STATUS_OK;
 }
 
-static __always_inline int answer_control(void *ctx, struct packet *p,
-					  const bool xdp)
+static __always_inline int work_on(void *ctx, struct packet *p,
+				   struct control_scratch *s, const bool xdp)
 {
-	__u32 zero = 0;
-	struct control_scratch *s =
-		bpf_map_lookup_elem(&control_scratches, &zero);
 	__u64 clock_ns = bpf_ktime_get_tai_ns();
 	struct flow_view view = {};
 	struct sender *sender;
 	__u32 key_id;
 	__u8 status;
 
-	if (!s || !load_request(ctx, p, s, xdp))
+	if (!load_request(ctx, p, s, xdp))
 		return drop(COUNTER_control_malformed, xdp);
 	key_id = bpf_ntohl(s->request.key_id);
 	sender = bpf_map_lookup_elem(&senders, &key_id);
@@ -434,6 +431,22 @@ static __always_inline int answer_control(void *ctx, struct packet *p,
 		return drop(COUNTER_drop_store, xdp);
 	count(status_counter(status));
 	return xdp ? XDP_TX : bpf_redirect(packet_ifindex(ctx, xdp), 0);
+}
+
+static __always_inline int answer_control(void *ctx, struct packet *p,
+					  const bool xdp)
+{
+	__u32 zero = 0;
+	struct control_scratch *s =
+		bpf_map_lookup_elem(&control_scratches, &zero);
+	int verdict;
+
+	if (!s || *(volatile __u32 *)&s->busy)
+		return drop(COUNTER_control_busy, xdp);
+	*(volatile __u32 *)&s->busy = 1;
+	verdict = work_on(ctx, p, s, xdp);
+	*(volatile __u32 *)&s->busy = 0;
+	return verdict;
 }
 
 static __always_inline bool is_control(const struct packet *p)

@@ -170,6 +170,10 @@ struct control_scratch {
 	/* A struct flow that is not yet shared. As bytes, because the kernel
 	 * allows no lock in a per-CPU map. */
 	__u64 fresh[sizeof(struct flow) / 8];
+	/* Not 0 while a command is being worked on. Packets are handled one at a
+	 * time per CPU; a test run can be preempted by another. */
+	__u32 busy;
+	__u32 zero;
 };
 
 struct {

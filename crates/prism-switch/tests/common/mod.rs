@@ -192,15 +192,26 @@ impl Lab {
 
     pub fn clock(&self) -> u64 {
         let query = request(Ops::QUERY, 0, flow(CLIENT), 0);
-        self.raw_command(Hook::Tc, &query.encode(&key()))
-            .unwrap()
+        self.patient_command(Hook::Tc, &query.encode(&key()))
             .time_ns
     }
 
     /// Sends a request with the right time.
     pub fn command(&self, hook: Hook, mut request: Request) -> Answer {
         request.time_ns = self.clock();
-        self.raw_command(hook, &request.encode(&key())).unwrap()
+        self.patient_command(hook, &request.encode(&key()))
+    }
+
+    /// Repeats a request until it is answered, as senders do: an entry that is
+    /// being collected answers a little later.
+    fn patient_command(&self, hook: Hook, datagram: &[u8]) -> Answer {
+        for _ in 0..1000 {
+            if let Some(answer) = self.raw_command(hook, datagram) {
+                return answer;
+            }
+            pause(1);
+        }
+        panic!("no answer: {:?}", self.counters());
     }
 
     /// Makes `owner` the owner of the flow of `client`.
