@@ -9,8 +9,13 @@
 mod fault;
 mod sockopt;
 
+pub mod clock;
+pub mod diag;
+pub mod listen;
+pub mod mem;
 pub mod netns;
-
+pub mod process;
+pub mod sendfile;
 pub mod tcp;
 
 pub use fault::Fault;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use common::{App, DOWN, HOSTS, Net, UP, bytes, eventually, privileged, service};
 use prism_sys::Fault;
 use prism_sys::netns::NetNs;
-use prism_sys::tcp::{PauseFault, Paused, RestoreError, TcpInfo, TcpStateName, restore};
+use prism_sys::tcp::{PauseFault, Paused, RestoreError, SaveError, TcpInfo, TcpStateName, restore};
 
 /// Sockets of the service in a host's namespace, by `/proc/net/tcp`, except
 /// listeners: hexadecimal states.
@@ -434,4 +434,69 @@ fn ipv6_connections_move_in_place() {
         assert_eq!(&got, b"pong");
     };
     ns.run(run).unwrap();
+}
+
+#[test]
+fn a_save_is_consistent_while_segments_keep_arriving() {
+    if !privileged() {
+        return;
+    }
+    let net = Net::new();
+    let (client, server) = net.connect();
+    let paused = Paused::pause(server).unwrap();
+    let base = paused.save(service()).unwrap();
+    let mut app = App::new(paused.resume().unwrap());
+    const UP_BYTES: u64 = 6_000_000;
+    let mut writer = client.try_clone().unwrap();
+    let up = std::thread::spawn(move || {
+        for offset in (0..UP_BYTES).step_by(10_000) {
+            writer.write_all(&bytes(UP, offset, 10_000)).unwrap();
+        }
+        writer.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut reader = client;
+    let down = std::thread::spawn(move || read_all(&mut reader).unwrap().len());
+    let (mut saves, mut given_up, mut moving) = (0, 0, 0);
+    while !app.ended {
+        app.write_some(20_000);
+        app.read_some(20_000);
+        let (read, written, owed) = (app.read, app.written, app.owed());
+        let paused = Paused::pause(app.into_fd()).unwrap();
+        match paused.save(service()) {
+            Ok(state) => {
+                saves += 1;
+                let received = state.received.len();
+                assert!(state.received == bytes(UP, read, received));
+                let fin = u64::from(state.peer_closed);
+                let arrived = (read + received as u64 + fin) as u32;
+                assert_eq!(state.receive_seq, base.receive_seq.wrapping_add(arrived));
+                let taken = written - owed as u64;
+                assert_eq!(state.write_seq, base.write_seq.wrapping_add(taken as u32));
+                let queued = [state.sent, state.unsent].concat();
+                assert!(queued == bytes(DOWN, taken - queued.len() as u64, queued.len()));
+                moving += usize::from(!queued.is_empty() && received > 0);
+            }
+            Err(error) => {
+                assert!(matches!(error, SaveError::NotQuiet), "{error}");
+                given_up += 1;
+            }
+        }
+        app = App::resumed(paused.resume().unwrap(), read, written, owed);
+        if read == UP_BYTES {
+            app.read_some(1);
+        }
+    }
+    up.join().unwrap();
+    let total = app.written;
+    eventually("the rest is written", 20, || {
+        app.write_some(app.owed());
+        app.owed() == 0
+    });
+    drop(app);
+    assert_eq!(down.join().unwrap() as u64, total);
+    assert!(
+        saves > 100 && moving > 10,
+        "{saves} saves, {moving} moving, {given_up} given up"
+    );
+    assert_eq!(net.counts().resets, 0);
 }

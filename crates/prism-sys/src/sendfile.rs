@@ -1,0 +1,110 @@
+//! Moving bytes into a socket without copying them through the process, and
+//! holding back a segment that more bytes will follow.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::sockopt::check_length;
+
+/// Sends up to `count` bytes of a file, from `offset` on, into a socket, and
+/// returns how many were taken: 0 at the end of the file. The file's own
+/// position is neither used nor moved. The kernel takes at most 2 GiB at once.
+///
+/// Whether this waits depends on the socket: on a non-blocking one it does not.
+/// Reading the file may wait for the disk.
+///
+/// # Errors
+/// `WouldBlock` where the socket is full; `BrokenPipe` or `ConnectionReset`
+/// where the peer is gone; `InvalidInput` where the offset is beyond what files
+/// can have, or the file cannot be mapped.
+pub fn sendfile(
+    socket: BorrowedFd<'_>,
+    file: BorrowedFd<'_>,
+    offset: u64,
+    count: usize,
+) -> io::Result<usize> {
+    let mut offset =
+        libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    // SAFETY: valid descriptors; the kernel reads and writes `offset`, which
+    // outlives the call.
+    let result =
+        unsafe { libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &raw mut offset, count) };
+    check_length(result)
+}
+
+/// Sends bytes that others will follow at once (`MSG_MORE`): the kernel waits
+/// up to 200 ms for them rather than send a short segment. For a response head
+/// before its body. Never waits; never raises SIGPIPE.
+///
+/// # Errors
+/// As [`sendfile`].
+pub fn send_more(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_MORE | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: `bytes` is readable for its length; the kernel copies it.
+    let result = unsafe {
+        libc::send(
+            socket.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            flags,
+        )
+    };
+    check_length(result)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::io::{Read, Seek, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    /// An unnamed file that ends with its descriptor.
+    fn file(content: &[u8]) -> std::fs::File {
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_TMPFILE)
+            .open(std::env::temp_dir())
+            .unwrap();
+        file.write_all(content).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_head_and_a_part_of_a_file_arrive_in_order() {
+        let (mut client, server) = pair();
+        let mut file = file(b"0123456789");
+        assert_eq!(send_more(server.as_fd(), b"head ").unwrap(), 5);
+        assert_eq!(sendfile(server.as_fd(), file.as_fd(), 3, 4).unwrap(), 4);
+        assert_eq!(sendfile(server.as_fd(), file.as_fd(), 10, 4).unwrap(), 0);
+        assert_eq!(file.stream_position().unwrap(), 10);
+        drop(server);
+        let mut got = String::new();
+        client.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "head 3456");
+    }
+
+    #[test]
+    fn a_full_socket_says_so_and_a_mad_offset_is_refused() {
+        let (_client, server) = pair();
+        server.set_nonblocking(true).unwrap();
+        let file = file(&vec![0; 1 << 20]);
+        let error = loop {
+            if let Err(error) = sendfile(server.as_fd(), file.as_fd(), 0, 1 << 20) {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        let error = sendfile(server.as_fd(), file.as_fd(), u64::MAX, 1).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}
