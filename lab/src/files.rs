@@ -5,7 +5,6 @@ use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use prism_config::{Config, Credential, Node, Role, Switch};
 
@@ -14,7 +13,7 @@ use crate::name::LabName;
 use crate::plan::{HostKind, Plan};
 use crate::spec::Programs;
 use crate::state::{create_private_dir, write_private};
-use crate::tool::run;
+use crate::tool::{in_namespace, run};
 
 /// The configuration of lab `name`.
 pub(crate) fn config_path(name: &LabName) -> PathBuf {
@@ -100,7 +99,8 @@ pub(crate) fn write(
     write_private(&directory.join("credentials.toml"), credentials.as_bytes())?;
     if let Programs::Prism(prism) = programs {
         let names: Vec<&str> = plan.servers().map(|link| link.host.as_str()).collect();
-        let mut command = Command::new(prism);
+        // Needs no network; but in a namespace of the lab a sweep finds it.
+        let mut command = in_namespace(&plan.name.namespace_path("switch"), prism);
         command
             .args(["pki", "init", "--dir"])
             .arg(directory.join("pki"));

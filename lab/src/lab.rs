@@ -383,7 +383,7 @@ impl Lab {
         };
         // Before anything exists that would have to be found again.
         state.save()?;
-        let built = network::build(&state.plan);
+        let built = network::build(&state.plan, &lock);
         drop(lock);
         let lab = Self {
             state,

@@ -8,6 +8,7 @@ use crate::error::LabError;
 use crate::name::LabName;
 use crate::plan::{HostKind, Link, Plan};
 use crate::rate::Rate;
+use crate::state::Lock;
 use crate::tool::{batch, in_namespace, run};
 
 /// A token bucket must hold one whole GSO packet (64 KiB and headers), or the
@@ -48,14 +49,14 @@ pub struct InterfaceBytes {
 }
 
 /// Builds the network of `plan`. What exists when it fails is for the sweep.
-pub(crate) fn build(plan: &Plan) -> Result<(), LabError> {
+pub(crate) fn build(plan: &Plan, lock: &Lock) -> Result<(), LabError> {
     let name = &plan.name;
     let switch = name.namespace("switch");
     let mut commands: Vec<String> = plan
         .hosts()
         .map(|host| format!("netns add {}", name.namespace(host)))
         .collect();
-    batch("ip", None, &commands)?;
+    batch("ip", None, &commands, lock)?;
     set_kernel(plan)?;
     commands.clear();
     commands.extend(plan.links.iter().map(|link| {
@@ -65,16 +66,17 @@ pub(crate) fn build(plan: &Plan) -> Result<(), LabError> {
             link.host
         )
     }));
-    batch("ip", None, &commands)?;
-    batch("ip", Some(&switch), &switch_commands(plan))?;
+    batch("ip", None, &commands, lock)?;
+    batch("ip", Some(&switch), &switch_commands(plan), lock)?;
     for link in &plan.links {
         batch(
             "ip",
             Some(&name.namespace(&link.host)),
             &host_commands(plan, link),
+            lock,
         )?;
     }
-    shape(plan)
+    shape(plan, lock)
 }
 
 /// Before any interface exists, so that each begins with these settings.
@@ -130,13 +132,18 @@ fn host_commands(plan: &Plan, link: &Link) -> Vec<String> {
 }
 
 /// Limits each link both ways: the host's interface and the switch's port.
-fn shape(plan: &Plan) -> Result<(), LabError> {
+fn shape(plan: &Plan, lock: &Lock) -> Result<(), LabError> {
     let switch = plan.name.namespace("switch");
     for link in &plan.links {
         let Some(rate) = link.rate else { continue };
-        batch("tc", Some(&switch), &[shape_command(&link.host, rate)])?;
+        batch(
+            "tc",
+            Some(&switch),
+            &[shape_command(&link.host, rate)],
+            lock,
+        )?;
         let host = plan.name.namespace(&link.host);
-        batch("tc", Some(&host), &[shape_command("eth0", rate)])?;
+        batch("tc", Some(&host), &[shape_command("eth0", rate)], lock)?;
     }
     Ok(())
 }

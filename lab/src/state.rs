@@ -8,6 +8,7 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use prism_config::Credential;
@@ -95,7 +96,7 @@ pub(crate) fn create_private_dir(path: &Path) -> Result<(), LabError> {
 /// Held while networks are built or removed. The kernel lets go of it when the
 /// process ends, however it ends.
 pub(crate) struct Lock {
-    _directory: File,
+    directory: File,
 }
 
 impl Lock {
@@ -109,9 +110,7 @@ impl Lock {
         loop {
             match directory.try_lock() {
                 Ok(()) => {
-                    return Ok(Self {
-                        _directory: directory,
-                    });
+                    return Ok(Self { directory });
                 }
                 Err(TryLockError::Error(error)) => return Err(LabError::io(doing())(error)),
                 Err(TryLockError::WouldBlock) if Instant::now() >= give_up => {
@@ -122,5 +121,13 @@ impl Lock {
                 Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
             }
         }
+    }
+
+    /// A descriptor that holds the lock too, as long as a child has it.
+    pub(crate) fn share(&self) -> Result<Stdio, LabError> {
+        let directory = self.directory.try_clone();
+        directory
+            .map(Stdio::from)
+            .map_err(LabError::io("sharing the lock"))
     }
 }

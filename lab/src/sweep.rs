@@ -14,6 +14,9 @@ use crate::tool::run;
 
 /// How long processes may take to end by themselves.
 const GRACE: Duration = Duration::from_secs(3);
+/// A program that was being started when its lab's owner was killed is in its
+/// namespace by then, or has failed to enter it.
+const SETTLE: Duration = Duration::from_millis(50);
 /// A process may fork while it is being ended; so look again, a few times.
 const ROUNDS: usize = 5;
 
@@ -86,6 +89,9 @@ fn end_processes(namespaces: &[String], state: Option<&State>, left: &mut Vec<St
         .into_iter()
         .flat_map(|state| state.processes.values().copied())
         .collect();
+    if state.is_some_and(|state| !state.ready && !state.owner.is_alive()) {
+        std::thread::sleep(SETTLE);
+    }
     for _ in 0..ROUNDS {
         processes.extend(in_namespaces(&paths));
         processes.retain(|process| process.is_alive());

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::error::LabError;
+use crate::state::Lock;
 
 /// `program` inside the namespace at `path`.
 ///
@@ -20,11 +21,10 @@ pub(crate) fn in_namespace(path: &Path, program: impl AsRef<std::ffi::OsStr>) ->
 
 /// Runs `command` to its end and gives its output.
 pub(crate) fn run(command: &mut Command) -> Result<Output, LabError> {
-    run_with_input(command, "")
+    run_with(command, "", Stdio::piped())
 }
 
-/// The same with `input` as its standard input.
-pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<Output, LabError> {
+fn run_with(command: &mut Command, input: &str, stdout: Stdio) -> Result<Output, LabError> {
     let failed = |command: &Command, outcome: String, output: &[u8]| LabError::Tool {
         command: command_line(command),
         outcome,
@@ -35,7 +35,7 @@ pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<Outpu
     let child = command
         .process_group(0)
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
+        .stdout(stdout)
         .stderr(Stdio::piped())
         .spawn();
     let mut child = child.map_err(|error| failed(command, error.to_string(), b""))?;
@@ -55,10 +55,14 @@ pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<Outpu
 
 /// Runs many `ip` or `tc` commands in one process, inside a namespace if one
 /// is named. Stops at the first that fails.
+///
+/// The tool holds the lock with us: were this process killed, whoever sweeps
+/// next would wait until the tool has ended, and so see all that it made.
 pub(crate) fn batch(
     tool: &str,
     namespace: Option<&str>,
     commands: &[String],
+    lock: &Lock,
 ) -> Result<(), LabError> {
     if commands.is_empty() {
         return Ok(());
@@ -68,7 +72,8 @@ pub(crate) fn batch(
         command.args(["-n", namespace]);
     }
     command.args(["-batch", "-"]);
-    run_with_input(&mut command, &(commands.join("\n") + "\n")).map(drop)
+    // These tools print nothing, so standard output can carry the descriptor.
+    run_with(&mut command, &(commands.join("\n") + "\n"), lock.share()?).map(drop)
 }
 
 fn command_line(command: &Command) -> String {

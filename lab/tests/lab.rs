@@ -89,6 +89,12 @@ fn small(name: &LabName, programs: &[(&str, Vec<String>)]) -> LabSpec {
     spec
 }
 
+/// Sleeps, with a command line that no other lab's process has.
+fn sleeper(name: &LabName) -> Vec<String> {
+    let script = "import time; time.sleep(600)";
+    line(&["python3", "-c", script, name.as_str()])
+}
+
 fn http_server() -> Vec<String> {
     line(&[
         "python3",
@@ -274,7 +280,7 @@ fn helper_holds_a_lab() {
         return;
     };
     let name: LabName = name.to_str().unwrap().parse().unwrap();
-    let lab = Lab::up(small(&name, &[("be0", line(&["sleep", "600"]))])).unwrap();
+    let lab = Lab::up(small(&name, &[("be0", sleeper(&name))])).unwrap();
     println!("pid={}", lab.pid("be0").unwrap());
     std::thread::sleep(Duration::from_secs(60));
 }
@@ -319,6 +325,30 @@ fn a_killed_owner_leaves_nothing_after_the_next_sweep() {
     assert!(!ping(&lab, "client", "10.255.255.1"));
     lab.down().unwrap();
     assert_gone(&by_up, &pids);
+}
+
+#[test]
+fn a_start_that_is_killed_at_any_moment_leaves_nothing() {
+    let Some(_turn) = turn() else { return };
+    for delay_ms in [2, 5, 10, 20, 30, 40, 60, 80, 100, 130, 160, 200, 300] {
+        let name = new_name();
+        let mut holder = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "helper_holds_a_lab", "--ignored"])
+            .env("PRISM_LAB_TEST_NAME", name.as_str())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        Lab::remove(&name).unwrap();
+        assert_gone(&name, &[]);
+        let found = Command::new("pgrep")
+            .args(["-f", &format!("time.sleep.* {name}$")])
+            .output();
+        let left = String::from_utf8(found.unwrap().stdout).unwrap();
+        assert_eq!(left, "", "killed after {delay_ms} ms: a process is left");
+    }
 }
 
 #[test]
