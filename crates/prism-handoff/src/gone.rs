@@ -16,7 +16,7 @@ use std::time::Duration;
 use prism_proto::control::{FlowKey, Ops, Owner, Status};
 use prism_proto::export::SETTLE_DEADLINE_NS;
 use prism_proto::steering::{Command, CommandOutcome};
-use prism_sys::diag::{DestroyEvents, Socket, SocketLookup, TcpTuple};
+use prism_sys::diag::{Connection as Tuple, Destroyed, Diag, DiagError};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
@@ -34,10 +34,10 @@ const MAX_RELEASES: usize = 256;
 pub(crate) struct Gone {
     control: Rc<Control>,
     counters: std::sync::Arc<Counters>,
-    closing: RefCell<HashMap<TcpTuple, Closing>>,
+    closing: RefCell<HashMap<Tuple, Closing>>,
     /// When to look at a socket again, earliest first.
-    due: RefCell<BTreeMap<(u64, TcpTuple), ()>>,
-    lookup: RefCell<SocketLookup>,
+    due: RefCell<BTreeMap<(u64, Tuple), ()>>,
+    lookup: RefCell<Diag>,
     changed: Notify,
 }
 
@@ -58,14 +58,14 @@ impl Gone {
             counters,
             closing: RefCell::default(),
             due: RefCell::default(),
-            lookup: RefCell::new(SocketLookup::open()?),
+            lookup: RefCell::new(Diag::open().map_err(io::Error::other)?),
             changed: Notify::new(),
         }))
     }
 
     /// The application has closed the socket `local` of `flow`.
     pub(crate) fn watch(self: &Rc<Self>, local: SocketAddr, flow: FlowKey, epoch: u64) {
-        let tuple = TcpTuple { local, remote: flow.client };
+        let tuple = Tuple { local, remote: flow.client };
         let due_ns = now_ns();
         let closing = Closing { flow, epoch, due_ns };
         self.counters.flows_closing.add_one();
@@ -79,7 +79,7 @@ impl Gone {
 
     /// The same 4-tuple lives again, by hand-off: it is not to be released.
     pub(crate) fn unwatch(&self, local: SocketAddr, flow: FlowKey) {
-        let tuple = TcpTuple { local, remote: flow.client };
+        let tuple = Tuple { local, remote: flow.client };
         if let Some(old) = self.closing.borrow_mut().remove(&tuple) {
             self.counters.flows_closing.sub_one();
             self.due.borrow_mut().remove(&(old.due_ns, tuple));
@@ -88,17 +88,17 @@ impl Gone {
 
     /// Looks after closed sockets until dropped.
     pub(crate) async fn run(self: Rc<Self>) -> io::Result<()> {
-        let events = AsyncFd::with_interest(DestroyEvents::subscribe()?, Interest::READABLE)?;
+        let events = Destroyed::subscribe().map_err(io::Error::other)?;
+        let mut events = AsyncFd::register_with_interest(events, Interest::READABLE)?;
         loop {
             let next = self.due.borrow().first_key_value().map(|((at, _), ())| *at);
             let wait = next.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
             tokio::select! {
-                ready = events.readable() => {
+                ready = events.readable_mut() => {
                     let mut ready = ready?;
-                    self.on_events(events.get_ref());
+                    // Before the reads, so that what comes after them wakes us.
                     ready.clear_ready();
-                    // What came between the last read and the clearing.
-                    self.on_events(events.get_ref());
+                    self.on_events(ready.get_inner_mut());
                 }
                 () = self.changed.notified() => {}
                 () = tokio::time::sleep(wait.unwrap_or(RESCAN)), if wait.is_some() => self.on_due(),
@@ -106,17 +106,19 @@ impl Gone {
         }
     }
 
-    fn on_events(self: &Rc<Self>, events: &DestroyEvents) {
+    fn on_events(self: &Rc<Self>, events: &mut Destroyed) {
         loop {
-            match events.next() {
+            match events.try_next() {
                 Ok(Some(tuple)) => self.look(tuple),
                 Ok(None) => return,
-                // The kernel dropped some: look at all.
-                Err(_) => {
-                    let all: Vec<TcpTuple> = self.closing.borrow().keys().copied().collect();
+                Err(DiagError::Overflow) => {
+                    let all: Vec<Tuple> = self.closing.borrow().keys().copied().collect();
                     for tuple in all {
                         self.look(tuple);
                     }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot read notifications of closed sockets");
                     return;
                 }
             }
@@ -136,14 +138,14 @@ impl Gone {
 
     /// Finds out what has become of a socket, and releases its flow or decides
     /// when to look again.
-    fn look(self: &Rc<Self>, tuple: TcpTuple) {
+    fn look(self: &Rc<Self>, tuple: Tuple) {
         let Some(closing) = self.closing.borrow().get(&tuple).copied() else { return };
-        let wait = match self.lookup.borrow_mut().find(tuple) {
+        let found = self.lookup.borrow_mut().lookup(&tuple);
+        let wait = match found {
             Ok(None) => None,
-            Ok(Some(Socket::TimeWait { remaining_ms })) => {
-                Some(Duration::from_millis(u64::from(remaining_ms) + 1))
+            Ok(Some(entry)) => {
+                Some(entry.time_wait.map_or(RESCAN, |left| left + Duration::from_millis(1)))
             }
-            Ok(Some(_)) => Some(RESCAN),
             Err(error) => {
                 tracing::warn!(%error, "cannot look up a closed socket");
                 Some(RESCAN)

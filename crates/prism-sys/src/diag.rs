@@ -12,7 +12,7 @@
 
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -40,7 +40,7 @@ const BUFFER_BYTES: usize = 8192;
 const EVENT_BUFFER_BYTES: i32 = 4 << 20;
 
 /// The two ends of a TCP connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Connection {
     /// This host's end.
     pub local: SocketAddr,
@@ -219,6 +219,12 @@ impl Destroyed {
                 return Ok(Some(gone));
             }
         }
+    }
+}
+
+impl AsRawFd for Destroyed {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
     }
 }
 

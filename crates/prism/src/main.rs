@@ -1,1 +1,47 @@
-fn main() {}
+//! The `prism` program: every role and tool behind one command line.
+
+mod check;
+mod doctor;
+mod lab;
+mod log;
+mod node;
+mod pki;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Object storage whose frontend is not in the way: each request of a client's
+/// connection is answered directly by the backend that holds the object.
+#[derive(Debug, Parser)]
+#[command(name = "prism", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Node(node::Args),
+    Check(check::Args),
+    Doctor(doctor::Args),
+    Lab(lab::Args),
+    Pki(pki::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Node(args) => node::run(&args),
+        Command::Check(args) => check::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Lab(args) => lab::run(args),
+        Command::Pki(args) => pki::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("prism: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

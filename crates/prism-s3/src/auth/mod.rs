@@ -286,6 +286,17 @@ fn request_time(headers: &Headers) -> Result<OffsetDateTime, S3Error> {
     })
 }
 
+/// What a caller whom another node has verified said about the body.
+///
+/// # Errors
+/// As for [`Authenticator::authenticate`], where the header is malformed.
+pub fn payload(head: &RequestHead) -> Result<Payload, S3Error> {
+    match single(head.headers(), CONTENT_SHA256)? {
+        Some(text) => parse_payload(text),
+        None => Ok(Payload::Unsigned),
+    }
+}
+
 fn parse_payload(text: &str) -> Result<Payload, S3Error> {
     if text == UNSIGNED {
         return Ok(Payload::Unsigned);

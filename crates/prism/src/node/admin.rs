@@ -1,0 +1,98 @@
+//! The admin socket: one command line in, one JSON document out, then the end.
+//!
+//! `counters`, `trace on`, `trace off`, `trace take`. It is for the machine's
+//! own administrator: the socket's directory decides who that is.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+
+use super::Node;
+
+/// Longest command line.
+const MAX_LINE_BYTES: u64 = 256;
+/// How long one exchange may take.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// The listening socket; its file is removed when dropped.
+pub(crate) struct Admin {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Admin {
+    pub(crate) fn bind(path: &Path) -> io::Result<Self> {
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir)?;
+        }
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        Ok(Self { listener: UnixListener::bind(path)?, path: path.into() })
+    }
+
+    /// Answers one exchange after the other until dropped.
+    pub(crate) async fn run(self, node: Arc<Node>) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    let _ = tokio::time::timeout(DEADLINE, answer(stream, &node)).await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "admin socket");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+async fn answer(stream: UnixStream, node: &Node) -> io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut line = String::new();
+    BufReader::new(reader.take(MAX_LINE_BYTES)).read_line(&mut line).await?;
+    let document = match line.trim() {
+        "counters" => counters(node),
+        "trace on" => switch_trace(node, true),
+        "trace off" => switch_trace(node, false),
+        "trace take" => trace(node),
+        other => json!({ "error": format!("unknown command {other:?}; try: counters, trace on|off|take") }),
+    };
+    writer.write_all(format!("{document}\n").as_bytes()).await
+}
+
+fn counters(node: &Node) -> Value {
+    let named = |list: Vec<(&'static str, u64)>| -> Value {
+        list.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect()
+    };
+    json!({
+        "node": node.name,
+        "handoff": named(node.process.counters.named()),
+        "requests": named(node.counters.named()),
+    })
+}
+
+fn switch_trace(node: &Node, on: bool) -> Value {
+    node.process.trace.set_on(on);
+    json!({ "trace": on })
+}
+
+fn trace(node: &Node) -> Value {
+    let records = node.process.trace.take();
+    let records = records.into_iter().map(|r| {
+        json!({ "id": r.id, "client_port": r.client_port, "target": r.is_target, "at_ns": r.at_ns })
+    });
+    json!({ "node": node.name, "records": records.collect::<Vec<_>>() })
+}

@@ -1,0 +1,115 @@
+//! Answers that fit into memory, and bodies that nobody wants.
+
+use std::io;
+
+use prism_http::{AnswerBody, BodyReader, Exchange, RequestHead, ResponseFraming, ResponseHead};
+use prism_s3::S3Error;
+use time::OffsetDateTime;
+
+use super::io::Io;
+
+/// Bodies up to this are read past after an error, so that the connection
+/// lives on; for longer ones it is cheaper to open another.
+const MAX_DISCARD_BYTES: u64 = 256 << 10;
+
+/// `Date` of a second since the Unix epoch.
+pub(crate) fn http_date(seconds: u64) -> String {
+    prism_s3::time::http_date(from_seconds(seconds))
+}
+
+fn from_seconds(seconds: u64) -> OffsetDateTime {
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+/// A time in milliseconds since the Unix epoch.
+pub(crate) fn from_ms(ms: u64) -> OffsetDateTime {
+    from_seconds(ms / 1000) + time::Duration::milliseconds((ms % 1000).cast_signed())
+}
+
+/// Names one request in its answer and in logs.
+pub(crate) fn request_id() -> String {
+    format!("{:016X}", fastrand::u64(..))
+}
+
+/// Sends a whole answer. Returns whether the connection lives on.
+pub(crate) async fn send(
+    io: &mut impl Io,
+    exchange: &Exchange<'_>,
+    mut head: ResponseHead,
+    body: &[u8],
+) -> io::Result<bool> {
+    if head.headers().get("x-amz-request-id").is_none() {
+        set(&mut head, "x-amz-request-id", request_id())?;
+    }
+    set(&mut head, "Server", "Prism")?;
+    let mut bytes = Vec::with_capacity(512 + body.len());
+    let answer = match body.len() {
+        0 => AnswerBody::Empty,
+        n => AnswerBody::Length(n as u64),
+    };
+    let written = head.write_to(exchange, answer, &mut bytes);
+    if written.framing != ResponseFraming::None {
+        bytes.extend_from_slice(body);
+    }
+    io.write_all(&bytes).await?;
+    Ok(written.keep_alive)
+}
+
+/// Sends an XML document.
+pub(crate) async fn send_xml(
+    io: &mut impl Io,
+    exchange: &Exchange<'_>,
+    mut head: ResponseHead,
+    xml: &[u8],
+) -> io::Result<bool> {
+    set(&mut head, "Content-Type", "application/xml")?;
+    send(io, exchange, head, xml).await
+}
+
+/// Sends an error as S3 does.
+pub(crate) async fn send_error(
+    io: &mut impl Io,
+    exchange: &Exchange<'_>,
+    error: &S3Error,
+    resource: &str,
+) -> io::Result<bool> {
+    let id = request_id();
+    let mut head = ResponseHead::new(error.status());
+    set(&mut head, "x-amz-request-id", &id)?;
+    if error.status() == 304 {
+        return send(io, exchange, head, &[]).await;
+    }
+    send_xml(io, exchange, head, &error.xml(resource, &id)).await
+}
+
+/// Sets a header field whose value is ours or was checked before.
+pub(crate) fn set(
+    head: &mut ResponseHead,
+    name: &str,
+    value: impl AsRef<[u8]>,
+) -> io::Result<()> {
+    head.headers_mut().set(name, value).map_err(io::Error::other)
+}
+
+/// Reads past the body of a request that is refused. Returns whether the next
+/// bytes are another request.
+pub(crate) async fn discard_body(io: &mut impl Io, head: &RequestHead) -> bool {
+    let mut body = BodyReader::new(head.framing().into(), MAX_DISCARD_BYTES);
+    if body.is_done() {
+        return true;
+    }
+    // The client has not begun to send, and is not to.
+    let waits = head.expects_continue() && io.buffered().is_empty();
+    if waits || body.left().is_some_and(|left| left > MAX_DISCARD_BYTES) {
+        return false;
+    }
+    while !body.is_done() {
+        let Ok(step) = body.consume(io.buffered()) else { return false };
+        io.consume(step.consumed);
+        if !body.is_done() && !matches!(io.fill().await, Ok(1..)) {
+            return false;
+        }
+    }
+    true
+}

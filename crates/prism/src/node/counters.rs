@@ -1,0 +1,42 @@
+//! What a node counts of requests. Connections and hand-offs are counted in
+//! `prism-handoff`.
+
+use prism_handoff::Count;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of one node's requests.
+        #[derive(Debug, Default)]
+        pub(crate) struct NodeCounters {
+            $($(#[$doc])* pub(crate) $name: Count,)*
+        }
+
+        impl NodeCounters {
+            /// Every counter by name.
+            pub(crate) fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.read()),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Request heads read from clients here.
+    requests,
+    /// Requests answered from this node's store, to the client itself.
+    served_direct,
+    /// Requests answered from this node's store, through another node.
+    served_relayed,
+    /// Requests passed on to another node as a proxy does.
+    relayed,
+    /// Requests refused for their form.
+    malformed,
+    /// Requests refused for their signature, or for having none.
+    unauthenticated,
+    /// Requests that ended with an answer of 500 or above.
+    failed,
+    /// Object bytes sent to clients themselves.
+    bytes_out,
+    /// Object bytes taken from clients themselves.
+    bytes_in,
+}

@@ -1,0 +1,141 @@
+//! One way to answer, whether the client's own connection is here or another
+//! node relays for it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use prism_handoff::{Connection, RelayStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Bytes read from a file, or from a node, at a time.
+const COPY_BYTES: usize = 256 << 10;
+
+/// Whom a request came from and its answer goes to.
+pub(crate) trait Io {
+    /// Bytes read and not consumed.
+    fn buffered(&self) -> &[u8];
+    /// Drops the first `n` of them.
+    fn consume(&mut self, n: usize);
+    /// Reads more; 0 at the end. May be cancelled without loss.
+    async fn fill(&mut self) -> io::Result<usize>;
+    /// Writes all, and lets it leave.
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Writes all, with more to follow at once.
+    async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Sends a part of a file.
+    async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()>;
+}
+
+impl Io for Connection {
+    fn buffered(&self) -> &[u8] {
+        Connection::buffered(self)
+    }
+
+    fn consume(&mut self, n: usize) {
+        Connection::consume(self, n);
+    }
+
+    async fn fill(&mut self) -> io::Result<usize> {
+        Connection::fill(self).await
+    }
+
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        Connection::write_all(self, bytes).await
+    }
+
+    async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
+        Connection::write_more(self, bytes).await
+    }
+
+    async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
+        Connection::send_file(self, file, offset, len).await
+    }
+}
+
+/// A relay connection, at either end.
+pub(crate) struct RelayIo {
+    pub(crate) stream: RelayStream,
+    buffer: Vec<u8>,
+    start: usize,
+    /// Each read and write goes on within this time.
+    timeout: Duration,
+}
+
+impl RelayIo {
+    pub(crate) fn new(stream: RelayStream, timeout: Duration) -> Self {
+        Self { stream, buffer: Vec::new(), start: 0, timeout }
+    }
+
+    /// Nothing is left of an earlier message.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.buffered().is_empty()
+    }
+
+    async fn in_time<T>(
+        timeout: Duration,
+        work: impl Future<Output = io::Result<T>>,
+    ) -> io::Result<T> {
+        match tokio::time::timeout(timeout, work).await {
+            Ok(result) => result,
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+impl Io for RelayIo {
+    fn buffered(&self) -> &[u8] {
+        self.buffer.get(self.start..).unwrap_or_default()
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.start = (self.start + n).min(self.buffer.len());
+        if self.start == self.buffer.len() {
+            self.buffer.clear();
+            self.start = 0;
+        }
+    }
+
+    async fn fill(&mut self) -> io::Result<usize> {
+        if self.buffered().len() >= COPY_BYTES {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        self.buffer.reserve(16 << 10);
+        Self::in_time(self.timeout, self.stream.read_buf(&mut self.buffer)).await
+    }
+
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_more(bytes).await?;
+        Self::in_time(self.timeout, self.stream.flush()).await
+    }
+
+    async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // In pieces, so that the time limit is one of progress.
+        for piece in bytes.chunks(COPY_BYTES) {
+            Self::in_time(self.timeout, self.stream.write_all(piece)).await?;
+        }
+        Ok(())
+    }
+
+    async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
+        let (mut at, end) = (offset, offset.saturating_add(len));
+        let mut buffer = vec![0; COPY_BYTES.min(usize::try_from(len).unwrap_or(COPY_BYTES))];
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(COPY_BYTES).min(buffer.len());
+            let part = buffer.get_mut(..want).unwrap_or_default();
+            let n = file.read_at(part, at)?;
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let part = buffer.get(..n).unwrap_or_default();
+            self.write_more(part).await?;
+            at += n as u64;
+        }
+        Self::in_time(self.timeout, self.stream.flush()).await
+    }
+}

@@ -1,0 +1,281 @@
+//! A node: a frontend, a backend, or both, from one configuration.
+//!
+//! One process, one thread per worker; each worker has its own runtime,
+//! listeners (`SO_REUSEPORT`), channels to other nodes and socket to the
+//! switch, so that a connection never changes threads.
+
+mod admin;
+mod answer;
+mod bucket;
+mod counters;
+mod get;
+mod io;
+mod listing;
+mod put;
+mod relay;
+mod session;
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use prism_config::Config;
+use prism_handoff::pki::Identity;
+use prism_handoff::{Endpoint, EndpointConfig, Handle, Incoming, Peer, Process, SwitchAddress};
+use prism_proto::control::ControlKey;
+use prism_store::{NodeName, Placement, Store};
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+
+use counters::NodeCounters;
+use session::Auth;
+
+/// `prism node`: serve clients, objects, or both.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The cluster's configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Which of its nodes this is.
+    #[arg(long, value_name = "NAME")]
+    node: String,
+}
+
+/// What all workers of the node share.
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) config: Config,
+    pub(crate) placement: Placement,
+    pub(crate) store: Option<Store>,
+    pub(crate) auth: Auth,
+    pub(crate) limits: prism_http::Limits,
+    pub(crate) counters: NodeCounters,
+    pub(crate) process: Arc<Process>,
+}
+
+/// One thread of the node.
+pub(crate) struct Worker {
+    pub(crate) node: Arc<Node>,
+    pub(crate) handle: Handle,
+    /// `Date` of this second.
+    date: RefCell<(u64, Rc<str>)>,
+    stopping: watch::Receiver<bool>,
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let config = Config::load(&args.config)?;
+    crate::log::init(&config.log)?;
+    let node = Arc::new(Node::open(config, &args.node)?);
+    raise_file_limit();
+    let workers = match node.settings()?.workers {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => usize::from(n),
+    };
+    let endpoint = node.endpoint_config()?;
+    let (stop, stopping) = watch::channel(false);
+    let threads: Vec<_> = (0..workers)
+        .map(|n| {
+            let (node, endpoint, stopping) = (node.clone(), endpoint.clone(), stopping.clone());
+            let name = format!("worker-{n}");
+            let work = move || Worker::run(node, endpoint, stopping);
+            std::thread::Builder::new().name(name).spawn(work)
+        })
+        .collect::<Result<_, _>>()
+        .context("starting a worker thread")?;
+    drop(stopping);
+    let supervised = supervise(&node, stop);
+    for thread in threads {
+        match thread.join() {
+            Ok(result) => result?,
+            Err(_) => bail!("a worker panicked; see the log"),
+        }
+    }
+    supervised
+}
+
+/// Answers the admin socket and waits for a signal, or for the workers' end.
+fn supervise(node: &Arc<Node>, stop: watch::Sender<bool>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let path = node.config.admin_socket(&node.name);
+        let admin = admin::Admin::bind(&path)
+            .with_context(|| format!("admin socket {}", path.display()))?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            () = admin.run(node.clone()) => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            // All workers have failed to start.
+            () = stop.closed() => {}
+        }
+        tracing::info!("stopping: requests under way are finished first");
+        let _ = stop.send(true);
+        anyhow::Ok(())
+    })
+}
+
+impl Node {
+    fn open(config: Config, name: &str) -> anyhow::Result<Self> {
+        let Some(settings) = config.node(name) else {
+            let names: Vec<&str> = config.nodes.iter().map(|n| n.name.as_str()).collect();
+            bail!("no [[node]] is called {name:?}; there are: {}", names.join(", "));
+        };
+        let backends = config.backends().map(|n| NodeName::new(n.name.clone()));
+        let backends = backends.collect::<Result<Vec<_>, _>>()?;
+        let placement = Placement::new(1, backends)?;
+        let store = match settings.is_backend() {
+            true => Some(open_store(&config, settings)?),
+            false => None,
+        };
+        let auth = Auth::new(&config)?;
+        let limits = prism_http::Limits {
+            head_bytes: config.limits.head_bytes as usize,
+            body_bytes: config.limits.max_object_bytes,
+            ..prism_http::Limits::DEFAULT
+        };
+        let (counters, process) = (NodeCounters::default(), Arc::new(Process::default()));
+        let name = name.to_owned();
+        Ok(Self { name, config, placement, store, auth, limits, counters, process })
+    }
+
+    fn settings(&self) -> anyhow::Result<&prism_config::Node> {
+        self.config.node(&self.name).context("the node is gone from its configuration")
+    }
+
+    fn endpoint_config(&self) -> anyhow::Result<EndpointConfig> {
+        let settings = self.settings()?;
+        let peers = &self.config.peers;
+        let identity = Identity::load(
+            &peers.ca_file,
+            &peers.cert_file(&self.name),
+            &peers.key_file(&self.name),
+        )
+        .context("this node's certificate (make one with `prism pki init`)")?;
+        let switch = match &self.config.switch {
+            Some(switch) => Some(SwitchAddress {
+                control: switch.control.into(),
+                key_id: switch.key_id,
+                key: ControlKey::new(*switch.load_key()?.bytes()),
+            }),
+            None => None,
+        };
+        let others = self.config.nodes.iter().filter(|n| n.name != self.name);
+        Ok(EndpointConfig {
+            name: self.name.clone(),
+            address: settings.address.into(),
+            service: self.config.service.address.into(),
+            listen: settings.is_frontend(),
+            peer_port: peers.port,
+            peers: others
+                .map(|n| Peer { name: n.name.clone(), address: n.address.into() })
+                .collect(),
+            identity,
+            switch,
+            max_connections: self.config.limits.connections.into(),
+        })
+    }
+}
+
+fn open_store(config: &Config, node: &prism_config::Node) -> anyhow::Result<Store> {
+    let settings = prism_store::Config {
+        max_object_len: config.limits.max_object_bytes.min(prism_store::OBJECT_LEN_LIMIT),
+        ..prism_store::Config::default()
+    };
+    let store = Store::open(&node.store, settings)
+        .with_context(|| format!("the store {}", node.store.display()))?;
+    tracing::info!(recovery = ?store.recovery(), "store opened");
+    Ok(store)
+}
+
+impl Worker {
+    fn run(
+        node: Arc<Node>,
+        endpoint: EndpointConfig,
+        stopping: watch::Receiver<bool>,
+    ) -> anyhow::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        LocalSet::new().block_on(&runtime, async {
+            let service = endpoint.service;
+            let bound = Endpoint::bind(endpoint, node.process.clone()).await;
+            let endpoint = bound.with_context(|| {
+                format!("binding the service {service} or the node port of {}", node.name)
+            })?;
+            let drain = node.config.limits.drain_timeout();
+            let date = RefCell::new((0, Rc::from("")));
+            let handle = endpoint.handle();
+            let worker = Rc::new(Self { node, handle, date, stopping });
+            worker.serve(endpoint, drain).await;
+            Ok(())
+        })
+    }
+
+    /// Serves until told to stop, and then until all requests are answered or
+    /// `drain` has passed.
+    async fn serve(self: Rc<Self>, mut endpoint: Endpoint, drain: Duration) {
+        let mut stopping = self.stopping.clone();
+        let mut sessions = tokio::task::JoinSet::new();
+        loop {
+            let incoming = tokio::select! {
+                incoming = endpoint.next() => incoming,
+                _ = stopping.wait_for(|stop| *stop) => break,
+                Some(_) = sessions.join_next(), if !sessions.is_empty() => continue,
+            };
+            let worker = self.clone();
+            match incoming {
+                Some(Incoming::Client(client)) => {
+                    sessions.spawn_local(worker.serve_client(client));
+                }
+                Some(Incoming::Relay { stream, peer }) => {
+                    sessions.spawn_local(worker.serve_relay(*stream, peer));
+                }
+                None => break,
+            }
+        }
+        self.handle.stop();
+        let ended = async { while sessions.join_next().await.is_some() {} };
+        if tokio::time::timeout(drain, ended).await.is_err() {
+            tracing::warn!("requests were still under way at the end of the drain time");
+        }
+    }
+
+    /// Resolves when the node is to stop.
+    pub(crate) async fn stopped(&self) {
+        let _ = self.stopping.clone().wait_for(|stop| *stop).await;
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
+    /// The value of `Date`, made once a second.
+    pub(crate) fn date(&self) -> Rc<str> {
+        let seconds = now_ms() / 1000;
+        let mut date = self.date.borrow_mut();
+        if date.0 != seconds {
+            *date = (seconds, Rc::from(answer::http_date(seconds)));
+        }
+        date.1.clone()
+    }
+}
+
+/// Milliseconds since the Unix epoch.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// As many files as the system allows: one for each connection.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}

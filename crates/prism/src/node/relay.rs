@@ -1,0 +1,296 @@
+//! Relaying: a request is answered by another node, and its bytes pass through
+//! this one, as at an ordinary proxy. For answers too small to be worth a
+//! hand-off, and for every hand-off that could not be.
+
+use std::io;
+
+use prism_handoff::{Connection, PeerError};
+use prism_http::{
+    BodyError, BodyReader, CONTINUE, Exchange, HeadError, Headers, RequestHead,
+    ResponseFraming, ResponseHead, Written,
+};
+use prism_proto::relay::Preamble;
+use tokio::io::AsyncWriteExt;
+
+use super::Worker;
+use super::io::{Io, RelayIo};
+
+/// Body bytes on their way in one direction.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Why a request was not answered by the other node. Nothing of the answer has
+/// been written to the client, except where it says so.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RelayError {
+    /// The node is out of reach.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// The node broke off before its answer began.
+    #[error("the node broke off: {0}")]
+    Broken(#[source] io::Error),
+    /// The node's answer makes no sense.
+    #[error("the node's answer is malformed: {0}")]
+    Answer(#[from] HeadError),
+    /// The client's body makes no sense.
+    #[error("the request's body is malformed: {0}")]
+    Body(#[from] BodyError),
+    /// The client broke off, or the answer did in its middle: the connection
+    /// cannot go on.
+    #[error("the connection broke: {0}")]
+    Connection(#[source] io::Error),
+}
+
+/// What is to be relayed.
+pub(crate) struct Relayed<'r> {
+    pub(crate) head: &'r RequestHead,
+    pub(crate) preamble: Preamble,
+    /// Most bytes of a chunked body.
+    pub(crate) max_body_bytes: u64,
+}
+
+impl Worker {
+    /// Relays one request of `client` to `peer` and its answer back. Returns
+    /// whether the client's connection lives on.
+    pub(crate) async fn relay(
+        &self,
+        client: &mut Connection,
+        peer: &str,
+        request: &Relayed<'_>,
+    ) -> Result<bool, RelayError> {
+        self.node.counters.relayed.add_one();
+        let mut body = BodyReader::new(request.head.framing().into(), request.max_body_bytes);
+        let (mut upstream, answer) = self.exchange(client, peer, request, &mut body).await?;
+        let framing = answer.framing(request.head.method())?;
+        // An answer before the end of the body: what follows is no request.
+        let keep_alive = request.head.keep_alive() && body.is_done();
+        let date = self.date();
+        let exchange = Exchange { keep_alive, ..request.head.exchange(&date) };
+        let written = write_head(client, answer.clone(), &exchange, framing).await?;
+        let mut answer_body = BodyReader::new(framing, u64::MAX);
+        copy_answer(&mut upstream, client, &mut answer_body, written.framing).await?;
+        if answer.keep_alive() && body.is_done() && answer_body.is_done() && upstream.is_clean() {
+            self.handle.keep_relay(peer, upstream.stream);
+        }
+        Ok(written.keep_alive)
+    }
+
+    /// Sends the request, and reads the head of the answer. A pooled stream may
+    /// have been closed by the peer meanwhile; as long as nothing of the body
+    /// was consumed, a fresh one is tried.
+    async fn exchange(
+        &self,
+        client: &mut Connection,
+        peer: &str,
+        request: &Relayed<'_>,
+        body: &mut BodyReader,
+    ) -> Result<(RelayIo, ResponseHead), RelayError> {
+        let head = encode_head(request);
+        let (stream, used) = self.handle.relay(peer).await?;
+        let mut upstream = RelayIo::new(stream, self.node.config.limits.stall_timeout());
+        let started = upstream.write_all(&head).await;
+        let stale = used && (started.is_err() || is_closed(&mut upstream).await);
+        if stale {
+            let stream = self.handle.fresh_relay(peer).await?;
+            upstream = RelayIo::new(stream, self.node.config.limits.stall_timeout());
+            upstream.write_all(&head).await.map_err(RelayError::Broken)?;
+        } else {
+            started.map_err(RelayError::Broken)?;
+        }
+        if request.head.expects_continue() && client.buffered().is_empty() {
+            client.write_all(CONTINUE).await.map_err(RelayError::Connection)?;
+        }
+        let answer = send_body(&mut upstream, client, body).await?;
+        Ok((upstream, answer))
+    }
+
+    /// Asks `peer` itself, not for a client: the whole answer, at most
+    /// `max_bytes` of it.
+    pub(crate) async fn ask(
+        &self,
+        peer: &str,
+        request: &Relayed<'_>,
+        max_bytes: usize,
+    ) -> Result<(ResponseHead, Vec<u8>), RelayError> {
+        let head = encode_head(request);
+        let (stream, used) = self.handle.relay(peer).await?;
+        let timeout = self.node.config.limits.stall_timeout();
+        let mut upstream = RelayIo::new(stream, timeout);
+        let started = upstream.write_all(&head).await;
+        if used && (started.is_err() || is_closed(&mut upstream).await) {
+            upstream = RelayIo::new(self.handle.fresh_relay(peer).await?, timeout);
+            upstream.write_all(&head).await.map_err(RelayError::Broken)?;
+        } else {
+            started.map_err(RelayError::Broken)?;
+        }
+        let answer = read_answer(&mut upstream).await?;
+        let framing = answer.framing(request.head.method())?;
+        let mut reader = BodyReader::new(framing, max_bytes as u64);
+        let mut bytes = Vec::new();
+        while !reader.is_done() {
+            if upstream.buffered().is_empty()
+                && upstream.fill().await.map_err(RelayError::Broken)? == 0
+            {
+                reader.end_of_input()?;
+                break;
+            }
+            let step = reader.consume(upstream.buffered())?;
+            bytes.extend_from_slice(upstream.buffered().get(step.data).unwrap_or_default());
+            upstream.consume(step.consumed);
+            if bytes.len() > max_bytes {
+                return Err(RelayError::Body(BodyError::TooLong));
+            }
+        }
+        if answer.keep_alive() && upstream.is_clean() {
+            self.handle.keep_relay(peer, upstream.stream);
+        }
+        Ok((answer, bytes))
+    }
+}
+
+fn encode_head(request: &Relayed<'_>) -> Vec<u8> {
+    let mut head = Vec::with_capacity(1024);
+    request.preamble.encode(&mut head);
+    request.head.write_forward(request.head.framing(), &Headers::new(), &mut head);
+    head
+}
+
+/// The peer has closed an idle stream: it says so before any answer.
+async fn is_closed(upstream: &mut RelayIo) -> bool {
+    let looked = tokio::time::timeout(std::time::Duration::ZERO, upstream.fill()).await;
+    matches!(looked, Ok(Ok(0) | Err(_)))
+}
+
+/// Passes the body on until it ends or the answer begins, whichever is first.
+async fn send_body(
+    upstream: &mut RelayIo,
+    client: &mut Connection,
+    body: &mut BodyReader,
+) -> Result<ResponseHead, RelayError> {
+    let mut chunks = Vec::new();
+    let is_chunked = matches!(body, BodyReader::Chunked(_));
+    while !body.is_done() {
+        if client.buffered().is_empty() {
+            // Both ways at once: a node that refuses early is heard.
+            tokio::select! {
+                read = client.fill() => {
+                    if read.map_err(RelayError::Connection)? == 0 {
+                        body.end_of_input()?;
+                    }
+                }
+                read = upstream.fill() => {
+                    return match read {
+                        Ok(n) if n > 0 => read_answer(upstream).await,
+                        Ok(_) => Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into())),
+                        Err(error) => Err(RelayError::Broken(error)),
+                    };
+                }
+            }
+            continue;
+        }
+        let piece = client.buffered();
+        let piece = piece.get(..piece.len().min(PIECE_BYTES)).unwrap_or_default();
+        let step = body.consume(piece)?;
+        let data = piece.get(step.data).unwrap_or_default();
+        let sent = if is_chunked {
+            chunks.clear();
+            if !data.is_empty() {
+                prism_http::write_chunk(data, &mut chunks);
+            }
+            if step.done {
+                chunks.extend_from_slice(prism_http::LAST_CHUNK);
+            }
+            upstream.write_more(&chunks).await
+        } else {
+            upstream.write_more(data).await
+        };
+        client.consume(step.consumed);
+        if sent.is_err() {
+            // It may have answered before it stopped reading.
+            return read_answer(upstream).await;
+        }
+    }
+    let _ = upstream.stream.flush().await;
+    read_answer(upstream).await
+}
+
+/// The head of the final answer.
+async fn read_answer(upstream: &mut RelayIo) -> Result<ResponseHead, RelayError> {
+    loop {
+        if let Some((head, len)) =
+            ResponseHead::parse(upstream.buffered(), &prism_http::Limits::DEFAULT)?
+        {
+            upstream.consume(len);
+            if head.status() >= 200 {
+                return Ok(head);
+            }
+            continue;
+        }
+        match upstream.fill().await {
+            Ok(0) => return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => {}
+            Err(error) => return Err(RelayError::Broken(error)),
+        }
+    }
+}
+
+async fn write_head(
+    client: &mut Connection,
+    mut answer: ResponseHead,
+    exchange: &Exchange<'_>,
+    framing: ResponseFraming,
+) -> Result<Written, RelayError> {
+    use prism_http::AnswerBody;
+    let body = match (framing, answer.declared_length()?) {
+        (_, Some(n)) => AnswerBody::Length(n),
+        (ResponseFraming::None, None) => AnswerBody::Empty,
+        _ => AnswerBody::Unknown,
+    };
+    answer.remove_hop_by_hop();
+    let mut bytes = Vec::with_capacity(512);
+    let written = answer.write_to(exchange, body, &mut bytes);
+    let sent = match written.framing {
+        ResponseFraming::None | ResponseFraming::Length(0) => client.write_all(&bytes).await,
+        _ => client.write_more(&bytes).await,
+    };
+    sent.map_err(RelayError::Connection)?;
+    Ok(written)
+}
+
+async fn copy_answer(
+    upstream: &mut RelayIo,
+    client: &mut Connection,
+    body: &mut BodyReader,
+    to_client: ResponseFraming,
+) -> Result<(), RelayError> {
+    let mut chunks = Vec::new();
+    while !body.is_done() {
+        if upstream.buffered().is_empty() {
+            match upstream.fill().await {
+                Ok(0) => {
+                    let ended = body.end_of_input();
+                    ended.map_err(|e| RelayError::Connection(io::Error::other(e)))?;
+                    break;
+                }
+                Ok(_) => {}
+                Err(error) => return Err(RelayError::Connection(error)),
+            }
+        }
+        let step = body.consume(upstream.buffered());
+        let step = step.map_err(|e| RelayError::Connection(io::Error::other(e)))?;
+        let data = upstream.buffered().get(step.data.clone()).unwrap_or_default();
+        let sent = if to_client == ResponseFraming::Chunked && !data.is_empty() {
+            chunks.clear();
+            prism_http::write_chunk(data, &mut chunks);
+            client.write_all(&chunks).await
+        } else {
+            client.write_all(data).await
+        };
+        sent.map_err(RelayError::Connection)?;
+        upstream.consume(step.consumed);
+    }
+    if to_client == ResponseFraming::Chunked {
+        client.write_all(prism_http::LAST_CHUNK).await.map_err(RelayError::Connection)?;
+    }
+    Ok(())
+}
+

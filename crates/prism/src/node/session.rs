@@ -1,0 +1,429 @@
+//! A client's connection, request after request: read a head, know the caller,
+//! decide who answers, and answer, hand the connection over, or relay.
+//!
+//! Frontends and backends run the same loop: whoever holds a connection reads
+//! its next request.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use prism_config::{Config, HandOffMode};
+use prism_handoff::{Connection, Exported, RelayStream};
+use prism_http::{Exchange, HeadError, RequestHead};
+use prism_proto::relay::Preamble;
+use prism_s3::{Anonymous, Authenticator, Code, Credentials, Operation, Payload, Principal, S3Error};
+use time::OffsetDateTime;
+
+use super::Worker;
+use super::answer::{discard_body, send_error};
+use super::io::{Io, RelayIo};
+use super::relay::{RelayError, Relayed};
+
+/// Knows callers by their signatures.
+pub(crate) struct Auth {
+    authenticator: Authenticator,
+}
+
+impl Auth {
+    pub(crate) fn new(config: &Config) -> anyhow::Result<Self> {
+        let mut credentials = Credentials::new();
+        for credential in config.s3.load_credentials()? {
+            let (key, secret) = (&credential.access_key, &credential.secret_key);
+            credentials.insert(key.as_str(), secret.as_str());
+        }
+        let anonymous = match config.s3.anonymous {
+            prism_config::Anonymous::Deny => Anonymous::Deny,
+            prism_config::Anonymous::Read => Anonymous::Read,
+        };
+        let region = config.cluster.region.clone();
+        Ok(Self { authenticator: Authenticator::new(credentials, region, anonymous) })
+    }
+}
+
+/// A caller whom another node has verified, as it travels with a hand-off:
+/// empty for an anonymous client, else the access key after a byte 1.
+fn vouch(principal: &Principal) -> Vec<u8> {
+    match principal {
+        Principal::Anonymous => vec![0],
+        Principal::AccessKey(key) => [&[1], key.as_bytes()].concat(),
+    }
+}
+
+fn vouched(context: &[u8]) -> Option<Principal> {
+    match context.split_first()? {
+        (0, []) => Some(Principal::Anonymous),
+        (1, key) => String::from_utf8(key.to_vec()).ok().map(Principal::AccessKey),
+        _ => None,
+    }
+}
+
+/// One request, parsed and allowed.
+pub(crate) struct Request {
+    pub(crate) head: RequestHead,
+    /// Bytes of the head, still unconsumed.
+    pub(crate) head_bytes: usize,
+    pub(crate) operation: Operation,
+    pub(crate) principal: Principal,
+    pub(crate) payload: Payload,
+}
+
+/// Who answers.
+enum Route {
+    /// This node's store.
+    Here,
+    /// Another node, to the client itself.
+    HandOff(String),
+    /// Another node, through this one.
+    Relay(String),
+    /// Any of these nodes, through this one.
+    RelayAny(Vec<String>),
+    /// Every backend, put together here.
+    Everyone,
+}
+
+/// What becomes of a connection after a request.
+enum Next {
+    Again(Connection),
+    Close(Connection),
+    Gone,
+}
+
+/// Why no request was read.
+enum NoRequest {
+    /// The client is done, or broke off, or the node stops.
+    End,
+    Malformed(HeadError),
+    TimedOut,
+}
+
+impl Worker {
+    /// Serves a client until its connection ends or moves.
+    pub(crate) async fn serve_client(self: Rc<Self>, mut client: Connection) {
+        client.set_io_timeout(self.node.config.limits.stall_timeout());
+        let mut caller = vouched(client.context());
+        loop {
+            match self.serve_request(client, caller.take()).await {
+                Next::Again(connection) => client = connection,
+                Next::Close(connection) => return connection.close().await,
+                Next::Gone => return,
+            }
+        }
+    }
+
+    async fn serve_request(&self, mut client: Connection, caller: Option<Principal>) -> Next {
+        let (head, head_bytes) = match self.read_head(&mut client).await {
+            Ok(read) => read,
+            Err(NoRequest::End) => return Next::Close(client),
+            Err(refused) => return self.refuse_head(client, refused).await,
+        };
+        // A hand-off brings the caller along; it was counted where it was read.
+        let known = caller.is_some();
+        if !known {
+            self.node.counters.requests.add_one();
+        }
+        let request = match self.understand(head, head_bytes, caller) {
+            Ok(request) => request,
+            Err((head, error)) => {
+                self.node.counters.unauthenticated.add_one();
+                client.consume(head_bytes);
+                return self.refuse(client, &head, &error).await;
+            }
+        };
+        match self.route(&request) {
+            Route::Here => self.serve_here(client, &request).await,
+            Route::HandOff(peer) => self.hand_off(client, &request, peer).await,
+            Route::Relay(peer) => self.relay_to(client, &request, &[peer]).await,
+            Route::RelayAny(peers) => self.relay_to(client, &request, &peers).await,
+            Route::Everyone => {
+                client.consume(request.head_bytes);
+                let done = self.serve_together(&mut client, &request).await;
+                next(client, done)
+            }
+        }
+    }
+
+    /// Waits for a whole request head. Consumes nothing.
+    async fn read_head(
+        &self,
+        client: &mut Connection,
+    ) -> Result<(RequestHead, usize), NoRequest> {
+        let limits = &self.node.config.limits;
+        let mut waited = limits.idle_timeout();
+        let mut deadline = None;
+        loop {
+            match RequestHead::parse(client.buffered(), &self.node.limits) {
+                Ok(Some(read)) => return Ok(read),
+                Ok(None) => {}
+                Err(error) => return Err(NoRequest::Malformed(error)),
+            }
+            if !client.buffered().is_empty() {
+                let now = tokio::time::Instant::now();
+                let end = *deadline.get_or_insert(now + limits.head_timeout());
+                waited = end.saturating_duration_since(now);
+            }
+            client.set_io_timeout(waited.max(Duration::from_millis(1)));
+            let idle = client.buffered().is_empty();
+            let filled = tokio::select! {
+                filled = client.fill() => filled,
+                () = self.stopped(), if idle => return Err(NoRequest::End),
+            };
+            client.set_io_timeout(limits.stall_timeout());
+            match filled {
+                Ok(0) => return Err(NoRequest::End),
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::TimedOut && !idle => {
+                    return Err(NoRequest::TimedOut);
+                }
+                Err(_) => return Err(NoRequest::End),
+            }
+        }
+    }
+
+    async fn refuse_head(&self, mut client: Connection, refused: NoRequest) -> Next {
+        self.node.counters.malformed.add_one();
+        let error = match refused {
+            NoRequest::End => return Next::Close(client),
+            NoRequest::TimedOut => Code::RequestTimeout.into(),
+            NoRequest::Malformed(error) => S3Error::from(error),
+        };
+        tracing::debug!(client = %client.client(), %error, "request refused");
+        let date = self.date();
+        let exchange = Exchange {
+            method: &prism_http::Method::Get,
+            version: prism_http::Version::Http11,
+            keep_alive: false,
+            date: &date,
+        };
+        let _ = send_error(&mut client, &exchange, &error, "").await;
+        Next::Close(client)
+    }
+
+    /// Who is calling, what is wanted, and whether that is allowed.
+    #[allow(clippy::result_large_err, reason = "the head is needed to answer the error")]
+    fn understand(
+        &self,
+        head: RequestHead,
+        head_bytes: usize,
+        caller: Option<Principal>,
+    ) -> Result<Request, (RequestHead, S3Error)> {
+        let known = match caller {
+            Some(principal) => prism_s3::auth::payload(&head).map(|payload| (principal, payload)),
+            None => self
+                .node
+                .auth
+                .authenticator
+                .authenticate(&head, OffsetDateTime::now_utc())
+                .map(|known| (known.principal, known.payload)),
+        };
+        let understood = known.and_then(|(principal, payload)| {
+            let operation = Operation::parse(&head, None)?;
+            principal.authorize(&operation)?;
+            Ok((principal, payload, operation))
+        });
+        match understood {
+            Ok((principal, payload, operation)) => {
+                Ok(Request { head, head_bytes, operation, principal, payload })
+            }
+            Err(error) => Err((head, error)),
+        }
+    }
+
+    fn route(&self, request: &Request) -> Route {
+        let node = &self.node;
+        let owner_of = |bucket: &str, key: &str| {
+            node.placement.owner(bucket, key).map(|n| n.as_str().to_owned()).unwrap_or_default()
+        };
+        match &request.operation {
+            Operation::GetObject { bucket, key, .. } | Operation::PutObject { bucket, key, .. } => {
+                let owner = owner_of(bucket.as_str(), key.as_str());
+                if owner == node.name { Route::Here } else { Route::HandOff(owner) }
+            }
+            Operation::HeadObject { bucket, key, .. }
+            | Operation::DeleteObject { bucket, key, .. } => {
+                let owner = owner_of(bucket.as_str(), key.as_str());
+                if owner == node.name { Route::Here } else { Route::Relay(owner) }
+            }
+            Operation::CreateBucket { .. }
+            | Operation::DeleteBucket { .. }
+            | Operation::ListObjects { .. } => Route::Everyone,
+            Operation::Unsupported { .. } => Route::Here,
+            _ if node.store.is_some() => Route::Here,
+            // Every backend knows every bucket.
+            _ => Route::RelayAny(self.backends()),
+        }
+    }
+
+    /// All backends, in an order that differs from call to call.
+    fn backends(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.node.placement.nodes().map(|n| n.as_str().to_owned()).collect();
+        fastrand::shuffle(&mut names);
+        names
+    }
+
+    async fn serve_here(&self, mut client: Connection, request: &Request) -> Next {
+        client.consume(request.head_bytes);
+        self.node.counters.served_direct.add_one();
+        let date = self.date();
+        let keep_alive = request.head.keep_alive() && !self.is_stopping();
+        let exchange = Exchange { keep_alive, ..request.head.exchange(&date) };
+        let done = self.serve_from_store(&mut client, request, &exchange).await;
+        next(client, done)
+    }
+
+    /// Moves the connection to whom it is for; relays where that fails.
+    async fn hand_off(&self, client: Connection, request: &Request, owner: String) -> Next {
+        let returns = self.node.config.service.hand_off == HandOffMode::Return
+            && client.origin() != self.node.name;
+        let target = if returns { client.origin().to_owned() } else { owner.clone() };
+        match self.handle.export(client, &target, &vouch(&request.principal)).await {
+            Exported::Moved | Exported::Lost => Next::Gone,
+            Exported::Kept { connection, reason } => {
+                tracing::debug!(client = %connection.client(), ?reason, "relaying instead");
+                self.relay_to(connection, request, &[owner]).await
+            }
+        }
+    }
+
+    /// Relays to the first of `peers` that is in reach.
+    async fn relay_to(&self, mut client: Connection, request: &Request, peers: &[String]) -> Next {
+        client.consume(request.head_bytes);
+        let relayed = Relayed {
+            head: &request.head,
+            preamble: preamble(&request.principal, false),
+            max_body_bytes: self.node.limits.body_bytes,
+        };
+        let mut failure = None;
+        for peer in peers {
+            match self.relay(&mut client, peer, &relayed).await {
+                Ok(true) if !self.is_stopping() => return Next::Again(client),
+                Ok(_) => return Next::Close(client),
+                Err(error @ RelayError::Peer(_)) => failure = Some(error),
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        let error = match failure {
+            Some(RelayError::Connection(error)) => {
+                tracing::debug!(client = %client.client(), %error, "relay ended");
+                return Next::Gone;
+            }
+            Some(RelayError::Body(error)) => S3Error::from(error),
+            failure => {
+                tracing::warn!(?peers, ?failure, "cannot relay");
+                Code::ServiceUnavailable.into()
+            }
+        };
+        self.refuse(client, &request.head, &error).await
+    }
+
+    /// Answers with an error; the connection lives on where the body, if any, is
+    /// small enough to be read past.
+    async fn refuse(&self, mut client: Connection, head: &RequestHead, error: &S3Error) -> Next {
+        tracing::debug!(client = %client.client(), %error, "request refused");
+        if error.status() >= 500 && error.code() != Code::NotImplemented {
+            self.node.counters.failed.add_one();
+        }
+        let skipped = discard_body(&mut client, head).await;
+        let date = self.date();
+        let keep_alive = head.keep_alive() && skipped && !self.is_stopping();
+        let exchange = Exchange { keep_alive, ..head.exchange(&date) };
+        let done = send_error(&mut client, &exchange, error, head.path()).await;
+        next(client, done)
+    }
+
+    /// Answers the requests that another node relays, until it closes.
+    pub(crate) async fn serve_relay(self: Rc<Self>, stream: RelayStream, peer: String) {
+        let idle = self.node.config.limits.stall_timeout();
+        let mut io = RelayIo::new(stream, idle);
+        loop {
+            // An idle stream would otherwise hold up the end of the node.
+            let begun = tokio::select! {
+                filled = io.fill(), if io.is_clean() => filled,
+                () = self.stopped(), if io.is_clean() => return,
+                else => Ok(1),
+            };
+            if !matches!(begun, Ok(1..)) {
+                return;
+            }
+            match self.serve_relayed(&mut io).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::debug!(peer, %error, "relay connection ended");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn serve_relayed(&self, io: &mut RelayIo) -> io::Result<bool> {
+        let Some((preamble, len)) = read_preamble(io).await? else { return Ok(false) };
+        io.consume(len);
+        let (head, len) = loop {
+            match RequestHead::parse(io.buffered(), &self.node.limits) {
+                Ok(Some(read)) => break read,
+                Ok(None) if io.fill().await? == 0 => return Ok(false),
+                Ok(None) => {}
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        };
+        io.consume(len);
+        self.node.counters.served_relayed.add_one();
+        let principal = match preamble.principal {
+            empty if empty.is_empty() => Principal::Anonymous,
+            key => Principal::AccessKey(key),
+        };
+        let date = self.date();
+        match self.understand(head, 0, Some(principal)) {
+            Ok(request) => {
+                let exchange = request.head.exchange(&date);
+                if preamble.alone {
+                    return self.serve_alone(io, &request, &exchange).await;
+                }
+                self.serve_from_store(io, &request, &exchange).await
+            }
+            Err((head, error)) => {
+                let skipped = discard_body(io, &head).await;
+                let exchange = Exchange {
+                    keep_alive: skipped && head.keep_alive(),
+                    ..head.exchange(&date)
+                };
+                send_error(io, &exchange, &error, head.path()).await
+            }
+        }
+    }
+}
+
+pub(crate) fn preamble(principal: &Principal, alone: bool) -> Preamble {
+    let principal = match principal {
+        Principal::Anonymous => String::new(),
+        Principal::AccessKey(key) => key.clone(),
+    };
+    Preamble { alone, principal }
+}
+
+async fn read_preamble(io: &mut RelayIo) -> io::Result<Option<(Preamble, usize)>> {
+    loop {
+        match Preamble::decode(io.buffered()).map_err(io::Error::other)? {
+            Some(read) => return Ok(Some(read)),
+            None if io.fill().await? == 0 => return Ok(None),
+            None => {}
+        }
+    }
+}
+
+/// What to do with a connection whose request was answered, or was not.
+fn next(client: Connection, done: io::Result<bool>) -> Next {
+    match done {
+        Ok(true) => Next::Again(client),
+        Ok(false) => Next::Close(client),
+        Err(error) => {
+            tracing::debug!(client = %client.client(), %error, "connection ended");
+            Next::Gone
+        }
+    }
+}
