@@ -12,7 +12,7 @@ use crate::world::{Event, HOP_NS, Packet, World};
 
 const FIRST_RETRY_NS: u64 = 20 * MS;
 const LAST_RETRY_NS: u64 = 640 * MS;
-/// Longer than any hand-off may take, twice over.
+/// More than twice what any hand-off may take.
 const PATIENCE_NS: u64 = 30_000 * MS;
 
 enum State {
@@ -136,11 +136,8 @@ impl World {
 
     fn client_ends(&mut self, client: usize) {
         self.clients[client].state = State::Idle;
-        let delay = if self.rng.bool() {
-            0
-        } else {
-            self.rng.u64(0..5 * MS)
-        };
+        let soon = self.rng.u64(0..5 * MS);
+        let delay = if self.rng.bool() { 0 } else { soon };
         self.after(delay, Event::ClientOpens { client });
     }
 
@@ -207,8 +204,7 @@ impl World {
             return self.client_sends(client, vec![ack]);
         }
         let answered = match tcp.receive(&segment) {
-            Ok(false) => None,
-            Ok(true) => Some(tcp.ack()),
+            Ok(answers) => answers.then(|| tcp.ack()),
             Err(what) => return self.fail(format!("{what} (at client)")),
         };
         self.client_sends(client, answered.into_iter().collect());
@@ -232,12 +228,10 @@ impl World {
     fn client_checks(&mut self, client: usize) {
         let now = self.now;
         let c = &mut self.clients[client];
-        let (State::Open(tcp) | State::Finished(tcp)) = &mut c.state else {
-            return;
-        };
+        let Some(tcp) = c.tcp() else { return };
+        let (closed, my_fin) = (tcp.peer_closed, tcp.fin);
         let bytes = std::mem::take(&mut tcp.received);
         let wanted = c.expected.get(c.got..c.got + bytes.len());
-        let (closed, my_fin) = (tcp.peer_closed, tcp.fin);
         if !bytes.is_empty() && wanted != Some(&bytes) {
             let of = c.of;
             return self.fail(format!("I2: {of:?} got a wrong answer"));

@@ -2,6 +2,7 @@
 //! in virtual time, around the real state machines, messages and flow table.
 //! Every fault a run meets follows from its seed; a failure prints it, and
 //! `PRISM_SIM_SEED=<seed>` repeats that one run of each scenario with a trace.
+//! `PRISM_SIM_TIMES=<n>` runs n times as many seeds.
 //!
 //! Checked at every step:
 //! - I1: no connection has two sockets that can send; epochs only grow;
@@ -23,9 +24,13 @@
 
 mod app;
 mod client;
-mod driver;
+mod exporting;
+mod faults;
 mod host;
+mod importing;
+mod outcome;
 mod scenario;
+mod service;
 mod switch;
 mod tcp;
 mod world;
@@ -33,14 +38,19 @@ mod world;
 use scenario::{Mutation, Scenario};
 use world::{Stats, World};
 
+fn number_from(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
 fn seed_to_repeat() -> Option<u64> {
-    std::env::var("PRISM_SIM_SEED").ok()?.parse().ok()
+    number_from("PRISM_SIM_SEED")
 }
 
 /// First failing seed of a scenario and what failed, or what all runs met.
 fn explore(scenario: Scenario) -> Result<Stats, (u64, String)> {
     let mut total = Stats::default();
-    for seed in 0..scenario.seeds {
+    let times = number_from("PRISM_SIM_TIMES").unwrap_or(1);
+    for seed in 0..scenario.seeds * times {
         let stats = World::new(scenario, seed, false).run();
         let stats = stats.map_err(|what| (seed, what))?;
         total.requests += stats.requests;

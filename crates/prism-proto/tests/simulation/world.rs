@@ -248,57 +248,6 @@ impl World {
         }
     }
 
-    fn any_host(&mut self) -> usize {
-        let count = self.hosts.len();
-        self.rng.usize(0..count)
-    }
-
-    pub(crate) fn channel(a: usize, b: usize) -> (usize, usize) {
-        (a.min(b), a.max(b))
-    }
-
-    /// What is in flight is lost; each end notices in its own time.
-    pub(crate) fn break_channel(&mut self, a: usize, b: usize) {
-        if a == b {
-            return;
-        }
-        self.log(|| format!("channel {a}-{b} breaks"));
-        let generation = self.channels.entry(Self::channel(a, b)).or_default();
-        *generation += 1;
-        let generation = *generation;
-        for (host, peer) in [(a, b), (b, a)] {
-            let late = self.rng.u8(0..4) == 0;
-            let limit = if late { 4000 * MS } else { MS };
-            let delay = self.rng.u64(0..limit);
-            self.after(
-                delay,
-                Event::ChannelGone {
-                    host,
-                    peer,
-                    generation,
-                },
-            );
-        }
-    }
-
-    fn crash(&mut self) {
-        let host = self.any_host();
-        self.log(|| format!("host {host} crashes"));
-        let lost = self.hosts[host].irreplaceable();
-        self.excused.extend(lost);
-        let boot = self.hosts[host].boot + 1;
-        let mut rng = self.rng.fork();
-        self.hosts[host] = Host::new(&self.scenario, &mut rng);
-        self.hosts[host].boot = boot;
-        for peer in 0..self.hosts.len() {
-            self.break_channel(host, peer);
-            let generation = self.channels.get(&Self::channel(host, peer));
-            let generation = generation.copied().unwrap_or(0);
-            self.hosts[host].channels.insert(peer, generation);
-        }
-        self.boot(host);
-    }
-
     /// I1: at most one host can send on a connection.
     fn check_one_owner(&mut self) {
         let mut live = BTreeSet::new();

@@ -1,0 +1,260 @@
+//! What carries out the actions of `Export` on a host.
+
+use prism_proto::control::Ops;
+use prism_proto::export::{self, Export, Kept, Outcome, VERDICT_DEADLINE_NS, Verdict};
+use prism_proto::import;
+use prism_proto::node::{Frame, HandOff};
+use prism_proto::steering::CommandOutcome;
+
+use crate::app::{Context, Plan};
+use crate::host::{Connection, Role, Waiter, Work, owner_record};
+use crate::scenario::Mutation;
+use crate::tcp::Tcp;
+use crate::world::{Event, World};
+
+const FRAME_DELAY_NS: u64 = 40_000;
+
+pub(crate) struct Exporting {
+    machine: Export,
+    pub(crate) started: u64,
+    target: usize,
+    plan: Plan,
+    saved: Option<Box<HandOff>>,
+    /// Names this hand-off, among all of this connection too: a late verdict of
+    /// an earlier one must not be taken for its own.
+    hand_off_id: u64,
+    /// Waits for a verdict on that channel.
+    awaiting: Option<u64>,
+}
+
+impl World {
+    pub(crate) fn steered(&mut self, host: usize, waiter: Waiter, outcome: CommandOutcome) {
+        match waiter {
+            Waiter::Clock => {}
+            Waiter::Export(id) => self.export_event(host, id, export::Event::Steered(outcome)),
+            Waiter::Import(id) => self.import_event(host, id, import::Event::Steered(outcome)),
+            Waiter::Release(id) => self.released(host, id, outcome),
+            Waiter::Settle(id) => self.settled(host, id, outcome),
+        }
+    }
+
+    pub(crate) fn work(&mut self, host: usize, work: Work) {
+        match work {
+            Work::Save(id) => self.save(host, id),
+            Work::Rebuild(id) => self.rebuild(host, id),
+            Work::Restore(id) => self.restore(host, id),
+            Work::VerdictDeadline(id) => self.verdict(host, id, Verdict::Unknown, u64::MAX),
+            Work::Retransmit(id) => self.retransmit(host, id),
+            Work::Idle(id) => self.idle(host, id),
+        }
+    }
+
+    pub(crate) fn start_export(&mut self, host: usize, id: u64, target: usize, plan: Plan) {
+        let (started, hand_off_id) = (self.now, self.new_id());
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        c.commanded = true;
+        let here = owner_record(host);
+        let (machine, action) = Export::start(c.flow, here, c.epoch, !c.steered);
+        let (saved, awaiting) = (None, None);
+        c.role = Role::Exporting(Exporting {
+            machine,
+            started,
+            target,
+            plan,
+            saved,
+            hand_off_id,
+            awaiting,
+        });
+        let of = c.of;
+        self.log(|| format!("host {host} hands {of:?} to {target} as {hand_off_id}"));
+        self.export_action(host, id, action);
+    }
+
+    pub(crate) fn exporting(&mut self, host: usize, id: u64) -> Option<&mut Exporting> {
+        match &mut self.hosts[host].connections.get_mut(&id)?.role {
+            Role::Exporting(exporting) => Some(exporting),
+            _ => None,
+        }
+    }
+
+    fn export_event(&mut self, host: usize, id: u64, event: export::Event) {
+        let Some(exporting) = self.exporting(host, id) else {
+            return;
+        };
+        let action = exporting.machine.handle(event);
+        self.export_action(host, id, action);
+    }
+
+    fn export_action(&mut self, host: usize, id: u64, action: export::Action) {
+        let delay = self.rng.u64(1000..50_000);
+        match action {
+            // A dead connection does not outbid its successor.
+            export::Action::Steer { command, .. }
+                if command.ops.has(Ops::BLOCK) && self.is_dead(host, id) =>
+            {
+                self.close(host, id);
+            }
+            export::Action::Steer {
+                command,
+                deadline_ns,
+            } => {
+                self.steer(host, command, deadline_ns, Waiter::Export(id));
+            }
+            export::Action::SaveAndClose => self.works(host, delay, Work::Save(id)),
+            export::Action::Send { epoch } => self.send_hand_off(host, id, epoch),
+            export::Action::Rebuild => self.works(host, delay, Work::Rebuild(id)),
+            export::Action::Finish(outcome) => self.finish_export(host, id, outcome),
+        }
+    }
+
+    fn is_dead(&self, host: usize, id: u64) -> bool {
+        self.hosts[host]
+            .connections
+            .get(&id)
+            .is_some_and(|c| c.killed)
+    }
+
+    fn save(&mut self, host: usize, id: u64) {
+        let fails = self.chance(self.scenario.refusals);
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        let Role::Exporting(exporting) = &mut c.role else {
+            return;
+        };
+        if fails || c.socket.is_none() {
+            return self.export_event(host, id, export::Event::SaveFailed);
+        }
+        let Some(socket) = c.socket.take() else {
+            return;
+        };
+        c.live = false;
+        let (plan, next_request, incarnation) = (exporting.plan, c.next_request, c.of);
+        let context = Context {
+            plan,
+            next_request,
+            incarnation,
+        };
+        exporting.saved = Some(Box::new(HandOff {
+            id: exporting.hand_off_id,
+            epoch: 0,
+            origin: "fe0".into(),
+            context: context.encode(),
+            input: std::mem::take(&mut c.input),
+            output: std::mem::take(&mut c.output),
+            tcp: socket.save(c.flow),
+        }));
+        self.export_event(host, id, export::Event::Saved);
+    }
+
+    fn send_hand_off(&mut self, host: usize, id: u64, epoch: u64) {
+        let Some(exporting) = self.exporting(host, id) else {
+            return;
+        };
+        let hand_off_id = exporting.hand_off_id;
+        let (target, Some(saved)) = (exporting.target, &exporting.saved) else {
+            return;
+        };
+        let frame = Frame::HandOff(Box::new(HandOff {
+            epoch,
+            ..(**saved).clone()
+        }));
+        let generation = self.send_frame(host, target, &frame);
+        if let Some(exporting) = self.exporting(host, id) {
+            exporting.awaiting = Some(generation);
+        }
+        self.works(
+            host,
+            VERDICT_DEADLINE_NS,
+            Work::VerdictDeadline(hand_off_id),
+        );
+    }
+
+    /// Sends on the channel that `from` believes in.
+    fn send_frame(&mut self, from: usize, to: usize, frame: &Frame) -> u64 {
+        let generation = self.hosts[from].channels.get(&to).copied().unwrap_or(0);
+        self.send_frame_on(from, to, generation, frame);
+        generation
+    }
+
+    pub(crate) fn send_frame_on(&mut self, from: usize, to: usize, generation: u64, frame: &Frame) {
+        let bytes = frame.encode();
+        self.after(
+            FRAME_DELAY_NS,
+            Event::Frame {
+                from,
+                to,
+                generation,
+                bytes,
+            },
+        );
+    }
+
+    /// A verdict counts only while it is waited for, and on its channel.
+    pub(crate) fn verdict(
+        &mut self,
+        host: usize,
+        hand_off: u64,
+        verdict: Verdict,
+        generation: u64,
+    ) {
+        let mut all = self.hosts[host].connections.iter_mut();
+        let found = all.find_map(|(id, c)| match &mut c.role {
+            Role::Exporting(e) if e.hand_off_id == hand_off => Some((*id, e)),
+            _ => None,
+        });
+        let Some((id, exporting)) = found else { return };
+        if exporting
+            .awaiting
+            .is_some_and(|sent_on| sent_on <= generation)
+        {
+            exporting.awaiting = None;
+            self.export_event(host, id, export::Event::Verdict(verdict));
+        }
+    }
+
+    pub(crate) fn channel_gone(&mut self, host: usize, peer: usize, generation: u64) {
+        let known = self.hosts[host].channels.entry(peer).or_default();
+        *known = (*known).max(generation);
+        let Some(before) = generation.checked_sub(1) else {
+            return;
+        };
+        let connections = self.hosts[host].connections.values();
+        let waits = |c: &Connection| match &c.role {
+            Role::Exporting(e) if e.target == peer => Some(e.hand_off_id),
+            _ => None,
+        };
+        let waiting: Vec<u64> = connections.filter_map(waits).collect();
+        for id in waiting {
+            self.verdict(host, id, Verdict::Unknown, before);
+        }
+    }
+
+    fn rebuild(&mut self, host: usize, id: u64) {
+        let taken = !self.make_room(host, id);
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        let Role::Exporting(exporting) = &mut c.role else {
+            return;
+        };
+        let (false, Some(saved)) = (taken || c.killed, exporting.saved.take()) else {
+            c.killed = true;
+            return self.export_event(host, id, export::Event::RebuildFailed);
+        };
+        c.socket = Some(Tcp::restore(&saved.tcp));
+        (c.input, c.output) = (saved.input, saved.output);
+        if self.scenario.mutation == Mutation::SourceDoesNotAsk {
+            let (epoch, reason) = (c.epoch + 2, Kept::TargetSilent);
+            let outcome = Outcome::Kept {
+                epoch,
+                reason,
+                settled: true,
+            };
+            return self.finish_export(host, id, outcome);
+        }
+        self.export_event(host, id, export::Event::Rebuilt);
+    }
+}

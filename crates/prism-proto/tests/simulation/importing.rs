@@ -1,0 +1,177 @@
+//! What carries out the actions of `Import` on a host, and takes frames in.
+
+use prism_proto::export::{SETTLE_DEADLINE_NS, Verdict};
+use prism_proto::import::{self, Import};
+use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
+
+use crate::app::Context;
+use crate::host::{Connection, Role, Waiter, Work, owner_record};
+use crate::scenario::{MS, Mutation};
+use crate::tcp::Tcp;
+use crate::world::World;
+
+/// I5: the time that asking the switch may take, and local work.
+const IMPORT_BOUND_NS: u64 = SETTLE_DEADLINE_NS + 10 * MS;
+
+pub(crate) struct Importing {
+    machine: Import,
+    started: u64,
+    from: usize,
+    generation: u64,
+    hand_off: Box<HandOff>,
+    /// The command may be on its way.
+    pub(crate) owning: bool,
+}
+
+impl World {
+    pub(crate) fn frame_at_host(&mut self, from: usize, to: usize, generation: u64, bytes: &[u8]) {
+        let current = self
+            .channels
+            .get(&Self::channel(from, to))
+            .copied()
+            .unwrap_or(0);
+        if generation != current {
+            return;
+        }
+        self.hosts[to].channels.insert(from, generation);
+        let body = &bytes[FRAME_PREFIX_BYTES..];
+        match (Frame::announced_len(bytes), Frame::decode(body)) {
+            (Ok(Some(len)), Ok(frame)) if len == body.len() => match frame {
+                Frame::HandOff(hand_off) => self.start_import(to, from, generation, hand_off),
+                Frame::Accepted { id } => self.verdict(to, id, Verdict::Accepted, generation),
+                Frame::Refused { id, reason } => {
+                    self.verdict(to, id, Verdict::Refused(reason), generation);
+                }
+            },
+            _ => self.fail("a frame cannot be read"),
+        }
+    }
+
+    fn start_import(&mut self, host: usize, from: usize, generation: u64, hand_off: Box<HandOff>) {
+        let Some(context) = Context::decode(&hand_off.context) else {
+            return self.fail("I2: the context is damaged");
+        };
+        if self.chance(self.scenario.refusals) {
+            let (id, reason) = (hand_off.id, Refusal::Busy);
+            return self.send_frame_on(host, from, generation, &Frame::Refused { id, reason });
+        }
+        let flow = self.clients[context.incarnation.client].flow;
+        let outranks = u64::from(self.scenario.mutation == Mutation::TargetOutranksSource);
+        let epoch = hand_off.epoch + outranks;
+        let mut c = Connection::new(context.incarnation, flow, epoch, self.now);
+        (c.steered, c.commanded) = (true, true);
+        (c.plan, c.next_request) = (context.plan, context.next_request);
+        let (machine, action) = Import::start(flow, epoch);
+        let (started, owning) = (self.now, false);
+        let import = Importing {
+            machine,
+            started,
+            from,
+            generation,
+            hand_off,
+            owning,
+        };
+        c.role = Role::Importing(import);
+        let id = self.new_id();
+        self.hosts[host].connections.insert(id, c);
+        self.works(host, 40_000 * MS, Work::Idle(id));
+        self.import_action(host, id, action);
+    }
+
+    pub(crate) fn import_event(&mut self, host: usize, id: u64, event: import::Event) {
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        let Role::Importing(import) = &mut c.role else {
+            return;
+        };
+        let action = import.machine.handle(event);
+        self.import_action(host, id, action);
+    }
+
+    fn import_action(&mut self, host: usize, id: u64, action: import::Action) {
+        let delay = self.rng.u64(1000..50_000);
+        match action {
+            import::Action::Restore => self.works(host, delay, Work::Restore(id)),
+            import::Action::Steer {
+                command,
+                deadline_ns,
+            } => {
+                self.steer(host, command, deadline_ns, Waiter::Import(id));
+            }
+            import::Action::GoLive => self.finish_import(host, id, None),
+            import::Action::Refuse(reason) => self.finish_import(host, id, Some(reason)),
+        }
+    }
+
+    /// A socket of an older hand-off or connection makes room for a newer one,
+    /// never the reverse.
+    pub(crate) fn make_room(&mut self, host: usize, id: u64) -> bool {
+        let Some(c) = self.hosts[host].connections.get(&id) else {
+            return false;
+        };
+        let rank = (c.of, c.epoch);
+        match self.hosts[host].with_socket(&c.flow) {
+            Some((_, other)) if (other.of, other.epoch) >= rank => return false,
+            Some((other, _)) => self.kill(host, other),
+            None => {}
+        }
+        true
+    }
+
+    pub(crate) fn restore(&mut self, host: usize, id: u64) {
+        let fails = self.chance(self.scenario.refusals);
+        let taken = !self.make_room(host, id);
+        if fails || taken {
+            return self.import_event(host, id, import::Event::RestoreFailed);
+        }
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        let Role::Importing(import) = &mut c.role else {
+            return;
+        };
+        c.socket = Some(Tcp::restore(&import.hand_off.tcp));
+        c.input = std::mem::take(&mut import.hand_off.input);
+        c.output = std::mem::take(&mut import.hand_off.output);
+        import.owning = true;
+        let owner = owner_record(host);
+        self.import_event(host, id, import::Event::Restored(owner));
+    }
+
+    fn finish_import(&mut self, host: usize, id: u64, refusal: Option<Refusal>) {
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        let Role::Importing(import) = &c.role else {
+            return;
+        };
+        let (from, generation, hand_off_id) = (import.from, import.generation, import.hand_off.id);
+        let took = self.now - import.started;
+        let frame = match refusal {
+            None => Frame::Accepted { id: hand_off_id },
+            Some(reason) => Frame::Refused {
+                id: hand_off_id,
+                reason,
+            },
+        };
+        c.role = Role::Serving;
+        c.live = refusal.is_none();
+        if took > IMPORT_BOUND_NS {
+            return self.fail(format!("I5: taking a connection took {took} ns"));
+        }
+        self.log(|| format!("host {host} ends import of {hand_off_id}: {frame:?}"));
+        self.send_frame_on(host, from, generation, &frame);
+        if refusal.is_some() {
+            return self.forget(host, id);
+        }
+        match self.hosts[host]
+            .connections
+            .get(&id)
+            .is_some_and(|c| c.socket.is_some())
+        {
+            true => self.pump(host, id),
+            false => self.close(host, id),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What a source does when its hand-off has ended.
+
+use prism_proto::control::{FlowState, Ops, Status};
+use prism_proto::export::{
+    BLOCK_DEADLINE_NS, Kept, Outcome, SETTLE_DEADLINE_NS, VERDICT_DEADLINE_NS,
+};
+use prism_proto::steering::{Command, CommandOutcome};
+
+use crate::app::Plan;
+use crate::host::{Role, Waiter, owner_record};
+use crate::scenario::MS;
+use crate::world::World;
+
+/// I5: one retry of the block, then the verdict, then the reclaiming; and the
+/// time that local work takes.
+const EXPORT_BOUND_NS: u64 =
+    2 * BLOCK_DEADLINE_NS + VERDICT_DEADLINE_NS + SETTLE_DEADLINE_NS + 10 * MS;
+
+impl World {
+    pub(crate) fn finish_export(&mut self, host: usize, id: u64, outcome: Outcome) {
+        let Some(started) = self.exporting(host, id).map(|e| e.started) else {
+            return;
+        };
+        let took = self.now - started;
+        self.log(|| format!("connection {id} of host {host}: {outcome:?}"));
+        self.stats.longest_hand_off_ns = self.stats.longest_hand_off_ns.max(took);
+        if took > EXPORT_BOUND_NS {
+            return self.fail(format!("I5: a hand-off took {took} ns"));
+        }
+        let name = match outcome {
+            Outcome::Moved => "moved".into(),
+            Outcome::Lost => "lost".into(),
+            Outcome::Kept { reason, .. } => format!("kept: {reason:?}"),
+        };
+        *self.stats.outcomes.entry(name).or_default() += 1;
+        match outcome {
+            Outcome::Moved => self.forget(host, id),
+            Outcome::Lost => self.lose(host, id),
+            Outcome::Kept {
+                epoch,
+                settled,
+                reason,
+            } => {
+                let refused = matches!(reason, Kept::SwitchRefused(_));
+                self.keep(host, id, epoch, settled, settled && !refused);
+            }
+        }
+    }
+
+    pub(crate) fn forget(&mut self, host: usize, id: u64) {
+        self.hosts[host].connections.remove(&id);
+    }
+
+    /// A connection may be lost only to a newer one, or to a crash.
+    fn lose(&mut self, host: usize, id: u64) {
+        let Some(c) = self.hosts[host].connections.remove(&id) else {
+            return;
+        };
+        let elsewhere = self
+            .hosts
+            .iter()
+            .flat_map(|h| h.connections.values())
+            .any(|o| o.of == c.of);
+        let over = self.clients[c.of.client].is_over(c.of);
+        if !(c.killed || over || elsewhere || self.excused.contains(&c.of)) {
+            self.fail(format!("I5: {:?} is lost", c.of));
+        }
+    }
+
+    fn keep(&mut self, host: usize, id: u64, epoch: u64, settled: bool, steered: bool) {
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        c.role = Role::Serving;
+        (c.epoch, c.steered) = (epoch, c.steered || steered);
+        if c.socket.is_none() {
+            return self.close(host, id);
+        }
+        (c.live, c.plan, c.settling) = (true, Plan::Serve, !settled);
+        if !settled {
+            self.settle(host, id);
+        }
+        self.pump(host, id);
+    }
+
+    /// Repeats that the flow is here, until the switch has answered.
+    fn settle(&mut self, host: usize, id: u64) {
+        let Some(c) = self.hosts[host].connections.get(&id) else {
+            return;
+        };
+        let (epoch, flow, owner) = (c.epoch, c.flow, owner_record(host));
+        let ops = Ops::OWN.and(Ops::UNBLOCK);
+        let command = Command {
+            ops,
+            epoch,
+            flow,
+            owner,
+        };
+        self.steer(host, command, BLOCK_DEADLINE_NS, Waiter::Settle(id));
+    }
+
+    pub(crate) fn settled(&mut self, host: usize, id: u64, outcome: CommandOutcome) {
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        if !matches!(c.role, Role::Serving) {
+            return;
+        }
+        match outcome {
+            CommandOutcome::Unanswered => self.settle(host, id),
+            CommandOutcome::Answered(answer) => {
+                let stale = answer.status == Status::Stale;
+                if stale && !c.steered && answer.owner == owner_record(host) {
+                    c.epoch = answer.epoch + 1;
+                    return self.settle(host, id);
+                }
+                if stale && (c.steered || answer.state != FlowState::Absent) {
+                    return self.lose(host, id);
+                }
+                c.settling = false;
+                (c.epoch, c.steered) = (
+                    answer.epoch.max(c.epoch),
+                    c.steered || answer.status == Status::Ok,
+                );
+                self.pump(host, id);
+            }
+        }
+    }
+}
