@@ -14,58 +14,73 @@ const START_LINE_SLACK: usize = 64;
 /// `None` where more bytes are needed and allowed.
 pub(crate) fn head_end(buf: &[u8], limits: &Limits) -> Result<Option<usize>, HeadError> {
     let seen = buf.get(..limits.head_bytes).unwrap_or(buf);
-    let mut scan = Scan::default();
-    for (at, &byte) in seen.iter().enumerate() {
-        if scan.step(byte)? {
-            return Ok(Some(at + 1));
-        }
-        if scan.lines == 0 && scan.line_bytes > limits.target_bytes + START_LINE_SLACK {
+    let start_line_max = limits.target_bytes.saturating_add(START_LINE_SLACK);
+    let mut rest = seen;
+    let mut first = true;
+    loop {
+        check_line_start(rest, first)?;
+        let line = next_line(rest)?;
+        let line_bytes = line.map_or(rest.len(), |(bytes, _)| bytes);
+        if first && line_bytes > start_line_max {
             return Err(HeadError::TargetTooLong);
         }
-    }
-    if buf.len() >= limits.head_bytes {
-        return Err(HeadError::HeadTooLong);
-    }
-    Ok(None)
-}
-
-#[derive(Default)]
-struct Scan {
-    lines: usize,
-    line_bytes: usize,
-    after_cr: bool,
-}
-
-impl Scan {
-    /// Takes one byte; true if it ends the head.
-    fn step(&mut self, byte: u8) -> Result<bool, HeadError> {
-        if self.after_cr {
-            return self.line_end(byte);
-        }
-        match byte {
-            b'\r' => self.after_cr = true,
-            b'\n' => return Err(HeadError::BareLf),
-            b' ' | b'\t' if self.line_bytes == 0 => {
-                return Err(match self.lines {
-                    0 => HeadError::StartLine,
-                    _ => HeadError::LineFolding,
-                });
+        match line {
+            None if buf.len() >= limits.head_bytes => return Err(HeadError::HeadTooLong),
+            None => return Ok(None),
+            Some((bytes, after)) => {
+                rest = after;
+                if bytes == 0 {
+                    return Ok(Some(seen.len() - rest.len()));
+                }
             }
-            b'\t' => self.line_bytes += 1,
-            0..=0x1f | 0x7f => return Err(HeadError::ControlCharacter),
-            _ => self.line_bytes += 1,
         }
-        Ok(false)
+        first = false;
     }
+}
 
-    fn line_end(&mut self, byte: u8) -> Result<bool, HeadError> {
-        if byte != b'\n' {
-            return Err(HeadError::BareCr);
-        }
-        let empty = self.line_bytes == 0;
-        self.after_cr = false;
-        self.line_bytes = 0;
-        self.lines += 1;
-        Ok(empty)
+fn check_line_start(line: &[u8], first: bool) -> Result<(), HeadError> {
+    match line {
+        [b' ' | b'\t', ..] if first => Err(HeadError::StartLine),
+        [b' ' | b'\t', ..] => Err(HeadError::LineFolding),
+        _ => Ok(()),
     }
+}
+
+/// The length of the first line without its end, and what follows it; `None`
+/// if the end has not come yet.
+fn next_line(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, HeadError> {
+    let mut from = 0;
+    loop {
+        let rest = bytes.get(from..).unwrap_or_default();
+        let Some(at) = first_control(rest) else {
+            return Ok(None);
+        };
+        match rest.get(at..).unwrap_or_default() {
+            [b'\t', ..] => from += at + 1,
+            [b'\r', b'\n', after @ ..] => return Ok(Some((from + at, after))),
+            [b'\r'] => return Ok(None),
+            [b'\r', ..] => return Err(HeadError::BareCr),
+            [b'\n', ..] => return Err(HeadError::BareLf),
+            _ => return Err(HeadError::ControlCharacter),
+        }
+    }
+}
+
+/// Blocks are checked as a whole, which compiles to vector instructions.
+const BLOCK: usize = 32;
+
+fn first_control(bytes: &[u8]) -> Option<usize> {
+    let clean = bytes
+        .chunks_exact(BLOCK)
+        .take_while(|block| {
+            !block
+                .iter()
+                .fold(false, |found, &b| found | b.is_ascii_control())
+        })
+        .count()
+        * BLOCK;
+    let rest = bytes.get(clean..).unwrap_or_default();
+    rest.iter()
+        .position(u8::is_ascii_control)
+        .map(|at| clean + at)
 }

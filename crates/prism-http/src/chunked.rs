@@ -208,7 +208,7 @@ fn parse_trailers(bytes: &[u8]) -> Result<Headers, BodyError> {
     let mut fields = [httparse::EMPTY_HEADER; ChunkedDecoder::MAX_TRAILERS];
     match httparse::parse_headers(bytes, &mut fields) {
         Ok(httparse::Status::Complete((end, parsed))) if end == bytes.len() => {
-            Headers::from_parsed(parsed).map_err(|_| BodyError::Trailer)
+            Ok(Headers::from_parsed(parsed))
         }
         Err(httparse::Error::TooManyHeaders) => Err(BodyError::TrailersTooLong),
         _ => Err(BodyError::Trailer),

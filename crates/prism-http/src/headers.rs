@@ -54,13 +54,7 @@ impl Headers {
         if self.names.len() + self.values.len() + name.len() + value.len() > Self::MAX_BYTES {
             return Err(HeaderError::TooLong);
         }
-        let (name_start, value_start) = (self.names.len(), self.values.len());
-        self.names.push_str(name);
-        self.values.extend_from_slice(value);
-        self.fields.push(Field {
-            name: name_start..self.names.len(),
-            value: value_start..self.values.len(),
-        });
+        self.push(name, value);
         Ok(())
     }
 
@@ -149,16 +143,29 @@ impl Headers {
         }
     }
 
-    pub(crate) fn from_parsed(parsed: &[httparse::Header<'_>]) -> Result<Self, HeaderError> {
+    /// Takes what `httparse` found in bytes that hold no control character but
+    /// line ends and HTAB. Names are tokens then and values are values, and a
+    /// head is shorter than [`Headers::MAX_BYTES`] or its limit says otherwise.
+    pub(crate) fn from_parsed(parsed: &[httparse::Header<'_>]) -> Self {
         let mut headers = Self {
             names: String::with_capacity(parsed.iter().map(|h| h.name.len()).sum()),
             values: Vec::with_capacity(parsed.iter().map(|h| h.value.len()).sum()),
             fields: Vec::with_capacity(parsed.len()),
         };
         for header in parsed {
-            headers.append(header.name, header.value)?;
+            headers.push(header.name, trim(header.value));
         }
-        Ok(headers)
+        headers
+    }
+
+    fn push(&mut self, name: &str, value: &[u8]) {
+        let (name_start, value_start) = (self.names.len(), self.values.len());
+        self.names.push_str(name);
+        self.values.extend_from_slice(value);
+        self.fields.push(Field {
+            name: name_start..self.names.len(),
+            value: value_start..self.values.len(),
+        });
     }
 }
 

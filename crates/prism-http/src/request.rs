@@ -54,7 +54,7 @@ impl RequestHead {
             Ok(_) => return Err(HeadError::StartLine),
             Err(error) => return Err(start_error(error, head)),
         }
-        let headers = Headers::from_parsed(request.headers).map_err(|_| HeadError::HeaderValue)?;
+        let headers = Headers::from_parsed(request.headers);
         let method = method(request.method.unwrap_or_default())?;
         let target = request.path.unwrap_or_default();
         if target.len() > limits.target_bytes {

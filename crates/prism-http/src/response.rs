@@ -204,7 +204,7 @@ impl ResponseHead {
         if !matches!(status, 100..=599) {
             return Err(HeadError::Status);
         }
-        let headers = Headers::from_parsed(response.headers).map_err(|_| HeadError::HeaderValue)?;
+        let headers = Headers::from_parsed(response.headers);
         Ok(Some((
             Self {
                 version: version(response.version),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use prism_http::{BodyError, HeadError};
 
+use crate::range::Unsatisfiable;
 use crate::xml;
 
 macro_rules! codes {
@@ -159,6 +160,13 @@ impl From<HeadError> for S3Error {
             status: error.status(),
             message: error.to_string().into(),
         }
+    }
+}
+
+/// The answer must also carry [`Unsatisfiable::content_range`].
+impl From<Unsatisfiable> for S3Error {
+    fn from(_: Unsatisfiable) -> Self {
+        Self::new(Code::InvalidRange)
     }
 }
 

@@ -282,17 +282,8 @@ mod tests {
             let good = digest_of(name, &value, &[b"1234", b"", b"56789"]).unwrap();
             assert_eq!(good.etag(), "\"25f9e794323b453885f5181f1b624d0b\"");
             if name != "Content-MD5" {
-                assert_eq!(
-                    good.checksum,
-                    Some((name.to_ascii_lowercase().as_str(), value.clone())).map(|(n, v)| (
-                        Algorithm::ALL
-                            .into_iter()
-                            .find(|a| a.header() == n)
-                            .unwrap()
-                            .header(),
-                        v
-                    ))
-                );
+                let (header, text) = good.checksum.unwrap();
+                assert!(header.eq_ignore_ascii_case(name) && text == value, "{name}");
             }
             let bad = digest_of(name, &value, &[b"123456780"]);
             assert_eq!(bad.unwrap_err().code(), Code::BadDigest, "{name}");

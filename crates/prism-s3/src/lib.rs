@@ -36,5 +36,5 @@ pub use list::{ListObjects, ListVersion};
 pub use metadata::ObjectHeaders;
 pub use names::{BucketName, ObjectKey};
 pub use op::Operation;
-pub use range::{ByteRange, RangeSpec};
+pub use range::{ByteRange, RangeSpec, Unsatisfiable};
 pub use sign::Signer;
