@@ -5,7 +5,7 @@
 //! LOCK        locked (flock) while a store is open
 //! FORMAT      "prism-store format 1"; written once, before anything else
 //! db/         the tree; made as db.new and renamed when complete
-//! files/XX/   object files, XX = 00 to ff, named by their id in 16 hex digits
+//! files/XX/   object files, XX = 00 to 3f, named by their id in 16 hex digits
 //! ```
 
 use std::{
@@ -22,7 +22,7 @@ pub const FORMAT_VERSION: u32 = 1;
 
 const FORMAT_PREFIX: &str = "prism-store format ";
 /// Number of directories under `files`.
-pub(crate) const SHARDS: u16 = 256;
+pub(crate) const SHARDS: u16 = 64;
 /// Bits of a [`FileId`] that count within one opening of the store.
 const COUNTER_BITS: u32 = 44;
 
@@ -52,7 +52,7 @@ impl FileId {
     /// The directory of the file. Ids given out in succession share one, so
     /// that commits of one group need one flush of it.
     pub(crate) fn shard(self) -> u16 {
-        (self.0 >> 8 & 0xff) as u16
+        (self.0 >> 8) as u16 % SHARDS
     }
 
     /// Parses a file name; `None` for any name this store never gives.

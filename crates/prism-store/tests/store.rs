@@ -441,7 +441,7 @@ fn a_creation_interrupted_at_any_step_is_resumed() {
     drop(open(dir.path()));
     fs::rename(dir.path().join("db"), dir.path().join("db.new")).unwrap();
     fs::remove_dir_all(dir.path().join("db.new/keyspaces")).unwrap();
-    fs::remove_dir(dir.path().join("files/ff")).unwrap();
+    fs::remove_dir(dir.path().join("files/3f")).unwrap();
     let store = open(dir.path());
     store.create_bucket("b", 0).unwrap();
 }
