@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::workload::{Model, run_and_kill, write_until_killed};
+use common::workload::{From, Model, run_and_kill, write_until_killed};
 
 const KILLS: u64 = 40;
 
@@ -19,10 +19,20 @@ fn answered_writes_survive_sigkill_and_others_happen_entirely_or_not_at_all() {
     let dir = parent.path().join("store");
     let mut model = Model::default();
     for kill in 0..KILLS {
-        let longest = if kill < 8 { 30_000 } else { 120_000 };
+        let (from, longest) = match kill {
+            0..8 => (From::Start, 40_000),
+            _ => (From::FirstWrite, 80_000),
+        };
         let after = Duration::from_micros(rng.u64(..longest));
         let context = format!("seed {base_seed}, kill {kill}, after {after:?}");
-        run_and_kill(&mut model, "writer", &dir, rng.u64(..1 << 32), after, None);
+        run_and_kill(
+            &mut model,
+            "writer",
+            &dir,
+            rng.u64(..1 << 32),
+            (from, after),
+            None,
+        );
         model.judge(&dir, &context);
     }
     println!(

@@ -10,7 +10,7 @@ use std::{env, path::Path, process::Command, time::Duration};
 
 use common::{
     bytes, object_files, put, read,
-    workload::{Model, config, run_and_kill, write_until_killed},
+    workload::{From, Model, config, run_and_kill, write_until_killed},
 };
 use prism_store::{Config, Error, Store};
 
@@ -138,11 +138,18 @@ fn power_loss() {
     for cut in 0..POWER_CUTS {
         mount(&["-o", "loop"], &image, &dir);
         let store = dir.join("store");
-        let after = Duration::from_micros(rng.u64(20_000..300_000));
+        let after = Duration::from_micros(rng.u64(..250_000));
         let context = format!("seed {base_seed}, cut {cut}, after {after:?}");
         let seed = rng.u64(..1 << 32);
         let power = || shut_down(&dir);
-        run_and_kill(&mut model, "writer", &store, seed, after, Some(&power));
+        run_and_kill(
+            &mut model,
+            "writer",
+            &store,
+            seed,
+            (From::FirstWrite, after),
+            Some(&power),
+        );
         run(Command::new("umount").arg(&dir));
         mount(&["-o", "loop"], &image, &dir);
         model.judge(&store, &context);

@@ -130,6 +130,15 @@ impl Model {
     }
 }
 
+/// From when the time until the blow is counted.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum From {
+    /// The start of the process: hits the opening of the store.
+    Start,
+    /// Its first write, however long the opening took.
+    FirstWrite,
+}
+
 /// Runs a writer (the test `entry` of this executable) on `dir`, strikes and
 /// kills it `after` it began, and hears what it had said.
 ///
@@ -142,7 +151,7 @@ pub(crate) fn run_and_kill(
     entry: &str,
     dir: &Path,
     seed: u64,
-    after: Duration,
+    (from, after): (From, Duration),
     strike: Option<&dyn Fn()>,
 ) {
     let sockets = tempfile::tempdir().unwrap();
@@ -174,6 +183,11 @@ pub(crate) fn run_and_kill(
         let heard = Arc::clone(&heard);
         move || listen(stream, &heard)
     });
+    if from == From::FirstWrite {
+        wait(&mut child, || {
+            (!heard.lock().unwrap().is_empty()).then_some(())
+        });
+    }
     thread::sleep(after);
     let mut binding = usize::MAX;
     if let Some(strike) = strike {
@@ -201,11 +215,17 @@ fn listen(stream: UnixStream, heard: &Mutex<Vec<String>>) {
 
 fn accept(listener: &UnixListener, child: &mut Reaped) -> UnixStream {
     listener.set_nonblocking(true).unwrap();
+    let (stream, _) = wait(child, || listener.accept().ok());
+    stream.set_nonblocking(false).unwrap();
+    stream
+}
+
+/// Polls for what the writer is to do.
+fn wait<T>(child: &mut Reaped, poll: impl Fn() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
-        if let Ok((stream, _)) = listener.accept() {
-            stream.set_nonblocking(false).unwrap();
-            return stream;
+        if let Some(done) = poll() {
+            return done;
         }
         let ended = child.0.try_wait().unwrap();
         assert!(ended.is_none(), "the writer ended by itself: {ended:?}");
