@@ -58,7 +58,8 @@ def run(command, directory, environment):
     )
 
     def stop(*_):
-        os.killpg(process.pid, signal.SIGKILL)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
     signal.signal(signal.SIGALRM, stop)
     signal.alarm(LIMIT_S)

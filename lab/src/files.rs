@@ -65,6 +65,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     config.s3.credentials_file = directory.join("credentials.toml");
     config.admin.socket_dir = directory.join("admin");
     config.limits.drain_timeout_s = 1;
+    config.limits.connections = 10_000;
     config
 }
 

@@ -1,28 +1,23 @@
 //! A running lab: building it, working with it, taking it down.
 
-use std::fs::OpenOptions;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use prism_config::Credential;
 use rustix::process::Signal;
-use serde::Serialize;
 
 use crate::capture::{Capture, CaptureOptions, command as capture_command};
 use crate::error::LabError;
 use crate::files;
 use crate::name::LabName;
 use crate::network::{self, InterfaceBytes};
-use crate::plan::Plan;
 use crate::process::ProcessId;
-use crate::ready::{self, Health};
-use crate::spec::{LabSpec, Programs, go_on};
-use crate::state::{Lock, State, create_private_dir};
+use crate::ready;
+use crate::state::{Lock, State};
 use crate::sweep;
-use crate::tool::{in_namespace, run};
+use crate::tool::in_namespace;
 
 /// How long a process may take to end after SIGTERM, and to end after SIGKILL.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -33,69 +28,14 @@ const RESTART_TIMEOUT: Duration = Duration::from_secs(20);
 /// [attached to](Lab::attach).
 #[derive(Debug)]
 pub struct Lab {
-    state: State,
+    pub(crate) state: State,
     /// Processes that this one started, to collect them when they end.
-    children: Vec<Child>,
+    pub(crate) children: Vec<Child>,
     /// Dropping this handle takes the lab down.
-    owned: bool,
-}
-
-/// What there is to know about a lab.
-#[derive(Clone, Debug, Serialize)]
-pub struct LabStatus {
-    /// Its name.
-    pub name: String,
-    /// Whether it has been healthy since it was made.
-    pub ready: bool,
-    /// Where clients find the service.
-    pub endpoint: String,
-    /// The user of the lab's credentials.
-    pub access_key: String,
-    /// Directory of its configuration and logs.
-    pub directory: PathBuf,
-    /// Its hosts.
-    pub hosts: Vec<HostStatus>,
-}
-
-/// What there is to know about a host.
-#[derive(Clone, Debug, Serialize)]
-pub struct HostStatus {
-    /// Its name.
-    pub host: String,
-    /// Its own address.
-    pub address: Ipv4Addr,
-    /// The number of its process, if that runs.
-    pub pid: Option<u32>,
-    /// Whether it runs everything that it should.
-    pub running: bool,
-    /// What its interface has moved; none for the switch, which has several.
-    pub bytes: Option<InterfaceBytes>,
+    pub(crate) owned: bool,
 }
 
 impl Lab {
-    /// Builds a lab and waits until it serves. Removes what an earlier lab of
-    /// that name, or a process that was killed, has left behind.
-    ///
-    /// # Errors
-    /// When the lab cannot be built or does not become healthy; nothing of it
-    /// is left then.
-    pub fn up(mut spec: LabSpec) -> Result<Self, LabError> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(LabError::NotRoot);
-        }
-        spec.check()?;
-        let mut lab = Self::build(&spec)?;
-        lab.install(&mut spec)?;
-        for host in lab.state.programs.keys().cloned().collect::<Vec<_>>() {
-            go_on(&spec.cancel)?;
-            lab.spawn(&host)?;
-        }
-        ready::wait_all(&lab.state, spec.ready_timeout, &spec.cancel)?;
-        lab.state.ready = true;
-        lab.state.save()?;
-        Ok(lab)
-    }
-
     /// A handle on the lab called `name`, which somebody else has made.
     /// Dropping it changes nothing.
     ///
@@ -269,26 +209,20 @@ impl Lab {
     /// # Errors
     /// When it does not answer them.
     pub fn admin(&self, host: &str) -> Result<serde_json::Value, LabError> {
+        self.ask(host, "counters")
+    }
+
+    /// What the process of `host` answers to `command` on its admin socket.
+    ///
+    /// # Errors
+    /// When it does not answer in JSON within two seconds.
+    pub fn ask(&self, host: &str, command: &str) -> Result<serde_json::Value, LabError> {
         self.namespace(host)?;
         let socket = ready::admin_socket(&self.state, host);
-        ready::counters(&socket).map_err(|fault| LabError::Admin {
+        ready::ask(&socket, command).map_err(|fault| LabError::Admin {
             host: host.into(),
             fault,
         })
-    }
-
-    /// What there is to know about the lab now.
-    #[must_use]
-    pub fn status(&self) -> LabStatus {
-        let plan = &self.state.plan;
-        LabStatus {
-            name: plan.name.to_string(),
-            ready: self.state.ready,
-            endpoint: self.endpoint(),
-            access_key: self.state.credential.access_key.clone(),
-            directory: plan.name.state_dir(),
-            hosts: plan.hosts().map(|host| self.host_status(host)).collect(),
-        }
     }
 
     /// The lab's name.
@@ -353,97 +287,6 @@ impl Lab {
         Ok(self.name().namespace_path(host))
     }
 
-    /// The network, and the handle that removes it again.
-    fn build(spec: &LabSpec) -> Result<Self, LabError> {
-        let plan = Plan::new(spec);
-        let lock = Lock::take()?;
-        sweep::remove_abandoned(&lock);
-        if State::load(&spec.name).is_some_and(|state| !state.is_abandoned()) {
-            return Err(LabError::Exists {
-                name: spec.name.to_string(),
-            });
-        }
-        sweep::remove(&spec.name, &lock)?;
-        go_on(&spec.cancel)?;
-        create_private_dir(&spec.name.state_dir())?;
-        let state = State {
-            owner: ProcessId::own(),
-            kept: false,
-            health: match spec.programs {
-                Programs::Prism(_) => Health::Serving,
-                Programs::Custom(_) => Health::Running,
-            },
-            ready: false,
-            programs: files::command_lines(&plan, &spec.programs),
-            processes: Default::default(),
-            store_dir: spec.store_dir.join(spec.name.directory_name()),
-            credential: files::new_credential()?,
-            region: String::new(),
-            plan,
-        };
-        // Before anything exists that would have to be found again.
-        state.save()?;
-        let built = network::build(&state.plan, &lock);
-        drop(lock);
-        let lab = Self {
-            state,
-            children: Vec::new(),
-            owned: true,
-        };
-        built.map(|()| lab)
-    }
-
-    /// The files, and what of the system the switch needs.
-    fn install(&mut self, spec: &mut LabSpec) -> Result<(), LabError> {
-        let store_dir = self.state.store_dir.clone();
-        let mut config = files::config(&self.state.plan, &store_dir);
-        if let Some(change) = spec.configure.take() {
-            change(&mut config);
-        }
-        self.state.region.clone_from(&config.cluster.region);
-        let credential = &self.state.credential;
-        files::write(
-            &self.state.plan,
-            &config,
-            credential,
-            &spec.programs,
-            &store_dir,
-        )?;
-        if self.state.health == Health::Serving {
-            mount_bpffs()?;
-        }
-        self.state.save()
-    }
-
-    fn spawn(&mut self, host: &str) -> Result<(), LabError> {
-        let namespace = self.namespace(host)?;
-        let no_process = || LabError::NoProcess { host: host.into() };
-        let line = self.state.programs.get(host).ok_or_else(no_process)?;
-        let (program, arguments) = line.split_first().ok_or_else(no_process)?;
-        let path = self.log_path(host);
-        let log = OpenOptions::new().create(true).append(true).open(&path);
-        let log = log.map_err(LabError::io(format!("opening {}", path.display())))?;
-        let errors = log
-            .try_clone()
-            .map_err(LabError::io("duplicating a file descriptor"))?;
-        let child = in_namespace(&namespace, program)
-            .args(arguments)
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(errors)
-            .spawn()
-            .map_err(LabError::io(format!("starting {program} on {host}")))?;
-        if let Some(written) = State::load(self.name()) {
-            self.state.processes = written.processes;
-        }
-        if let Some(process) = ProcessId::of(child.id()) {
-            self.state.processes.insert(host.into(), process);
-        }
-        self.children.push(child);
-        self.state.save()
-    }
-
     fn end(&mut self, host: &str, signal: Signal) -> Result<(), LabError> {
         let process = self
             .process(host)
@@ -467,17 +310,6 @@ impl Lab {
             .get(host)
             .copied()
             .filter(|process| process.is_alive())
-    }
-
-    fn host_status(&self, host: &str) -> HostStatus {
-        let pid = self.pid(host);
-        HostStatus {
-            host: host.into(),
-            address: self.address(host).unwrap_or(Ipv4Addr::UNSPECIFIED),
-            pid,
-            running: pid.is_some() || !self.state.programs.contains_key(host),
-            bytes: self.interface_bytes(host).ok(),
-        }
     }
 
     fn unknown_host(&self, host: &str) -> LabError {
@@ -517,18 +349,4 @@ fn on_host(host: &str, options: &CaptureOptions) -> CaptureOptions {
         options.interface = Some("any".into());
     }
     options
-}
-
-/// Where the switch pins its programs. Left mounted: it is the system's, and
-/// empty again after the lab.
-fn mount_bpffs() -> Result<(), LabError> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts")
-        .map_err(LabError::io("reading /proc/self/mounts"))?;
-    let is_mounted = mounts
-        .lines()
-        .any(|line| line.split(' ').nth(1) == Some("/sys/fs/bpf"));
-    if !is_mounted {
-        run(Command::new("mount").args(["-t", "bpf", "bpf", "/sys/fs/bpf"]))?;
-    }
-    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use prism_config::HookMode;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
@@ -187,5 +188,27 @@ pub(crate) fn interface_bytes(
             outcome: "no counters in its answer".into(),
             output: String::from_utf8_lossy(&output.stdout).into_owned(),
         }),
+    }
+}
+
+/// Whether a program looks at what `interface` of the switch receives.
+pub(crate) fn has_program(
+    name: &LabName,
+    interface: &str,
+    mode: HookMode,
+) -> Result<bool, LabError> {
+    let namespace = name.namespace("switch");
+    let mut command = Command::new(if mode == HookMode::Tc { "tc" } else { "ip" });
+    command.args(["-n", &namespace]);
+    match mode {
+        HookMode::Tc => {
+            command.args(["filter", "show", "dev", interface, "ingress"]);
+            Ok(!run(&mut command)?.stdout.is_empty())
+        }
+        HookMode::Xdp => {
+            command.args(["-d", "link", "show", "dev", interface]);
+            let output = run(&mut command)?.stdout;
+            Ok(String::from_utf8_lossy(&output).contains("xdp"))
+        }
     }
 }

@@ -8,10 +8,13 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use prism_config::{Config, Switch};
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
-use crate::files::{log_path, log_tail};
+use crate::files::{config_path, log_path, log_tail};
+use crate::name::LabName;
+use crate::network::has_program;
 use crate::plan::HostKind;
 use crate::spec::go_on;
 use crate::state::State;
@@ -119,18 +122,39 @@ fn host_fault(state: &State, host: &str) -> Option<Fault> {
         return None;
     }
     if host == "switch" {
-        let pins = state.plan.name.pin_path();
-        let is_pinned = std::fs::read_dir(&pins).is_ok_and(|mut entries| entries.next().is_some());
-        return if is_pinned {
-            None
-        } else {
-            not_yet(format!("it has pinned nothing in {}", pins.display()))
-        };
+        return switch_fault(state);
     }
     let socket = admin_socket(state, host);
-    counters(&socket)
+    ask(&socket, "counters")
         .err()
         .and_then(|fault| not_yet(format!("{}: {fault}", socket.display())))
+}
+
+/// The switch's program has to be on every interface before a node uses it.
+fn switch_fault(state: &State) -> Option<Fault> {
+    let name = &state.plan.name;
+    let attached = Config::load(&config_path(name))
+        .map_err(|error| error.to_string())
+        .and_then(|config| is_attached(name, config.switch.as_ref()));
+    attached.err().map(|what| Fault {
+        what,
+        is_final: false,
+    })
+}
+
+fn is_attached(name: &LabName, switch: Option<&Switch>) -> Result<(), String> {
+    let Some(switch) = switch else { return Ok(()) };
+    let pins = switch.pin_path();
+    if !std::fs::read_dir(&pins).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(format!("it has pinned nothing in {}", pins.display()));
+    }
+    for interface in &switch.interfaces {
+        let has = has_program(name, interface, switch.mode).map_err(|error| error.to_string())?;
+        if !has {
+            return Err(format!("its program is not attached to {interface}"));
+        }
+    }
+    Ok(())
 }
 
 /// What a client sees: any answer in HTTP is good.
@@ -163,13 +187,13 @@ pub(crate) fn admin_socket(state: &State, host: &str) -> std::path::PathBuf {
         .join(format!("{host}.sock"))
 }
 
-/// Asks the process behind `socket` for its counters.
-pub(crate) fn counters(socket: &Path) -> Result<serde_json::Value, String> {
+/// What the process behind `socket` answers to `command`.
+pub(crate) fn ask(socket: &Path, command: &str) -> Result<serde_json::Value, String> {
     let mut text = Vec::new();
     let answer = UnixStream::connect(socket).and_then(|mut stream| {
         stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
         stream.set_write_timeout(Some(ADMIN_TIMEOUT))?;
-        stream.write_all(b"counters\n")?;
+        stream.write_all(format!("{command}\n").as_bytes())?;
         stream.shutdown(Shutdown::Write)?;
         stream.take(MAX_ADMIN_BYTES).read_to_end(&mut text)
     });

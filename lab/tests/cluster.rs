@@ -27,8 +27,12 @@ if words[:2] == ["pki", "init"]:
     sys.exit(0)
 config = tomllib.load(open(words[words.index("--config") + 1], "rb"))
 if words[0] == "switch":
+    os.system("mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf")
     assert len(bytes.fromhex(open(config["switch"]["key_file"]).read())) == 16
     os.makedirs("/sys/fs/bpf/" + config["switch"]["pin_dir"] + "/maps")
+    for port in config["switch"]["interfaces"]:
+        os.system(f"tc qdisc add dev {port} clsact")
+        os.system(f"tc filter add dev {port} ingress protocol ip u32 match u32 0 0 flowid 1:1")
     time.sleep(600)
 node = next(n for n in config["node"] if n["name"] == words[words.index("--node") + 1])
 print("node", node["name"], "starts", flush=True)

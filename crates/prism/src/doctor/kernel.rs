@@ -10,8 +10,6 @@ use super::{Finding, Part, State, read};
 
 /// The oldest kernel that Prism is tested on.
 const OLDEST_TESTED: (u32, u32) = (6, 1);
-/// Since this one, tcx links replace the clsact queueing discipline.
-const FIRST_WITH_TCX: (u32, u32) = (6, 6);
 /// Bits of /proc/self/status CapEff (capability.h).
 const CAPABILITIES: [(u32, &str); 3] = [(12, "NET_ADMIN"), (38, "PERFMON"), (39, "BPF")];
 /// CAP_SYS_ADMIN, which includes CAP_BPF and CAP_PERFMON.
@@ -49,15 +47,7 @@ fn version() -> Finding {
         let found = format!("{release} is older than 6.1, the oldest that Prism is tested on");
         return Finding::new("kernel", State::Missing, found, "install a newer kernel");
     }
-    let hook = if number >= FIRST_WITH_TCX {
-        "tcx"
-    } else {
-        "clsact"
-    };
-    Finding::good(
-        "kernel",
-        format!("{release}; the switch attaches by {hook}"),
-    )
+    Finding::good("kernel", release)
 }
 
 fn effective_capabilities() -> Option<u64> {

@@ -1,0 +1,131 @@
+//! Building a lab and starting what runs in it.
+
+use std::fs::OpenOptions;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+use crate::error::LabError;
+use crate::files;
+use crate::lab::Lab;
+use crate::network;
+use crate::plan::Plan;
+use crate::process::ProcessId;
+use crate::ready::{self, Health};
+use crate::spec::{LabSpec, Programs, go_on};
+use crate::state::{Lock, State, create_private_dir};
+use crate::sweep;
+use crate::tool::in_namespace;
+
+impl Lab {
+    /// Builds a lab and waits until it serves. Removes what an earlier lab of
+    /// that name, or a process that was killed, has left behind.
+    ///
+    /// # Errors
+    /// When the lab cannot be built or does not become healthy; nothing of it
+    /// is left then.
+    pub fn up(mut spec: LabSpec) -> Result<Self, LabError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(LabError::NotRoot);
+        }
+        spec.check()?;
+        let mut lab = Self::build(&spec)?;
+        lab.install(&mut spec)?;
+        for host in lab.state.programs.keys().cloned().collect::<Vec<_>>() {
+            go_on(&spec.cancel)?;
+            lab.spawn(&host)?;
+        }
+        ready::wait_all(&lab.state, spec.ready_timeout, &spec.cancel)?;
+        lab.state.ready = true;
+        lab.state.save()?;
+        Ok(lab)
+    }
+
+    /// The network, and the handle that removes it again.
+    fn build(spec: &LabSpec) -> Result<Self, LabError> {
+        let plan = Plan::new(spec);
+        let lock = Lock::take()?;
+        sweep::remove_abandoned(&lock);
+        if State::load(&spec.name).is_some_and(|state| !state.is_abandoned()) {
+            return Err(LabError::Exists {
+                name: spec.name.to_string(),
+            });
+        }
+        sweep::remove(&spec.name, &lock)?;
+        go_on(&spec.cancel)?;
+        create_private_dir(&spec.name.state_dir())?;
+        let state = State {
+            owner: ProcessId::own(),
+            kept: false,
+            health: match spec.programs {
+                Programs::Prism(_) => Health::Serving,
+                Programs::Custom(_) => Health::Running,
+            },
+            ready: false,
+            programs: files::command_lines(&plan, &spec.programs),
+            processes: Default::default(),
+            store_dir: spec.store_dir.join(spec.name.directory_name()),
+            credential: files::new_credential()?,
+            region: String::new(),
+            plan,
+        };
+        // Before anything exists that would have to be found again.
+        state.save()?;
+        let built = network::build(&state.plan, &lock);
+        drop(lock);
+        let lab = Self {
+            state,
+            children: Vec::new(),
+            owned: true,
+        };
+        built.map(|()| lab)
+    }
+
+    /// The files.
+    fn install(&mut self, spec: &mut LabSpec) -> Result<(), LabError> {
+        let store_dir = self.state.store_dir.clone();
+        let mut config = files::config(&self.state.plan, &store_dir);
+        if let Some(change) = spec.configure.take() {
+            change(&mut config);
+        }
+        self.state.region.clone_from(&config.cluster.region);
+        let credential = &self.state.credential;
+        files::write(
+            &self.state.plan,
+            &config,
+            credential,
+            &spec.programs,
+            &store_dir,
+        )?;
+        self.state.save()
+    }
+
+    /// Starts the process of `host`; does not wait for it.
+    pub(crate) fn spawn(&mut self, host: &str) -> Result<(), LabError> {
+        let namespace = self.namespace(host)?;
+        let no_process = || LabError::NoProcess { host: host.into() };
+        let line = self.state.programs.get(host).ok_or_else(no_process)?;
+        let (program, arguments) = line.split_first().ok_or_else(no_process)?;
+        let path = self.log_path(host);
+        let log = OpenOptions::new().create(true).append(true).open(&path);
+        let log = log.map_err(LabError::io(format!("opening {}", path.display())))?;
+        let errors = log
+            .try_clone()
+            .map_err(LabError::io("duplicating a file descriptor"))?;
+        let child = in_namespace(&namespace, program)
+            .args(arguments)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .spawn()
+            .map_err(LabError::io(format!("starting {program} on {host}")))?;
+        if let Some(written) = State::load(self.name()) {
+            self.state.processes = written.processes;
+        }
+        if let Some(process) = ProcessId::of(child.id()) {
+            self.state.processes.insert(host.into(), process);
+        }
+        self.children.push(child);
+        self.state.save()
+    }
+}
