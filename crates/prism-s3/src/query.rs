@@ -58,14 +58,24 @@ pub struct Query {
 }
 
 impl Query {
+    /// The most parameters taken, about ten times what any operation has: they
+    /// are decoded and sorted before the caller is known.
+    pub const MAX_PARAMETERS: usize = 128;
+
     /// Splits a raw query. A parameter without `=` has an empty value; `+` is
     /// a space, as in forms.
     ///
     /// # Errors
-    /// As [`decode`].
+    /// As [`decode`], and `InvalidURI` for too many parameters.
     pub fn parse(raw: Option<&str>) -> Result<Self, S3Error> {
+        let raw = raw.unwrap_or_default();
+        if raw.split('&').count() > Self::MAX_PARAMETERS {
+            return Err(S3Error::with_message(
+                Code::InvalidURI,
+                "the query has too many parameters",
+            ));
+        }
         let pairs = raw
-            .unwrap_or_default()
             .split('&')
             .filter(|pair| !pair.is_empty())
             .map(|pair| {
@@ -134,5 +144,7 @@ mod tests {
         assert!(q.has("acl") && !q.has("c"));
         assert_eq!(q.canonical(), "a=&a=x%26y%3Dz&acl=&b=2&p=a%20b%2B");
         assert_eq!(Query::parse(None).unwrap().canonical(), "");
+        assert!(Query::parse(Some(&"a&".repeat(Query::MAX_PARAMETERS - 1))).is_ok());
+        assert!(Query::parse(Some(&"a&".repeat(Query::MAX_PARAMETERS))).is_err());
     }
 }
