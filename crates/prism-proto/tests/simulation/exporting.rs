@@ -30,6 +30,7 @@ pub(crate) struct Exporting {
 impl World {
     pub(crate) fn steered(&mut self, host: usize, waiter: Waiter, outcome: CommandOutcome) {
         match waiter {
+            Waiter::Clock if outcome == CommandOutcome::Unanswered => self.boot(host),
             Waiter::Clock => {}
             Waiter::Export(id) => self.export_event(host, id, export::Event::Steered(outcome)),
             Waiter::Import(id) => self.import_event(host, id, import::Event::Steered(outcome)),

@@ -157,7 +157,9 @@ impl World {
                 }
                 Plan::Decide => (target, Plan::Serve),
             };
-            if to != host && c.plan != Plan::Serve && !c.settling {
+            // Without the switch's clock, two connections on the same addresses
+            // would have the same epochs: relay until it is known.
+            if to != host && c.plan != Plan::Serve && !c.settling && c.epoch > 0 {
                 return self.start_export(host, id, to, plan);
             }
             c.input.drain(..len);
