@@ -14,9 +14,16 @@
 //!   ESTABLISHED, not CLOSE_WAIT, so closing it waits in FIN_WAIT2 for a FIN
 //!   that has been; the wait is cut short ([`FIN_WAIT2_S`]).
 //!
-//! Not restored: ssthresh, round-trip times, the out-of-order queue, ECN
-//! (packets leave without ECT), and the peer's last timestamp, which the first
-//! arriving segment brings.
+//! Not restored: the congestion window and ssthresh (the kernel starts at 10
+//! segments), the out-of-order queue, ECN (packets leave without ECT), and the
+//! peer's last timestamp, which the first arriving segment brings. Neither is
+//! the round-trip time, and this one is felt: **until the first byte sent by
+//! the new socket is acknowledged its retransmission timeout is 3 s**
+//! (`tcp_init_metrics`; less where the kernel remembers the client from an
+//! earlier connection), and its tail-loss probe comes after 1 s. So what the
+//! source sent and the network dropped is late by that much. A source should
+//! let its never-sent bytes drain before it blocks the flow: then nothing is
+//! sent that the block can drop.
 
 use std::io;
 use std::mem::size_of;

@@ -80,7 +80,9 @@ impl SaveError {
 /// Names the call that failed.
 fn failed(call: &'static str) -> impl FnOnce(io::Error) -> SaveError {
     move |source| match source.raw_os_error() {
-        Some(libc::ENOTCONN | libc::ECONNRESET) => SaveError::Gone,
+        Some(
+            libc::ENOTCONN | libc::ECONNRESET | libc::ECONNABORTED | libc::ETIMEDOUT | libc::EPIPE,
+        ) => SaveError::Gone,
         _ => SaveError::Kernel { call, source },
     }
 }

@@ -147,6 +147,9 @@ impl Net {
         let live = restored.go_live().unwrap();
         self.own(host, bind);
         self.unblock();
+        if !state.sent.is_empty() {
+            prism_sys::tcp::probe_peer(live.fd.as_fd()).unwrap();
+        }
         (live, state)
     }
 }
