@@ -18,7 +18,10 @@ use tokio::signal::unix::{SignalKind, signal};
 ///   prism lab exec client -- aws s3 mb s3://photos
 ///   prism lab down
 #[derive(clap::Args, Debug)]
-#[command(verbatim_doc_comment)]
+#[command(
+    verbatim_doc_comment,
+    about = "Several hosts on this machine, in network namespaces"
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
