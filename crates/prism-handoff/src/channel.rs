@@ -125,7 +125,10 @@ impl Channel {
         if !self.open.get() {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        let guard = CloseUnlessSent { channel: self, sent: false };
+        let guard = CloseUnlessSent {
+            channel: self,
+            sent: false,
+        };
         writer.write_all(bytes).await?;
         writer.flush().await?;
         guard.disarm();
@@ -136,7 +139,11 @@ impl Channel {
     pub(crate) fn await_verdict(self: &Rc<Self>, id: u64) -> AwaitedVerdict {
         let (sender, receiver) = oneshot::channel();
         self.verdicts.borrow_mut().insert(id, sender);
-        AwaitedVerdict { id, channel: Rc::downgrade(self), receiver }
+        AwaitedVerdict {
+            id,
+            channel: Rc::downgrade(self),
+            receiver,
+        }
     }
 
     async fn read(
@@ -175,7 +182,11 @@ impl Channel {
         let at_ns = crate::control::now_ns();
         match Frame::decode(bytes) {
             Ok(Frame::HandOff(hand_off)) => {
-                let arrived = Arrived { hand_off, channel: self.clone(), at_ns };
+                let arrived = Arrived {
+                    hand_off,
+                    channel: self.clone(),
+                    at_ns,
+                };
                 // Ends only with the endpoint.
                 let _ = arrivals.send(arrived).await;
                 Ok(())
@@ -274,7 +285,10 @@ impl Peers {
         arrivals: mpsc::Sender<Arrived>,
         counters: Arc<Counters>,
     ) -> Self {
-        let peers = peers.iter().map(|p| (p.name.clone(), (p.address, port).into())).collect();
+        let peers = peers
+            .iter()
+            .map(|p| (p.name.clone(), (p.address, port).into()))
+            .collect();
         Self {
             peers,
             identity,
@@ -292,7 +306,11 @@ impl Peers {
     }
 
     fn open_channel(&self, name: &str) -> Option<Rc<Channel>> {
-        self.channels.borrow().get(name).filter(|c| c.is_open()).cloned()
+        self.channels
+            .borrow()
+            .get(name)
+            .filter(|c| c.is_open())
+            .cloned()
     }
 
     /// The channel to `name`, dialled if there is none.
@@ -305,14 +323,25 @@ impl Peers {
             return Ok(channel);
         }
         let stream = self.dial(name, self.identity.client_for_hand_off()).await?;
-        let channel = Channel::start(stream, name.into(), self.arrivals.clone(), self.counters.clone());
-        self.channels.borrow_mut().insert(name.to_owned(), channel.clone());
+        let channel = Channel::start(
+            stream,
+            name.into(),
+            self.arrivals.clone(),
+            self.counters.clone(),
+        );
+        self.channels
+            .borrow_mut()
+            .insert(name.to_owned(), channel.clone());
         Ok(channel)
     }
 
     /// A relay stream to `name`, and whether it has been used before.
     pub(crate) async fn relay(&self, name: &str) -> Result<(RelayStream, bool), PeerError> {
-        let idle = self.idle_relays.borrow_mut().get_mut(name).and_then(Vec::pop);
+        let idle = self
+            .idle_relays
+            .borrow_mut()
+            .get_mut(name)
+            .and_then(Vec::pop);
         match idle {
             Some(stream) => Ok((stream, true)),
             None => self.fresh_relay(name).await.map(|stream| (stream, false)),
@@ -342,9 +371,10 @@ impl Peers {
         let address = *self.peers.get(name).ok_or_else(unknown)?;
         let server_name = node_name(name).map_err(|_| unknown())?;
         let now_ns = crate::control::now_ns();
-        let held_off = self.failed_ns.borrow().get(name).is_some_and(|at| {
-            u128::from(now_ns.saturating_sub(*at)) < DIAL_HOLD_OFF.as_nanos()
-        });
+        let held_off =
+            self.failed_ns.borrow().get(name).is_some_and(|at| {
+                u128::from(now_ns.saturating_sub(*at)) < DIAL_HOLD_OFF.as_nanos()
+            });
         if held_off {
             return Err(PeerError::HeldOff(name.to_owned()));
         }
@@ -353,15 +383,23 @@ impl Peers {
             tune(&tcp)?;
             TlsConnector::from(config).connect(server_name, tcp).await
         });
-        let result = dialled.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let result = dialled
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         match result {
             Ok(stream) => {
                 self.failed_ns.borrow_mut().remove(name);
                 Ok(stream.into())
             }
             Err(source) => {
-                self.failed_ns.borrow_mut().insert(name.to_owned(), crate::control::now_ns());
-                Err(PeerError::Dial { name: name.to_owned(), address, source })
+                self.failed_ns
+                    .borrow_mut()
+                    .insert(name.to_owned(), crate::control::now_ns());
+                Err(PeerError::Dial {
+                    name: name.to_owned(),
+                    address,
+                    source,
+                })
             }
         }
     }

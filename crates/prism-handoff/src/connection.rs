@@ -66,7 +66,11 @@ pub(crate) struct Input {
 
 impl Input {
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, start: 0, read_bytes: 0 }
+        Self {
+            bytes,
+            start: 0,
+            read_bytes: 0,
+        }
     }
 
     pub(crate) fn unread(&self) -> &[u8] {
@@ -87,13 +91,21 @@ impl Input {
             self.bytes.drain(..self.start);
             self.start = 0;
         }
-        let room = if self.read_bytes == 0 { MIN_READ_BYTES } else { self.read_bytes };
+        let room = if self.read_bytes == 0 {
+            MIN_READ_BYTES
+        } else {
+            self.read_bytes
+        };
         self.bytes.reserve(room);
         let spare = rustix::buffer::spare_capacity(&mut self.bytes);
         match rustix::net::recv(stream, spare, RecvFlags::DONTWAIT) {
             Ok((n, _)) => {
                 let filled = n >= room;
-                self.read_bytes = if filled { (room * 2).min(MAX_READ_BYTES) } else { room };
+                self.read_bytes = if filled {
+                    (room * 2).min(MAX_READ_BYTES)
+                } else {
+                    room
+                };
                 Ok(n)
             }
             Err(error) => {
@@ -197,7 +209,9 @@ impl Connection {
         self.flush().await?;
         let (mut at, end) = (offset, offset.saturating_add(len));
         while at < end {
-            let count = usize::try_from(end - at).unwrap_or(SENDFILE_BYTES).min(SENDFILE_BYTES);
+            let count = usize::try_from(end - at)
+                .unwrap_or(SENDFILE_BYTES)
+                .min(SENDFILE_BYTES);
             let sent = self
                 .written(|s| Ok(rustix::fs::sendfile(s, file, Some(&mut { at }), count)?))
                 .await?;
@@ -216,8 +230,13 @@ impl Connection {
         if self.flush().await.is_err() {
             return;
         }
-        let Some(stream) = self.stream.as_ref() else { return };
-        if SockRef::from(stream).shutdown(std::net::Shutdown::Write).is_err() {
+        let Some(stream) = self.stream.as_ref() else {
+            return;
+        };
+        if SockRef::from(stream)
+            .shutdown(std::net::Shutdown::Write)
+            .is_err()
+        {
             return;
         }
         self.rest.io_timeout = LINGER;
@@ -245,7 +264,9 @@ impl Connection {
         let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
         while !bytes.is_empty() {
-            let sent = self.written(|s| Ok(rustix::net::send(s, bytes, flags)?)).await?;
+            let sent = self
+                .written(|s| Ok(rustix::net::send(s, bytes, flags)?))
+                .await?;
             bytes = bytes.get(sent..).unwrap_or_default();
         }
         Ok(())

@@ -14,9 +14,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use prism_proto::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner};
-use prism_proto::steering::{
-    Command, CommandId, CommandOutcome, Steering, SteeringCounters,
-};
+use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering, SteeringCounters};
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 
@@ -104,7 +102,9 @@ impl Control {
     pub(crate) async fn call(&self, command: Command, deadline_ns: u64) -> CommandOutcome {
         let now = now_ns();
         let started =
-            self.steering.borrow_mut().start(command, now, now.saturating_add(deadline_ns));
+            self.steering
+                .borrow_mut()
+                .start(command, now, now.saturating_add(deadline_ns));
         let Ok(id) = started else {
             return CommandOutcome::Unanswered;
         };
@@ -166,8 +166,16 @@ impl Control {
     pub(crate) async fn keep_clock(self: Rc<Self>) {
         loop {
             let zero = Owner::NONE.addr;
-            let flow = FlowKey { client: zero, vip: zero };
-            let command = Command { ops: Ops::QUERY, epoch: 0, flow, owner: Owner::NONE };
+            let flow = FlowKey {
+                client: zero,
+                vip: zero,
+            };
+            let command = Command {
+                ops: Ops::QUERY,
+                epoch: 0,
+                flow,
+                owner: Owner::NONE,
+            };
             let wait = match self.call(command, CLOCK_DEADLINE_NS).await {
                 CommandOutcome::Answered(_) => CLOCK_REFRESH,
                 CommandOutcome::Unanswered => HOLD_OFF,
@@ -194,7 +202,10 @@ impl Control {
             match self.direct.recv(&mut buffer) {
                 Ok(len) => {
                     let datagram = buffer.get(..len).unwrap_or_default();
-                    let result = self.steering.borrow_mut().handle_datagram(datagram, now_ns());
+                    let result = self
+                        .steering
+                        .borrow_mut()
+                        .handle_datagram(datagram, now_ns());
                     if let Err(error) = result {
                         tracing::debug!(%error, "control datagram refused");
                     }
@@ -214,8 +225,7 @@ impl Control {
         let mut steering = self.steering.borrow_mut();
         while let Some((id, outcome)) = steering.poll_finished() {
             if let Some(slot) = waiting.get_mut(&id)
-                && let Waiting::Wakes(waker) =
-                    std::mem::replace(slot, Waiting::Ended(outcome))
+                && let Waiting::Wakes(waker) = std::mem::replace(slot, Waiting::Ended(outcome))
             {
                 waker.wake();
             }

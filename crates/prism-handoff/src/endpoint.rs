@@ -127,12 +127,18 @@ pub(crate) struct Shared {
 impl Shared {
     /// The flow of a client, as the switch knows it.
     pub(crate) fn flow(&self, client: SocketAddr) -> FlowKey {
-        FlowKey { client, vip: self.config.service }
+        FlowKey {
+            client,
+            vip: self.config.service,
+        }
     }
 
     /// What the switch is to be told of a socket bound to `local`.
     pub(crate) fn owner(&self, local: SocketAddr) -> Owner {
-        Owner { addr: local, via: self.config.address }
+        Owner {
+            addr: local,
+            via: self.config.address,
+        }
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -140,7 +146,10 @@ impl Shared {
     }
 
     pub(crate) fn connection(self: &Rc<Self>, stream: TcpStream, rest: Rest) -> Connection {
-        Connection { stream: Some(stream), rest }
+        Connection {
+            stream: Some(stream),
+            rest,
+        }
     }
 
     /// The parts of a connection around its socket.
@@ -225,7 +234,9 @@ impl Endpoint {
 
     /// What other tasks of this worker use.
     pub fn handle(&self) -> Handle {
-        Handle { shared: self.shared.clone() }
+        Handle {
+            shared: self.shared.clone(),
+        }
     }
 }
 
@@ -326,17 +337,18 @@ impl Shared {
             self.counters.accepted.add_one();
             let rest = self.rest(client, self.config.service);
             let connection = self.connection(stream, rest);
-            if self.incoming.send(Incoming::Client(connection)).await.is_err() {
+            if self
+                .incoming
+                .send(Incoming::Client(connection))
+                .await
+                .is_err()
+            {
                 return;
             }
         }
     }
 
-    async fn accept_nodes(
-        self: Rc<Self>,
-        listener: TcpListener,
-        arrivals: mpsc::Sender<Arrived>,
-    ) {
+    async fn accept_nodes(self: Rc<Self>, listener: TcpListener, arrivals: mpsc::Sender<Arrived>) {
         let acceptor = TlsAcceptor::from(self.config.identity.server());
         loop {
             let (stream, from) = match listener.accept().await {
@@ -347,8 +359,7 @@ impl Shared {
                     continue;
                 }
             };
-            let (shared, acceptor, arrivals) =
-                (self.clone(), acceptor.clone(), arrivals.clone());
+            let (shared, acceptor, arrivals) = (self.clone(), acceptor.clone(), arrivals.clone());
             tokio::task::spawn_local(async move {
                 let handshake = shared.admit(stream, &acceptor, arrivals);
                 if let Err(error) = handshake.await {
@@ -382,6 +393,9 @@ impl Shared {
         }
         let stream = Box::new(stream.into());
         let incoming = Incoming::Relay { stream, peer };
-        self.incoming.send(incoming).await.map_err(|_| io::ErrorKind::NotConnected.into())
+        self.incoming
+            .send(incoming)
+            .await
+            .map_err(|_| io::ErrorKind::NotConnected.into())
     }
 }

@@ -98,7 +98,13 @@ impl Handle {
                 return kept(connection, Kept::TargetSilent);
             }
         };
-        let driver = Driver { shared, control, channel, context, record };
+        let driver = Driver {
+            shared,
+            control,
+            channel,
+            context,
+            record,
+        };
         driver.run(connection, epoch).await
     }
 }
@@ -127,14 +133,22 @@ struct Driver<'s> {
 
 impl Driver<'_> {
     async fn run(mut self, mut connection: Connection, epoch: u64) -> Exported {
-        let Some(stream) = connection.stream.take() else { return Exported::Lost };
-        let (flow, here) = (connection.rest.flow, self.shared.owner(connection.rest.local));
+        let Some(stream) = connection.stream.take() else {
+            return Exported::Lost;
+        };
+        let (flow, here) = (
+            connection.rest.flow,
+            self.shared.owner(connection.rest.local),
+        );
         let never_steered = connection.rest.epoch.is_none();
         let (mut machine, mut action) = Export::start(flow, here, epoch, never_steered);
         let (mut socket, mut state) = (Socket::Live(stream), None);
         loop {
             let event = match action {
-                Action::Steer { command, deadline_ns } => {
+                Action::Steer {
+                    command,
+                    deadline_ns,
+                } => {
                     let outcome = self.control.call(command, deadline_ns).await;
                     self.record.mark(Step::Blocked);
                     Event::Steered(outcome)
@@ -142,7 +156,11 @@ impl Driver<'_> {
                 Action::SaveAndClose => {
                     let (now, saved) = self.save(socket, flow);
                     (socket, state) = (now, saved);
-                    if state.is_some() { Event::Saved } else { Event::SaveFailed }
+                    if state.is_some() {
+                        Event::Saved
+                    } else {
+                        Event::SaveFailed
+                    }
                 }
                 Action::Send { epoch } => {
                     Event::Verdict(self.send(&connection.rest, state.take(), epoch).await)
@@ -157,7 +175,9 @@ impl Driver<'_> {
 
     /// Pauses and saves; on failure the socket is live again, if it lives.
     fn save(&mut self, socket: Socket, flow: FlowKey) -> (Socket, Option<TcpState>) {
-        let Socket::Live(stream) = socket else { return (Socket::Gone, None) };
+        let Socket::Live(stream) = socket else {
+            return (Socket::Gone, None);
+        };
         let fd: OwnedFd = match stream.into_std() {
             Ok(stream) => stream.into(),
             Err(error) => {
@@ -186,7 +206,9 @@ impl Driver<'_> {
     }
 
     async fn send(&mut self, rest: &Rest, state: Option<TcpState>, epoch: u64) -> Verdict {
-        let Some(tcp) = state else { return Verdict::Unknown };
+        let Some(tcp) = state else {
+            return Verdict::Unknown;
+        };
         let id = self.record.id;
         let frame = Frame::HandOff(Box::new(HandOff {
             id,
@@ -223,7 +245,15 @@ impl Driver<'_> {
             _ => None,
         };
         let exported = match (outcome, socket, parked) {
-            (Outcome::Kept { epoch, reason, settled }, socket, parked) => {
+            (
+                Outcome::Kept {
+                    epoch,
+                    reason,
+                    settled,
+                },
+                socket,
+                parked,
+            ) => {
                 connection.rest.epoch = Some(epoch);
                 let live = match (socket, parked) {
                     (Socket::Live(stream), _) => Some(stream),
@@ -253,7 +283,11 @@ impl Driver<'_> {
                 if let Socket::Live(stream) = socket {
                     close_silently(stream);
                 }
-                if outcome == Outcome::Moved { Exported::Moved } else { Exported::Lost }
+                if outcome == Outcome::Moved {
+                    Exported::Moved
+                } else {
+                    Exported::Lost
+                }
             }
         };
         self.record.mark(Step::Closed);
@@ -282,7 +316,12 @@ fn close_silently(stream: TcpStream) {
 /// Repeats what the switch has not confirmed, so that a flow it blocked just
 /// before it fell silent passes again when it is back.
 async fn settle(control: Rc<Control>, flow: FlowKey, owner: Owner, epoch: u64) {
-    let command = Command { ops: Ops::OWN.and(Ops::UNBLOCK), epoch, flow, owner };
+    let command = Command {
+        ops: Ops::OWN.and(Ops::UNBLOCK),
+        epoch,
+        flow,
+        owner,
+    };
     for _ in 0..MAX_SETTLE_ROUNDS {
         if let CommandOutcome::Answered(_) = control.call(command, SETTLE_DEADLINE_NS).await {
             return;

@@ -65,9 +65,16 @@ impl Gone {
 
     /// The application has closed the socket `local` of `flow`.
     pub(crate) fn watch(self: &Rc<Self>, local: SocketAddr, flow: FlowKey, epoch: u64) {
-        let tuple = Tuple { local, remote: flow.client };
+        let tuple = Tuple {
+            local,
+            remote: flow.client,
+        };
         let due_ns = now_ns();
-        let closing = Closing { flow, epoch, due_ns };
+        let closing = Closing {
+            flow,
+            epoch,
+            due_ns,
+        };
         self.counters.flows_closing.add_one();
         if let Some(old) = self.closing.borrow_mut().insert(tuple, closing) {
             self.counters.flows_closing.sub_one();
@@ -79,7 +86,10 @@ impl Gone {
 
     /// The same 4-tuple lives again, by hand-off: it is not to be released.
     pub(crate) fn unwatch(&self, local: SocketAddr, flow: FlowKey) {
-        let tuple = Tuple { local, remote: flow.client };
+        let tuple = Tuple {
+            local,
+            remote: flow.client,
+        };
         if let Some(old) = self.closing.borrow_mut().remove(&tuple) {
             self.counters.flows_closing.sub_one();
             self.due.borrow_mut().remove(&(old.due_ns, tuple));
@@ -89,7 +99,11 @@ impl Gone {
     /// Looks after closed sockets until dropped.
     pub(crate) async fn run(self: Rc<Self>) -> io::Result<()> {
         let events = Destroyed::subscribe().map_err(io::Error::other)?;
-        let mut events = AsyncFd::register_with_interest(events, Interest::READABLE)?;
+        #[allow(
+            deprecated,
+            reason = "`Destroyed` owns its descriptor and never replaces it"
+        )]
+        let mut events = AsyncFd::with_interest(events, Interest::READABLE)?;
         loop {
             let next = self.due.borrow().first_key_value().map(|((at, _), ())| *at);
             let wait = next.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
@@ -139,13 +153,17 @@ impl Gone {
     /// Finds out what has become of a socket, and releases its flow or decides
     /// when to look again.
     fn look(self: &Rc<Self>, tuple: Tuple) {
-        let Some(closing) = self.closing.borrow().get(&tuple).copied() else { return };
+        let Some(closing) = self.closing.borrow().get(&tuple).copied() else {
+            return;
+        };
         let found = self.lookup.borrow_mut().lookup(&tuple);
         let wait = match found {
             Ok(None) => None,
-            Ok(Some(entry)) => {
-                Some(entry.time_wait.map_or(RESCAN, |left| left + Duration::from_millis(1)))
-            }
+            Ok(Some(entry)) => Some(
+                entry
+                    .time_wait
+                    .map_or(RESCAN, |left| left + Duration::from_millis(1)),
+            ),
             Err(error) => {
                 tracing::warn!(%error, "cannot look up a closed socket");
                 Some(RESCAN)
@@ -182,7 +200,12 @@ async fn release(
     epoch: u64,
 ) {
     let epoch = epoch.saturating_add(1);
-    let command = Command { ops: Ops::RELEASE, epoch, flow, owner: Owner::NONE };
+    let command = Command {
+        ops: Ops::RELEASE,
+        epoch,
+        flow,
+        owner: Owner::NONE,
+    };
     match control.call(command, SETTLE_DEADLINE_NS).await {
         // Stale: a new connection has the flow.
         CommandOutcome::Answered(a) if matches!(a.status, Status::Ok | Status::Stale) => {

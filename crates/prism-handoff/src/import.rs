@@ -27,7 +27,11 @@ pub(crate) async fn run(shared: Rc<Shared>, mut arrivals: mpsc::Receiver<Arrived
 }
 
 async fn import(shared: Rc<Shared>, arrived: Arrived) {
-    let Arrived { hand_off, channel, at_ns } = arrived;
+    let Arrived {
+        hand_off,
+        channel,
+        at_ns,
+    } = arrived;
     let (id, client) = (hand_off.id, hand_off.tcp.remote);
     let mut record = Record::target(id, client.port());
     record.mark_at(Step::Received, at_ns);
@@ -59,7 +63,9 @@ async fn take(
     hand_off: HandOff,
     record: &mut Record,
 ) -> Result<Connection, Refusal> {
-    let Some(control) = &shared.control else { return Err(Refusal::Unwilling) };
+    let Some(control) = &shared.control else {
+        return Err(Refusal::Unwilling);
+    };
     if hand_off.tcp.service != shared.config.service {
         return Err(Refusal::Unwilling);
     }
@@ -82,7 +88,10 @@ async fn take(
                     Event::RestoreFailed
                 }
             },
-            Action::Steer { command, deadline_ns } => {
+            Action::Steer {
+                command,
+                deadline_ns,
+            } => {
                 let outcome = control.call(command, deadline_ns).await;
                 record.mark(Step::Owned);
                 Event::Steered(outcome)
@@ -134,7 +143,15 @@ fn go_live(
     };
     let live = restored.go_live().map_err(|e| failed(&e))?;
     let stream = TcpStream::from_std(live.fd.into()).map_err(|e| failed(&e))?;
-    let HandOff { epoch, origin, context, mut input, output, tcp, .. } = hand_off;
+    let HandOff {
+        epoch,
+        origin,
+        context,
+        mut input,
+        output,
+        tcp,
+        ..
+    } = hand_off;
     input.extend_from_slice(&live.input);
     let mut rest = shared.rest(tcp.remote, local);
     if let Some(gone) = &shared.gone {

@@ -37,7 +37,9 @@ pub enum PkiError {
         source: std::io::Error,
     },
     /// A file exists that would be overwritten.
-    #[error("{0} exists already; remove it to make a new authority (all nodes need new files then)")]
+    #[error(
+        "{0} exists already; remove it to make a new authority (all nodes need new files then)"
+    )]
     Exists(PathBuf),
     /// A file holds no usable PEM.
     #[error("{path}: {what}")]
@@ -66,7 +68,10 @@ pub enum PkiError {
 /// When a name is not a DNS label, a file exists, or the directory is not
 /// writable.
 pub fn init(dir: &Path, names: &[String]) -> Result<(), PkiError> {
-    fs::create_dir_all(dir).map_err(|source| PkiError::File { path: dir.into(), source })?;
+    fs::create_dir_all(dir).map_err(|source| PkiError::File {
+        path: dir.into(),
+        source,
+    })?;
     for name in names {
         node_name(name)?;
     }
@@ -78,8 +83,16 @@ pub fn init(dir: &Path, names: &[String]) -> Result<(), PkiError> {
     for name in names {
         let key = KeyPair::generate()?;
         let cert = node_params(name)?.signed_by(&key, &issuer)?;
-        write_new(&dir.join(format!("{name}.key")), key.serialize_pem().as_bytes(), 0o600)?;
-        write_new(&dir.join(format!("{name}.crt")), cert.pem().as_bytes(), 0o644)?;
+        write_new(
+            &dir.join(format!("{name}.key")),
+            key.serialize_pem().as_bytes(),
+            0o600,
+        )?;
+        write_new(
+            &dir.join(format!("{name}.crt")),
+            cert.pem().as_bytes(),
+            0o644,
+        )?;
     }
     write_new(&ca_path, issuer.pem().as_bytes(), 0o644)
 }
@@ -88,7 +101,9 @@ fn ca_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params.distinguished_name.push(DnType::CommonName, "Prism cluster authority");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "Prism cluster authority");
     set_validity(&mut params);
     params
 }
@@ -97,8 +112,10 @@ fn node_params(name: &str) -> Result<CertificateParams, PkiError> {
     let mut params = CertificateParams::new(vec![name.to_owned()])?;
     params.distinguished_name.push(DnType::CommonName, name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages =
-        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
     set_validity(&mut params);
     Ok(params)
 }
@@ -111,13 +128,23 @@ fn set_validity(params: &mut CertificateParams) {
 }
 
 fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), PkiError> {
-    let open = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+    let open = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path);
     let mut file = open.map_err(|source| match source.kind() {
         std::io::ErrorKind::AlreadyExists => PkiError::Exists(path.into()),
-        _ => PkiError::File { path: path.into(), source },
+        _ => PkiError::File {
+            path: path.into(),
+            source,
+        },
     })?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    written.map_err(|source| PkiError::File { path: path.into(), source })
+    written.map_err(|source| PkiError::File {
+        path: path.into(),
+        source,
+    })
 }
 
 /// A node's name as a certificate carries it.
@@ -161,8 +188,10 @@ impl Identity {
             roots.add(root).map_err(tls_error)?;
         }
         let (roots, chain) = (Arc::new(roots), certificates(cert)?);
-        let key = PrivateKeyDer::from_pem_file(key)
-            .map_err(|e| PkiError::Pem { path: key.into(), what: e.to_string() })?;
+        let key = PrivateKeyDer::from_pem_file(key).map_err(|e| PkiError::Pem {
+            path: key.into(),
+            what: e.to_string(),
+        })?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
             .build()
@@ -188,7 +217,11 @@ impl Identity {
             Ok(Arc::new(client))
         };
         let (hand_off, relay) = (client(ALPN_HAND_OFF)?, client(ALPN_RELAY)?);
-        Ok(Self { server: Arc::new(server), hand_off, relay })
+        Ok(Self {
+            server: Arc::new(server),
+            hand_off,
+            relay,
+        })
     }
 
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
@@ -213,21 +246,26 @@ pub(crate) fn peer_name<'n>(
     let mut names = names;
     names
         .find(|name| {
-            node_name(name)
-                .is_ok_and(|n| certificate.verify_is_valid_for_subject_name(&n).is_ok())
+            node_name(name).is_ok_and(|n| certificate.verify_is_valid_for_subject_name(&n).is_ok())
         })
         .map(str::to_owned)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {
-    let pem_error =
-        |e: rustls::pki_types::pem::Error| PkiError::Pem { path: path.into(), what: e.to_string() };
-    let found: Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(path).map_err(pem_error)?.collect();
+    let pem_error = |e: rustls::pki_types::pem::Error| PkiError::Pem {
+        path: path.into(),
+        what: e.to_string(),
+    };
+    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
+        .map_err(pem_error)?
+        .collect();
     let found = found.map_err(pem_error)?;
     if found.is_empty() {
         let what = "holds no certificate".to_owned();
-        return Err(PkiError::Pem { path: path.into(), what });
+        return Err(PkiError::Pem {
+            path: path.into(),
+            what,
+        });
     }
     Ok(found)
 }

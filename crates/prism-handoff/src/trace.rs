@@ -54,11 +54,21 @@ pub struct Record {
 
 impl Record {
     pub(crate) fn source(id: u64, client_port: u16) -> Self {
-        Self { id, client_port, is_target: false, at_ns: [0; STEPS] }
+        Self {
+            id,
+            client_port,
+            is_target: false,
+            at_ns: [0; STEPS],
+        }
     }
 
     pub(crate) fn target(id: u64, client_port: u16) -> Self {
-        Self { id, client_port, is_target: true, at_ns: [0; STEPS] }
+        Self {
+            id,
+            client_port,
+            is_target: true,
+            at_ns: [0; STEPS],
+        }
     }
 
     pub(crate) fn mark(&mut self, step: Step) {
@@ -66,7 +76,11 @@ impl Record {
     }
 
     pub(crate) fn mark_at(&mut self, step: Step, at_ns: u64) {
-        let first = if self.is_target { Step::Received } else { Step::Start };
+        let first = if self.is_target {
+            Step::Received
+        } else {
+            Step::Start
+        };
         let index = (step as usize).saturating_sub(first as usize);
         if let Some(slot) = self.at_ns.get_mut(index) {
             *slot = at_ns;
@@ -104,6 +118,8 @@ impl Trace {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Record>> {
-        self.records.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.records
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -6,6 +6,7 @@ mod lab;
 mod log;
 mod node;
 mod pki;
+mod switch;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,7 @@ struct Cli {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Node(node::Args),
+    Switch(switch::Args),
     Check(check::Args),
     Doctor(doctor::Args),
     Lab(lab::Args),
@@ -32,6 +34,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Node(args) => node::run(&args),
+        Command::Switch(args) => switch::run(&args),
         Command::Check(args) => check::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Lab(args) => lab::run(args),

@@ -31,7 +31,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Init { dir, nodes } => {
             prism_handoff::pki::init(dir, nodes)?;
-            println!("{}: ca.crt and the files of {}", dir.display(), nodes.join(", "));
+            println!(
+                "{}: ca.crt and the files of {}",
+                dir.display(),
+                nodes.join(", ")
+            );
             Ok(())
         }
     }

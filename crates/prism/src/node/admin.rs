@@ -40,7 +40,10 @@ impl Admin {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        Ok(Self { listener: UnixListener::bind(path)?, path: path.into() })
+        Ok(Self {
+            listener: UnixListener::bind(path)?,
+            path: path.into(),
+        })
     }
 
     /// Answers one exchange after the other until dropped.
@@ -62,20 +65,26 @@ impl Admin {
 async fn answer(stream: UnixStream, node: &Node) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
-    BufReader::new(reader.take(MAX_LINE_BYTES)).read_line(&mut line).await?;
+    BufReader::new(reader.take(MAX_LINE_BYTES))
+        .read_line(&mut line)
+        .await?;
     let document = match line.trim() {
         "counters" => counters(node),
         "trace on" => switch_trace(node, true),
         "trace off" => switch_trace(node, false),
         "trace take" => trace(node),
-        other => json!({ "error": format!("unknown command {other:?}; try: counters, trace on|off|take") }),
+        other => {
+            json!({ "error": format!("unknown command {other:?}; try: counters, trace on|off|take") })
+        }
     };
     writer.write_all(format!("{document}\n").as_bytes()).await
 }
 
 fn counters(node: &Node) -> Value {
     let named = |list: Vec<(&'static str, u64)>| -> Value {
-        list.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect()
+        list.into_iter()
+            .map(|(name, value)| (name.to_owned(), Value::from(value)))
+            .collect()
     };
     json!({
         "node": node.name,

@@ -84,12 +84,10 @@ pub(crate) async fn send_error(
 }
 
 /// Sets a header field whose value is ours or was checked before.
-pub(crate) fn set(
-    head: &mut ResponseHead,
-    name: &str,
-    value: impl AsRef<[u8]>,
-) -> io::Result<()> {
-    head.headers_mut().set(name, value).map_err(io::Error::other)
+pub(crate) fn set(head: &mut ResponseHead, name: &str, value: impl AsRef<[u8]>) -> io::Result<()> {
+    head.headers_mut()
+        .set(name, value)
+        .map_err(io::Error::other)
 }
 
 /// Reads past the body of a request that is refused. Returns whether the next
@@ -105,7 +103,9 @@ pub(crate) async fn discard_body(io: &mut impl Io, head: &RequestHead) -> bool {
         return false;
     }
     while !body.is_done() {
-        let Ok(step) = body.consume(io.buffered()) else { return false };
+        let Ok(step) = body.consume(io.buffered()) else {
+            return false;
+        };
         io.consume(step.consumed);
         if !body.is_done() && !matches!(io.fill().await, Ok(1..)) {
             return false;

@@ -37,24 +37,33 @@ impl Worker {
         };
         match &request.operation {
             Operation::PutObject { bucket, key, put } => {
-                self.put_object(io, request, exchange, (bucket, key, put)).await
+                self.put_object(io, request, exchange, (bucket, key, put))
+                    .await
             }
             Operation::GetObject { bucket, key, read }
             | Operation::HeadObject { bucket, key, read } => {
                 // A GET with a body is odd but allowed; the body means nothing.
                 let keep_alive = exchange.keep_alive && discard_body(io, &request.head).await;
-                let exchange = Exchange { keep_alive, ..*exchange };
-                self.get_object(io, request, &exchange, store, (bucket, key, read)).await
+                let exchange = Exchange {
+                    keep_alive,
+                    ..*exchange
+                };
+                self.get_object(io, request, &exchange, store, (bucket, key, read))
+                    .await
             }
             operation => {
                 let skipped = discard_body(io, &request.head).await;
                 let keep_alive = exchange.keep_alive && skipped;
-                let exchange = Exchange { keep_alive, ..*exchange };
+                let exchange = Exchange {
+                    keep_alive,
+                    ..*exchange
+                };
                 match self.small(operation).await {
                     Ok((head, xml)) if xml.is_empty() => send(io, &exchange, head, &[]).await,
                     Ok((head, xml)) => send_xml(io, &exchange, head, &xml).await,
                     Err(error) => {
-                        self.send_error(io, &exchange, &error, request.head.path()).await
+                        self.send_error(io, &exchange, &error, request.head.path())
+                            .await
                     }
                 }
             }
@@ -72,8 +81,12 @@ impl Worker {
             _ => Code::ServiceUnavailable.into(),
         };
         let keep_alive = exchange.keep_alive && discard_body(io, &request.head).await;
-        let exchange = Exchange { keep_alive, ..*exchange };
-        self.send_error(io, &exchange, &error, request.head.path()).await
+        let exchange = Exchange {
+            keep_alive,
+            ..*exchange
+        };
+        self.send_error(io, &exchange, &error, request.head.path())
+            .await
     }
 
     /// Operations whose answer is an XML document or nothing.
@@ -109,7 +122,9 @@ impl Worker {
                 }
                 Operation::DeleteObject { bucket, key } => {
                     store.head_bucket(bucket.as_str()).map_err(failed)?;
-                    store.delete(bucket.as_str(), key.as_str()).map_err(failed)?;
+                    store
+                        .delete(bucket.as_str(), key.as_str())
+                        .map_err(failed)?;
                     Ok((ResponseHead::new(204), Vec::new()))
                 }
                 other => {
@@ -134,7 +149,10 @@ impl Worker {
                 set(&mut head, "Content-Type", "application/json")?;
                 send(io, exchange, head, &body).await
             }
-            Err(error) => self.send_error(io, exchange, &error, request.head.path()).await,
+            Err(error) => {
+                self.send_error(io, exchange, &error, request.head.path())
+                    .await
+            }
         }
     }
 
@@ -146,7 +164,9 @@ impl Worker {
             match &operation {
                 Operation::CreateBucket { bucket } => create(store, bucket),
                 Operation::DeleteBucket { bucket } => {
-                    store.delete_bucket(bucket.as_str()).map_err(|e| store_error(&e))?;
+                    store
+                        .delete_bucket(bucket.as_str())
+                        .map_err(|e| store_error(&e))?;
                     Ok(Vec::new())
                 }
                 Operation::ListObjects { bucket, list } => {
@@ -171,11 +191,17 @@ impl Worker {
             Err(error) => Err(error),
         };
         let keep_alive = request.head.keep_alive() && result_keeps(&result) && !self.is_stopping();
-        let exchange = Exchange { keep_alive, ..request.head.exchange(&date) };
+        let exchange = Exchange {
+            keep_alive,
+            ..request.head.exchange(&date)
+        };
         match result {
             Ok((head, xml)) if xml.is_empty() => send(io, &exchange, head, &[]).await,
             Ok((head, xml)) => send_xml(io, &exchange, head, &xml).await,
-            Err(error) => self.send_error(io, &exchange, &error, request.head.path()).await,
+            Err(error) => {
+                self.send_error(io, &exchange, &error, request.head.path())
+                    .await
+            }
         }
     }
 
@@ -204,7 +230,9 @@ impl Worker {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
-        let Operation::CreateBucket { .. } = request.operation else { return Ok(Ok(())) };
+        let Operation::CreateBucket { .. } = request.operation else {
+            return Ok(Ok(()));
+        };
         let region = &self.node.config.cluster.region;
         Ok(match xml::parse_location_constraint(&xml) {
             Ok(Some(other)) if other != *region => Err(S3Error::with_message(
@@ -238,7 +266,10 @@ impl Worker {
                         serde_json::from_slice(&answer?).map_err(|_| Code::InternalError)?;
                     shares.push(share);
                 }
-                Ok((ResponseHead::new(200), listing::page_xml(operation, shares)?))
+                Ok((
+                    ResponseHead::new(200),
+                    listing::page_xml(operation, shares)?,
+                ))
             }
         }
     }
@@ -274,7 +305,9 @@ impl Worker {
             Some(error) => {
                 // It must go on existing everywhere.
                 if let Operation::DeleteBucket { bucket } = &request.operation {
-                    let create = Operation::CreateBucket { bucket: bucket.clone() };
+                    let create = Operation::CreateBucket {
+                        bucket: bucket.clone(),
+                    };
                     for answer in self.ask_everyone(request, &create).await {
                         let again = answer.err().filter(|e| e.status() >= 500);
                         if let Some(error) = again {
@@ -319,9 +352,15 @@ impl Worker {
         };
         let head = head_for(request, operation)?;
         let preamble: Preamble = preamble(&request.principal, true);
-        let relayed = Relayed { head: &head, preamble, max_body_bytes: 0 };
-        let (answer, body) =
-            self.ask(peer, &relayed, MAX_SHARE_BYTES).await.map_err(|e| unavailable(&e))?;
+        let relayed = Relayed {
+            head: &head,
+            preamble,
+            max_body_bytes: 0,
+        };
+        let (answer, body) = self
+            .ask(peer, &relayed, MAX_SHARE_BYTES)
+            .await
+            .map_err(|e| unavailable(&e))?;
         match answer.status() {
             200 => Ok(body),
             404 => Err(Code::NoSuchBucket.into()),
@@ -341,15 +380,14 @@ fn result_keeps(result: &Result<(ResponseHead, Vec<u8>), S3Error>) -> bool {
 }
 
 fn create(store: &Store, bucket: &BucketName) -> Result<Vec<u8>, S3Error> {
-    store.create_bucket(bucket.as_str(), now_ms()).map_err(|e| store_error(&e))?;
+    store
+        .create_bucket(bucket.as_str(), now_ms())
+        .map_err(|e| store_error(&e))?;
     Ok(Vec::new())
 }
 
 /// The request as nodes ask it of each other: no body, no signature.
-fn head_for(
-    request: &Request,
-    operation: &Operation,
-) -> Result<prism_http::RequestHead, S3Error> {
+fn head_for(request: &Request, operation: &Operation) -> Result<prism_http::RequestHead, S3Error> {
     let target = request.head.target();
     let (method, target) = match operation {
         Operation::CreateBucket { bucket } => ("PUT", format!("/{}", bucket.as_str())),

@@ -51,9 +51,14 @@ impl Worker {
                 return self.send_error(io, exchange, &error, resource).await;
             }
         }
-        let wanted = read.range.filter(|_| read.conditions.range_applies(&etag, modified));
+        let wanted = read
+            .range
+            .filter(|_| read.conditions.range_applies(&etag, modified));
         match wanted.map(|range| range.resolve(object.len)).transpose() {
-            Ok(range) => self.send_object(io, request, exchange, &object, range).await,
+            Ok(range) => {
+                self.send_object(io, request, exchange, &object, range)
+                    .await
+            }
             Err(unsatisfiable) => not_satisfiable(io, exchange, unsatisfiable, resource).await,
         }
     }
@@ -141,9 +146,17 @@ async fn not_satisfiable(
 /// The headers that every answer about an object carries.
 fn describe(head: &mut ResponseHead, meta: &ObjectMeta) -> io::Result<()> {
     set(head, "ETag", quoted(&meta.etag))?;
-    set(head, "Last-Modified", prism_s3::time::http_date(from_ms(meta.created_ms)))?;
+    set(
+        head,
+        "Last-Modified",
+        prism_s3::time::http_date(from_ms(meta.created_ms)),
+    )?;
     set(head, "Accept-Ranges", "bytes")?;
-    set(head, "Content-Type", prism_s3::metadata::DEFAULT_CONTENT_TYPE)?;
+    set(
+        head,
+        "Content-Type",
+        prism_s3::metadata::DEFAULT_CONTENT_TYPE,
+    )?;
     for (name, value) in meta.headers.iter().filter(|(name, _)| !is_checksum(name)) {
         set(head, name, value)?;
     }

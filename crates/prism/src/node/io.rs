@@ -65,7 +65,12 @@ pub(crate) struct RelayIo {
 
 impl RelayIo {
     pub(crate) fn new(stream: RelayStream, timeout: Duration) -> Self {
-        Self { stream, buffer: Vec::new(), start: 0, timeout }
+        Self {
+            stream,
+            buffer: Vec::new(),
+            start: 0,
+            timeout,
+        }
     }
 
     /// Nothing is left of an earlier message.
@@ -126,7 +131,9 @@ impl Io for RelayIo {
         let (mut at, end) = (offset, offset.saturating_add(len));
         let mut buffer = vec![0; COPY_BYTES.min(usize::try_from(len).unwrap_or(COPY_BYTES))];
         while at < end {
-            let want = usize::try_from(end - at).unwrap_or(COPY_BYTES).min(buffer.len());
+            let want = usize::try_from(end - at)
+                .unwrap_or(COPY_BYTES)
+                .min(buffer.len());
             let part = buffer.get_mut(..want).unwrap_or_default();
             let n = file.read_at(part, at)?;
             if n == 0 {

@@ -48,7 +48,9 @@ pub(super) fn share(
         let room = list.max_keys.saturating_sub(share.items.len());
         let page = store.list(bucket.as_str(), &list.prefix, &after, room.max(1));
         let page = page.map_err(|e| store_error(&e))?;
-        let Some(last) = page.entries.last() else { return Ok(share) };
+        let Some(last) = page.entries.last() else {
+            return Ok(share);
+        };
         after = last.key.clone();
         for entry in page.entries {
             if share.items.len() >= list.max_keys {
@@ -75,8 +77,17 @@ pub(super) fn share(
 }
 
 fn key(entry: Entry) -> Item {
-    let Entry { len, etag, created_ms, .. } = entry;
-    Item::Key { len, etag, created_ms }
+    let Entry {
+        len,
+        etag,
+        created_ms,
+        ..
+    } = entry;
+    Item::Key {
+        len,
+        etag,
+        created_ms,
+    }
 }
 
 /// Where a page starts. Behind a common prefix, all that is below it is done.
@@ -118,19 +129,30 @@ pub(super) fn page_xml(operation: &Operation, shares: Vec<Share>) -> Result<Vec<
             Item::Prefix => String::new(),
         })
         .collect();
-    let entries = shown.iter().zip(&etags).filter_map(|((name, item), etag)| match item {
-        Item::Key { len, created_ms, .. } => {
-            Some(ListEntry { key: name, modified: from_ms(*created_ms), etag, size: *len })
-        }
-        Item::Prefix => None,
-    });
+    let entries = shown
+        .iter()
+        .zip(&etags)
+        .filter_map(|((name, item), etag)| match item {
+            Item::Key {
+                len, created_ms, ..
+            } => Some(ListEntry {
+                key: name,
+                modified: from_ms(*created_ms),
+                etag,
+                size: *len,
+            }),
+            Item::Prefix => None,
+        });
     let prefixes = shown.iter().filter(|(_, item)| **item == Item::Prefix);
     let page = ListPage {
         bucket,
         request: list,
         entries: entries.collect(),
         common_prefixes: prefixes.map(|(name, _)| name.as_str()).collect(),
-        next: shown.last().filter(|_| truncated).map(|(name, _)| name.as_str()),
+        next: shown
+            .last()
+            .filter(|_| truncated)
+            .map(|(name, _)| name.as_str()),
     };
     Ok(page.xml())
 }

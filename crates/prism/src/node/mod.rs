@@ -99,7 +99,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Answers the admin socket and waits for a signal, or for the workers' end.
 fn supervise(node: &Arc<Node>, stop: watch::Sender<bool>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};
         let path = node.config.admin_socket(&node.name);
@@ -124,7 +126,10 @@ impl Node {
     fn open(config: Config, name: &str) -> anyhow::Result<Self> {
         let Some(settings) = config.node(name) else {
             let names: Vec<&str> = config.nodes.iter().map(|n| n.name.as_str()).collect();
-            bail!("no [[node]] is called {name:?}; there are: {}", names.join(", "));
+            bail!(
+                "no [[node]] is called {name:?}; there are: {}",
+                names.join(", ")
+            );
         };
         let backends = config.backends().map(|n| NodeName::new(n.name.clone()));
         let backends = backends.collect::<Result<Vec<_>, _>>()?;
@@ -141,11 +146,22 @@ impl Node {
         };
         let (counters, process) = (NodeCounters::default(), Arc::new(Process::default()));
         let name = name.to_owned();
-        Ok(Self { name, config, placement, store, auth, limits, counters, process })
+        Ok(Self {
+            name,
+            config,
+            placement,
+            store,
+            auth,
+            limits,
+            counters,
+            process,
+        })
     }
 
     fn settings(&self) -> anyhow::Result<&prism_config::Node> {
-        self.config.node(&self.name).context("the node is gone from its configuration")
+        self.config
+            .node(&self.name)
+            .context("the node is gone from its configuration")
     }
 
     fn endpoint_config(&self) -> anyhow::Result<EndpointConfig> {
@@ -173,7 +189,10 @@ impl Node {
             listen: settings.is_frontend(),
             peer_port: peers.port,
             peers: others
-                .map(|n| Peer { name: n.name.clone(), address: n.address.into() })
+                .map(|n| Peer {
+                    name: n.name.clone(),
+                    address: n.address.into(),
+                })
                 .collect(),
             identity,
             switch,
@@ -184,7 +203,10 @@ impl Node {
 
 fn open_store(config: &Config, node: &prism_config::Node) -> anyhow::Result<Store> {
     let settings = prism_store::Config {
-        max_object_len: config.limits.max_object_bytes.min(prism_store::OBJECT_LEN_LIMIT),
+        max_object_len: config
+            .limits
+            .max_object_bytes
+            .min(prism_store::OBJECT_LEN_LIMIT),
         ..prism_store::Config::default()
     };
     let store = Store::open(&node.store, settings)
@@ -199,17 +221,27 @@ impl Worker {
         endpoint: EndpointConfig,
         stopping: watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         LocalSet::new().block_on(&runtime, async {
             let service = endpoint.service;
             let bound = Endpoint::bind(endpoint, node.process.clone()).await;
             let endpoint = bound.with_context(|| {
-                format!("binding the service {service} or the node port of {}", node.name)
+                format!(
+                    "binding the service {service} or the node port of {}",
+                    node.name
+                )
             })?;
             let drain = node.config.limits.drain_timeout();
             let date = RefCell::new((0, Rc::from("")));
             let handle = endpoint.handle();
-            let worker = Rc::new(Self { node, handle, date, stopping });
+            let worker = Rc::new(Self {
+                node,
+                handle,
+                date,
+                stopping,
+            });
             worker.serve(endpoint, drain).await;
             Ok(())
         })
@@ -266,7 +298,9 @@ impl Worker {
 
 /// Milliseconds since the Unix epoch.
 pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 

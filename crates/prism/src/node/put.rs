@@ -62,8 +62,13 @@ impl Worker {
             Ok(pipe) => self.receive(io, request, &mut body, pipe, put).await,
             Err(error) => {
                 let keep_alive = discard_body(io, &request.head).await && exchange.keep_alive;
-                let exchange = Exchange { keep_alive, ..*exchange };
-                return self.send_error(io, &exchange, &error, request.head.path()).await;
+                let exchange = Exchange {
+                    keep_alive,
+                    ..*exchange
+                };
+                return self
+                    .send_error(io, &exchange, &error, request.head.path())
+                    .await;
             }
         };
         match stored {
@@ -78,8 +83,12 @@ impl Worker {
             }
             Err(Failed::Error(error)) => {
                 let keep_alive = exchange.keep_alive && body.is_done();
-                let exchange = Exchange { keep_alive, ..*exchange };
-                self.send_error(io, &exchange, &error, request.head.path()).await
+                let exchange = Exchange {
+                    keep_alive,
+                    ..*exchange
+                };
+                self.send_error(io, &exchange, &error, request.head.path())
+                    .await
             }
             Err(Failed::Connection(error)) => Err(error),
         }
@@ -104,10 +113,15 @@ impl Worker {
                     return Err(Code::PreconditionFailed.into());
                 }
             }
-            store.begin_put(&bucket, &key, length).map_err(|e| store_error(&e))
+            store
+                .begin_put(&bucket, &key, length)
+                .map_err(|e| store_error(&e))
         });
         let writer = joined(writer).await?;
-        Ok(Pipe { writer, digest: BodyDigest::new(expected) })
+        Ok(Pipe {
+            writer,
+            digest: BodyDigest::new(expected),
+        })
     }
 
     /// Reads the body to its end and commits the object.
@@ -161,8 +175,11 @@ fn commit(
     last: Vec<u8>,
     put: &PutObject,
 ) -> JoinHandle<Result<(Digests, u64), S3Error>> {
-    let kept: Vec<(String, String)> =
-        put.headers.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+    let kept: Vec<(String, String)> = put
+        .headers
+        .iter()
+        .map(|(n, v)| (n.to_owned(), v.to_owned()))
+        .collect();
     tokio::task::spawn_blocking(move || {
         pipe.take(&last)?;
         let digests = pipe.digest.finish()?;

@@ -6,8 +6,8 @@ use std::io;
 
 use prism_handoff::{Connection, PeerError};
 use prism_http::{
-    BodyError, BodyReader, CONTINUE, Exchange, HeadError, Headers, RequestHead,
-    ResponseFraming, ResponseHead, Written,
+    BodyError, BodyReader, CONTINUE, Exchange, HeadError, Headers, RequestHead, ResponseFraming,
+    ResponseHead, Written,
 };
 use prism_proto::relay::Preamble;
 use tokio::io::AsyncWriteExt;
@@ -64,7 +64,10 @@ impl Worker {
         // An answer before the end of the body: what follows is no request.
         let keep_alive = request.head.keep_alive() && body.is_done();
         let date = self.date();
-        let exchange = Exchange { keep_alive, ..request.head.exchange(&date) };
+        let exchange = Exchange {
+            keep_alive,
+            ..request.head.exchange(&date)
+        };
         let written = write_head(client, answer.clone(), &exchange, framing).await?;
         let mut answer_body = BodyReader::new(framing, u64::MAX);
         copy_answer(&mut upstream, client, &mut answer_body, written.framing).await?;
@@ -92,12 +95,18 @@ impl Worker {
         if stale {
             let stream = self.handle.fresh_relay(peer).await?;
             upstream = RelayIo::new(stream, self.node.config.limits.stall_timeout());
-            upstream.write_all(&head).await.map_err(RelayError::Broken)?;
+            upstream
+                .write_all(&head)
+                .await
+                .map_err(RelayError::Broken)?;
         } else {
             started.map_err(RelayError::Broken)?;
         }
         if request.head.expects_continue() && client.buffered().is_empty() {
-            client.write_all(CONTINUE).await.map_err(RelayError::Connection)?;
+            client
+                .write_all(CONTINUE)
+                .await
+                .map_err(RelayError::Connection)?;
         }
         let answer = send_body(&mut upstream, client, body).await?;
         Ok((upstream, answer))
@@ -118,7 +127,10 @@ impl Worker {
         let started = upstream.write_all(&head).await;
         if used && (started.is_err() || is_closed(&mut upstream).await) {
             upstream = RelayIo::new(self.handle.fresh_relay(peer).await?, timeout);
-            upstream.write_all(&head).await.map_err(RelayError::Broken)?;
+            upstream
+                .write_all(&head)
+                .await
+                .map_err(RelayError::Broken)?;
         } else {
             started.map_err(RelayError::Broken)?;
         }
@@ -150,7 +162,9 @@ impl Worker {
 fn encode_head(request: &Relayed<'_>) -> Vec<u8> {
     let mut head = Vec::with_capacity(1024);
     request.preamble.encode(&mut head);
-    request.head.write_forward(request.head.framing(), &Headers::new(), &mut head);
+    request
+        .head
+        .write_forward(request.head.framing(), &Headers::new(), &mut head);
     head
 }
 
@@ -188,7 +202,9 @@ async fn send_body(
             continue;
         }
         let piece = client.buffered();
-        let piece = piece.get(..piece.len().min(PIECE_BYTES)).unwrap_or_default();
+        let piece = piece
+            .get(..piece.len().min(PIECE_BYTES))
+            .unwrap_or_default();
         let step = body.consume(piece)?;
         let data = piece.get(step.data).unwrap_or_default();
         let sent = if is_chunked {
@@ -277,7 +293,10 @@ async fn copy_answer(
         }
         let step = body.consume(upstream.buffered());
         let step = step.map_err(|e| RelayError::Connection(io::Error::other(e)))?;
-        let data = upstream.buffered().get(step.data.clone()).unwrap_or_default();
+        let data = upstream
+            .buffered()
+            .get(step.data.clone())
+            .unwrap_or_default();
         let sent = if to_client == ResponseFraming::Chunked && !data.is_empty() {
             chunks.clear();
             prism_http::write_chunk(data, &mut chunks);
@@ -289,8 +308,10 @@ async fn copy_answer(
         upstream.consume(step.consumed);
     }
     if to_client == ResponseFraming::Chunked {
-        client.write_all(prism_http::LAST_CHUNK).await.map_err(RelayError::Connection)?;
+        client
+            .write_all(prism_http::LAST_CHUNK)
+            .await
+            .map_err(RelayError::Connection)?;
     }
     Ok(())
 }
-

@@ -12,7 +12,9 @@ use prism_config::{Config, HandOffMode};
 use prism_handoff::{Connection, Exported, RelayStream};
 use prism_http::{Exchange, HeadError, RequestHead};
 use prism_proto::relay::Preamble;
-use prism_s3::{Anonymous, Authenticator, Code, Credentials, Operation, Payload, Principal, S3Error};
+use prism_s3::{
+    Anonymous, Authenticator, Code, Credentials, Operation, Payload, Principal, S3Error,
+};
 use time::OffsetDateTime;
 
 use super::Worker;
@@ -37,7 +39,9 @@ impl Auth {
             prism_config::Anonymous::Read => Anonymous::Read,
         };
         let region = config.cluster.region.clone();
-        Ok(Self { authenticator: Authenticator::new(credentials, region, anonymous) })
+        Ok(Self {
+            authenticator: Authenticator::new(credentials, region, anonymous),
+        })
     }
 }
 
@@ -53,7 +57,9 @@ fn vouch(principal: &Principal) -> Vec<u8> {
 fn vouched(context: &[u8]) -> Option<Principal> {
     match context.split_first()? {
         (0, []) => Some(Principal::Anonymous),
-        (1, key) => String::from_utf8(key.to_vec()).ok().map(Principal::AccessKey),
+        (1, key) => String::from_utf8(key.to_vec())
+            .ok()
+            .map(Principal::AccessKey),
         _ => None,
     }
 }
@@ -144,10 +150,7 @@ impl Worker {
     }
 
     /// Waits for a whole request head. Consumes nothing.
-    async fn read_head(
-        &self,
-        client: &mut Connection,
-    ) -> Result<(RequestHead, usize), NoRequest> {
+    async fn read_head(&self, client: &mut Connection) -> Result<(RequestHead, usize), NoRequest> {
         let limits = &self.node.config.limits;
         let mut waited = limits.idle_timeout();
         let mut deadline = None;
@@ -200,7 +203,10 @@ impl Worker {
     }
 
     /// Who is calling, what is wanted, and whether that is allowed.
-    #[allow(clippy::result_large_err, reason = "the head is needed to answer the error")]
+    #[allow(
+        clippy::result_large_err,
+        reason = "the head is needed to answer the error"
+    )]
     fn understand(
         &self,
         head: RequestHead,
@@ -222,9 +228,13 @@ impl Worker {
             Ok((principal, payload, operation))
         });
         match understood {
-            Ok((principal, payload, operation)) => {
-                Ok(Request { head, head_bytes, operation, principal, payload })
-            }
+            Ok((principal, payload, operation)) => Ok(Request {
+                head,
+                head_bytes,
+                operation,
+                principal,
+                payload,
+            }),
             Err(error) => Err((head, error)),
         }
     }
@@ -232,17 +242,28 @@ impl Worker {
     fn route(&self, request: &Request) -> Route {
         let node = &self.node;
         let owner_of = |bucket: &str, key: &str| {
-            node.placement.owner(bucket, key).map(|n| n.as_str().to_owned()).unwrap_or_default()
+            node.placement
+                .owner(bucket, key)
+                .map(|n| n.as_str().to_owned())
+                .unwrap_or_default()
         };
         match &request.operation {
             Operation::GetObject { bucket, key, .. } | Operation::PutObject { bucket, key, .. } => {
                 let owner = owner_of(bucket.as_str(), key.as_str());
-                if owner == node.name { Route::Here } else { Route::HandOff(owner) }
+                if owner == node.name {
+                    Route::Here
+                } else {
+                    Route::HandOff(owner)
+                }
             }
             Operation::HeadObject { bucket, key, .. }
             | Operation::DeleteObject { bucket, key, .. } => {
                 let owner = owner_of(bucket.as_str(), key.as_str());
-                if owner == node.name { Route::Here } else { Route::Relay(owner) }
+                if owner == node.name {
+                    Route::Here
+                } else {
+                    Route::Relay(owner)
+                }
             }
             Operation::CreateBucket { .. }
             | Operation::DeleteBucket { .. }
@@ -256,8 +277,12 @@ impl Worker {
 
     /// All backends, in an order that differs from call to call.
     fn backends(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            self.node.placement.nodes().map(|n| n.as_str().to_owned()).collect();
+        let mut names: Vec<String> = self
+            .node
+            .placement
+            .nodes()
+            .map(|n| n.as_str().to_owned())
+            .collect();
         fastrand::shuffle(&mut names);
         names
     }
@@ -267,7 +292,10 @@ impl Worker {
         self.node.counters.served_direct.add_one();
         let date = self.date();
         let keep_alive = request.head.keep_alive() && !self.is_stopping();
-        let exchange = Exchange { keep_alive, ..request.head.exchange(&date) };
+        let exchange = Exchange {
+            keep_alive,
+            ..request.head.exchange(&date)
+        };
         let done = self.serve_from_store(&mut client, request, &exchange).await;
         next(client, done)
     }
@@ -276,8 +304,16 @@ impl Worker {
     async fn hand_off(&self, client: Connection, request: &Request, owner: String) -> Next {
         let returns = self.node.config.service.hand_off == HandOffMode::Return
             && client.origin() != self.node.name;
-        let target = if returns { client.origin().to_owned() } else { owner.clone() };
-        match self.handle.export(client, &target, &vouch(&request.principal)).await {
+        let target = if returns {
+            client.origin().to_owned()
+        } else {
+            owner.clone()
+        };
+        match self
+            .handle
+            .export(client, &target, &vouch(&request.principal))
+            .await
+        {
             Exported::Moved | Exported::Lost => Next::Gone,
             Exported::Kept { connection, reason } => {
                 tracing::debug!(client = %connection.client(), ?reason, "relaying instead");
@@ -330,7 +366,10 @@ impl Worker {
         let skipped = discard_body(&mut client, head).await;
         let date = self.date();
         let keep_alive = head.keep_alive() && skipped && !self.is_stopping();
-        let exchange = Exchange { keep_alive, ..head.exchange(&date) };
+        let exchange = Exchange {
+            keep_alive,
+            ..head.exchange(&date)
+        };
         let done = send_error(&mut client, &exchange, error, head.path()).await;
         next(client, done)
     }
@@ -361,7 +400,9 @@ impl Worker {
     }
 
     async fn serve_relayed(&self, io: &mut RelayIo) -> io::Result<bool> {
-        let Some((preamble, len)) = read_preamble(io).await? else { return Ok(false) };
+        let Some((preamble, len)) = read_preamble(io).await? else {
+            return Ok(false);
+        };
         io.consume(len);
         let (head, len) = loop {
             match RequestHead::parse(io.buffered(), &self.node.limits) {

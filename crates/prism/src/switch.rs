@@ -1,0 +1,122 @@
+//! `prism switch`: the agent of the eBPF switch on this host. Packets do not pass
+//! through it, and go on while it is away.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use prism_config::{Config, HookMode};
+use prism_proto::control::ControlKey;
+use prism_switch::{
+    Agent, InterfaceConfig, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
+};
+
+/// One cluster on one switch is one tenant.
+const TENANT: u32 = 1;
+/// The agent goes on this long after it could not age flows.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Load the switch into this host's kernel, and age its flows.
+///
+/// Stopping it (SIGTERM, Ctrl-C, even SIGKILL) leaves the switch working:
+/// programs and tables are pinned. Starting it again takes them over and
+/// replaces the programs without losing a packet. --unload removes them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The cluster's configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Remove the switch from this host's interfaces, forget its flows, and end.
+    #[arg(long)]
+    unload: bool,
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let config = Config::load(&args.config)?;
+    crate::log::init(&config.log)?;
+    let Some(settings) = &config.switch else {
+        bail!("{} has no [switch] section", args.config.display());
+    };
+    if args.unload {
+        return Ok(Switch::unload(&settings.pin_dir)?);
+    }
+    let switch = Switch::load(&switch_config(&config, settings)?)?;
+    tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
+    let stop = Arc::new(AtomicBool::new(false));
+    stop_on_signal(stop.clone())?;
+    let mut agent = Agent::new(&switch);
+    while !stop.load(Ordering::Relaxed) {
+        if let Err(error) = agent.run(&stop) {
+            tracing::warn!(%error, "cannot age flows; trying again");
+            std::thread::sleep(RETRY);
+        }
+    }
+    tracing::info!("agent stopped; the switch goes on");
+    Ok(())
+}
+
+fn switch_config(config: &Config, settings: &prism_config::Switch) -> anyhow::Result<SwitchConfig> {
+    let xdp = settings.mode == HookMode::Xdp;
+    let interfaces = settings.interfaces.iter().map(|name| InterfaceConfig {
+        name: name.clone(),
+        xdp,
+    });
+    let nodes = config.nodes.iter().map(|node| NodeConfig {
+        addr: node.address.into(),
+        tenant: TENANT,
+        roles: Roles {
+            frontend: node.is_frontend(),
+            backend: node.is_backend(),
+        },
+        link: None,
+    });
+    let key = ControlKey::new(*settings.load_key().context("the control key")?.bytes());
+    Ok(SwitchConfig {
+        pin_dir: settings.pin_dir.clone(),
+        interfaces: interfaces.collect(),
+        control: settings.control,
+        services: vec![ServiceConfig {
+            addr: config.service.address.into(),
+            tenant: TENANT,
+            frontends: config.frontends().map(|n| n.address.into()).collect(),
+        }],
+        nodes: nodes.collect(),
+        senders: vec![SenderConfig {
+            key_id: settings.key_id,
+            key,
+            tenant: TENANT,
+        }],
+        max_flows: settings.max_flows,
+        idle: Duration::from_secs(settings.idle_timeout_s.into()),
+        ..SwitchConfig::default()
+    })
+}
+
+fn stop_on_signal(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            runtime.block_on(async {
+                use tokio::signal::unix::{SignalKind, signal};
+                let signals = (
+                    signal(SignalKind::terminate()),
+                    signal(SignalKind::interrupt()),
+                );
+                let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+                    return;
+                };
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+            });
+            stop.store(true, Ordering::Relaxed);
+        })?;
+    Ok(())
+}
