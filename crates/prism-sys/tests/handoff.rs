@@ -10,6 +10,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use common::{App, DOWN, HOSTS, Net, UP, bytes, eventually, privileged, service, sysctl};
@@ -192,17 +193,25 @@ fn a_lost_acknowledgement_is_repeated_when_asked_for() {
         .set_read_timeout(Some(Duration::from_secs(5)))
         .unwrap();
     let mut app = App::new(server);
-    // The bytes reach the client, but the state was saved as if its
-    // acknowledgement had been lost on the way.
-    net.block();
+    net.deafen();
     app.write_some(4000);
-    app.hand_off(&net, 1, service());
-    assert_eq!(info::send_queue_bytes(app.as_fd()).unwrap(), 4000);
-    prism_sys::tcp::probe_peer(app.as_fd()).unwrap();
     expect_down(&mut client, 0, 4000);
-    eventually("acknowledged", 5, || {
-        info::send_queue_bytes(app.as_fd()).unwrap() == 0
-    });
+    let (live, state) = net.hand_off_unasked(app.into_fd(), 1, service());
+    assert_eq!(state.sent, bytes(DOWN, 0, 4000));
+    // The client has no reason to say it again.
+    let unacked = || info::send_queue_bytes(live.fd.as_fd()).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(unacked(), 4000);
+    let emitted = net.counts().emitted[1];
+    prism_sys::tcp::probe_peer(live.fd.as_fd()).unwrap();
+    let asked = Instant::now();
+    eventually("acknowledged", 5, || unacked() == 0);
+    assert!(
+        asked.elapsed() < Duration::from_millis(300),
+        "{:?}",
+        asked.elapsed()
+    );
+    assert_eq!(net.counts().emitted[1], emitted + 1);
     assert_eq!(net.counts().resets, 0);
 }
 

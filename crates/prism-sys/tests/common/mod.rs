@@ -65,6 +65,7 @@ pub struct Counts {
 struct Switch {
     owner: usize,
     blocked: bool,
+    deaf: bool,
     /// Owner's socket address where it is not the service address.
     rewrite: Option<SocketAddr>,
     counts: Counts,
@@ -102,8 +103,15 @@ impl Net {
         self.switch.lock().unwrap().blocked = true;
     }
 
+    /// What the client sends is lost; what is sent to it passes.
+    pub fn deafen(&self) {
+        self.switch.lock().unwrap().deaf = true;
+    }
+
     pub fn unblock(&self) {
-        self.switch.lock().unwrap().blocked = false;
+        let mut switch = self.switch.lock().unwrap();
+        switch.blocked = false;
+        switch.deaf = false;
     }
 
     /// The flow belongs to `host`, whose socket is bound to `bind`.
@@ -136,7 +144,17 @@ impl Net {
         self.hand_off_to(fd, host, service())
     }
 
+    /// The same to any address of the host, and with what follows it: where
+    /// something is unacknowledged, the client is asked.
     pub fn hand_off_to(&self, fd: OwnedFd, host: usize, bind: SocketAddr) -> (Live, TcpState) {
+        let (live, state) = self.hand_off_unasked(fd, host, bind);
+        if !state.sent.is_empty() {
+            prism_sys::tcp::probe_peer(live.fd.as_fd()).unwrap();
+        }
+        (live, state)
+    }
+
+    pub fn hand_off_unasked(&self, fd: OwnedFd, host: usize, bind: SocketAddr) -> (Live, TcpState) {
         self.block();
         let paused = Paused::pause(fd).unwrap();
         let state = paused.save(service()).unwrap();
@@ -147,9 +165,6 @@ impl Net {
         let live = restored.go_live().unwrap();
         self.own(host, bind);
         self.unblock();
-        if !state.sent.is_empty() {
-            prism_sys::tcp::probe_peer(live.fd.as_fd()).unwrap();
-        }
         (live, state)
     }
 }
@@ -255,7 +270,7 @@ fn pass(from: usize, packet: &mut [u8], tuns: &[File; 3], switch: &mut Switch) {
         switch.counts.resets += u64::from(flags & 4 != 0);
         switch.counts.fins += u64::from(flags & 1 != 0);
     }
-    if switch.blocked || (from != 0 && from - 1 != switch.owner) {
+    if switch.blocked || (from == 0 && switch.deaf) || (from != 0 && from - 1 != switch.owner) {
         return;
     }
     if from != 0 && !from_owner(packet, switch) {
