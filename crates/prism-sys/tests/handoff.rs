@@ -330,3 +330,21 @@ fn every_combination_of_options_survives_moves() {
         shuttle(&net, 8, 1_000_000, 1_000_000);
     }
 }
+
+#[test]
+fn a_target_that_would_not_offer_the_options_keeps_them() {
+    if !privileged() {
+        return;
+    }
+    let net = Net::new();
+    let (_client, server) = net.connect();
+    for option in ["tcp_sack", "tcp_timestamps", "tcp_window_scaling"] {
+        sysctl(&net.hosts[1], option, "0");
+    }
+    let (live, first) = net.hand_off(server, 1);
+    let (_live, second) = net.hand_off(live.fd, 1);
+    assert!(first.options.sack && first.options.timestamps);
+    assert_eq!(second.options, first.options);
+    net.own(0, service());
+    shuttle(&net, 8, 1_000_000, 1_000_000);
+}

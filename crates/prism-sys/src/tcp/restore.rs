@@ -25,6 +25,7 @@
 //! let its never-sent bytes drain before it blocks the flow: then nothing is
 //! sent that the block can drop.
 
+use std::fmt;
 use std::io;
 use std::mem::size_of;
 use std::net::SocketAddr;
@@ -60,7 +61,6 @@ const SEND_OVERHEAD: usize = 3;
 /// been sent; segments that reach it are already taken.
 ///
 /// Dropping it closes it silently: the source still has the connection.
-#[derive(Debug)]
 #[must_use = "dropping it abandons the hand-off"]
 pub struct Restored {
     fd: Silent,
@@ -71,7 +71,6 @@ pub struct Restored {
 
 /// A connection that has been handed over, with what did not go into the
 /// kernel.
-#[derive(Debug)]
 #[must_use = "dropping it closes the connection"]
 pub struct Live {
     /// The socket: non-blocking, close-on-exec.
@@ -83,6 +82,29 @@ pub struct Live {
     /// The client has closed its direction: `input` is all there is. Reads
     /// from `fd` say so too.
     pub peer_closed: bool,
+}
+
+// By hand: what clients send and receive is nobody's business in a log.
+impl fmt::Debug for Restored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Restored")
+            .field("fd", &self.fd)
+            .field("input_bytes", &self.input.len())
+            .field("output_bytes", &self.output.len())
+            .field("peer_closed", &self.peer_closed)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live")
+            .field("fd", &self.fd)
+            .field("input_bytes", &self.input.len())
+            .field("output_bytes", &self.output.len())
+            .field("peer_closed", &self.peer_closed)
+            .finish()
+    }
 }
 
 /// Why no socket was built. Nothing is left behind, and nothing was sent.
