@@ -481,3 +481,17 @@ fn debug_output_holds_no_secret() {
     );
     assert!(!text.contains(SECRET) && !text.contains("other secret"));
 }
+
+#[test]
+fn the_payload_is_read_again_behind_the_node_that_verified() {
+    let body = |value: &str| {
+        let fields = headers(&[("Host", "h"), ("x-amz-content-sha256", value)]);
+        prism_s3::auth::payload(&head("PUT", "/b/k", &fields)).map_err(|e| e.code())
+    };
+    assert!(matches!(body(EMPTY), Ok(Payload::Sha256(_))));
+    assert_eq!(body("UNSIGNED-PAYLOAD"), Ok(Payload::Unsigned));
+    assert_eq!(body("junk"), Err(Code::InvalidArgument));
+    assert_eq!(body("STREAMING-X"), Err(Code::NotImplemented));
+    let none = head("PUT", "/b/k", &headers(&[("Host", "h")]));
+    assert_eq!(prism_s3::auth::payload(&none), Ok(Payload::Unsigned));
+}
