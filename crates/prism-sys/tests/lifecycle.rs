@@ -515,3 +515,32 @@ fn a_save_is_consistent_while_segments_keep_arriving() {
     );
     assert_eq!(net.counts().resets, 0);
 }
+
+#[test]
+fn a_predecessor_in_time_wait_gives_way_with_timestamps_and_is_in_the_way_without() {
+    if !privileged() {
+        return;
+    }
+    for timestamps in [true, false] {
+        let net = Net::new();
+        common::sysctl(
+            &net.client,
+            "tcp_timestamps",
+            if timestamps { "1" } else { "0" },
+        );
+        let (mut client, server) = net.connect();
+        let (live, state) = net.hand_off(server, 1);
+        drop(live);
+        assert!(read_all(&mut client).unwrap().is_empty());
+        drop(client);
+        // 06 is TIME_WAIT.
+        eventually("both have closed", 5, || sockets(&net.hosts[1]) == ["06"]);
+        let on_host = |bind: SocketAddr| net.hosts[1].run(|| restore(&state, bind)).unwrap();
+        match on_host(service()) {
+            Ok(_successor) => assert!(timestamps),
+            Err(RestoreError::Taken { .. }) => assert!(!timestamps),
+            Err(other) => panic!("{other}"),
+        }
+        drop(on_host(SocketAddr::from((HOSTS[1], 40000))).unwrap());
+    }
+}

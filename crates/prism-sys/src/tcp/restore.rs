@@ -178,7 +178,9 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> RestoreError {
 ///
 /// `bind` is the service address where packets arrive unchanged, or any address
 /// and port of this host where the switch rewrites them. Its port may be in
-/// use: only the pair with the client's address and port must be free.
+/// use: only the pair with the client's address and port must be free. A
+/// predecessor in TIME_WAIT gives way if it used timestamps (`tcp_twsk_unique`),
+/// and counts as taken if not.
 ///
 /// # Errors
 /// [`RestoreError`]. [`RestoreError::Taken`] is worth another attempt with
