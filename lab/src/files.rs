@@ -6,18 +6,23 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use prism_config::{Config, Credential, Node, Role, Switch};
+use prism_config::{Config, Credential, Durability, Node, Role, Switch};
 
 use crate::error::LabError;
 use crate::name::LabName;
 use crate::plan::{HostKind, Plan};
-use crate::spec::Programs;
+use crate::spec::{LabSpec, Programs};
 use crate::state::{create_private_dir, write_private};
 use crate::tool::{in_namespace, run};
 
 /// The configuration of lab `name`.
 pub(crate) fn config_path(name: &LabName) -> PathBuf {
     name.state_dir().join("prism.toml")
+}
+
+/// The configuration of the nodes of lab `name`, where it is another one.
+fn nodes_config_path(name: &LabName) -> PathBuf {
+    name.state_dir().join("nodes.toml")
 }
 
 /// Output of the process of `host`.
@@ -58,6 +63,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
             store: store_dir.join(&link.host),
             // All hosts share this machine's cores.
             workers: 1,
+            durability: Durability::default(),
         })
         .collect();
     config.peers.ca_file = directory.join("pki/ca.crt");
@@ -77,10 +83,7 @@ pub(crate) fn write(
     programs: &Programs,
     store_dir: &Path,
 ) -> Result<(), LabError> {
-    let text = config
-        .to_toml()
-        .map_err(|error| LabError::Config(error.to_string()))?;
-    Config::from_toml(&text).map_err(|error| LabError::Config(error.to_string()))?;
+    let text = checked_toml(config)?;
     let directory = plan.name.state_dir();
     for name in ["admin", "log", "pki"] {
         create_private_dir(&directory.join(name))?;
@@ -110,13 +113,31 @@ pub(crate) fn write(
     Ok(())
 }
 
+/// Writes what the nodes read instead of the common configuration.
+pub(crate) fn write_nodes_config(name: &LabName, config: &Config) -> Result<(), LabError> {
+    write_private(&nodes_config_path(name), checked_toml(config)?.as_bytes())
+}
+
+/// The configuration as text that a program will accept.
+fn checked_toml(config: &Config) -> Result<String, LabError> {
+    let text = config
+        .to_toml()
+        .map_err(|error| LabError::Config(error.to_string()))?;
+    Config::from_toml(&text).map_err(|error| LabError::Config(error.to_string()))?;
+    Ok(text)
+}
+
 /// The command line of each host that runs something.
-pub(crate) fn command_lines(plan: &Plan, programs: &Programs) -> BTreeMap<String, Vec<String>> {
-    let prism = match programs {
+pub(crate) fn command_lines(plan: &Plan, spec: &LabSpec) -> BTreeMap<String, Vec<String>> {
+    let prism = match &spec.programs {
         Programs::Custom(lines) => return lines.clone(),
         Programs::Prism(prism) => prism.to_string_lossy().into_owned(),
     };
     let config = config_path(&plan.name).to_string_lossy().into_owned();
+    let nodes_config = match spec.configure_nodes {
+        Some(_) => nodes_config_path(&plan.name).to_string_lossy().into_owned(),
+        None => config.clone(),
+    };
     let line = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let switch = (
         "switch".to_owned(),
@@ -127,7 +148,7 @@ pub(crate) fn command_lines(plan: &Plan, programs: &Programs) -> BTreeMap<String
             prism.as_str(),
             "node",
             "--config",
-            &config,
+            &nodes_config,
             "--node",
             &link.host,
         ];

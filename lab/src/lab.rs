@@ -257,11 +257,7 @@ impl Lab {
     /// The own address of `host`; that of the switch is its control address.
     #[must_use]
     pub fn address(&self, host: &str) -> Option<Ipv4Addr> {
-        let plan = &self.state.plan;
-        if host == "switch" {
-            return Some(*plan.control.ip());
-        }
-        plan.link(host).map(|link| link.address)
+        self.state.plan.address(host)
     }
 
     /// The configuration that the processes read.

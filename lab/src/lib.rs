@@ -27,6 +27,7 @@
 mod capture;
 mod error;
 mod files;
+pub mod impair;
 mod lab;
 mod name;
 mod network;

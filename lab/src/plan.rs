@@ -88,6 +88,14 @@ impl Plan {
             .filter(|link| link.kind != HostKind::Client)
     }
 
+    /// The own address of `host`; that of the switch is its control address.
+    pub(crate) fn address(&self, host: &str) -> Option<Ipv4Addr> {
+        if host == "switch" {
+            return Some(*self.control.ip());
+        }
+        self.link(host).map(|link| link.address)
+    }
+
     pub(crate) fn link(&self, host: &str) -> Option<&Link> {
         self.links.iter().find(|link| link.host == host)
     }

@@ -1,6 +1,7 @@
 //! What a lab is to be.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +11,7 @@ use prism_config::Config;
 
 use crate::error::LabError;
 use crate::name::LabName;
+use crate::plan::Plan;
 use crate::rate::Rate;
 
 /// Most frontends and backends in all: a lab's /24 has 64 pieces of four
@@ -41,6 +43,9 @@ pub struct LabSpec {
     pub cancel: Arc<AtomicBool>,
     /// Changes the configuration before it is written.
     pub configure: Option<Configure>,
+    /// Changes the configuration of the nodes, after [`Self::configure`]: they
+    /// then see another one than the switch does.
+    pub configure_nodes: Option<Configure>,
 }
 
 /// Changes a configuration.
@@ -77,6 +82,7 @@ impl LabSpec {
             ready_timeout: Duration::from_secs(20),
             cancel: Arc::default(),
             configure: None,
+            configure_nodes: None,
         }
     }
 
@@ -85,6 +91,20 @@ impl LabSpec {
     pub fn configure(mut self, change: impl FnOnce(&mut Config) + Send + 'static) -> Self {
         self.configure = Some(Box::new(change));
         self
+    }
+
+    /// With `change` applied to what the nodes alone are told, so that they
+    /// may be given another address of the switch, say.
+    #[must_use]
+    pub fn configure_nodes(mut self, change: impl FnOnce(&mut Config) + Send + 'static) -> Self {
+        self.configure_nodes = Some(Box::new(change));
+        self
+    }
+
+    /// The address that `host` will have; for the switch, its control address.
+    #[must_use]
+    pub fn address(&self, host: &str) -> Option<Ipv4Addr> {
+        Plan::new(self).address(host)
     }
 
     pub(crate) fn check(&self) -> Result<(), LabError> {

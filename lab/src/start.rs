@@ -61,7 +61,7 @@ impl Lab {
                 Programs::Custom(_) => Health::Running,
             },
             ready: false,
-            programs: files::command_lines(&plan, &spec.programs),
+            programs: files::command_lines(&plan, spec),
             processes: Default::default(),
             store_dir: spec.store_dir.join(spec.name.directory_name()),
             credential: files::new_credential()?,
@@ -96,6 +96,10 @@ impl Lab {
             &spec.programs,
             &store_dir,
         )?;
+        if let Some(change) = spec.configure_nodes.take() {
+            change(&mut config);
+            files::write_nodes_config(&self.state.plan.name, &config)?;
+        }
         self.state.save()
     }
 
