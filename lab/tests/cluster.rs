@@ -84,14 +84,14 @@ fn a_cluster_is_up_once_all_of_it_serves() {
     let (mut spec, _directory) = stand_in("serves");
     spec.frontends = 2;
     let name = spec.name.clone();
-    let lab = Lab::up(spec.configure(|config| config.limits.relay_below_bytes = 7)).unwrap();
+    let lab = Lab::up(spec.configure(|config| config.limits.head_timeout_s = 7)).unwrap();
     assert_eq!(lab.admin("be2").unwrap()["node"], "be2");
     assert!(
         lab.admin("switch").is_err(),
         "the stand-in's switch has no counters"
     );
     let config = Config::load(&lab.config_path()).unwrap();
-    assert_eq!(config.limits.relay_below_bytes, 7);
+    assert_eq!(config.limits.head_timeout_s, 7);
     assert_eq!(config.service.address, lab.service());
     let credentials = config.s3.load_credentials().unwrap();
     assert_eq!(&credentials[0], lab.credential());

@@ -97,12 +97,6 @@ impl Config {
         check_interfaces(&switch.interfaces, found);
         found.range("switch.max_flows", switch.max_flows.into(), 1_024, 1 << 26);
         found.range(
-            "switch.answer_timeout_ms",
-            switch.answer_timeout_ms.into(),
-            1,
-            60_000,
-        );
-        found.range(
             "switch.idle_timeout_s",
             switch.idle_timeout_s.into(),
             10,
@@ -211,12 +205,6 @@ impl Config {
 
     fn check_files(&self, found: &mut Found) {
         found.port("peers.port", self.peers.port);
-        found.range(
-            "peers.connect_timeout_ms",
-            self.peers.connect_timeout_ms.into(),
-            1,
-            60_000,
-        );
         if self.nodes.len() > 1 {
             found.path(
                 "peers.ca_file",
@@ -301,26 +289,6 @@ fn check_limits(limits: &Limits, found: &mut Found) {
         limits.max_object_bytes,
         1,
         5 << 40,
-    );
-    found.range(
-        "limits.relay_below_bytes",
-        limits.relay_below_bytes.into(),
-        0,
-        1 << 26,
-    );
-    found.range(
-        "limits.relay_buffer_bytes",
-        limits.relay_buffer_bytes.into(),
-        4_096,
-        1 << 24,
-    );
-    found.range("limits.relays", limits.relays.into(), 1, 1_000_000);
-    found.range("limits.handoffs", limits.handoffs.into(), 1, 1_000_000);
-    found.range(
-        "limits.handoff_timeout_ms",
-        limits.handoff_timeout_ms.into(),
-        10,
-        60_000,
     );
     found.range(
         "limits.drain_timeout_s",

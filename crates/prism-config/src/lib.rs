@@ -16,7 +16,7 @@ mod secrets;
 
 pub use load::{ConfigError, Problem};
 pub use model::{
-    Admin, Anonymous, Cluster, Config, HandOffMode, HookMode, Limits, Log, LogFormat, Node, Peers,
-    Role, S3, Service, Switch,
+    Admin, Anonymous, Cluster, Config, Durability, HandOffMode, HookMode, Limits, Log, LogFormat,
+    Node, Peers, Role, S3, Service, Switch,
 };
 pub use secrets::{ControlKey, Credential, SecretError};

@@ -117,9 +117,6 @@ pub struct Switch {
     /// Default 3,600 s. A flow without a packet for this long is forgotten.
     /// Must be longer than `limits.idle_timeout_s`.
     pub idle_timeout_s: u32,
-    /// Default 100 ms. How long a node repeats a command before it takes the
-    /// switch for unreachable and relays instead.
-    pub answer_timeout_ms: u32,
 }
 
 impl Default for Switch {
@@ -133,7 +130,6 @@ impl Default for Switch {
             mode: HookMode::default(),
             max_flows: 1 << 20,
             idle_timeout_s: 3_600,
-            answer_timeout_ms: 100,
         }
     }
 }
@@ -143,12 +139,6 @@ impl Switch {
     #[must_use]
     pub fn pin_path(&self) -> PathBuf {
         Path::new("/sys/fs/bpf").join(&self.pin_dir)
-    }
-
-    /// How long a node waits for an answer in all.
-    #[must_use]
-    pub fn answer_timeout(&self) -> Duration {
-        Duration::from_millis(self.answer_timeout_ms.into())
     }
 }
 
@@ -178,6 +168,8 @@ pub struct Node {
     pub store: PathBuf,
     /// Default 0: one per core. Threads that serve connections.
     pub workers: u16,
+    /// Default `fsync`. What an answered write has reached.
+    pub durability: Durability,
 }
 
 impl Default for Node {
@@ -188,6 +180,7 @@ impl Default for Node {
             roles: Vec::new(),
             store: "/var/lib/prism".into(),
             workers: 0,
+            durability: Durability::default(),
         }
     }
 }
@@ -204,6 +197,18 @@ impl Node {
     pub fn is_backend(&self) -> bool {
         self.roles.contains(&Role::Backend)
     }
+}
+
+/// What an answered write has reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// The disk: it survives the loss of power.
+    #[default]
+    Fsync,
+    /// The kernel: it survives the death of the process only. For benchmarks,
+    /// and for stores in memory.
+    None,
 }
 
 /// What a node does.
@@ -228,8 +233,6 @@ pub struct Peers {
     /// Required with more than one node. Directory with the node's own
     /// `<name>.crt` and `<name>.key` (PEM).
     pub cert_dir: PathBuf,
-    /// Default 1,000 ms. Time to connect to a peer, handshake included.
-    pub connect_timeout_ms: u32,
 }
 
 impl Default for Peers {
@@ -238,7 +241,6 @@ impl Default for Peers {
             port: 7400,
             ca_file: PathBuf::new(),
             cert_dir: PathBuf::new(),
-            connect_timeout_ms: 1_000,
         }
     }
 }
@@ -254,12 +256,6 @@ impl Peers {
     #[must_use]
     pub fn key_file(&self, name: &str) -> PathBuf {
         self.cert_dir.join(format!("{name}.key"))
-    }
-
-    /// Time to connect to a peer, handshake included.
-    #[must_use]
-    pub fn connect_timeout(&self) -> Duration {
-        Duration::from_millis(self.connect_timeout_ms.into())
     }
 }
 
@@ -282,20 +278,6 @@ pub struct Limits {
     /// Default 5 GiB (in bytes). The largest object that one PUT may write;
     /// a larger one is answered `EntityTooLarge`.
     pub max_object_bytes: u64,
-    /// Default 16,384 bytes. Answers up to this size are relayed by the host
-    /// that has the connection: a hand-off costs more than copying them.
-    /// 0 hands over every object.
-    pub relay_below_bytes: u32,
-    /// Default 65,536 bytes. Buffer per direction of a relayed request.
-    pub relay_buffer_bytes: u32,
-    /// Default 1,024. Requests relayed at once; more are answered 503.
-    pub relays: u32,
-    /// Default 4,096. Hand-offs under way at once; more are relayed. Each may
-    /// hold the connection's socket queues in memory.
-    pub handoffs: u32,
-    /// Default 1,000 ms. A hand-off that has not ended by then is rolled back,
-    /// and its request relayed.
-    pub handoff_timeout_ms: u32,
     /// Default 10 s. After SIGTERM, how long requests under way may take.
     pub drain_timeout_s: u32,
 }
@@ -309,11 +291,6 @@ impl Default for Limits {
             head_timeout_s: 10,
             stall_timeout_s: 60,
             max_object_bytes: 5 << 30,
-            relay_below_bytes: 16 << 10,
-            relay_buffer_bytes: 64 << 10,
-            relays: 1_024,
-            handoffs: 4_096,
-            handoff_timeout_ms: 1_000,
             drain_timeout_s: 10,
         }
     }
@@ -336,12 +313,6 @@ impl Limits {
     #[must_use]
     pub fn stall_timeout(&self) -> Duration {
         Duration::from_secs(self.stall_timeout_s.into())
-    }
-
-    /// When a hand-off is given up.
-    #[must_use]
-    pub fn handoff_timeout(&self) -> Duration {
-        Duration::from_millis(self.handoff_timeout_ms.into())
     }
 
     /// How long requests under way may take after SIGTERM.

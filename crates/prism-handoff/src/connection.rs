@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -49,6 +50,9 @@ pub(crate) struct Rest {
     pub(crate) local: SocketAddr,
     /// The flow's epoch at the switch, once it was steered.
     pub(crate) epoch: Option<u64>,
+    /// The switch has confirmed a command for this connection. Until then what
+    /// the switch knows of its addresses may be a predecessor's.
+    pub(crate) confirmed: bool,
     pub(crate) origin: String,
     pub(crate) context: Vec<u8>,
     pub(crate) io_timeout: Duration,
@@ -213,7 +217,7 @@ impl Connection {
                 .unwrap_or(SENDFILE_BYTES)
                 .min(SENDFILE_BYTES);
             let sent = self
-                .written(|s| Ok(rustix::fs::sendfile(s, file, Some(&mut { at }), count)?))
+                .written(|s| prism_sys::sendfile::sendfile(s.as_fd(), file.as_fd(), at, count))
                 .await?;
             if sent == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());

@@ -10,6 +10,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use prism_proto::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner};
 use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering, SteeringCounters};
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
+
+use crate::counters::Counters;
 
 /// After an unanswered command, for how long the switch counts as out of reach,
 /// so that requests are relayed without a try.
@@ -50,6 +53,8 @@ pub(crate) struct Control {
     /// The task that repeats datagrams has something new to wait for.
     rearm: Notify,
     down_until_ns: Cell<u64>,
+    counters: Arc<Counters>,
+    counted: Cell<SteeringCounters>,
 }
 
 enum Waiting {
@@ -60,14 +65,16 @@ enum Waiting {
 
 /// `CLOCK_MONOTONIC`, which all processes of a host share.
 pub(crate) fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+    prism_sys::clock::monotonic_ns()
 }
 
 impl Control {
     /// Opens the socket. Spawn [`Self::run`] beside it.
-    pub(crate) fn open(from: IpAddr, switch: &SwitchAddress) -> io::Result<Rc<Self>> {
+    pub(crate) fn open(
+        from: IpAddr,
+        switch: &SwitchAddress,
+        counters: Arc<Counters>,
+    ) -> io::Result<Rc<Self>> {
         let direct = std::net::UdpSocket::bind((from, 0))?;
         direct.connect(switch.control)?;
         direct.set_nonblocking(true)?;
@@ -80,6 +87,8 @@ impl Control {
             waiting: RefCell::default(),
             rearm: Notify::new(),
             down_until_ns: Cell::new(0),
+            counters,
+            counted: Cell::default(),
         }))
     }
 
@@ -93,8 +102,23 @@ impl Control {
         self.steering.borrow().switch_clock_ns(now_ns())
     }
 
-    pub(crate) fn counters(&self) -> SteeringCounters {
-        self.steering.borrow().counters
+    /// Brings the process's counters up to date.
+    fn count(&self) {
+        let now = self.steering.borrow().counters;
+        let before = self.counted.replace(now);
+        let counters = &self.counters;
+        counters
+            .control_commands
+            .add(now.commands - before.commands);
+        counters
+            .control_retransmissions
+            .add(now.retransmissions - before.retransmissions);
+        counters
+            .control_unanswered
+            .add(now.unanswered - before.unanswered);
+        counters
+            .control_refused
+            .add(now.refused_datagrams - before.refused_datagrams);
     }
 
     /// Sends a command and waits for its end. Dropping the future forgets the
@@ -120,6 +144,7 @@ impl Control {
             }
         };
         self.note_reachability(outcome);
+        self.count();
         outcome
     }
 

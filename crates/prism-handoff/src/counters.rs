@@ -60,6 +60,14 @@ counters! {
     flows_closing,
     /// Accepted connections dropped because the limit was reached.
     connections_over_limit,
+    /// Commands to the switch.
+    control_commands,
+    /// Of their datagrams, those sent again.
+    control_retransmissions,
+    /// Commands that the switch did not answer in time.
+    control_unanswered,
+    /// Datagrams from the switch's address that were no authentic answer.
+    control_refused,
 }
 
 /// One counter.

@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prism_proto::control::{FlowKey, Owner};
+use prism_sys::listen::{ListenOptions, listen_tcp};
 use prism_sys::tcp::Paused;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio_rustls::TlsAcceptor;
 
@@ -24,8 +25,6 @@ use crate::gone::Gone;
 use crate::pki::{Identity, peer_name};
 use crate::trace::Trace;
 
-/// Pending connections of a listener.
-const BACKLOG: u32 = 4096;
 /// Connections and hand-offs that wait for [`Endpoint::next`].
 const MAX_WAITING: usize = 1024;
 /// How long a peer may take for its TLS handshake.
@@ -161,6 +160,7 @@ impl Shared {
             flow: self.flow(client),
             local,
             epoch: None,
+            confirmed: false,
             origin: self.config.name.clone(),
             context: Vec::new(),
             io_timeout: DEFAULT_IO_TIMEOUT,
@@ -190,7 +190,7 @@ impl Endpoint {
         let counters = process.counters.clone();
         let (control, gone) = match &config.switch {
             Some(switch) => {
-                let control = Control::open(config.address, switch)?;
+                let control = Control::open(config.address, switch, counters.clone())?;
                 let gone = Gone::new(control.clone(), counters.clone())?;
                 (Some(control), Some(gone))
             }
@@ -281,15 +281,14 @@ impl Handle {
     }
 }
 
+/// A listener that the other workers' listeners share the address with.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    let options = ListenOptions {
+        nodelay: true,
+        ..ListenOptions::default()
     };
-    socket.set_reuseaddr(true)?;
-    socket.set_reuseport(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
+    let listener = listen_tcp(address, &options).map_err(io::Error::other)?;
+    TcpListener::from_std(listener)
 }
 
 impl Shared {
@@ -332,9 +331,11 @@ impl Shared {
                 self.counters.connections_over_limit.add_one();
                 continue;
             }
-            // A client that is gone already shows itself at the first read.
-            let _ = stream.set_nodelay(true);
             self.counters.accepted.add_one();
+            // A new connection on the ports of an older one ends what is left of it.
+            if let Some(old) = self.process.unpark(&self.flow(client)) {
+                old.close_silently();
+            }
             let rest = self.rest(client, self.config.service);
             let connection = self.connection(stream, rest);
             if self

@@ -4,20 +4,22 @@
 //! (parked): the switch drops whatever it might still emit, taking it back costs
 //! one option, and its destruction is off the path that the client waits for.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use prism_proto::TcpState;
-use prism_proto::control::{FlowKey, Ops, Owner};
+use prism_proto::control::{FlowKey, Ops, Owner, Status};
 use prism_proto::export::{
     Action, Event, Export, Kept, Outcome, SETTLE_DEADLINE_NS, VERDICT_DEADLINE_NS, Verdict,
 };
 use prism_proto::node::{Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, Refusal};
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_proto::tcp_state::MAX_QUEUE_BYTES;
-use prism_sys::tcp::Paused;
+use prism_sys::tcp::info::send_queue_bytes;
+use prism_sys::tcp::{Paused, TcpInfo, TcpStateName};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::channel::Channel;
 use crate::connection::{Connection, Rest};
@@ -28,6 +30,10 @@ use crate::trace::{Record, Step};
 /// How often the switch is asked to let a flow pass that it may hold blocked,
 /// and for how many rounds of [`SETTLE_DEADLINE_NS`].
 const MAX_SETTLE_ROUNDS: usize = 4;
+/// How long a hand-off waits for the client's acknowledgements, and how often it
+/// looks. A client that stalls for longer moves with its queues full.
+const MAX_DRAIN: Duration = Duration::from_millis(200);
+const DRAIN_STEP: Duration = Duration::from_millis(1);
 
 /// How an export ended.
 #[derive(Debug)]
@@ -77,13 +83,17 @@ impl Handle {
         let shared = &self.shared;
         shared.counters.exports_started.add_one();
         let mut record = Record::source(fastrand::u64(..), connection.client().port());
-        record.mark(Step::Start);
         let Some(control) = shared.control.as_ref().filter(|c| c.is_reachable()) else {
             return kept(connection, Kept::SwitchSilent);
         };
         let rest = &connection.rest;
-        let Some(epoch) = rest.epoch.or_else(|| control.switch_clock_ns()) else {
-            return kept(connection, Kept::SwitchSilent);
+        // Until the switch has confirmed a command, its clock outranks whatever
+        // is left of a predecessor.
+        let clock = control.switch_clock_ns();
+        let epoch = match (rest.confirmed, rest.epoch, clock) {
+            (true, Some(epoch), _) => epoch,
+            (_, epoch, Some(clock)) => clock.max(epoch.unwrap_or(0)),
+            (_, _, None) => return kept(connection, Kept::SwitchSilent),
         };
         if rest.input.unread().len() > MAX_INPUT_BYTES
             || rest.output.len() > MAX_QUEUE_BYTES
@@ -98,6 +108,8 @@ impl Handle {
                 return kept(connection, Kept::TargetSilent);
             }
         };
+        drain(&connection).await;
+        record.mark(Step::Start);
         let driver = Driver {
             shared,
             control,
@@ -106,6 +118,20 @@ impl Handle {
             record,
         };
         driver.run(connection, epoch).await
+    }
+}
+
+/// Waits, for a bounded time, until the client has acknowledged all that was sent
+/// to it. What the switch drops while it blocks the flow costs the target a
+/// retransmission timeout of seconds, as it knows no round-trip time. A client
+/// that sends its requests one by one has acknowledged everything by now.
+async fn drain(connection: &Connection) {
+    let Some(stream) = &connection.stream else {
+        return;
+    };
+    let end = Instant::now() + MAX_DRAIN;
+    while send_queue_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0) && Instant::now() < end {
+        tokio::time::sleep(DRAIN_STEP).await;
     }
 }
 
@@ -140,15 +166,23 @@ impl Driver<'_> {
             connection.rest.flow,
             self.shared.owner(connection.rest.local),
         );
-        let never_steered = connection.rest.epoch.is_none();
+        let never_steered = !connection.rest.confirmed;
         let (mut machine, mut action) = Export::start(flow, here, epoch, never_steered);
-        let (mut socket, mut state) = (Socket::Live(stream), None);
+        let (mut socket, mut state, mut steered) = (Socket::Live(stream), None, false);
         loop {
             let event = match action {
                 Action::Steer {
                     command,
                     deadline_ns,
                 } => {
+                    // A block is repeated for a living connection only: by now the
+                    // flow may be that of the client's next one.
+                    if std::mem::replace(&mut steered, true)
+                        && command.ops.has(Ops::BLOCK)
+                        && !is_alive(&socket)
+                    {
+                        return self.finish(connection, socket, Outcome::Lost);
+                    }
                     let outcome = self.control.call(command, deadline_ns).await;
                     self.record.mark(Step::Blocked);
                     Event::Steered(outcome)
@@ -255,6 +289,7 @@ impl Driver<'_> {
                 parked,
             ) => {
                 connection.rest.epoch = Some(epoch);
+                connection.rest.confirmed |= settled;
                 let live = match (socket, parked) {
                     (Socket::Live(stream), _) => Some(stream),
                     (_, Some(paused)) => paused.resume().ok().and_then(|fd| stream_of(fd)),
@@ -296,6 +331,18 @@ impl Driver<'_> {
     }
 }
 
+fn is_alive(socket: &Socket) -> bool {
+    let Socket::Live(stream) = socket else {
+        return false;
+    };
+    TcpInfo::read(stream.as_fd()).is_ok_and(|info| {
+        matches!(
+            info.state,
+            TcpStateName::Established | TcpStateName::CloseWait
+        )
+    })
+}
+
 fn live_again(fd: OwnedFd) -> Socket {
     stream_of(fd).map_or(Socket::Gone, Socket::Live)
 }
@@ -315,16 +362,21 @@ fn close_silently(stream: TcpStream) {
 
 /// Repeats what the switch has not confirmed, so that a flow it blocked just
 /// before it fell silent passes again when it is back.
-async fn settle(control: Rc<Control>, flow: FlowKey, owner: Owner, epoch: u64) {
-    let command = Command {
-        ops: Ops::OWN.and(Ops::UNBLOCK),
-        epoch,
-        flow,
-        owner,
-    };
+async fn settle(control: Rc<Control>, flow: FlowKey, owner: Owner, mut epoch: u64) {
     for _ in 0..MAX_SETTLE_ROUNDS {
-        if let CommandOutcome::Answered(_) = control.call(command, SETTLE_DEADLINE_NS).await {
-            return;
+        let command = Command {
+            ops: Ops::OWN.and(Ops::UNBLOCK),
+            epoch,
+            flow,
+            owner,
+        };
+        match control.call(command, SETTLE_DEADLINE_NS).await {
+            CommandOutcome::Unanswered => {}
+            // What holds it back is our own, of a predecessor on these ports.
+            CommandOutcome::Answered(a) if a.status == Status::Stale && a.owner == owner => {
+                epoch = a.epoch.saturating_add(1);
+            }
+            CommandOutcome::Answered(_) => return,
         }
     }
 }

@@ -27,6 +27,8 @@ use crate::counters::Counters;
 /// How often sockets are looked at without being told, in case a notification
 /// was lost.
 const RESCAN: Duration = Duration::from_secs(5);
+/// How many times [`SETTLE_DEADLINE_NS`] a release is repeated.
+const MAX_RELEASE_ROUNDS: usize = 16;
 /// Most flows released at once.
 const MAX_RELEASES: usize = 256;
 
@@ -206,14 +208,17 @@ async fn release(
         flow,
         owner: Owner::NONE,
     };
-    match control.call(command, SETTLE_DEADLINE_NS).await {
-        // Stale: a new connection has the flow.
-        CommandOutcome::Answered(a) if matches!(a.status, Status::Ok | Status::Stale) => {
-            counters.flows_released.add_one();
-        }
-        outcome => {
-            counters.releases_failed.add_one();
-            tracing::debug!(?outcome, "flow not released; the switch will age it out");
+    for _ in 0..MAX_RELEASE_ROUNDS {
+        match control.call(command, SETTLE_DEADLINE_NS).await {
+            CommandOutcome::Unanswered => {}
+            // Stale: a new connection has the flow.
+            CommandOutcome::Answered(a) if matches!(a.status, Status::Ok | Status::Stale) => {
+                counters.flows_released.add_one();
+                return;
+            }
+            CommandOutcome::Answered(_) => break,
         }
     }
+    counters.releases_failed.add_one();
+    tracing::debug!(client = %flow.client, "flow not released; the switch will age it out");
 }

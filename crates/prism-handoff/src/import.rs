@@ -1,11 +1,12 @@
 //! Importing connections: the driver of `prism_proto::import`.
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use prism_proto::import::{Action, Event, Import};
 use prism_proto::node::{Frame, HandOff, Refusal};
-use prism_sys::tcp::{RestoreError, Restored, restore};
+use prism_sys::tcp::{RestoreError, Restored, probe_peer, restore};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
@@ -141,8 +142,6 @@ fn go_live(
         tracing::error!(%error, "a restored connection does not go live");
         Refusal::RestoreFailed
     };
-    let live = restored.go_live().map_err(|e| failed(&e))?;
-    let stream = TcpStream::from_std(live.fd.into()).map_err(|e| failed(&e))?;
     let HandOff {
         epoch,
         origin,
@@ -152,6 +151,14 @@ fn go_live(
         tcp,
         ..
     } = hand_off;
+    let live = restored.go_live().map_err(|e| failed(&e))?;
+    // What the switch dropped while the flow was blocked is not repeated by the
+    // client, if it was an acknowledgement or a window.
+    let was_under_way = !tcp.sent.is_empty() || !tcp.unsent.is_empty();
+    if was_under_way && let Err(error) = probe_peer(live.fd.as_fd()) {
+        tracing::debug!(%error, "the client was not asked for its window");
+    }
+    let stream = TcpStream::from_std(live.fd.into()).map_err(|e| failed(&e))?;
     input.extend_from_slice(&live.input);
     let mut rest = shared.rest(tcp.remote, local);
     if let Some(gone) = &shared.gone {
@@ -160,6 +167,7 @@ fn go_live(
     rest.input = Input::new(input);
     rest.output = live.output;
     rest.output.extend_from_slice(&output);
+    rest.confirmed = true;
     (rest.epoch, rest.origin, rest.context) = (Some(epoch), origin, context);
     Ok(shared.connection(stream, rest))
 }

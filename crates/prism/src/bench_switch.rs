@@ -98,7 +98,10 @@ fn kernel_release() -> String {
 }
 
 fn print(report: &Report) {
-    println!("{:<18} {:>6} {:>9} {:>22}", "direction", "bytes", "flows", "ns/packet (spread)");
+    println!(
+        "{:<18} {:>6} {:>9} {:>22}",
+        "direction", "bytes", "flows", "ns/packet (spread)"
+    );
     for p in &report.packets {
         println!(
             "{:<18} {:>6} {:>9} {:>8.1} ({:.1} to {:.1})",
@@ -117,7 +120,11 @@ fn print(report: &Report) {
 pub(crate) fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     let at = |i: usize| values.get(i).copied().unwrap_or(f64::NAN);
-    (at(values.len() / 2), at(0), at(values.len().saturating_sub(1)))
+    (
+        at(values.len() / 2),
+        at(0),
+        at(values.len().saturating_sub(1)),
+    )
 }
 
 /// A switch that no interface is attached to; removed at the end.
@@ -140,15 +147,19 @@ fn packet_costs(args: &BenchSwitchArgs) -> Result<Vec<PacketCost>> {
     bench.pair(CLIENT)?;
     let mut costs = Vec::new();
     for frame_bytes in SIZES {
-        costs.push(bench.cost("client to owner", frame_bytes, args.rounds, |size| {
-            bench.hot(&frame(CLIENT, LEFT, size))
-        })?);
+        costs.push(
+            bench.cost("client to owner", frame_bytes, args.rounds, |size| {
+                bench.hot(&frame(CLIENT, LEFT, size))
+            })?,
+        );
     }
     bench.without_services()?;
     for frame_bytes in SIZES {
-        costs.push(bench.cost("owner to client", frame_bytes, args.rounds, |size| {
-            bench.hot(&frame(LEFT, CLIENT, size))
-        })?);
+        costs.push(
+            bench.cost("owner to client", frame_bytes, args.rounds, |size| {
+                bench.hot(&frame(LEFT, CLIENT, size))
+            })?,
+        );
     }
     if args.full {
         for flows in [1_000, 1_000_000] {
@@ -283,7 +294,11 @@ impl Bench {
         let all = |to_owner: bool| {
             let mut times = Vec::new();
             for client in clients.iter().step_by(step) {
-                let (from, to) = if to_owner { (*client, LEFT) } else { (LEFT, *client) };
+                let (from, to) = if to_owner {
+                    (*client, LEFT)
+                } else {
+                    (LEFT, *client)
+                };
                 times.push(self.time(&frame(from, to, 60), 2)?);
             }
             Ok(spread(times).0)
@@ -338,7 +353,10 @@ fn ip_frame(from: SocketAddrV4, to: SocketAddrV4, protocol: u8, l4: &[u8]) -> Ve
     ip.extend(to.ip().octets());
     let mut sum: u32 = ip
         .chunks_exact(2)
-        .map(|pair| pair.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)))
+        .map(|pair| {
+            pair.iter()
+                .fold(0, |word, byte| word << 8 | u32::from(*byte))
+        })
         .sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -369,7 +387,9 @@ fn udp(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
 /// A TCP frame of `bytes` bytes with ACK set.
 fn frame(from: SocketAddrV4, to: SocketAddrV4, bytes: usize) -> Vec<u8> {
     let mut l4 = ports(from, to);
-    l4.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0x12, 0x34, 0, 0]);
+    l4.extend([
+        0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0x12, 0x34, 0, 0,
+    ]);
     l4.resize(bytes - 34, 0);
     ip_frame(from, to, 6, &l4)
 }

@@ -1,5 +1,8 @@
 //! The `prism` program: every role and tool behind one command line.
 
+mod bench;
+mod bench_handoff;
+mod bench_switch;
 mod check;
 mod doctor;
 mod lab;
@@ -29,6 +32,7 @@ enum Command {
     Doctor(doctor::Args),
     Lab(lab::Args),
     Pki(pki::Args),
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +43,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Pki(args) => pki::run(&args),
+        Command::Bench(args) => bench::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,8 +2,8 @@
 //! rewrites both directions, and through a plain Linux bridge.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::net::UdpSocket;
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -135,7 +135,10 @@ impl Bridged {
         sh(&middle, "ip link add br0 type bridge; ip link set br0 up")?;
         let a = host(&middle, "s0", Ipv4Addr::new(192, 0, 2, 1).into())?;
         let b = host(&middle, "s1", (*BRIDGED.ip()).into())?;
-        sh(&middle, "ip link set s0 master br0; ip link set s1 master br0")?;
+        sh(
+            &middle,
+            "ip link set s0 master br0; ip link set s1 master br0",
+        )?;
         let listener = b.run(|| TcpListener::bind(BRIDGED))??;
         let client = a.run(|| TcpStream::connect_timeout(&BRIDGED.into(), PATIENCE))??;
         let (server, _) = listener.accept()?;
@@ -170,12 +173,19 @@ impl Switched {
     fn new() -> Result<Self> {
         let middle = NetNs::anonymous()?;
         let gateways = "ip link set lo up; echo 1 > /proc/sys/net/ipv4/ip_forward";
-        sh(&middle, &format!("{gateways}; ip addr add {}/32 dev lo", CONTROL.ip()))?;
+        sh(
+            &middle,
+            &format!("{gateways}; ip addr add {}/32 dev lo", CONTROL.ip()),
+        )?;
         let client_ip = Ipv4Addr::new(192, 0, 2, 1);
         let a = host(&middle, "s0", client_ip.into())?;
         let f = host(&middle, "s1", FRONTEND.into())?;
         let b = host(&middle, "s2", (*BACKEND.ip()).into())?;
-        for (ns, link, net) in [(&a, "s0", "192.0.2"), (&f, "s1", "10.0.0"), (&b, "s2", "10.0.1")] {
+        for (ns, link, net) in [
+            (&a, "s0", "192.0.2"),
+            (&f, "s1", "10.0.0"),
+            (&b, "s2", "10.0.1"),
+        ] {
             sh(&middle, &format!("ip addr add {net}.254/24 dev {link}"))?;
             sh(ns, &format!("ip route add default via {net}.254"))?;
         }

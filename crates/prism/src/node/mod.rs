@@ -70,7 +70,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
     crate::log::init(&config.log)?;
     let node = Arc::new(Node::open(config, &args.node)?);
-    raise_file_limit();
+    if let Err(error) = prism_sys::process::raise_open_files() {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
     let workers = match node.settings()?.workers {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         n => usize::from(n),
@@ -207,6 +209,10 @@ fn open_store(config: &Config, node: &prism_config::Node) -> anyhow::Result<Stor
             .limits
             .max_object_bytes
             .min(prism_store::OBJECT_LEN_LIMIT),
+        durability: match node.durability {
+            prism_config::Durability::Fsync => prism_store::Durability::Fsync,
+            prism_config::Durability::None => prism_store::Durability::None,
+        },
         ..prism_store::Config::default()
     };
     let store = Store::open(&node.store, settings)
@@ -302,14 +308,4 @@ pub(crate) fn now_ms() -> u64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// As many files as the system allows: one for each connection.
-fn raise_file_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
-    }
 }

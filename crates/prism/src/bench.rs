@@ -1,0 +1,22 @@
+//! `prism bench`: what Prism's parts cost on this machine.
+
+/// Measure what Prism's parts cost on this machine.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Handoff(crate::bench_handoff::Args),
+    Switch(crate::bench_switch::BenchSwitchArgs),
+}
+
+/// Runs the benchmark.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.command {
+        Command::Handoff(args) => crate::bench_handoff::run(args),
+        Command::Switch(args) => crate::bench_switch::run(args),
+    }
+}

@@ -1,0 +1,159 @@
+//! `prism bench handoff`: what a hand-off costs, step by step, as in Table 1 of
+//! NSDI'21, over real nodes in a lab.
+//!
+//! One client fetches two small objects of different backends in turn over one
+//! keep-alive connection, so that each request moves it: from backend to backend
+//! (direct), or over the frontend (return). Nodes note when each step happened;
+//! all processes of one machine share the monotonic clock.
+
+mod load;
+mod steps;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use prism_config::HandOffMode;
+use prism_lab::{Lab, LabName, LabSpec};
+use serde::Serialize;
+
+use load::Load;
+use steps::{Cycle, Stats};
+
+/// Connections and requests before the measurement.
+const WARM_UP: usize = 200;
+
+/// Measure hand-offs: each step's p50, p99 and standard deviation.
+///
+/// Builds a lab of one frontend and two backends for each mode. `direct` is one
+/// hand-off, from backend to backend; `return` is a full cycle as in the paper:
+/// from a backend to the frontend and on to another backend. Needs root.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Hand-offs (direct) or cycles (return) per mode.
+    #[arg(long, default_value_t = 10_000, value_name = "N")]
+    count: usize,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The whole result.
+#[derive(Debug, Serialize)]
+struct Report {
+    modes: Vec<Mode>,
+}
+
+/// One mode's result.
+#[derive(Debug, Serialize)]
+struct Mode {
+    mode: &'static str,
+    tls: bool,
+    count: usize,
+    total_us: Stats,
+    steps: Vec<StepStats>,
+}
+
+#[derive(Debug, Serialize)]
+struct StepStats {
+    name: String,
+    #[serde(flatten)]
+    stats: Stats,
+}
+
+/// Runs the benchmark.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    ensure!(
+        args.count > 0 && args.count <= 60_000,
+        "--count must be 1 to 60,000"
+    );
+    let prism = std::env::current_exe().context("finding this program")?;
+    let modes = [HandOffMode::Direct, HandOffMode::Return]
+        .into_iter()
+        .map(|mode| measure(args, mode, prism.clone()))
+        .collect::<Result<Vec<_>>>()?;
+    let report = Report { modes };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print_table(&report);
+    }
+    Ok(())
+}
+
+fn measure(args: &Args, mode: HandOffMode, prism: PathBuf) -> Result<Mode> {
+    let name: LabName = format!("bench-{}", std::process::id()).parse()?;
+    let mut spec = LabSpec::new(name, prism).configure(move |config| {
+        config.service.hand_off = mode;
+        config.log.level = "warn".into();
+    });
+    spec.backends = 2;
+    let lab = Lab::up(spec)?;
+    let cycles = load_and_trace(args, &lab, mode);
+    lab.down()?;
+    let cycles = cycles?;
+    let label = match mode {
+        HandOffMode::Direct => "direct",
+        HandOffMode::Return => "return",
+    };
+    let total: Vec<f64> = cycles.iter().map(Cycle::total_us).collect();
+    let names: Vec<&String> = cycles
+        .first()
+        .map(|c| c.steps.iter().map(|s| &s.0).collect())
+        .unwrap_or_default();
+    let steps = names.into_iter().enumerate().map(|(n, name)| {
+        let of_step = cycles.iter().filter_map(|c| c.steps.get(n).map(|s| s.1));
+        StepStats {
+            name: name.clone(),
+            stats: Stats::of(of_step.collect()),
+        }
+    });
+    Ok(Mode {
+        mode: label,
+        tls: false,
+        count: cycles.len(),
+        total_us: Stats::of(total),
+        steps: steps.collect(),
+    })
+}
+
+fn load_and_trace(args: &Args, lab: &Lab, mode: HandOffMode) -> Result<Vec<Cycle>> {
+    let load = Load::prepare(lab)?;
+    load.alternate(WARM_UP)?;
+    let nodes = ["fe0", "be0", "be1"];
+    for node in nodes {
+        lab.ask(node, "trace on")?;
+    }
+    // The first request of the connection is handed over by the frontend: it is
+    // not one of those measured.
+    load.alternate(args.count + 1)?;
+    let mut records = Vec::new();
+    for node in nodes {
+        records.extend(steps::parse(&lab.ask(node, "trace take")?)?);
+    }
+    let hops = steps::hops(records);
+    let cycles = match mode {
+        HandOffMode::Direct => steps::direct_cycles(hops),
+        HandOffMode::Return => steps::return_cycles(hops),
+    };
+    ensure!(
+        cycles.len() * 100 >= args.count * 99,
+        "only {} of {} hand-offs happened; the others were relayed",
+        cycles.len(),
+        args.count
+    );
+    Ok(cycles)
+}
+
+fn print_table(report: &Report) {
+    for mode in &report.modes {
+        println!("{}: {} measured, µs", mode.mode, mode.count);
+        println!("  {:<28} {:>9} {:>9} {:>9}", "step", "p50", "p99", "stddev");
+        let total = [("total".to_owned(), &mode.total_us)];
+        let steps = mode.steps.iter().map(|s| (s.name.clone(), &s.stats));
+        for (name, stats) in steps.chain(total) {
+            let Stats { p50, p99, stddev } = stats;
+            println!("  {name:<28} {p50:>9.1} {p99:>9.1} {stddev:>9.1}");
+        }
+        println!();
+    }
+}

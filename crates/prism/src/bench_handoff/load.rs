@@ -1,0 +1,152 @@
+//! The client: one connection, two objects of different backends in turn.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
+use prism_lab::Lab;
+use prism_s3::Signer;
+use prism_s3::sign::Body;
+use prism_store::{NodeName, Placement};
+use prism_sys::netns::NetNs;
+use time::OffsetDateTime;
+
+/// What both objects hold.
+const OBJECT: &[u8] = b"hand-off";
+/// No answer takes this long.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Requests that are ready to be sent.
+pub(super) struct Load {
+    service: SocketAddr,
+    netns: NetNs,
+    /// One for each backend.
+    gets: [Vec<u8>; 2],
+}
+
+impl Load {
+    /// Stores the two objects.
+    pub(super) fn prepare(lab: &Lab) -> Result<Self> {
+        let service = SocketAddr::from(lab.service());
+        let credential = lab.credential();
+        let (key, secret) = (&credential.access_key, &credential.secret_key);
+        let signer = Signer::new(key.as_str(), secret.as_str(), "us-east-1");
+        let namespace = lab.namespace("client")?;
+        let namespace = namespace
+            .file_name()
+            .and_then(|n| n.to_str())
+            .context("namespace")?;
+        let netns = NetNs::named(namespace)?;
+        let keys = [key_of("be0")?, key_of("be1")?];
+        let request = |method: &str, target: &str, body: &[u8]| {
+            request(&signer, service, method, target, body)
+        };
+        let mut requests = vec![request("PUT", "/bench", b"")?];
+        for key in &keys {
+            requests.push(request("PUT", &format!("/bench/{key}"), OBJECT)?);
+        }
+        let [a, b] = keys.map(|key| request("GET", &format!("/bench/{key}"), b""));
+        let load = Self {
+            service,
+            netns,
+            gets: [a?, b?],
+        };
+        load.run(requests.iter().map(Vec::as_slice).collect())?;
+        Ok(load)
+    }
+
+    /// Fetches `count` times, from one backend and the other in turn.
+    pub(super) fn alternate(&self, count: usize) -> Result<()> {
+        self.run(
+            self.gets
+                .iter()
+                .map(Vec::as_slice)
+                .cycle()
+                .take(count)
+                .collect(),
+        )
+    }
+
+    /// Sends one request after the other on one connection.
+    fn run(&self, requests: Vec<&[u8]>) -> Result<()> {
+        self.netns.run(|| {
+            let mut stream = TcpStream::connect(self.service)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut buffer = Vec::new();
+            for request in requests {
+                stream.write_all(request)?;
+                read_answer(&mut stream, &mut buffer, request.starts_with(b"GET"))?;
+            }
+            Ok(())
+        })?
+    }
+}
+
+/// A key that placement gives to `backend`.
+fn key_of(backend: &str) -> Result<String> {
+    let nodes = ["be0", "be1"]
+        .map(NodeName::new)
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
+    let placement = Placement::new(1, nodes)?;
+    (0..1000)
+        .map(|n| format!("object-{n}"))
+        .find(|key| {
+            placement
+                .owner("bench", key)
+                .is_some_and(|n| n.as_str() == backend)
+        })
+        .context("placement gives nothing to a backend")
+}
+
+fn request(
+    signer: &Signer,
+    service: SocketAddr,
+    method: &str,
+    target: &str,
+    body: &[u8],
+) -> Result<Vec<u8>> {
+    let mut headers = Headers::new();
+    headers.append("Host", service.to_string())?;
+    let now = OffsetDateTime::now_utc();
+    signer.sign(method, target, &mut headers, Body::Bytes(body), now)?;
+    let mut bytes = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
+    headers.write_to(&mut bytes);
+    bytes.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
+    bytes.extend_from_slice(body);
+    Ok(bytes)
+}
+
+/// Reads one answer, and checks that it is the object.
+fn read_answer(stream: &mut TcpStream, buffer: &mut Vec<u8>, is_get: bool) -> Result<()> {
+    buffer.clear();
+    let mut chunk = [0; 4096];
+    loop {
+        if let Some((head, len)) = ResponseHead::parse(buffer, &Limits::DEFAULT)? {
+            ensure!(
+                head.status() == 200,
+                "status {}: {}",
+                head.status(),
+                text(buffer)
+            );
+            let framing = head.framing(&Method::Get)?;
+            let body = buffer.get(len..).unwrap_or_default();
+            let mut reader = BodyReader::new(framing, u64::MAX);
+            if reader.consume(body)?.done || reader.is_done() {
+                ensure!(!is_get || body == OBJECT, "the answer is not the object");
+                return Ok(());
+            }
+        }
+        match stream.read(&mut chunk)? {
+            0 => bail!("the connection ended in an answer: {}", text(buffer)),
+            n => buffer.extend_from_slice(chunk.get(..n).unwrap_or_default()),
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().take(500).collect()
+}
