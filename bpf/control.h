@@ -14,7 +14,7 @@
 #include "siphash.h"
 
 #define CONTROL_BYTES sizeof(struct control_message)
-#define CONTROL_AT (sizeof(struct head) + sizeof(struct udphdr))
+#define CONTROL_AT (HEAD_BYTES + sizeof(struct udphdr))
 #define CONTROL_UDP_BYTES (sizeof(struct udphdr) + CONTROL_BYTES)
 #define CONTROL_IP_BYTES (sizeof(struct iphdr) + CONTROL_UDP_BYTES)
 #define CONTROL_TTL 64
@@ -313,22 +313,25 @@ static __always_inline void fill_answer(struct control_scratch *s, __u8 status,
 }
 
 /* Turns the headers of a request into those of its answer. */
-static __always_inline void turn_head(struct packet *p)
+static __always_inline long turn_head(void *ctx, struct packet *p,
+				      const bool xdp)
 {
 	struct head *h = &p->head;
 	__be16 before = *(__be16 *)&h->ip.ttl;
 	__be32 addr = h->ip.saddr;
 	__u16 check = h->ip.check;
-	__u8 mac[ETH_ALEN];
+	__u16 mac[6];
+	long err = packet_load(ctx, 0, mac, sizeof(mac), xdp);
 
-	__builtin_memcpy(mac, h->eth.h_source, ETH_ALEN);
-	__builtin_memcpy(h->eth.h_source, h->eth.h_dest, ETH_ALEN);
-	__builtin_memcpy(h->eth.h_dest, mac, ETH_ALEN);
+	__builtin_memcpy(&h->mac[0], &mac[3], ETH_ALEN);
+	__builtin_memcpy(&h->mac[3], &mac[0], ETH_ALEN);
+	h->protocol = bpf_htons(ETH_P_IP);
 	h->ip.saddr = h->ip.daddr;
 	h->ip.daddr = addr;
 	h->ip.ttl = CONTROL_TTL;
 	csum_replace2(&check, before, *(__be16 *)&h->ip.ttl);
 	h->ip.check = check;
+	return err;
 }
 
 /* The UDP checksum of the answer, from nothing. XDP only. */
@@ -362,11 +365,11 @@ static __always_inline long store_answer(void *ctx, struct packet *p,
 		.dest = p->source,
 		.len = bpf_htons(CONTROL_UDP_BYTES),
 	};
-	__u32 at = sizeof(struct head);
+	__u32 at = HEAD_BYTES;
 	__s64 diff;
 	long err;
 
-	err = packet_store(ctx, 0, &p->head, sizeof(p->head), xdp);
+	err = packet_store(ctx, 0, p->head.mac, HEAD_BYTES, xdp);
 	err |= packet_store(ctx, CONTROL_AT, &s->answer, CONTROL_BYTES, xdp);
 	if (xdp) {
 		udp.check = udp_check(p, &udp, &s->answer);
@@ -426,8 +429,7 @@ static __always_inline int work_on(void *ctx, struct packet *p,
 	if (status == STATUS_BUSY)
 		return drop(COUNTER_control_busy, xdp);
 	fill_answer(s, status, clock_ns, &view, sender);
-	turn_head(p);
-	if (store_answer(ctx, p, s, xdp))
+	if (turn_head(ctx, p, xdp) || store_answer(ctx, p, s, xdp))
 		return drop(COUNTER_drop_store, xdp);
 	count(status_counter(status));
 	return xdp ? XDP_TX : bpf_redirect(packet_ifindex(ctx, xdp), 0);

@@ -85,8 +85,8 @@ static __noinline int fib_resolve(void *ctx, struct nexthop *slot, __be32 addr,
 		return HOP_KERNEL;
 	slot->addr = addr;
 	slot->mtu_bytes = fib.mtu_result;
-	__builtin_memcpy(slot->dmac, fib.dmac, sizeof(slot->dmac));
-	__builtin_memcpy(slot->smac, fib.smac, sizeof(slot->smac));
+	__builtin_memcpy(&slot->mac[0], fib.dmac, ETH_ALEN);
+	__builtin_memcpy(&slot->mac[3], fib.smac, ETH_ALEN);
 	return HOP_READY;
 }
 
@@ -100,8 +100,8 @@ static __noinline int configured_hop(struct nexthop *slot, __be32 addr)
 	slot->addr = addr;
 	slot->ifindex = node->ifindex;
 	slot->mtu_bytes = node->mtu_bytes;
-	__builtin_memcpy(slot->dmac, node->node_mac, sizeof(slot->dmac));
-	__builtin_memcpy(slot->smac, node->own_mac, sizeof(slot->smac));
+	__builtin_memcpy(&slot->mac[0], node->node_mac, ETH_ALEN);
+	__builtin_memcpy(&slot->mac[3], node->own_mac, ETH_ALEN);
 	return 1;
 }
 
@@ -147,17 +147,53 @@ static __always_inline void head_next_hop(struct head *head,
 {
 	__u32 check = head->ip.check;
 
-	__builtin_memcpy(head->eth.h_dest, slot->dmac, ETH_ALEN);
-	__builtin_memcpy(head->eth.h_source, slot->smac, ETH_ALEN);
+	__builtin_memcpy(head->mac, slot->mac, sizeof(head->mac));
+	head->protocol = bpf_htons(ETH_P_IP);
 	head->ip.ttl--;
 	check += bpf_htons(0x0100);
 	head->ip.check = check + (check >= 0xffff);
 }
 
-/* The TCP checksum, for a new address and port. */
+/*
+ * The TCP checksum for a new address and port, in tc, of a packet without IP
+ * options. The kernel alone knows whether the checksum is still to be computed;
+ * how its helper changes the field for the address tells, and saves a second
+ * call for the port. Where both ways lead to the same value it cannot tell.
+ */
+static __always_inline long fix_tcp_check_fast(struct __sk_buff *skb,
+					       __u16 before, __be32 from,
+					       __be16 from_port,
+					       const struct rewrite *rw)
+{
+	const __u32 at = HEAD_BYTES + TCP_CHECK;
+	__u16 whole = before;
+	__u16 partial = ~before;
+	__u16 *check;
+
+	if (bpf_l4_csum_replace(skb, at, from, rw->addr, BPF_F_PSEUDO_HDR | 4))
+		return -1;
+	if (from_port == rw->port)
+		return 0;
+	csum_replace4(&whole, from, rw->addr);
+	csum_replace4(&partial, from, rw->addr);
+	partial = ~partial;
+	check = packet_start(skb, false) + at;
+	if ((void *)(check + 1) > packet_end(skb, false))
+		return -1;
+	if (whole == partial || (*check != whole && *check != partial))
+		return bpf_l4_csum_replace(skb, at, from_port, rw->port, 2);
+	if (*check == whole) {
+		csum_replace2(&whole, from_port, rw->port);
+		*check = whole;
+	}
+	return 0;
+}
+
+/* The same for any packet. */
 static __always_inline long fix_tcp_check(void *ctx, struct packet *p,
-					  __be32 from, const struct rewrite *rw,
-					  __be16 from_port, const bool xdp)
+					  __be32 from, __be16 from_port,
+					  const struct rewrite *rw,
+					  const bool xdp)
 {
 	__u32 at = p->l4 + TCP_CHECK;
 	long err;
@@ -167,34 +203,73 @@ static __always_inline long fix_tcp_check(void *ctx, struct packet *p,
 		csum_replace2(&p->tcp_check, from_port, rw->port);
 		return packet_store(ctx, at, &p->tcp_check, 2, xdp);
 	}
+	if (p->l4 == HEAD_BYTES)
+		return fix_tcp_check_fast(ctx, p->tcp_check, from, from_port,
+					  rw);
 	err = bpf_l4_csum_replace(ctx, at, from, rw->addr, BPF_F_PSEUDO_HDR | 4);
 	if (from_port != rw->port)
 		err |= bpf_l4_csum_replace(ctx, at, from_port, rw->port, 2);
 	return err;
 }
 
-/* Changes one end of the packet in its headers; `p->head` is not yet stored. */
+/* Changes one end of the packet; `p->head` and ports are not yet stored. */
 static __always_inline long rewrite_end(void *ctx, struct packet *p,
 					const struct rewrite *rw, const bool xdp)
 {
 	bool source = rw->side == SIDE_SOURCE;
 	__be32 addr = source ? p->head.ip.saddr : p->head.ip.daddr;
 	__be16 port = source ? p->source : p->dest;
-	__u32 port_at = p->l4 + (source ? 0 : sizeof(port));
 	__u16 check = p->head.ip.check;
-	__be16 new_port = rw->port;
-	long err;
+	long err = fix_tcp_check(ctx, p, addr, port, rw, xdp);
 
-	err = fix_tcp_check(ctx, p, addr, rw, port, xdp);
 	csum_replace4(&check, addr, rw->addr);
 	p->head.ip.check = check;
-	if (source)
+	if (source) {
 		p->head.ip.saddr = rw->addr;
-	else
+		p->source = rw->port;
+	} else {
 		p->head.ip.daddr = rw->addr;
-	if (port == new_port)
-		return err;
-	return err | packet_store(ctx, port_at, &new_port, sizeof(new_port), xdp);
+		p->dest = rw->port;
+	}
+	return err;
+}
+
+/* Writes back the headers: all for the next hop, or IP's for the kernel. */
+static __always_inline long store_head(void *ctx, struct packet *p, int hop,
+				       const bool xdp)
+{
+	if (hop == HOP_KERNEL)
+		return packet_store(ctx, IP_AT, &p->head.ip,
+				    sizeof(p->head.ip), xdp);
+	return packet_store(ctx, 0, p->head.mac, HEAD_BYTES, xdp);
+}
+
+/*
+ * Writes back headers and ports. Without IP options, and where the next hop is
+ * known, straight into the packet: that spares two helper calls.
+ */
+static __always_inline long store_all(void *ctx, struct packet *p, int hop,
+				      const bool xdp)
+{
+	__be16 ports[2] = { p->source, p->dest };
+	__u16 *at = packet_start(ctx, xdp);
+	struct iphdr *ip = (void *)at + IP_AT;
+	__u16 *l4 = (void *)(ip + 1);
+
+	if (p->l4 != HEAD_BYTES || hop != HOP_READY ||
+	    (void *)(l4 + 2) > packet_end(ctx, xdp))
+		return store_head(ctx, p, hop, xdp) |
+		       packet_store(ctx, p->l4, ports, sizeof(ports), xdp);
+#pragma unroll
+	for (int i = 0; i < 6; i++)
+		at[i] = p->head.mac[i];
+	ip->ttl = p->head.ip.ttl;
+	ip->check = p->head.ip.check;
+	ip->saddr = p->head.ip.saddr;
+	ip->daddr = p->head.ip.daddr;
+	l4[0] = ports[0];
+	l4[1] = ports[1];
+	return 0;
 }
 
 /* What happens to a packet that is too long for its way. */
@@ -252,7 +327,7 @@ static __always_inline int forward(void *ctx, struct packet *p, __be32 addr,
 		return punt(COUNTER_punt_no_route, xdp);
 	if (hop == HOP_READY && is_too_long(ctx, p, slot, xdp))
 		return too_long(p, rw, xdp);
-	if (p->l4 > sizeof(struct head))
+	if (p->l4 > HEAD_BYTES)
 		count(COUNTER_seen_ip_options);
 	if (rw->side != SIDE_NONE && rewrite_end(ctx, p, rw, xdp))
 		return drop(COUNTER_drop_store, xdp);
@@ -260,7 +335,7 @@ static __always_inline int forward(void *ctx, struct packet *p, __be32 addr,
 		reason = COUNTER_punt_no_route;
 	else
 		head_next_hop(&p->head, slot);
-	if (packet_store(ctx, 0, &p->head, sizeof(p->head), xdp))
+	if (store_all(ctx, p, hop, xdp))
 		return drop(COUNTER_drop_store, xdp);
 	count(reason);
 	return transmit(slot, hop, xdp);

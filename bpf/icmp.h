@@ -106,7 +106,7 @@ static __always_inline int icmp_forward(void *ctx, struct packet *p,
 		return drop(COUNTER_drop_store, xdp);
 	if (hop != HOP_KERNEL)
 		head_next_hop(&p->head, slot);
-	if (packet_store(ctx, 0, &p->head, sizeof(p->head), xdp))
+	if (store_head(ctx, p, hop, xdp))
 		return drop(COUNTER_drop_store, xdp);
 	count(hop == HOP_KERNEL ? COUNTER_punt_no_route : COUNTER_forward_icmp);
 	return transmit(slot, hop, xdp);

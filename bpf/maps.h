@@ -88,13 +88,18 @@ enum node_role {
 	ROLE_BACKEND = 2,
 };
 
+/* Which ports, in network order, any service uses: a bit each. */
+struct service_ports {
+	__u64 word[1024];
+};
+
 struct node {
 	__u32 tenant;
 	__u32 roles;
 	__u32 ifindex;		/* not 0: the next hop is given, not looked up */
 	__u32 mtu_bytes;	/* with ifindex; 0: not checked */
-	__u8 node_mac[6];
-	__u8 own_mac[6];
+	__u16 node_mac[3];
+	__u16 own_mac[3];
 };
 
 struct sender {
@@ -108,8 +113,7 @@ struct nexthop {
 	__be32 addr;
 	__u32 ifindex;
 	__u32 mtu_bytes;
-	__u8 dmac[6];
-	__u8 smac[6];
+	__u16 mac[6];		/* destination, source */
 };
 
 struct {
@@ -134,6 +138,13 @@ struct {
 	__type(key, struct service_key);
 	__type(value, struct service);
 } services SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct service_ports);
+} service_ports SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -162,6 +173,19 @@ struct {
 	__type(key, __u32);
 	__type(value, struct nexthop);
 } nexthops SEC(".maps");
+
+/* The coarse clock, and the tick at which it was read. */
+struct tick {
+	__u64 jiffies;
+	__u64 ns;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tick);
+} ticks SEC(".maps");
 
 /* What a command works on; too large for the stack. */
 struct control_scratch {
@@ -213,6 +237,25 @@ const volatile __u64 nexthop_ttl_ns = 1000000000ULL;
 const volatile __u64 idle_ns = 900ULL * 1000000000;
 const volatile __u64 blocked_ns = 10ULL * 1000000000;
 const volatile __u64 tombstone_ns = 5ULL * 1000000000;
+
+/*
+ * CLOCK_MONOTONIC as of the last tick. Asking the kernel costs more than a tenth
+ * of what a packet may; the number of the tick is only a load.
+ */
+static __always_inline __u64 coarse_ns(void)
+{
+	__u64 now = bpf_jiffies64();
+	__u32 zero = 0;
+	struct tick *tick = bpf_map_lookup_elem(&ticks, &zero);
+
+	if (!tick)
+		return bpf_ktime_get_coarse_ns();
+	if (tick->jiffies != now) {
+		tick->ns = bpf_ktime_get_coarse_ns();
+		tick->jiffies = now;
+	}
+	return tick->ns;
+}
 
 static __always_inline void count(__u32 reason)
 {

@@ -29,11 +29,20 @@
 #define TCP_SYN 0x02
 #define TCP_ACK 0x10
 
-/* The headers that change on every hop, as one block to write back. */
+/*
+ * The headers that change on every hop, as one block to write back, laid out so
+ * that every field is aligned: the compiler would copy bytes otherwise.
+ */
 struct head {
-	struct ethhdr eth;
+	__u16 pad;
+	__u16 mac[6];		/* destination, source: unset until the packet is sent */
+	__be16 protocol;
 	struct iphdr ip;
-} __attribute__((packed));
+};
+_Static_assert(sizeof(struct head) == 36, "head");
+
+#define HEAD_BYTES (sizeof(struct head) - offsetof(struct head, mac))
+#define IP_AT sizeof(struct ethhdr)
 
 struct packet {
 	struct head head;
@@ -153,24 +162,29 @@ static __always_inline bool is_foreign(void *ctx, const bool xdp)
 static __always_inline enum parsed parse(void *ctx, struct packet *p,
 					 const bool xdp)
 {
-	struct head *head;
+	__u8 *start;
+	struct iphdr *ip;
 	void *end;
 
 	if (is_foreign(ctx, xdp))
 		return PARSED_OTHER;
 	if (!xdp)
 		make_linear(ctx);
-	head = packet_start(ctx, xdp);
+	start = packet_start(ctx, xdp);
 	end = packet_end(ctx, xdp);
-	if ((void *)(head + 1) > end)
+	ip = (void *)(start + IP_AT);
+	if ((void *)(ip + 1) > end)
 		return PARSED_OTHER;
-	if (head->eth.h_proto != bpf_htons(ETH_P_IP) || head->ip.version != 4 ||
-	    head->ip.ihl < 5 || (head->eth.h_dest[0] & 1))
+	if (*(__be16 *)(start + offsetof(struct ethhdr, h_proto)) !=
+		    bpf_htons(ETH_P_IP) ||
+	    (start[0] & 1) /* multicast */)
 		return PARSED_OTHER;
-	__builtin_memcpy(&p->head, head, sizeof(p->head));
-	p->l4 = sizeof(struct ethhdr) + p->head.ip.ihl * 4;
-	p->bytes = xdp ? end - (void *)head : ((struct __sk_buff *)ctx)->len;
-	return parse_l4(p, (void *)head + p->l4, end);
+	p->head.ip = *ip;
+	if (p->head.ip.version != 4 || p->head.ip.ihl < 5)
+		return PARSED_OTHER;
+	p->l4 = IP_AT + p->head.ip.ihl * 4;
+	p->bytes = xdp ? end - (void *)start : ((struct __sk_buff *)ctx)->len;
+	return parse_l4(p, (void *)start + p->l4, end);
 }
 
 #endif

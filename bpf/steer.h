@@ -14,6 +14,16 @@ static __always_inline struct service *service_find(__be32 addr, __be16 port)
 	return bpf_map_lookup_elem(&services, &key);
 }
 
+/* Whether any service uses this port; spares most lookups in `services`. */
+static __always_inline bool is_service_port(__be16 port)
+{
+	__u32 zero = 0;
+	struct service_ports *ports =
+		bpf_map_lookup_elem(&service_ports, &zero);
+
+	return ports && (ports->word[port >> 6] >> (port & 63)) & 1;
+}
+
 static __always_inline int client_to_frontend(void *ctx, struct packet *p,
 					      const struct service *service,
 					      const bool xdp)
@@ -42,27 +52,31 @@ static __always_inline int client_to_owner(void *ctx, struct packet *p,
 	return forward(ctx, p, r->via, &rw, COUNTER_forward_to_frontend, xdp);
 }
 
-static __always_inline int client_to_service(void *ctx, struct packet *p,
-					     const struct service *service,
-					     const bool xdp)
+/* A client's packet of a flow that has no entry, or only a tombstone. */
+static __always_inline int client_unowned(void *ctx, struct packet *p,
+					  const bool xdp)
 {
-	struct flow_key key = flow_key(p->head.ip.saddr, p->source,
-				       p->head.ip.daddr, p->dest);
-	struct flow *f = flow_find(&key);
+	struct service *service = service_find(p->head.ip.daddr, p->dest);
+
+	return service ? client_to_frontend(ctx, p, service, xdp) : pass(xdp);
+}
+
+static __always_inline int client_to_service(void *ctx, struct packet *p,
+					     const struct flow_key *key,
+					     struct flow *f, const bool xdp)
+{
 	struct route r;
 
-	if (!f)
-		return client_to_frontend(ctx, p, service, xdp);
 	if ((p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
-		flow_syn(&key, f, p->now_ns);
-		return client_to_frontend(ctx, p, service, xdp);
+		flow_syn(key, f, p->now_ns);
+		return client_unowned(ctx, p, xdp);
 	}
 	flow_to_owner(f, p, &r);
+	if (r.state == FLOW_FORWARD)
+		return client_to_owner(ctx, p, &r, xdp);
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);
-	if (r.state != FLOW_FORWARD)
-		return client_to_frontend(ctx, p, service, xdp);
-	return client_to_owner(ctx, p, &r, xdp);
+	return client_unowned(ctx, p, xdp);
 }
 
 /* A frontend's packet: it may speak unless the flow is blocked or elsewhere. */
@@ -139,11 +153,20 @@ static __always_inline int owner_to_client(void *ctx, struct packet *p,
 
 static __always_inline int steer_tcp(void *ctx, struct packet *p, const bool xdp)
 {
-	struct service *service = service_find(p->head.ip.daddr, p->dest);
+	if (is_service_port(p->dest)) {
+		struct flow_key key = flow_key(p->head.ip.saddr, p->source,
+					       p->head.ip.daddr, p->dest);
+		struct flow *f = flow_find(&key);
+		struct service *service;
 
-	if (service)
-		return client_to_service(ctx, p, service, xdp);
-	if (service_find(p->head.ip.saddr, p->source))
+		if (f)
+			return client_to_service(ctx, p, &key, f, xdp);
+		service = service_find(p->head.ip.daddr, p->dest);
+		if (service)
+			return client_to_frontend(ctx, p, service, xdp);
+	}
+	if (is_service_port(p->source) &&
+	    service_find(p->head.ip.saddr, p->source))
 		return frontend_to_client(ctx, p, xdp);
 	return owner_to_client(ctx, p, xdp);
 }

@@ -18,7 +18,7 @@ static __always_inline int steer(void *ctx, const bool xdp)
 	struct packet p;
 	enum parsed parsed = parse(ctx, &p, xdp);
 
-	p.now_ns = bpf_ktime_get_coarse_ns();
+	p.now_ns = coarse_ns();
 	switch (parsed) {
 	case PARSED_TCP:
 		return steer_tcp(ctx, &p, xdp);

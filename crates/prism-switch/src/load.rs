@@ -168,6 +168,7 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     }
     for map in [
         &mut skel.maps.services,
+        &mut skel.maps.service_ports,
         &mut skel.maps.nodes,
         &mut skel.maps.senders,
     ] {

@@ -18,14 +18,41 @@ const ADDR_BYTES: usize = size_of::<types::ip_addr>();
 const NODE_BYTES: usize = size_of::<types::node>();
 const SENDER_BYTES: usize = size_of::<types::sender>();
 
+const PORT_WORDS: usize = size_of::<types::service_ports>() / 8;
+/// The key of the only entry of an array.
+const ZERO: [u8; 4] = [0; 4];
+
 type Entry = (Vec<u8>, Vec<u8>);
 
 /// Makes the maps what `config` says.
 pub(crate) fn sync(maps: &SwitchMaps<'_>, config: &SwitchConfig) -> libbpf_rs::Result<()> {
     let services = config.services.iter().flat_map(service_entries);
+    let ports = service_ports(config);
     replace(&maps.nodes, config.nodes.iter().map(node_entry))?;
+    // A service is known by its port first: no bit may go before its service.
+    add_ports(&maps.service_ports, &ports)?;
     replace(&maps.services, services)?;
+    maps.service_ports.update(&ZERO, &ports, MapFlags::ANY)?;
     replace(&maps.senders, config.senders.iter().map(sender_entry))
+}
+
+/// The bits of `struct service_ports`.
+fn service_ports(config: &SwitchConfig) -> Vec<u8> {
+    let mut words = [0u64; PORT_WORDS];
+    for service in &config.services {
+        // As the program sees the port in the packet.
+        let port = service.addr.port().to_be();
+        if let Some(word) = words.get_mut(usize::from(port >> 6)) {
+            *word |= 1 << (port & 63);
+        }
+    }
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn add_ports(map: &impl MapCore, ports: &[u8]) -> libbpf_rs::Result<()> {
+    let now = map.lookup(&ZERO, MapFlags::ANY)?.unwrap_or_default();
+    let both: Vec<u8> = ports.iter().zip(now).map(|(a, b)| a | b).collect();
+    map.update(&ZERO, &both, MapFlags::ANY)
 }
 
 fn replace(map: &impl MapCore, wanted: impl Iterator<Item = Entry>) -> libbpf_rs::Result<()> {

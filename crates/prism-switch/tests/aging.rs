@@ -167,3 +167,53 @@ fn commands_packets_and_aging_race_without_losing_a_flow() {
         }
     });
 }
+
+/// Tombstones are deleted while commands for the same flows arrive: none of those
+/// is lost, and no entry that a command made is taken.
+#[test]
+fn commands_win_against_the_collection_of_tombstones() {
+    const CLIENTS: u16 = 1500;
+    let adjust = |config: &mut SwitchConfig| {
+        quick(config);
+        config.idle = Duration::from_secs(60);
+    };
+    in_lab("collect", adjust, |lab| {
+        for port in 1..=CLIENTS {
+            lab.own(client(port), BACKEND, 5);
+            lab.plain(Ops::RELEASE, client(port), 6);
+        }
+        pause(3900);
+        let stop = AtomicBool::new(false);
+        let collected = std::thread::scope(|s| {
+            let agent = s.spawn(|| {
+                let mut agent = Agent::new(&lab.switch);
+                let mut collected = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    collected += agent.step(Instant::now()).unwrap().collected;
+                }
+                collected
+            });
+            // Each flow becomes due in the middle of this.
+            for port in 1..=CLIENTS {
+                assert_eq!(lab.own(client(port), BACKEND2, 7).status, Status::Ok);
+                let there = lab.run(Hook::Tc, &Tcp::new(client(port), VIP).build());
+                assert_eq!(there.verdict, Verdict::Send);
+                pause(u64::from(port % 4 == 0));
+            }
+            stop.store(true, Ordering::Relaxed);
+            agent.join().unwrap()
+        });
+        println!(
+            "{collected} collected, {} commands waited",
+            lab.counter("control_busy")
+        );
+        assert_eq!(
+            (lab.live(), lab.flows().len()),
+            (CLIENTS.into(), CLIENTS.into())
+        );
+        for port in 1..=CLIENTS {
+            let back = lab.run(Hook::Tc, &Tcp::new(BACKEND2, client(port)).build());
+            assert_eq!(back.verdict, Verdict::Send, "{port}");
+        }
+    });
+}

@@ -110,6 +110,8 @@ pub fn udp(source: SocketAddrV4, dest: SocketAddrV4, payload: &[u8]) -> Vec<u8> 
     u.extend(payload);
     let p = ip(source.ip().octets(), dest.ip().octets(), 17, 64, &[], &u);
     let sum = checksum(&[&pseudo(&p, &u), &u]);
+    // Zero would mean that there is none (RFC 768).
+    let sum = if sum == 0 { 0xffff } else { sum };
     u[6..8].copy_from_slice(&sum.to_be_bytes());
     ethernet(&ip(
         source.ip().octets(),
@@ -154,7 +156,11 @@ pub fn verify(frame: &[u8]) {
             let quoted = usize::from(l4[8] & 15) * 4;
             assert_eq!(checksum(&[&l4[8..8 + quoted]]), 0, "quoted IP checksum");
         }
-        _ => assert_eq!(checksum(&[&pseudo(ip, l4), l4]), 0, "TCP or UDP checksum"),
+        _ => assert_eq!(
+            checksum(&[&pseudo(ip, l4), l4]),
+            0,
+            "TCP or UDP checksum of {frame:02x?}"
+        ),
     }
 }
 
