@@ -127,6 +127,7 @@ static __always_inline void change(struct flow *f,
 		make_tombstone(f, epoch, now_ns);
 		return;
 	}
+	change_begin(f);
 	if (f->state == FLOW_ABSENT) {
 		f->state = FLOW_FORWARD;
 		f->packets[0] = f->packets[1] = 0;
@@ -142,8 +143,8 @@ static __always_inline void change(struct flow *f,
 	if (m->ops & OP_UNBLOCK)
 		f->state = FLOW_FORWARD;
 	f->epoch = epoch;
-	f->since_ns = now_ns;
 	f->last_seen_ns = now_ns;
+	change_end(f);
 }
 
 /* Puts a new entry in place. STATUS_APPLY: another CPU was faster. */

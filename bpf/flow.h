@@ -2,9 +2,12 @@
 /*
  * The flow table and its reverse view.
  *
- * All fields of an entry are read and written under its lock. Who writes:
- * commands (control.h), a SYN (here), and the agent (collect.h). Epochs only
- * grow, whoever comes first.
+ * All fields of an entry are written under its lock. Who writes: commands
+ * (control.h), a SYN (here), and the agent (collect.h). Epochs only grow, whoever
+ * comes first. Packets read without the lock where the CPU orders memory: a
+ * version that is odd, or not the same after, sends them to the lock after all.
+ * Statistics are atomic additions; a packet that passes just as its flow is
+ * changed may be counted before or after.
  *
  * The reverse view maps an owner's packets to a service. It is a hint: packets
  * obey the flow entry, so a reverse entry too many does no harm and is collected
@@ -78,39 +81,77 @@ static __always_inline struct flow *flow_find(const struct flow_key *key)
 	return f && !*(volatile __u8 *)&f->doomed ? f : NULL;
 }
 
-/* Reads the route of a packet to the owner, and counts it where it may pass. */
-static __always_inline void flow_to_owner(struct flow *f, const struct packet *p,
-					  struct route *r)
+#define compiler_barrier() asm volatile("" ::: "memory")
+
+/* Under the lock: around every change that packets must see as one. */
+static __always_inline void change_begin(struct flow *f)
 {
+	f->version++;
+	compiler_barrier();
+}
+
+static __always_inline void change_end(struct flow *f)
+{
+	compiler_barrier();
+	f->version++;
+}
+
+/* Reads the route without the lock. False: it must be read with it. */
+static __always_inline bool flow_peek(const struct flow *f, struct route *r)
+{
+	const volatile struct flow *v = f;
+	__u32 version = v->version;
+
+	if (!has_ordered_memory || version & 1)
+		return false;
+	r->state = v->state;
+	r->owner = v->owner.word[3];
+	r->via = v->via.word[3];
+	r->owner_port = v->owner_port;
+	return v->version == version;
+}
+
+/* The route of a flow, all of one moment. */
+static __always_inline void flow_route(struct flow *f, struct route *r)
+{
+	if (flow_peek(f, r))
+		return;
 	bpf_spin_lock(&f->lock);
 	r->state = f->state;
 	r->owner = f->owner.word[3];
 	r->via = f->via.word[3];
 	r->owner_port = f->owner_port;
-	if (r->state == FLOW_FORWARD) {
-		f->last_seen_ns = p->now_ns;
-		f->packets[TO_OWNER]++;
-		f->bytes[TO_OWNER] += p->bytes;
-	}
 	bpf_spin_unlock(&f->lock);
 }
 
-/* The state of a flow for a packet from `addr:port`; absent unless it owns it. */
+/* A packet of the flow passes. */
+static __always_inline void flow_count(struct flow *f, const struct packet *p,
+				       enum direction direction)
+{
+	if (f->last_seen_ns != p->now_ns)
+		f->last_seen_ns = p->now_ns;
+	__sync_fetch_and_add(&f->packets[direction], 1);
+	__sync_fetch_and_add(&f->bytes[direction], p->bytes);
+}
+
+/* The route, for a client's packet. */
+static __always_inline void flow_to_owner(struct flow *f, const struct packet *p,
+					  struct route *r)
+{
+	flow_route(f, r);
+	if (r->state == FLOW_FORWARD)
+		flow_count(f, p, TO_OWNER);
+}
+
+/* The route, for a packet to the client, perhaps from the owner. */
 static __always_inline void flow_to_client(struct flow *f,
 					   const struct packet *p,
 					   struct route *r)
 {
-	bpf_spin_lock(&f->lock);
-	r->state = f->state;
-	r->owner = f->owner.word[3];
-	r->owner_port = f->owner_port;
+	flow_route(f, r);
 	if (r->state == FLOW_FORWARD && r->owner == p->head.ip.saddr &&
-	    r->owner_port == p->source) {
-		f->last_seen_ns = p->now_ns;
-		f->packets[TO_CLIENT]++;
-		f->bytes[TO_CLIENT] += p->bytes;
-	}
-	bpf_spin_unlock(&f->lock);
+	    r->owner_port == p->source)
+		flow_count(f, p, TO_CLIENT);
 }
 
 static __always_inline void reverse_key(struct reverse_key *rk,
@@ -187,13 +228,14 @@ static __noinline int reverse_drop(const struct flow_key *key,
 static __always_inline void make_tombstone(struct flow *f, __u64 epoch,
 					   __u64 now_ns)
 {
+	change_begin(f);
 	f->state = FLOW_ABSENT;
 	f->epoch = epoch;
-	f->since_ns = now_ns;
 	f->last_seen_ns = now_ns;
 	f->owner_port = 0;
 	__builtin_memset(&f->owner, 0, sizeof(f->owner));
 	__builtin_memset(&f->via, 0, sizeof(f->via));
+	change_end(f);
 }
 
 /* The client opens a new connection: nothing of the one before may act on it. */

@@ -123,14 +123,8 @@ static __always_inline int icmp_to_service(void *ctx, struct packet *p,
 	struct flow *f = flow_find(&key);
 	struct route r = { .state = FLOW_ABSENT };
 
-	if (f) {
-		bpf_spin_lock(&f->lock);
-		r.state = f->state;
-		r.owner = f->owner.word[3];
-		r.via = f->via.word[3];
-		r.owner_port = f->owner_port;
-		bpf_spin_unlock(&f->lock);
-	}
+	if (f)
+		flow_route(f, &r);
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);
 	if (r.state == FLOW_ABSENT) {

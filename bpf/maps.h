@@ -43,7 +43,8 @@ struct flow {
 	struct ip_addr owner;
 	struct ip_addr via;
 	__u64 last_seen_ns;	/* CLOCK_MONOTONIC: a packet that passed, or a command */
-	__u64 since_ns;		/* CLOCK_MONOTONIC: last change by command or SYN */
+	__u32 version;		/* odd while the fields above change; see flow.h */
+	__u32 zero;
 	__u64 packets[2];	/* by enum direction */
 	__u64 bytes[2];
 };
@@ -229,6 +230,9 @@ struct {
 /* Where commands are sent to. Set by the loader. */
 const volatile __be32 control_addr = 0;
 const volatile __be16 control_port = 0;
+
+/* The CPU keeps loads in order, and stores: x86. Set by the loader. */
+const volatile bool has_ordered_memory = false;
 
 /* How long a next hop is believed, without asking the kernel again. */
 const volatile __u64 nexthop_ttl_ns = 1000000000ULL;

@@ -15,6 +15,9 @@ use crate::connection::{Connection, Input};
 use crate::endpoint::{Incoming, Shared};
 use crate::trace::{Record, Step};
 
+/// Turns of the worker's queue until the application has had the connection: its
+/// accepting task takes it, and the task that it spawns runs.
+const TURNS_TO_APPLICATION: usize = 3;
 /// Ports tried when the service's own is taken by a predecessor in TIME_WAIT.
 const MAX_PORT_TRIES: usize = 8;
 /// Where other ports are taken from: below Linux's default ephemeral range.
@@ -43,7 +46,9 @@ async fn import(shared: Rc<Shared>, arrived: Arrived) {
             let _ = shared.incoming.send(Incoming::Client(connection)).await;
             record.mark(Step::Live);
             // The client's answer first, then the source's.
-            tokio::task::yield_now().await;
+            for _ in 0..TURNS_TO_APPLICATION {
+                tokio::task::yield_now().await;
+            }
             Frame::Accepted { id }
         }
         Err(reason) => {

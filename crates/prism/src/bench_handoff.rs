@@ -10,8 +10,9 @@ mod load;
 mod steps;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use prism_config::HandOffMode;
 use prism_lab::{Lab, LabName, LabSpec};
 use serde::Serialize;
@@ -19,8 +20,10 @@ use serde::Serialize;
 use load::Load;
 use steps::{Cycle, Stats};
 
-/// Connections and requests before the measurement.
+/// Requests of one warm-up, and how many there may be.
 const WARM_UP: usize = 200;
+const MAX_WARM_UPS: usize = 50;
+const WARM_UP_PAUSE: Duration = Duration::from_millis(100);
 
 /// Measure hand-offs: each step's p50, p99 and standard deviation.
 ///
@@ -118,7 +121,7 @@ fn measure(args: &Args, mode: HandOffMode, prism: PathBuf) -> Result<Mode> {
 
 fn load_and_trace(args: &Args, lab: &Lab, mode: HandOffMode) -> Result<Vec<Cycle>> {
     let load = Load::prepare(lab)?;
-    load.alternate(WARM_UP)?;
+    warm_up(lab, &load)?;
     let nodes = ["fe0", "be0", "be1"];
     for node in nodes {
         lab.ask(node, "trace on")?;
@@ -142,6 +145,20 @@ fn load_and_trace(args: &Args, lab: &Lab, mode: HandOffMode) -> Result<Vec<Cycle
         args.count
     );
     Ok(cycles)
+}
+
+/// Until connections move: a node relays until it has heard from the switch.
+fn warm_up(lab: &Lab, load: &Load) -> Result<()> {
+    for _ in 0..MAX_WARM_UPS {
+        load.alternate(WARM_UP)?;
+        let counters = lab.admin("be0")?;
+        let moved = &counters["handoff"]["exports_moved"];
+        if moved.as_u64().is_some_and(|n| n > 0) {
+            return load.alternate(WARM_UP);
+        }
+        std::thread::sleep(WARM_UP_PAUSE);
+    }
+    bail!("no connection was handed off; see the nodes' logs (prism lab status)")
 }
 
 fn print_table(report: &Report) {

@@ -34,9 +34,9 @@ const RIGHT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 2), 90
 const CONTROL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 9, 9), 7171);
 const KEY_ID: u32 = 1;
 
-/// Options of `prism bench switch`.
+/// Measure the switch: time per packet, and throughput against a plain bridge.
 #[derive(Args, Clone, Debug)]
-pub struct BenchSwitchArgs {
+pub(crate) struct BenchSwitchArgs {
     /// Rounds of every measurement; the median is reported.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -73,7 +73,7 @@ struct PacketCost {
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(args: &BenchSwitchArgs) -> Result<()> {
+pub(crate) fn run(args: &BenchSwitchArgs) -> Result<()> {
     let report = Report {
         kernel: kernel_release(),
         cpus: std::thread::available_parallelism().map_or(0, usize::from),
