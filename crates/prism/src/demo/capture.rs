@@ -1,0 +1,288 @@
+//! What the network saw, from packet captures alone.
+//!
+//! One capture at the client and one at each port of the switch that a server
+//! is on. A port's capture holds what that server sent, before the switch
+//! rewrote it. The switch changes addresses but no sequence number, so each
+//! byte of the stream that the client received can be traced to the port where
+//! it came in first, and each answer to its bytes.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use prism_lab::{Capture, CaptureOptions, Lab};
+
+use super::client::Answer;
+
+/// Kernel buffer of each capture, KiB: 60,000 headers.
+const BUFFER_KIB: u32 = 8 << 10;
+/// Largest capture that is read.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+const ETHERNET: u32 = 1;
+
+/// Captures under way.
+pub(super) struct Recording {
+    running: Vec<(String, PathBuf, Capture)>,
+}
+
+/// What they have seen: the segments at each place.
+pub(super) struct Seen {
+    places: Vec<(String, Vec<Segment>)>,
+}
+
+/// The head of one TCP packet. One that the network card is to cut counts once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Segment {
+    source: SocketAddrV4,
+    target: SocketAddrV4,
+    sequence: u32,
+    bytes: u32,
+    is_syn: bool,
+    is_reset: bool,
+}
+
+impl Recording {
+    pub(super) fn start(lab: &Lab, directory: &Path) -> Result<Self> {
+        let mut running = Vec::new();
+        for host in lab.hosts().filter(|host| *host != "switch") {
+            let (at, interface) = match host {
+                "client" => ("client", "eth0"),
+                // The switch's port is called like the host behind it.
+                server => ("switch", server),
+            };
+            let options = CaptureOptions {
+                interface: Some(interface.into()),
+                buffer_kib: BUFFER_KIB,
+                ..CaptureOptions::default()
+            };
+            let file = directory.join(format!("{host}.pcap"));
+            let capture = lab.capture_with(at, &file, "tcp", &options)?;
+            running.push((host.to_owned(), file, capture));
+        }
+        Ok(Self { running })
+    }
+
+    pub(super) fn stop(self) -> Result<Seen> {
+        let mut places = Vec::new();
+        for (host, file, capture) in self.running {
+            let stats = capture.stop()?;
+            if stats.dropped > 0 {
+                bail!("the capture at {host} lacks {} packets", stats.dropped);
+            }
+            if file.metadata()?.len() > MAX_FILE_BYTES {
+                bail!("the capture at {host} is too large");
+            }
+            let segments = parse(&std::fs::read(&file)?)
+                .with_context(|| format!("the capture at {host} cannot be read"))?;
+            places.push((host, segments));
+        }
+        Ok(Seen { places })
+    }
+}
+
+impl Seen {
+    /// Resets that the client sent or received.
+    pub(super) fn resets(&self) -> usize {
+        let at_client = self.at("client").iter();
+        at_client.filter(|segment| segment.is_reset).count()
+    }
+
+    /// Addresses other than its own and the service's in the client's packets.
+    pub(super) fn strangers(&self, lab: &Lab) -> BTreeSet<Ipv4Addr> {
+        let known = [lab.address("client"), Some(*lab.service().ip())];
+        self.at("client")
+            .iter()
+            .flat_map(|segment| [*segment.source.ip(), *segment.target.ip()])
+            .filter(|address| !known.contains(&Some(*address)))
+            .collect()
+    }
+
+    /// For each answer the servers that its bytes came from, as seen at the
+    /// switch's ports, with the number of bytes.
+    pub(super) fn answered_by(
+        &self,
+        answers: &[Answer],
+        lab: &Lab,
+    ) -> Result<Vec<Vec<(String, u64)>>> {
+        let port = answers.first().context("no answers")?.local_port;
+        let client = lab.address("client").context("no client")?;
+        let client = SocketAddrV4::new(client, port);
+        let first = self.first_byte(client).context("no handshake seen")?;
+        let mut pieces = Vec::new();
+        for (host, segments) in &self.places {
+            let address = match host.as_str() {
+                "client" => continue,
+                "fe0" => Some(*lab.service().ip()),
+                backend => lab.address(backend),
+            };
+            let sent = segments.iter().filter(|segment| {
+                segment.target == client && Some(*segment.source.ip()) == address
+            });
+            pieces.extend(sent.filter(|segment| segment.bytes > 0).map(|segment| {
+                // Less than 4 GiB are fetched: positions do not wrap.
+                let start = u64::from(segment.sequence.wrapping_sub(first));
+                (start, start + u64::from(segment.bytes), host.as_str())
+            }));
+        }
+        Ok(attribute(
+            pieces,
+            answers.iter().map(|answer| answer.wire_bytes),
+        ))
+    }
+
+    fn at(&self, place: &str) -> &[Segment] {
+        let found = self.places.iter().find(|(host, _)| host == place);
+        found.map_or(&[], |(_, segments)| segments)
+    }
+
+    /// Sequence number of the first byte that the service sends to `client`.
+    fn first_byte(&self, client: SocketAddrV4) -> Option<u32> {
+        let mut sent = self.at("client").iter();
+        let answer = sent.find(|segment| segment.is_syn && segment.target == client)?;
+        Some(answer.sequence.wrapping_add(1))
+    }
+}
+
+/// Splits the stream that `pieces` (start, end, from where) make up into answers
+/// of the given lengths. A byte sent twice belongs to the piece that starts first.
+fn attribute<'a>(
+    mut pieces: Vec<(u64, u64, &'a str)>,
+    lengths: impl Iterator<Item = u64>,
+) -> Vec<Vec<(String, u64)>> {
+    pieces.sort_by_key(|(start, _, _)| *start);
+    let mut known_to = 0;
+    for piece in &mut pieces {
+        piece.0 = piece.0.max(known_to);
+        known_to = known_to.max(piece.1);
+    }
+    let mut pieces = pieces
+        .into_iter()
+        .filter(|piece| piece.0 < piece.1)
+        .peekable();
+    let mut answer_start = 0;
+    lengths
+        .map(|length| {
+            let answer_end = answer_start + length;
+            let mut sources: Vec<(String, u64)> = Vec::new();
+            while let Some(&(start, end, host)) = pieces.peek() {
+                if start >= answer_end {
+                    break;
+                }
+                let bytes = end.min(answer_end) - start.max(answer_start);
+                match sources.iter_mut().find(|(known, _)| known == host) {
+                    Some((_, sum)) => *sum += bytes,
+                    None => sources.push((host.to_owned(), bytes)),
+                }
+                if end > answer_end {
+                    break;
+                }
+                pieces.next();
+            }
+            answer_start = answer_end;
+            sources
+        })
+        .collect()
+}
+
+/// The TCP packets of a pcap file as tcpdump writes it on this machine.
+fn parse(mut file: &[u8]) -> Option<Vec<Segment>> {
+    let header = take(&mut file, 24)?;
+    let magic = u32::from_ne_bytes(*header.first_chunk()?);
+    let link = u32::from_ne_bytes(*header.get(20..)?.first_chunk()?);
+    if ![0xa1b2_c3d4, 0xa1b2_3c4d].contains(&magic) || link != ETHERNET {
+        return None;
+    }
+    let mut segments = Vec::new();
+    while !file.is_empty() {
+        let record = take(&mut file, 16)?;
+        let length = u32::from_ne_bytes(*record.get(8..)?.first_chunk()?);
+        let frame = take(&mut file, length as usize)?;
+        segments.extend(parse_frame(frame));
+    }
+    Some(segments)
+}
+
+/// None where it is no TCP over IPv4.
+fn parse_frame(mut frame: &[u8]) -> Option<Segment> {
+    let ethernet = take(&mut frame, 14)?;
+    let ip_header_bytes = usize::from(frame.first()? & 0xf) * 4;
+    let ip = take(&mut frame, ip_header_bytes.max(20))?;
+    if ethernet.get(12..14)? != [8, 0] || *ip.get(9)? != 6 {
+        return None;
+    }
+    let tcp = take(&mut frame, 20)?;
+    let address = |at: usize| Some(Ipv4Addr::from(*ip.get(at..)?.first_chunk::<4>()?));
+    let port = |at: usize| Some(u16::from_be_bytes(*tcp.get(at..)?.first_chunk()?));
+    let total_bytes = u32::from(u16::from_be_bytes(*ip.get(2..)?.first_chunk()?));
+    let header_bytes = ip_header_bytes as u32 + u32::from(tcp.get(12)? >> 4) * 4;
+    let flags = *tcp.get(13)?;
+    Some(Segment {
+        source: SocketAddrV4::new(address(12)?, port(0)?),
+        target: SocketAddrV4::new(address(16)?, port(2)?),
+        sequence: u32::from_be_bytes(*tcp.get(4..)?.first_chunk()?),
+        bytes: total_bytes.saturating_sub(header_bytes),
+        is_syn: flags & 2 != 0,
+        is_reset: flags & 4 != 0,
+    })
+}
+
+fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (head, rest) = bytes.split_at_checked(count)?;
+    *bytes = rest;
+    Some(head)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use super::*;
+
+    #[test]
+    fn each_answer_is_traced_to_the_port_where_it_came_in() {
+        let pieces = vec![
+            (150, 300, "be1"),
+            (0, 100, "be0"),
+            (100, 150, "be0"),
+            // Sent again by the next owner: counts where it was first.
+            (120, 150, "be1"),
+            (310, 330, "be2"),
+        ];
+        let answers = attribute(pieces, [150, 140, 40, 10].into_iter());
+        let of = |host: &str, bytes| (host.to_owned(), bytes);
+        assert_eq!(answers[0], [of("be0", 150)]);
+        assert_eq!(answers[1], [of("be1", 140)]);
+        // Ten bytes of it were not seen.
+        assert_eq!(answers[2], [of("be1", 10), of("be2", 20)]);
+        assert!(answers[3].is_empty());
+    }
+
+    #[test]
+    fn a_capture_becomes_segments_and_a_cut_one_is_refused() {
+        let mut frame = vec![0; 12];
+        frame.extend([8, 0]);
+        frame.extend([
+            0x45, 0, 0, 47, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ]);
+        frame.extend([
+            0, 80, 200, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0x50, 0x14, 0, 0, 0, 0, 0, 0,
+        ]);
+        let mut file = Vec::new();
+        for word in [0xa1b2_c3d4_u32, 0, 0, 0, 128, ETHERNET, 0, 0, 54, 61] {
+            file.extend(word.to_ne_bytes());
+        }
+        file.extend(&frame);
+        let segments = parse(&file).unwrap();
+        let expected = Segment {
+            source: "10.0.0.1:80".parse().unwrap(),
+            target: "10.0.0.2:51200".parse().unwrap(),
+            sequence: 256,
+            bytes: 7,
+            is_syn: false,
+            is_reset: true,
+        };
+        assert_eq!(segments, [expected]);
+        assert!(parse(&file[..file.len() - 1]).is_none());
+        assert!(parse(b"no capture").is_none());
+    }
+}

@@ -1,0 +1,223 @@
+//! The demo's clients: aws-cli stores, one curl fetches.
+
+use std::io::{BufReader, Read, Write};
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use prism_lab::Lab;
+
+use super::BUCKET;
+use super::files::DemoFile;
+
+/// How long each client may take.
+const TIMEOUT: Duration = Duration::from_secs(40);
+/// How often a client is looked at.
+const POLL: Duration = Duration::from_millis(10);
+/// What curl is to say after each answer, in the order of [`Answer`].
+const FACTS: &str =
+    "%{local_ip} %{local_port} %{remote_ip} %{http_code} %{size_header} %{size_download}";
+
+/// One answer as curl saw it.
+pub(super) struct Answer {
+    pub(super) key: String,
+    pub(super) local_port: u16,
+    pub(super) remote: IpAddr,
+    pub(super) status: u16,
+    /// Head and body: what the answer takes in the connection's byte stream.
+    pub(super) wire_bytes: u64,
+    pub(super) body_bytes: u64,
+    /// The body is the file, byte for byte.
+    pub(super) is_right: bool,
+}
+
+/// Stores everything below `directory` with aws-cli.
+pub(super) fn upload(lab: &Lab, directory: &Path, cancel: &AtomicBool) -> Result<()> {
+    let target = format!("s3://{BUCKET}/");
+    let mut bucket = lab.command("client", "aws")?;
+    run(bucket.args(["s3", "mb", &target]), "aws s3 mb", cancel)?;
+    let mut copy = lab.command("client", "aws")?;
+    copy.args(["s3", "cp", "--recursive", "--only-show-errors"]);
+    run(copy.arg(directory).arg(&target), "aws s3 cp", cancel)
+}
+
+/// Every file `rounds` times, in an order that is the same each time.
+pub(super) fn order(files: &[DemoFile], rounds: u32) -> Vec<&DemoFile> {
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut all = Vec::new();
+    for _ in 0..rounds {
+        let mut round: Vec<_> = files.iter().collect();
+        random.shuffle(&mut round);
+        all.extend(round);
+    }
+    all
+}
+
+/// Fetches all `requests` by one curl, over one connection, and compares.
+pub(super) fn fetch(
+    lab: &Lab,
+    requests: &[&DemoFile],
+    directory: &Path,
+    cancel: &AtomicBool,
+) -> Result<Vec<Answer>> {
+    let facts_path = directory.join("facts");
+    let facts_file = std::fs::File::create(&facts_path)?;
+    let mut command = lab.command("client", "curl")?;
+    // The bodies come one after the other on standard output, what curl says
+    // about each on standard error. Options by standard input, for the key is
+    // among them.
+    let mut curl = command
+        .args(["-q", "--config", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(facts_file)
+        .spawn()
+        .context("starting curl")?;
+    let mut stdin = curl.stdin.take().context("curl has no input")?;
+    let stdout = curl.stdout.take().context("curl has no output")?;
+    let options = options(lab, requests);
+    let (status, are_right) = std::thread::scope(|scope| {
+        let compare = scope.spawn(|| compare(stdout, requests));
+        stdin.write_all(options.as_bytes())?;
+        drop(stdin);
+        let status = wait(&mut curl, cancel);
+        let are_right = compare.join().ok().context("reading from curl")?;
+        anyhow::Ok((status?, are_right?))
+    })?;
+    let facts = std::fs::read_to_string(&facts_path)?;
+    let parsed: Option<Vec<_>> = facts
+        .lines()
+        .zip(requests.iter().zip(are_right))
+        .map(|(line, (file, is_right))| parse(line, &file.key, is_right))
+        .collect();
+    match parsed {
+        Some(answers) if status.success() && answers.len() == requests.len() => Ok(answers),
+        _ => bail!("curl: {status}: {}", last_lines(&facts)),
+    }
+}
+
+fn options(lab: &Lab, requests: &[&DemoFile]) -> String {
+    let credential = lab.credential();
+    let mut options = format!(
+        "silent\nshow-error\naws-sigv4 = \"aws:amz:us-east-1:s3\"\nuser = \"{}:{}\"\n\
+         header = \"x-amz-content-sha256: UNSIGNED-PAYLOAD\"\nwrite-out = \"%{{stderr}}{FACTS}\\n\"\n",
+        credential.access_key, credential.secret_key
+    );
+    let endpoint = lab.endpoint();
+    for file in requests {
+        options += &format!("url = \"{endpoint}/{BUCKET}/{}\"\n", file.key);
+    }
+    options
+}
+
+/// Whether each of the bodies that follow one another is that request's file.
+fn compare(bodies: impl Read, requests: &[&DemoFile]) -> Result<Vec<bool>> {
+    let mut bodies = BufReader::with_capacity(1 << 20, bodies);
+    let mut body = Vec::new();
+    let mut are_right = Vec::with_capacity(requests.len());
+    for file in requests {
+        body.clear();
+        let wanted = file.content.len() as u64;
+        bodies.by_ref().take(wanted).read_to_end(&mut body)?;
+        are_right.push(body == file.content);
+    }
+    // So that curl can end, whatever it has.
+    let surplus = std::io::copy(&mut bodies, &mut std::io::sink())?;
+    if surplus > 0 {
+        are_right.fill(false);
+    }
+    Ok(are_right)
+}
+
+fn parse(line: &str, key: &str, is_right: bool) -> Option<Answer> {
+    let mut words = line.split(' ');
+    let _local: IpAddr = words.next()?.parse().ok()?;
+    let local_port = words.next()?.parse().ok()?;
+    let remote = words.next()?.parse().ok()?;
+    let status = words.next()?.parse().ok()?;
+    let head_bytes: u64 = words.next()?.parse().ok()?;
+    let body_bytes: u64 = words.next()?.parse().ok()?;
+    Some(Answer {
+        key: key.to_owned(),
+        local_port,
+        remote,
+        status,
+        wire_bytes: head_bytes + body_bytes,
+        body_bytes,
+        is_right: is_right && status == 200,
+    })
+}
+
+fn run(command: &mut Command, what: &str, cancel: &AtomicBool) -> Result<()> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting {what}"))?;
+    let mut errors = child.stderr.take().context("no standard error")?;
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = errors.read_to_string(&mut text);
+        text
+    });
+    let status = wait(&mut child, cancel)?;
+    let errors = reader.join().unwrap_or_default();
+    if !status.success() {
+        bail!("{what}: {status}: {}", last_lines(&errors));
+    }
+    Ok(())
+}
+
+fn last_lines(text: &str) -> String {
+    let mut lines: Vec<_> = text.trim().lines().rev().take(5).collect();
+    lines.reverse();
+    lines.join("\n")
+}
+
+/// Waits for `child`; ends it when it takes too long or is not wanted any more.
+fn wait(child: &mut Child, cancel: &AtomicBool) -> Result<ExitStatus> {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        let is_cancelled = cancel.load(Ordering::Relaxed);
+        if is_cancelled || Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            bail!(if is_cancelled {
+                "interrupted"
+            } else {
+                "a client took too long"
+            });
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(content: &[u8]) -> DemoFile {
+        DemoFile {
+            key: "k".into(),
+            content: content.to_vec(),
+        }
+    }
+
+    #[test]
+    fn wrong_missing_and_surplus_bytes_are_noticed() {
+        let files = [file(b"one"), file(b"three")];
+        let requests: Vec<_> = files.iter().collect();
+        let right = |bodies: &[u8]| compare(bodies, &requests).unwrap_or_default();
+        assert_eq!(right(b"onethree"), [true, true]);
+        assert_eq!(right(b"oneThree"), [true, false]);
+        assert_eq!(right(b"onethre"), [true, false]);
+        assert_eq!(right(b"onethree!"), [false, false]);
+    }
+}

@@ -1,0 +1,128 @@
+//! What the demo stores: real files of a directory, and a few large ones.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// Real files that are taken, from the smallest found to the largest.
+const REAL_FILES: usize = 12;
+/// Files looked at, so that a huge tree does not hold the demo up.
+const MAX_FOUND: usize = 5_000;
+/// Directories below the given one are entered this deep.
+const MAX_DEPTH: usize = 4;
+/// Largest file; aws-cli sends one of 8 MiB or more in parts.
+const MAX_BYTES: u64 = 7 << 20;
+/// Sizes of the files that are made: 1, 3 and 7 MiB.
+const MADE_BYTES: [usize; 3] = [1 << 20, 3 << 20, 7 << 20];
+
+/// A file that has become an object.
+pub(super) struct DemoFile {
+    /// Its key in the bucket.
+    pub(super) key: String,
+    pub(super) content: Vec<u8>,
+}
+
+/// Copies some files of `from` to `to`, each under its key, and makes some.
+pub(super) fn gather(from: &Path, to: &Path) -> Result<Vec<DemoFile>> {
+    let mut found = Vec::new();
+    walk(from, "", MAX_DEPTH, &mut found);
+    found.sort();
+    found.dedup_by_key(|(size, _)| *size);
+    let mut files = Vec::new();
+    for key in spread(&found, REAL_FILES) {
+        let path = from.join(key);
+        let content =
+            std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        let key = key.clone();
+        files.push(DemoFile { key, content });
+    }
+    for (index, bytes) in MADE_BYTES.into_iter().enumerate() {
+        files.push(DemoFile {
+            key: format!("made/{}MiB.bin", bytes >> 20),
+            content: noise(index as u64, bytes),
+        });
+    }
+    for file in &files {
+        let path = to.join(&file.key);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        std::fs::write(&path, &file.content)
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(files)
+}
+
+/// Sizes and relative paths of the files in `dir`. What cannot be read, is
+/// hidden, or has a name that an URL would have to escape, is left out.
+fn walk(root: &Path, below: &str, depth: usize, found: &mut Vec<(u64, String)>) {
+    let Ok(entries) = std::fs::read_dir(root.join(below)) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| is_plain(name)) else {
+            continue;
+        };
+        let path = if below.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{below}/{name}")
+        };
+        // Of the entry itself: links are not followed.
+        let Ok(metadata) = entry.metadata() else {
+            continue;
+        };
+        if found.len() >= MAX_FOUND {
+            return;
+        }
+        if metadata.is_dir() && depth > 0 && name != "target" {
+            walk(root, &path, depth - 1, found);
+        } else if metadata.is_file() && (1..=MAX_BYTES).contains(&metadata.len()) {
+            found.push((metadata.len(), path));
+        }
+    }
+}
+
+fn is_plain(name: &str) -> bool {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    !name.starts_with('.') && name.bytes().all(is_plain)
+}
+
+/// At most `count` of `found`, at even distances, first and last among them.
+fn spread(found: &[(u64, String)], count: usize) -> impl Iterator<Item = &String> {
+    let last = found.len().saturating_sub(1);
+    let picks = count.min(found.len());
+    (0..picks)
+        .filter_map(move |pick| found.get(last * pick / picks.saturating_sub(1).max(1)))
+        .map(|(_, path)| path)
+}
+
+/// `bytes` that do not compress and are the same each time.
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut content = vec![0; bytes];
+    fastrand::Rng::with_seed(seed).fill(&mut content);
+    content
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn picks_are_spread_from_the_smallest_to_the_largest() {
+        let found: Vec<_> = (0..100).map(|n| (n, n.to_string())).collect();
+        let picks: Vec<_> = spread(&found, 4).cloned().collect();
+        assert_eq!(picks, ["0", "33", "66", "99"]);
+        assert_eq!(spread(&found[..2], 4).count(), 2);
+        assert_eq!(spread(&[], 4).count(), 0);
+    }
+
+    #[test]
+    fn names_that_need_escaping_are_left_out() {
+        for name in ["a b", ".hidden", "ä", "a?b", "100%"] {
+            assert!(!is_plain(name), "{name}");
+        }
+        assert!(is_plain("Cargo-1_2.lock"));
+    }
+}

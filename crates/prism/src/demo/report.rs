@@ -1,0 +1,278 @@
+//! What the demo found: as checks that hold or not, and as text.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::client::Answer;
+use super::trace::quantile;
+
+/// Requests that the report shows one by one.
+const SHOWN: usize = 15;
+/// Most that may cross the frontend's link, in percent of the object bytes.
+/// Hand-offs carry requests and TCP state; a proxy would be above 200.
+const MAX_FRONTEND_PERCENT: f64 = 3.0;
+
+/// What the demo found.
+pub(super) struct Findings {
+    pub(super) service: SocketAddrV4,
+    /// What curl saw, in order.
+    pub(super) answers: Vec<Answer>,
+    /// For each answer where its bytes entered the switch.
+    pub(super) answered_by: Vec<Vec<(String, u64)>>,
+    pub(super) resets: usize,
+    /// Addresses that the client should not have seen.
+    pub(super) strangers: BTreeSet<Ipv4Addr>,
+    /// Both ways, headers and hand-offs included.
+    pub(super) frontend_bytes: u64,
+    /// Microseconds, sorted.
+    pub(super) hand_offs: Vec<f64>,
+    pub(super) backends: usize,
+}
+
+struct Check {
+    name: &'static str,
+    value: String,
+    holds: bool,
+}
+
+impl Findings {
+    /// Names of the checks that do not hold.
+    pub(super) fn failed(&self) -> Vec<&'static str> {
+        let checks = self.checks().into_iter();
+        let failed = checks.filter(|check| !check.holds);
+        failed.map(|check| check.name).collect()
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        let (sources, are_direct) = (self.requests_by_source(), self.are_direct());
+        let backends = sources.keys().filter(|host| host.starts_with("be")).count();
+        let shares: Vec<_> = sources
+            .iter()
+            .map(|(host, n)| format!("{host} {n}"))
+            .collect();
+        let right = self.answers.iter().filter(|answer| answer.is_right).count();
+        let ports: BTreeSet<_> = self
+            .answers
+            .iter()
+            .map(|answer| answer.local_port)
+            .collect();
+        let ports_text: Vec<_> = ports.iter().map(u16::to_string).collect();
+        let strangers: Vec<_> = self.strangers.iter().map(Ipv4Addr::to_string).collect();
+        let is_service = |answer: &Answer| answer.remote == *self.service.ip();
+        let check = |name, value, holds| Check { name, value, holds };
+        vec![
+            check(
+                "client connections",
+                format!("{}, from local port {}", ports.len(), ports_text.join(", ")),
+                ports.len() == 1,
+            ),
+            check(
+                "answers compared",
+                format!(
+                    "{right} of {} are the file, byte for byte",
+                    self.answers.len()
+                ),
+                right == self.answers.len(),
+            ),
+            check(
+                "answered by",
+                format!("{} requests", shares.join(", ")),
+                backends == self.backends && are_direct,
+            ),
+            check(
+                "resets at client",
+                self.resets.to_string(),
+                self.resets == 0,
+            ),
+            check(
+                "client talked to",
+                [vec![self.service.ip().to_string()], strangers]
+                    .concat()
+                    .join(", "),
+                self.strangers.is_empty() && self.answers.iter().all(is_service),
+            ),
+            check(
+                "through frontend",
+                format!(
+                    "{} bytes for {} object bytes ({:.2} %)",
+                    grouped(self.frontend_bytes),
+                    grouped(self.object_bytes()),
+                    self.frontend_percent()
+                ),
+                self.frontend_percent() < MAX_FRONTEND_PERCENT,
+            ),
+            check(
+                "time of hand-off",
+                self.latency_text(),
+                !self.hand_offs.is_empty(),
+            ),
+        ]
+    }
+
+    /// Each whole answer came from one server, and no byte is unaccounted for.
+    fn are_direct(&self) -> bool {
+        let mut pairs = self.answers.iter().zip(&self.answered_by);
+        pairs.all(|(answer, sources)| match sources.as_slice() {
+            [(_, bytes)] => *bytes == answer.wire_bytes,
+            _ => false,
+        })
+    }
+
+    fn requests_by_source(&self) -> BTreeMap<String, usize> {
+        let mut sources = BTreeMap::new();
+        for answer in &self.answered_by {
+            *sources.entry(source_text(answer)).or_insert(0) += 1;
+        }
+        sources
+    }
+
+    fn object_bytes(&self) -> u64 {
+        self.answers.iter().map(|answer| answer.body_bytes).sum()
+    }
+
+    fn frontend_percent(&self) -> f64 {
+        100.0 * self.frontend_bytes as f64 / self.object_bytes().max(1) as f64
+    }
+
+    fn latency_text(&self) -> String {
+        let quantile = |part| quantile(&self.hand_offs, part).unwrap_or(f64::NAN);
+        format!(
+            "p50 {:.0} us, p99 {:.0} us, of {}",
+            quantile(0.50),
+            quantile(0.99),
+            self.hand_offs.len()
+        )
+    }
+}
+
+/// The findings as text for people.
+pub(super) fn render(findings: &Findings) -> String {
+    let mut text = String::from("\nThe connection, request by request:\n\n");
+    let width = findings
+        .answers
+        .iter()
+        .take(SHOWN)
+        .map(|a| a.key.len())
+        .max();
+    let width = width.unwrap_or(0).max("object".len());
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "  {:>3}  {:<width$}  {:>9}  {:<9}  came into the switch from",
+        "", "object", "bytes", "answer"
+    );
+    let rows = findings.answers.iter().zip(&findings.answered_by);
+    for (number, (answer, sources)) in (1..).zip(rows).take(SHOWN) {
+        let _ = writeln!(
+            text,
+            "  {number:>3}  {:<width$}  {:>9}  {:<9}  {}",
+            answer.key,
+            grouped(answer.body_bytes),
+            answer.verdict(),
+            source_text(sources)
+        );
+    }
+    let others = findings.answers.len().saturating_sub(SHOWN);
+    if others > 0 {
+        let _ = writeln!(text, "       ... and {others} more");
+    }
+    text.push_str("\nAll of it:\n\n");
+    for check in findings.checks() {
+        let verdict = if check.holds { "ok  " } else { "FAIL" };
+        let _ = writeln!(text, "  {verdict}  {:<18}  {}", check.name, check.value);
+    }
+    text
+}
+
+impl Answer {
+    fn verdict(&self) -> String {
+        let verdict = if self.is_right { "right" } else { "WRONG" };
+        format!("{} {verdict}", self.status)
+    }
+}
+
+/// `be0`, or all that it came from.
+fn source_text(sources: &[(String, u64)]) -> String {
+    if sources.is_empty() {
+        return "nowhere".into();
+    }
+    let hosts: Vec<_> = sources.iter().map(|(host, _)| host.as_str()).collect();
+    hosts.join("+")
+}
+
+/// As in 1,048,576.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(port: u16, is_right: bool) -> Answer {
+        Answer {
+            key: "k".into(),
+            local_port: port,
+            remote: Ipv4Addr::LOCALHOST.into(),
+            status: 200,
+            wire_bytes: 1_000,
+            body_bytes: 900,
+            is_right,
+        }
+    }
+
+    fn findings() -> Findings {
+        Findings {
+            service: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80),
+            answers: vec![answer(7, true), answer(7, true)],
+            answered_by: vec![vec![("be0".into(), 1_000)], vec![("be1".into(), 1_000)]],
+            resets: 0,
+            strangers: BTreeSet::new(),
+            frontend_bytes: 10,
+            hand_offs: vec![50.0],
+            backends: 2,
+        }
+    }
+
+    #[test]
+    fn what_holds_is_said_to_hold() {
+        assert!(findings().failed().is_empty());
+        assert!(!render(&findings()).contains("FAIL"));
+        assert_eq!(grouped(1_048_576), "1,048,576");
+        assert_eq!(grouped(12), "12");
+    }
+
+    #[test]
+    fn each_fault_fails_its_check() {
+        let fault = |change: fn(&mut Findings)| {
+            let mut findings = findings();
+            change(&mut findings);
+            findings.failed()
+        };
+        assert_eq!(
+            fault(|f| f.answers.push(answer(8, true)))[0],
+            "client connections"
+        );
+        assert_eq!(
+            fault(|f| f.answers = vec![answer(7, false)]),
+            ["answers compared"]
+        );
+        assert_eq!(fault(|f| f.backends = 3), ["answered by"]);
+        let one_byte_short = |f: &mut Findings| f.answered_by[0][0].1 -= 1;
+        assert_eq!(fault(one_byte_short), ["answered by"]);
+        assert_eq!(fault(|f| f.resets = 1), ["resets at client"]);
+        let stranger = |f: &mut Findings| drop(f.strangers.insert(Ipv4Addr::BROADCAST));
+        assert_eq!(fault(stranger), ["client talked to"]);
+        assert_eq!(fault(|f| f.frontend_bytes = 54), ["through frontend"]);
+        assert_eq!(fault(|f| f.hand_offs.clear()), ["time of hand-off"]);
+    }
+}
