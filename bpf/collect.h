@@ -34,11 +34,10 @@ struct order {
 	__be16 owner_port;	/* ORDER_REVERSE */
 	__u8 kind;
 	__u8 done;		/* answer: 1 where it was carried out */
-	__u32 zero;
 	__u64 epoch;		/* as seen */
 	__u64 last_seen_ns;	/* as seen */
 };
-_Static_assert(sizeof(struct order) == 80, "order");
+_Static_assert(sizeof(struct order) == 72, "order");
 
 /* What the kernel gives to a program that walks a map. */
 struct seq_file;

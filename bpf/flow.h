@@ -163,7 +163,6 @@ static __always_inline void reverse_key(struct reverse_key *rk,
 	rk->client = key->client;
 	rk->owner_port = owner_port;
 	rk->client_port = key->client_port;
-	rk->zero = 0;
 }
 
 /* The owner is the VIP's own socket, at a frontend: nothing is rewritten. */

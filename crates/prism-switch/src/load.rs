@@ -154,7 +154,7 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
     rodata.control_addr = u32::from_ne_bytes(config.control.ip().octets());
     rodata.control_port = config.control.port().to_be();
-    rodata.has_ordered_memory = MaybeUninit::new(cfg!(target_arch = "x86_64"));
+    rodata.has_ordered_memory = cfg!(target_arch = "x86_64");
     rodata.idle_ns = nanos(config.idle);
     rodata.blocked_ns = nanos(config.blocked);
     rodata.tombstone_ns = nanos(config.tombstone);

@@ -1,0 +1,175 @@
+//! `prism ctl`: what the switch on this host knows, read from its pinned tables.
+//! It works without the agent, and changes nothing.
+
+use std::io::{self, BufWriter, Write};
+
+use clap::{Args, Subcommand};
+use prism_proto::control::FlowState;
+use prism_switch::{Counter, FlowRecord, SwitchView};
+use serde::Serialize;
+
+/// Show what the switch on this host knows.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CtlArgs {
+    #[command(subcommand)]
+    command: CtlCommand,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum CtlCommand {
+    /// List flows: state, epoch, owner, idle time, packets and bytes.
+    Flows(FlowsArgs),
+    /// List counters: every reason for which packets are forwarded, left to the
+    /// kernel, or dropped, and what became of commands.
+    Counters(CountersArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+struct Common {
+    /// Directory below /sys/fs/bpf where the switch is pinned.
+    #[arg(long, value_name = "DIR", default_value = "prism")]
+    pin: String,
+    /// Print JSON: an array of flows, or an object of counters.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+struct FlowsArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Also forgotten flows whose epoch is still kept.
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+struct CountersArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Also counters that are zero.
+    #[arg(long)]
+    all: bool,
+}
+
+/// A flow, as JSON says it.
+#[derive(Serialize)]
+struct Flow {
+    client: String,
+    vip: String,
+    state: &'static str,
+    epoch: u64,
+    owner: Option<String>,
+    via: Option<String>,
+    idle_ms: u128,
+    packets_to_owner: u64,
+    bytes_to_owner: u64,
+    packets_to_client: u64,
+    bytes_to_client: u64,
+}
+
+impl From<FlowRecord> for Flow {
+    fn from(f: FlowRecord) -> Self {
+        let (state, owned) = match f.state {
+            FlowState::Absent => ("absent", false),
+            FlowState::Forward => ("forward", true),
+            FlowState::Blocked => ("blocked", true),
+        };
+        Self {
+            client: f.flow.client.to_string(),
+            vip: f.flow.vip.to_string(),
+            state,
+            epoch: f.epoch,
+            owner: owned.then(|| f.owner.addr.to_string()),
+            via: owned.then(|| f.owner.via.to_string()),
+            idle_ms: f.idle.as_millis(),
+            packets_to_owner: f.to_owner.packets,
+            bytes_to_owner: f.to_owner.bytes,
+            packets_to_client: f.to_client.packets,
+            bytes_to_client: f.to_client.bytes,
+        }
+    }
+}
+
+/// Prints what was asked for.
+pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let printed = match &args.command {
+        CtlCommand::Flows(args) => flows(args, &mut out),
+        CtlCommand::Counters(args) => counters(args, &mut out),
+    };
+    match printed.and_then(|()| Ok(out.flush()?)) {
+        // The reader of a pipe has seen enough.
+        Err(e) if is_broken_pipe(&e) => Ok(()),
+        other => other,
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    kind == Some(io::ErrorKind::BrokenPipe)
+}
+
+fn flows(args: &FlowsArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let view = SwitchView::open(&args.common.pin)?;
+    let wanted = |f: &FlowRecord| args.all || f.state != FlowState::Absent;
+    let mut separator = "[\n";
+    for record in view.flows()? {
+        let record = record?;
+        if !wanted(&record) {
+            continue;
+        }
+        let flow = Flow::from(record);
+        if args.common.json {
+            // A million flows: printed as they come, never all in memory.
+            write!(out, "{separator}{}", serde_json::to_string(&flow)?)?;
+            separator = ",\n";
+        } else {
+            print_flow(&flow, out)?;
+        }
+    }
+    if args.common.json {
+        let open = if separator == "[\n" { "[" } else { "" };
+        writeln!(out, "{open}\n]")?;
+    }
+    Ok(())
+}
+
+fn print_flow(f: &Flow, out: &mut impl Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "{} > {}  {}  owner {}  via {}  epoch {}  idle {:.1} s  \
+         to owner {} packets {} bytes  to client {} packets {} bytes",
+        f.client,
+        f.vip,
+        f.state,
+        f.owner.as_deref().unwrap_or("-"),
+        f.via.as_deref().unwrap_or("-"),
+        f.epoch,
+        f.idle_ms as f64 / 1e3,
+        f.packets_to_owner,
+        f.bytes_to_owner,
+        f.packets_to_client,
+        f.bytes_to_client,
+    )
+}
+
+fn counters(args: &CountersArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let counters = SwitchView::open(&args.common.pin)?.counters()?;
+    let shown: Vec<&Counter> = counters
+        .iter()
+        .filter(|c| args.all || args.common.json || c.value > 0)
+        .collect();
+    if args.common.json {
+        let map: serde_json::Map<String, serde_json::Value> = shown
+            .iter()
+            .map(|c| (c.name.clone(), c.value.into()))
+            .collect();
+        writeln!(out, "{}", serde_json::to_string_pretty(&map)?)?;
+        return Ok(());
+    }
+    for c in shown {
+        writeln!(out, "{:<24} {:>14}", c.name, c.value)?;
+    }
+    Ok(())
+}
