@@ -173,8 +173,7 @@ impl Control {
                 readable = self.socket.readable() => {
                     if readable.is_ok() {
                         self.receive();
-                        // Nothing is left, so this only clears the readiness.
-                        let _ = self.socket.try_recv(&mut [0; MESSAGE_BYTES]);
+                        self.clear_readiness();
                     }
                 }
                 () = self.rearm.notified() => {}
@@ -220,10 +219,29 @@ impl Control {
         }
     }
 
-    /// Takes all that has arrived.
+    /// Reads what is left, which nobody waits for, until tokio knows that there is
+    /// nothing.
+    fn clear_readiness(&self) {
+        let mut buffer = [0; MESSAGE_BYTES + 1];
+        while let Ok(len) = self.socket.try_recv(&mut buffer) {
+            let datagram = buffer.get(..len).unwrap_or_default();
+            let result = self
+                .steering
+                .borrow_mut()
+                .handle_datagram(datagram, now_ns());
+            if let Err(error) = result {
+                tracing::debug!(%error, "control datagram refused");
+            }
+        }
+        self.deliver();
+        self.count();
+    }
+
+    /// Takes what has arrived for commands under way.
     fn receive(&self) {
         let mut buffer = [0; MESSAGE_BYTES + 1];
-        loop {
+        // What nobody waits for can wait until the socket is looked at anyway.
+        while !self.steering.borrow().is_idle() {
             match self.direct.recv(&mut buffer) {
                 Ok(len) => {
                     let datagram = buffer.get(..len).unwrap_or_default();

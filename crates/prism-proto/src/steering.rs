@@ -220,6 +220,11 @@ impl Steering {
         self.finished.pop_front()
     }
 
+    /// No command is under way: nothing is expected from the switch.
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
     /// Forgets a command whose caller is gone.
     pub fn forget(&mut self, id: CommandId) {
         self.pending.remove(&id.0);

@@ -78,8 +78,8 @@ impl Worker {
     }
 
     /// Sends the request, and reads the head of the answer. A pooled stream may
-    /// have been closed by the peer meanwhile; as long as nothing of the body
-    /// was consumed, a fresh one is tried.
+    /// have been closed by the peer meanwhile: where no body can have been lost, a
+    /// fresh one is tried.
     async fn exchange(
         &self,
         client: &mut Connection,
@@ -87,29 +87,57 @@ impl Worker {
         request: &Relayed<'_>,
         body: &mut BodyReader,
     ) -> Result<(RelayIo, ResponseHead), RelayError> {
-        let head = encode_head(request);
-        let (stream, used) = self.handle.relay(peer).await?;
-        let mut upstream = RelayIo::new(stream, self.node.config.limits.stall_timeout());
-        let started = upstream.write_all(&head).await;
-        let stale = used && (started.is_err() || is_closed(&mut upstream).await);
-        if stale {
-            let stream = self.handle.fresh_relay(peer).await?;
-            upstream = RelayIo::new(stream, self.node.config.limits.stall_timeout());
-            upstream
-                .write_all(&head)
-                .await
-                .map_err(RelayError::Broken)?;
-        } else {
-            started.map_err(RelayError::Broken)?;
-        }
+        let (mut upstream, used) = self.begin(peer, request).await?;
         if request.head.expects_continue() && client.buffered().is_empty() {
             client
                 .write_all(CONTINUE)
                 .await
                 .map_err(RelayError::Connection)?;
         }
-        let answer = send_body(&mut upstream, client, body).await?;
-        Ok((upstream, answer))
+        let may_repeat = used && body.is_done();
+        match send_body(&mut upstream, client, body).await {
+            Err(RelayError::Broken(_)) if may_repeat => {
+                let (mut upstream, head) = (self.fresh(peer).await?, encode_head(request));
+                upstream
+                    .write_all(&head)
+                    .await
+                    .map_err(RelayError::Broken)?;
+                let answer = read_answer(&mut upstream).await?;
+                Ok((upstream, answer))
+            }
+            answer => Ok((upstream, answer?)),
+        }
+    }
+
+    /// Sends a request's head to `peer`, and says whether the stream was used
+    /// before. One that the peer is seen to have closed is replaced.
+    async fn begin(
+        &self,
+        peer: &str,
+        request: &Relayed<'_>,
+    ) -> Result<(RelayIo, bool), RelayError> {
+        let head = encode_head(request);
+        let (stream, used) = self.handle.relay(peer).await?;
+        let mut upstream = RelayIo::new(stream, self.node.config.limits.stall_timeout());
+        let sent = upstream.write_all(&head).await;
+        if used && (sent.is_err() || is_closed(&mut upstream).await) {
+            upstream = self.fresh(peer).await?;
+            upstream
+                .write_all(&head)
+                .await
+                .map_err(RelayError::Broken)?;
+            return Ok((upstream, false));
+        }
+        sent.map_err(RelayError::Broken)?;
+        Ok((upstream, used))
+    }
+
+    async fn fresh(&self, peer: &str) -> Result<RelayIo, RelayError> {
+        let stream = self.handle.fresh_relay(peer).await?;
+        Ok(RelayIo::new(
+            stream,
+            self.node.config.limits.stall_timeout(),
+        ))
     }
 
     /// Asks `peer` itself, not for a client: the whole answer, at most
@@ -120,21 +148,19 @@ impl Worker {
         request: &Relayed<'_>,
         max_bytes: usize,
     ) -> Result<(ResponseHead, Vec<u8>), RelayError> {
-        let head = encode_head(request);
-        let (stream, used) = self.handle.relay(peer).await?;
-        let timeout = self.node.config.limits.stall_timeout();
-        let mut upstream = RelayIo::new(stream, timeout);
-        let started = upstream.write_all(&head).await;
-        if used && (started.is_err() || is_closed(&mut upstream).await) {
-            upstream = RelayIo::new(self.handle.fresh_relay(peer).await?, timeout);
-            upstream
-                .write_all(&head)
-                .await
-                .map_err(RelayError::Broken)?;
-        } else {
-            started.map_err(RelayError::Broken)?;
-        }
-        let answer = read_answer(&mut upstream).await?;
+        let (mut upstream, used) = self.begin(peer, request).await?;
+        let answer = match read_answer(&mut upstream).await {
+            Err(RelayError::Broken(_)) if used => {
+                upstream = self.fresh(peer).await?;
+                let head = encode_head(request);
+                upstream
+                    .write_all(&head)
+                    .await
+                    .map_err(RelayError::Broken)?;
+                read_answer(&mut upstream).await?
+            }
+            answer => answer?,
+        };
         let framing = answer.framing(request.head.method())?;
         let mut reader = BodyReader::new(framing, max_bytes as u64);
         let mut bytes = Vec::new();
