@@ -58,7 +58,7 @@ impl Worker {
     ) -> io::Result<bool> {
         let framing = request.head.framing().into();
         let mut body = BodyReader::new(framing, self.node.limits.body_bytes);
-        let stored = match self.begin(request, bucket, key, put).await {
+        let stored = match self.begin_put(request, bucket, key, put).await {
             Ok(pipe) => self.receive(io, request, &mut body, pipe, put).await,
             Err(error) => {
                 let keep_alive = discard_body(io, &request.head).await && exchange.keep_alive;
@@ -94,7 +94,7 @@ impl Worker {
         }
     }
 
-    async fn begin(
+    async fn begin_put(
         &self,
         request: &Request,
         bucket: &BucketName,
