@@ -38,7 +38,7 @@ const LINGER_BYTES: usize = 1 << 20;
 /// the client loses the end of an answer.
 pub struct Connection {
     pub(crate) stream: Option<TcpStream>,
-    pub(crate) rest: Rest,
+    pub(crate) rest: Box<Rest>,
 }
 
 /// Everything about a connection but its socket.

@@ -144,7 +144,7 @@ impl Shared {
         self.counters.connections_open.read() < self.config.max_connections
     }
 
-    pub(crate) fn connection(self: &Rc<Self>, stream: TcpStream, rest: Rest) -> Connection {
+    pub(crate) fn connection(self: &Rc<Self>, stream: TcpStream, rest: Box<Rest>) -> Connection {
         Connection {
             stream: Some(stream),
             rest,
@@ -152,9 +152,9 @@ impl Shared {
     }
 
     /// The parts of a connection around its socket.
-    pub(crate) fn rest(self: &Rc<Self>, client: SocketAddr, local: SocketAddr) -> Rest {
+    pub(crate) fn rest(self: &Rc<Self>, client: SocketAddr, local: SocketAddr) -> Box<Rest> {
         self.counters.connections_open.add_one();
-        Rest {
+        Box::new(Rest {
             input: Input::default(),
             output: Vec::new(),
             flow: self.flow(client),
@@ -165,7 +165,7 @@ impl Shared {
             context: Vec::new(),
             io_timeout: DEFAULT_IO_TIMEOUT,
             shared: self.clone(),
-        }
+        })
     }
 
     /// A connection's socket has just been closed here.

@@ -292,7 +292,7 @@ impl Driver<'_> {
                 connection.rest.confirmed |= settled;
                 let live = match (socket, parked) {
                     (Socket::Live(stream), _) => Some(stream),
-                    (_, Some(paused)) => paused.resume().ok().and_then(|fd| stream_of(fd)),
+                    (_, Some(paused)) => paused.resume().ok().and_then(stream_of),
                     _ => None,
                 };
                 if !settled {

@@ -152,8 +152,11 @@ fn warm_up(lab: &Lab, load: &Load) -> Result<()> {
     for _ in 0..MAX_WARM_UPS {
         load.alternate(WARM_UP)?;
         let counters = lab.admin("be0")?;
-        let moved = &counters["handoff"]["exports_moved"];
-        if moved.as_u64().is_some_and(|n| n > 0) {
+        let moved = counters.pointer("/handoff/exports_moved");
+        if moved
+            .and_then(serde_json::Value::as_u64)
+            .is_some_and(|n| n > 0)
+        {
             return load.alternate(WARM_UP);
         }
         std::thread::sleep(WARM_UP_PAUSE);
