@@ -1,0 +1,502 @@
+//! What the tests of faults share: a lab, clients that sign, and what the
+//! switch and the nodes say of themselves.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test program has it as a module and uses its part"
+)]
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
+use prism_lab::impair::{Faults, Impairment};
+use prism_lab::{Capture, Lab, LabName, LabSpec};
+use prism_proto::control::{FlowKey, FlowState, Owner};
+use prism_s3::Signer;
+use prism_s3::sign::Body;
+use prism_store::{NodeName, Placement};
+use prism_switch::SwitchView;
+use prism_sys::netns::NetNs;
+
+/// The bucket of every test.
+pub const BUCKET: &str = "bucket";
+/// Where the bad way to the switch listens, in the client's namespace.
+const RELAY_PORT: u16 = 7301;
+/// How long a client waits for one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long flows and sockets may take to go after their clients.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The right to build labs: one test at a time on this machine's few cores.
+pub fn turn() -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let is_root = rustix::process::geteuid().is_root();
+    assert!(
+        is_root || std::env::var_os("CI").is_none(),
+        "CI must run these tests as root"
+    );
+    if !is_root {
+        // Not println!, which the test harness hides for a test that passes.
+        let _ = writeln!(io::stderr(), "SKIPPED: needs root");
+        return None;
+    }
+    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Says a figure even where the test passes.
+pub fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "    {text}");
+}
+
+/// Waits until `done`, or fails saying `what` after `timeout`.
+pub fn eventually(what: &str, timeout: Duration, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + timeout;
+    while !done() {
+        assert!(Instant::now() < deadline, "not within {timeout:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A lab with one frontend and three backends.
+pub struct Bed {
+    pub lab: Lab,
+    client: NetNs,
+    /// The nodes' way to the switch, where it is a bad one.
+    pub way: Option<Impairment>,
+    pub placement: Placement,
+    region: String,
+    resets: PathBuf,
+}
+
+/// How the nodes reach the switch.
+pub enum Way {
+    Direct,
+    /// Through a relay with these faults and this seed.
+    Impaired(Faults, u64),
+    /// Through a relay that lets nothing through at first.
+    Blackhole,
+}
+
+impl Bed {
+    pub fn up(label: &str, way: &Way) -> Self {
+        Self::up_with(label, way, |_| {})
+    }
+
+    pub fn up_with(
+        label: &str,
+        way: &Way,
+        change: impl FnOnce(&mut prism_config::Config) + Send + 'static,
+    ) -> Self {
+        let name: LabName = format!("{label}-{}", std::process::id()).parse().unwrap();
+        let client = format!("prism-{name}-client");
+        let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into()).configure(change);
+        let relay: SocketAddr = (spec.address("client").unwrap(), RELAY_PORT).into();
+        let SocketAddr::V4(relay_v4) = relay else {
+            unreachable!("labs are IPv4")
+        };
+        let is_direct = matches!(way, Way::Direct);
+        if !is_direct {
+            spec = spec.configure_nodes(move |config| {
+                config.switch.as_mut().unwrap().control = relay_v4;
+            });
+        }
+        let lab = Lab::up(spec).unwrap();
+        let client = NetNs::named(&client).unwrap();
+        let switch = lab_control(&lab);
+        let start = |faults, seed| {
+            let started = client.run(|| Impairment::start(relay, switch, faults, seed));
+            started.unwrap().unwrap()
+        };
+        let way = match *way {
+            Way::Direct => None,
+            Way::Impaired(faults, seed) => Some(start(faults, seed)),
+            Way::Blackhole => {
+                let way = start(Faults::default(), 0);
+                way.set_blackhole(true);
+                Some(way)
+            }
+        };
+        let nodes = backends(&lab).into_iter();
+        let nodes = nodes.map(|n| NodeName::new(n).unwrap());
+        let placement = Placement::new(1, nodes.collect()).unwrap();
+        let region = prism_config::Config::load(&lab.config_path())
+            .unwrap()
+            .cluster
+            .region;
+        let resets = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{label}-resets.pcap"));
+        Self {
+            lab,
+            client,
+            way,
+            placement,
+            region,
+            resets,
+        }
+    }
+
+    pub fn way(&self) -> &Impairment {
+        self.way.as_ref().unwrap()
+    }
+
+    /// Records every reset that the service sends to the client.
+    pub fn watch_resets(&self) -> Capture {
+        let filter = format!(
+            "tcp[tcpflags] & tcp-rst != 0 and src host {}",
+            self.lab.service().ip()
+        );
+        self.lab.capture("client", &self.resets, &filter).unwrap()
+    }
+
+    /// Runs `work` in the namespace of `host`.
+    pub fn on<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> T {
+        let name = format!("prism-{}-{host}", self.lab.name());
+        NetNs::named(&name).unwrap().run(work).unwrap()
+    }
+
+    /// A TCP connection of the client to `address`.
+    pub fn dial(&self, address: SocketAddr) -> TcpStream {
+        let stream = self.client.run(|| TcpStream::connect(address));
+        let stream = stream.unwrap().unwrap();
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// A client of the service.
+    pub fn client(&self) -> Client {
+        let credential = self.lab.credential();
+        let (key, secret) = (&credential.access_key, &credential.secret_key);
+        Client {
+            stream: self.dial(self.lab.service().into()),
+            buffer: Vec::new(),
+            signer: Signer::new(key.as_str(), secret.as_str(), self.region.as_str()),
+            host: self.lab.service().to_string(),
+        }
+    }
+
+    /// Objects 0 to `count`, each [`content`] of its number.
+    pub fn fill(&self, count: usize) {
+        let mut client = self.client();
+        let made = client.request("PUT", &format!("/{BUCKET}"), b"").unwrap();
+        assert_eq!(made.status, 200, "{}", made.text());
+        for n in 0..count {
+            let put = client.request("PUT", &path(n), &content(n)).unwrap();
+            assert_eq!(put.status, 200, "{}", put.text());
+        }
+    }
+
+    /// The backend that holds object `n`.
+    pub fn owner(&self, n: usize) -> String {
+        self.placement
+            .owner(BUCKET, &key(n))
+            .unwrap()
+            .as_str()
+            .to_owned()
+    }
+
+    /// The first object that `host` holds.
+    pub fn object_of(&self, host: &str) -> usize {
+        (0..1_000).find(|n| self.owner(*n) == host).unwrap()
+    }
+
+    /// A counter of a node's hand-offs.
+    pub fn count(&self, host: &str, counter: &str) -> u64 {
+        self.lab.admin(host).unwrap()["handoff"][counter]
+            .as_u64()
+            .unwrap_or_else(|| unreachable!("no counter {counter}"))
+    }
+
+    /// The sum of a counter over all nodes.
+    pub fn total(&self, counter: &str) -> u64 {
+        servers(&self.lab)
+            .iter()
+            .map(|host| self.count(host, counter))
+            .sum()
+    }
+
+    pub fn view(&self) -> SwitchView {
+        let config = prism_config::Config::load(&self.lab.config_path()).unwrap();
+        SwitchView::open(&config.switch.unwrap().pin_dir).unwrap()
+    }
+
+    /// What the switch knows of every flow, tombstones left out.
+    pub fn flows(&self) -> Vec<Known> {
+        let view = self.view();
+        let mut flows: Vec<Known> = view
+            .flows()
+            .unwrap()
+            .map(Result::unwrap)
+            .filter(|record| record.state != FlowState::Absent)
+            .map(|record| Known {
+                flow: record.flow,
+                state: record.state,
+                epoch: record.epoch,
+                owner: record.owner,
+            })
+            .collect();
+        flows.sort_by_key(|known| known.flow.client);
+        flows
+    }
+
+    /// After the clients: no flow, no connection, nothing waiting.
+    pub fn assert_drained(&self) {
+        let start = Instant::now();
+        let mut left = Vec::new();
+        while start.elapsed() < DRAIN_TIMEOUT {
+            left = self.flows();
+            if left.is_empty() && self.total("connections_open") == 0 {
+                assert_eq!(self.total("flows_closing"), 0);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(left.is_empty(), "flows are left: {left:#?}");
+        assert_eq!(self.total("connections_open"), 0, "connections are left");
+    }
+
+    /// A counter of the switch.
+    pub fn switch_count(&self, name: &str) -> u64 {
+        let counters = self.view().counters().unwrap();
+        let found = counters.iter().find(|counter| counter.name == name);
+        found.map(|counter| counter.value).unwrap()
+    }
+
+    /// What the switch knows of the flow of one client.
+    pub fn flow_of(&self, client: SocketAddr) -> Option<Known> {
+        let mut flows = self.flows().into_iter();
+        flows.find(|known| known.flow.client == client)
+    }
+
+    /// What is known of one client's connection, for a failure.
+    pub fn story(&self, client: SocketAddr) -> String {
+        let mut story = format!("{client}: {:?}", self.flow_of(client));
+        let port = format!(":{}", client.port());
+        for host in servers(&self.lab) {
+            let text = std::fs::read_to_string(self.lab.log_path(&host)).unwrap_or_default();
+            let lines = text.lines().rev().filter(|line| line.contains(&port));
+            for line in lines.take(12) {
+                story += &format!("\n{host}: {line}");
+            }
+            let handoff = &self.lab.admin(&host).unwrap_or_default()["handoff"];
+            story += &format!("\n{host}: {handoff}");
+        }
+        story
+    }
+}
+
+/// What the switch knows of a flow, without what its packets change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    pub flow: FlowKey,
+    pub state: FlowState,
+    pub epoch: u64,
+    pub owner: Owner,
+}
+
+/// The switch's own control address.
+pub fn lab_control(lab: &Lab) -> SocketAddr {
+    let config = prism_config::Config::load(&lab.config_path()).unwrap();
+    config.switch.unwrap().control.into()
+}
+
+pub fn servers(lab: &Lab) -> Vec<String> {
+    let all = lab.hosts().filter(|h| *h != "switch" && *h != "client");
+    all.map(str::to_owned).collect()
+}
+
+pub fn backends(lab: &Lab) -> Vec<String> {
+    let all = lab.hosts().filter(|h| h.starts_with("be"));
+    all.map(str::to_owned).collect()
+}
+
+pub fn key(n: usize) -> String {
+    format!("object-{n}")
+}
+
+pub fn path(n: usize) -> String {
+    format!("/{BUCKET}/{}", key(n))
+}
+
+/// The bytes of object `n`: 1 to 8,192 of them.
+pub fn content(n: usize) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(n as u64);
+    let len = random.usize(1..=8_192);
+    std::iter::repeat_with(|| random.u8(..)).take(len).collect()
+}
+
+/// One whole answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub keep_alive: bool,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn text(&self) -> String {
+        format!("{} {}", self.status, String::from_utf8_lossy(&self.body))
+    }
+}
+
+/// One keep-alive connection to the service.
+pub struct Client {
+    pub stream: TcpStream,
+    buffer: Vec<u8>,
+    signer: Signer,
+    host: String,
+}
+
+impl Client {
+    pub fn request(&mut self, method: &str, target: &str, body: &[u8]) -> io::Result<Answer> {
+        let bytes = self.signed(method, target, body);
+        self.stream.write_all(&bytes)?;
+        self.answer(method)
+    }
+
+    /// Object `n`, which has to be right.
+    pub fn get(&mut self, n: usize) {
+        if let Err(fault) = self.try_get(n) {
+            panic!("{fault}");
+        }
+    }
+
+    /// Object `n`, or what is wrong with the answer.
+    pub fn try_get(&mut self, n: usize) -> Result<(), String> {
+        match self.request("GET", &path(n), b"") {
+            Err(error) => Err(format!("object {n}: {error}")),
+            Ok(answer) if answer.status != 200 => Err(format!("object {n}: {}", answer.text())),
+            Ok(answer) if answer.body != content(n) => Err(format!("object {n}: other bytes")),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// The client's own address.
+    pub fn local(&self) -> SocketAddr {
+        self.stream.local_addr().unwrap()
+    }
+
+    /// The bytes of a signed request.
+    pub fn signed(&self, method: &str, target: &str, body: &[u8]) -> Vec<u8> {
+        let mut headers = Headers::new();
+        headers.set("Host", &self.host).unwrap();
+        let now = time::OffsetDateTime::now_utc();
+        self.signer
+            .sign(method, target, &mut headers, Body::Bytes(body), now)
+            .unwrap();
+        if !body.is_empty() {
+            headers
+                .set("Content-Length", body.len().to_string())
+                .unwrap();
+        }
+        let mut bytes = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
+        headers.write_to(&mut bytes);
+        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(body);
+        bytes
+    }
+
+    /// Reads one answer; an end before it is an error.
+    pub fn answer(&mut self, method: &str) -> io::Result<Answer> {
+        let method = match method {
+            "PUT" => Method::Put,
+            "HEAD" => Method::Head,
+            _ => Method::Get,
+        };
+        let (head, len) = loop {
+            let parsed = ResponseHead::parse(&self.buffer, &Limits::DEFAULT);
+            match parsed.map_err(io::Error::other)? {
+                Some(read) => break read,
+                None => self.fill()?,
+            }
+        };
+        self.buffer.drain(..len);
+        let framing = head.framing(&method).map_err(io::Error::other)?;
+        let mut reader = BodyReader::new(framing, u64::MAX);
+        let mut body = Vec::new();
+        while !reader.is_done() {
+            if self.buffer.is_empty() {
+                self.fill()?;
+            }
+            let step = reader.consume(&self.buffer).map_err(io::Error::other)?;
+            body.extend_from_slice(&self.buffer[step.data]);
+            self.buffer.drain(..step.consumed);
+        }
+        Ok(Answer {
+            status: head.status(),
+            keep_alive: head.keep_alive(),
+            body,
+        })
+    }
+
+    /// The server closes in order: an end, no reset, and not a byte more.
+    pub fn assert_closed(&mut self) {
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).unwrap();
+        assert!(self.buffer.is_empty() && rest.is_empty(), "bytes follow");
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        let mut piece = [0; 16 << 10];
+        match self.stream.read(&mut piece)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            n => {
+                self.buffer.extend_from_slice(&piece[..n]);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What clients saw of a run.
+#[derive(Debug, Default)]
+pub struct Run {
+    pub requests: u64,
+    pub slowest: Duration,
+    pub took: Duration,
+}
+
+/// `connections` clients fetch random objects at a time, each until `until`
+/// says that it is enough; every answer has to be right.
+pub fn run(
+    bed: &Bed,
+    connections: u64,
+    objects: usize,
+    seed: u64,
+    until: impl Fn(u64) -> bool + Sync,
+) -> Run {
+    let start = Instant::now();
+    let one = |number: u64| {
+        let mut random = fastrand::Rng::with_seed(seed ^ number << 32);
+        let mut client = bed.client();
+        let (mut requests, mut slowest) = (0, Duration::ZERO);
+        while !until(requests) {
+            let asked = Instant::now();
+            if let Err(fault) = client.try_get(random.usize(..objects)) {
+                panic!("{fault}\n{}", bed.story(client.local()));
+            }
+            slowest = slowest.max(asked.elapsed());
+            requests += 1;
+        }
+        (requests, slowest)
+    };
+    let results = std::thread::scope(|scope| {
+        let one = &one;
+        let threads: Vec<_> = (0..connections)
+            .map(|number| scope.spawn(move || one(number)))
+            .collect();
+        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+        joined
+            .map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect::<Vec<_>>()
+    });
+    Run {
+        requests: results.iter().map(|(requests, _)| requests).sum(),
+        slowest: results.iter().map(|(_, s)| *s).max().unwrap_or_default(),
+        took: start.elapsed(),
+    }
+}
