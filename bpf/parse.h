@@ -151,7 +151,10 @@ static __always_inline enum parsed parse_l4(struct packet *p, void *at,
 	return PARSED_OTHER;
 }
 
-/* True where the frame is tagged or addressed to another station. */
+/*
+ * True where the frame is tagged or addressed to another station. XDP cannot
+ * tell: it is for interfaces that receive nothing else.
+ */
 static __always_inline bool is_foreign(void *ctx, const bool xdp)
 {
 	struct __sk_buff *skb = ctx;

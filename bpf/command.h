@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * What a command does to a flow (docs/protocol.md, sections 1.2 to 1.4): who may
+ * say what, which of two commands wins, and the change itself. The message and
+ * its answer are control.h's.
+ *
+ * A command is judged twice: before the reverse entry of a new owner is made,
+ * and again, under the lock, before the flow is changed. Whatever other CPUs do
+ * in between, the decision and the change are one act.
+ */
+#ifndef PRISM_COMMAND_H
+#define PRISM_COMMAND_H
+
+#include "flow.h"
+
+/* Inside the program: the command is to be applied. No wire value. */
+#define STATUS_APPLY 0xff
+
+/* `ops` is a combination that has a meaning. */
+static __always_inline bool are_ops_valid(__u8 ops)
+{
+	if (ops & ~OP_ALL || (ops & OP_BLOCK && ops & OP_UNBLOCK))
+		return false;
+	return !(ops & OP_RELEASE) || ops == OP_RELEASE;
+}
+
+static __always_inline bool is_request_valid(const struct control_message *m)
+{
+	if (m->status || m->state || m->zero1[0] || m->zero1[1] ||
+	    m->zero1[2] || m->zero2 || !are_ops_valid(m->ops))
+		return false;
+	return !(m->ops & OP_OWN) ||
+	       (m->owner_port && !is_zero_addr(&m->owner_addr) &&
+		!is_zero_addr(&m->via_addr));
+}
+
+static __always_inline bool has_no_flow(const struct control_message *m)
+{
+	return is_zero_addr(&m->client_addr) && is_zero_addr(&m->vip_addr) &&
+	       !m->client_port && !m->vip_port;
+}
+
+static __always_inline bool is_fresh(__u64 time_ns, __u64 clock_ns)
+{
+	__u64 off = time_ns > clock_ns ? time_ns - clock_ns : clock_ns - time_ns;
+
+	return off <= CONTROL_FRESHNESS_NS;
+}
+
+static __always_inline bool is_node_of(const struct ip_addr *addr, __u32 tenant)
+{
+	struct node *node = bpf_map_lookup_elem(&nodes, addr);
+
+	return node && node->tenant == tenant;
+}
+
+/* Whether the sender may say this: STATUS_APPLY, NO_SERVICE or DENIED. */
+static __always_inline __u8 authorize(const struct control_message *m,
+				      const struct flow_key *key, __u32 tenant)
+{
+	struct service_key sk = { .addr = m->vip_addr, .port = m->vip_port };
+	struct service *service;
+
+	service = sk.port ? bpf_map_lookup_elem(&services, &sk) : NULL;
+	if (!service)
+		return STATUS_NO_SERVICE;
+	if (service->tenant != tenant)
+		return STATUS_DENIED;
+	if (!(m->ops & OP_OWN))
+		return STATUS_APPLY;
+	if (!owned_by_vip(key, &m->owner_addr, m->owner_port) &&
+	    !is_node_of(&m->owner_addr, tenant))
+		return STATUS_DENIED;
+	return is_node_of(&m->via_addr, tenant) ? STATUS_APPLY : STATUS_DENIED;
+}
+
+static __always_inline void view_of(struct flow_view *view, const struct flow *f)
+{
+	view->state = f->state;
+	view->epoch = f->epoch;
+	view->owner = f->owner;
+	view->via = f->via;
+	view->owner_port = f->owner_port;
+}
+
+/* The flow is what the command asks for. */
+static __always_inline bool is_already(const struct control_message *m,
+				       const struct flow_view *view)
+{
+	if (view->state == FLOW_ABSENT)
+		return m->ops == OP_RELEASE;
+	if (m->ops == OP_RELEASE)
+		return false;
+	if (m->ops & OP_BLOCK && view->state != FLOW_BLOCKED)
+		return false;
+	if (m->ops & OP_UNBLOCK && view->state != FLOW_FORWARD)
+		return false;
+	return !(m->ops & OP_OWN) || (m->owner_port == view->owner_port &&
+				      same_addr(&m->owner_addr, &view->owner) &&
+				      same_addr(&m->via_addr, &view->via));
+}
+
+/* What the order of epochs says of a command (section 1.3). */
+static __always_inline __u8 judge(const struct control_message *m, __u64 epoch,
+				  const struct flow_view *view)
+{
+	if (epoch < view->epoch)
+		return STATUS_STALE;
+	if (epoch == view->epoch)
+		return is_already(m, view) ? STATUS_OK : STATUS_STALE;
+	if (view->state == FLOW_ABSENT && !(m->ops & (OP_OWN | OP_RELEASE)))
+		return STATUS_BAD_REQUEST;
+	return STATUS_APPLY;
+}
+
+/* Changes an entry as the command says: under its lock, or not yet shared. */
+static __always_inline void change(struct flow *f,
+				   const struct control_message *m, __u64 epoch,
+				   __u64 now_ns)
+{
+	if (m->ops == OP_RELEASE) {
+		make_tombstone(f, epoch, now_ns);
+		return;
+	}
+	change_begin(f);
+	if (f->state == FLOW_ABSENT) {
+		f->state = FLOW_FORWARD;
+		f->packets[0] = f->packets[1] = 0;
+		f->bytes[0] = f->bytes[1] = 0;
+	}
+	if (m->ops & OP_OWN) {
+		f->owner = m->owner_addr;
+		f->via = m->via_addr;
+		f->owner_port = m->owner_port;
+	}
+	if (m->ops & OP_BLOCK)
+		f->state = FLOW_BLOCKED;
+	if (m->ops & OP_UNBLOCK)
+		f->state = FLOW_FORWARD;
+	f->epoch = epoch;
+	f->last_seen_ns = now_ns;
+	change_end(f);
+}
+
+/* Puts a new entry in place. STATUS_APPLY: another CPU was faster. */
+static __always_inline __u8 insert(struct control_scratch *s,
+				   const struct flow_key *key, __u64 epoch,
+				   __u64 now_ns, struct flow_view *view)
+{
+	struct flow *fresh = (struct flow *)s->fresh;
+	long err;
+
+	__builtin_memset(s->fresh, 0, sizeof(s->fresh));
+	change(fresh, &s->request, epoch, now_ns);
+	err = bpf_map_update_elem(&flows, key, fresh, BPF_NOEXIST);
+	if (err == -17 /* EEXIST */)
+		return STATUS_APPLY;
+	if (err == -16 /* EBUSY */)
+		return STATUS_BUSY;
+	if (err)
+		return STATUS_FULL;
+	view_of(view, fresh);
+	return STATUS_OK;
+}
+
+/*
+ * Judges and changes an existing entry in one step. `view` is the flow now,
+ * `before` as it was.
+ */
+static __always_inline __u8 modify(struct flow *f,
+				   const struct control_message *m, __u64 epoch,
+				   __u64 now_ns, struct flow_view *view,
+				   struct flow_view *before)
+{
+	__u8 status = STATUS_BUSY;
+
+	bpf_spin_lock(&f->lock);
+	view_of(before, f);
+	if (!f->doomed)
+		status = judge(m, epoch, before);
+	if (status == STATUS_APPLY)
+		change(f, m, epoch, now_ns);
+	view_of(view, f);
+	bpf_spin_unlock(&f->lock);
+	return status;
+}
+
+static __always_inline void view_now(struct flow *f, struct flow_view *view)
+{
+	bpf_spin_lock(&f->lock);
+	view_of(view, f);
+	bpf_spin_unlock(&f->lock);
+}
+
+/* The owner before the change has no more to say: forget its reverse entry. */
+static __always_inline void retire(const struct flow_key *key,
+				   const struct flow_view *before,
+				   const struct flow_view *view)
+{
+	if (before->state == FLOW_ABSENT ||
+	    owned_by_vip(key, &before->owner, before->owner_port))
+		return;
+	if (view->state != FLOW_ABSENT &&
+	    before->owner_port == view->owner_port &&
+	    same_addr(&before->owner, &view->owner))
+		return;
+	reverse_drop(key, &before->owner, before->owner_port);
+}
+
+/* Applies an authorized command. `view` becomes the flow as it is then. */
+static __always_inline __u8 apply(struct control_scratch *s,
+				  const struct flow_key *key, __u64 now_ns,
+				  struct flow_view *view)
+{
+	const struct control_message *m = &s->request;
+	__u64 epoch = bpf_be64_to_cpu(m->epoch);
+	struct flow_view before = {};
+	struct flow *f = bpf_map_lookup_elem(&flows, key);
+	bool reverse;
+	__u8 status;
+
+	if (f && *(volatile __u8 *)&f->doomed)
+		return STATUS_BUSY;
+	if (f)
+		view_now(f, view);
+	if (!m->ops)
+		return STATUS_OK;
+	status = judge(m, epoch, view);
+	if (status != STATUS_APPLY)
+		return status;
+	reverse = m->ops & OP_OWN &&
+		  !owned_by_vip(key, &m->owner_addr, m->owner_port);
+	if (reverse && reverse_add(key, &m->owner_addr, m->owner_port))
+		return STATUS_FULL;
+	if (!f) {
+		status = insert(s, key, epoch, now_ns, view);
+		if (status == STATUS_APPLY)
+			f = flow_find(key);
+	}
+	if (status == STATUS_APPLY)
+		status = f ? modify(f, m, epoch, now_ns, view, &before) :
+			     STATUS_BUSY;
+	if (status == STATUS_APPLY) {
+		status = STATUS_OK;
+		retire(key, &before, view);
+	}
+	/* Both look at the flow as it is by now. */
+	if (reverse && is_owned_by(key, &m->owner_addr, m->owner_port))
+		reverse_add(key, &m->owner_addr, m->owner_port);
+	else if (reverse)
+		reverse_drop(key, &m->owner_addr, m->owner_port);
+	return status;
+}
+
+#endif
