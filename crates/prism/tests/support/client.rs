@@ -1,0 +1,292 @@
+//! A client that does just what the test says, over ordinary sockets.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
+use prism_s3::sign::Body;
+use time::OffsetDateTime;
+
+use super::objects::Object;
+use super::{BUCKET, Cluster};
+
+/// No single read or write takes this long.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes read at a time.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// A request before it is signed.
+pub struct Request<'a> {
+    method: &'a str,
+    target: String,
+    version: &'a str,
+    unsigned: Vec<(&'a str, String)>,
+    payload: Body<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// A request without a body; `target` follows the bucket's name.
+    pub fn new(method: &'a str, target: &str) -> Self {
+        Self {
+            method,
+            target: format!("/{BUCKET}{target}"),
+            version: "HTTP/1.1",
+            unsigned: Vec::new(),
+            payload: Body::Bytes(b""),
+        }
+    }
+
+    /// GET of an object.
+    pub fn get(object: &Object) -> Self {
+        Self::new("GET", &format!("/{}", object.key))
+    }
+
+    /// PUT of an object whose body is not signed, head only.
+    pub fn put_unsigned(object: &Object) -> Self {
+        let mut put = Self::new("PUT", &format!("/{}", object.key));
+        put.payload = Body::Unsigned;
+        put.header("Content-Length", object.len.to_string())
+    }
+
+    /// PUT of an object whose body is signed, head only.
+    pub fn put_signed(object: &Object) -> Self {
+        let mut put = Self::put_unsigned(object);
+        put.payload = Body::Bytes(object.bytes());
+        put
+    }
+
+    /// With the digest of `body` signed.
+    pub fn signing(mut self, body: &'a [u8]) -> Self {
+        self.payload = Body::Bytes(body);
+        self
+    }
+
+    /// With a body that is not signed.
+    pub fn unsigned(mut self) -> Self {
+        self.payload = Body::Unsigned;
+        self
+    }
+
+    /// In another version of HTTP.
+    pub fn version(mut self, version: &'a str) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// With another header field, not signed.
+    pub fn header(mut self, name: &'a str, value: impl Into<String>) -> Self {
+        self.unsigned.push((name, value.into()));
+        self
+    }
+
+    /// The head, signed now.
+    pub fn encode(&self, cluster: &Cluster) -> Vec<u8> {
+        let mut headers = Headers::new();
+        headers.append("Host", cluster.service.to_string()).unwrap();
+        let now = OffsetDateTime::now_utc();
+        cluster
+            .signer
+            .sign(self.method, &self.target, &mut headers, self.payload, now)
+            .unwrap();
+        for (name, value) in &self.unsigned {
+            headers.append(name, value).unwrap();
+        }
+        let mut bytes =
+            format!("{} {} {}\r\n", self.method, self.target, self.version).into_bytes();
+        headers.write_to(&mut bytes);
+        bytes.extend_from_slice(b"\r\n");
+        bytes
+    }
+}
+
+/// An answer whose body fits into memory.
+#[derive(Debug)]
+pub struct Answer {
+    pub head: ResponseHead,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn status(&self) -> u16 {
+        self.head.status()
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.head.headers().get_str(name).unwrap_or_default()
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body)
+            .chars()
+            .take(500)
+            .collect()
+    }
+}
+
+/// One connection of the client's host.
+pub struct Client {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Client {
+    pub fn new(stream: TcpStream) -> Self {
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Self {
+            stream,
+            buffer: vec![0; BUFFER_BYTES],
+            start: 0,
+            end: 0,
+        }
+    }
+
+    pub fn local(&self) -> SocketAddr {
+        self.stream.local_addr().unwrap()
+    }
+
+    pub fn port(&self) -> u16 {
+        self.local().port()
+    }
+
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Sends all of it.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn half_close(&self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// Ends the connection with a RST.
+    pub fn reset(self) {
+        let linger = Some(Duration::ZERO);
+        socket2::SockRef::from(&self.stream)
+            .set_linger(linger)
+            .unwrap();
+    }
+
+    /// Reads more; false at the end of the stream.
+    pub fn fill(&mut self) -> io::Result<bool> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.end == self.buffer.len() {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let n = self.stream.read(&mut self.buffer[self.end..])?;
+        self.end += n;
+        Ok(n > 0)
+    }
+
+    /// The head of the next answer.
+    pub fn head(&mut self) -> ResponseHead {
+        loop {
+            let unread = &self.buffer[self.start..self.end];
+            if let Some((head, len)) = ResponseHead::parse(unread, &Limits::DEFAULT).unwrap() {
+                self.start += len;
+                return head;
+            }
+            assert!(
+                self.fill().unwrap(),
+                "the connection ended before an answer"
+            );
+        }
+    }
+
+    /// Gives the body that follows `head` to `take`, piece by piece.
+    pub fn body(&mut self, head: &ResponseHead, method: &Method, mut take: impl FnMut(&[u8])) {
+        let framing = head.framing(method).unwrap();
+        let mut reader = BodyReader::new(framing, u64::MAX);
+        while !reader.is_done() {
+            if self.start == self.end && !self.fill().unwrap() {
+                return reader.end_of_input().unwrap();
+            }
+            let unread = &self.buffer[self.start..self.end];
+            let step = reader.consume(unread).unwrap();
+            take(&unread[step.data]);
+            self.start += step.consumed;
+        }
+    }
+
+    /// The next answer, to a request of this method.
+    pub fn answer(&mut self, method: &Method) -> Answer {
+        let head = self.head();
+        let mut body = Vec::new();
+        self.body(&head, method, |piece| body.extend_from_slice(piece));
+        Answer { head, body }
+    }
+
+    /// Sends a request, and reads its answer.
+    pub fn call(&mut self, request: &[u8]) -> Answer {
+        self.send(request);
+        let method = request.split(|byte| *byte == b' ').next().unwrap();
+        self.answer(match method {
+            b"HEAD" => &Method::Head,
+            _ => &Method::Get,
+        })
+    }
+
+    /// Reads an answer that has to be `object`.
+    pub fn expect(&mut self, object: &Object) {
+        let head = self.head();
+        self.expect_body(&head, object);
+    }
+
+    /// Reads the body of an answer that has to be `object`.
+    pub fn expect_body(&mut self, head: &ResponseHead, object: &Object) {
+        if head.status() != 200 {
+            let mut text = Vec::new();
+            self.body(head, &Method::Get, |piece| text.extend_from_slice(piece));
+            let text = String::from_utf8_lossy(&text).into_owned();
+            panic!("{}: status {}: {text}", object.key, head.status());
+        }
+        let mut offset = 0;
+        self.body(head, &Method::Get, |piece| {
+            object.check(offset, piece);
+            offset += piece.len() as u64;
+        });
+        assert_eq!(offset, object.len, "{} is cut short", object.key);
+    }
+
+    /// Fetches an object and checks every byte.
+    pub fn get(&mut self, cluster: &Cluster, object: &Object) {
+        self.send(&Request::get(object).encode(cluster));
+        self.expect(object);
+    }
+
+    /// Stores an object, its body not signed.
+    pub fn put(&mut self, cluster: &Cluster, object: &Object) {
+        self.send(&Request::put_unsigned(object).encode(cluster));
+        self.send_object(object);
+        let answer = self.answer(&Method::Put);
+        assert_eq!(answer.status(), 200, "{}: {}", object.key, answer.text());
+    }
+
+    /// Sends an object's bytes.
+    pub fn send_object(&mut self, object: &Object) {
+        let mut offset = 0;
+        while offset < object.len {
+            let piece = object.at(offset);
+            self.send(piece);
+            offset += piece.len() as u64;
+        }
+    }
+
+    /// The other side closes, and says nothing more.
+    pub fn expect_end(&mut self) {
+        let unread = &self.buffer[self.start..self.end];
+        let text = String::from_utf8_lossy(unread);
+        assert!(unread.is_empty(), "unexpected: {text}");
+        assert!(!self.fill().unwrap(), "more than the answers");
+    }
+}

@@ -1,0 +1,109 @@
+//! The packets that the client saw: no reset that nobody meant, and no address
+//! but the service's.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use prism_lab::{Capture, CaptureOptions};
+
+use super::{Cluster, say};
+
+/// Headers of Ethernet, IP and TCP with all options.
+const SNAPLEN: u32 = 96;
+const RST: &str = "tcp[tcpflags] & tcp-rst != 0";
+
+/// Whether the client resets connections on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientResets {
+    None,
+    Meant,
+}
+
+/// A capture at the client's interface, kept where a test fails.
+pub struct Watch {
+    capture: Option<Capture>,
+    file: PathBuf,
+    vip: String,
+}
+
+impl Watch {
+    /// Records the headers of all packets.
+    pub fn all(cluster: &Cluster, label: &str) -> Self {
+        Self::start(cluster, label, "ip")
+    }
+
+    /// Records the packets that begin or end connections, and those that should
+    /// not be: for tests that move much.
+    pub fn events(cluster: &Cluster, label: &str) -> Self {
+        let vip = cluster.vip();
+        let filter = format!(
+            "ip and (not host {vip} or icmp or tcp[tcpflags] & (tcp-syn|tcp-fin|tcp-rst) != 0)"
+        );
+        Self::start(cluster, label, &filter)
+    }
+
+    fn start(cluster: &Cluster, label: &str, filter: &str) -> Self {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{label}.pcap"));
+        let options = CaptureOptions {
+            snaplen: SNAPLEN,
+            ..CaptureOptions::default()
+        };
+        let capture = cluster.lab.capture_with("client", &file, filter, &options);
+        Self {
+            capture: Some(capture.unwrap()),
+            file,
+            vip: cluster.vip().to_string(),
+        }
+    }
+
+    /// Stops, and checks what was recorded. Returns the number of resets that
+    /// the client sent.
+    pub fn finish(mut self, client: ClientResets) -> u64 {
+        let stats = self.capture.take().unwrap().stop().unwrap();
+        assert_eq!(stats.dropped, 0, "the capture has gaps");
+        let (vip, rst) = (&self.vip, RST);
+        assert!(self.count(&format!("host {vip}")) > 0, "nothing recorded");
+        assert_eq!(
+            self.count(&format!("ip and not host {vip}")),
+            0,
+            "other addresses seen"
+        );
+        assert_eq!(self.count("icmp"), 0, "ICMP seen");
+        assert_eq!(
+            self.count(&format!("src host {vip} and {rst}")),
+            0,
+            "resets received"
+        );
+        let sent = self.count(&format!("dst host {vip} and {rst}"));
+        match client {
+            ClientResets::None => assert_eq!(sent, 0, "resets sent"),
+            ClientResets::Meant => assert!(sent > 0, "no reset sent"),
+        }
+        std::fs::remove_file(&self.file).unwrap();
+        sent
+    }
+
+    /// Packets in the file that match.
+    fn count(&self, filter: &str) -> u64 {
+        let mut tcpdump = Command::new("tcpdump");
+        tcpdump.args(["-n", "-t", "-r"]).arg(&self.file).arg(filter);
+        let output = tcpdump.output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        output.stdout.iter().filter(|byte| **byte == b'\n').count() as u64
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(capture) = self.capture.take() {
+            let _ = capture.stop();
+        }
+        if std::thread::panicking() {
+            say(&format!(
+                "the client's packets are in {}",
+                self.file.display()
+            ));
+        }
+    }
+}
