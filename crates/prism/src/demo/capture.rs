@@ -146,8 +146,8 @@ impl Seen {
 
 /// Splits the stream that `pieces` (start, end, from where) make up into answers
 /// of the given lengths. A byte sent twice belongs to the piece that starts first.
-fn attribute<'a>(
-    mut pieces: Vec<(u64, u64, &'a str)>,
+fn attribute(
+    mut pieces: Vec<(u64, u64, &str)>,
     lengths: impl Iterator<Item = u64>,
 ) -> Vec<Vec<(String, u64)>> {
     pieces.sort_by_key(|(start, _, _)| *start);
@@ -235,7 +235,7 @@ fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "test code")]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
     use super::*;
 
     #[test]

@@ -107,6 +107,7 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::indexing_slicing, reason = "test code")]
     use super::*;
 
     #[test]

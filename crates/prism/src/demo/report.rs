@@ -206,7 +206,7 @@ fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -216,6 +216,7 @@ fn grouped(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::indexing_slicing, reason = "test code")]
     use super::*;
 
     fn answer(port: u16, is_right: bool) -> Answer {
@@ -270,7 +271,7 @@ mod tests {
         let one_byte_short = |f: &mut Findings| f.answered_by[0][0].1 -= 1;
         assert_eq!(fault(one_byte_short), ["answered by"]);
         assert_eq!(fault(|f| f.resets = 1), ["resets at client"]);
-        let stranger = |f: &mut Findings| drop(f.strangers.insert(Ipv4Addr::BROADCAST));
+        let stranger = |f: &mut Findings| f.strangers = [Ipv4Addr::BROADCAST].into();
         assert_eq!(fault(stranger), ["client talked to"]);
         assert_eq!(fault(|f| f.frontend_bytes = 54), ["through frontend"]);
         assert_eq!(fault(|f| f.hand_offs.clear()), ["time of hand-off"]);

@@ -29,10 +29,11 @@ pub(super) fn latencies(answers: &[Value]) -> Vec<f64> {
         let Some(id) = record.get("id").and_then(Value::as_u64) else {
             continue;
         };
-        if record.get("target").and_then(Value::as_bool) == Some(true) {
-            ends.extend(at(LIVE).map(|ns| (id, ns)));
-        } else {
-            starts.extend(at(START).map(|ns| (id, ns)));
+        match record.get("part").and_then(Value::as_str) {
+            Some("source") => starts.extend(at(START).map(|ns| (id, ns))),
+            Some("target") => ends.extend(at(LIVE).map(|ns| (id, ns))),
+            // A frontend that passed the connection on without having it.
+            _ => {}
         }
     }
     let mut latencies: Vec<f64> = ends
@@ -57,10 +58,11 @@ mod tests {
     #[test]
     fn a_latency_spans_both_ends() {
         let answers = [
-            json!({ "records": [{ "id": 7, "target": false, "at_ns": [1_000, 2_000] },
-                                { "id": 8, "target": false, "at_ns": [5_000] }] }),
-            json!({ "records": [{ "id": 7, "target": true, "at_ns": [3_000, 4_000, 5_000, 61_000] },
-                                { "id": 8, "target": true, "at_ns": [6_000, 0, 0, 0] }] }),
+            json!({ "records": [{ "id": 7, "part": "source", "at_ns": [1_000, 2_000] },
+                                { "id": 8, "part": "source", "at_ns": [5_000] }] }),
+            json!({ "records": [{ "id": 7, "part": "target", "at_ns": [3_000, 4_000, 5_000, 61_000] },
+                                { "id": 7, "part": "transit", "at_ns": [1_500, 1_600] },
+                                { "id": 8, "part": "target", "at_ns": [6_000, 0, 0, 0] }] }),
         ];
         assert_eq!(latencies(&answers), [60.0]);
         assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.5), Some(2.0));
