@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
  * The control protocol (docs/protocol.md, section 1): parsed, authenticated,
- * applied and answered here, on the packet itself. What a command does to a flow is in command.h.
+ * applied and answered here, on the packet itself. What a command does to a
+ * flow is in command.h.
  */
 #ifndef PRISM_CONTROL_H
 #define PRISM_CONTROL_H

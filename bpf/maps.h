@@ -17,6 +17,8 @@
 #define MAX_FRONTENDS 16
 /* Next hops cached per CPU; a power of two. */
 #define NEXTHOP_SLOTS 1024
+/* Reverse entries cached per CPU; a power of two. */
+#define HINT_SLOTS 4096
 
 /* 36 bytes without padding: four more would cost a round of the hash function. */
 struct flow_key {
@@ -69,6 +71,17 @@ struct reverse {
 	struct ip_addr vip;
 	__be16 vip_port;
 	__u8 zero[6];
+};
+
+/* A reverse entry that this CPU used before; all zeros: none. */
+struct reverse_hint {
+	__be32 owner;
+	__be32 client;
+	__be16 owner_port;
+	__be16 client_port;
+	__be32 vip;
+	__be16 vip_port;
+	__u16 zero;
 };
 
 struct service_key {
@@ -173,6 +186,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct nexthop);
 } nexthops SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, HINT_SLOTS);
+	__type(key, __u32);
+	__type(value, struct reverse_hint);
+} reverse_hints SEC(".maps");
 
 /* The coarse clock, and the tick at which it was read. */
 struct tick {

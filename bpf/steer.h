@@ -119,31 +119,84 @@ static __always_inline int unmatched(const struct packet *p, const bool xdp)
 	return pass(xdp);
 }
 
-static __always_inline int owner_to_client(void *ctx, struct packet *p,
-					   const bool xdp)
+/* Whether the packet's sender owns the client's flow to `rw`; and its route. */
+static __always_inline bool is_owner(const struct packet *p,
+				     const struct rewrite *rw, struct route *r)
 {
+	struct flow_key key = flow_key(p->head.ip.daddr, p->dest, rw->addr,
+				       rw->port);
+	struct flow *f = flow_find(&key);
+
+	if (!f)
+		return false;
+	flow_to_client(f, p, r);
+	return r->owner == p->head.ip.saddr && r->owner_port == p->source;
+}
+
+static __always_inline struct reverse_hint *hint_slot(const struct packet *p)
+{
+	__u32 ports = (__u32)p->source << 16 | p->dest;
+	__u32 index = mix(p->head.ip.daddr ^ ports) & (HINT_SLOTS - 1);
+
+	return bpf_map_lookup_elem(&reverse_hints, &index);
+}
+
+static __always_inline bool is_hint_for(const struct reverse_hint *hint,
+					const struct packet *p)
+{
+	return hint->owner == p->head.ip.saddr &&
+	       hint->client == p->head.ip.daddr &&
+	       hint->owner_port == p->source && hint->client_port == p->dest;
+}
+
+/*
+ * Finds the service that the packet's sender owns a flow of. Since the flow entry
+ * has the last word, a hint may be of any age: it spares a lookup, or it is of no
+ * use.
+ */
+static __always_inline bool find_owned(const struct packet *p,
+				       struct rewrite *rw, struct route *r)
+{
+	struct reverse_hint *hint = hint_slot(p);
 	struct reverse_key rk = {
 		.owner = mapped(p->head.ip.saddr),
 		.client = mapped(p->head.ip.daddr),
 		.owner_port = p->source,
 		.client_port = p->dest,
 	};
-	struct reverse *reverse = bpf_map_lookup_elem(&reverses, &rk);
+	struct reverse *reverse;
+
+	if (hint && is_hint_for(hint, p)) {
+		rw->addr = hint->vip;
+		rw->port = hint->vip_port;
+		if (is_owner(p, rw, r))
+			return true;
+	}
+	reverse = bpf_map_lookup_elem(&reverses, &rk);
+	if (!reverse)
+		return false;
+	rw->addr = reverse->vip.word[3];
+	rw->port = reverse->vip_port;
+	if (!is_owner(p, rw, r))
+		return false;
+	if (hint) {
+		hint->owner = p->head.ip.saddr;
+		hint->client = p->head.ip.daddr;
+		hint->owner_port = p->source;
+		hint->client_port = p->dest;
+		hint->vip = rw->addr;
+		hint->vip_port = rw->port;
+	}
+	return true;
+}
+
+static __always_inline int owner_to_client(void *ctx, struct packet *p,
+					   const bool xdp)
+{
 	struct rewrite rw = { .side = SIDE_SOURCE };
-	struct flow_key key;
-	struct flow *f;
 	struct route r;
 
-	if (!reverse)
-		return unmatched(p, xdp);
-	rw.addr = reverse->vip.word[3];
-	rw.port = reverse->vip_port;
-	key = flow_key(p->head.ip.daddr, p->dest, rw.addr, rw.port);
-	f = flow_find(&key);
-	if (!f)
-		return unmatched(p, xdp);
-	flow_to_client(f, p, &r);
-	if (r.owner != p->head.ip.saddr || r.owner_port != p->source)
+	if (!find_owned(p, &rw, &r))
 		return unmatched(p, xdp);
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);
