@@ -141,7 +141,7 @@ fn run_up(up: Up) -> Result<()> {
 
 /// Sets `cancel` when somebody wants this process to end, so that it removes
 /// what it has built instead of leaving it behind.
-fn cancel_on_signal(cancel: Arc<AtomicBool>) -> Result<()> {
+pub(crate) fn cancel_on_signal(cancel: Arc<AtomicBool>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -4,6 +4,7 @@ mod bench;
 mod bench_handoff;
 mod bench_switch;
 mod check;
+mod demo;
 mod doctor;
 mod lab;
 mod log;
@@ -29,6 +30,7 @@ enum Command {
     Node(node::Args),
     Switch(switch::Args),
     Check(check::Args),
+    Demo(demo::Args),
     Doctor(doctor::Args),
     Lab(lab::Args),
     Pki(pki::Args),
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Node(args) => node::run(&args),
         Command::Switch(args) => switch::run(&args),
         Command::Check(args) => check::run(args),
+        Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Pki(args) => pki::run(&args),
