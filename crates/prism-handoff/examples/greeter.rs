@@ -42,6 +42,7 @@ fn main() -> anyhow::Result<()> {
             key: ControlKey::new(u128::from_str_radix(key, 16)?.to_be_bytes()),
         }),
         max_connections: 1000,
+        transit: None,
     };
     let greeters: Vec<String> = nodes
         .into_iter()

@@ -191,7 +191,11 @@ impl Channel {
                 let _ = arrivals.send(arrived).await;
                 Ok(())
             }
-            Ok(verdict @ (Frame::Accepted { id } | Frame::Refused { id, .. })) => {
+            Ok(
+                verdict @ (Frame::Accepted { id }
+                | Frame::Refused { id, .. }
+                | Frame::Unknown { id }),
+            ) => {
                 match self.verdicts.borrow_mut().remove(&id) {
                     Some(waiting) => drop(waiting.send(verdict)),
                     None => counters.verdicts_unexpected.add_one(),

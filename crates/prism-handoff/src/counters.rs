@@ -26,6 +26,8 @@ counters! {
     connections_open,
     /// Connections that came by hand-off.
     imported,
+    /// Hand-offs that came and were passed on to the node they were meant for.
+    passed_on,
     /// Hand-offs that came and were refused.
     imports_refused,
     /// Hand-offs begun here.

@@ -36,7 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const DEFAULT_IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What an endpoint needs to know.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct EndpointConfig {
     /// This node's name.
     pub name: String,
@@ -56,7 +56,13 @@ pub struct EndpointConfig {
     pub switch: Option<SwitchAddress>,
     /// Most client connections of the process.
     pub max_connections: u64,
+    /// Looks at a connection that is handed to this node, before it is restored.
+    pub transit: Option<Transit>,
 }
+
+/// Given an arriving connection's context and unread bytes, names the node that
+/// it is to be passed on to; `None` where this node is to take it.
+pub type Transit = Arc<dyn Fn(&[u8], &[u8]) -> Option<String> + Send + Sync>;
 
 /// What the workers of one process share.
 #[derive(Debug, Default)]

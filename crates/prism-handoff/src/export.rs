@@ -25,7 +25,7 @@ use crate::channel::Channel;
 use crate::connection::{Connection, Rest};
 use crate::control::Control;
 use crate::endpoint::{Handle, Shared};
-use crate::trace::{Record, Step};
+use crate::trace::{Part, Record, Step};
 
 /// How often the switch is asked to let a flow pass that it may hold blocked,
 /// and for how many rounds of [`SETTLE_DEADLINE_NS`].
@@ -82,7 +82,7 @@ impl Handle {
     async fn try_export(&self, connection: Connection, peer: &str, context: &[u8]) -> Exported {
         let shared = &self.shared;
         shared.counters.exports_started.add_one();
-        let mut record = Record::source(fastrand::u64(..), connection.client().port());
+        let mut record = Record::new(Part::Source, fastrand::u64(..), connection.client().port());
         let Some(control) = shared.control.as_ref().filter(|c| c.is_reachable()) else {
             return kept(connection, Kept::SwitchSilent);
         };
@@ -268,7 +268,7 @@ impl Driver<'_> {
             Ok(Some(Frame::Accepted { .. })) => Verdict::Accepted,
             Ok(Some(Frame::Refused { reason, .. })) => Verdict::Refused(reason),
             Ok(Some(Frame::HandOff(_))) => Verdict::Refused(Refusal::Malformed),
-            Ok(None) | Err(_) => Verdict::Unknown,
+            Ok(Some(Frame::Unknown { .. }) | None) | Err(_) => Verdict::Unknown,
         }
     }
 

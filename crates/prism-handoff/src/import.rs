@@ -3,17 +3,19 @@
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::time::Duration;
 
+use prism_proto::export::VERDICT_DEADLINE_NS;
 use prism_proto::import::{Action, Event, Import};
 use prism_proto::node::{Frame, HandOff, Refusal};
 use prism_sys::tcp::{RestoreError, Restored, probe_peer, restore};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use crate::channel::Arrived;
+use crate::channel::{Arrived, Channel};
 use crate::connection::{Connection, Input};
 use crate::endpoint::{Incoming, Shared};
-use crate::trace::{Record, Step};
+use crate::trace::{Part, Record, Step};
 
 /// Turns of the worker's queue until the application has had the connection: its
 /// accepting task takes it, and the task that it spawns runs.
@@ -31,13 +33,66 @@ pub(crate) async fn run(shared: Rc<Shared>, mut arrivals: mpsc::Receiver<Arrived
 }
 
 async fn import(shared: Rc<Shared>, arrived: Arrived) {
+    match onward(&shared, &arrived).await {
+        Some(channel) => pass_on(shared, arrived, channel).await,
+        None => settle_here(shared, arrived).await,
+    }
+}
+
+/// The channel to the node that the connection is meant for, where the
+/// application says that this node is only on the way, and that one is in reach.
+async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
+    let transit = shared.config.transit.as_ref()?;
+    let HandOff {
+        context,
+        input,
+        tcp,
+        ..
+    } = &*arrived.hand_off;
+    let known = [input.as_slice(), tcp.received.as_slice()].concat();
+    let peer = transit(context, &known).filter(|peer| *peer != arrived.channel.peer)?;
+    shared.peers.channel(&peer).await.ok()
+}
+
+/// Passes the connection on as it came. Its source keeps it until the verdict,
+/// which comes back the same way.
+async fn pass_on(shared: Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
+    let Arrived {
+        hand_off,
+        channel: source,
+        at_ns,
+    } = arrived;
+    let (id, port) = (hand_off.id, hand_off.tcp.remote.port());
+    let mut record = Record::new(Part::Transit, id, port);
+    record.mark_at(Step::TransitReceived, at_ns);
+    record.mark(Step::TransitDecided);
+    let awaited = channel.await_verdict(id);
+    let sent = channel.send(&Frame::HandOff(hand_off)).await;
+    shared.counters.passed_on.add_one();
+    let deadline = Duration::from_nanos(VERDICT_DEADLINE_NS);
+    let verdict = match sent {
+        Ok(()) => tokio::time::timeout(deadline, awaited.wait())
+            .await
+            .ok()
+            .flatten(),
+        Err(_) => None,
+    };
+    shared.process.trace.push(record);
+    let verdict = verdict.unwrap_or(Frame::Unknown { id });
+    if let Err(error) = source.send(&verdict).await {
+        tracing::debug!(%error, "verdict not passed back");
+    }
+}
+
+/// Takes the connection, or says why not.
+async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
     let Arrived {
         hand_off,
         channel,
         at_ns,
     } = arrived;
     let (id, client) = (hand_off.id, hand_off.tcp.remote);
-    let mut record = Record::target(id, client.port());
+    let mut record = Record::new(Part::Target, id, client.port());
     record.mark_at(Step::Received, at_ns);
     let verdict = match take(&shared, *hand_off, &mut record).await {
         Ok(connection) => {

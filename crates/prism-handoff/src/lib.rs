@@ -23,6 +23,6 @@ pub use channel::{Peer, PeerError, RelayStream};
 pub use connection::Connection;
 pub use control::SwitchAddress;
 pub use counters::{Count, Counters};
-pub use endpoint::{Endpoint, EndpointConfig, Handle, Incoming, Process};
+pub use endpoint::{Endpoint, EndpointConfig, Handle, Incoming, Process, Transit};
 pub use export::Exported;
 pub use prism_proto::export::Kept;

@@ -33,6 +33,40 @@ pub enum Step {
     Owned,
     /// Target: the socket is live and with the application.
     Live,
+    /// In between: the message is read and decoded.
+    TransitReceived,
+    /// In between: it is known where the connection goes.
+    TransitDecided,
+}
+
+/// Which part a node had in a hand-off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It had the connection.
+    Source,
+    /// It was given the connection.
+    Target,
+    /// It passed the connection on without restoring it.
+    Transit,
+}
+
+impl Part {
+    /// The part's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Target => "target",
+            Self::Transit => "transit",
+        }
+    }
+
+    const fn first_step(self) -> Step {
+        match self {
+            Self::Source => Step::Start,
+            Self::Target => Step::Received,
+            Self::Transit => Step::TransitReceived,
+        }
+    }
 }
 
 /// Steps that a record has room for.
@@ -45,28 +79,19 @@ pub struct Record {
     pub id: u64,
     /// The client's port, to tell connections apart.
     pub client_port: u16,
-    /// The record is the target's.
-    pub is_target: bool,
-    /// `CLOCK_MONOTONIC` of each step, 0 where it did not happen: at the
-    /// source from [`Step::Start`], at the target from [`Step::Received`].
+    /// Whose record it is.
+    pub part: Part,
+    /// `CLOCK_MONOTONIC` of each step of the part, in the order of [`Step`]; 0
+    /// where it did not happen.
     pub at_ns: [u64; STEPS],
 }
 
 impl Record {
-    pub(crate) fn source(id: u64, client_port: u16) -> Self {
+    pub(crate) fn new(part: Part, id: u64, client_port: u16) -> Self {
         Self {
             id,
             client_port,
-            is_target: false,
-            at_ns: [0; STEPS],
-        }
-    }
-
-    pub(crate) fn target(id: u64, client_port: u16) -> Self {
-        Self {
-            id,
-            client_port,
-            is_target: true,
+            part,
             at_ns: [0; STEPS],
         }
     }
@@ -76,11 +101,7 @@ impl Record {
     }
 
     pub(crate) fn mark_at(&mut self, step: Step, at_ns: u64) {
-        let first = if self.is_target {
-            Step::Received
-        } else {
-            Step::Start
-        };
+        let first = self.part.first_step();
         let index = (step as usize).saturating_sub(first as usize);
         if let Some(slot) = self.at_ns.get_mut(index) {
             *slot = at_ns;

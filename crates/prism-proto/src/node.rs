@@ -34,6 +34,7 @@ pub const MAX_FRAME_BYTES: usize =
 const TYPE_HAND_OFF: u8 = 1;
 const TYPE_ACCEPTED: u8 = 2;
 const TYPE_REFUSED: u8 = 3;
+const TYPE_UNKNOWN: u8 = 4;
 
 /// A live connection on its way to another node.
 #[derive(Clone, PartialEq, Eq)]
@@ -103,6 +104,11 @@ pub enum Frame {
         /// Of the hand-off.
         id: u64,
     },
+    /// I passed it on, and do not know what became of it: ask the switch.
+    Unknown {
+        /// Of the hand-off.
+        id: u64,
+    },
     /// I did not take it, and never will.
     Refused {
         /// Of the hand-off.
@@ -117,6 +123,7 @@ impl fmt::Debug for Frame {
         match self {
             Self::HandOff(h) => h.fmt(f),
             Self::Accepted { id } => write!(f, "Accepted({id})"),
+            Self::Unknown { id } => write!(f, "Unknown({id})"),
             Self::Refused { id, reason } => write!(f, "Refused({id}, {reason:?})"),
         }
     }
@@ -166,6 +173,10 @@ impl Frame {
                 out.put(&[TYPE_ACCEPTED]);
                 out.put(&id.to_be_bytes());
             }
+            Self::Unknown { id } => {
+                out.put(&[TYPE_UNKNOWN]);
+                out.put(&id.to_be_bytes());
+            }
             Self::Refused { id, reason } => {
                 out.put(&[TYPE_REFUSED]);
                 out.put(&id.to_be_bytes());
@@ -197,6 +208,7 @@ impl Frame {
         let frame = match r.u8("frame type")? {
             TYPE_HAND_OFF => Self::HandOff(Box::new(HandOff::restore(&mut r)?)),
             TYPE_ACCEPTED => Self::Accepted { id: r.u64("id")? },
+            TYPE_UNKNOWN => Self::Unknown { id: r.u64("id")? },
             TYPE_REFUSED => {
                 let id = r.u64("id")?;
                 let reason = Refusal::from_code(r.u8("reason")?);
@@ -467,6 +479,7 @@ mod tests {
         let mut frames = vec![
             Frame::HandOff(Box::new(hand_off())),
             Frame::Accepted { id: 4 },
+            Frame::Unknown { id: 5 },
         ];
         frames.extend(refusals);
         frames

@@ -27,9 +27,10 @@ const WARM_UP_PAUSE: Duration = Duration::from_millis(100);
 
 /// Measure hand-offs: each step's p50, p99 and standard deviation.
 ///
-/// Builds a lab of one frontend and two backends for each mode. `direct` is one
-/// hand-off, from backend to backend; `return` is a full cycle as in the paper:
-/// from a backend to the frontend and on to another backend. Needs root.
+/// Builds a lab of one frontend and two backends for each mode. `direct` is a
+/// hand-off from backend to backend; `return` is a full cycle as in the paper: a
+/// backend gives the connection back to the frontend, which reads the request and
+/// passes the connection on to another backend. Needs root.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Hand-offs (direct) or cycles (return) per mode.
@@ -126,18 +127,14 @@ fn load_and_trace(args: &Args, lab: &Lab, mode: HandOffMode) -> Result<Vec<Cycle
     for node in nodes {
         lab.ask(node, "trace on")?;
     }
-    // The first request of the connection is handed over by the frontend: it is
-    // not one of those measured.
+    // The first request of the connection is handed over by the frontend, as all
+    // are that are not to be measured here.
     load.alternate(args.count + 1)?;
     let mut records = Vec::new();
     for node in nodes {
         records.extend(steps::parse(&lab.ask(node, "trace take")?)?);
     }
-    let hops = steps::hops(records);
-    let cycles = match mode {
-        HandOffMode::Direct => steps::direct_cycles(hops),
-        HandOffMode::Return => steps::return_cycles(hops),
-    };
+    let cycles = steps::cycles(records, mode == HandOffMode::Return);
     ensure!(
         cycles.len() * 100 >= args.count * 99,
         "only {} of {} hand-offs happened; the others were relayed",

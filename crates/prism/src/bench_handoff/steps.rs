@@ -5,37 +5,23 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// One end's notes of one hand-off, as the admin socket gives them.
+/// One node's notes of one hand-off, as the admin socket gives them.
 #[derive(Debug, Deserialize)]
 pub(super) struct Record {
     id: u64,
-    target: bool,
+    part: Part,
     at_ns: [u64; 7],
 }
 
-/// One hand-off, seen from both ends: ten moments in their order.
-#[derive(Debug)]
-pub(super) struct Hop {
-    /// Start, blocked, saved, encoded, sent; received, restored, owned, live.
-    at_ns: [u64; 9],
-    /// When the source had closed its socket, off the client's path.
-    verdict_ns: u64,
-    closed_ns: u64,
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash)]
+#[serde(rename_all = "lowercase")]
+enum Part {
+    Source,
+    Transit,
+    Target,
 }
 
-/// What lies between one moment of a hop and the next. "transfer" runs from the
-/// encoded message to the decoded one, over mutual TLS.
-const STEPS: [(&str, usize, usize); 7] = [
-    ("block", 0, 1),
-    ("save tcp", 1, 2),
-    ("encode", 2, 3),
-    ("transfer", 3, 5),
-    ("restore tcp", 5, 6),
-    ("redirect", 6, 7),
-    ("go live", 7, 8),
-];
-
-/// What is measured once: a hand-off, or a cycle of two.
+/// One hand-off, seen from all nodes that had a part in it.
 #[derive(Debug)]
 pub(super) struct Cycle {
     start_ns: u64,
@@ -76,55 +62,69 @@ pub(super) fn parse(answer: &serde_json::Value) -> Result<Vec<Record>> {
     Ok(serde_json::from_value(records.clone())?)
 }
 
-/// Joins both ends' records, in the order in which the hand-offs began.
-pub(super) fn hops(records: Vec<Record>) -> Vec<Hop> {
-    let (targets, sources): (Vec<_>, Vec<_>) = records.into_iter().partition(|r| r.target);
-    let targets: HashMap<u64, Record> = targets.into_iter().map(|r| (r.id, r)).collect();
-    let mut hops: Vec<Hop> = sources
-        .into_iter()
-        .filter_map(|source| Hop::of(&source, targets.get(&source.id)?))
-        .collect();
-    hops.sort_by_key(Hop::start_ns);
-    hops
-}
-
-impl Hop {
-    fn of(source: &Record, target: &Record) -> Option<Self> {
-        let [start, blocked, saved, encoded, sent, verdict_ns, closed_ns] = source.at_ns;
-        let [received, restored, owned, live, ..] = target.at_ns;
-        let at_ns = [
-            start, blocked, saved, encoded, sent, received, restored, owned, live,
-        ];
-        // A hand-off that was not finished.
-        (!at_ns.contains(&0)).then_some(Self {
-            at_ns,
-            verdict_ns,
-            closed_ns,
+/// Joins the records of each hand-off, in the order in which they began: those
+/// with a transit, or those without.
+pub(super) fn cycles(records: Vec<Record>, with_transit: bool) -> Vec<Cycle> {
+    let mut by_id: HashMap<u64, HashMap<Part, [u64; 7]>> = HashMap::new();
+    for record in records {
+        by_id
+            .entry(record.id)
+            .or_default()
+            .insert(record.part, record.at_ns);
+    }
+    let mut cycles: Vec<Cycle> = by_id
+        .values()
+        .filter_map(|parts| {
+            let transit = parts.get(&Part::Transit);
+            if transit.is_some() != with_transit {
+                return None;
+            }
+            Cycle::of(
+                parts.get(&Part::Source)?,
+                transit,
+                parts.get(&Part::Target)?,
+            )
         })
-    }
-
-    fn start_ns(&self) -> u64 {
-        self.at_ns[0]
-    }
-
-    fn end_ns(&self) -> u64 {
-        self.at_ns[8]
-    }
-
-    fn steps(&self, prefix: &str) -> Vec<(String, f64)> {
-        let at = |n: usize| self.at_ns.get(n).copied().unwrap_or(0);
-        let steps = STEPS
-            .iter()
-            .map(|(name, from, to)| (format!("{prefix}{name}"), us(at(*from), at(*to))));
-        let closing = (
-            format!("{prefix}close (off the path)"),
-            us(self.verdict_ns, self.closed_ns),
-        );
-        steps.chain([closing]).collect()
-    }
+        .collect();
+    cycles.sort_by_key(|cycle| cycle.start_ns);
+    cycles
 }
 
 impl Cycle {
+    fn of(source: &[u64; 7], transit: Option<&[u64; 7]>, target: &[u64; 7]) -> Option<Self> {
+        let [start, blocked, saved, encoded, _sent, verdict, closed] = *source;
+        let [received, restored, owned, live, ..] = *target;
+        let mut steps = vec![
+            ("block", start, blocked),
+            ("save tcp", blocked, saved),
+            ("encode", saved, encoded),
+        ];
+        match transit {
+            Some([at_frontend, decided, ..]) => steps.extend([
+                ("hand-off to frontend", encoded, *at_frontend),
+                ("frontend decides", *at_frontend, *decided),
+                ("hand-off to backend", *decided, received),
+            ]),
+            None => steps.push(("hand-off to backend", encoded, received)),
+        }
+        steps.extend([
+            ("restore tcp", received, restored),
+            ("modify rule", restored, owned),
+            ("go live", owned, live),
+            ("close (off the path)", verdict, closed),
+        ]);
+        // Where a moment is missing the hand-off was not finished.
+        let finished = steps.iter().all(|(_, from, to)| *from != 0 && *to != 0);
+        finished.then(|| Self {
+            start_ns: start,
+            end_ns: live,
+            steps: steps
+                .iter()
+                .map(|(name, from, to)| ((*name).to_owned(), us(*from, *to)))
+                .collect(),
+        })
+    }
+
     pub(super) fn total_us(&self) -> f64 {
         us(self.start_ns, self.end_ns)
     }
@@ -132,34 +132,4 @@ impl Cycle {
 
 fn us(from_ns: u64, to_ns: u64) -> f64 {
     to_ns.saturating_sub(from_ns) as f64 / 1000.0
-}
-
-/// Each hop but the first is one hand-off between backends.
-pub(super) fn direct_cycles(hops: Vec<Hop>) -> Vec<Cycle> {
-    let hops = hops.iter().skip(1);
-    hops.map(|hop| Cycle {
-        start_ns: hop.start_ns(),
-        end_ns: hop.end_ns(),
-        steps: hop.steps(""),
-    })
-    .collect()
-}
-
-/// After the first hop, from the frontend, hops come in pairs: to the frontend
-/// and on.
-pub(super) fn return_cycles(hops: Vec<Hop>) -> Vec<Cycle> {
-    let pairs = hops.get(1..).unwrap_or_default().chunks_exact(2);
-    pairs
-        .filter_map(|pair| {
-            let [back, on] = pair else { return None };
-            let mut steps = back.steps("return: ");
-            steps.push(("frontend decides".into(), us(back.end_ns(), on.start_ns())));
-            steps.extend(on.steps("hand-off: "));
-            Some(Cycle {
-                start_ns: back.start_ns(),
-                end_ns: on.end_ns(),
-                steps,
-            })
-        })
-        .collect()
 }

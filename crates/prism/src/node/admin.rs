@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use prism_handoff::trace::Part;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -101,7 +102,7 @@ fn switch_trace(node: &Node, on: bool) -> Value {
 fn trace(node: &Node) -> Value {
     let records = node.process.trace.take();
     let records = records.into_iter().map(|r| {
-        json!({ "id": r.id, "client_port": r.client_port, "target": r.is_target, "at_ns": r.at_ns })
+        json!({ "id": r.id, "client_port": r.client_port, "part": r.part.name(), "target": r.part == Part::Target, "at_ns": r.at_ns })
     });
     json!({ "node": node.name, "records": records.collect::<Vec<_>>() })
 }

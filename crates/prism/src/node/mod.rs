@@ -24,8 +24,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use prism_config::Config;
 use prism_handoff::pki::Identity;
-use prism_handoff::{Endpoint, EndpointConfig, Handle, Incoming, Peer, Process, SwitchAddress};
+use prism_handoff::{
+    Endpoint, EndpointConfig, Handle, Incoming, Peer, Process, SwitchAddress, Transit,
+};
+use prism_http::RequestHead;
 use prism_proto::control::ControlKey;
+use prism_s3::Operation;
 use prism_store::{NodeName, Placement, Store};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
@@ -166,7 +170,7 @@ impl Node {
             .context("the node is gone from its configuration")
     }
 
-    fn endpoint_config(&self) -> anyhow::Result<EndpointConfig> {
+    fn endpoint_config(self: &Arc<Self>) -> anyhow::Result<EndpointConfig> {
         let settings = self.settings()?;
         let peers = &self.config.peers;
         let identity = Identity::load(
@@ -199,6 +203,27 @@ impl Node {
             identity,
             switch,
             max_connections: self.config.limits.connections.into(),
+            transit: Some(self.transit()),
+        })
+    }
+}
+
+impl Node {
+    /// Where a connection goes whose next request this node only has to look at,
+    /// as a frontend does to which backends return connections.
+    fn transit(self: &Arc<Self>) -> Transit {
+        let node = Arc::downgrade(self);
+        Arc::new(move |_, unread| {
+            let node = node.upgrade()?;
+            let (head, _) = RequestHead::parse(unread, &node.limits).ok()??;
+            match Operation::parse(&head, None).ok()? {
+                Operation::GetObject { bucket, key, .. }
+                | Operation::PutObject { bucket, key, .. } => {
+                    let owner = node.placement.owner(bucket.as_str(), key.as_str())?;
+                    (owner.as_str() != node.name).then(|| owner.as_str().to_owned())
+                }
+                _ => None,
+            }
         })
     }
 }
