@@ -1,0 +1,146 @@
+//! A node of the test's own making, at either end of the node port.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prism_proto::node::{ALPN_HAND_OFF, ALPN_RELAY, FRAME_PREFIX_BYTES, Frame};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+
+/// How long the other end may take.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// A TLS connection to or from a node.
+pub enum Wire {
+    Dialled(Box<rustls::StreamOwned<ClientConnection, TcpStream>>),
+    Accepted(Box<rustls::StreamOwned<ServerConnection, TcpStream>>),
+}
+
+fn chain(path: &Path) -> Vec<CertificateDer<'static>> {
+    let found = CertificateDer::pem_file_iter(path).unwrap();
+    found.map(Result::unwrap).collect()
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// What somebody who trusts the cluster's authority dials with: as `who`, with
+/// the files of that name in a directory, or without a certificate.
+pub fn dialler(authority: &Path, who: Option<(&Path, &str)>, alpn: &[u8]) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    for root in chain(&authority.join("ca.crt")) {
+        roots.add(root).unwrap();
+    }
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots);
+    let mut config = match who {
+        None => config.with_no_client_auth(),
+        Some((dir, name)) => {
+            let key = PrivateKeyDer::from_pem_file(dir.join(format!("{name}.key"))).unwrap();
+            let chain = chain(&dir.join(format!("{name}.crt")));
+            config.with_client_auth_cert(chain, key).unwrap()
+        }
+    };
+    config.alpn_protocols = vec![alpn.to_vec()];
+    Arc::new(config)
+}
+
+/// What node `name` accepts with; it lets everybody in.
+pub fn acceptor(dir: &Path, name: &str) -> Arc<ServerConfig> {
+    let key = PrivateKeyDer::from_pem_file(dir.join(format!("{name}.key"))).unwrap();
+    let chain = chain(&dir.join(format!("{name}.crt")));
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    config.alpn_protocols = vec![ALPN_HAND_OFF.to_vec(), ALPN_RELAY.to_vec()];
+    Arc::new(config)
+}
+
+impl Wire {
+    /// Dials node `name`. Whether it lets us in shows at the first read.
+    pub fn dial(address: SocketAddr, name: &str, config: Arc<ClientConfig>) -> io::Result<Self> {
+        let mut tcp = TcpStream::connect(address)?;
+        tcp.set_read_timeout(Some(PATIENCE))?;
+        tcp.set_write_timeout(Some(PATIENCE))?;
+        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+        let mut tls = ClientConnection::new(config, name).map_err(io::Error::other)?;
+        while tls.is_handshaking() {
+            tls.complete_io(&mut tcp)?;
+        }
+        let stream = rustls::StreamOwned::new(tls, tcp);
+        Ok(Self::Dialled(Box::new(stream)))
+    }
+
+    pub fn accept(mut tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<Self> {
+        tcp.set_read_timeout(Some(PATIENCE))?;
+        let mut tls = ServerConnection::new(config).map_err(io::Error::other)?;
+        while tls.is_handshaking() {
+            tls.complete_io(&mut tcp)?;
+        }
+        let stream = rustls::StreamOwned::new(tls, tcp);
+        Ok(Self::Accepted(Box::new(stream)))
+    }
+
+    /// The connection carries hand-offs.
+    pub fn is_for_hand_offs(&self) -> bool {
+        let alpn = match self {
+            Self::Dialled(stream) => stream.conn.alpn_protocol(),
+            Self::Accepted(stream) => stream.conn.alpn_protocol(),
+        };
+        alpn == Some(ALPN_HAND_OFF)
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Dialled(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+            Self::Accepted(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        }
+    }
+
+    fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::Dialled(stream) => stream.read_exact(bytes),
+            Self::Accepted(stream) => stream.read_exact(bytes),
+        }
+    }
+
+    /// One frame as it came, with its length before it.
+    pub fn frame(&mut self) -> io::Result<Vec<u8>> {
+        let mut prefix = [0; FRAME_PREFIX_BYTES];
+        self.read_exact(&mut prefix)?;
+        let len = Frame::announced_len(&prefix).map_err(io::Error::other)?;
+        let mut bytes = prefix.to_vec();
+        bytes.resize(FRAME_PREFIX_BYTES + len.unwrap_or(0), 0);
+        self.read_exact(&mut bytes[FRAME_PREFIX_BYTES..])?;
+        Ok(bytes)
+    }
+
+    /// One frame, understood.
+    pub fn verdict(&mut self) -> io::Result<Frame> {
+        let bytes = self.frame()?;
+        Frame::decode(&bytes[FRAME_PREFIX_BYTES..]).map_err(io::Error::other)
+    }
+
+    /// The other end ends it.
+    pub fn assert_ended(&mut self) {
+        let ended = self.read_exact(&mut [0]).unwrap_err();
+        let waited = [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut];
+        assert!(!waited.contains(&ended.kind()), "still open: {ended}");
+    }
+}
+
+/// `body` as a frame.
+pub fn framed(body: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(body.len()).unwrap().to_be_bytes();
+    [&len[..], body].concat()
+}
