@@ -68,6 +68,13 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// Of another bucket, which need not exist.
+    pub fn bucket(mut self, bucket: &str) -> Self {
+        let (_, key) = self.target[1..].split_once('/').unwrap_or_default();
+        self.target = format!("/{bucket}/{key}");
+        self
+    }
+
     /// In another version of HTTP.
     pub fn version(mut self, version: &'a str) -> Self {
         self.version = version;
