@@ -14,10 +14,11 @@ use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
 use prism_proto::wire::DecodeError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, oneshot};
 use tokio_rustls::{TlsConnector, TlsStream};
 
 use crate::counters::Counters;
+use crate::endpoint::Shared;
 use crate::pki::{Identity, node_name};
 
 /// How long a dial may take, TCP and TLS.
@@ -26,6 +27,8 @@ const DIAL_DEADLINE: Duration = Duration::from_secs(1);
 const DIAL_HOLD_OFF: Duration = Duration::from_millis(250);
 /// Relay streams kept idle per peer.
 const MAX_IDLE_RELAYS: usize = 64;
+/// How long a frame may wait for company.
+const LATER: Duration = Duration::from_millis(1);
 /// First size of a channel's receive buffer; it grows to one frame at most.
 const BUFFER_BYTES: usize = 16 << 10;
 
@@ -73,28 +76,32 @@ type Verdicts = RefCell<HashMap<u64, oneshot::Sender<Frame>>>;
 pub(crate) struct Channel {
     pub(crate) peer: String,
     writer: Mutex<WriteHalf<TlsStream<TcpStream>>>,
+    /// Frames that leave with the next, or a little later by themselves.
+    later: RefCell<Vec<u8>>,
     verdicts: Verdicts,
     open: Cell<bool>,
 }
 
 impl Channel {
-    /// Takes over a TLS connection; frames that arrive go to `arrivals`.
+    /// Takes over a TLS connection; connections that arrive are imported by
+    /// `importer`.
     pub(crate) fn start(
         stream: TlsStream<TcpStream>,
         peer: String,
-        arrivals: mpsc::Sender<Arrived>,
+        importer: Weak<Shared>,
         counters: Arc<Counters>,
     ) -> Rc<Self> {
         let (reader, writer) = tokio::io::split(stream);
         let channel = Rc::new(Self {
             peer,
             writer: Mutex::new(writer),
+            later: RefCell::default(),
             verdicts: RefCell::default(),
             open: Cell::new(true),
         });
         let reading = channel.clone();
         tokio::task::spawn_local(async move {
-            if let Err(error) = reading.read(reader, arrivals, &counters).await {
+            if let Err(error) = reading.read(reader, &importer, &counters).await {
                 tracing::info!(peer = reading.peer, %error, "channel ended");
             }
             reading.close();
@@ -119,11 +126,39 @@ impl Channel {
         self.send_encoded(&frame.encode()).await
     }
 
+    /// Sends a frame that nobody waits for: with the next one, or by itself a
+    /// little later.
+    pub(crate) fn send_later(self: &Rc<Self>, frame: &Frame) {
+        let is_first = self.later.borrow().is_empty();
+        self.later.borrow_mut().extend_from_slice(&frame.encode());
+        if is_first {
+            let channel = self.clone();
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(LATER).await;
+                if let Err(error) = channel.send_encoded(&[]).await {
+                    // The sources ask the switch instead.
+                    tracing::debug!(%error, "verdicts not sent");
+                }
+            });
+        }
+    }
+
     /// [`Self::send`] for a frame that is bytes already.
     pub(crate) async fn send_encoded(&self, bytes: &[u8]) -> io::Result<()> {
         let mut writer = self.writer.lock().await;
         if !self.open.get() {
             return Err(io::ErrorKind::NotConnected.into());
+        }
+        let mut all = self.later.take();
+        let bytes = match all.is_empty() {
+            true => bytes,
+            false => {
+                all.extend_from_slice(bytes);
+                &all
+            }
+        };
+        if bytes.is_empty() {
+            return Ok(());
         }
         let guard = CloseUnlessSent {
             channel: self,
@@ -149,7 +184,7 @@ impl Channel {
     async fn read(
         self: &Rc<Self>,
         mut reader: ReadHalf<TlsStream<TcpStream>>,
-        arrivals: mpsc::Sender<Arrived>,
+        importer: &Weak<Shared>,
         counters: &Counters,
     ) -> Result<(), ChannelError> {
         let mut buffer = Vec::with_capacity(BUFFER_BYTES);
@@ -161,7 +196,7 @@ impl Channel {
                     buffer.reserve(missing.min(1 << 20));
                     break;
                 };
-                self.on_frame(bytes, &arrivals, counters).await?;
+                self.on_frame(bytes, importer, counters).await?;
                 buffer.drain(..end);
             }
             if buffer.is_empty() && buffer.capacity() > BUFFER_BYTES * 16 {
@@ -176,7 +211,7 @@ impl Channel {
     async fn on_frame(
         self: &Rc<Self>,
         bytes: &[u8],
-        arrivals: &mpsc::Sender<Arrived>,
+        importer: &Weak<Shared>,
         counters: &Counters,
     ) -> Result<(), ChannelError> {
         let at_ns = crate::control::now_ns();
@@ -187,8 +222,9 @@ impl Channel {
                     channel: self.clone(),
                     at_ns,
                 };
-                // Ends only with the endpoint.
-                let _ = arrivals.send(arrived).await;
+                if let Some(shared) = importer.upgrade() {
+                    crate::import::begin(shared, arrived).await;
+                }
                 Ok(())
             }
             Ok(
@@ -277,7 +313,7 @@ pub(crate) struct Peers {
     dialling: Mutex<()>,
     failed_ns: RefCell<HashMap<String, u64>>,
     idle_relays: RefCell<HashMap<String, Vec<RelayStream>>>,
-    arrivals: mpsc::Sender<Arrived>,
+    importer: Weak<Shared>,
     counters: Arc<Counters>,
 }
 
@@ -286,7 +322,7 @@ impl Peers {
         peers: &[Peer],
         port: u16,
         identity: Identity,
-        arrivals: mpsc::Sender<Arrived>,
+        importer: Weak<Shared>,
         counters: Arc<Counters>,
     ) -> Self {
         let peers = peers
@@ -300,7 +336,7 @@ impl Peers {
             dialling: Mutex::new(()),
             failed_ns: RefCell::default(),
             idle_relays: RefCell::default(),
-            arrivals,
+            importer,
             counters,
         }
     }
@@ -330,7 +366,7 @@ impl Peers {
         let channel = Channel::start(
             stream,
             name.into(),
-            self.arrivals.clone(),
+            self.importer.clone(),
             self.counters.clone(),
         );
         self.channels

@@ -2,7 +2,7 @@
 //! nodes, exports them, and speaks to the switch. Everything in it belongs to
 //! one thread; what workers share is [`Process`].
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio_rustls::TlsAcceptor;
 
-use crate::channel::{Arrived, Channel, Peer, Peers, RelayStream, tune};
+use crate::channel::{Channel, Peer, Peers, RelayStream, tune};
 use crate::connection::{Connection, Input, Rest};
 use crate::control::{Control, SwitchAddress};
 use crate::counters::Counters;
@@ -125,8 +125,10 @@ pub(crate) struct Shared {
     pub(crate) gone: Option<Rc<Gone>>,
     pub(crate) peers: Peers,
     pub(crate) incoming: mpsc::Sender<Incoming>,
+    /// Imports that wait for the switch.
+    pub(crate) importing: Cell<usize>,
     stopping: Notify,
-    listening: RefCell<bool>,
+    listening: Cell<bool>,
 }
 
 impl Shared {
@@ -192,7 +194,6 @@ impl Endpoint {
     /// port that is taken, a missing privilege.
     pub async fn bind(config: EndpointConfig, process: Arc<Process>) -> io::Result<Self> {
         let (incoming_tx, incoming) = mpsc::channel(MAX_WAITING);
-        let (arrivals_tx, arrivals) = mpsc::channel(MAX_WAITING);
         let counters = process.counters.clone();
         let (control, gone) = match &config.switch {
             Some(switch) => {
@@ -207,25 +208,25 @@ impl Endpoint {
             true => Some(listen(config.service)?),
             false => None,
         };
-        let peers = Peers::new(
-            &config.peers,
-            config.peer_port,
-            config.identity.clone(),
-            arrivals_tx.clone(),
-            counters.clone(),
-        );
-        let shared = Rc::new(Shared {
+        let shared = Rc::new_cyclic(|importer| Shared {
+            peers: Peers::new(
+                &config.peers,
+                config.peer_port,
+                config.identity.clone(),
+                importer.clone(),
+                counters.clone(),
+            ),
             config,
             counters,
             process,
             control,
             gone,
-            peers,
             incoming: incoming_tx,
+            importing: Cell::new(0),
             stopping: Notify::new(),
-            listening: RefCell::new(true),
+            listening: Cell::new(true),
         });
-        shared.spawn(node_listener, clients, arrivals, arrivals_tx);
+        shared.spawn(node_listener, clients);
         Ok(Self { incoming, shared })
     }
 
@@ -260,7 +261,7 @@ impl Handle {
 
     /// Stops accepting and importing; [`Endpoint::next`] ends.
     pub fn stop(&self) {
-        *self.shared.listening.borrow_mut() = false;
+        self.shared.listening.set(false);
         self.shared.stopping.notify_one();
     }
 
@@ -298,13 +299,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl Shared {
-    fn spawn(
-        self: &Rc<Self>,
-        nodes: TcpListener,
-        clients: Option<TcpListener>,
-        arrivals: mpsc::Receiver<Arrived>,
-        arrivals_tx: mpsc::Sender<Arrived>,
-    ) {
+    fn spawn(self: &Rc<Self>, nodes: TcpListener, clients: Option<TcpListener>) {
         if let Some(control) = &self.control {
             tokio::task::spawn_local(control.clone().run());
             tokio::task::spawn_local(control.clone().keep_clock());
@@ -316,15 +311,14 @@ impl Shared {
                 }
             });
         }
-        tokio::task::spawn_local(self.clone().accept_nodes(nodes, arrivals_tx));
-        tokio::task::spawn_local(crate::import::run(self.clone(), arrivals));
+        tokio::task::spawn_local(self.clone().accept_nodes(nodes));
         if let Some(listener) = clients {
             tokio::task::spawn_local(self.clone().accept_clients(listener));
         }
     }
 
     async fn accept_clients(self: Rc<Self>, listener: TcpListener) {
-        while *self.listening.borrow() {
+        while self.listening.get() {
             let (stream, client) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -355,7 +349,7 @@ impl Shared {
         }
     }
 
-    async fn accept_nodes(self: Rc<Self>, listener: TcpListener, arrivals: mpsc::Sender<Arrived>) {
+    async fn accept_nodes(self: Rc<Self>, listener: TcpListener) {
         let acceptor = TlsAcceptor::from(self.config.identity.server());
         loop {
             let (stream, from) = match listener.accept().await {
@@ -366,9 +360,9 @@ impl Shared {
                     continue;
                 }
             };
-            let (shared, acceptor, arrivals) = (self.clone(), acceptor.clone(), arrivals.clone());
+            let (shared, acceptor) = (self.clone(), acceptor.clone());
             tokio::task::spawn_local(async move {
-                let handshake = shared.admit(stream, &acceptor, arrivals);
+                let handshake = shared.admit(stream, &acceptor);
                 if let Err(error) = handshake.await {
                     shared.counters.peers_refused.add_one();
                     tracing::warn!(%from, %error, "refused a connection to the node port");
@@ -378,12 +372,7 @@ impl Shared {
     }
 
     /// Lets a node in, by its certificate.
-    async fn admit(
-        self: &Rc<Self>,
-        stream: TcpStream,
-        acceptor: &TlsAcceptor,
-        arrivals: mpsc::Sender<Arrived>,
-    ) -> io::Result<()> {
+    async fn admit(self: &Rc<Self>, stream: TcpStream, acceptor: &TlsAcceptor) -> io::Result<()> {
         tune(&stream)?;
         let accepting = acceptor.accept(stream);
         let stream = tokio::time::timeout(PEER_HANDSHAKE, accepting)
@@ -395,7 +384,12 @@ impl Shared {
             .and_then(|chain| peer_name(chain.first()?, self.peers.names()))
             .ok_or_else(|| io::Error::other("its certificate names no node of this cluster"))?;
         if tls.alpn_protocol() == Some(prism_proto::node::ALPN_HAND_OFF) {
-            Channel::start(stream.into(), peer, arrivals, self.counters.clone());
+            Channel::start(
+                stream.into(),
+                peer,
+                Rc::downgrade(self),
+                self.counters.clone(),
+            );
             return Ok(());
         }
         let stream = Box::new(stream.into());

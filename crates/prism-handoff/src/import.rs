@@ -1,8 +1,10 @@
 //! Importing connections: the driver of `prism_proto::import`.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use prism_proto::export::VERDICT_DEADLINE_NS;
@@ -10,25 +12,37 @@ use prism_proto::import::{Action, Event, Import};
 use prism_proto::node::{Frame, HandOff, Refusal};
 use prism_sys::tcp::{RestoreError, Restored, probe_peer, restore};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
 
 use crate::channel::{Arrived, Channel};
 use crate::connection::{Connection, Input};
 use crate::endpoint::{Incoming, Shared};
 use crate::trace::{Part, Record, Step};
 
-/// Turns of the worker's queue until the application has had the connection: its
-/// accepting task takes it, and the task that it spawns runs.
-const TURNS_TO_APPLICATION: usize = 3;
+/// Most imports that wait for the switch at once.
+const MAX_IMPORTS: usize = 1024;
 /// Ports tried when the service's own is taken by a predecessor in TIME_WAIT.
 const MAX_PORT_TRIES: usize = 8;
 /// Where other ports are taken from: below Linux's default ephemeral range.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// Imports whatever arrives, until the endpoint is gone.
-pub(crate) async fn run(shared: Rc<Shared>, mut arrivals: mpsc::Receiver<Arrived>) {
-    while let Some(arrived) = arrivals.recv().await {
-        tokio::task::spawn_local(import(shared.clone(), arrived));
+/// Begins an import. Where nothing has to be waited for, which is so as long as
+/// the switch answers at once, it is over on return.
+pub(crate) async fn begin(shared: Rc<Shared>, arrived: Arrived) {
+    if shared.importing.get() >= MAX_IMPORTS {
+        shared.counters.imports_refused.add_one();
+        let (id, reason) = (arrived.hand_off.id, Refusal::Busy);
+        return arrived.channel.send_later(&Frame::Refused { id, reason });
+    }
+    let mut work = Box::pin(async move {
+        shared.importing.set(shared.importing.get() + 1);
+        import(shared.clone(), arrived).await;
+        shared
+            .importing
+            .set(shared.importing.get().saturating_sub(1));
+    });
+    let is_over = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_ready())).await;
+    if !is_over {
+        tokio::task::spawn_local(work);
     }
 }
 
@@ -100,10 +114,6 @@ async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
             // Never full for long: the application only spawns.
             let _ = shared.incoming.send(Incoming::Client(connection)).await;
             record.mark(Step::Live);
-            // The client's answer first, then the source's.
-            for _ in 0..TURNS_TO_APPLICATION {
-                tokio::task::yield_now().await;
-            }
             Frame::Accepted { id }
         }
         Err(reason) => {
@@ -113,10 +123,8 @@ async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
         }
     };
     shared.process.trace.push(record);
-    if let Err(error) = channel.send(&verdict).await {
-        // The source asks the switch instead.
-        tracing::debug!(%error, "verdict not sent");
-    }
+    // The source waits for it with nothing but a paused socket.
+    channel.send_later(&verdict);
 }
 
 async fn take(

@@ -4,6 +4,7 @@ mod bench;
 mod bench_handoff;
 mod bench_switch;
 mod check;
+mod ctl;
 mod demo;
 mod doctor;
 mod lab;
@@ -32,6 +33,7 @@ enum Command {
     Check(check::Args),
     Demo(demo::Args),
     Doctor(doctor::Args),
+    Ctl(ctl::CtlArgs),
     Lab(lab::Args),
     Pki(pki::Args),
     Bench(bench::Args),
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Ctl(args) => ctl::run(&args),
         Command::Lab(args) => lab::run(args),
         Command::Pki(args) => pki::run(&args),
         Command::Bench(args) => bench::run(&args),
