@@ -3,16 +3,14 @@
 //! one thread; what workers share is [`Process`].
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prism_proto::control::{FlowKey, Owner};
 use prism_sys::listen::{ListenOptions, listen_tcp};
-use prism_sys::tcp::Paused;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio_rustls::TlsAcceptor;
@@ -71,29 +69,6 @@ pub struct Process {
     pub counters: Arc<Counters>,
     /// Steps of recent hand-offs.
     pub trace: Trace,
-    /// Sockets on their way to another node, paused until the verdict.
-    pub(crate) parked: Mutex<HashMap<FlowKey, Paused>>,
-}
-
-impl Process {
-    pub(crate) fn park(&self, flow: FlowKey, paused: Paused) {
-        let old = self.lock_parked().insert(flow, paused);
-        if let Some(old) = old {
-            old.close_silently();
-        }
-    }
-
-    pub(crate) fn unpark(&self, flow: &FlowKey) -> Option<Paused> {
-        self.lock_parked().remove(flow)
-    }
-
-    pub(crate) fn has_parked(&self, flow: &FlowKey) -> bool {
-        self.lock_parked().contains_key(flow)
-    }
-
-    fn lock_parked(&self) -> std::sync::MutexGuard<'_, HashMap<FlowKey, Paused>> {
-        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// What comes to an endpoint.
@@ -332,10 +307,6 @@ impl Shared {
                 continue;
             }
             self.counters.accepted.add_one();
-            // A new connection on the ports of an older one ends what is left of it.
-            if let Some(old) = self.process.unpark(&self.flow(client)) {
-                old.close_silently();
-            }
             let rest = self.rest(client, self.config.service);
             let connection = self.connection(stream, rest);
             if self

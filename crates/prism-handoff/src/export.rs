@@ -1,9 +1,11 @@
 //! Exporting connections: the driver of `prism_proto::export`.
 //!
-//! The source's socket is not destroyed before the verdict but kept paused
-//! (parked): the switch drops whatever it might still emit, taking it back costs
-//! one option, and its destruction is off the path that the client waits for.
+//! The source's socket is closed after the state has been sent, while the target
+//! works: the switch drops whatever it might still emit, and closing it is off the
+//! path that the client waits for. The way back builds it again from the saved
+//! state.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,12 +19,12 @@ use prism_proto::node::{Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, Refu
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_proto::tcp_state::MAX_QUEUE_BYTES;
 use prism_sys::tcp::info::send_queue_bytes;
-use prism_sys::tcp::{Paused, TcpInfo, TcpStateName};
+use prism_sys::tcp::{Paused, Restored, TcpInfo, TcpStateName, probe_peer, restore};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::channel::Channel;
-use crate::connection::{Connection, Rest};
+use crate::connection::{Connection, Input, Rest};
 use crate::control::Control;
 use crate::endpoint::{Handle, Shared};
 use crate::trace::{Part, Record, Step};
@@ -139,13 +141,17 @@ fn kept(connection: Connection, reason: Kept) -> Exported {
     Exported::Kept { connection, reason }
 }
 
-/// Where the socket is.
+/// Where the connection's TCP state is.
 enum Socket {
-    /// With us, working.
+    /// In a working socket.
     Live(TcpStream),
-    /// Paused, in the process's collection.
-    Parked,
-    /// Closed.
+    /// In a paused socket, and saved.
+    Paused(Paused, Box<TcpState>),
+    /// Saved only.
+    Saved(Box<TcpState>),
+    /// In a socket built again, silent.
+    Rebuilt(Restored),
+    /// Nowhere.
     Gone,
 }
 
@@ -168,7 +174,7 @@ impl Driver<'_> {
         );
         let never_steered = !connection.rest.confirmed;
         let (mut machine, mut action) = Export::start(flow, here, epoch, never_steered);
-        let (mut socket, mut state, mut steered) = (Socket::Live(stream), None, false);
+        let (mut socket, mut steered) = (Socket::Live(stream), false);
         loop {
             let event = match action {
                 Action::Steer {
@@ -188,19 +194,24 @@ impl Driver<'_> {
                     Event::Steered(outcome)
                 }
                 Action::SaveAndClose => {
-                    let (now, saved) = self.save(socket, flow);
-                    (socket, state) = (now, saved);
-                    if state.is_some() {
-                        Event::Saved
-                    } else {
-                        Event::SaveFailed
+                    socket = self.save(socket, flow);
+                    match socket {
+                        Socket::Paused(..) => Event::Saved,
+                        _ => Event::SaveFailed,
                     }
                 }
                 Action::Send { epoch } => {
-                    Event::Verdict(self.send(&connection.rest, state.take(), epoch).await)
+                    let (now, verdict) = self.send(&connection.rest, socket, epoch).await;
+                    socket = now;
+                    Event::Verdict(verdict)
                 }
-                Action::Rebuild if self.shared.process.has_parked(&flow) => Event::Rebuilt,
-                Action::Rebuild => Event::RebuildFailed,
+                Action::Rebuild => {
+                    socket = rebuild(socket, connection.rest.local);
+                    match socket {
+                        Socket::Rebuilt(_) => Event::Rebuilt,
+                        _ => Event::RebuildFailed,
+                    }
+                }
                 Action::Finish(outcome) => return self.finish(connection, socket, outcome),
             };
             action = machine.handle(event);
@@ -208,113 +219,84 @@ impl Driver<'_> {
     }
 
     /// Pauses and saves; on failure the socket is live again, if it lives.
-    fn save(&mut self, socket: Socket, flow: FlowKey) -> (Socket, Option<TcpState>) {
+    fn save(&mut self, socket: Socket, flow: FlowKey) -> Socket {
         let Socket::Live(stream) = socket else {
-            return (Socket::Gone, None);
+            return Socket::Gone;
         };
         let fd: OwnedFd = match stream.into_std() {
             Ok(stream) => stream.into(),
             Err(error) => {
                 tracing::warn!(%error, "socket lost");
-                return (Socket::Gone, None);
+                return Socket::Gone;
             }
         };
         let paused = match Paused::pause(fd) {
             Ok(paused) => paused,
             Err(error) => {
                 tracing::debug!(error = %error.reason, client = %flow.client, "not paused");
-                return (live_again(error.fd), None);
+                return live_again(error.fd);
             }
         };
         match paused.save(flow.vip) {
             Ok(state) => {
                 self.record.mark(Step::Saved);
-                self.shared.process.park(flow, paused);
-                (Socket::Parked, Some(state))
+                Socket::Paused(paused, Box::new(state))
             }
             Err(error) => {
                 tracing::warn!(%error, client = %flow.client, "not saved");
-                (paused.resume().map_or(Socket::Gone, live_again), None)
+                paused.resume().map_or(Socket::Gone, live_again)
             }
         }
     }
 
-    async fn send(&mut self, rest: &Rest, state: Option<TcpState>, epoch: u64) -> Verdict {
-        let Some(tcp) = state else {
-            return Verdict::Unknown;
+    /// Sends the state, closes the socket while the target works, and waits for
+    /// the verdict. The state is kept for the way back.
+    async fn send(&mut self, rest: &Rest, socket: Socket, epoch: u64) -> (Socket, Verdict) {
+        let Socket::Paused(paused, state) = socket else {
+            return (Socket::Gone, Verdict::Unknown);
         };
         let id = self.record.id;
-        let frame = Frame::HandOff(Box::new(HandOff {
+        let hand_off = HandOff {
             id,
             epoch,
             origin: rest.origin.clone(),
             context: self.context.to_vec(),
             input: rest.input.unread().to_vec(),
             output: rest.output.clone(),
-            tcp,
-        }));
-        let bytes = frame.encode();
+            tcp: *state,
+        };
+        let bytes = hand_off.frame();
         self.record.mark(Step::Encoded);
         let verdict = self.channel.await_verdict(id);
-        if let Err(error) = self.channel.send_encoded(&bytes).await {
-            tracing::info!(%error, "hand-off not sent");
-            return Verdict::Unknown;
-        }
+        let sent = self.channel.send_encoded(&bytes).await;
         self.record.mark(Step::Sent);
+        paused.close_silently();
+        self.record.mark(Step::Closed);
+        let saved = Socket::Saved(Box::new(hand_off.tcp));
+        if let Err(error) = sent {
+            tracing::info!(%error, "hand-off not sent");
+            return (saved, Verdict::Unknown);
+        }
         let deadline = Duration::from_nanos(VERDICT_DEADLINE_NS);
         let verdict = tokio::time::timeout(deadline, verdict.wait()).await;
         self.record.mark(Step::Verdict);
-        match verdict {
+        let verdict = match verdict {
             Ok(Some(Frame::Accepted { .. })) => Verdict::Accepted,
             Ok(Some(Frame::Refused { reason, .. })) => Verdict::Refused(reason),
             Ok(Some(Frame::HandOff(_))) => Verdict::Refused(Refusal::Malformed),
             Ok(Some(Frame::Unknown { .. }) | None) | Err(_) => Verdict::Unknown,
-        }
+        };
+        (saved, verdict)
     }
 
-    fn finish(mut self, mut connection: Connection, socket: Socket, outcome: Outcome) -> Exported {
-        let flow = connection.rest.flow;
-        let parked = match socket {
-            Socket::Parked => self.shared.process.unpark(&flow),
-            _ => None,
-        };
-        let exported = match (outcome, socket, parked) {
-            (
-                Outcome::Kept {
-                    epoch,
-                    reason,
-                    settled,
-                },
-                socket,
-                parked,
-            ) => {
-                connection.rest.epoch = Some(epoch);
-                connection.rest.confirmed |= settled;
-                let live = match (socket, parked) {
-                    (Socket::Live(stream), _) => Some(stream),
-                    (_, Some(paused)) => paused.resume().ok().and_then(stream_of),
-                    _ => None,
-                };
-                if !settled {
-                    let here = self.shared.owner(connection.rest.local);
-                    let settle = settle(self.control.clone(), flow, here, epoch);
-                    tokio::task::spawn_local(settle);
-                }
-                match live {
-                    Some(stream) => {
-                        connection.stream = Some(stream);
-                        Exported::Kept { connection, reason }
-                    }
-                    None => {
-                        self.shared.on_closed(&connection.rest);
-                        Exported::Lost
-                    }
-                }
-            }
-            (outcome, socket, parked) => {
-                if let Some(paused) = parked {
-                    paused.close_silently();
-                }
+    fn finish(self, connection: Connection, socket: Socket, outcome: Outcome) -> Exported {
+        let exported = match outcome {
+            Outcome::Kept {
+                epoch,
+                reason,
+                settled,
+            } => self.keep(connection, socket, epoch, reason, settled),
+            outcome => {
                 if let Socket::Live(stream) = socket {
                     close_silently(stream);
                 }
@@ -325,10 +307,70 @@ impl Driver<'_> {
                 }
             }
         };
-        self.record.mark(Step::Closed);
         self.shared.process.trace.push(self.record);
         exported
     }
+
+    /// The connection stays: its socket goes live, if it is not.
+    fn keep(
+        &self,
+        mut connection: Connection,
+        socket: Socket,
+        epoch: u64,
+        reason: Kept,
+        settled: bool,
+    ) -> Exported {
+        let rest = &mut connection.rest;
+        rest.epoch = Some(epoch);
+        rest.confirmed |= settled;
+        if !settled {
+            let here = self.shared.owner(rest.local);
+            let settle = settle(self.control.clone(), rest.flow, here, epoch);
+            tokio::task::spawn_local(settle);
+        }
+        let stream = match socket {
+            Socket::Live(stream) => Some(stream),
+            Socket::Rebuilt(restored) => go_live(restored, rest),
+            Socket::Paused(..) | Socket::Saved(_) | Socket::Gone => None,
+        };
+        if stream.is_none() {
+            self.shared.on_closed(rest);
+            return Exported::Lost;
+        }
+        connection.stream = stream;
+        Exported::Kept { connection, reason }
+    }
+}
+
+fn rebuild(socket: Socket, local: SocketAddr) -> Socket {
+    let Socket::Saved(state) = socket else {
+        return Socket::Gone;
+    };
+    match restore(&state, local) {
+        Ok(restored) => Socket::Rebuilt(restored),
+        Err(error) => {
+            tracing::error!(%error, client = %state.remote, "cannot take a connection back");
+            Socket::Gone
+        }
+    }
+}
+
+/// What the kernel held goes between what was read and what will be.
+fn go_live(restored: Restored, rest: &mut Rest) -> Option<TcpStream> {
+    let live = match restored.go_live() {
+        Ok(live) => live,
+        Err(error) => {
+            tracing::error!(%error, "a connection taken back does not go live");
+            return None;
+        }
+    };
+    let unread = [rest.input.unread(), live.input.as_slice()].concat();
+    rest.input = Input::new(unread);
+    rest.output.splice(..0, live.output);
+    if let Err(error) = probe_peer(live.fd.as_fd()) {
+        tracing::debug!(%error, "the client was not asked for its window");
+    }
+    stream_of(live.fd)
 }
 
 fn is_alive(socket: &Socket) -> bool {

@@ -180,12 +180,6 @@ fn restore_socket(
     shared: &Rc<Shared>,
     hand_off: &HandOff,
 ) -> Result<(Restored, SocketAddr), RestoreError> {
-    let flow = shared.flow(hand_off.tcp.remote);
-    // The connection went round and is back before the last verdict was: who
-    // sends it on has owned it, so it moved.
-    if let Some(old) = shared.process.unpark(&flow) {
-        old.close_silently();
-    }
     let config = &shared.config;
     if config.listen {
         return Ok((restore(&hand_off.tcp, config.service)?, config.service));

@@ -21,10 +21,10 @@ pub enum Step {
     Encoded,
     /// Source: the message is written to the channel.
     Sent,
-    /// Source: the target's verdict is here.
-    Verdict,
     /// Source: the old socket is closed.
     Closed,
+    /// Source: the target's verdict is here.
+    Verdict,
     /// Target: the message is read and decoded.
     Received,
     /// Target: the socket is restored.

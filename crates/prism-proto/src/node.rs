@@ -162,13 +162,12 @@ impl fmt::Debug for TcpState {
 impl Frame {
     /// The frame with its length before it.
     pub fn encode(&self) -> Vec<u8> {
+        if let Self::HandOff(hand_off) = self {
+            return hand_off.frame();
+        }
         let mut out = vec![0; FRAME_PREFIX_BYTES];
         match self {
-            Self::HandOff(hand_off) => {
-                out.reserve(512 + hand_off.input.len() + hand_off.tcp.queued_bytes());
-                out.put(&[TYPE_HAND_OFF]);
-                hand_off.save(&mut out);
-            }
+            Self::HandOff(_) => {}
             Self::Accepted { id } => {
                 out.put(&[TYPE_ACCEPTED]);
                 out.put(&id.to_be_bytes());
@@ -183,11 +182,7 @@ impl Frame {
                 out.put(&[reason.code()]);
             }
         }
-        let len = u32::try_from(out.len() - FRAME_PREFIX_BYTES).unwrap_or(u32::MAX);
-        if let Some(prefix) = out.first_chunk_mut::<FRAME_PREFIX_BYTES>() {
-            *prefix = len.to_be_bytes();
-        }
-        out
+        with_length(out)
     }
 
     /// Length of the first frame in `buffer` without its prefix, once known.
@@ -232,7 +227,26 @@ impl Frame {
     }
 }
 
+/// Fills in the length in front of a frame.
+fn with_length(mut frame: Vec<u8>) -> Vec<u8> {
+    let len = u32::try_from(frame.len() - FRAME_PREFIX_BYTES).unwrap_or(u32::MAX);
+    if let Some(prefix) = frame.first_chunk_mut::<FRAME_PREFIX_BYTES>() {
+        *prefix = len.to_be_bytes();
+    }
+    frame
+}
+
 impl HandOff {
+    /// The frame that carries this hand-off, with its length before it.
+    pub fn frame(&self) -> Vec<u8> {
+        let room = 512 + self.context.len() + self.input.len() + self.output.len();
+        let mut out = Vec::with_capacity(room + self.tcp.queued_bytes());
+        out.put(&[0; FRAME_PREFIX_BYTES]);
+        out.put(&[TYPE_HAND_OFF]);
+        self.save(&mut out);
+        with_length(out)
+    }
+
     fn save(&self, out: &mut Vec<u8>) {
         out.put(&self.id.to_be_bytes());
         out.put(&STATE_MAGIC.to_be_bytes());

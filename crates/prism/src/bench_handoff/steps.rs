@@ -92,7 +92,7 @@ pub(super) fn cycles(records: Vec<Record>, with_transit: bool) -> Vec<Cycle> {
 
 impl Cycle {
     fn of(source: &[u64; 7], transit: Option<&[u64; 7]>, target: &[u64; 7]) -> Option<Self> {
-        let [start, blocked, saved, encoded, _sent, verdict, closed] = *source;
+        let [start, blocked, saved, encoded, sent, closed, _verdict] = *source;
         let [received, restored, owned, live, ..] = *target;
         let mut steps = vec![
             ("block", start, blocked),
@@ -111,7 +111,7 @@ impl Cycle {
             ("restore tcp", received, restored),
             ("modify rule", restored, owned),
             ("go live", owned, live),
-            ("close (off the path)", verdict, closed),
+            ("close (off the path)", sent, closed),
         ]);
         // Where a moment is missing the hand-off was not finished.
         let finished = steps.iter().all(|(_, from, to)| *from != 0 && *to != 0);
