@@ -62,6 +62,9 @@ pub(crate) struct Args {
 /// # Errors
 /// When something is missing or fails, or a check does.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("the demo needs root (network namespaces, eBPF); run it with sudo");
+    }
     check_tools()?;
     let cancel = Arc::new(AtomicBool::new(false));
     crate::lab::cancel_on_signal(Arc::clone(&cancel))?;

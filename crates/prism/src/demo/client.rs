@@ -182,10 +182,12 @@ fn last_lines(text: &str) -> String {
 fn wait(child: &mut Child, cancel: &AtomicBool) -> Result<ExitStatus> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        if let Some(status) = child.try_wait()? {
+        let status = child.try_wait()?;
+        // Ctrl-C ends the client too; then its status says nothing of interest.
+        let is_cancelled = cancel.load(Ordering::Relaxed);
+        if let Some(status) = status.filter(|status| status.success() || !is_cancelled) {
             return Ok(status);
         }
-        let is_cancelled = cancel.load(Ordering::Relaxed);
         if is_cancelled || Instant::now() >= deadline {
             child.kill()?;
             child.wait()?;

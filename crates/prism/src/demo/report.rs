@@ -138,7 +138,7 @@ impl Findings {
     fn latency_text(&self) -> String {
         let quantile = |part| quantile(&self.hand_offs, part).unwrap_or(f64::NAN);
         format!(
-            "p50 {:.0} us, p99 {:.0} us, of {}",
+            "p50 {:.0} us, p99 {:.0} us ({} hand-offs)",
             quantile(0.50),
             quantile(0.99),
             self.hand_offs.len()
