@@ -3,6 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use prism_store::{NodeName, Placement};
+
+use super::{BACKENDS, BUCKET};
 
 /// Real files that are taken, from the smallest found to the largest.
 const REAL_FILES: usize = 12;
@@ -12,8 +15,10 @@ const MAX_FOUND: usize = 5_000;
 const MAX_DEPTH: usize = 4;
 /// Largest file; aws-cli sends one of 8 MiB or more in parts.
 const MAX_BYTES: u64 = 7 << 20;
-/// Sizes of the files that are made: 1, 3 and 7 MiB.
-const MADE_BYTES: [usize; 3] = [1 << 20, 3 << 20, 7 << 20];
+/// Sizes of the files that are made, one for each backend: 1, 3 and 7 MiB.
+const MADE_BYTES: [usize; BACKENDS] = [1 << 20, 3 << 20, 7 << 20];
+/// Names tried for one of them; each fits with a chance of one in three.
+const MAX_NAMES: u32 = 1_000;
 
 /// A file that has become an object.
 pub(super) struct DemoFile {
@@ -23,6 +28,9 @@ pub(super) struct DemoFile {
 }
 
 /// Copies some files of `from` to `to`, each under its key, and makes some.
+///
+/// The names of those that are made are chosen so that no backend stays without
+/// an object, as happens by chance with so few. Who then answers is observed.
 pub(super) fn gather(from: &Path, to: &Path) -> Result<Vec<DemoFile>> {
     let mut found = Vec::new();
     walk(from, "", MAX_DEPTH, &mut found);
@@ -36,11 +44,12 @@ pub(super) fn gather(from: &Path, to: &Path) -> Result<Vec<DemoFile>> {
         let key = key.clone();
         files.push(DemoFile { key, content });
     }
-    for (index, bytes) in MADE_BYTES.into_iter().enumerate() {
-        files.push(DemoFile {
-            key: format!("made/{}MiB.bin", bytes >> 20),
-            content: noise(index as u64, bytes),
-        });
+    let backends = (0..BACKENDS).map(|index| NodeName::new(format!("be{index}")));
+    let placement = Placement::new(1, backends.collect::<Result<_, _>>()?)?;
+    for (bytes, backend) in MADE_BYTES.into_iter().zip(placement.nodes()) {
+        let key = key_of(backend, bytes, &placement).context("no name for a file")?;
+        let content = noise(bytes);
+        files.push(DemoFile { key, content });
     }
     for file in &files {
         let path = to.join(&file.key);
@@ -98,10 +107,16 @@ fn spread(found: &[(u64, String)], count: usize) -> impl Iterator<Item = &String
         .map(|(_, path)| path)
 }
 
+/// A key that places a file of so many bytes on `backend`.
+fn key_of(backend: &NodeName, bytes: usize, placement: &Placement) -> Option<String> {
+    let mut keys = (0..MAX_NAMES).map(|n| format!("made/{}MiB-{n}.bin", bytes >> 20));
+    keys.find(|key| placement.owner(BUCKET, key) == Some(backend))
+}
+
 /// `bytes` that do not compress and are the same each time.
-fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+fn noise(bytes: usize) -> Vec<u8> {
     let mut content = vec![0; bytes];
-    fastrand::Rng::with_seed(seed).fill(&mut content);
+    fastrand::Rng::with_seed(bytes as u64).fill(&mut content);
     content
 }
 
@@ -117,6 +132,28 @@ mod tests {
         assert_eq!(picks, ["0", "33", "66", "99"]);
         assert_eq!(spread(&found[..2], 4).count(), 2);
         assert_eq!(spread(&[], 4).count(), 0);
+    }
+
+    #[test]
+    fn every_backend_gets_an_object() {
+        let (from, to) = (tempdir("from"), tempdir("to"));
+        let files = gather(&from, &to).unwrap_or_default();
+        let _ = std::fs::remove_dir_all(&to);
+        let names = ["be0", "be1", "be2"].map(|name| NodeName::new(name).ok());
+        let placement = Placement::new(1, names.into_iter().flatten().collect()).ok();
+        let owner = |key: &str| {
+            placement
+                .as_ref()?
+                .owner(BUCKET, key)
+                .map(|n| n.to_string())
+        };
+        let owners: Vec<_> = files.iter().filter_map(|file| owner(&file.key)).collect();
+        assert_eq!(owners, ["be0", "be1", "be2"]);
+    }
+
+    /// A path in the temporary directory where nothing is.
+    fn tempdir(name: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("prism-demo-{}-{name}", std::process::id()))
     }
 
     #[test]
