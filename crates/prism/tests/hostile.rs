@@ -309,7 +309,8 @@ fn replayed_control_datagrams_change_nothing_and_are_counted() {
 fn refuses(bed: &Bed, host: &str, what: &str, dial: impl FnOnce(SocketAddr) + Send) {
     let before = bed.count(host, "peers_refused");
     let address = bed.node_port(host);
-    bed.on("client", || dial(address));
+    // Not from outside: the switch lets no node's TCP out that is no flow.
+    bed.on("be1", || dial(address));
     eventually(what, Duration::from_secs(3), || {
         bed.count(host, "peers_refused") == before + 1
     });
@@ -350,7 +351,7 @@ fn strangers_at_the_node_port_are_refused_and_counted() {
     // Many that say nothing: each costs a descriptor for five seconds.
     let (descriptors, before) = (bed.descriptors("be0"), bed.count("be0", "peers_refused"));
     let address = bed.node_port("be0");
-    let silent: Vec<TcpStream> = bed.on("client", || {
+    let silent: Vec<TcpStream> = bed.on("be1", || {
         (0..500)
             .map(|_| TcpStream::connect(address).unwrap())
             .collect()

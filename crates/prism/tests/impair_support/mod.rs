@@ -211,10 +211,11 @@ impl Bed {
             .unwrap_or_else(|| unreachable!("no counter {counter}"))
     }
 
-    /// The sum of a counter over all nodes.
+    /// The sum of a counter over all nodes that run.
     pub fn total(&self, counter: &str) -> u64 {
         servers(&self.lab)
             .iter()
+            .filter(|host| self.lab.pid(host).is_some())
             .map(|host| self.count(host, counter))
             .sum()
     }
