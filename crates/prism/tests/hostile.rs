@@ -27,6 +27,9 @@ use tls::{Wire, acceptor, dialler, framed};
 
 const SEED: u64 = 0x4057_11e5;
 const OBJECTS: usize = 24;
+/// Channels and relay streams to other nodes that may come up meanwhile and
+/// stay; far fewer than the connections that must not.
+const POOLED: usize = 8;
 /// The statuses of answered control datagrams.
 const ANSWERED: [&str; 7] = [
     "control_ok",
@@ -364,7 +367,7 @@ fn strangers_at_the_node_port_are_refused_and_counted() {
     });
     drop(silent);
     eventually("their descriptors go", Duration::from_secs(3), || {
-        bed.descriptors("be0") <= descriptors + 1
+        bed.descriptors("be0") <= descriptors + POOLED
     });
     let flow = bed.flow_of(client.local()).unwrap();
     assert_eq!(flow.flow, known.flow);
@@ -801,7 +804,12 @@ fn thousands_of_connections_leave_nothing_behind() {
     }
     let took = start.elapsed();
     bed.assert_drained();
-    let is_back = || count().iter().zip(&before).all(|(now, then)| now <= then);
+    let is_back = || {
+        count()
+            .iter()
+            .zip(&before)
+            .all(|(now, then)| *now <= then + POOLED)
+    };
     let deadline = Instant::now() + Duration::from_secs(5);
     while !is_back() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(50));
