@@ -13,6 +13,7 @@ mod support;
 
 use std::time::Duration;
 
+use prism_config::HandOffMode;
 use prism_http::Method;
 
 use support::client::{Client, Request};
@@ -53,15 +54,19 @@ fn pipelined_requests_to_different_backends_are_answered_in_order() {
     let Some(_turn) = turn() else { return };
     let (cluster, objects) = cluster_with("pipelined", 40_000);
     let watch = Watch::all(&cluster, "pipelined");
+    end(&cluster, pipeline(&cluster, &objects), watch);
+}
+
+fn pipeline(cluster: &Cluster, objects: &[Object]) -> Client {
     let mut client = cluster.connect();
     let order: Vec<&Object> = objects.iter().cycle().take(20).collect();
     for _ in 0..10 {
-        client.send(&gets(&cluster, order.iter().copied()));
+        client.send(&gets(cluster, order.iter().copied()));
         for object in &order {
             client.expect(object);
         }
     }
-    end(&cluster, client, watch);
+    client
 }
 
 #[test]
@@ -92,11 +97,16 @@ fn a_request_sent_before_the_answer_has_ended_waits_its_turn() {
     let Some(_turn) = turn() else { return };
     let (cluster, objects) = cluster_with("early", 2 * MIB);
     let watch = Watch::all(&cluster, "early");
+    end(&cluster, ask_early(&cluster, &objects), watch);
+}
+
+/// Always asks for the next object while the present one is on its way.
+fn ask_early(cluster: &Cluster, objects: &[Object]) -> Client {
     let mut client = cluster.connect();
-    client.send(&Request::get(&objects[0]).encode(&cluster));
+    client.send(&Request::get(&objects[0]).encode(cluster));
     for turn in 0..12 {
         let now = &objects[turn % 3];
-        let next = Request::get(&objects[(turn + 1) % 3]).encode(&cluster);
+        let next = Request::get(&objects[(turn + 1) % 3]).encode(cluster);
         let head = client.head();
         assert_eq!(head.status(), 200);
         // The answer has begun, and far from all of it fits into the queues.
@@ -104,7 +114,7 @@ fn a_request_sent_before_the_answer_has_ended_waits_its_turn() {
         client.expect_body(&head, now);
     }
     client.expect(&objects[0]);
-    end(&cluster, client, watch);
+    client
 }
 
 #[test]
@@ -154,13 +164,17 @@ fn a_client_that_half_closes_gets_the_whole_answer() {
     let Some(_turn) = turn() else { return };
     let (cluster, objects) = cluster_with("half", 4 * MIB);
     let watch = Watch::all(&cluster, "half-close");
+    end(&cluster, half_close(&cluster, &objects), watch);
+}
+
+fn half_close(cluster: &Cluster, objects: &[Object]) -> Client {
     for moved_before in [false, true] {
         for (object, other) in objects.iter().zip(objects.iter().cycle().skip(1)) {
             let mut client = cluster.connect();
             if moved_before {
-                client.get(&cluster, other);
+                client.get(cluster, other);
             }
-            client.send(&Request::get(object).encode(&cluster));
+            client.send(&Request::get(object).encode(cluster));
             client.half_close();
             client.expect(object);
             client.expect_end();
@@ -168,13 +182,13 @@ fn a_client_that_half_closes_gets_the_whole_answer() {
     }
     // Several requests may be on their way when the client is done.
     let mut client = cluster.connect();
-    client.send(&gets(&cluster, objects.iter()));
+    client.send(&gets(cluster, objects.iter()));
     client.half_close();
-    for object in &objects {
+    for object in objects {
         client.expect(object);
     }
     client.expect_end();
-    end(&cluster, client, watch);
+    client
 }
 
 #[test]
@@ -251,34 +265,55 @@ fn a_client_that_stalls_in_the_middle_of_an_answer_gets_the_rest() {
     let Some(_turn) = turn() else { return };
     let (cluster, objects) = cluster_with("stall", 8 * MIB);
     let watch = Watch::all(&cluster, "stall");
+    end(&cluster, stall(&cluster, &objects), watch);
+}
+
+fn stall(cluster: &Cluster, objects: &[Object]) -> Client {
     let small_buffer = |socket: &socket2::Socket| {
         socket.set_recv_buffer_size(16 << 10).unwrap();
     };
     let mut clients: Vec<Client> = (0..3).map(|_| cluster.connect_with(small_buffer)).collect();
     // The first has been handed over once, the second twice; the third sends the
     // next request, to another backend, before it stalls.
-    clients[1].get(&cluster, &objects[2]);
+    clients[1].get(cluster, &objects[2]);
     for client in &mut clients {
-        client.send(&Request::get(&objects[0]).encode(&cluster));
+        client.send(&Request::get(&objects[0]).encode(cluster));
     }
-    clients[2].send(&Request::get(&objects[1]).encode(&cluster));
+    clients[2].send(&Request::get(&objects[1]).encode(cluster));
     std::thread::sleep(Duration::from_secs(3));
     for client in &mut clients {
         client.expect(&objects[0]);
     }
     clients[2].expect(&objects[1]);
     // Stalled while the connection is to move with the end of an answer unsent.
+    let mut client = clients.swap_remove(0);
     let small = objects[1].other(300_000);
-    clients[0].put(&cluster, &small);
-    clients[0].send(&gets(&cluster, [&small, &objects[2], &small].into_iter()));
+    client.put(cluster, &small);
+    client.send(&gets(cluster, [&small, &objects[2], &small].into_iter()));
     std::thread::sleep(Duration::from_secs(2));
-    clients[0].expect(&small);
+    client.expect(&small);
     std::thread::sleep(Duration::from_secs(1));
-    clients[0].expect(&objects[2]);
-    clients[0].expect(&small);
-    drop(clients);
+    client.expect(&objects[2]);
+    client.expect(&small);
+    client
+}
+
+#[test]
+fn connections_that_go_back_to_the_frontend_bear_the_same() {
+    let Some(_turn) = turn() else { return };
+    let cluster = Cluster::up_with(3, |spec| {
+        spec.configure = Some(Box::new(|config| {
+            config.service.hand_off = HandOffMode::Return;
+        }));
+    });
+    let objects = cluster.one_on_each("return", |n| 2 * MIB + n as u64);
+    cluster.put_all(&objects);
     cluster.assert_no_flows();
-    watch.finish(ClientResets::None);
+    let watch = Watch::all(&cluster, "return");
+    drop(pipeline(&cluster, &objects));
+    drop(ask_early(&cluster, &objects));
+    drop(half_close(&cluster, &objects));
+    end(&cluster, stall(&cluster, &objects), watch);
 }
 
 #[test]
