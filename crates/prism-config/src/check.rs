@@ -205,18 +205,16 @@ impl Config {
 
     fn check_files(&self, found: &mut Found) {
         found.port("peers.port", self.peers.port);
-        if self.nodes.len() > 1 {
-            found.path(
-                "peers.ca_file",
-                &self.peers.ca_file,
-                "the authority's certificate",
-            );
-            found.path(
-                "peers.cert_dir",
-                &self.peers.cert_dir,
-                "the directory of certificates",
-            );
-        }
+        found.path(
+            "peers.ca_file",
+            &self.peers.ca_file,
+            "the authority's certificate",
+        );
+        found.path(
+            "peers.cert_dir",
+            &self.peers.cert_dir,
+            "the directory of certificates",
+        );
         let file = &self.s3.credentials_file;
         found.path("s3.credentials_file", file, "the file of access keys");
         found.path(
@@ -288,7 +286,7 @@ fn check_limits(limits: &Limits, found: &mut Found) {
         "limits.max_object_bytes",
         limits.max_object_bytes,
         1,
-        5 << 40,
+        5 << 30,
     );
     found.range(
         "limits.drain_timeout_s",

@@ -111,7 +111,7 @@ pub struct Switch {
     /// Default `tc`. Where the program is attached. `xdp` is for network
     /// cards whose driver has it; on veth it loses checksum offload.
     pub mode: HookMode,
-    /// Default 1,048,576 flows. Costs about 200 bytes of kernel memory each
+    /// Default 1,048,576 flows. Costs up to 352 bytes of kernel memory each
     /// when in use. A full table refuses new flows, which are then relayed.
     pub max_flows: u32,
     /// Default 3,600 s. A flow without a packet for this long is forgotten.
@@ -227,10 +227,10 @@ pub enum Role {
 pub struct Peers {
     /// Default 7400. TCP port of the node protocol, on each node's address.
     pub port: u16,
-    /// Required with more than one node. Certificate (PEM) of the authority
+    /// Required. Certificate (PEM) of the authority
     /// that signed the nodes' certificates.
     pub ca_file: PathBuf,
-    /// Required with more than one node. Directory with the node's own
+    /// Required. Directory with the node's own
     /// `<name>.crt` and `<name>.key` (PEM).
     pub cert_dir: PathBuf,
 }
@@ -326,7 +326,7 @@ impl Limits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct S3 {
-    /// Required on a frontend. TOML file with one `[[credential]]` (fields
+    /// Required. TOML file with one `[[credential]]` (fields
     /// `access_key`, `secret_key`) for each user, readable by its owner only.
     pub credentials_file: PathBuf,
     /// Default `deny`. What a request without a signature may do.
@@ -340,7 +340,8 @@ pub enum Anonymous {
     /// Nothing.
     #[default]
     Deny,
-    /// GET and HEAD of objects, and nothing else. Every object is public then.
+    /// Read objects and list the keys of a bucket, but not the buckets. Every
+    /// object is public then.
     Read,
 }
 

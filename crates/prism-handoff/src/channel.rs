@@ -189,7 +189,7 @@ impl Channel {
     ) -> Result<(), ChannelError> {
         let mut buffer = Vec::with_capacity(BUFFER_BYTES);
         loop {
-            while let Some(len) = Frame::announced_len(&buffer)? {
+            while let Some(len) = announced_len(&buffer, counters)? {
                 let end = FRAME_PREFIX_BYTES + len;
                 let Some(bytes) = buffer.get(FRAME_PREFIX_BYTES..end) else {
                     let missing = end - buffer.len();
@@ -251,6 +251,11 @@ impl Channel {
             }
         }
     }
+}
+
+/// A frame over the limit ends the channel: nothing behind it can be found.
+fn announced_len(buffer: &[u8], counters: &Counters) -> Result<Option<usize>, DecodeError> {
+    Frame::announced_len(buffer).inspect_err(|_| counters.frames_malformed.add_one())
 }
 
 #[derive(Debug, thiserror::Error)]

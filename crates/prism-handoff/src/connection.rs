@@ -16,6 +16,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 
 use crate::endpoint::Shared;
 
@@ -53,6 +54,9 @@ pub(crate) struct Rest {
     /// The switch has confirmed a command for this connection. Until then what
     /// the switch knows of its addresses may be a predecessor's.
     pub(crate) confirmed: bool,
+    /// Ends, when dropped, the task that still asks the switch to let packets
+    /// pass: from then on the connection's own commands decide.
+    pub(crate) settling: Option<oneshot::Sender<()>>,
     pub(crate) origin: String,
     pub(crate) context: Vec<u8>,
     pub(crate) io_timeout: Duration,

@@ -144,6 +144,7 @@ impl Shared {
             local,
             epoch: None,
             confirmed: false,
+            settling: None,
             origin: self.config.name.clone(),
             context: Vec::new(),
             io_timeout: DEFAULT_IO_TIMEOUT,

@@ -21,6 +21,7 @@ use prism_proto::tcp_state::MAX_QUEUE_BYTES;
 use prism_sys::tcp::info::send_queue_bytes;
 use prism_sys::tcp::{Paused, Restored, TcpInfo, TcpStateName, probe_peer, restore};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::channel::Channel;
@@ -165,6 +166,7 @@ struct Driver<'s> {
 
 impl Driver<'_> {
     async fn run(mut self, mut connection: Connection, epoch: u64) -> Exported {
+        connection.rest.settling = None;
         let Some(stream) = connection.stream.take() else {
             return Exported::Lost;
         };
@@ -325,8 +327,15 @@ impl Driver<'_> {
         rest.confirmed |= settled;
         if !settled {
             let here = self.shared.owner(rest.local);
+            let (settling, over) = oneshot::channel();
+            rest.settling = Some(settling);
             let settle = settle(self.control.clone(), rest.flow, here, epoch);
-            tokio::task::spawn_local(settle);
+            tokio::task::spawn_local(async move {
+                tokio::select! {
+                    () = settle => {}
+                    _ = over => {}
+                }
+            });
         }
         let stream = match socket {
             Socket::Live(stream) => Some(stream),

@@ -6,8 +6,8 @@
 //! socket (gone, or TIME_WAIT and for how long) is then looked up. No kernel
 //! module, no polling, except after the kernel dropped notifications.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use prism_proto::export::SETTLE_DEADLINE_NS;
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_sys::diag::{Connection as Tuple, Destroyed, Diag, DiagError};
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyMutGuard};
 use tokio::sync::Notify;
 
 use crate::control::{Control, now_ns};
@@ -27,6 +27,8 @@ use crate::counters::Counters;
 /// How often sockets are looked at without being told, in case a notification
 /// was lost.
 const RESCAN: Duration = Duration::from_secs(5);
+/// How long the kernel goes on telling after nothing is waited for.
+const UNSUBSCRIBE: Duration = Duration::from_millis(100);
 /// How many times [`SETTLE_DEADLINE_NS`] a release is repeated.
 const MAX_RELEASE_ROUNDS: usize = 16;
 /// Most flows released at once.
@@ -38,8 +40,10 @@ pub(crate) struct Gone {
     counters: std::sync::Arc<Counters>,
     closing: RefCell<HashMap<Tuple, Closing>>,
     /// When to look at a socket again, earliest first.
-    due: RefCell<BTreeMap<(u64, Tuple), ()>>,
+    due: RefCell<BTreeSet<(u64, Tuple)>>,
     lookup: RefCell<Diag>,
+    /// Sockets that are neither gone nor in TIME_WAIT.
+    alive: Cell<usize>,
     changed: Notify,
 }
 
@@ -48,6 +52,7 @@ struct Closing {
     flow: FlowKey,
     epoch: u64,
     due_ns: u64,
+    is_alive: bool,
 }
 
 impl Gone {
@@ -61,6 +66,7 @@ impl Gone {
             closing: RefCell::default(),
             due: RefCell::default(),
             lookup: RefCell::new(Diag::open().map_err(io::Error::other)?),
+            alive: Cell::new(0),
             changed: Notify::new(),
         }))
     }
@@ -71,68 +77,94 @@ impl Gone {
             local,
             remote: flow.client,
         };
-        let due_ns = now_ns();
-        let closing = Closing {
-            flow,
-            epoch,
-            due_ns,
-        };
-        self.counters.flows_closing.add_one();
-        if let Some(old) = self.closing.borrow_mut().insert(tuple, closing) {
-            self.counters.flows_closing.sub_one();
-            self.due.borrow_mut().remove(&(old.due_ns, tuple));
-        }
+        self.forget(tuple);
+        self.remember(
+            tuple,
+            Closing {
+                flow,
+                epoch,
+                due_ns: now_ns(),
+                is_alive: true,
+            },
+        );
         self.look(tuple);
         self.changed.notify_one();
     }
 
     /// The same 4-tuple lives again, by hand-off: it is not to be released.
     pub(crate) fn unwatch(&self, local: SocketAddr, flow: FlowKey) {
-        let tuple = Tuple {
+        self.forget(Tuple {
             local,
             remote: flow.client,
-        };
-        if let Some(old) = self.closing.borrow_mut().remove(&tuple) {
-            self.counters.flows_closing.sub_one();
-            self.due.borrow_mut().remove(&(old.due_ns, tuple));
-        }
+        });
+    }
+
+    fn remember(&self, tuple: Tuple, closing: Closing) {
+        self.counters.flows_closing.add_one();
+        self.alive
+            .set(self.alive.get() + usize::from(closing.is_alive));
+        self.due.borrow_mut().insert((closing.due_ns, tuple));
+        self.closing.borrow_mut().insert(tuple, closing);
+    }
+
+    fn forget(&self, tuple: Tuple) -> Option<Closing> {
+        let closing = self.closing.borrow_mut().remove(&tuple)?;
+        self.counters.flows_closing.sub_one();
+        self.alive.set(
+            self.alive
+                .get()
+                .saturating_sub(usize::from(closing.is_alive)),
+        );
+        self.due.borrow_mut().remove(&(closing.due_ns, tuple));
+        Some(closing)
     }
 
     /// Looks after closed sockets until dropped.
     pub(crate) async fn run(self: Rc<Self>) -> io::Result<()> {
-        let events = Destroyed::subscribe().map_err(io::Error::other)?;
-        #[allow(
-            deprecated,
-            reason = "`Destroyed` owns its descriptor and never replaces it"
-        )]
-        let mut events = AsyncFd::with_interest(events, Interest::READABLE)?;
+        let mut events = None;
         loop {
-            let next = self.due.borrow().first_key_value().map(|((at, _), ())| *at);
-            let wait = next.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
+            if self.alive.get() > 0 && events.is_none() {
+                events = Some(subscribe()?);
+                // What was destroyed before.
+                self.look_at_all();
+            }
+            let next = self.due.borrow().first().map(|(at, _)| *at);
+            let mut wait = match next {
+                Some(at) => Duration::from_nanos(at.saturating_sub(now_ns())),
+                None => RESCAN,
+            };
+            if events.is_some() && self.alive.get() == 0 {
+                wait = wait.min(UNSUBSCRIBE);
+            }
             tokio::select! {
-                ready = events.readable_mut() => {
-                    let mut ready = ready?;
-                    // Before the reads, so that what comes after them wakes us.
-                    ready.clear_ready();
-                    self.on_events(ready.get_inner_mut());
-                }
+                told = next_events(&mut events) => self.on_events(&mut told?),
                 () = self.changed.notified() => {}
-                () = tokio::time::sleep(wait.unwrap_or(RESCAN)), if wait.is_some() => self.on_due(),
+                () = tokio::time::sleep(wait) => {
+                    self.on_due();
+                    if self.alive.get() == 0 {
+                        events = None;
+                    }
+                }
             }
         }
     }
 
-    fn on_events(self: &Rc<Self>, events: &mut Destroyed) {
+    fn look_at_all(self: &Rc<Self>) {
+        let all: Vec<Tuple> = self.closing.borrow().keys().copied().collect();
+        for tuple in all {
+            self.look(tuple);
+        }
+    }
+
+    fn on_events(self: &Rc<Self>, ready: &mut AsyncFdReadyMutGuard<'_, Destroyed>) {
+        // Before the reads, so that what comes after them wakes us.
+        ready.clear_ready();
+        let events = ready.get_inner_mut();
         loop {
             match events.try_next() {
                 Ok(Some(tuple)) => self.look(tuple),
                 Ok(None) => return,
-                Err(DiagError::Overflow) => {
-                    let all: Vec<Tuple> = self.closing.borrow().keys().copied().collect();
-                    for tuple in all {
-                        self.look(tuple);
-                    }
-                }
+                Err(DiagError::Overflow) => self.look_at_all(),
                 Err(error) => {
                     tracing::warn!(%error, "cannot read notifications of closed sockets");
                     return;
@@ -144,7 +176,7 @@ impl Gone {
     fn on_due(self: &Rc<Self>) {
         let now = now_ns();
         for _ in 0..MAX_RELEASES {
-            let first = self.due.borrow().first_key_value().map(|(key, ())| *key);
+            let first = self.due.borrow().first().copied();
             match first {
                 Some((at, tuple)) if at <= now => self.look(tuple),
                 _ => return,
@@ -155,43 +187,56 @@ impl Gone {
     /// Finds out what has become of a socket, and releases its flow or decides
     /// when to look again.
     fn look(self: &Rc<Self>, tuple: Tuple) {
-        let Some(closing) = self.closing.borrow().get(&tuple).copied() else {
+        let Some(closing) = self.forget(tuple) else {
             return;
         };
         let found = self.lookup.borrow_mut().lookup(&tuple);
-        let wait = match found {
-            Ok(None) => None,
-            Ok(Some(entry)) => Some(
-                entry
-                    .time_wait
-                    .map_or(RESCAN, |left| left + Duration::from_millis(1)),
-            ),
+        let (wait, is_alive) = match found {
+            Ok(None) => return self.release(closing),
+            Ok(Some(entry)) => match entry.time_wait {
+                Some(left) => (left + Duration::from_millis(1), false),
+                None => (RESCAN, true),
+            },
             Err(error) => {
                 tracing::warn!(%error, "cannot look up a closed socket");
-                Some(RESCAN)
+                (RESCAN, true)
             }
         };
-        self.due.borrow_mut().remove(&(closing.due_ns, tuple));
-        match wait {
-            Some(wait) => {
-                let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-                let due_ns = now_ns().saturating_add(wait_ns);
-                self.due.borrow_mut().insert((due_ns, tuple), ());
-                if let Some(entry) = self.closing.borrow_mut().get_mut(&tuple) {
-                    entry.due_ns = due_ns;
-                }
-            }
-            None => {
-                self.closing.borrow_mut().remove(&tuple);
-                self.counters.flows_closing.sub_one();
-                tokio::task::spawn_local(release(
-                    self.control.clone(),
-                    self.counters.clone(),
-                    closing.flow,
-                    closing.epoch,
-                ));
-            }
-        }
+        let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        let due_ns = now_ns().saturating_add(wait_ns);
+        self.remember(
+            tuple,
+            Closing {
+                due_ns,
+                is_alive,
+                ..closing
+            },
+        );
+    }
+
+    fn release(&self, closing: Closing) {
+        let (control, counters) = (self.control.clone(), self.counters.clone());
+        tokio::task::spawn_local(release(control, counters, closing.flow, closing.epoch));
+    }
+}
+
+/// Asks the kernel to tell of destroyed sockets. It then tells of every one, those
+/// of hand-offs too, so it is asked only while something is waited for.
+fn subscribe() -> io::Result<AsyncFd<Destroyed>> {
+    let events = Destroyed::subscribe().map_err(io::Error::other)?;
+    #[allow(
+        deprecated,
+        reason = "`Destroyed` owns its descriptor and never replaces it"
+    )]
+    AsyncFd::with_interest(events, Interest::READABLE)
+}
+
+async fn next_events(
+    events: &mut Option<AsyncFd<Destroyed>>,
+) -> io::Result<AsyncFdReadyMutGuard<'_, Destroyed>> {
+    match events {
+        Some(events) => events.readable_mut().await,
+        None => std::future::pending().await,
     }
 }
 

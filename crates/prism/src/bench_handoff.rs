@@ -154,7 +154,10 @@ fn warm_up(lab: &Lab, load: &Load) -> Result<()> {
             .and_then(serde_json::Value::as_u64)
             .is_some_and(|n| n > 0)
         {
-            return load.alternate(WARM_UP);
+            load.alternate(WARM_UP)?;
+            // What the closed connections leave behind is over.
+            std::thread::sleep(4 * WARM_UP_PAUSE);
+            return Ok(());
         }
         std::thread::sleep(WARM_UP_PAUSE);
     }

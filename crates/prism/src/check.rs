@@ -53,9 +53,7 @@ pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
         faults.push(format!("switch.key_file: {error}"));
     }
     let Some(node) = node else { return Ok(faults) };
-    if node.is_frontend()
-        && let Err(error) = config.s3.load_credentials()
-    {
+    if let Err(error) = config.s3.load_credentials() {
         faults.push(format!("s3.credentials_file: {error}"));
     }
     if config.nodes.len() > 1 {

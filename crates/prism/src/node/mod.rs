@@ -37,7 +37,7 @@ use tokio::task::LocalSet;
 use counters::NodeCounters;
 use session::Auth;
 
-/// `prism node`: serve clients, objects, or both.
+/// Serve clients, objects, or both: one node of a cluster.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The cluster's configuration file.

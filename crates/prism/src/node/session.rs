@@ -131,7 +131,11 @@ impl Worker {
         let request = match self.understand(head, head_bytes, caller) {
             Ok(request) => request,
             Err((head, error)) => {
-                self.node.counters.unauthenticated.add_one();
+                let count = match error.status() {
+                    403 => &self.node.counters.unauthenticated,
+                    _ => &self.node.counters.malformed,
+                };
+                count.add_one();
                 client.consume(head_bytes);
                 return self.refuse(client, &head, &error).await;
             }
