@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use prism_proto::control::FlowKey;
+use prism_sys::tcp::Behaviour;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::SockRef;
 use tokio::io::Interest;
@@ -54,6 +55,8 @@ pub(crate) struct Rest {
     /// The switch has confirmed a command for this connection. Until then what
     /// the switch knows of its addresses may be a predecessor's.
     pub(crate) confirmed: bool,
+    /// How the socket is set up, where that is known.
+    pub(crate) behaviour: Option<Behaviour>,
     /// Ends, when dropped, the task that still asks the switch to let packets
     /// pass: from then on the connection's own commands decide.
     pub(crate) settling: Option<oneshot::Sender<()>>,

@@ -2,7 +2,7 @@
 //! nodes, exports them, and speaks to the switch. Everything in it belongs to
 //! one thread; what workers share is [`Process`].
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use prism_proto::control::{FlowKey, Owner};
 use prism_sys::listen::{ListenOptions, listen_tcp};
+use prism_sys::tcp::{Blank, RestoreError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio_rustls::TlsAcceptor;
@@ -23,6 +24,8 @@ use crate::gone::Gone;
 use crate::pki::{Identity, peer_name};
 use crate::trace::Trace;
 
+/// Sockets prepared for connections to come, in each worker.
+const BLANKS: usize = 4;
 /// Connections and hand-offs that wait for [`Endpoint::next`].
 const MAX_WAITING: usize = 1024;
 /// How long a peer may take for its TLS handshake.
@@ -102,6 +105,8 @@ pub(crate) struct Shared {
     pub(crate) incoming: mpsc::Sender<Incoming>,
     /// Imports that wait for the switch.
     pub(crate) importing: Cell<usize>,
+    /// Sockets prepared for connections to come.
+    blanks: RefCell<Vec<Blank>>,
     stopping: Notify,
     listening: Cell<bool>,
 }
@@ -120,6 +125,26 @@ impl Shared {
         Owner {
             addr: local,
             via: self.config.address,
+        }
+    }
+
+    /// A socket for a connection that has come.
+    pub(crate) fn blank(&self) -> Result<Blank, RestoreError> {
+        match self.blanks.borrow_mut().pop() {
+            Some(blank) => Ok(blank),
+            None => Blank::new(self.config.service),
+        }
+    }
+
+    /// Prepares sockets for connections to come, while nobody waits.
+    pub(crate) fn prepare_blanks(&self) {
+        let mut blanks = self.blanks.borrow_mut();
+        while blanks.len() < BLANKS {
+            match Blank::new(self.config.service) {
+                Ok(blank) => blanks.push(blank),
+                // It will be said of the connection that needs one.
+                Err(_) => return,
+            }
         }
     }
 
@@ -145,6 +170,7 @@ impl Shared {
             epoch: None,
             confirmed: false,
             settling: None,
+            behaviour: None,
             origin: self.config.name.clone(),
             context: Vec::new(),
             io_timeout: DEFAULT_IO_TIMEOUT,
@@ -199,6 +225,7 @@ impl Endpoint {
             gone,
             incoming: incoming_tx,
             importing: Cell::new(0),
+            blanks: RefCell::default(),
             stopping: Notify::new(),
             listening: Cell::new(true),
         });

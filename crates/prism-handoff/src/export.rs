@@ -19,7 +19,7 @@ use prism_proto::node::{Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, Refu
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_proto::tcp_state::MAX_QUEUE_BYTES;
 use prism_sys::tcp::info::send_queue_bytes;
-use prism_sys::tcp::{Paused, Restored, TcpInfo, TcpStateName, probe_peer, restore};
+use prism_sys::tcp::{Behaviour, Paused, Restored, TcpInfo, TcpStateName, probe_peer, restore};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -196,7 +196,7 @@ impl Driver<'_> {
                     Event::Steered(outcome)
                 }
                 Action::SaveAndClose => {
-                    socket = self.save(socket, flow);
+                    socket = self.save(socket, &mut connection.rest);
                     match socket {
                         Socket::Paused(..) => Event::Saved,
                         _ => Event::SaveFailed,
@@ -221,7 +221,8 @@ impl Driver<'_> {
     }
 
     /// Pauses and saves; on failure the socket is live again, if it lives.
-    fn save(&mut self, socket: Socket, flow: FlowKey) -> Socket {
+    fn save(&mut self, socket: Socket, rest: &mut Rest) -> Socket {
+        let flow = rest.flow;
         let Socket::Live(stream) = socket else {
             return Socket::Gone;
         };
@@ -239,7 +240,11 @@ impl Driver<'_> {
                 return live_again(error.fd);
             }
         };
-        match paused.save(flow.vip) {
+        let behaviour = match rest.behaviour.take() {
+            Some(known) => Ok(known),
+            None => Behaviour::read(paused.as_fd()),
+        };
+        match behaviour.and_then(|known| paused.save_with(flow.vip, known)) {
             Ok(state) => {
                 self.record.mark(Step::Saved);
                 Socket::Paused(paused, Box::new(state))

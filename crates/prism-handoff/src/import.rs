@@ -10,7 +10,7 @@ use std::time::Duration;
 use prism_proto::export::VERDICT_DEADLINE_NS;
 use prism_proto::import::{Action, Event, Import};
 use prism_proto::node::{Frame, HandOff, Refusal};
-use prism_sys::tcp::{RestoreError, Restored, probe_peer, restore};
+use prism_sys::tcp::{Behaviour, RestoreError, Restored, probe_peer, restore_into};
 use tokio::net::TcpStream;
 
 use crate::channel::{Arrived, Channel};
@@ -123,8 +123,9 @@ async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
         }
     };
     shared.process.trace.push(record);
-    // The source waits for it with nothing but a paused socket.
+    // The source waits for it with nothing but saved state.
     channel.send_later(&verdict);
+    tokio::task::spawn_local(async move { shared.prepare_blanks() });
 }
 
 async fn take(
@@ -182,16 +183,19 @@ fn restore_socket(
 ) -> Result<(Restored, SocketAddr), RestoreError> {
     let config = &shared.config;
     if config.listen {
-        return Ok((restore(&hand_off.tcp, config.service)?, config.service));
+        return Ok((
+            restore_into(shared.blank()?, &hand_off.tcp, config.service)?,
+            config.service,
+        ));
     }
     let mut local = SocketAddr::new(config.address, config.service.port());
     for _ in 0..MAX_PORT_TRIES {
-        match restore(&hand_off.tcp, local) {
+        match restore_into(shared.blank()?, &hand_off.tcp, local) {
             Err(RestoreError::Taken { .. }) => local.set_port(fastrand::u16(PORTS)),
             done => return Ok((done?, local)),
         }
     }
-    restore(&hand_off.tcp, local).map(|restored| (restored, local))
+    restore_into(shared.blank()?, &hand_off.tcp, local).map(|restored| (restored, local))
 }
 
 fn go_live(
@@ -230,6 +234,7 @@ fn go_live(
     rest.output = live.output;
     rest.output.extend_from_slice(&output);
     rest.confirmed = true;
+    rest.behaviour = Some(Behaviour::of(&tcp));
     (rest.epoch, rest.origin, rest.context) = (Some(epoch), origin, context);
     Ok(shared.connection(stream, rest))
 }

@@ -26,5 +26,5 @@ mod silent;
 pub use info::{TcpInfo, TcpStateName};
 pub use options::probe_peer;
 pub use pause::{PauseError, PauseFault, Paused, ResumeError};
-pub use restore::{GoLiveError, Live, RestoreError, Restored, restore};
-pub use save::SaveError;
+pub use restore::{Blank, GoLiveError, Live, RestoreError, Restored, restore, restore_into};
+pub use save::{Behaviour, SaveError};

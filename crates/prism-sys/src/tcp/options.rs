@@ -211,8 +211,8 @@ pub(crate) fn nodelay(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(get_tcp::<i32>(fd, libc::TCP_NODELAY)? != 0)
 }
 
-pub(crate) fn set_nodelay(fd: BorrowedFd<'_>) -> io::Result<()> {
-    set_tcp(fd, libc::TCP_NODELAY, &1_i32)
+pub(crate) fn set_nodelay(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+    set_tcp(fd, libc::TCP_NODELAY, &i32::from(on))
 }
 
 pub(crate) fn keepalive(fd: BorrowedFd<'_>) -> io::Result<Option<Keepalive>> {

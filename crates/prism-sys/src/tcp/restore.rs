@@ -186,8 +186,49 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> RestoreError {
 /// [`RestoreError`]. [`RestoreError::Taken`] is worth another attempt with
 /// another port.
 pub fn restore(state: &TcpState, bind: SocketAddr) -> Result<Restored, RestoreError> {
+    restore_into(Blank::new(bind)?, state, bind)
+}
+
+/// A socket that has been prepared for a connection to come: a quarter of the
+/// work of [`restore`], done before anybody waits for it.
+#[derive(Debug)]
+pub struct Blank {
+    socket: Socket,
+    /// What new sockets have without being told.
+    congestion: String,
+}
+
+impl Blank {
+    /// Prepares a socket for a connection of the family of `address`.
+    ///
+    /// # Errors
+    /// [`RestoreError::NotPermitted`], [`RestoreError::NoResources`] or
+    /// [`RestoreError::Kernel`].
+    pub fn new(address: SocketAddr) -> Result<Self, RestoreError> {
+        let kind = Type::STREAM.nonblocking().cloexec();
+        let socket = Socket::new_raw(Domain::for_address(address), kind, Some(Protocol::TCP))
+            .map_err(failed("socket"))?;
+        let fd = socket.as_fd();
+        options::repair_on(fd).map_err(failed("TCP_REPAIR"))?;
+        options::set_nodelay(fd, true).map_err(failed("TCP_NODELAY"))?;
+        let congestion = options::congestion(fd).map_err(failed("TCP_CONGESTION"))?;
+        Ok(Self { socket, congestion })
+    }
+}
+
+/// [`restore`] into a socket that has been prepared.
+///
+/// # Errors
+/// As for [`restore`]. The prepared socket is used up.
+pub fn restore_into(
+    blank: Blank,
+    state: &TcpState,
+    bind: SocketAddr,
+) -> Result<Restored, RestoreError> {
     check_state(state, bind)?;
-    let socket = Silent::new(connected(state, bind)?.into());
+    let Blank { socket, congestion } = blank;
+    connect(&socket, state, bind)?;
+    let socket = Silent::new(socket.into());
     let fd = socket.as_fd();
     options::set_negotiated(fd, &state.options).map_err(failed("TCP_REPAIR_OPTIONS"))?;
     if state.options.timestamps {
@@ -197,7 +238,7 @@ pub fn restore(state: &TcpState, bind: SocketAddr) -> Result<Restored, RestoreEr
         fill_send_queue(fd, &state.sent)?;
     }
     set_window(fd, state)?;
-    set_behaviour(fd, state)?;
+    set_behaviour(fd, state, &congestion)?;
     if state.peer_closed {
         end_input(fd)?;
     }
@@ -258,13 +299,9 @@ fn check_state(state: &TcpState, bind: SocketAddr) -> Result<(), RestoreError> {
     Ok(())
 }
 
-/// A socket in repair mode with its addresses and sequence numbers.
-fn connected(state: &TcpState, bind: SocketAddr) -> Result<Socket, RestoreError> {
-    let kind = Type::STREAM.nonblocking().cloexec();
-    let socket = Socket::new_raw(Domain::for_address(bind), kind, Some(Protocol::TCP))
-        .map_err(failed("socket"))?;
+/// Gives a socket in repair mode its addresses and sequence numbers.
+fn connect(socket: &Socket, state: &TcpState, bind: SocketAddr) -> Result<(), RestoreError> {
     let fd = socket.as_fd();
-    options::repair_on(fd).map_err(failed("TCP_REPAIR"))?;
     options::set_queue_seq(fd, Queue::Send, first_send_seq(state))
         .map_err(failed("TCP_QUEUE_SEQ"))?;
     options::set_queue_seq(fd, Queue::Receive, state.receive_seq)
@@ -291,7 +328,7 @@ fn connected(state: &TcpState, bind: SocketAddr) -> Result<Socket, RestoreError>
     if large_window {
         unlock_buffers(fd)?;
     }
-    Ok(socket)
+    Ok(())
 }
 
 fn taken(state: &TcpState, bind: SocketAddr) -> RestoreError {
@@ -392,12 +429,17 @@ fn set_window(fd: BorrowedFd<'_>, state: &TcpState) -> Result<(), RestoreError> 
 }
 
 /// What the application had set; a new socket has the defaults otherwise.
-fn set_behaviour(fd: BorrowedFd<'_>, state: &TcpState) -> Result<(), RestoreError> {
-    if !state.congestion.is_empty() {
+fn set_behaviour(
+    fd: BorrowedFd<'_>,
+    state: &TcpState,
+    default_congestion: &str,
+) -> Result<(), RestoreError> {
+    if !state.congestion.is_empty() && state.congestion != default_congestion {
         options::set_congestion(fd, &state.congestion).map_err(failed("TCP_CONGESTION"))?;
     }
-    if state.nodelay {
-        options::set_nodelay(fd).map_err(failed("TCP_NODELAY"))?;
+    // A blank socket has it.
+    if !state.nodelay {
+        options::set_nodelay(fd, false).map_err(failed("TCP_NODELAY"))?;
     }
     if let Some(keepalive) = &state.keepalive {
         options::set_keepalive(fd, keepalive).map_err(|error| match error.raw_os_error() {

@@ -17,7 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use prism_proto::{MAX_QUEUE_BYTES, NegotiatedOptions, TcpState, WindowScale};
+use prism_proto::{Keepalive, MAX_QUEUE_BYTES, NegotiatedOptions, TcpState, WindowScale};
 use socket2::SockRef;
 
 use super::info::{self, TcpInfo};
@@ -97,14 +97,34 @@ impl Paused {
     /// # Errors
     /// [`SaveError`]; the connection stays paused.
     pub fn save(&self, service: SocketAddr) -> Result<TcpState, SaveError> {
+        self.save_with(service, Behaviour::read(self.as_fd())?)
+    }
+
+    /// [`Self::save`] where the application knows how its socket was set up, since
+    /// it did so itself: a third of the calls less.
+    ///
+    /// # Errors
+    /// As for [`Self::save`].
+    pub fn save_with(
+        &self,
+        service: SocketAddr,
+        behaviour: Behaviour,
+    ) -> Result<TcpState, SaveError> {
         let fd = self.as_fd();
         // The receive queue last: with the send queue selected, an arriving
         // acknowledgement would mark unsent bytes as sent without sending them.
         let send = read_send_queue(fd, self.info())?;
         let receive = read_receive_queue(fd)?;
         let timestamps = self.info().timestamps;
+        let Behaviour {
+            remote,
+            congestion,
+            nodelay,
+            keepalive,
+            user_timeout_ms,
+        } = behaviour;
         Ok(TcpState {
-            remote: remote_address(fd)?,
+            remote,
             service,
             write_seq: send.write_seq,
             receive_seq: receive.seq,
@@ -120,13 +140,56 @@ impl Paused {
                 0
             },
             window: options::window(fd).map_err(failed("TCP_REPAIR_WINDOW"))?,
-            congestion: options::congestion(fd).map_err(failed("TCP_CONGESTION"))?,
+            congestion,
             cwnd_segments: self.info().cwnd_segments,
             srtt_us: self.info().srtt_us,
+            nodelay,
+            keepalive,
+            user_timeout_ms,
+        })
+    }
+}
+
+/// What does not change in a connection's life unless its application changes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Behaviour {
+    /// The client's address.
+    pub remote: SocketAddr,
+    /// Name of the congestion control.
+    pub congestion: String,
+    /// `TCP_NODELAY`.
+    pub nodelay: bool,
+    /// `SO_KEEPALIVE` and its times.
+    pub keepalive: Option<Keepalive>,
+    /// `TCP_USER_TIMEOUT`, ms.
+    pub user_timeout_ms: u32,
+}
+
+impl Behaviour {
+    /// Asks the socket.
+    ///
+    /// # Errors
+    /// [`SaveError::Gone`] or [`SaveError::Kernel`].
+    pub fn read(fd: BorrowedFd<'_>) -> Result<Self, SaveError> {
+        Ok(Self {
+            remote: remote_address(fd)?,
+            congestion: options::congestion(fd).map_err(failed("TCP_CONGESTION"))?,
             nodelay: options::nodelay(fd).map_err(failed("TCP_NODELAY"))?,
             keepalive: options::keepalive(fd).map_err(failed("SO_KEEPALIVE"))?,
             user_timeout_ms: options::user_timeout_ms(fd).map_err(failed("TCP_USER_TIMEOUT"))?,
         })
+    }
+
+    /// What a restored connection was given.
+    #[must_use]
+    pub fn of(state: &TcpState) -> Self {
+        Self {
+            remote: state.remote,
+            congestion: state.congestion.clone(),
+            nodelay: state.nodelay,
+            keepalive: state.keepalive,
+            user_timeout_ms: state.user_timeout_ms,
+        }
     }
 }
 
