@@ -6,21 +6,22 @@
     reason = "each test program has it as a module and uses its part"
 )]
 
-use std::io::{self, Read, Write};
+mod client;
+
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
 use prism_lab::impair::{Faults, Impairment};
 use prism_lab::{Capture, Lab, LabName, LabSpec};
 use prism_proto::control::{FlowKey, FlowState, Owner};
-use prism_s3::Signer;
-use prism_s3::sign::Body;
 use prism_store::{NodeName, Placement};
 use prism_switch::SwitchView;
 use prism_sys::netns::NetNs;
+
+pub use client::Client;
 
 /// The bucket of every test.
 pub const BUCKET: &str = "bucket";
@@ -167,18 +168,6 @@ impl Bed {
         stream
     }
 
-    /// A client of the service.
-    pub fn client(&self) -> Client {
-        let credential = self.lab.credential();
-        let (key, secret) = (&credential.access_key, &credential.secret_key);
-        Client {
-            stream: self.dial(self.lab.service().into()),
-            buffer: Vec::new(),
-            signer: Signer::new(key.as_str(), secret.as_str(), self.region.as_str()),
-            host: self.lab.service().to_string(),
-        }
-    }
-
     /// Objects 0 to `count`, each [`content`] of its number.
     pub fn fill(&self, count: usize) {
         let mut client = self.client();
@@ -187,6 +176,15 @@ impl Bed {
         for n in 0..count {
             let put = client.request("PUT", &path(n), &content(n)).unwrap();
             assert_eq!(put.status, 200, "{}", put.text());
+        }
+    }
+
+    /// Every node has reached the switch: one that did not find it while both
+    /// started relays for half a second.
+    pub fn warm(&self) {
+        let mut client = self.client();
+        for host in ["be0", "be1", "be2", "be0"] {
+            client.get_from(self, host);
         }
     }
 
@@ -328,129 +326,6 @@ pub fn content(n: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(n as u64);
     let len = random.usize(1..=8_192);
     std::iter::repeat_with(|| random.u8(..)).take(len).collect()
-}
-
-/// One whole answer.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub keep_alive: bool,
-    pub body: Vec<u8>,
-}
-
-impl Answer {
-    pub fn text(&self) -> String {
-        format!("{} {}", self.status, String::from_utf8_lossy(&self.body))
-    }
-}
-
-/// One keep-alive connection to the service.
-pub struct Client {
-    pub stream: TcpStream,
-    buffer: Vec<u8>,
-    signer: Signer,
-    host: String,
-}
-
-impl Client {
-    pub fn request(&mut self, method: &str, target: &str, body: &[u8]) -> io::Result<Answer> {
-        let bytes = self.signed(method, target, body);
-        self.stream.write_all(&bytes)?;
-        self.answer(method)
-    }
-
-    /// Object `n`, which has to be right.
-    pub fn get(&mut self, n: usize) {
-        if let Err(fault) = self.try_get(n) {
-            panic!("{fault}");
-        }
-    }
-
-    /// Object `n`, or what is wrong with the answer.
-    pub fn try_get(&mut self, n: usize) -> Result<(), String> {
-        match self.request("GET", &path(n), b"") {
-            Err(error) => Err(format!("object {n}: {error}")),
-            Ok(answer) if answer.status != 200 => Err(format!("object {n}: {}", answer.text())),
-            Ok(answer) if answer.body != content(n) => Err(format!("object {n}: other bytes")),
-            Ok(_) => Ok(()),
-        }
-    }
-
-    /// The client's own address.
-    pub fn local(&self) -> SocketAddr {
-        self.stream.local_addr().unwrap()
-    }
-
-    /// The bytes of a signed request.
-    pub fn signed(&self, method: &str, target: &str, body: &[u8]) -> Vec<u8> {
-        let mut headers = Headers::new();
-        headers.set("Host", &self.host).unwrap();
-        let now = time::OffsetDateTime::now_utc();
-        self.signer
-            .sign(method, target, &mut headers, Body::Bytes(body), now)
-            .unwrap();
-        if !body.is_empty() {
-            headers
-                .set("Content-Length", body.len().to_string())
-                .unwrap();
-        }
-        let mut bytes = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
-        headers.write_to(&mut bytes);
-        bytes.extend_from_slice(b"\r\n");
-        bytes.extend_from_slice(body);
-        bytes
-    }
-
-    /// Reads one answer; an end before it is an error.
-    pub fn answer(&mut self, method: &str) -> io::Result<Answer> {
-        let method = match method {
-            "PUT" => Method::Put,
-            "HEAD" => Method::Head,
-            _ => Method::Get,
-        };
-        let (head, len) = loop {
-            let parsed = ResponseHead::parse(&self.buffer, &Limits::DEFAULT);
-            match parsed.map_err(io::Error::other)? {
-                Some(read) => break read,
-                None => self.fill()?,
-            }
-        };
-        self.buffer.drain(..len);
-        let framing = head.framing(&method).map_err(io::Error::other)?;
-        let mut reader = BodyReader::new(framing, u64::MAX);
-        let mut body = Vec::new();
-        while !reader.is_done() {
-            if self.buffer.is_empty() {
-                self.fill()?;
-            }
-            let step = reader.consume(&self.buffer).map_err(io::Error::other)?;
-            body.extend_from_slice(&self.buffer[step.data]);
-            self.buffer.drain(..step.consumed);
-        }
-        Ok(Answer {
-            status: head.status(),
-            keep_alive: head.keep_alive(),
-            body,
-        })
-    }
-
-    /// The server closes in order: an end, no reset, and not a byte more.
-    pub fn assert_closed(&mut self) {
-        let mut rest = Vec::new();
-        self.stream.read_to_end(&mut rest).unwrap();
-        assert!(self.buffer.is_empty() && rest.is_empty(), "bytes follow");
-    }
-
-    fn fill(&mut self) -> io::Result<()> {
-        let mut piece = [0; 16 << 10];
-        match self.stream.read(&mut piece)? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            n => {
-                self.buffer.extend_from_slice(&piece[..n]);
-                Ok(())
-            }
-        }
-    }
 }
 
 /// What clients saw of a run.

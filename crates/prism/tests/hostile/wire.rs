@@ -82,6 +82,7 @@ impl Wire {
     }
 
     pub fn accept(mut tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<Self> {
+        tcp.set_nodelay(true)?;
         tcp.set_read_timeout(Some(PATIENCE))?;
         let mut tls = ServerConnection::new(config).map_err(io::Error::other)?;
         while tls.is_handshaking() {
