@@ -19,7 +19,9 @@ use prism_proto::node::{Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, Refu
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_proto::tcp_state::MAX_QUEUE_BYTES;
 use prism_sys::tcp::info::send_queue_bytes;
-use prism_sys::tcp::{Behaviour, Paused, Restored, TcpInfo, TcpStateName, probe_peer, restore};
+use prism_sys::tcp::{
+    Behaviour, Paused, RestoreError, Restored, TcpInfo, TcpStateName, probe_peer, restore,
+};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -362,6 +364,12 @@ fn rebuild(socket: Socket, local: SocketAddr) -> Socket {
     };
     match restore(&state, local) {
         Ok(restored) => Socket::Rebuilt(restored),
+        // The target took it, could not say so, and it has come back since; or
+        // it is over, and the client's next connection is here.
+        Err(RestoreError::Taken { .. }) => {
+            tracing::info!(client = %state.remote, "a connection is here again");
+            Socket::Gone
+        }
         Err(error) => {
             tracing::error!(%error, client = %state.remote, "cannot take a connection back");
             Socket::Gone
