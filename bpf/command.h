@@ -119,10 +119,15 @@ static __always_inline void change(struct flow *f,
 				   __u64 now_ns)
 {
 	if (m->ops == OP_RELEASE) {
+		/* Not where there was nothing: a frontend has the connection. */
+		__u32 released = f->state != FLOW_ABSENT || f->released;
+
 		make_tombstone(f, epoch, now_ns);
+		f->released = released;
 		return;
 	}
 	change_begin(f);
+	f->released = 0;
 	if (f->state == FLOW_ABSENT) {
 		f->state = FLOW_FORWARD;
 		f->packets[0] = f->packets[1] = 0;

@@ -232,6 +232,7 @@ static __always_inline void make_tombstone(struct flow *f, __u64 epoch,
 	f->epoch = epoch;
 	f->last_seen_ns = now_ns;
 	f->owner_port = 0;
+	f->released = 0;
 	__builtin_memset(&f->owner, 0, sizeof(f->owner));
 	__builtin_memset(&f->via, 0, sizeof(f->via));
 	change_end(f);

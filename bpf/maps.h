@@ -46,7 +46,7 @@ struct flow {
 	struct ip_addr via;
 	__u64 last_seen_ns;	/* CLOCK_MONOTONIC: a packet that passed, or a command */
 	__u32 version;		/* odd while the fields above change; see flow.h */
-	__u32 zero;
+	__u32 released;		/* absent because its owner's socket is gone */
 	__u64 packets[2];	/* by enum direction */
 	__u64 bytes[2];
 };

@@ -76,6 +76,13 @@ static __always_inline int client_to_service(void *ctx, struct packet *p,
 		return client_to_owner(ctx, p, &r, xdp);
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);
+	/*
+	 * The owner's socket is gone, so both ends have closed. What still comes
+	 * is an acknowledgement of something that overtook something: a frontend
+	 * would answer it with a RST.
+	 */
+	if (f->released)
+		return drop(COUNTER_drop_released, xdp);
 	return client_unowned(ctx, p, xdp);
 }
 

@@ -119,8 +119,8 @@ fn packets_go_where_their_flow_says() {
             flow: Flow::Released,
             from: CLIENT,
             to: VIP,
-            out: Ok((frontend, CLIENT, VIP)),
-            counter: Some("forward_to_frontend"),
+            out: Err(Verdict::Drop),
+            counter: Some("drop_released"),
         },
         Row {
             name: "service without frontends",
@@ -261,6 +261,43 @@ fn check_row(lab: &Lab, row: &Row, hook: Hook) {
     }
     let counters = lab.counters().into_iter().collect();
     assert_eq!(expected, counters, "{}: counters", row.name);
+}
+
+#[test]
+fn after_a_release_only_a_new_connection_passes() {
+    in_lab(
+        "released",
+        |_| {},
+        |lab| {
+            for hook in [Hook::Tc, Hook::Xdp] {
+                set(lab, Flow::Released);
+                let mut tcp = Tcp::new(CLIENT, VIP);
+                let dropped = lab.counter("drop_released");
+                assert_eq!(lab.run(hook, &tcp.build()).verdict, Verdict::Drop);
+                assert_eq!(lab.counter("drop_released"), dropped + 1);
+                let to_frontend = (mac_of(FRONTEND), CLIENT, VIP);
+                for flags in [SYN, ACK] {
+                    tcp.flags = flags;
+                    check_sent(
+                        &lab.run(hook, &tcp.build()),
+                        &tcp,
+                        to_frontend,
+                        "new connection",
+                    );
+                }
+                // A fence: nothing was ever owned since the SYN.
+                let epoch = lab.flows()[0].epoch.max(lab.clock()) + 1;
+                let answer = lab.plain(Ops::RELEASE, CLIENT, epoch);
+                assert_eq!(answer.status, Status::Ok);
+                check_sent(
+                    &lab.run(hook, &tcp.build()),
+                    &tcp,
+                    to_frontend,
+                    "after a fence",
+                );
+            }
+        },
+    );
 }
 
 #[test]
