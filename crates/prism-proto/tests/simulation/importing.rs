@@ -42,6 +42,7 @@ impl World {
                 Frame::Refused { id, reason } => {
                     self.verdict(to, id, Verdict::Refused(reason), generation);
                 }
+                Frame::Unknown { id } => self.verdict(to, id, Verdict::Unknown, generation),
             },
             _ => self.fail("a frame cannot be read"),
         }
