@@ -41,6 +41,17 @@ pub struct SwitchAddress {
     pub key: ControlKey,
 }
 
+impl SwitchAddress {
+    /// A switch that answers at `control`, to the key `key_id`.
+    pub fn new(control: SocketAddr, key_id: u32, key: [u8; 16]) -> Self {
+        Self {
+            control,
+            key_id,
+            key: ControlKey::new(key),
+        }
+    }
+}
+
 /// One worker's way to the switch.
 pub(crate) struct Control {
     /// The socket itself. An answer is often there before tokio has heard of

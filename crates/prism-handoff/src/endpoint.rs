@@ -61,6 +61,32 @@ pub struct EndpointConfig {
     pub transit: Option<Transit>,
 }
 
+impl EndpointConfig {
+    /// A node called `name` among `nodes`, with the service at `service`: it
+    /// accepts no clients and knows no switch until told so, and uses the usual
+    /// port and limits. `None` where the name is not among the nodes.
+    pub fn new(
+        name: &str,
+        nodes: &[Peer],
+        service: SocketAddr,
+        identity: Identity,
+    ) -> Option<Self> {
+        let (own, others): (Vec<&Peer>, Vec<&Peer>) = nodes.iter().partition(|n| n.name == name);
+        Some(Self {
+            name: name.to_owned(),
+            address: own.first()?.address,
+            service,
+            listen: false,
+            peer_port: 7400,
+            peers: others.into_iter().cloned().collect(),
+            identity,
+            switch: None,
+            max_connections: 100_000,
+            transit: None,
+        })
+    }
+}
+
 /// Given an arriving connection's context and unread bytes, names the node that
 /// it is to be passed on to; `None` where this node is to take it.
 pub type Transit = Arc<dyn Fn(&[u8], &[u8]) -> Option<String> + Send + Sync>;

@@ -224,6 +224,15 @@ impl Identity {
         })
     }
 
+    /// Reads what [`init`] wrote to `dir` for the node `name`.
+    ///
+    /// # Errors
+    /// As for [`Self::load`].
+    pub fn of_node(dir: &Path, name: &str) -> Result<Self, PkiError> {
+        let file = |suffix: &str| dir.join(format!("{name}.{suffix}"));
+        Self::load(&dir.join("ca.crt"), &file("crt"), &file("key"))
+    }
+
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
         self.server.clone()
     }
