@@ -215,15 +215,15 @@ fn a_lost_acknowledgement_is_repeated_when_asked_for() {
     assert_eq!(net.counts().resets, 0);
 }
 
+/// Longest wait for any byte. A restored socket begins with a retransmission
+/// timeout of seconds, which doubles with each segment that a block swallows.
+const STALL: Duration = Duration::from_secs(60);
+
 /// Moves the connection over and over while both directions are full of data.
 fn shuttle(net: &Net, moves: usize, down_bytes: u64, up_bytes: u64) {
     let (client, server) = net.connect();
-    client
-        .set_read_timeout(Some(Duration::from_secs(20)))
-        .unwrap();
-    client
-        .set_write_timeout(Some(Duration::from_secs(20)))
-        .unwrap();
+    client.set_read_timeout(Some(STALL)).unwrap();
+    client.set_write_timeout(Some(STALL)).unwrap();
     let mut writer = client.try_clone().unwrap();
     let up = std::thread::spawn(move || {
         let mut offset = 0;
@@ -258,10 +258,7 @@ fn shuttle(net: &Net, moves: usize, down_bytes: u64, up_bytes: u64) {
     let mut moved = 0;
     let started = Instant::now();
     while moved < moves || app.written < down_bytes || app.owed() > 0 || !app.ended {
-        assert!(
-            started.elapsed() < Duration::from_secs(60),
-            "stuck after {moved} moves"
-        );
+        assert!(started.elapsed() < 2 * STALL, "stuck after {moved} moves");
         let room = (down_bytes - app.written) as usize + app.owed();
         app.write_some(room.min(random.below(30_000)).max(app.owed().min(room)));
         app.read_some(1 + random.below(30_000));
