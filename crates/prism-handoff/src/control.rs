@@ -24,6 +24,10 @@ use crate::counters::Counters;
 /// After an unanswered command, for how long the switch counts as out of reach,
 /// so that requests are relayed without a try.
 const HOLD_OFF: Duration = Duration::from_millis(500);
+/// Most errors of the socket that one look passes over.
+const MAX_ERRORS: u32 = 16;
+/// How soon a node that starts asks again for the switch's clock.
+const FIRST_CLOCK: Duration = Duration::from_millis(20);
 /// How often the clock estimate is refreshed. A crystal drifts some 100 ppm, so
 /// 1 ms in this time; the switch accepts 2 s.
 const CLOCK_REFRESH: Duration = Duration::from_secs(10);
@@ -213,6 +217,8 @@ impl Control {
             };
             let wait = match self.call(command, CLOCK_DEADLINE_NS).await {
                 CommandOutcome::Answered(_) => CLOCK_REFRESH,
+                // Nothing can be handed off before the first answer.
+                CommandOutcome::Unanswered if self.switch_clock_ns().is_none() => FIRST_CLOCK,
                 CommandOutcome::Unanswered => HOLD_OFF,
             };
             tokio::time::sleep(wait).await;
@@ -235,14 +241,7 @@ impl Control {
     fn clear_readiness(&self) {
         let mut buffer = [0; MESSAGE_BYTES + 1];
         while let Ok(len) = self.socket.try_recv(&mut buffer) {
-            let datagram = buffer.get(..len).unwrap_or_default();
-            let result = self
-                .steering
-                .borrow_mut()
-                .handle_datagram(datagram, now_ns());
-            if let Err(error) = result {
-                tracing::debug!(%error, "control datagram refused");
-            }
+            self.take(buffer.get(..len).unwrap_or_default());
         }
         self.deliver();
         self.count();
@@ -251,27 +250,31 @@ impl Control {
     /// Takes what has arrived for commands under way.
     fn receive(&self) {
         let mut buffer = [0; MESSAGE_BYTES + 1];
+        let mut errors = 0;
         // What nobody waits for can wait until the socket is looked at anyway.
         while !self.steering.borrow().is_idle() {
             match self.direct.recv(&mut buffer) {
-                Ok(len) => {
-                    let datagram = buffer.get(..len).unwrap_or_default();
-                    let result = self
-                        .steering
-                        .borrow_mut()
-                        .handle_datagram(datagram, now_ns());
-                    if let Err(error) = result {
-                        tracing::debug!(%error, "control datagram refused");
-                    }
-                }
+                Ok(len) => self.take(buffer.get(..len).unwrap_or_default()),
                 // ECONNREFUSED and the like tell of an earlier datagram.
-                Err(e) if e.kind() != io::ErrorKind::WouldBlock => {}
+                Err(e) if e.kind() != io::ErrorKind::WouldBlock && errors < MAX_ERRORS => {
+                    errors += 1;
+                }
                 Err(_) => break,
             }
         }
         self.deliver();
         // A corrected clock makes repetitions due at once.
         self.transmit();
+    }
+
+    fn take(&self, datagram: &[u8]) {
+        let result = self
+            .steering
+            .borrow_mut()
+            .handle_datagram(datagram, now_ns());
+        if let Err(error) = result {
+            tracing::debug!(%error, "control datagram refused");
+        }
     }
 
     fn deliver(&self) {

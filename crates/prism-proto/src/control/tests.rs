@@ -1,0 +1,75 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+use super::*;
+
+fn key() -> ControlKey {
+    ControlKey::new(*b"0123456789abcdef")
+}
+
+fn request() -> Request {
+    Request {
+        key_id: 7,
+        request_id: 0x1122_3344_5566_7788,
+        time_ns: 1_800_000_000_000_000_000,
+        ops: Ops::OWN.and(Ops::UNBLOCK),
+        epoch: 42,
+        flow: FlowKey {
+            client: "192.0.2.9:50000".parse().unwrap(),
+            vip: "198.51.100.1:80".parse().unwrap(),
+        },
+        owner: Owner {
+            addr: "10.0.0.3:80".parse().unwrap(),
+            via: "10.0.0.3".parse().unwrap(),
+        },
+    }
+}
+
+/// The vector of docs/protocol.md.
+#[test]
+fn request_matches_the_documented_vector() {
+    let hex: String = request()
+        .encode(&key())
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
+    let documented: String = include_str!("../../../../docs/protocol.md")
+        .split("<!-- vector: request -->")
+        .nth(1)
+        .and_then(|rest| rest.split("```").nth(1))
+        .unwrap()
+        .trim_start_matches("text")
+        .split_whitespace()
+        .collect();
+    assert_eq!(hex, documented);
+}
+
+#[test]
+fn both_directions_round_trip() {
+    let r = request();
+    assert_eq!(Request::decode(&r.encode(&key()), 7, &key()), Ok(r));
+    for status in Status::ALL {
+        let a = r.answer(status, FlowState::Blocked, 43, r.owner, 99);
+        assert_eq!(Answer::decode(&a.encode(&key()), 7, &key()), Ok(a));
+    }
+}
+
+#[test]
+fn any_changed_bit_or_length_is_refused() {
+    let good = request().encode(&key());
+    for at in 0..MESSAGE_BYTES * 8 {
+        let mut bad = good;
+        bad[at / 8] ^= 1 << (at % 8);
+        assert!(Request::decode(&bad, 7, &key()).is_err(), "bit {at}");
+    }
+    for len in 0..MESSAGE_BYTES {
+        assert!(Request::decode(&good[..len], 7, &key()).is_err());
+    }
+    assert!(
+        Answer::decode(&good, 7, &key()).is_err(),
+        "a request is no answer"
+    );
+}
+
+#[test]
+fn keys_are_not_printed() {
+    assert_eq!(format!("{:?}", key()), "ControlKey(..)");
+}
