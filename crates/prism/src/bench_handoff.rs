@@ -44,6 +44,8 @@ pub(crate) struct Args {
 /// The whole result.
 #[derive(Debug, Serialize)]
 struct Report {
+    kernel: String,
+    cpus: usize,
     modes: Vec<Mode>,
 }
 
@@ -75,7 +77,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .into_iter()
         .map(|mode| measure(args, mode, prism.clone()))
         .collect::<Result<Vec<_>>>()?;
-    let report = Report { modes };
+    let report = Report {
+        kernel: crate::bench_switch::kernel_release(),
+        cpus: std::thread::available_parallelism().map_or(0, usize::from),
+        modes,
+    };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -165,6 +171,8 @@ fn warm_up(lab: &Lab, load: &Load) -> Result<()> {
 }
 
 fn print_table(report: &Report) {
+    let Report { kernel, cpus, .. } = report;
+    println!("Linux {kernel}, {cpus} CPUs, one connection, all hosts on this machine\n");
     for mode in &report.modes {
         println!("{}: {} measured, µs", mode.mode, mode.count);
         println!("  {:<28} {:>9} {:>9} {:>9}", "step", "p50", "p99", "stddev");

@@ -92,7 +92,7 @@ pub(crate) fn run(args: &BenchSwitchArgs) -> Result<()> {
     Ok(())
 }
 
-fn kernel_release() -> String {
+pub(crate) fn kernel_release() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
     release.map_or_else(|_| "unknown".into(), |text| text.trim().into())
 }
