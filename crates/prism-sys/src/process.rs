@@ -6,6 +6,15 @@ use std::process::Command;
 
 use crate::sockopt::check;
 
+/// Ends the process without a word when it writes to a pipe that nobody reads, as
+/// `program | head` does. For programs that print and hold nothing that must be
+/// given back; a server must not call it.
+pub fn end_on_broken_pipe() {
+    // SAFETY: the default action replaces Rust's "ignore" before any other thread
+    // exists that could rely on it; no handler of ours runs.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 /// Has the command's process killed when the **thread** that starts it ends
 /// (`PR_SET_PDEATHSIG`, which is about threads): start it from a thread that
 /// lives as long as the process should, in most programs the main thread.

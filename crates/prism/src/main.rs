@@ -40,7 +40,15 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    // Those that print at their end. Others have a lab to take down, or serve.
+    if matches!(
+        command,
+        Command::Ctl(_) | Command::Check(_) | Command::Doctor(_) | Command::Bench(_)
+    ) {
+        prism_sys::process::end_on_broken_pipe();
+    }
+    let result = match command {
         Command::Node(args) => node::run(&args),
         Command::Switch(args) => switch::run(&args),
         Command::Check(args) => check::run(args),
