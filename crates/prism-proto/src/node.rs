@@ -27,9 +27,10 @@ pub const STATE_VERSION: u8 = 1;
 pub const MAX_INPUT_BYTES: usize = 512 << 10;
 /// Most bytes of the application's own context.
 pub const MAX_CONTEXT_BYTES: usize = 4 << 10;
-/// Most bytes of one frame: three queues, input, context, and the fixed fields.
+/// Most bytes of one frame: three queues, output, input, context, and the fixed
+/// fields, so that no hand-off within the limits of its parts is over it.
 pub const MAX_FRAME_BYTES: usize =
-    3 * MAX_QUEUE_BYTES + MAX_INPUT_BYTES + MAX_CONTEXT_BYTES + (4 << 10);
+    4 * MAX_QUEUE_BYTES + MAX_INPUT_BYTES + MAX_CONTEXT_BYTES + (4 << 10);
 
 const TYPE_HAND_OFF: u8 = 1;
 const TYPE_ACCEPTED: u8 = 2;
