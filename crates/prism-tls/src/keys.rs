@@ -1,0 +1,138 @@
+//! The secrets of an established session, as the handshake leaves them and as
+//! the record layer takes them. Nothing here encrypts.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+/// Longest secret of any suite: the traffic secret of a SHA-384 suite.
+pub const MAX_SECRET_BYTES: usize = 48;
+
+/// Protocol version of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// RFC 5246, with ECDHE and an AEAD.
+    Tls12,
+    /// RFC 8446.
+    Tls13,
+}
+
+/// AEAD of a session. In TLS 1.3 the hash follows from it: SHA-384 for
+/// [`Suite::Aes256Gcm`], else SHA-256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Suite {
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+}
+
+impl Suite {
+    /// Bytes of the AEAD's key.
+    #[must_use]
+    pub const fn key_bytes(self) -> usize {
+        match self {
+            Self::Aes128Gcm => 16,
+            Self::Aes256Gcm | Self::ChaCha20Poly1305 => 32,
+        }
+    }
+
+    /// Bytes of a TLS 1.3 traffic secret.
+    #[must_use]
+    pub const fn traffic_secret_bytes(self) -> usize {
+        match self {
+            Self::Aes256Gcm => 48,
+            Self::Aes128Gcm | Self::ChaCha20Poly1305 => 32,
+        }
+    }
+}
+
+/// What one direction needs to go on.
+#[derive(Debug)]
+pub enum DirectionKeys {
+    /// RFC 8446.
+    Tls13 {
+        /// The current application traffic secret, 32 or 48 bytes.
+        secret: Secret,
+        /// Sequence number of the next record.
+        sequence: u64,
+    },
+    /// RFC 5288 and RFC 7905.
+    Tls12 {
+        /// Write key of that direction.
+        key: Secret,
+        /// For GCM the salt (4 bytes) and the base of the explicit nonce (8);
+        /// for ChaCha20-Poly1305 the write IV.
+        iv: [u8; 12],
+        /// Sequence number of the next record.
+        sequence: u64,
+    },
+}
+
+impl DirectionKeys {
+    /// The version that these keys are for.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        match self {
+            Self::Tls13 { .. } => Version::Tls13,
+            Self::Tls12 { .. } => Version::Tls12,
+        }
+    }
+}
+
+/// Both directions of an established session, of one version.
+#[derive(Debug)]
+pub struct SessionKeys {
+    /// AEAD of both directions.
+    pub suite: Suite,
+    /// What the peer sends.
+    pub read: DirectionKeys,
+    /// What this side sends.
+    pub write: DirectionKeys,
+}
+
+/// Key material of at most [`MAX_SECRET_BYTES`]. It lies in one place on the
+/// heap, so that moving it leaves no copies; it is wiped when dropped and never
+/// printed.
+pub struct Secret(Zeroizing<Box<[u8]>>);
+
+impl Secret {
+    /// A secret with a copy of `bytes`. The caller wipes the original.
+    ///
+    /// # Errors
+    /// When `bytes` is empty or longer than [`MAX_SECRET_BYTES`].
+    pub fn new(bytes: &[u8]) -> Result<Self, KeysError> {
+        if bytes.is_empty() || bytes.len() > MAX_SECRET_BYTES {
+            return Err(KeysError::SecretLength);
+        }
+        Ok(Self(Zeroizing::new(bytes.into())))
+    }
+
+    /// The key material itself.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Keys that make no session. The fault is the caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeysError {
+    /// A secret's length does not fit its suite.
+    #[error("a secret's length does not fit the suite")]
+    SecretLength,
+    /// The two directions are of different versions.
+    #[error("the two directions are of different TLS versions")]
+    MixedVersions,
+    /// A sequence number past the limit of the suite.
+    #[error("a sequence number is past the suite's limit")]
+    Exhausted,
+}
