@@ -5,6 +5,7 @@
 //! hands it from host to host.
 #![forbid(unsafe_code)]
 
+pub mod accept;
 pub mod keys;
 
 pub use keys::{DirectionKeys, KeysError, Secret, SessionKeys, Suite, Version};

@@ -1,0 +1,257 @@
+//! One connection's handshake, as a state that each step consumes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::{HandshakeKind, ServerConnection};
+
+use super::capture::{Captured, session_keys};
+use super::config::ServerConfig;
+use super::error::AcceptError;
+use super::frame::{Frame, MAX_HANDSHAKE_BYTES, frame, opens_http, opens_tls};
+use crate::keys::SessionKeys;
+
+/// A handshake that waits for the client.
+#[must_use = "a handshake goes on only with the client's next bytes"]
+pub struct Acceptor(Box<Handshake>);
+
+/// What the client's bytes led to.
+#[derive(Debug)]
+#[must_use = "a step may carry bytes that must be sent"]
+pub enum Step {
+    /// The handshake goes on.
+    Wait {
+        /// What takes the next bytes.
+        acceptor: Acceptor,
+        /// To be sent first; may be empty.
+        output: Vec<u8>,
+    },
+    /// The session is established, and rustls is gone.
+    Established(Established),
+    /// There will be no session.
+    Failed(Failure),
+    /// The client does not speak TLS.
+    NotTls(NotTls),
+}
+
+/// An established session.
+#[derive(Debug)]
+pub struct Established {
+    /// To be sent before anything that is sealed with `keys`; may be empty.
+    pub output: Vec<u8>,
+    /// Secrets and sequence numbers; tickets in `output` are counted.
+    pub keys: SessionKeys,
+    /// What the client sent behind the handshake: records, perhaps a part of
+    /// one, still sealed.
+    pub unread: Vec<u8>,
+    /// The host name that the client asked for, in lower case.
+    pub server_name: Option<String>,
+    /// The application protocol agreed on; `None` when the client named none.
+    pub alpn: Option<Vec<u8>>,
+    /// IANA's name of the cipher suite, for logs and counters.
+    pub cipher_suite: &'static str,
+    /// Whether a ticket saved the full handshake.
+    pub resumed: bool,
+}
+
+/// A handshake that failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// To be sent before closing: an alert, after what was due before it.
+    /// Empty when there is nothing to tell the client.
+    pub output: Vec<u8>,
+    /// What happened, and through whom.
+    pub error: AcceptError,
+}
+
+/// A client that does not speak TLS.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NotTls {
+    /// Whether it may be an HTTP request in the clear, so that an answer in
+    /// the clear is of use.
+    pub http: bool,
+    /// All that the client sent.
+    pub unread: Vec<u8>,
+}
+
+struct Handshake {
+    connection: ServerConnection,
+    captured: Arc<Captured>,
+    /// Less than one record, between two steps.
+    pending: Vec<u8>,
+    /// Bytes of all records that rustls got.
+    taken_bytes: usize,
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acceptor")
+            .field("pending_bytes", &self.0.pending.len())
+            .field("taken_bytes", &self.0.taken_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Acceptor {
+    /// The handshake of a new connection, under the certificates and settings
+    /// that hold now.
+    ///
+    /// # Errors
+    /// When rustls refuses its configuration, which [`ServerConfig`] rules out.
+    pub fn new(config: &ServerConfig) -> Result<Self, AcceptError> {
+        let captured = Arc::new(Captured::default());
+        let connection = ServerConnection::new(config.with_key_log(captured.clone()))
+            .map_err(AcceptError::Local)?;
+        Ok(Self(Box::new(Handshake {
+            connection,
+            captured,
+            pending: Vec::new(),
+            taken_bytes: 0,
+        })))
+    }
+
+    /// Takes bytes of the client, cut anywhere. They are copied, so the caller
+    /// bounds how much it reads at once.
+    pub fn receive(mut self, input: &[u8]) -> Step {
+        self.0.pending.extend_from_slice(input);
+        if let Some(not_tls) = self.0.not_tls() {
+            return Step::NotTls(not_tls);
+        }
+        let mut output = Vec::new();
+        match self.0.advance(&mut output) {
+            Ok(false) => Step::Wait {
+                acceptor: self,
+                output,
+            },
+            Ok(true) => self.0.finish(output),
+            Err(error) => Step::Failed(Failure { output, error }),
+        }
+    }
+}
+
+impl Handshake {
+    fn not_tls(&mut self) -> Option<NotTls> {
+        let &first = self.pending.first()?;
+        if self.taken_bytes > 0 || opens_tls(first) {
+            return None;
+        }
+        Some(NotTls {
+            http: opens_http(first),
+            unread: std::mem::take(&mut self.pending),
+        })
+    }
+
+    /// Feeds rustls whole records until it needs more or has finished; says
+    /// whether it has finished.
+    fn advance(&mut self, output: &mut Vec<u8>) -> Result<bool, AcceptError> {
+        let pending = std::mem::take(&mut self.pending);
+        let mut rest = pending.as_slice();
+        let finished = loop {
+            let (record, tail) = match frame(rest) {
+                Frame::Record(bytes) => rest.split_at_checked(bytes).unwrap_or((rest, &[])),
+                Frame::Broken(bytes) => {
+                    let header = rest.get(..bytes).unwrap_or(rest);
+                    return Err(self.refuse(header, output));
+                }
+                Frame::Partial => break false,
+            };
+            self.count(record.len())?;
+            self.feed(record, output)?;
+            rest = tail;
+            if !self.connection.is_handshaking() && !self.connection.wants_write() {
+                break true;
+            }
+        };
+        if !finished {
+            // A client that begins a record past the limit need not end it.
+            self.check_limit(rest.len())?;
+        }
+        self.pending = rest.to_vec();
+        Ok(finished)
+    }
+
+    fn count(&mut self, record_bytes: usize) -> Result<(), AcceptError> {
+        self.check_limit(record_bytes)?;
+        self.taken_bytes += record_bytes;
+        Ok(())
+    }
+
+    fn check_limit(&self, more_bytes: usize) -> Result<(), AcceptError> {
+        if self.taken_bytes + more_bytes > MAX_HANDSHAKE_BYTES {
+            return Err(AcceptError::TooLong);
+        }
+        Ok(())
+    }
+
+    /// rustls knows which alert a broken header deserves, and under which key.
+    fn refuse(&mut self, header: &[u8], output: &mut Vec<u8>) -> AcceptError {
+        self.feed(header, output)
+            .err()
+            .unwrap_or(AcceptError::BadRecord)
+    }
+
+    /// Gives rustls one record, and collects what it answers, alerts included.
+    fn feed(&mut self, record: &[u8], output: &mut Vec<u8>) -> Result<(), AcceptError> {
+        let fed = self.read(record);
+        while self.connection.wants_write() {
+            // A vector takes everything; an error could only be rustls's.
+            if self.connection.write_tls(output).is_err() {
+                return Err(AcceptError::NoSecrets);
+            }
+        }
+        fed
+    }
+
+    fn read(&mut self, mut record: &[u8]) -> Result<(), AcceptError> {
+        while !record.is_empty() {
+            // rustls takes a long record in pieces, and none after a closure.
+            match self.connection.read_tls(&mut record) {
+                Ok(0) => return Err(AcceptError::Closed),
+                Ok(_) => {}
+                Err(_) => return Err(AcceptError::TooLong),
+            }
+            if self.connection.process_new_packets()?.peer_has_closed() {
+                return Err(AcceptError::Closed);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self, output: Vec<u8>) -> Step {
+        match self.established() {
+            Ok(established) => Step::Established(Established {
+                output,
+                ..established
+            }),
+            Err(error) => Step::Failed(Failure { output, error }),
+        }
+    }
+
+    fn established(self) -> Result<Established, AcceptError> {
+        let connection = self.connection;
+        let version = connection
+            .protocol_version()
+            .ok_or(AcceptError::NoSecrets)?;
+        let cipher_suite = connection
+            .negotiated_cipher_suite()
+            .and_then(|suite| suite.suite().as_str())
+            .ok_or(AcceptError::NoSecrets)?;
+        let server_name = connection.server_name().map(str::to_owned);
+        let alpn = connection.alpn_protocol().map(<[u8]>::to_vec);
+        let resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
+        let extracted = connection
+            .dangerous_extract_secrets()
+            .map_err(AcceptError::Local)?;
+        let keys =
+            session_keys(version, extracted, &self.captured).ok_or(AcceptError::NoSecrets)?;
+        Ok(Established {
+            output: Vec::new(),
+            keys,
+            unread: self.pending,
+            server_name,
+            alpn,
+            cipher_suite,
+            resumed,
+        })
+    }
+}

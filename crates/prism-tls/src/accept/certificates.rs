@@ -1,0 +1,153 @@
+//! The certificates that are served, chosen by host name, and their reload.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use rustls::SignatureScheme;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use super::files::{CertificateError, CertificateFiles, Stamp, stamp};
+
+/// Most certificates of a server; each is read on every reload.
+pub(super) const MAX_CERTIFICATES: usize = 1_024;
+
+/// The certificates of a server, from files, which may be replaced while it
+/// runs. A handshake takes those that are in force when it chooses one.
+#[derive(Debug)]
+pub struct Certificates {
+    files: Vec<CertificateFiles>,
+    provider: CryptoProvider,
+    table: RwLock<Arc<Table>>,
+    /// The files as the last attempt to load them found them.
+    seen: Mutex<Vec<Option<Stamp>>>,
+}
+
+impl Certificates {
+    /// Reads `files`. The first is the default: for clients that name no host,
+    /// or one that no certificate is for. Of several for one host (ECDSA and
+    /// RSA) a client gets the first that it can verify.
+    ///
+    /// # Errors
+    /// When a file cannot be read or has a fault.
+    pub fn load(files: Vec<CertificateFiles>) -> Result<Self, CertificateError> {
+        let provider = default_provider();
+        let seen = stamps(&files);
+        let table = Table::load(&files, &provider)?;
+        Ok(Self {
+            files,
+            provider,
+            table: RwLock::new(Arc::new(table)),
+            seen: Mutex::new(seen),
+        })
+    }
+
+    /// Reads the files again, and puts what they hold in force at once.
+    ///
+    /// # Errors
+    /// When a file cannot be read or has a fault; all the old certificates
+    /// stay in force then.
+    pub fn reload(&self) -> Result<(), CertificateError> {
+        // Taken before reading: a change meanwhile is a change still to come.
+        let seen = stamps(&self.files);
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+        let table = Arc::new(Table::load(&self.files, &self.provider)?);
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+        Ok(())
+    }
+
+    /// Whether a file is another one than at the last load or reload, failed
+    /// ones included, so that a fault is reported once. Reads no content.
+    #[must_use]
+    pub fn changed(&self) -> bool {
+        stamps(&self.files) != *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The host names that have a certificate, sorted.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let table = self.table();
+        let mut names: Vec<String> = table.by_name.keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn table(&self) -> Arc<Table> {
+        self.table
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.table()
+            .find(hello.server_name(), hello.signature_schemes())
+    }
+}
+
+fn stamps(files: &[CertificateFiles]) -> Vec<Option<Stamp>> {
+    files
+        .iter()
+        .flat_map(CertificateFiles::paths)
+        .map(stamp)
+        .collect()
+}
+
+type Keys = Vec<Arc<CertifiedKey>>;
+
+#[derive(Debug)]
+struct Table {
+    /// By host name in lower case; a wildcard stands there as `*.` and a name.
+    by_name: HashMap<String, Keys>,
+    /// All, in the order of the configuration.
+    all: Keys,
+}
+
+impl Table {
+    fn load(
+        files: &[CertificateFiles],
+        provider: &CryptoProvider,
+    ) -> Result<Self, CertificateError> {
+        if !(1..=MAX_CERTIFICATES).contains(&files.len()) {
+            return Err(CertificateError::Count);
+        }
+        let mut table = Self {
+            by_name: HashMap::new(),
+            all: Vec::with_capacity(files.len()),
+        };
+        for files in files {
+            let loaded = files.load(provider)?;
+            if loaded.names.is_empty() && !table.all.is_empty() {
+                return Err(CertificateError::Nameless {
+                    path: files.certificate.clone(),
+                });
+            }
+            let key = Arc::new(loaded.key);
+            for name in loaded.names {
+                table.by_name.entry(name).or_default().push(key.clone());
+            }
+            table.all.push(key);
+        }
+        Ok(table)
+    }
+
+    fn find(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let keys = name
+            .and_then(|name| self.named(&name.to_ascii_lowercase()))
+            .unwrap_or(&self.all);
+        let is_verifiable = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(schemes).is_some();
+        // With one that it cannot verify, the client gets the right alert.
+        keys.iter().find(is_verifiable).or(keys.first()).cloned()
+    }
+
+    fn named(&self, name: &str) -> Option<&Keys> {
+        self.by_name.get(name).or_else(|| {
+            let (_, parent) = name.split_once('.')?;
+            self.by_name.get(&format!("*.{parent}"))
+        })
+    }
+}

@@ -1,0 +1,185 @@
+//! What all handshakes of a server share.
+
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::server::NoServerSessionStorage;
+use rustls::version::{TLS12, TLS13};
+use rustls::{KeyLog, SupportedCipherSuite, SupportedProtocolVersion};
+
+use super::certificates::Certificates;
+use super::clock::Clock;
+use super::tickets::Tickets;
+use crate::keys::Version;
+
+/// The one application protocol that is served.
+const ALPN: &[u8] = b"http/1.1";
+/// Tickets for a TLS 1.3 client after its handshake: one for each of two
+/// connections that it may open next. Each costs about 250 bytes on the wire.
+const TLS13_TICKETS: usize = 2;
+
+/// Which versions and suites are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The lowest version; the highest is always TLS 1.3.
+    pub minimum_version: Version,
+    /// IANA's names of the cipher suites that are served, in the server's order
+    /// of preference; rustls's spelling (`TLS13_`) is known too. Empty: all of
+    /// [`known_suites`], and the client's preference decides.
+    pub suites: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            minimum_version: Version::Tls12,
+            suites: Vec::new(),
+        }
+    }
+}
+
+/// Settings that allow no handshake. The fault is the configuration's.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SettingsError {
+    /// a suite that is not known
+    #[error("{name:?} is not a known cipher suite; use some of {}", known_suites().join(", "))]
+    UnknownSuite {
+        /// As written.
+        name: String,
+    },
+    /// a suite that is named twice
+    #[error("the cipher suite {name:?} stands there twice; remove one")]
+    RepeatedSuite {
+        /// As written.
+        name: String,
+    },
+    /// only suites of TLS 1.2, which is not served
+    #[error("no cipher suite of TLS 1.3 is named, but TLS 1.3 is the lowest version served")]
+    NoSuiteOfVersion,
+    /// rustls refused
+    #[error("the TLS library refused the settings: {0}")]
+    Library(rustls::Error),
+}
+
+/// IANA's names of the cipher suites that can be served.
+#[must_use]
+pub fn known_suites() -> Vec<&'static str> {
+    default_provider()
+        .cipher_suites
+        .iter()
+        .filter_map(iana_name)
+        .collect()
+}
+
+/// The configuration of a server, shared by its connections. A clone is cheap.
+#[derive(Clone, Debug)]
+pub struct ServerConfig(Arc<rustls::ServerConfig>);
+
+impl ServerConfig {
+    /// A server that proves itself with `certificates`, whose later reloads
+    /// count at once, and that resumes with `tickets`; without them every
+    /// handshake is a full one. There is no 0-RTT.
+    ///
+    /// # Errors
+    /// When the settings allow no handshake.
+    pub fn new(
+        settings: &Settings,
+        certificates: Arc<Certificates>,
+        tickets: Option<Arc<Tickets>>,
+        clock: Clock,
+    ) -> Result<Self, SettingsError> {
+        let mut provider = default_provider();
+        if !settings.suites.is_empty() {
+            provider.cipher_suites = chosen(&settings.suites, &provider.cipher_suites)?;
+        }
+        let versions = versions(settings.minimum_version, &provider.cipher_suites)?;
+        let mut config = builder(provider, &versions)
+            .map_err(SettingsError::Library)?
+            .with_cert_resolver(certificates);
+        config.time_provider = Arc::new(clock);
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.ignore_client_order = !settings.suites.is_empty();
+        config.enable_secret_extraction = true;
+        config.max_early_data_size = 0;
+        // Sessions kept here would be of no use at another frontend.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        if let Some(tickets) = tickets {
+            config.ticketer = tickets;
+            config.send_tls13_tickets = TLS13_TICKETS;
+        }
+        Ok(Self(Arc::new(config)))
+    }
+
+    /// The same with a key log for one connection.
+    pub(super) fn with_key_log(&self, key_log: Arc<dyn KeyLog>) -> Arc<rustls::ServerConfig> {
+        let mut config = (*self.0).clone();
+        config.key_log = key_log;
+        Arc::new(config)
+    }
+}
+
+type Builder = rustls::ConfigBuilder<rustls::ServerConfig, rustls::server::WantsServerCert>;
+
+fn builder(
+    provider: CryptoProvider,
+    versions: &[&'static SupportedProtocolVersion],
+) -> Result<Builder, rustls::Error> {
+    Ok(
+        rustls::ServerConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(versions)?
+            .with_no_client_auth(),
+    )
+}
+
+fn iana_name(suite: &SupportedCipherSuite) -> Option<&'static str> {
+    let name = suite.suite().as_str()?;
+    // The registry has no version in the name, and rustls no other difference.
+    Some(match name {
+        "TLS13_AES_128_GCM_SHA256" => "TLS_AES_128_GCM_SHA256",
+        "TLS13_AES_256_GCM_SHA384" => "TLS_AES_256_GCM_SHA384",
+        "TLS13_CHACHA20_POLY1305_SHA256" => "TLS_CHACHA20_POLY1305_SHA256",
+        name => name,
+    })
+}
+
+fn chosen(
+    names: &[String],
+    known: &[SupportedCipherSuite],
+) -> Result<Vec<SupportedCipherSuite>, SettingsError> {
+    let mut suites = Vec::with_capacity(known.len());
+    for name in names {
+        let is_named = |suite: &&SupportedCipherSuite| {
+            iana_name(suite) == Some(name) || suite.suite().as_str() == Some(name)
+        };
+        let Some(suite) = known.iter().find(is_named) else {
+            return Err(SettingsError::UnknownSuite { name: name.clone() });
+        };
+        if suites.contains(suite) {
+            return Err(SettingsError::RepeatedSuite { name: name.clone() });
+        }
+        suites.push(*suite);
+    }
+    Ok(suites)
+}
+
+/// The versions from `minimum` that have a suite, so that a client of another
+/// gets the alert for its version.
+fn versions(
+    minimum: Version,
+    suites: &[SupportedCipherSuite],
+) -> Result<Vec<&'static SupportedProtocolVersion>, SettingsError> {
+    let candidates: &[&'static SupportedProtocolVersion] = match minimum {
+        Version::Tls12 => &[&TLS13, &TLS12],
+        Version::Tls13 => &[&TLS13],
+    };
+    let has_suite = |version: &&&'static SupportedProtocolVersion| {
+        suites.iter().any(|suite| suite.version() == **version)
+    };
+    let served: Vec<_> = candidates.iter().filter(has_suite).copied().collect();
+    if served.is_empty() {
+        return Err(SettingsError::NoSuiteOfVersion);
+    }
+    Ok(served)
+}

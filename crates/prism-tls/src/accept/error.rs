@@ -1,0 +1,77 @@
+//! Why a handshake failed, and whose fault it was.
+
+use rustls::AlertDescription;
+
+/// Who has to act so that the next handshake succeeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The client: it broke the protocol, or went away.
+    Peer,
+    /// Nobody and both: the two have no version, suite or protocol in common,
+    /// or the client does not trust the certificate.
+    Mismatch,
+    /// This program or its configuration.
+    Local,
+}
+
+/// Why a handshake failed. Never holds a secret.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum AcceptError {
+    /// the client broke the protocol
+    #[error("the client broke the protocol: {0}")]
+    Protocol(rustls::Error),
+    /// client and server have nothing in common
+    #[error("client and server have nothing in common: {0}")]
+    Incompatible(rustls::Error),
+    /// the client ended the handshake with an alert, as it does when it does
+    /// not trust the certificate
+    #[error("the client refused the handshake: {0:?}")]
+    Refused(AlertDescription),
+    /// the client closed the session before it was established
+    #[error("the client closed during the handshake")]
+    Closed,
+    /// a record header that no record has
+    #[error("the client sent no TLS record")]
+    BadRecord,
+    /// more input than any handshake has
+    #[error(
+        "the client sent more than {} bytes of handshake",
+        super::MAX_HANDSHAKE_BYTES
+    )]
+    TooLong,
+    /// the handshake failed on this side
+    #[error("the handshake failed here: {0}")]
+    Local(rustls::Error),
+    /// rustls ended the handshake without the secrets of the session
+    #[error("the handshake left no usable secrets")]
+    NoSecrets,
+}
+
+impl AcceptError {
+    /// Who has to act.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Protocol(_) | Self::Closed | Self::BadRecord | Self::TooLong => Fault::Peer,
+            Self::Incompatible(_) | Self::Refused(_) => Fault::Mismatch,
+            Self::Local(_) | Self::NoSecrets => Fault::Local,
+        }
+    }
+}
+
+impl From<rustls::Error> for AcceptError {
+    fn from(error: rustls::Error) -> Self {
+        use rustls::Error;
+        match error {
+            Error::AlertReceived(alert) => Self::Refused(alert),
+            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Self::Incompatible(error),
+            Error::InappropriateMessage { .. }
+            | Error::InappropriateHandshakeMessage { .. }
+            | Error::InvalidMessage(_)
+            | Error::DecryptError
+            | Error::PeerMisbehaved(_)
+            | Error::PeerSentOversizedRecord => Self::Protocol(error),
+            _ => Self::Local(error),
+        }
+    }
+}

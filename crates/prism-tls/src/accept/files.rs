@@ -1,0 +1,263 @@
+//! Certificates and keys in PEM files, read and checked.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, DnsName, PrivateKeyDer, ServerName};
+use rustls::sign::CertifiedKey;
+use rustls::{Error, InconsistentKeys};
+use webpki::EndEntityCert;
+use zeroize::Zeroizing;
+
+/// Longest file: a chain has a few certificates of 2 KiB.
+const MAX_FILE_BYTES: u64 = 256 << 10;
+/// Permission bits of those who are neither the owner nor of the group. The
+/// group may read: so Debian keeps keys for several services.
+const OTHERS: u32 = 0o007;
+
+/// One certificate with its key, as the operator names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// PEM: the server's certificate, then those that lead to the authority.
+    pub certificate: PathBuf,
+    /// PEM: its private key (ECDSA, RSA or Ed25519).
+    pub key: PathBuf,
+    /// Host names that it is served for, `*.` for one label included. Empty:
+    /// those in the certificate.
+    pub names: Vec<String>,
+}
+
+/// Why a certificate cannot be served. The fault is the configuration's; the
+/// message never quotes a key.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// no certificate, or too many
+    #[error("give 1 to {} certificates", super::certificates::MAX_CERTIFICATES)]
+    Count,
+    /// a file cannot be read
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// everybody can read or change a key
+    #[error("{}: the key is open to others (mode {mode:03o}); run `chmod o= {}`", path.display(), path.display())]
+    Exposed {
+        /// Which file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// a file's content has the wrong form
+    #[error("{}: {fault}", path.display())]
+    Form {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        fault: &'static str,
+    },
+    /// the key belongs to another certificate
+    #[error("{} is not the key of {}", key.display(), certificate.display())]
+    Mismatch {
+        /// The key's file.
+        key: PathBuf,
+        /// The certificate's file.
+        certificate: PathBuf,
+    },
+    /// a name that no host can have
+    #[error(
+        "{name:?} is not a host name; use letters, digits, '-' and '.', or '*.' and such a name"
+    )]
+    BadName {
+        /// As written.
+        name: String,
+    },
+    /// a name that the certificate is not for
+    #[error("{} is not for the name {name:?}; it is for {}", path.display(), list(covered))]
+    NotCovered {
+        /// The certificate's file.
+        path: PathBuf,
+        /// As written.
+        name: String,
+        /// The names in the certificate.
+        covered: Vec<String>,
+    },
+    /// a certificate that would never be served
+    #[error("{} has no host name, and another is the default; give `names`", path.display())]
+    Nameless {
+        /// The certificate's file.
+        path: PathBuf,
+    },
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() {
+        return "none".into();
+    }
+    names.join(", ")
+}
+
+/// A certificate that can be served, with its names in lower case.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) key: CertifiedKey,
+    pub(super) names: Vec<String>,
+}
+
+impl CertificateFiles {
+    pub(super) fn load(&self, provider: &CryptoProvider) -> Result<Loaded, CertificateError> {
+        let chain = self.read_chain()?;
+        let key = self.read_key()?;
+        let signer = provider.key_provider.load_private_key(key).map_err(|_| {
+            form(
+                &self.key,
+                "is no ECDSA, RSA or Ed25519 key that can be used",
+            )
+        })?;
+        let key = CertifiedKey::new(chain, signer);
+        let names = self.names(&key)?;
+        match key.keys_match() {
+            // A key that cannot tell its public half is not at fault.
+            Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
+                Ok(Loaded { key, names })
+            }
+            Err(_) => Err(CertificateError::Mismatch {
+                key: self.key.clone(),
+                certificate: self.certificate.clone(),
+            }),
+        }
+    }
+
+    /// Both files, in a fixed order.
+    pub(super) fn paths(&self) -> [&Path; 2] {
+        [&self.certificate, &self.key]
+    }
+
+    fn read_chain(&self) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+        let pem = read(&self.certificate)?;
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+        let chain = chain.map_err(|_| form(&self.certificate, "is not valid PEM"))?;
+        if chain.is_empty() {
+            return Err(form(&self.certificate, "holds no certificate in PEM"));
+        }
+        Ok(chain)
+    }
+
+    fn read_key(&self) -> Result<PrivateKeyDer<'static>, CertificateError> {
+        let metadata = std::fs::metadata(&self.key).map_err(|e| unreadable(&self.key, e))?;
+        let mode = metadata.permissions().mode() & 0o777;
+        if mode & OTHERS != 0 {
+            return Err(CertificateError::Exposed {
+                path: self.key.clone(),
+                mode,
+            });
+        }
+        let pem = read(&self.key)?;
+        // The library's message may quote the file.
+        PrivateKeyDer::from_pem_slice(&pem)
+            .map_err(|_| form(&self.key, "holds no unencrypted private key in PEM"))
+    }
+
+    /// The names to serve: those configured, if the certificate is for them,
+    /// or else those in it.
+    fn names(&self, key: &CertifiedKey) -> Result<Vec<String>, CertificateError> {
+        let unusable = || {
+            form(
+                &self.certificate,
+                "is no X.509 certificate that can be used",
+            )
+        };
+        let der = key.end_entity_cert().map_err(|_| unusable())?;
+        let certificate = EndEntityCert::try_from(der).map_err(|_| unusable())?;
+        let inside: Vec<String> = certificate
+            .valid_dns_names()
+            .map(str::to_ascii_lowercase)
+            .collect();
+        if self.names.is_empty() {
+            return Ok(inside);
+        }
+        let names: Vec<String> = self
+            .names
+            .iter()
+            .map(|name| host_name(name))
+            .collect::<Result<_, _>>()?;
+        match names.iter().find(|n| !covers(&certificate, &inside, n)) {
+            None => Ok(names),
+            Some(name) => Err(CertificateError::NotCovered {
+                path: self.certificate.clone(),
+                name: name.clone(),
+                covered: inside,
+            }),
+        }
+    }
+}
+
+/// A certificate covers a plain name by X.509's rules, and a wildcard name by
+/// the same wildcard.
+fn covers(certificate: &EndEntityCert<'_>, inside: &[String], name: &str) -> bool {
+    if name.starts_with("*.") {
+        return inside.iter().any(|covered| covered == name);
+    }
+    ServerName::try_from(name)
+        .is_ok_and(|name| certificate.verify_is_valid_for_subject_name(&name).is_ok())
+}
+
+/// `name` in lower case, if a host can have it.
+fn host_name(name: &str) -> Result<String, CertificateError> {
+    let lower = name.to_ascii_lowercase();
+    let host = lower.strip_prefix("*.").unwrap_or(&lower);
+    match DnsName::try_from(host) {
+        Ok(_) => Ok(lower),
+        Err(_) => Err(CertificateError::BadName { name: name.into() }),
+    }
+}
+
+fn form(path: &Path, fault: &'static str) -> CertificateError {
+    CertificateError::Form {
+        path: path.to_owned(),
+        fault,
+    }
+}
+
+fn unreadable(path: &Path, source: std::io::Error) -> CertificateError {
+    CertificateError::Read {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
+    let metadata = std::fs::metadata(path).map_err(|e| unreadable(path, e))?;
+    if metadata.len() > MAX_FILE_BYTES {
+        return Err(form(path, "is longer than 256 KiB"));
+    }
+    std::fs::read(path)
+        .map(Zeroizing::new)
+        .map_err(|e| unreadable(path, e))
+}
+
+/// What tells one state of a file from another without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    device: u64,
+    inode: u64,
+    size_bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+/// The stamp of the file at `path` (of a link's target), or `None` when there
+/// is none to be had.
+pub(super) fn stamp(path: &Path) -> Option<Stamp> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some(Stamp {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        size_bytes: metadata.len(),
+        modified: metadata.modified().ok(),
+    })
+}

@@ -1,0 +1,31 @@
+//! The server's handshake: from a client's first byte to [`SessionKeys`].
+//!
+//! rustls does the handshake and nothing else. [`Acceptor`] feeds it one record
+//! at a time, so that it never sees a byte of application data or a record
+//! after the handshake, and takes the secrets at the first safe moment; bytes
+//! that arrived behind the handshake are handed back as they came.
+//!
+//! Not here: sockets, timeouts (the caller keeps the time, and supplies it as a
+//! [`Clock`]), and everything after the handshake, which is the record layer's.
+//! The only files read are certificates and their keys, by [`Certificates`].
+//!
+//! [`SessionKeys`]: crate::SessionKeys
+
+mod acceptor;
+mod capture;
+mod certificates;
+mod clock;
+mod config;
+mod error;
+mod files;
+mod frame;
+mod tickets;
+
+pub use acceptor::{Acceptor, Established, Failure, NotTls, Step};
+pub use certificates::Certificates;
+pub use clock::Clock;
+pub use config::{ServerConfig, Settings, SettingsError, known_suites};
+pub use error::{AcceptError, Fault};
+pub use files::{CertificateError, CertificateFiles};
+pub use frame::MAX_HANDSHAKE_BYTES;
+pub use tickets::{MAX_ROTATION_S, MAX_TICKET_SECRETS, MIN_ROTATION_S, Tickets, TicketsError};

@@ -1,0 +1,373 @@
+//! Session tickets that every frontend with the same secret can open.
+//!
+//! Keys follow from a fleet secret and the time: the time since 1970 is cut
+//! into periods, and HKDF gives each period its key. So frontends agree without
+//! talking, and a ticket dies with its period: it is sealed under the present
+//! one, and opened under the present, the previous, and (for frontends whose
+//! clock is behind) the next.
+//!
+//! A ticket is `name[16] salt[32] sealed`. The name says which secret and
+//! period made it and reveals neither. The salt is random; HKDF of it and the
+//! period's key gives each ticket an AES-256-GCM key and nonce of its own, so
+//! that no number of tickets wears a key out.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+use rustls::server::ProducesTickets;
+use zeroize::Zeroizing;
+
+use super::clock::Clock;
+use crate::keys::Secret;
+
+/// Shortest period: clocks of frontends differ by far less.
+pub const MIN_ROTATION_S: u32 = 600;
+/// Longest period: a ticket lives for up to two, and at most the 7 days of
+/// RFC 8446, 4.6.1.
+pub const MAX_ROTATION_S: u32 = 302_400;
+/// Most secrets at once: the present one, and old ones while it is replaced.
+pub const MAX_TICKET_SECRETS: usize = 4;
+
+/// Bytes of a fleet secret; the strength of the keys made from it.
+const SECRET_BYTES: usize = 32;
+const NAME_BYTES: usize = 16;
+const SALT_BYTES: usize = 32;
+const KEY_BYTES: usize = 32;
+const TAG_BYTES: usize = 16;
+/// Longest ticket that is opened. A session's state is its secret (48 bytes),
+/// its host name (255) and some numbers.
+const MAX_TICKET_BYTES: usize = 1_024;
+
+/// Why there are no tickets. The fault is the configuration's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TicketsError {
+    /// no secret, or too many
+    #[error("give 1 to {MAX_TICKET_SECRETS} ticket secrets")]
+    SecretCount,
+    /// a secret of the wrong length
+    #[error("a ticket secret is not {SECRET_BYTES} bytes long")]
+    SecretLength,
+    /// the period is too short or too long
+    #[error("a rotation of {0} s is out of range; use {MIN_ROTATION_S} to {MAX_ROTATION_S}")]
+    Rotation(u32),
+}
+
+/// Seals and opens the tickets of a fleet.
+pub struct Tickets {
+    rotation_s: u32,
+    clock: Clock,
+    state: RwLock<State>,
+}
+
+struct State {
+    roots: Arc<[Prk]>,
+    ring: Arc<Ring>,
+}
+
+/// The keys that are in use during one period.
+struct Ring {
+    period: u64,
+    /// The first one seals.
+    keys: Vec<PeriodKey>,
+}
+
+struct PeriodKey {
+    name: [u8; NAME_BYTES],
+    root: Prk,
+}
+
+impl Tickets {
+    /// Tickets under the first of `secrets`, each of 32 random bytes; the
+    /// others only open, so that a secret can be replaced without refusing the
+    /// tickets of the old one. A new key begins every `rotation_s` seconds of
+    /// `clock`.
+    ///
+    /// # Errors
+    /// When a value is out of its range.
+    pub fn new(secrets: &[Secret], rotation_s: u32, clock: Clock) -> Result<Self, TicketsError> {
+        if !(MIN_ROTATION_S..=MAX_ROTATION_S).contains(&rotation_s) {
+            return Err(TicketsError::Rotation(rotation_s));
+        }
+        let roots = roots(secrets)?;
+        let ring = Arc::new(Ring::new(&roots, period(&clock, rotation_s), rotation_s));
+        Ok(Self {
+            rotation_s,
+            clock,
+            state: RwLock::new(State { roots, ring }),
+        })
+    }
+
+    /// Goes on with other secrets.
+    ///
+    /// # Errors
+    /// When their number or length is wrong; the old ones stay in force.
+    pub fn replace_secrets(&self, secrets: &[Secret]) -> Result<(), TicketsError> {
+        let roots = roots(secrets)?;
+        let period = period(&self.clock, self.rotation_s);
+        let ring = Arc::new(Ring::new(&roots, period, self.rotation_s));
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) = State { roots, ring };
+        Ok(())
+    }
+
+    fn ring(&self) -> Arc<Ring> {
+        let period = period(&self.clock, self.rotation_s);
+        {
+            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+            if state.ring.period == period {
+                return state.ring.clone();
+            }
+        }
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if state.ring.period != period {
+            state.ring = Arc::new(Ring::new(&state.roots, period, self.rotation_s));
+        }
+        state.ring.clone()
+    }
+}
+
+impl fmt::Debug for Tickets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tickets")
+            .field("rotation_s", &self.rotation_s)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ProducesTickets for Tickets {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    /// A ticket of a period's last second lives for one more period.
+    fn lifetime(&self) -> u32 {
+        self.rotation_s
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        let ring = self.ring();
+        ring.keys.first()?.seal(plain)
+    }
+
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        if ticket.len() > MAX_TICKET_BYTES {
+            return None;
+        }
+        let (name, _) = ticket.split_first_chunk::<NAME_BYTES>()?;
+        let ring = self.ring();
+        // The name is public, so how long the comparison takes tells nothing.
+        let key = ring.keys.iter().find(|key| key.name == *name)?;
+        key.open(ticket)
+    }
+}
+
+fn period(clock: &Clock, rotation_s: u32) -> u64 {
+    clock.now().as_secs() / u64::from(rotation_s.max(1))
+}
+
+fn roots(secrets: &[Secret]) -> Result<Arc<[Prk]>, TicketsError> {
+    if !(1..=MAX_TICKET_SECRETS).contains(&secrets.len()) {
+        return Err(TicketsError::SecretCount);
+    }
+    if secrets.iter().any(|s| s.as_bytes().len() != SECRET_BYTES) {
+        return Err(TicketsError::SecretLength);
+    }
+    let salt = Salt::new(HKDF_SHA256, b"prism session tickets 1");
+    Ok(secrets.iter().map(|s| salt.extract(s.as_bytes())).collect())
+}
+
+impl Ring {
+    fn new(roots: &[Prk], period: u64, rotation_s: u32) -> Self {
+        let periods = [Some(period), period.checked_sub(1), period.checked_add(1)];
+        let keys = periods
+            .into_iter()
+            .flatten()
+            .flat_map(|period| {
+                roots
+                    .iter()
+                    .filter_map(move |root| PeriodKey::new(root, period, rotation_s))
+            })
+            .collect();
+        Self { period, keys }
+    }
+}
+
+impl PeriodKey {
+    fn new(root: &Prk, period: u64, rotation_s: u32) -> Option<Self> {
+        // The rotation is part of it: with another one, the same number names
+        // another time.
+        let (period, rotation) = (period.to_be_bytes(), rotation_s.to_be_bytes());
+        let mut name = [0; NAME_BYTES];
+        expand(root, &[b"name", &period, &rotation], &mut name)?;
+        let mut key = Zeroizing::new([0; KEY_BYTES]);
+        expand(root, &[b"key", &period, &rotation], &mut *key)?;
+        let root = Prk::new_less_safe(HKDF_SHA256, &*key);
+        Some(Self { name, root })
+    }
+
+    fn seal(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        let mut salt = [0; SALT_BYTES];
+        aws_lc_rs::rand::fill(&mut salt).ok()?;
+        let (key, nonce) = self.ticket_key(&salt)?;
+        let mut ticket = Vec::with_capacity(NAME_BYTES + SALT_BYTES + plain.len() + TAG_BYTES);
+        ticket.extend_from_slice(&self.name);
+        ticket.extend_from_slice(&salt);
+        let aad = Aad::from(ticket.clone());
+        ticket.extend_from_slice(plain);
+        let (_, body) = ticket.split_at_mut_checked(NAME_BYTES + SALT_BYTES)?;
+        let tag = key.seal_in_place_separate_tag(nonce, aad, body).ok()?;
+        ticket.extend_from_slice(tag.as_ref());
+        (ticket.len() <= MAX_TICKET_BYTES).then_some(ticket)
+    }
+
+    fn open(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        let (head, sealed) = ticket.split_at_checked(NAME_BYTES + SALT_BYTES)?;
+        let (key, nonce) = self.ticket_key(head.get(NAME_BYTES..)?)?;
+        let mut body = sealed.to_vec();
+        let plain_bytes = key
+            .open_in_place(nonce, Aad::from(head), &mut body)
+            .ok()?
+            .len();
+        body.truncate(plain_bytes);
+        Some(body)
+    }
+
+    fn ticket_key(&self, salt: &[u8]) -> Option<(LessSafeKey, Nonce)> {
+        let mut okm = Zeroizing::new([0; KEY_BYTES + NONCE_LEN]);
+        expand(&self.root, &[b"ticket", salt], &mut *okm)?;
+        let (key, nonce) = okm.split_at_checked(KEY_BYTES)?;
+        let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).ok()?);
+        Some((key, Nonce::try_assume_unique_for_key(nonce).ok()?))
+    }
+}
+
+/// HKDF-Expand into the whole of `out`.
+fn expand(root: &Prk, info: &[&[u8]], out: &mut [u8]) -> Option<()> {
+    struct Length(usize);
+    impl KeyType for Length {
+        fn len(&self) -> usize {
+            self.0
+        }
+    }
+    root.expand(info, Length(out.len())).ok()?.fill(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
+
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    const HOUR_S: u32 = 3_600;
+
+    struct Wall(Arc<AtomicU64>);
+
+    impl Wall {
+        fn at(seconds: u64) -> Self {
+            Self(Arc::new(AtomicU64::new(seconds)))
+        }
+
+        fn set(&self, seconds: u64) {
+            self.0.store(seconds, Ordering::Relaxed);
+        }
+
+        fn clock(&self) -> Clock {
+            let now = self.0.clone();
+            Clock::new(move || Duration::from_secs(now.load(Ordering::Relaxed)))
+        }
+    }
+
+    fn secret(byte: u8) -> Secret {
+        Secret::new(&[byte; SECRET_BYTES]).unwrap()
+    }
+
+    fn tickets(byte: u8, wall: &Wall) -> Tickets {
+        Tickets::new(&[secret(byte)], HOUR_S, wall.clock()).unwrap()
+    }
+
+    #[test]
+    fn a_ticket_opens_at_another_frontend_of_the_same_secret_only() {
+        let wall = Wall::at(1_000_000);
+        let ticket = tickets(1, &wall).encrypt(b"session").unwrap();
+        assert_eq!(tickets(1, &wall).decrypt(&ticket).unwrap(), b"session");
+        assert_eq!(tickets(2, &wall).decrypt(&ticket), None);
+        let other_rotation = Tickets::new(&[secret(1)], 2 * HOUR_S, wall.clock()).unwrap();
+        assert_eq!(other_rotation.decrypt(&ticket), None);
+    }
+
+    #[test]
+    fn a_ticket_lives_from_one_period_before_to_one_after_its_own() {
+        let hour = u64::from(HOUR_S);
+        let (issuer, reader) = (Wall::at(100 * hour), Wall::at(0));
+        let ticket = tickets(1, &issuer).encrypt(b"session").unwrap();
+        let there = tickets(1, &reader);
+        for (at_s, lives) in [
+            (99 * hour - 1, false),
+            (99 * hour, true),
+            (100 * hour, true),
+            (102 * hour - 1, true),
+            (102 * hour, false),
+            (100 * hour, true),
+        ] {
+            reader.set(at_s);
+            assert_eq!(there.decrypt(&ticket).is_some(), lives, "at {at_s}");
+        }
+    }
+
+    #[test]
+    fn a_secret_can_be_replaced_while_old_tickets_still_open() {
+        let wall = Wall::at(1_000_000);
+        let fleet = tickets(1, &wall);
+        let old = fleet.encrypt(b"old").unwrap();
+        fleet.replace_secrets(&[secret(2), secret(1)]).unwrap();
+        let new = fleet.encrypt(b"new").unwrap();
+        assert_eq!(fleet.decrypt(&old).unwrap(), b"old");
+        assert_eq!(tickets(2, &wall).decrypt(&new).unwrap(), b"new");
+        fleet.replace_secrets(&[secret(2)]).unwrap();
+        assert_eq!(fleet.decrypt(&old), None);
+        assert_eq!(fleet.replace_secrets(&[]), Err(TicketsError::SecretCount));
+        assert!(fleet.decrypt(&new).is_some(), "the old secrets stay");
+    }
+
+    #[test]
+    fn a_changed_or_shortened_ticket_opens_never() {
+        let fleet = tickets(1, &Wall::at(1_000_000));
+        let ticket = fleet.encrypt(b"session").unwrap();
+        for at in 0..ticket.len() {
+            let mut changed = ticket.clone();
+            changed[at] ^= 1;
+            assert_eq!(fleet.decrypt(&changed), None, "byte {at}");
+            assert_eq!(fleet.decrypt(&ticket[..at]), None, "{at} bytes");
+        }
+        assert_eq!(fleet.decrypt(&[0; 65_536]), None);
+    }
+
+    #[test]
+    fn a_ticket_that_could_not_be_opened_is_not_made() {
+        let fleet = tickets(1, &Wall::at(0));
+        assert_eq!(fleet.encrypt(&[0; MAX_TICKET_BYTES]), None);
+    }
+
+    #[test]
+    fn equal_sessions_have_unequal_tickets() {
+        let fleet = tickets(1, &Wall::at(1_000_000));
+        let (one, other) = (fleet.encrypt(b"same"), fleet.encrypt(b"same"));
+        assert_ne!(one.unwrap()[NAME_BYTES..], other.unwrap()[NAME_BYTES..]);
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        let wall = Wall::at(0);
+        for rotation_s in [0, MIN_ROTATION_S - 1, MAX_ROTATION_S + 1] {
+            let made = Tickets::new(&[secret(1)], rotation_s, wall.clock());
+            assert_eq!(made.err(), Some(TicketsError::Rotation(rotation_s)));
+        }
+        let short = Secret::new(&[1; 16]).unwrap();
+        let made = Tickets::new(&[short], HOUR_S, wall.clock());
+        assert_eq!(made.err(), Some(TicketsError::SecretLength));
+    }
+}
