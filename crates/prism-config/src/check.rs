@@ -21,6 +21,7 @@ impl Config {
         let mut found = Found::default();
         self.check_cluster(&mut found);
         self.check_service(&mut found);
+        self.check_tls(&mut found);
         if let Some(switch) = &self.switch {
             self.check_switch(switch, &mut found);
         }
@@ -298,10 +299,15 @@ fn check_limits(limits: &Limits, found: &mut Found) {
 
 /// The faults found so far.
 #[derive(Default)]
-struct Found(Vec<Problem>);
+pub(crate) struct Found(Vec<Problem>);
 
 impl Found {
-    fn check(&mut self, holds: bool, field: &str, say: impl FnOnce() -> (String, String)) {
+    pub(crate) fn check(
+        &mut self,
+        holds: bool,
+        field: &str,
+        say: impl FnOnce() -> (String, String),
+    ) {
         if !holds {
             let (fault, fix) = say();
             self.0.push(Problem {
@@ -312,7 +318,7 @@ impl Found {
         }
     }
 
-    fn missing(&mut self, field: &str, what: &str) {
+    pub(crate) fn missing(&mut self, field: &str, what: &str) {
         self.check(false, field, || {
             ("is missing".into(), format!("give {what}"))
         });
@@ -349,19 +355,19 @@ impl Found {
         });
     }
 
-    fn port(&mut self, field: &str, port: u16) {
+    pub(crate) fn port(&mut self, field: &str, port: u16) {
         self.check(port != 0, field, || {
             ("has port 0".into(), "use 1 to 65535".into())
         });
     }
 
-    fn path(&mut self, field: &str, path: &Path, what: &str) {
+    pub(crate) fn path(&mut self, field: &str, path: &Path, what: &str) {
         if path.as_os_str().is_empty() {
             self.missing(field, what);
         }
     }
 
-    fn range(&mut self, field: &str, value: u64, min: u64, max: u64) {
+    pub(crate) fn range(&mut self, field: &str, value: u64, min: u64, max: u64) {
         self.check((min..=max).contains(&value), field, || {
             (
                 format!("{value} is out of range"),

@@ -13,10 +13,12 @@ mod check;
 mod load;
 mod model;
 mod secrets;
+mod tls;
 
 pub use load::{ConfigError, Problem};
 pub use model::{
     Admin, Anonymous, Cluster, Config, Durability, HandOffMode, HookMode, Limits, Log, LogFormat,
     Node, Peers, Role, S3, Service, Switch,
 };
-pub use secrets::{ControlKey, Credential, SecretError};
+pub use secrets::{ControlKey, Credential, SecretError, TicketSecret};
+pub use tls::{Certificate, Tls, TlsSuite, TlsVersion};

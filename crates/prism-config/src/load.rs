@@ -144,7 +144,13 @@ impl Config {
         ];
         let key = self.switch.as_mut().map(|switch| &mut switch.key_file);
         let stores = self.nodes.iter_mut().map(|node| &mut node.store);
-        for path in paths.into_iter().chain(key).chain(stores) {
+        let tls = self.service.tls.iter_mut().flat_map(|tls| {
+            tls.certificates
+                .iter_mut()
+                .flat_map(|certificate| [&mut certificate.file, &mut certificate.key_file])
+                .chain(&mut tls.ticket_secret_file)
+        });
+        for path in paths.into_iter().chain(key).chain(stores).chain(tls) {
             if !path.as_os_str().is_empty() && path.is_relative() {
                 *path = directory.join(&*path);
             }

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::tls::Tls;
+
 /// The whole file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -68,6 +70,9 @@ pub struct Service {
     /// Default `direct`. Where a connection goes for a request that its
     /// present backend does not serve.
     pub hand_off: HandOffMode,
+    /// HTTPS on the same address. Absent: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
 }
 
 impl Default for Service {
@@ -75,6 +80,7 @@ impl Default for Service {
         Self {
             address: UNSET,
             hand_off: HandOffMode::default(),
+            tls: None,
         }
     }
 }
@@ -416,6 +422,13 @@ impl Config {
     pub fn peer_address(&self, name: &str) -> Option<SocketAddrV4> {
         self.node(name)
             .map(|node| SocketAddrV4::new(node.address, self.peers.port))
+    }
+
+    /// Where clients connect to over HTTPS.
+    #[must_use]
+    pub fn tls_address(&self) -> Option<SocketAddrV4> {
+        let tls = self.service.tls.as_ref()?;
+        Some(SocketAddrV4::new(*self.service.address.ip(), tls.port))
     }
 
     /// The Unix socket on which node `name` answers its counters.

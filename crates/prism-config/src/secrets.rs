@@ -11,9 +11,13 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::model::{S3, Switch};
+use crate::tls::Tls;
 
 /// Longest secret file: 10,000 users of 100 bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Most ticket secrets at once: the present one, and old ones while it is
+/// replaced on all frontends.
+const MAX_TICKET_SECRETS: usize = 4;
 /// Longest access key and secret key that S3 clients know.
 const MAX_KEY_CHARS: usize = 128;
 
@@ -74,6 +78,34 @@ impl fmt::Debug for ControlKey {
     }
 }
 
+/// A secret that all frontends make the keys of session tickets from.
+#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct TicketSecret([u8; 32]);
+
+impl TicketSecret {
+    /// The secret's bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    fn from_hex(line: &str) -> Option<Self> {
+        let mut secret = Self([0; 32]);
+        let mut digits = line.chars().map(|digit| digit.to_digit(16));
+        for byte in &mut secret.0 {
+            let (high, low) = (digits.next()??, digits.next()??);
+            *byte = u8::try_from(high << 4 | low).ok()?;
+        }
+        digits.next().is_none().then_some(secret)
+    }
+}
+
+impl fmt::Debug for TicketSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TicketSecret(..)")
+    }
+}
+
 /// One S3 user.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 #[serde(deny_unknown_fields)]
@@ -111,6 +143,31 @@ impl Switch {
             path: self.key_file.clone(),
             fault,
         })
+    }
+}
+
+impl Tls {
+    /// Reads the ticket secrets: the one that seals, then those that only
+    /// open. None without a file.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is exposed, or is not 1 to 4 lines of 64
+    /// hex digits.
+    pub fn load_ticket_secrets(&self) -> Result<Vec<TicketSecret>, SecretError> {
+        let Some(path) = &self.ticket_secret_file else {
+            return Ok(Vec::new());
+        };
+        let text = read_secret(path)?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let secrets: Option<Vec<_>> = lines.map(TicketSecret::from_hex).collect();
+        let fault = "is not 1 to 4 lines of 64 hexadecimal digits; \
+                     `openssl rand -hex 32` makes a line";
+        secrets
+            .filter(|secrets| (1..=MAX_TICKET_SECRETS).contains(&secrets.len()))
+            .ok_or_else(|| SecretError::Form {
+                path: path.clone(),
+                fault,
+            })
     }
 }
 
