@@ -9,13 +9,14 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # rustup's programs, also where the shell has not been started anew.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help setup build demo test lint bench clean
+.PHONY: help setup build demo test test-kernels lint bench clean
 
 help:
 	@echo 'make setup   install the packages and tools that are missing (Debian 12)'
 	@echo 'make build   build $(PRISM)'
 	@echo 'make demo    a lab of three backends serves real clients, under a minute'
 	@echo 'make test    all tests; as root, or those that need privilege are skipped'
+	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: 10 minutes'
 	@echo 'make lint    formatting, clippy, where unsafe code is'
 	@echo 'make bench   time of a hand-off, and of a packet in the switch'
 	@echo 'make clean   remove what was built'
@@ -35,6 +36,10 @@ demo: build
 
 test: $(SETUP)
 	python3 scripts/test.py
+
+test-kernels: $(SETUP)
+	@scripts/setup.sh kernels
+	python3 scripts/kernels.py
 
 lint: $(SETUP)
 	cargo fmt --all --check

@@ -28,6 +28,11 @@ python3               | command -v python3                   | python3
 boto3                 | python3 -c "import boto3"            | python3-boto3
 aws                   | command -v aws                       | awscli
 '
+# `setup.sh kernels`: what `make test-kernels` needs as well.
+[ "${1:-}" != kernels ] || needed+='
+QEMU                  | command -v qemu-system-x86_64        | qemu-system-x86
+depmod and modprobe   | command -v depmod                    | kmod
+'
 # Programs for root are elsewhere in the path of other users.
 PATH="$PATH:/usr/sbin:/sbin"
 

@@ -267,7 +267,9 @@ fn a_moved_connection_carries_bulk_data_both_ways_intact() {
         down / 1e9,
         up / 1e9
     );
-    assert!(down > 1e9 && up > 1e9);
+    // An emulated processor (scripts/kernels.py) says nothing about speed.
+    let is_emulated = std::env::var_os("PRISM_TEST_EMULATED").is_some();
+    assert!(is_emulated || (down > 1e9 && up > 1e9));
     let view = SwitchView::open(&net.config.pin_dir).unwrap();
     let f = view.flows().unwrap().next().unwrap().unwrap();
     assert!(f.to_client.bytes as usize > BULK_BYTES && f.to_owner.bytes as usize > BULK_BYTES);

@@ -1,0 +1,294 @@
+#!/usr/bin/env python3
+"""Runs tests on Debian's kernels 6.1 and 6.12, under emulation.
+
+The programs that `make test` builds run once more inside QEMU, where the kernel
+is one that users have, with kTLS and netem, which the kernel of a build machine
+need not have. What the table below lists runs, and nothing may be skipped.
+Correctness only: an emulated processor says nothing about time.
+
+Usage: scripts/kernels.py [--kernel 6.1] [WORD...]
+       (only the rows of the table whose label contains one of the words)
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from kernel_image import Archive, ImageError, kernel
+
+# Series, and the Debian package that depends on its newest kernel.
+KERNELS = [("6.1", "linux-image-amd64"), ("6.12", "linux-image-6.12-amd64")]
+
+# What runs: package, test program ("lib" for the tests inside the crate), names
+# of tests (parts of them; all where there are none), and the limit in seconds.
+TESTS = [
+    ("prism-sys", "lib", [], 60),
+    ("prism-sys", "netns", [], 30),
+    ("prism-sys", "diag", [], 60),
+    ("prism-sys", "handoff", [], 120),
+    ("prism-sys", "queues", [], 120),
+    ("prism-sys", "lifecycle", [], 120),
+    ("prism-switch", "lib", [], 60),
+    ("prism-switch", "steering", [], 60),
+    ("prism-switch", "icmp", [], 60),
+    ("prism-switch", "control", [], 60),
+    ("prism-switch", "differential", [], 120),
+    ("prism-switch", "aging", [], 60),
+    ("prism-switch", "network", [], 120),
+    ("prism", "greeter", [], 60),
+    ("prism", "clients", ["curl"], 60),
+    ("prism", "connections", ["pipelined", "half_closes", "stalls"], 120),
+]
+# Programs of these packages' tests run one test at a time: they share names.
+SERIAL = {"prism", "prism-lab"}
+
+# Loaded at the start, with all they depend on.
+MODULES = ["tun", "veth", "tls", "tcp_diag", "unix_diag", "sch_netem", "sch_ingress", "sch_tbf",
+           "cls_bpf", "act_bpf", "gcm", "ctr", "chacha20poly1305", "aesni_intel", "ghash_clmulni_intel"]
+# What the tests and the first process call.
+COMMANDS = ["dash", "ip", "tc", "nsenter", "unshare", "mount", "umount", "sysctl", "kmod", "timeout",
+            "mkdir", "ls", "dd", "sleep", "cat", "kill", "dmesg", "curl", "tcpdump"]
+FILES = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/protocols", "/etc/services"]
+
+MEMORY_MIB = 2048
+# Without cx16: kernel 6.12 double-faults with it under QEMU 7.2.
+QEMU = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max,-cx16", "-smp", "2",
+        "-m", str(MEMORY_MIB), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+        "-serial", "stdio", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"]
+KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off nokaslr"
+# The first process's status 0 as isa-debug-exit gives it.
+ALL_WELL = 1
+# A kernel that does not come up, or that nobody can leave, ends here.
+BOOT_LIMIT_S = 90
+KERNEL_LIMIT_S = 420
+TAIL_LINES = 60
+
+COUNTS = re.compile(r"(\d+) passed; (\d+) failed; (\d+) ignored")
+# In the list at a test program's end; the lines above may hold output as well.
+FAILED = re.compile(r"^    (\w[\w:]+)$", re.M)
+# Said by a kernel that found a fault in itself.
+COMPLAINT = re.compile(r"^\[[ \d.]+\] (BUG:|WARNING:|Oops|general protection|Kernel panic|INFO: task).*", re.M)
+
+
+def build(rows):
+    """Builds the test programs: {(package, name): (path, directory)}, and the
+    paths of the programs that they start."""
+    packages = {row[0] for row in rows}
+    if packages & SERIAL:
+        packages.add("prism-handoff")  # for its example, a program of a lab
+    command = ["cargo", "test", "--release", "--locked", "--no-run", "--message-format=json-render-diagnostics"]
+    for package in sorted(packages):
+        command += ["-p", package]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if done.returncode != 0:
+        sys.exit(done.returncode)
+    tests, others = {}, []
+    for line in done.stdout.splitlines():
+        message = json.loads(line)
+        if message.get("reason") != "compiler-artifact" or not message.get("executable"):
+            continue
+        directory = os.path.dirname(message["manifest_path"])
+        package, target = os.path.basename(directory), message["target"]
+        if not message["profile"]["test"]:
+            others.append(message["executable"])
+        elif target["kind"][0] in ("lib", "test"):
+            name = "lib" if target["kind"][0] == "lib" else target["name"]
+            tests[package, name] = (message["executable"], directory)
+    return tests, others
+
+
+def label_of(package, name, words):
+    return f"{package} {name}" + (f" ({', '.join(words)})" if words else "")
+
+
+def quoted(word):
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+def image(rows, programs, others, modules, path):
+    """Writes the initial file system: system, test programs, and their list."""
+    archive = Archive()
+    here = os.path.dirname(os.path.abspath(__file__))
+    for place in ("proc", "sys", "dev", "run", "tmp", "etc", "var/lib", "sbin"):
+        archive.directory(place)
+    for command in COMMANDS:
+        archive.command(command)
+    archive.link("bin/sh", "dash")
+    archive.link("bin/modprobe", "kmod")
+    archive.link("sbin/modprobe", "/bin/kmod")
+    for file in FILES:
+        archive.file(file)
+    archive.modules(modules, MODULES)
+    lines = ["load " + " ".join(MODULES)]
+    for package, name, words, limit_s in rows:
+        program, directory = programs[package, name]
+        archive.program(program)
+        # Cargo's directory for what tests write: beside "release".
+        archive.directory(os.path.normpath(os.path.join(os.path.dirname(program), "../../tmp")))
+        arguments = [program, *words] + (["--test-threads=1"] if package in SERIAL else [])
+        label = label_of(package, name, words)
+        lines.append(" ".join(["run", quoted(label), str(limit_s), quoted(directory), *map(quoted, arguments)]))
+    if any(package in SERIAL for package, *_ in rows):
+        for program in others:
+            archive.program(program)
+    archive.text("tests", "\n".join(lines) + "\n")
+    with open(os.path.join(here, "kernel-init.sh"), encoding="utf-8") as file:
+        archive.text("init", file.read(), 0o755)
+    archive.write(path)
+
+
+class Run:
+    """One boot: reads what the emulated system says, and keeps the score."""
+
+    def __init__(self, series):
+        self.series = series
+        self.rows, self.failures, self.lines = [], [], []
+        self.current, self.over, self.said = None, False, None
+
+    def boot(self, kernel_image, archive, log_path):
+        start = time.monotonic()
+        command = QEMU + ["-kernel", kernel_image, "-initrd", archive, "-append", KERNEL_ARGUMENTS]
+        qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, start_new_session=True)
+        limits = [threading.Timer(KERNEL_LIMIT_S, self.stop, [qemu, f"not done within {KERNEL_LIMIT_S} s"])]
+        limits.append(threading.Timer(BOOT_LIMIT_S, self.stop, [qemu, f"no test begun within {BOOT_LIMIT_S} s", True]))
+        for limit in limits:
+            limit.start()
+        try:
+            with open(log_path, "w", encoding="utf-8") as log:
+                for raw in qemu.stdout:
+                    line = raw.decode(errors="replace").replace("\r", "")
+                    log.write(line)
+                    log.flush()
+                    self.take(line)
+            status = qemu.wait()
+        finally:
+            for limit in limits:
+                limit.cancel()
+            if qemu.poll() is None:
+                os.killpg(qemu.pid, signal.SIGKILL)
+                qemu.wait()
+        self.finish(status)
+        return time.monotonic() - start
+
+    def stop(self, qemu, why, only_before_tests=False):
+        if only_before_tests and (self.rows or self.current):
+            return
+        self.failures.append(why)
+        qemu.kill()
+
+    def take(self, line):
+        self.lines.append(line)
+        if not line.startswith("@@ "):
+            return
+        _, word, *rest = line.split()
+        if word == "begin":
+            self.current = (" ".join(rest), time.monotonic(), len(self.lines))
+            print(f"  {self.series}  {self.current[0]} ...", end="", flush=True)
+        elif word == "end" and self.current:
+            self.end(int(rest[0]))
+        elif word == "kernel":
+            self.said = len(self.lines)
+        elif word == "over":
+            self.over = rest == ["0"]
+        else:
+            self.failures.append(" ".join([word, *rest]))
+
+    def end(self, status):
+        label, begun, first = self.current
+        self.current = None
+        output = "".join(self.lines[first:])
+        counts = [sum(int(m[i]) for m in COUNTS.findall(output)) for i in range(3)]
+        seconds = time.monotonic() - begun
+        self.rows.append((label, *counts, seconds))
+        named = FAILED.findall(output.rpartition("\nfailures:\n")[2]) if counts[1] else []
+        self.failures += [f"{label}: {test}" for test in named]
+        if status in (124, 137):
+            self.failures.append(f"{label}: not done within its limit")
+        elif status != 0 and not named:
+            self.failures.append(f"{label}: ended with status {status}")
+        elif counts[0] == 0:
+            self.failures.append(f"{label}: no test has run")
+        skipped = output.count("SKIPPED")
+        if skipped:
+            self.failures.append(f"{label}: {skipped} skipped, which must not be here")
+        print(f" {counts[0]} passed, {counts[1]} failed, {seconds:.1f} s", flush=True)
+
+    def finish(self, status):
+        if self.current:
+            print(flush=True)
+            self.failures.append(f"{self.current[0]}: the kernel ended during it")
+        elif not self.over or status != ALL_WELL:
+            self.failures.append(f"the emulation ended with status {status}")
+        found = COMPLAINT.search("".join(self.lines))
+        if found:
+            self.failures.append(f"the kernel says: {found.group(0).strip()}")
+
+    def tail(self):
+        """The last lines before the kernel's own messages."""
+        return self.lines[:self.said][-TAIL_LINES:]
+
+    def totals(self):
+        return [sum(row[i] for row in self.rows) for i in (1, 2, 3)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--kernel", choices=[series for series, _ in KERNELS])
+    parser.add_argument("word", nargs="*")
+    options = parser.parse_args()
+    rows = [row for row in TESTS
+            if not options.word or any(word in label_of(*row[:3]) for word in options.word)]
+    if not rows:
+        parser.error("no row of the table has such a word")
+    if not shutil.which(QEMU[0]):
+        sys.exit(f"kernels: {QEMU[0]} is missing; run: scripts/setup.sh kernels")
+    os.chdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    place = os.path.abspath(os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "kernels"))
+    start = time.monotonic()
+    programs, others = build(rows)
+    built_s = time.monotonic() - start
+    runs = []
+    for series, package in KERNELS:
+        if options.kernel not in (None, series):
+            continue
+        release, kernel_image, modules = kernel(series, package, os.path.join(place, "cache"))
+        archive = os.path.join(place, f"{series}.cpio")
+        image(rows, programs, others, modules, archive)
+        print(f"== Linux {release}", flush=True)
+        run = Run(series)
+        seconds = run.boot(kernel_image, archive, os.path.join(place, f"{series}.log"))
+        runs.append((run, release, seconds))
+        if run.failures:
+            print("".join(run.tail()))
+            print(f"(the whole log: {os.path.join(place, series)}.log)", flush=True)
+    summary(runs, built_s, time.monotonic() - start)
+
+
+def summary(runs, built_s, seconds):
+    print(f"\n{'TESTS':<52} {'KERNEL':>6} {'PASSED':>7} {'FAILED':>7} {'IGNORED':>8} {'SECONDS':>8}")
+    for run, _, _ in runs:
+        for label, passed, failed, ignored, test_s in run.rows:
+            print(f"{label:<52} {run.series:>6} {passed:>7} {failed:>7} {ignored:>8} {test_s:>8.1f}")
+    for run, release, kernel_s in runs:
+        passed, failed, ignored = run.totals()
+        print(f"{'in all: ' + release:<52} {run.series:>6} {passed:>7} {failed:>7} {ignored:>8} {kernel_s:>8.1f}")
+    print(f"(building: {built_s:.1f} s; in all {seconds:.1f} s)")
+    failures = [f"{run.series}: {failure}" for run, _, _ in runs for failure in run.failures]
+    for failure in failures:
+        print(f"FAILED  {failure}")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ImageError as error:
+        sys.exit(f"kernels: {error}")
