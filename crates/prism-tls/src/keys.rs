@@ -50,7 +50,6 @@ impl Suite {
 }
 
 /// What one direction needs to go on.
-#[derive(Debug)]
 pub enum DirectionKeys {
     /// RFC 8446.
     Tls13 {
@@ -79,6 +78,16 @@ impl DirectionKeys {
             Self::Tls13 { .. } => Version::Tls13,
             Self::Tls12 { .. } => Version::Tls12,
         }
+    }
+}
+
+impl fmt::Debug for DirectionKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Tls13 { sequence, .. } | Self::Tls12 { sequence, .. }) = self;
+        f.debug_struct("DirectionKeys")
+            .field("version", &self.version())
+            .field("sequence", sequence)
+            .finish_non_exhaustive()
     }
 }
 
@@ -132,7 +141,10 @@ pub enum KeysError {
     /// The two directions are of different versions.
     #[error("the two directions are of different TLS versions")]
     MixedVersions,
-    /// A sequence number past the limit of the suite.
-    #[error("a sequence number is past the suite's limit")]
+    /// The library refused to derive a key.
+    #[error("a key could not be derived")]
+    Derivation,
+    /// A sequence number at its end.
+    #[error("a sequence number is at its end")]
     Exhausted,
 }

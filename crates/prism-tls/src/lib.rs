@@ -7,5 +7,11 @@
 
 pub mod accept;
 pub mod keys;
+pub mod session;
 
 pub use keys::{DirectionKeys, KeysError, Secret, SessionKeys, Suite, Version};
+pub use session::{
+    Event, HEADER_BYTES, KernelError, KernelKeys, MAX_OVERHEAD_BYTES, MAX_PLAINTEXT_BYTES,
+    MAX_RECORD_BYTES, MAX_SAVED_BYTES, MIN_FRAGMENT_BYTES, NonceWitness, OpenError, Opened,
+    RestoreError, SaveError, SavedSession, SealError, Session, Surroundings, Unwitnessed,
+};

@@ -1,0 +1,116 @@
+//! The record layer of an established session: sealing, opening, alerts,
+//! KeyUpdate, and the state that moves with the connection.
+//!
+//! It does no I/O, and knows nothing of handshakes: it begins where
+//! [`SessionKeys`] come out of one. Buffers belong to the caller, who also carries
+//! what lies in them when a session moves; see [`saved`](SavedSession).
+//!
+//! A nonce is never used twice under a key: the sequence number is advanced
+//! before a record is sealed, [`Session::save`] consumes the session, and while the
+//! kernel seals ([`Session::write_to_kernel`]) nothing is sealed here.
+
+mod content;
+mod half;
+mod kernel;
+mod open_error;
+mod pending;
+mod read;
+mod record;
+mod saved;
+mod schedule;
+mod witness;
+mod write;
+
+pub use kernel::{KernelError, KernelKeys};
+pub use open_error::OpenError;
+pub use read::{Event, Opened};
+pub use record::{
+    HEADER_BYTES, MAX_OVERHEAD_BYTES, MAX_PLAINTEXT_BYTES, MAX_RECORD_BYTES, Surroundings,
+};
+pub use saved::{MAX_SAVED_BYTES, RestoreError, SaveError, SavedSession};
+pub use witness::{NonceWitness, Unwitnessed};
+pub use write::{MIN_FRAGMENT_BYTES, SealError};
+
+use crate::keys::{KeysError, SessionKeys, Suite, Version};
+use half::Half;
+use read::Reader;
+use write::Writer;
+
+/// An established TLS session of the server's or the client's side.
+///
+/// Input goes through [`Session::open`], one record at a time and in place. Output
+/// is made by [`Session::seal`], or by [`Session::seal_in_place`] where the
+/// plaintext can be put between the [`Surroundings`] of a record at once. After
+/// each `open` the caller sends what [`Session::seal_control`] has to say, at the
+/// latest with the next data.
+///
+/// `W` sees every nonce; outside of tests it is [`Unwitnessed`] and costs nothing.
+pub struct Session<W: NonceWitness = Unwitnessed> {
+    suite: Suite,
+    version: Version,
+    reader: Reader,
+    writer: Writer,
+    witness: W,
+}
+
+impl Session {
+    /// The session that `keys` describe.
+    ///
+    /// # Errors
+    /// When the keys do not fit together, or are used up.
+    pub fn new(keys: SessionKeys) -> Result<Self, KeysError> {
+        Self::witnessed(keys, Unwitnessed)
+    }
+}
+
+impl<W: NonceWitness> Session<W> {
+    /// As [`Session::new`], with a witness of the nonces.
+    ///
+    /// # Errors
+    /// As [`Session::new`].
+    pub fn witnessed(keys: SessionKeys, witness: W) -> Result<Self, KeysError> {
+        let version = keys.read.version();
+        if keys.write.version() != version {
+            return Err(KeysError::MixedVersions);
+        }
+        let read = Half::new(keys.suite, keys.read)?;
+        let write = Half::new(keys.suite, keys.write)?;
+        Ok(Self {
+            suite: keys.suite,
+            version,
+            reader: Reader::new(read),
+            writer: Writer::new(write),
+            witness,
+        })
+    }
+
+    /// Protocol version.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// AEAD of both directions.
+    #[must_use]
+    pub fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    /// Room that a record needs around its plaintext.
+    #[must_use]
+    pub fn surroundings(&self) -> Surroundings {
+        self.writer.half().framing().surroundings()
+    }
+}
+
+impl<W: NonceWitness> std::fmt::Debug for Session<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("version", &self.version)
+            .field("suite", &self.suite)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! One direction: its secret, key and sequence number; one record sealed or
+//! opened. What records mean is not known here.
+
+use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
+use zeroize::Zeroizing;
+
+use super::record::{EXPLICIT_BYTES, Framing, HEADER_BYTES, RECORD_VERSION, TAG_BYTES, kind};
+use super::schedule;
+use super::witness::NonceWitness;
+use crate::keys::{DirectionKeys, KeysError, Secret, Suite, Version};
+
+/// A record could not be sealed: no room, or the sequence is at its end.
+#[derive(Debug)]
+pub(super) struct NotSealed;
+
+/// A record could not be opened: forged, too short, or the sequence is at its end.
+#[derive(Debug)]
+pub(super) struct NotOpened;
+
+pub(super) struct Half {
+    suite: Suite,
+    framing: Framing,
+    /// Traffic secret in TLS 1.3, write key in TLS 1.2.
+    secret: Secret,
+    key: LessSafeKey,
+    iv: Zeroizing<[u8; 12]>,
+    sequence: u64,
+}
+
+impl Half {
+    pub(super) fn new(suite: Suite, keys: DirectionKeys) -> Result<Self, KeysError> {
+        let framing = Framing::of(keys.version(), suite);
+        let (secret, key, iv, sequence) = match keys {
+            DirectionKeys::Tls13 { secret, sequence } => {
+                let traffic = schedule::traffic_key(suite, &secret)?;
+                (secret, key(suite, traffic.key())?, traffic.iv, sequence)
+            }
+            DirectionKeys::Tls12 {
+                key: secret,
+                iv,
+                sequence,
+            } => {
+                let key = key(suite, secret.as_bytes())?;
+                (secret, key, Zeroizing::new(iv), sequence)
+            }
+        };
+        if sequence == u64::MAX {
+            return Err(KeysError::Exhausted);
+        }
+        Ok(Self {
+            suite,
+            framing,
+            secret,
+            key,
+            iv,
+            sequence,
+        })
+    }
+
+    /// What another host needs to go on. No record can be made here any more.
+    pub(super) fn into_keys(self) -> DirectionKeys {
+        let (secret, sequence) = (self.secret, self.sequence);
+        match self.framing.version() {
+            Version::Tls13 => DirectionKeys::Tls13 { secret, sequence },
+            Version::Tls12 => DirectionKeys::Tls12 {
+                key: secret,
+                iv: *self.iv,
+                sequence,
+            },
+        }
+    }
+
+    /// Goes on with the next traffic secret. Only TLS 1.3 has one.
+    pub(super) fn next_generation(&mut self) -> Result<(), KeysError> {
+        let secret = schedule::next_secret(self.suite, &self.secret)?;
+        *self = Self::new(
+            self.suite,
+            DirectionKeys::Tls13 {
+                secret,
+                sequence: 0,
+            },
+        )?;
+        Ok(())
+    }
+
+    pub(super) fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    pub(super) fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    pub(super) fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    pub(super) fn iv(&self) -> &[u8; 12] {
+        &self.iv
+    }
+
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Goes on from where the kernel ended.
+    pub(super) fn set_sequence(&mut self, sequence: u64) {
+        self.sequence = sequence;
+    }
+
+    /// Seals the first record of `record`, whose plaintext of `len` bytes is in its
+    /// place already, and returns the record's length.
+    pub(super) fn seal<W: NonceWitness>(
+        &mut self,
+        record: &mut [u8],
+        len: usize,
+        kind: u8,
+        witness: &mut W,
+    ) -> Result<usize, NotSealed> {
+        let room = self.framing.surroundings();
+        let total = room.total() + len;
+        let record = record.get_mut(..total).ok_or(NotSealed)?;
+        let (before, rest) = record.split_at_mut_checked(room.before).ok_or(NotSealed)?;
+        let (inner, tag) = rest.split_last_chunk_mut::<TAG_BYTES>().ok_or(NotSealed)?;
+        let (nonce, sequence) = self.advance().ok_or(NotSealed)?;
+        let outer = self.finish_plaintext(inner, kind);
+        let body = u16::try_from(total - HEADER_BYTES).map_err(|_| NotSealed)?;
+        let header = header(outer, body);
+        write_before(before, &header, &nonce);
+        let inner_len = u16::try_from(inner.len()).map_err(|_| NotSealed)?;
+        let associated = self.framing.associated(&header, sequence, inner_len);
+        witness.nonce_used(self.secret.as_bytes(), &nonce);
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let made = self
+            .key
+            .seal_in_place_separate_tag(nonce, Aad::from(associated), inner)
+            .map_err(|_| NotSealed)?;
+        tag.copy_from_slice(made.as_ref());
+        Ok(total)
+    }
+
+    /// The nonce of the next record. The sequence number is past it before the
+    /// nonce is used, whatever happens then.
+    fn advance(&mut self) -> Option<([u8; 12], u64)> {
+        let sequence = self.sequence;
+        self.sequence = sequence.checked_add(1)?;
+        Some((self.framing.nonce(&self.iv, sequence), sequence))
+    }
+
+    /// Puts the content type where it belongs, and returns that of the header.
+    fn finish_plaintext(&self, inner: &mut [u8], kind: u8) -> u8 {
+        match self.framing {
+            Framing::Tls13 => {
+                if let Some(last) = inner.last_mut() {
+                    *last = kind;
+                }
+                kind::APPLICATION_DATA
+            }
+            Framing::Tls12Explicit | Framing::Tls12Implicit => kind,
+        }
+    }
+
+    /// Opens the record that `record` is, header included, in place. What comes out
+    /// of the AEAD lies at the returned offset, to the returned length.
+    pub(super) fn open(&mut self, record: &mut [u8]) -> Result<(usize, usize), NotOpened> {
+        let (header, body) = record
+            .split_first_chunk_mut::<HEADER_BYTES>()
+            .ok_or(NotOpened)?;
+        let (rest, tag) = body.split_last_chunk_mut::<TAG_BYTES>().ok_or(NotOpened)?;
+        let (mut nonce, sequence) = self.advance().ok_or(NotOpened)?;
+        let (inner, offset) = match self.framing {
+            Framing::Tls13 | Framing::Tls12Implicit => (rest, HEADER_BYTES),
+            Framing::Tls12Explicit => {
+                let (explicit, inner) = rest
+                    .split_first_chunk_mut::<EXPLICIT_BYTES>()
+                    .ok_or(NotOpened)?;
+                for (to, from) in nonce.iter_mut().skip(4).zip(explicit) {
+                    *to = *from;
+                }
+                (inner, HEADER_BYTES + EXPLICIT_BYTES)
+            }
+        };
+        let len = u16::try_from(inner.len()).map_err(|_| NotOpened)?;
+        let associated = self.framing.associated(header, sequence, len);
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        self.key
+            .open_in_place_separate_tag(nonce, Aad::from(associated), tag, inner)
+            .map_err(|_| NotOpened)?;
+        Ok((offset, usize::from(len)))
+    }
+}
+
+fn key(suite: Suite, bytes: &[u8]) -> Result<LessSafeKey, KeysError> {
+    let algorithm = match suite {
+        Suite::Aes128Gcm => &aead::AES_128_GCM,
+        Suite::Aes256Gcm => &aead::AES_256_GCM,
+        Suite::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
+    };
+    let key = UnboundKey::new(algorithm, bytes).map_err(|_| KeysError::SecretLength)?;
+    Ok(LessSafeKey::new(key))
+}
+
+fn header(kind: u8, body: u16) -> [u8; HEADER_BYTES] {
+    let ([major, minor], [high, low]) = (RECORD_VERSION, body.to_be_bytes());
+    [kind, major, minor, high, low]
+}
+
+/// The header, and as much of the nonce's end as there is room for.
+fn write_before(before: &mut [u8], header: &[u8; HEADER_BYTES], nonce: &[u8; 12]) {
+    let [_, _, _, _, explicit @ ..] = nonce;
+    for (to, from) in before.iter_mut().zip(header.iter().chain(explicit)) {
+        *to = *from;
+    }
+}

@@ -1,0 +1,66 @@
+//! The KeyUpdates that this side still has to send.
+
+/// What is to be sent, in order, before any more data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum PendingUpdate {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// An answer to the peer's request, or a new write key because the old one is
+    /// used up. One KeyUpdate answers any number of requests.
+    Update,
+    /// A KeyUpdate that asks for one in return.
+    Request,
+    /// Both: an answer must not ask, RFC 8446 section 4.6.3.
+    UpdateThenRequest,
+}
+
+/// The `request_update` field.
+pub(super) const UPDATE_NOT_REQUESTED: u8 = 0;
+/// The `request_update` field.
+pub(super) const UPDATE_REQUESTED: u8 = 1;
+
+impl PendingUpdate {
+    pub(super) fn with_update(self) -> Self {
+        match self {
+            Self::Nothing | Self::Update => Self::Update,
+            Self::Request | Self::UpdateThenRequest => Self::UpdateThenRequest,
+        }
+    }
+
+    pub(super) fn with_request(self) -> Self {
+        match self {
+            Self::Nothing | Self::Request => Self::Request,
+            Self::Update | Self::UpdateThenRequest => Self::UpdateThenRequest,
+        }
+    }
+
+    /// The next `request_update` to send, and what remains after it.
+    pub(super) fn next(self) -> Option<(u8, Self)> {
+        match self {
+            Self::Nothing => None,
+            Self::Update => Some((UPDATE_NOT_REQUESTED, Self::Nothing)),
+            Self::Request => Some((UPDATE_REQUESTED, Self::Nothing)),
+            Self::UpdateThenRequest => Some((UPDATE_NOT_REQUESTED, Self::Request)),
+        }
+    }
+
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::Nothing => 0,
+            Self::Update => 1,
+            Self::Request => 2,
+            Self::UpdateThenRequest => 3,
+        }
+    }
+
+    pub(super) fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => Self::Nothing,
+            1 => Self::Update,
+            2 => Self::Request,
+            3 => Self::UpdateThenRequest,
+            _ => return None,
+        })
+    }
+}

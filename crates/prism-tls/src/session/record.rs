@@ -1,0 +1,153 @@
+//! What surrounds a plaintext in a record: header, explicit nonce, inner type,
+//! tag; the nonce and the associated data that follow from them. RFC 8446
+//! section 5, RFC 5246 section 6.2, RFC 5288, RFC 7905. Nothing here has keys.
+
+use crate::keys::{Suite, Version};
+
+/// Bytes of a record's header.
+pub const HEADER_BYTES: usize = 5;
+/// Most plaintext in one record.
+pub const MAX_PLAINTEXT_BYTES: usize = 1 << 14;
+/// Longest record of any version that is taken from a peer: an input buffer of
+/// this size always makes progress. TLS 1.3 allows 256 bytes on top.
+pub const MAX_RECORD_BYTES: usize = HEADER_BYTES + MAX_PLAINTEXT_BYTES + 256;
+/// Most that any record made here adds to its plaintext: header, explicit nonce and
+/// tag of TLS 1.2 with GCM.
+pub const MAX_OVERHEAD_BYTES: usize = HEADER_BYTES + EXPLICIT_BYTES + TAG_BYTES;
+
+pub(super) const TAG_BYTES: usize = 16;
+pub(super) const EXPLICIT_BYTES: usize = 8;
+/// The version in the header of every record after a handshake.
+pub(super) const RECORD_VERSION: [u8; 2] = [3, 3];
+
+/// Content types.
+pub(super) mod kind {
+    pub(crate) const ALERT: u8 = 21;
+    pub(crate) const HANDSHAKE: u8 = 22;
+    pub(crate) const APPLICATION_DATA: u8 = 23;
+}
+
+/// Bytes that a record has before and after its plaintext.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Header, and explicit nonce where there is one.
+    pub before: usize,
+    /// Inner content type where there is one, and tag.
+    pub after: usize,
+}
+
+impl Surroundings {
+    /// Bytes added to each plaintext.
+    #[must_use]
+    pub const fn total(self) -> usize {
+        self.before + self.after
+    }
+}
+
+/// How the records of one version and suite are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// The content type is inside, the nonce is derived by XOR.
+    Tls13,
+    /// TLS 1.2 with GCM: eight bytes of the nonce are in the record.
+    Tls12Explicit,
+    /// TLS 1.2 with ChaCha20-Poly1305: the nonce is derived by XOR.
+    Tls12Implicit,
+}
+
+impl Framing {
+    pub(super) const fn of(version: Version, suite: Suite) -> Self {
+        match (version, suite) {
+            (Version::Tls13, _) => Self::Tls13,
+            (Version::Tls12, Suite::ChaCha20Poly1305) => Self::Tls12Implicit,
+            (Version::Tls12, Suite::Aes128Gcm | Suite::Aes256Gcm) => Self::Tls12Explicit,
+        }
+    }
+
+    pub(super) const fn version(self) -> Version {
+        match self {
+            Self::Tls13 => Version::Tls13,
+            Self::Tls12Explicit | Self::Tls12Implicit => Version::Tls12,
+        }
+    }
+
+    pub(super) const fn surroundings(self) -> Surroundings {
+        let (before, after) = match self {
+            Self::Tls13 => (HEADER_BYTES, 1 + TAG_BYTES),
+            Self::Tls12Explicit => (HEADER_BYTES + EXPLICIT_BYTES, TAG_BYTES),
+            Self::Tls12Implicit => (HEADER_BYTES, TAG_BYTES),
+        };
+        Surroundings { before, after }
+    }
+
+    /// Most bytes after the header of a record from a peer. An AEAD of TLS 1.2 adds
+    /// a fixed number of bytes, so what RFC 5246 allows on top of that is wrong anyway.
+    pub(super) const fn max_body_bytes(self) -> usize {
+        match self {
+            Self::Tls13 => MAX_PLAINTEXT_BYTES + 256,
+            Self::Tls12Explicit => MAX_PLAINTEXT_BYTES + EXPLICIT_BYTES + TAG_BYTES,
+            Self::Tls12Implicit => MAX_PLAINTEXT_BYTES + TAG_BYTES,
+        }
+    }
+
+    /// Most bytes that come out of the AEAD: in TLS 1.3 the content type counts.
+    pub(super) const fn max_inner_bytes(self) -> usize {
+        match self {
+            Self::Tls13 => MAX_PLAINTEXT_BYTES + 1,
+            Self::Tls12Explicit | Self::Tls12Implicit => MAX_PLAINTEXT_BYTES,
+        }
+    }
+
+    /// The nonce of a record to be sealed. For GCM in TLS 1.2 the explicit part counts
+    /// up from the IV, as the kernel counts, so that either may go on where the other
+    /// ended.
+    pub(super) fn nonce(self, iv: &[u8; 12], sequence: u64) -> [u8; 12] {
+        let [s0, s1, s2, s3, tail @ ..] = *iv;
+        let tail = u64::from_be_bytes(tail);
+        let tail = match self {
+            Self::Tls13 | Self::Tls12Implicit => tail ^ sequence,
+            Self::Tls12Explicit => tail.wrapping_add(sequence),
+        };
+        let [a, b, c, d, e, f, g, h] = tail.to_be_bytes();
+        [s0, s1, s2, s3, a, b, c, d, e, f, g, h]
+    }
+
+    /// The associated data: in TLS 1.3 the header itself, in TLS 1.2 made of
+    /// sequence number, content type, version and plaintext length.
+    pub(super) fn associated(
+        self,
+        header: &[u8; HEADER_BYTES],
+        sequence: u64,
+        inner: u16,
+    ) -> Associated {
+        let [kind, major, minor, ..] = *header;
+        let mut bytes = [0; 13];
+        let len = match self {
+            Self::Tls13 => HEADER_BYTES,
+            Self::Tls12Explicit | Self::Tls12Implicit => 13,
+        };
+        let [high, low] = inner.to_be_bytes();
+        let parts: (&[u8], &[u8]) = match self {
+            Self::Tls13 => (header, &[]),
+            Self::Tls12Explicit | Self::Tls12Implicit => {
+                (&sequence.to_be_bytes(), &[kind, major, minor, high, low])
+            }
+        };
+        for (to, from) in bytes.iter_mut().zip(parts.0.iter().chain(parts.1)) {
+            *to = *from;
+        }
+        Associated { bytes, len }
+    }
+}
+
+/// Associated data of one record.
+pub(super) struct Associated {
+    bytes: [u8; 13],
+    len: usize,
+}
+
+impl AsRef<[u8]> for Associated {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&self.bytes)
+    }
+}

@@ -1,0 +1,162 @@
+use aws_lc_rs::aead::{
+    AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
+};
+
+use super::*;
+
+/// What the kernel does with a record: `net/tls/tls_sw.c`.
+struct KernelTls {
+    keys: KernelKeys,
+    iv: Vec<u8>,
+    sequence: u64,
+}
+
+impl KernelTls {
+    fn new(keys: KernelKeys) -> Self {
+        let (iv, sequence) = (
+            keys.iv().to_vec(),
+            u64::from_be_bytes(keys.record_sequence()),
+        );
+        Self { keys, iv, sequence }
+    }
+
+    fn seal(&mut self, kind: u8, content: &[u8]) -> Vec<u8> {
+        let explicit = self.keys.salt().len() == 4 && self.keys.version() == Version::Tls12;
+        let mut nonce: [u8; 12] = [self.keys.salt(), &self.iv].concat().try_into().unwrap();
+        if !explicit {
+            let sequence = self.sequence.to_be_bytes();
+            nonce[4..]
+                .iter_mut()
+                .zip(sequence)
+                .for_each(|(n, s)| *n ^= s);
+        }
+        let mut inner = content.to_vec();
+        let mut outer = kind;
+        if self.keys.version() == Version::Tls13 {
+            (outer, inner) = (23, [content, &[kind]].concat());
+        }
+        let body = inner.len() + 16 + if explicit { 8 } else { 0 };
+        let mut record = vec![outer, 3, 3, (body >> 8) as u8, body as u8];
+        let aad = match self.keys.version() {
+            Version::Tls13 => record.clone(),
+            Version::Tls12 => {
+                let [high, low] = (inner.len() as u16).to_be_bytes();
+                [&self.sequence.to_be_bytes()[..], &[kind, 3, 3, high, low]].concat()
+            }
+        };
+        if explicit {
+            record.extend_from_slice(&self.iv);
+            let next = u64::from_be_bytes(self.iv[..].try_into().unwrap()) + 1;
+            self.iv = next.to_be_bytes().to_vec();
+        }
+        self.sequence += 1;
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        self.key()
+            .seal_in_place_append_tag(nonce, Aad::from(aad), &mut inner)
+            .unwrap();
+        record.extend_from_slice(&inner);
+        record
+    }
+
+    fn key(&self) -> LessSafeKey {
+        let algorithm = match self.keys.suite() {
+            Suite::Aes128Gcm => &AES_128_GCM,
+            Suite::Aes256Gcm => &AES_256_GCM,
+            Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        };
+        LessSafeKey::new(UnboundKey::new(algorithm, self.keys.key()).unwrap())
+    }
+}
+
+#[test]
+fn records_of_the_kernel_go_between_those_of_the_session() {
+    for (version, suite) in all() {
+        let (mut server, mut client) = pair(version, suite);
+        for round in 0..4 {
+            let mut out = sealed(&mut server, b"ours, ");
+            let mut kernel = KernelTls::new(server.write_to_kernel().unwrap());
+            assert_eq!(server.seal(b"x", &mut out), Err(SealError::InKernel));
+            assert_eq!(server.seal_close_notify(&mut out), Err(SealError::InKernel));
+            for _ in 0..round {
+                out.extend(kernel.seal(kind::APPLICATION_DATA, b"kernel's, "));
+            }
+            server.write_from_kernel(kernel.sequence).unwrap();
+            server = Session::restore(server.save().unwrap()).unwrap();
+            out.extend(sealed(&mut server, b"ours."));
+            let wanted = format!("ours, {}ours.", "kernel's, ".repeat(round));
+            assert_eq!(open_all(&mut client, out).0, wanted.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn a_key_update_goes_through_the_kernel() {
+    let (mut server, mut client) = tls13();
+    let mut kernel = KernelTls::new(server.write_to_kernel().unwrap());
+    assert!(server.key_update_by_kernel().unwrap().is_none());
+    server.request_key_update().unwrap();
+    assert_eq!(
+        server.seal_control(&mut Vec::new()),
+        Err(SealError::InKernel)
+    );
+    let (message, keys) = server.key_update_by_kernel().unwrap().unwrap();
+    let mut out = kernel.seal(kind::HANDSHAKE, &message);
+    kernel = KernelTls::new(keys);
+    out.extend(kernel.seal(kind::APPLICATION_DATA, b"data"));
+    let (data, events) = open_all(&mut client, out);
+    assert_eq!(
+        (data.as_slice(), events),
+        (b"data".as_slice(), vec![Event::KeyUpdate])
+    );
+    assert!(client.wants_control());
+}
+
+#[test]
+fn what_the_kernel_has_read_is_understood_as_if_read_here() {
+    let (mut server, mut client) = tls13();
+    let keys = server.read_to_kernel().unwrap();
+    assert_eq!(u64::from_be_bytes(keys.record_sequence()), 9);
+    assert_eq!(server.open(&mut []), Err(OpenError::InKernel));
+    assert_eq!(server.take_from_kernel(23, b"data"), Ok(Event::Data(0..4)));
+    client.update_write_key().unwrap();
+    client.seal_control(&mut Vec::new()).unwrap();
+    assert_eq!(
+        server.take_from_kernel(22, &[24, 0, 0, 1, 0]),
+        Ok(Event::KeyUpdate)
+    );
+    let wanted = client.write_to_kernel().unwrap();
+    let keys = server.next_read_keys().unwrap();
+    assert_eq!((keys.key(), keys.iv()), (wanted.key(), wanted.iv()));
+    client.write_from_kernel(1).unwrap();
+    server.read_from_kernel(1).unwrap();
+    let record = sealed(&mut client, b"again");
+    assert_eq!(open_all(&mut server, record).0, b"again");
+}
+
+#[test]
+fn a_direction_changes_hands_in_order_only() {
+    let (mut server, _) = tls13();
+    assert_eq!(
+        server.write_from_kernel(100).unwrap_err(),
+        KernelError::State
+    );
+    server.update_write_key().unwrap();
+    assert_eq!(
+        server.write_to_kernel().unwrap_err(),
+        KernelError::ControlFirst
+    );
+    server.seal_control(&mut Vec::new()).unwrap();
+    server.seal(b"x", &mut Vec::new()).unwrap();
+    server.write_to_kernel().unwrap();
+    assert_eq!(server.write_to_kernel().unwrap_err(), KernelError::State);
+    assert_eq!(
+        server.write_from_kernel(0).unwrap_err(),
+        KernelError::Sequence
+    );
+    assert_eq!(
+        server.write_from_kernel(u64::MAX).unwrap_err(),
+        KernelError::Sequence
+    );
+    server.write_from_kernel(1 << 24).unwrap();
+    assert!(server.wants_control(), "the kernel has worn the key out");
+}

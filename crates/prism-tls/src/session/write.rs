@@ -1,0 +1,349 @@
+//! The write side: data, KeyUpdates, alerts, and the limits of a write key.
+
+use rustls::AlertDescription;
+
+use super::half::{Half, NotSealed};
+use super::pending::PendingUpdate;
+use super::record::{Framing, MAX_PLAINTEXT_BYTES, kind};
+use super::witness::NonceWitness;
+use super::{Session, Version};
+use crate::keys::{KeysError, Suite};
+
+/// Smallest fragment that can be asked for, RFC 8449.
+pub const MIN_FRAGMENT_BYTES: usize = 64;
+
+/// Records under one AES-GCM key. RFC 8446 section 5.5 allows 2^24.5 of full
+/// size; what is above 2^24 is left for alerts.
+const GCM_RECORDS: u64 = 1 << 24;
+/// ChaCha20-Poly1305 has no limit that a connection can reach. This one keeps the
+/// sequence number far from its end.
+const CHACHA_RECORDS: u64 = 1 << 48;
+
+/// Records of data that may be sealed under one key.
+pub(super) const fn records_per_key(suite: Suite) -> u64 {
+    match suite {
+        Suite::Aes128Gcm | Suite::Aes256Gcm => GCM_RECORDS,
+        Suite::ChaCha20Poly1305 => CHACHA_RECORDS,
+    }
+}
+
+/// Who may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WriteState {
+    Open,
+    /// The kernel seals; only it knows the sequence number.
+    InKernel,
+    /// close_notify or a fatal alert has been sealed, or the peer's has come.
+    Closed,
+}
+
+pub(super) struct Writer {
+    half: Half,
+    pub(super) state: WriteState,
+    pub(super) pending: PendingUpdate,
+    pub(super) max_fragment: u16,
+}
+
+/// No record was made. Nothing has been added to the output, unless
+/// [`SealError::Library`] says that the session is of no more use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    /// Caller: this side has closed the session, or the peer has aborted it.
+    #[error("the write side is closed")]
+    Closed,
+    /// Caller: the kernel writes this session's records.
+    #[error("the kernel writes this session")]
+    InKernel,
+    /// Caller: what [`Session::seal_control`] has to say must go first.
+    #[error("a KeyUpdate has to be sent first")]
+    ControlFirst,
+    /// Caller: the plaintext is too long or the buffer too short.
+    #[error("the plaintext or the buffer has a wrong size")]
+    Size,
+    /// The key is used up and TLS 1.2 has no other: close the session.
+    #[error("the write key is used up")]
+    Exhausted,
+    /// Caller: TLS 1.2 has no KeyUpdate.
+    #[error("TLS 1.2 has no KeyUpdate")]
+    NoKeyUpdate,
+    /// The cryptographic library refused.
+    #[error("the cryptographic library refused")]
+    Library,
+}
+
+impl From<NotSealed> for SealError {
+    fn from(_: NotSealed) -> Self {
+        Self::Library
+    }
+}
+
+impl From<KeysError> for SealError {
+    fn from(_: KeysError) -> Self {
+        Self::Library
+    }
+}
+
+impl Writer {
+    pub(super) fn new(half: Half) -> Self {
+        let mut writer = Self {
+            half,
+            state: WriteState::Open,
+            pending: PendingUpdate::Nothing,
+            max_fragment: MAX_PLAINTEXT_BYTES as u16,
+        };
+        writer.rekey_in_time();
+        writer
+    }
+
+    pub(super) fn half(&self) -> &Half {
+        &self.half
+    }
+
+    pub(super) fn half_mut(&mut self) -> &mut Half {
+        &mut self.half
+    }
+
+    pub(super) fn into_half(self) -> Half {
+        self.half
+    }
+
+    fn check_open(&self) -> Result<(), SealError> {
+        match self.state {
+            WriteState::Open => Ok(()),
+            WriteState::InKernel => Err(SealError::InKernel),
+            WriteState::Closed => Err(SealError::Closed),
+        }
+    }
+
+    /// Records of data left under the current key.
+    pub(super) fn records_left(&self) -> u64 {
+        records_per_key(self.half.suite()).saturating_sub(self.half.sequence())
+    }
+
+    /// Asks for a new key when this one is used up.
+    pub(super) fn rekey_in_time(&mut self) {
+        if self.records_left() == 0 && self.half.framing() == Framing::Tls13 {
+            self.pending = self.pending.with_update();
+        }
+    }
+
+    /// Whether `records` more records of data can be made before the session ends.
+    fn check_lasts(&self, records: usize) -> Result<(), SealError> {
+        let endless = self.half.framing() == Framing::Tls13;
+        let enough = u64::try_from(records).is_ok_and(|n| n <= self.records_left());
+        (endless || enough)
+            .then_some(())
+            .ok_or(SealError::Exhausted)
+    }
+
+    fn data_in_place<W: NonceWitness>(
+        &mut self,
+        record: &mut [u8],
+        len: usize,
+        witness: &mut W,
+    ) -> Result<usize, SealError> {
+        let made = self
+            .half
+            .seal(record, len, kind::APPLICATION_DATA, witness)?;
+        self.rekey_in_time();
+        Ok(made)
+    }
+
+    fn append<W: NonceWitness>(
+        &mut self,
+        plaintext: &[u8],
+        kind: u8,
+        out: &mut Vec<u8>,
+        witness: &mut W,
+    ) -> Result<(), SealError> {
+        let start = out.len();
+        let room = self.half.framing().surroundings();
+        out.resize(start + room.before, 0);
+        out.extend_from_slice(plaintext);
+        out.resize(out.len() + room.after, 0);
+        let record = out.get_mut(start..).unwrap_or_default();
+        self.half.seal(record, plaintext.len(), kind, witness)?;
+        Ok(())
+    }
+
+    fn append_control<W: NonceWitness>(
+        &mut self,
+        out: &mut Vec<u8>,
+        witness: &mut W,
+    ) -> Result<(), SealError> {
+        while let Some((message, rest)) = self.next_update() {
+            self.append(&message, kind::HANDSHAKE, out, witness)?;
+            self.half.next_generation()?;
+            self.pending = rest;
+        }
+        Ok(())
+    }
+
+    /// The KeyUpdate that is due, and what remains to be sent after it.
+    pub(super) fn next_update(&self) -> Option<([u8; 5], PendingUpdate)> {
+        let (request_update, rest) = self.pending.next()?;
+        Some((super::content::key_update(request_update), rest))
+    }
+}
+
+impl<W: NonceWitness> Session<W> {
+    /// Seals `plaintext` into records of at most the fragment size and appends them
+    /// to `out`, after what [`Session::seal_control`] has to say. All or nothing.
+    ///
+    /// # Errors
+    /// [`SealError::Closed`], [`SealError::InKernel`], or [`SealError::Exhausted`]
+    /// in TLS 1.2.
+    pub fn seal(&mut self, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), SealError> {
+        self.writer.check_open()?;
+        let fragment = usize::from(self.writer.max_fragment);
+        let records = plaintext.len().div_ceil(fragment);
+        self.writer.check_lasts(records)?;
+        out.reserve(plaintext.len() + records * self.surroundings().total());
+        for piece in plaintext.chunks(fragment) {
+            self.writer.append_control(out, &mut self.witness)?;
+            self.writer
+                .append(piece, kind::APPLICATION_DATA, out, &mut self.witness)?;
+            self.writer.rekey_in_time();
+        }
+        Ok(())
+    }
+
+    /// Seals one record of data whose plaintext has been put into `record` already,
+    /// `len` bytes at [`Surroundings::before`](super::Surroundings), and returns the
+    /// record's length. For file contents read straight into the buffer.
+    ///
+    /// # Errors
+    /// [`SealError::ControlFirst`] while [`Session::wants_control`]: seal that into
+    /// what is sent before this record. [`SealError::Size`] when `len` is above the
+    /// fragment size or the record does not fit. Otherwise as [`Session::seal`].
+    pub fn seal_in_place(&mut self, record: &mut [u8], len: usize) -> Result<usize, SealError> {
+        self.writer.check_open()?;
+        if self.wants_control() {
+            return Err(SealError::ControlFirst);
+        }
+        let fits = record.len() >= self.surroundings().total().saturating_add(len);
+        if len > usize::from(self.writer.max_fragment) || !fits {
+            return Err(SealError::Size);
+        }
+        self.writer.check_lasts(1)?;
+        self.writer.data_in_place(record, len, &mut self.witness)
+    }
+
+    /// Whether a KeyUpdate is to be sent before more data.
+    #[must_use]
+    pub fn wants_control(&self) -> bool {
+        self.writer.state != WriteState::Closed && self.writer.pending != PendingUpdate::Nothing
+    }
+
+    /// Appends the KeyUpdates that are due, each under the key that it ends. At most
+    /// two records; nothing when nothing is due.
+    ///
+    /// # Errors
+    /// [`SealError::InKernel`]; [`SealError::Library`].
+    pub fn seal_control(&mut self, out: &mut Vec<u8>) -> Result<(), SealError> {
+        if !self.wants_control() {
+            return Ok(());
+        }
+        self.writer.check_open()?;
+        self.writer.append_control(out, &mut self.witness)
+    }
+
+    /// Asks for a new write key of this side with the next output.
+    ///
+    /// # Errors
+    /// [`SealError::NoKeyUpdate`], [`SealError::Closed`].
+    pub fn update_write_key(&mut self) -> Result<(), SealError> {
+        self.check_can_update()?;
+        self.writer.pending = self.writer.pending.with_update();
+        Ok(())
+    }
+
+    /// Asks for new keys of both sides with the next output.
+    ///
+    /// # Errors
+    /// [`SealError::NoKeyUpdate`], [`SealError::Closed`].
+    pub fn request_key_update(&mut self) -> Result<(), SealError> {
+        self.check_can_update()?;
+        self.writer.pending = self.writer.pending.with_request();
+        Ok(())
+    }
+
+    fn check_can_update(&self) -> Result<(), SealError> {
+        match (self.version, self.writer.state) {
+            (Version::Tls12, _) => Err(SealError::NoKeyUpdate),
+            (_, WriteState::Closed) => Err(SealError::Closed),
+            (Version::Tls13, WriteState::Open | WriteState::InKernel) => Ok(()),
+        }
+    }
+
+    /// Appends close_notify and closes the write side. Nothing when it is closed.
+    ///
+    /// # Errors
+    /// [`SealError::InKernel`]; [`SealError::Library`].
+    pub fn seal_close_notify(&mut self, out: &mut Vec<u8>) -> Result<(), SealError> {
+        self.seal_last(WARNING, AlertDescription::CloseNotify, out)
+    }
+
+    /// Appends a fatal alert, usually [`OpenError::alert`](super::OpenError::alert),
+    /// and closes the write side. Nothing when it is closed.
+    ///
+    /// # Errors
+    /// [`SealError::InKernel`]; [`SealError::Library`].
+    pub fn seal_fatal_alert(
+        &mut self,
+        description: AlertDescription,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SealError> {
+        self.seal_last(FATAL, description, out)
+    }
+
+    fn seal_last(
+        &mut self,
+        level: u8,
+        description: AlertDescription,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SealError> {
+        if self.write_closed() {
+            return Ok(());
+        }
+        self.writer.check_open()?;
+        self.writer.state = WriteState::Closed;
+        let alert = [level, u8::from(description)];
+        self.writer
+            .append(&alert, kind::ALERT, out, &mut self.witness)
+    }
+
+    /// Whether close_notify or a fatal alert has ended the write side.
+    #[must_use]
+    pub fn write_closed(&self) -> bool {
+        self.writer.state == WriteState::Closed
+    }
+
+    /// Records of data that the current write key is still good for. A kernel that
+    /// writes must be stopped before they are used up.
+    #[must_use]
+    pub fn write_records_left(&self) -> u64 {
+        self.writer.records_left()
+    }
+
+    /// Limits the plaintext of each record made, for latency or RFC 8449.
+    ///
+    /// # Errors
+    /// [`SealError::Size`] outside of [`MIN_FRAGMENT_BYTES`] to
+    /// [`MAX_PLAINTEXT_BYTES`].
+    pub fn set_max_fragment(&mut self, bytes: usize) -> Result<(), SealError> {
+        self.writer.max_fragment = checked_fragment(bytes).ok_or(SealError::Size)?;
+        Ok(())
+    }
+}
+
+/// `bytes`, when it is an allowed fragment size.
+pub(super) fn checked_fragment(bytes: usize) -> Option<u16> {
+    let allowed = (MIN_FRAGMENT_BYTES..=MAX_PLAINTEXT_BYTES).contains(&bytes);
+    u16::try_from(bytes).ok().filter(|_| allowed)
+}
+
+/// Alert levels; TLS 1.3 ignores them.
+pub(super) const WARNING: u8 = 1;
+/// Alert levels; TLS 1.3 ignores them.
+pub(super) const FATAL: u8 = 2;
