@@ -81,6 +81,8 @@ struct Handshake {
     pending: Vec<u8>,
     /// Bytes of all records that rustls got.
     taken_bytes: usize,
+    /// Whether anything was sent, so that alerts may have to be sealed.
+    answered: bool,
 }
 
 impl fmt::Debug for Acceptor {
@@ -107,6 +109,7 @@ impl Acceptor {
             captured,
             pending: Vec::new(),
             taken_bytes: 0,
+            answered: false,
         })))
     }
 
@@ -124,7 +127,12 @@ impl Acceptor {
                 output,
             },
             Ok(true) => self.0.finish(output),
-            Err(error) => Step::Failed(Failure { output, error }),
+            Err(error) => {
+                if !self.0.answered {
+                    output.extend_from_slice(error.plain_alert());
+                }
+                Step::Failed(Failure { output, error })
+            }
         }
     }
 }
@@ -198,6 +206,7 @@ impl Handshake {
             if self.connection.write_tls(output).is_err() {
                 return Err(AcceptError::NoSecrets);
             }
+            self.answered = true;
         }
         fed
     }

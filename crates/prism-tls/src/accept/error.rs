@@ -57,6 +57,17 @@ impl AcceptError {
             Self::Local(_) | Self::NoSecrets => Fault::Local,
         }
     }
+
+    /// The record to send where rustls, which knows better, sent no alert: in
+    /// the clear, so only before the first answer.
+    pub(super) fn plain_alert(&self) -> &'static [u8] {
+        match self {
+            // decode_error, and internal_error.
+            Self::Protocol(_) | Self::BadRecord | Self::TooLong => &[21, 3, 3, 0, 2, 2, 50],
+            Self::Local(_) | Self::NoSecrets => &[21, 3, 3, 0, 2, 2, 80],
+            Self::Incompatible(_) | Self::Refused(_) | Self::Closed => &[],
+        }
+    }
 }
 
 impl From<rustls::Error> for AcceptError {

@@ -1,0 +1,19 @@
+//! The server's handshake against clients of several makes: every suite, input
+//! cut anywhere, tickets across servers, certificates by name, and clients that
+//! do not play by the rules.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    reason = "test code"
+)]
+
+mod certificates;
+mod clients;
+mod handshakes;
+mod hostile;
+mod loopback;
+mod resumption;
+mod support;

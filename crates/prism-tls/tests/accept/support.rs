@@ -1,0 +1,340 @@
+//! An authority with certificates in files, servers under them, and the two
+//! ends of a connection joined in memory.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
+
+use prism_tls::accept::{
+    Acceptor, CertificateFiles, Certificates, Clock, Established, Failure, ServerConfig, Settings,
+    Step, Tickets,
+};
+use prism_tls::{Event, Secret, Session, Version};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SignatureAlgorithm};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+/// The host that every certificate of [`FIXTURE`] is for.
+pub const HOST: &str = "s3.example.test";
+pub const ROTATION_S: u32 = 3_600;
+
+/// What most tests use; making RSA keys takes long.
+pub static FIXTURE: LazyLock<Fixture> = LazyLock::new(Fixture::new);
+
+pub struct Fixture {
+    pub authority: Authority,
+    pub ecdsa: CertificateFiles,
+    pub rsa: CertificateFiles,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let authority = Authority::new();
+        let ecdsa = authority.issue("ecdsa", &[HOST], &rcgen::PKCS_ECDSA_P256_SHA256);
+        let rsa = authority.issue("rsa", &[HOST], &rcgen::PKCS_RSA_SHA256);
+        Self {
+            authority,
+            ecdsa,
+            rsa,
+        }
+    }
+
+    pub fn certificates(&self) -> Arc<Certificates> {
+        let files = vec![self.ecdsa.clone(), self.rsa.clone()];
+        Arc::new(Certificates::load(files).unwrap())
+    }
+}
+
+pub struct Authority {
+    directory: tempfile::TempDir,
+    issuer: Issuer<'static, KeyPair>,
+    roots: Arc<RootCertStore>,
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap();
+        std::fs::write(directory.path().join("ca.crt"), certificate.pem()).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.der().clone()).unwrap();
+        Self {
+            directory,
+            issuer: Issuer::new(params, key),
+            roots: Arc::new(roots),
+        }
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn ca_file(&self) -> PathBuf {
+        self.directory().join("ca.crt")
+    }
+
+    /// A new certificate for `names` in `<file>.crt` and `<file>.key`.
+    pub fn issue(
+        &self,
+        file: &str,
+        names: &[&str],
+        algorithm: &'static SignatureAlgorithm,
+    ) -> CertificateFiles {
+        let key = KeyPair::generate_for(algorithm).unwrap();
+        let names: Vec<String> = names.iter().map(|&name| name.into()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, file);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let files = CertificateFiles {
+            certificate: self.directory().join(format!("{file}.crt")),
+            key: self.directory().join(format!("{file}.key")),
+            names: Vec::new(),
+        };
+        std::fs::write(&files.certificate, certificate.pem()).unwrap();
+        write_private(&files.key, &key.serialize_pem());
+        files
+    }
+
+    /// A client that trusts this authority and offers what `provider` has.
+    pub fn client(&self, provider: CryptoProvider) -> ClientConfig {
+        ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(rustls::ALL_VERSIONS)
+            .unwrap()
+            .with_root_certificates(self.roots.clone())
+            .with_no_client_auth()
+    }
+}
+
+pub fn write_private(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
+}
+
+pub fn certificate_in(path: &Path) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(path).unwrap()
+}
+
+/// A client of [`FIXTURE`] that offers one suite only.
+pub fn client_of_suite(suite: &str) -> ClientConfig {
+    let mut provider = default_provider();
+    let name = suite.replacen("TLS_AES", "TLS13_AES", 1);
+    let name = name.replacen("TLS_CHACHA20", "TLS13_CHACHA20", 1);
+    provider
+        .cipher_suites
+        .retain(|known| format!("{:?}", known.suite()) == name);
+    assert_eq!(provider.cipher_suites.len(), 1, "{suite}");
+    FIXTURE.authority.client(provider)
+}
+
+pub fn connect(config: ClientConfig) -> ClientConnection {
+    connect_to(&Arc::new(config), HOST)
+}
+
+pub fn connect_to(config: &Arc<ClientConfig>, host: &str) -> ClientConnection {
+    ClientConnection::new(config.clone(), host.to_owned().try_into().unwrap()).unwrap()
+}
+
+/// The machine's clock, for tests against real clients.
+pub fn system_clock() -> Clock {
+    Clock::new(|| {
+        SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+    })
+}
+
+/// A clock that the test sets.
+#[derive(Clone)]
+pub struct Wall(Arc<AtomicU64>);
+
+impl Wall {
+    /// The present time to the second: clients compare it with their own.
+    pub fn now() -> Self {
+        Self(Arc::new(AtomicU64::new(system_clock().now().as_secs())))
+    }
+
+    pub fn advance(&self, seconds: u64) {
+        self.0.fetch_add(seconds, Ordering::Relaxed);
+    }
+
+    pub fn clock(&self) -> Clock {
+        let now = self.0.clone();
+        Clock::new(move || Duration::from_secs(now.load(Ordering::Relaxed)))
+    }
+}
+
+pub fn tickets(byte: u8, clock: Clock) -> Arc<Tickets> {
+    let secret = Secret::new(&[byte; 32]).unwrap();
+    Arc::new(Tickets::new(&[secret], ROTATION_S, clock).unwrap())
+}
+
+/// A server under [`FIXTURE`] with default settings and the tickets of secret 1.
+pub fn server() -> ServerConfig {
+    server_with(&Settings::default(), 1, system_clock())
+}
+
+pub fn server_with(settings: &Settings, secret: u8, clock: Clock) -> ServerConfig {
+    let tickets = tickets(secret, clock.clone());
+    ServerConfig::new(settings, FIXTURE.certificates(), Some(tickets), clock).unwrap()
+}
+
+/// Where the client's bytes are cut.
+#[derive(Clone, Copy, Debug)]
+pub enum Cut {
+    Nowhere,
+    Everywhere,
+    Randomly(u64),
+}
+
+impl Cut {
+    pub const ALL: [Self; 4] = [
+        Self::Nowhere,
+        Self::Everywhere,
+        Self::Randomly(1),
+        Self::Randomly(2),
+    ];
+
+    fn pieces(self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut random = match self {
+            Self::Nowhere => return vec![bytes.to_vec()],
+            Self::Everywhere => return bytes.iter().map(|&byte| vec![byte]).collect(),
+            Self::Randomly(seed) => fastrand::Rng::with_seed(seed),
+        };
+        let mut pieces = Vec::new();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (piece, tail) = rest.split_at(random.usize(1..=rest.len().min(300)));
+            pieces.push(piece.to_vec());
+            rest = tail;
+        }
+        pieces
+    }
+}
+
+/// Runs the handshake to its end, in memory. `behind` follows the client's last
+/// flight in the same bytes, as far as the server is concerned.
+pub fn handshake(
+    client: &mut ClientConnection,
+    server: &ServerConfig,
+    cut: Cut,
+    behind: &[u8],
+) -> Result<Established, Failure> {
+    let mut acceptor = Acceptor::new(server).unwrap();
+    for _ in 0..8 {
+        let mut wire = drain(client);
+        if !client.is_handshaking() {
+            wire.extend_from_slice(behind);
+        }
+        let mut pieces = cut.pieces(&wire).into_iter();
+        while let Some(piece) = pieces.next() {
+            match acceptor.receive(&piece) {
+                Step::Wait {
+                    acceptor: next,
+                    output,
+                } => {
+                    acceptor = next;
+                    feed(client, &output);
+                }
+                Step::Established(mut established) => {
+                    feed(client, &established.output);
+                    pieces.for_each(|piece| established.unread.extend(piece));
+                    return Ok(established);
+                }
+                Step::Failed(failure) => return Err(failure),
+                Step::NotTls(not_tls) => panic!("{not_tls:?}"),
+            }
+        }
+    }
+    panic!("no end of the handshake");
+}
+
+pub fn drain(client: &mut ClientConnection) -> Vec<u8> {
+    let mut wire = Vec::new();
+    while client.wants_write() {
+        client.write_tls(&mut wire).unwrap();
+    }
+    wire
+}
+
+pub fn feed(client: &mut ClientConnection, mut wire: &[u8]) {
+    while !wire.is_empty() {
+        client.read_tls(&mut wire).unwrap();
+        client.process_new_packets().unwrap();
+    }
+}
+
+/// The server's end of an established session.
+pub struct Served {
+    session: Session,
+    input: Vec<u8>,
+}
+
+impl Served {
+    pub fn new(established: Established) -> Self {
+        Self {
+            session: Session::new(established.keys).unwrap(),
+            input: established.unread,
+        }
+    }
+
+    /// The plaintext of all records that `wire` completes.
+    pub fn open(&mut self, wire: &[u8]) -> Vec<u8> {
+        self.input.extend_from_slice(wire);
+        let mut plain = Vec::new();
+        loop {
+            let opened = self.session.open(&mut self.input).unwrap();
+            match opened.event {
+                Event::Incomplete { .. } => return plain,
+                Event::Data(place) => plain.extend_from_slice(&self.input[place]),
+                Event::CloseNotify => return plain,
+                Event::Empty => {}
+                other => panic!("{other:?}"),
+            }
+            self.input.drain(..opened.consumed);
+        }
+    }
+
+    pub fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
+        let mut wire = Vec::new();
+        self.session.seal(plain, &mut wire).unwrap();
+        wire
+    }
+
+    pub fn close(&mut self) -> Vec<u8> {
+        let mut wire = Vec::new();
+        self.session.seal_close_notify(&mut wire).unwrap();
+        wire
+    }
+}
+
+/// Sends `bytes` of data each way, in several turns, and compares them.
+pub fn exchange(client: &mut ClientConnection, served: &mut Served, bytes: usize) {
+    use std::io::{Read, Write};
+    let data: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
+    for _ in 0..3 {
+        client.writer().write_all(&data).unwrap();
+        assert_eq!(served.open(&drain(client)), data);
+        feed(client, &served.seal(&data));
+        let mut answer = vec![0; bytes];
+        client.reader().read_exact(&mut answer).unwrap();
+        assert_eq!(answer, data);
+    }
+}
+
+pub fn version_of(established: &Established) -> Version {
+    assert_eq!(
+        established.keys.read.version(),
+        established.keys.write.version()
+    );
+    established.keys.read.version()
+}
