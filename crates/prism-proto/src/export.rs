@@ -1,12 +1,12 @@
-//! The source's half of a two-phase hand-off (design: NSDI'21, section 4.2),
-//! as a state machine: block → save and close → send → verdict, and from every
-//! step before the commit a way back.
+//! The source's half of a hand-off as a state machine: stop the connection's
+//! packets → save → send → verdict, and from every step before the commit a way
+//! back. The packets are stopped by one of two [`Method`]s.
 //!
-//! The switch decides who owns the flow. The source blocks at epoch *e*; the
-//! target's `OWN|UNBLOCK` and the source's rollback both carry *e* + 1, so that
-//! exactly one of them wins, whatever is lost, late or repeated between them.
-//! Only where the target has refused, and so will never be live, the source
-//! reclaims at *e* + 2.
+//! The switch decides who owns the flow. The source blocks at epoch *e*, or in a
+//! freeze holds the flow at epoch *e*; the target's `OWN|UNBLOCK` and the source's
+//! rollback both carry *e* + 1, so that exactly one of them wins, whatever is
+//! lost, late or repeated between them. Only where the target has refused, and so
+//! will never be live, the source reclaims at *e* + 2.
 //!
 //! Sans-IO: each [`Action`] is for the driver to carry out, which answers with
 //! the [`Event`] named there. Deadlines are the driver's to keep, with the
@@ -27,6 +27,16 @@ pub const VERDICT_DEADLINE_NS: u64 = 2_000_000_000;
 /// drops a flow's packets that long (its limit for blocked flows is 10 s).
 pub const SETTLE_DEADLINE_NS: u64 = 8_000_000_000;
 
+/// How the source stops the packets of the connection that it saves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// The switch drops them (NSDI'21, section 4.2): one more round trip to it.
+    TwoPhase,
+    /// The source silences its own socket, and keeps it, silent, until the
+    /// verdict.
+    Freeze,
+}
+
 /// What the driver is to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -40,17 +50,19 @@ pub enum Action {
         /// From now.
         deadline_ns: u64,
     },
-    /// Pause the socket, save it, close it silently; then [`Event::Saved`] or
-    /// [`Event::SaveFailed`] (with the socket live again).
-    SaveAndClose,
+    /// Pause the socket (in a freeze: silence it too) and save it; then
+    /// [`Event::Saved`] or [`Event::SaveFailed`] (with the socket live again).
+    Save,
     /// Send the state to the target, which is to own the flow at this epoch, and
-    /// wait for its verdict; then [`Event::Verdict`].
+    /// wait for its verdict; then [`Event::Verdict`]. A blocked socket is closed
+    /// silently meanwhile, a frozen one is kept.
     Send {
         /// The epoch of the target's command.
         epoch: u64,
     },
-    /// Build the socket again from the saved state, still silent; then
-    /// [`Event::Rebuilt`] or [`Event::RebuildFailed`].
+    /// Build the socket again from the saved state, still silent (a frozen one is
+    /// still there); then [`Event::Rebuilt`], [`Event::Returned`] or
+    /// [`Event::RebuildFailed`].
     Rebuild,
     /// It is over.
     Finish(Outcome),
@@ -71,6 +83,9 @@ pub enum Event {
     Rebuilt,
     /// It could not be built.
     RebuildFailed,
+    /// The connection has come back since, as another hand-off: the target took
+    /// it, and its verdict is late.
+    Returned,
 }
 
 /// What the source heard from the target.
@@ -94,8 +109,8 @@ pub enum Outcome {
     /// the flow blocked: repeat `OWN|UNBLOCK` at that epoch until it answers.
     /// `STALE` then means that the connection is lost; but where the switch
     /// never confirmed a command for it and the flow is absent, that it always
-    /// was this frontend's, and is settled at the answered epoch (where the
-    /// flow is held for this very owner, by a predecessor: repeat above it).
+    /// was this frontend's (where the flow is held for this very owner, by a
+    /// predecessor: repeat above it).
     Kept {
         /// The flow's epoch.
         epoch: u64,
@@ -103,6 +118,11 @@ pub enum Outcome {
         reason: Kept,
         /// The switch has confirmed that packets pass.
         settled: bool,
+    },
+    /// It is here, live, and no command for it has been applied, nor ever will be.
+    Untouched {
+        /// Why it did not move.
+        reason: Kept,
     },
     /// The flow belongs to neither (the client opened a new connection on its
     /// addresses), or nobody can tell: drop what is left, silently.
@@ -127,7 +147,7 @@ pub enum Kept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Blocking { retries_left: u8 },
-    Saving,
+    Saving { is_blocked: bool },
     AwaitingVerdict,
     Rebuilding { reason: Kept },
     Reclaiming { reason: Kept },
@@ -140,8 +160,8 @@ enum Phase {
 pub struct Export {
     flow: FlowKey,
     here: Owner,
-    /// Epoch of the block; what follows it is at `block_epoch + 1`.
-    block_epoch: u64,
+    /// The flow's epoch while its packets are stopped here.
+    stopped_epoch: u64,
     /// The target has said that it never will own the flow, so our command may
     /// outrank whatever it sent before.
     refused: bool,
@@ -158,19 +178,34 @@ const MAX_BLOCK_RETRIES: u8 = 4;
 
 impl Export {
     /// Starts a hand-off of `flow`, owned by `here` at `epoch` (for a flow the
-    /// switch has never heard of: the estimate of its clock).
-    pub fn start(flow: FlowKey, here: Owner, epoch: u64, never_steered: bool) -> (Self, Action) {
+    /// switch has never heard of: the estimate of its clock). The first hand-off
+    /// of a connection is two-phase in any case: what is left at the switch of
+    /// the connections before it on the same addresses is found out by the block,
+    /// while it cannot be told from a verdict that never came.
+    pub fn start(
+        method: Method,
+        flow: FlowKey,
+        here: Owner,
+        epoch: u64,
+        never_steered: bool,
+    ) -> (Self, Action) {
         let retries_left = if never_steered { MAX_BLOCK_RETRIES } else { 0 };
-        let phase = Phase::Blocking { retries_left };
+        let (phase, stopped_epoch) = match method {
+            Method::Freeze if !never_steered => (Phase::Saving { is_blocked: false }, epoch),
+            _ => (Phase::Blocking { retries_left }, epoch.saturating_add(1)),
+        };
         let export = Self {
             flow,
             here,
-            block_epoch: epoch.saturating_add(1),
+            stopped_epoch,
             refused: false,
             never_steered,
             phase,
         };
-        let action = export.block();
+        let action = match phase {
+            Phase::Saving { .. } => Action::Save,
+            _ => export.block(),
+        };
         (export, action)
     }
 
@@ -181,20 +216,24 @@ impl Export {
             (Phase::Blocking { retries_left }, Event::Steered(outcome)) => {
                 self.on_block(outcome, retries_left)
             }
-            (Phase::Saving, Event::Saved) => {
+            (Phase::Saving { .. }, Event::Saved) => {
                 self.phase = Phase::AwaitingVerdict;
                 Action::Send {
                     epoch: self.next_epoch(),
                 }
             }
-            (Phase::Saving, Event::SaveFailed) => {
+            (Phase::Saving { is_blocked: true }, Event::SaveFailed) => {
                 self.unblock(Kept::SaveFailed, SETTLE_DEADLINE_NS)
+            }
+            (Phase::Saving { is_blocked: false }, Event::SaveFailed) => {
+                self.untouched(Kept::SaveFailed)
             }
             (Phase::AwaitingVerdict, Event::Verdict(verdict)) => self.on_verdict(verdict),
             (Phase::Rebuilding { reason }, Event::Rebuilt) => {
                 self.phase = Phase::Reclaiming { reason };
                 self.own_here(SETTLE_DEADLINE_NS)
             }
+            (Phase::Rebuilding { .. }, Event::Returned) => self.finish(Outcome::Moved),
             (Phase::Reclaiming { reason }, Event::Steered(outcome)) => {
                 self.on_reclaim(outcome, reason)
             }
@@ -212,28 +251,24 @@ impl Export {
         };
         match answer.status {
             Status::Ok => {
-                self.phase = Phase::Saving;
-                Action::SaveAndClose
+                self.phase = Phase::Saving { is_blocked: true };
+                Action::Save
             }
             // What is left of a predecessor is ahead of our clock estimate.
             Status::Stale if retries_left > 0 && self.is_a_predecessors(&answer) => {
                 let retries_left = retries_left - 1;
                 self.phase = Phase::Blocking { retries_left };
-                self.block_epoch = answer.epoch.saturating_add(1);
+                self.stopped_epoch = answer.epoch.saturating_add(1);
                 self.block()
             }
             Status::Stale => self.finish(Outcome::Lost),
             Status::Full => self.fence(Kept::SwitchRefused(Status::Full)),
-            status => {
-                let epoch = self.block_epoch.saturating_sub(1);
-                let reason = Kept::SwitchRefused(status);
-                self.finish(Outcome::Kept {
-                    epoch,
-                    reason,
-                    settled: true,
-                })
-            }
+            status => self.untouched(Kept::SwitchRefused(status)),
         }
+    }
+
+    fn untouched(&mut self, reason: Kept) -> Action {
+        self.finish(Outcome::Untouched { reason })
     }
 
     /// The table was full for one copy of the block; another may yet find room
@@ -270,7 +305,7 @@ impl Export {
         Action::Rebuild
     }
 
-    /// The socket is rebuilt but silent: only a certain answer makes it live.
+    /// The socket is there but silent: only a certain answer makes it live.
     fn on_reclaim(&mut self, outcome: CommandOutcome, reason: Kept) -> Action {
         match outcome {
             CommandOutcome::Answered(Answer {
@@ -289,20 +324,18 @@ impl Export {
         let CommandOutcome::Answered(answer) = outcome else {
             return self.kept(reason, false);
         };
-        if answer.status != Status::Stale {
-            return self.kept(reason, true);
-        }
-        // Nothing of ours was ever applied: a predecessor's tombstone is ahead,
-        // under which the flow's packets come here as they always did.
+        // Nothing of ours is in the table, nor will it be: the flow's packets come
+        // here as they always did, past a predecessor's tombstone or our fence.
         let unconfirmed = matches!(reason, Kept::SwitchSilent | Kept::SwitchRefused(_));
-        if self.never_steered && unconfirmed && answer.state == FlowState::Absent {
-            return self.finish(Outcome::Kept {
-                epoch: answer.epoch,
-                reason,
-                settled: true,
-            });
+        let is_fence = matches!(reason, Kept::SwitchRefused(_));
+        let is_absent = answer.state == FlowState::Absent;
+        match answer.status {
+            Status::Ok if !is_fence => self.kept(reason, true),
+            Status::Stale if !is_absent => self.finish(Outcome::Lost),
+            _ if self.never_steered && unconfirmed => self.untouched(reason),
+            Status::Stale => self.finish(Outcome::Lost),
+            _ => self.kept(reason, true),
         }
-        self.finish(Outcome::Lost)
     }
 
     /// The flow is another's at the very epoch we gave to the target.
@@ -315,7 +348,7 @@ impl Export {
     fn block(&self) -> Action {
         self.steer(
             Ops::OWN.and(Ops::BLOCK),
-            self.block_epoch,
+            self.stopped_epoch,
             BLOCK_DEADLINE_NS,
         )
     }
@@ -345,7 +378,7 @@ impl Export {
     }
 
     fn next_epoch(&self) -> u64 {
-        self.block_epoch.saturating_add(1 + u64::from(self.refused))
+        self.stopped_epoch.saturating_add(1 + u64::from(self.refused))
     }
 
     fn kept(&mut self, reason: Kept, settled: bool) -> Action {

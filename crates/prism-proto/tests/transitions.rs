@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 
 use prism_proto::control::{Answer, FlowKey, FlowState, Ops, Owner, Status};
-use prism_proto::export::{self, Export, Outcome, Verdict};
+use prism_proto::export::{self, Export, Method, Outcome, Verdict};
 use prism_proto::import::{self, Import};
 use prism_proto::node::Refusal;
 use prism_proto::steering::{Command, CommandOutcome};
@@ -75,6 +75,7 @@ fn export_events() -> Vec<(&'static str, export::Event)> {
         ("no verdict", export::Event::Verdict(Verdict::Unknown)),
         ("rebuilt", export::Event::Rebuilt),
         ("rebuild failed", export::Event::RebuildFailed),
+        ("returned", export::Event::Returned),
     ]);
     all
 }
@@ -101,11 +102,12 @@ fn show_command(command: &Command) -> String {
 fn show_export(action: &export::Action) -> String {
     match action {
         export::Action::Steer { command, .. } => show_command(command),
-        export::Action::SaveAndClose => "save".into(),
+        export::Action::Save => "save".into(),
         export::Action::Send { epoch } => format!("send {epoch}"),
         export::Action::Rebuild => "rebuild".into(),
         export::Action::Finish(Outcome::Moved) => "moved".into(),
         export::Action::Finish(Outcome::Lost) => "lost".into(),
+        export::Action::Finish(Outcome::Untouched { reason }) => format!("untouched, {reason:?}"),
         export::Action::Finish(Outcome::Kept {
             epoch,
             reason,
@@ -121,6 +123,10 @@ type Table<'a> = &'a [(&'a str, &'a str)];
 
 /// Each event in the phase that `path` leads to.
 fn export_phase(never_steered: bool, path: &[&str], table: Table<'_>) {
+    phase_of(Method::TwoPhase, never_steered, path, table);
+}
+
+fn phase_of(method: Method, never_steered: bool, path: &[&str], table: Table<'_>) {
     let events = export_events();
     for (name, _) in table {
         assert!(
@@ -129,8 +135,12 @@ fn export_phase(never_steered: bool, path: &[&str], table: Table<'_>) {
         );
     }
     for (name, event) in &events {
-        let (mut export, first) = Export::start(flow(), owner(1), EPOCH, never_steered);
-        assert_eq!(show_export(&first), "block 11");
+        let (mut export, first) = Export::start(method, flow(), owner(1), EPOCH, never_steered);
+        let begins = match method {
+            Method::TwoPhase => "block 11",
+            Method::Freeze => "save",
+        };
+        assert_eq!(show_export(&first), begins);
         for step in path {
             let step = events.iter().find(|(known, _)| known == step).unwrap();
             export.handle(step.1);
@@ -149,9 +159,9 @@ fn blocking() {
     let refused = [
         ("ok", "save"),
         ("full", "release 12"),
-        ("denied", "kept 10, SwitchRefused(Denied)"),
-        ("no service", "kept 10, SwitchRefused(NoService)"),
-        ("bad request", "kept 10, SwitchRefused(BadRequest)"),
+        ("denied", "untouched, SwitchRefused(Denied)"),
+        ("no service", "untouched, SwitchRefused(NoService)"),
+        ("bad request", "untouched, SwitchRefused(BadRequest)"),
         ("silence", "unblock 12"),
     ];
     export_phase(false, &[], &refused);
@@ -161,7 +171,7 @@ fn blocking() {
 
 #[test]
 fn a_first_block_outbids_no_more_than_four_times() {
-    let (mut export, _) = Export::start(flow(), owner(1), EPOCH, true);
+    let (mut export, _) = Export::start(Method::TwoPhase, flow(), owner(1), EPOCH, true);
     let stale = export::Event::Steered(answers()[1].1);
     let actions = [(); 5].map(|()| show_export(&export.handle(stale)));
     let again = "block 51";
@@ -189,12 +199,12 @@ fn rebuilding_reclaims_above_a_target_that_refused_and_beside_one_that_is_silent
     export_phase(
         false,
         &["ok", "saved", "no verdict"],
-        &[("rebuilt", "unblock 12")],
+        &[("rebuilt", "unblock 12"), ("returned", "moved")],
     );
     export_phase(
         false,
         &["ok", "saved", "refused"],
-        &[("rebuilt", "unblock 13")],
+        &[("rebuilt", "unblock 13"), ("returned", "moved")],
     );
 }
 
@@ -207,6 +217,35 @@ fn reclaiming_goes_live_only_on_a_certain_answer() {
     export_phase(false, &["ok", "saved", "no verdict", "rebuilt"], &silent);
     let refused = [("ok", "kept 13, TargetRefused(Busy)")];
     export_phase(false, &["ok", "saved", "refused", "rebuilt"], &refused);
+}
+
+#[test]
+fn a_freeze_asks_the_switch_for_nothing_before_the_verdict() {
+    let freeze = |path: &[&str], table: Table<'_>| {
+        phase_of(Method::Freeze, false, path, table);
+    };
+    let saving = [
+        ("saved", "send 11"),
+        ("save failed", "untouched, SaveFailed"),
+    ];
+    freeze(&[], &saving);
+    let verdicts = [
+        ("accepted", "moved"),
+        ("refused", "rebuild"),
+        ("no verdict", "rebuild"),
+    ];
+    freeze(&["saved"], &verdicts);
+    let rebuilding = |epoch| [("rebuilt", epoch), ("returned", "moved")];
+    freeze(&["saved", "no verdict"], &rebuilding("unblock 11"));
+    freeze(&["saved", "refused"], &rebuilding("unblock 12"));
+    let silent = [("ok", "kept 11, TargetSilent")];
+    freeze(&["saved", "no verdict", "rebuilt"], &silent);
+}
+
+#[test]
+fn a_first_hand_off_is_two_phase_in_any_case() {
+    let (_, first) = Export::start(Method::Freeze, flow(), owner(1), EPOCH, true);
+    assert_eq!(show_export(&first), "block 11");
 }
 
 #[test]
@@ -225,11 +264,20 @@ fn unblocking_keeps_a_socket_that_never_left_unless_the_flow_is_anothers() {
     check(true, &["ok", "save failed"], &kept("SaveFailed"));
     check(false, &["silence"], &kept("SwitchSilent"));
     check(false, &["full"], &kept("SwitchRefused(Full)"));
-    for (path, why) in [("silence", "SwitchSilent"), ("full", "SwitchRefused(Full)")] {
-        let mut rows = kept(why);
-        rows.push(("stale, absent", format!("kept 50, {why}")));
-        check(true, &[path], &rows);
-    }
+    // Nothing was confirmed before, and nothing is now.
+    let untouched = |why: &str, names: &[&'static str]| {
+        let row = |name: &&'static str| (*name, format!("untouched, {why}"));
+        names.iter().map(row).collect::<Vec<_>>()
+    };
+    let answered = ["full", "denied", "no service", "bad request", "stale, absent"];
+    let mut rows = untouched("SwitchSilent", &answered);
+    rows.push(("ok", "kept 12, SwitchSilent".into()));
+    rows.push(("silence", "kept 12, SwitchSilent, unsettled".into()));
+    check(true, &["silence"], &rows);
+    let mut rows = untouched("SwitchRefused(Full)", &answered);
+    rows.push(("ok", "untouched, SwitchRefused(Full)".into()));
+    rows.push(("silence", "kept 12, SwitchRefused(Full), unsettled".into()));
+    check(true, &["full"], &rows);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What carries out the actions of `Export` on a host.
 
 use prism_proto::control::Ops;
-use prism_proto::export::{self, Export, Kept, Outcome, VERDICT_DEADLINE_NS, Verdict};
+use prism_proto::export::{self, Export, Kept, Method, Outcome, VERDICT_DEADLINE_NS, Verdict};
 use prism_proto::import;
 use prism_proto::node::{Frame, HandOff};
 use prism_proto::steering::CommandOutcome;
@@ -19,12 +19,21 @@ pub(crate) struct Exporting {
     pub(crate) started: u64,
     target: usize,
     plan: Plan,
+    method: Method,
     saved: Option<Box<HandOff>>,
+    /// The socket, deaf and mute, where it is kept until the verdict.
+    frozen: Option<Tcp>,
     /// Names this hand-off, among all of this connection too: a late verdict of
     /// an earlier one must not be taken for its own.
     hand_off_id: u64,
     /// Waits for a verdict on that channel.
     awaiting: Option<u64>,
+}
+
+impl Exporting {
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen.is_some()
+    }
 }
 
 impl World {
@@ -52,19 +61,25 @@ impl World {
 
     pub(crate) fn start_export(&mut self, host: usize, id: u64, target: usize, plan: Plan) {
         let (started, hand_off_id) = (self.now, self.new_id());
+        let method = match self.rng.bool() {
+            true => Method::Freeze,
+            false => Method::TwoPhase,
+        };
         let Some(c) = self.hosts[host].connections.get_mut(&id) else {
             return;
         };
         c.commanded = true;
         let here = owner_record(host);
-        let (machine, action) = Export::start(c.flow, here, c.epoch, !c.steered);
-        let (saved, awaiting) = (None, None);
+        let (machine, action) = Export::start(method, c.flow, here, c.epoch, !c.steered);
+        let (saved, frozen, awaiting) = (None, None, None);
         c.role = Role::Exporting(Exporting {
             machine,
             started,
             target,
             plan,
+            method,
             saved,
+            frozen,
             hand_off_id,
             awaiting,
         });
@@ -103,7 +118,7 @@ impl World {
             } => {
                 self.steer(host, command, deadline_ns, Waiter::Export(id));
             }
-            export::Action::SaveAndClose => self.works(host, delay, Work::Save(id)),
+            export::Action::Save => self.works(host, delay, Work::Save(id)),
             export::Action::Send { epoch } => self.send_hand_off(host, id, epoch),
             export::Action::Rebuild => self.works(host, delay, Work::Rebuild(id)),
             export::Action::Finish(outcome) => self.finish_export(host, id, outcome),
@@ -132,6 +147,9 @@ impl World {
             return;
         };
         c.live = false;
+        if exporting.method == Method::Freeze {
+            exporting.frozen = Some(socket.clone());
+        }
         let (plan, next_request, incarnation) = (exporting.plan, c.next_request, c.of);
         let context = Context {
             plan,
@@ -241,11 +259,17 @@ impl World {
         let Role::Exporting(exporting) = &mut c.role else {
             return;
         };
+        let frozen = exporting.frozen.take();
         let (false, Some(saved)) = (taken || c.killed, exporting.saved.take()) else {
+            let returned = taken && !c.killed && frozen.is_some();
             c.killed = true;
-            return self.export_event(host, id, export::Event::RebuildFailed);
+            let event = match returned {
+                true => export::Event::Returned,
+                false => export::Event::RebuildFailed,
+            };
+            return self.export_event(host, id, event);
         };
-        c.socket = Some(Tcp::restore(&saved.tcp));
+        c.socket = Some(frozen.unwrap_or_else(|| Tcp::restore(&saved.tcp)));
         (c.input, c.output) = (saved.input, saved.output);
         if self.scenario.mutation == Mutation::SourceDoesNotAsk {
             let (epoch, reason) = (c.epoch + 2, Kept::TargetSilent);

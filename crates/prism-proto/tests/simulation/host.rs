@@ -122,6 +122,10 @@ impl Connection {
             last_heard: now,
         }
     }
+
+    fn is_frozen(&self) -> bool {
+        matches!(&self.role, Role::Exporting(e) if e.is_frozen())
+    }
 }
 
 pub(crate) struct Host {
@@ -169,6 +173,12 @@ impl Host {
             .filter(at_source)
             .map(|c| c.of)
             .collect()
+    }
+
+    /// A frozen socket takes all packets of its flow, and does nothing with them.
+    pub(crate) fn has_frozen(&self, flow: &FlowKey) -> bool {
+        let mut all = self.connections.values();
+        all.any(|c| c.flow == *flow && c.is_frozen())
     }
 
     pub(crate) fn with_socket(&self, flow: &FlowKey) -> Option<(u64, &Connection)> {

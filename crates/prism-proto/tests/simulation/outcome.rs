@@ -30,12 +30,15 @@ impl World {
         let name = match outcome {
             Outcome::Moved => "moved".into(),
             Outcome::Lost => "lost".into(),
-            Outcome::Kept { reason, .. } => format!("kept: {reason:?}"),
+            Outcome::Kept { reason, .. } | Outcome::Untouched { reason } => {
+                format!("kept: {reason:?}")
+            }
         };
         *self.stats.outcomes.entry(name).or_default() += 1;
         match outcome {
             Outcome::Moved => self.forget(host, id),
             Outcome::Lost => self.lose(host, id),
+            Outcome::Untouched { .. } => self.stay(host, id),
             Outcome::Kept {
                 epoch,
                 settled,
@@ -64,6 +67,12 @@ impl World {
         let over = self.clients[c.of.client].is_over(c.of);
         if !(c.killed || over || elsewhere || self.excused.contains(&c.of)) {
             self.fail(format!("I5: {:?} is lost", c.of));
+        }
+    }
+
+    fn stay(&mut self, host: usize, id: u64) {
+        if let Some(c) = self.hosts[host].connections.get(&id) {
+            self.keep(host, id, c.epoch, true, c.steered);
         }
     }
 

@@ -16,6 +16,10 @@ use crate::world::{Event, HOP_NS, Packet, World};
 impl World {
     pub(crate) fn packet_at_host(&mut self, host: usize, packet: Packet) {
         let flow = self.clients[packet.of.client].flow;
+        let has_socket = self.hosts[host].with_socket(&flow).is_some();
+        if !has_socket && self.hosts[host].has_frozen(&flow) {
+            return;
+        }
         if packet.segment.syn {
             return self.syn_at_host(host, &packet);
         }

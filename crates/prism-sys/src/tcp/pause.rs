@@ -6,6 +6,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use super::freeze::{self, Freezer};
 use super::info::{TcpInfo, TcpStateName};
 use super::options;
 use super::silent::Silent;
@@ -23,6 +24,7 @@ use crate::fault::{self, Fault};
 pub struct Paused {
     fd: OwnedFd,
     info: TcpInfo,
+    is_frozen: bool,
 }
 
 /// The connection was not paused. The descriptor comes back as it was.
@@ -89,16 +91,45 @@ pub struct ResumeError(#[source] pub io::Error);
 impl Paused {
     /// Puts a connection into repair mode.
     ///
-    /// The packets of the connection must have been stopped before (see
-    /// [`crate::tcp`]), and the caller must have stopped using the socket: it
+    /// The packets of the connection must have been stopped before, as
+    /// [`Self::freeze`] does by itself (see [`crate::tcp`]), and the caller must have stopped using the socket: it
     /// is out of every epoll set, and no duplicate of it is in use.
     ///
     /// # Errors
     /// [`PauseError`], with the untouched socket in it.
     pub fn pause(fd: OwnedFd) -> Result<Self, PauseError> {
         match enter_repair(fd.as_fd()) {
-            Ok(info) => Ok(Self { fd, info }),
+            Ok(info) => Ok(Self {
+                fd,
+                info,
+                is_frozen: false,
+            }),
             Err(reason) => Err(PauseError { fd, reason }),
+        }
+    }
+
+    /// Stops the connection's packets at this socket, and puts it into repair
+    /// mode: nothing has to be stopped elsewhere. For the rest as
+    /// [`Self::pause`].
+    ///
+    /// # Errors
+    /// [`PauseError`], with the untouched socket in it.
+    pub fn freeze(fd: OwnedFd, freezer: &Freezer) -> Result<Self, PauseError> {
+        if let Err(error) = freezer.silence(fd.as_fd()) {
+            let reason = PauseFault::of("SO_ATTACH_BPF", error);
+            return Err(PauseError { fd, reason });
+        }
+        match enter_repair(fd.as_fd()) {
+            Ok(info) => Ok(Self {
+                fd,
+                info,
+                is_frozen: true,
+            }),
+            Err(reason) => {
+                // Both calls have just worked the other way round.
+                let _ = freeze::give_voice(fd.as_fd());
+                Err(PauseError { fd, reason })
+            }
         }
     }
 
@@ -114,8 +145,16 @@ impl Paused {
     /// # Errors
     /// [`ResumeError`], which no kernel known gives a socket that was paused.
     pub fn resume(self) -> Result<OwnedFd, ResumeError> {
-        options::repair_off_silently(self.as_fd()).map_err(ResumeError)?;
+        self.leave_repair().map_err(ResumeError)?;
         Ok(self.into_fd())
+    }
+
+    fn leave_repair(&self) -> io::Result<()> {
+        options::repair_off_silently(self.as_fd())?;
+        if self.is_frozen {
+            freeze::give_voice(self.as_fd())?;
+        }
+        Ok(())
     }
 
     /// Closes the socket and tells nobody: no FIN, no RST, no TIME_WAIT. For
@@ -142,7 +181,7 @@ impl AsFd for Paused {
 impl Drop for Paused {
     fn drop(&mut self) {
         // On failure the socket closes silently: there is nobody to tell.
-        let _ = options::repair_off_silently(self.fd.as_fd());
+        let _ = self.leave_repair();
     }
 }
 
