@@ -171,13 +171,13 @@ fn introduction(lab: &Lab) -> String {
         name => format!(" --name {name}"),
     };
     format!(
-        "lab {} is up\n\n{}\nendpoint    {} (from the lab's hosts)\naccess key  {}\nsecret key  {}\nfiles       {}\n\n\
-         Try:\n  prism lab exec{option} client -- aws s3 mb s3://photos\n  \
-         prism lab exec{option} client -- aws s3 cp README.md s3://photos/\n  \
+        "lab {1} is up\n\n{2}\nendpoint    {0} (from the lab's hosts)\naccess key  {3}\nsecret key  {4}\nfiles       {5}\n\n\
+         Try:\n  prism lab exec{option} client -- aws --endpoint-url {0} s3 mb s3://photos\n  \
+         prism lab exec{option} client -- aws --endpoint-url {0} s3 cp README.md s3://photos/\n  \
          prism lab status{option}\n  prism lab down{option}\n",
+        status.endpoint,
         status.name,
         table(&status),
-        status.endpoint,
         credential.access_key,
         credential.secret_key,
         status.directory.display(),

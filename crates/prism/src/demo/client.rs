@@ -37,9 +37,15 @@ pub(super) struct Answer {
 /// Stores everything below `directory` with aws-cli.
 pub(super) fn upload(lab: &Lab, directory: &Path, cancel: &AtomicBool) -> Result<()> {
     let target = format!("s3://{BUCKET}/");
-    let mut bucket = lab.command("client", "aws")?;
-    run(bucket.args(["s3", "mb", &target]), "aws s3 mb", cancel)?;
-    let mut copy = lab.command("client", "aws")?;
+    // Before 2.13, and so in Debian 12, aws-cli does not look for the endpoint in
+    // the environment.
+    let aws = || -> Result<Command> {
+        let mut aws = lab.command("client", "aws")?;
+        aws.args(["--endpoint-url", &lab.endpoint()]);
+        Ok(aws)
+    };
+    run(aws()?.args(["s3", "mb", &target]), "aws s3 mb", cancel)?;
+    let mut copy = aws()?;
     copy.args(["s3", "cp", "--recursive", "--only-show-errors"]);
     run(copy.arg(directory).arg(&target), "aws s3 cp", cancel)
 }
