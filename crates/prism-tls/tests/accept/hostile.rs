@@ -58,7 +58,7 @@ fn what_is_neither_tls_nor_http_is_handed_back() {
         let Step::NotTls(not_tls) = receive(bytes) else {
             panic!("{bytes:?}");
         };
-        assert_eq!(not_tls.http, false, "{bytes:?}");
+        assert!(!not_tls.http, "{bytes:?}");
         assert_eq!(not_tls.unread, bytes);
     }
 }
