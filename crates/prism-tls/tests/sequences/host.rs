@@ -1,0 +1,123 @@
+//! A host that has the connection: the session and what lies in its buffers,
+//! which is what a hand-off carries.
+
+use prism_tls::{Event, SavedSession, Session};
+
+use crate::kernel::KernelTls;
+use crate::nonces::Nonces;
+
+pub(crate) struct Host {
+    pub(crate) session: Session<Nonces>,
+    nonces: Nonces,
+    /// Received, not opened.
+    pub(crate) input: Vec<u8>,
+    /// Opened, not used.
+    pub(crate) plain: Vec<u8>,
+    /// Sealed, not sent.
+    pub(crate) output: Vec<u8>,
+}
+
+impl Host {
+    pub(crate) fn new(session: Session<Nonces>, nonces: Nonces, input: Vec<u8>) -> Self {
+        let (plain, output) = (Vec::new(), Vec::new());
+        Self {
+            session,
+            nonces,
+            input,
+            plain,
+            output,
+        }
+    }
+
+    /// Opens one record; says what it was when it was there.
+    pub(crate) fn open_one(&mut self) -> Option<Event> {
+        let opened = self
+            .session
+            .open(&mut self.input)
+            .expect("the peer errs not");
+        if let Event::Incomplete { need } = opened.event {
+            assert!(need > self.input.len());
+            return None;
+        }
+        if let Event::Data(place) = &opened.event {
+            self.plain.extend_from_slice(&self.input[place.clone()]);
+        }
+        self.input.drain(..opened.consumed);
+        Some(opened.event)
+    }
+
+    pub(crate) fn seal(&mut self, data: &[u8]) {
+        self.session.seal(data, &mut self.output).unwrap();
+    }
+
+    /// The bulk path: plaintext at its place in a record.
+    pub(crate) fn seal_in_place(&mut self, data: &[u8]) {
+        self.session.seal_control(&mut self.output).unwrap();
+        let room = self.session.surroundings();
+        let start = self.output.len();
+        self.output.resize(start + room.before, 0);
+        self.output.extend_from_slice(data);
+        self.output.resize(start + data.len() + room.total(), 0);
+        let record = &mut self.output[start..];
+        self.session.seal_in_place(record, data.len()).unwrap();
+    }
+
+    /// The kernel seals `data` in records of `piece` bytes.
+    pub(crate) fn seal_in_kernel(&mut self, data: &[u8], piece: usize) {
+        self.session.seal_control(&mut self.output).unwrap();
+        let mut kernel = KernelTls::new(self.session.write_to_kernel().unwrap());
+        for content in data.chunks(piece) {
+            self.output.extend(kernel.seal(content, &self.nonces));
+        }
+        self.session.write_from_kernel(kernel.sequence).unwrap();
+    }
+
+    /// To another host; or back into use here when that did not take it. Either
+    /// restores what was sent.
+    pub(crate) fn hand_off(self) -> Self {
+        let Self {
+            session,
+            nonces,
+            input,
+            plain,
+            output,
+        } = self;
+        let bytes = session.save().unwrap().encode();
+        let session = restore(&bytes, &nonces);
+        Self {
+            session,
+            nonces,
+            input,
+            plain,
+            output,
+        }
+    }
+
+    /// A hand-off whose source goes on as if it had not sent the session.
+    pub(crate) fn hand_off_and_go_on(self) -> Self {
+        let Self {
+            session,
+            nonces,
+            input,
+            plain,
+            output,
+        } = self;
+        let bytes = session.save().unwrap().encode();
+        restore(&bytes, &nonces)
+            .seal(b"never sent", &mut Vec::new())
+            .unwrap();
+        let session = restore(&bytes, &nonces);
+        Self {
+            session,
+            nonces,
+            input,
+            plain,
+            output,
+        }
+    }
+}
+
+fn restore(bytes: &[u8], nonces: &Nonces) -> Session<Nonces> {
+    let saved = SavedSession::decode(bytes).unwrap();
+    Session::restore_witnessed(saved, nonces.clone()).unwrap()
+}

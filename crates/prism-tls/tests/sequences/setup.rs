@@ -1,0 +1,94 @@
+//! A server with a certificate of its own, and the handshake with any peer.
+
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use prism_tls::Secret;
+use prism_tls::accept::{
+    Acceptor, CertificateFiles, Certificates, Clock, Established, ServerConfig, Settings, Step,
+    Tickets,
+};
+use rustls::pki_types::CertificateDer;
+
+use crate::peer::{Act, Peer};
+
+pub(crate) const HOST: &str = "s3.example.test";
+
+/// IANA's names of all suites whose sessions can move.
+pub(crate) const SUITES: [&str; 6] = [
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+];
+
+pub(crate) struct Server {
+    config: ServerConfig,
+    pub(crate) certificate: CertificateDer<'static>,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        let made = rcgen::generate_simple_self_signed([HOST.to_owned()]).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let certificate = directory.path().join("server.crt");
+        let key = directory.path().join("server.key");
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+        let mut private = std::fs::OpenOptions::new();
+        let mut private = private
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&key)
+            .unwrap();
+        std::io::Write::write_all(&mut private, made.signing_key.serialize_pem().as_bytes())
+            .unwrap();
+        let files = CertificateFiles {
+            certificate,
+            key,
+            names: Vec::new(),
+        };
+        let certificates = Arc::new(Certificates::load(vec![files]).unwrap());
+        let tickets = Tickets::new(&[Secret::new(&[1; 32]).unwrap()], 3_600, clock()).unwrap();
+        let tickets = Some(Arc::new(tickets));
+        let config =
+            ServerConfig::new(&Settings::default(), certificates, tickets, clock()).unwrap();
+        Self {
+            config,
+            certificate: made.cert.der().clone(),
+        }
+    }
+
+    /// Brings `peer` to an established session. The peer has then got everything
+    /// that the handshake had to say.
+    pub(crate) fn handshake(&self, peer: &mut dyn Peer) -> Established {
+        let mut acceptor = Acceptor::new(&self.config).unwrap();
+        let mut wire = peer.act(Act::Receive(&[])).wire;
+        for _ in 0..8 {
+            match acceptor.receive(&wire) {
+                Step::Wait {
+                    acceptor: next,
+                    output,
+                } => {
+                    acceptor = next;
+                    wire = peer.act(Act::Receive(&output)).wire;
+                }
+                Step::Established(mut established) => {
+                    let reply = peer.act(Act::Receive(&established.output));
+                    established.unread.extend(reply.wire);
+                    return established;
+                }
+                Step::Failed(failure) => panic!("{:?}", failure.error),
+                Step::NotTls(not_tls) => panic!("{not_tls:?}"),
+            }
+        }
+        panic!("no end of the handshake");
+    }
+}
+
+fn clock() -> Clock {
+    Clock::new(|| -> Duration { SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default() })
+}
