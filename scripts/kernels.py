@@ -35,6 +35,7 @@ TESTS = [
     ("prism-sys", "handoff", [], 120),
     ("prism-sys", "queues", [], 120),
     ("prism-sys", "lifecycle", [], 120),
+    ("prism-sys", "ktls", [], 120),
     ("prism-switch", "lib", [], 60),
     ("prism-switch", "steering", [], 60),
     ("prism-switch", "icmp", [], 60),
@@ -51,7 +52,9 @@ SERIAL = {"prism", "prism-lab"}
 
 # Loaded at the start, with all they depend on.
 MODULES = ["tun", "veth", "tls", "tcp_diag", "unix_diag", "sch_netem", "sch_ingress", "sch_tbf",
-           "cls_bpf", "act_bpf", "gcm", "ctr", "chacha20poly1305", "aesni_intel", "ghash_clmulni_intel"]
+           "cls_bpf", "act_bpf",
+           "gcm", "ctr", "aesni_intel", "ghash_clmulni_intel",
+           "chacha20poly1305", "chacha_x86_64", "poly1305_x86_64"]
 # What the tests and the first process call.
 COMMANDS = ["dash", "ip", "tc", "nsenter", "unshare", "mount", "umount", "sysctl", "kmod", "timeout",
             "mkdir", "ls", "dd", "sleep", "cat", "kill", "dmesg", "curl", "tcpdump"]

@@ -9,20 +9,23 @@
 //! The kernel's side is `TCP_REPAIR` (`tcp(7)`; `net/ipv4/tcp.c`). A socket in
 //! repair mode **still receives and acknowledges segments**, and its timers
 //! still run: repair mode changes what system calls do, not what packets do.
-//! So whoever pauses a connection must have stopped its packets before (at the
-//! switch), or a byte may be acknowledged to the client after the state was
+//! So whoever pauses a connection must have stopped its packets before, at the
+//! switch ([`Paused::pause`]) or at the socket ([`Paused::freeze`]), or a byte may be acknowledged to the client after the state was
 //! saved. [`Paused::save`] guarantees that what it returns is consistent in
 //! itself whatever arrives meanwhile, and no more than that.
 //!
 //! All of this needs `CAP_NET_ADMIN` over the socket's network namespace.
 
+mod freeze;
 pub mod info;
+pub mod ktls;
 mod options;
 mod pause;
 mod restore;
 mod save;
 mod silent;
 
+pub use freeze::{FreezeError, Freezer, MARK};
 pub use info::{TcpInfo, TcpStateName};
 pub use options::probe_peer;
 pub use pause::{PauseError, PauseFault, Paused, ResumeError};

@@ -1,0 +1,228 @@
+//! TLS records by the kernel (`Documentation/networking/tls.rst`): from
+//! [`set_tx`] on, what is written to the socket, `sendfile` included, leaves as
+//! records; from [`set_rx`] on, reads give plaintext.
+//!
+//! Keys and sequence numbers come from a session that somebody else
+//! established. When to choose the kernel's records, and what a record means, is
+//! not decided here.
+//!
+//! For a hand-off, sending alone ([`set_tx`]) is to be preferred:
+//!
+//! - *Before* `set_tx`, all ciphertext that is owed (a `Live`'s output) must have
+//!   been written: afterwards the kernel takes it for plaintext.
+//! - The kernel keeps records that found no room in the TCP queue, and shows
+//!   them nowhere; a connection that is saved meanwhile loses them. All are in
+//!   TCP's hands once [`queued_bytes`] has grown, since `set_tx`, by the plaintext
+//!   and [`CryptoInfo::record_overhead_bytes`] for each record that
+//!   [`tx_sequence`] has counted since.
+//! - A record held open by `MSG_MORE` is not counted, nor sent.
+//! - After [`set_rx`] the receive queue cannot be saved as it is, and the send
+//!   queue cannot be peeked at all: only connections with empty queues move.
+//! - These kernels take keys once. A session that has to change its sending key
+//!   leaves by save and restore, on the same host if need be, which gives a
+//!   socket without kTLS.
+
+mod info;
+mod record;
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use socket2::{Domain, Socket, Type};
+use zeroize::Zeroizing;
+
+use crate::fault::{self, Fault};
+use crate::sockopt::{get, get_into, set_bytes};
+
+pub use info::{CryptoInfo, Key, Version};
+use info::{LONG_BYTES, SEQUENCE_BYTES, SHORT_BYTES};
+pub use record::{ContentType, receive, send_record};
+
+/// Why the kernel does not do TLS for a socket.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// this kernel has no TLS
+    #[error("this kernel has no TLS (CONFIG_TLS, module \"tls\")")]
+    NotOffered,
+    /// the connection is not established, or closed by the peer
+    #[error("the connection is not established, or closed by the peer")]
+    NotEstablished,
+    /// the socket has it already
+    #[error("the socket has it already")]
+    Twice,
+    /// TCP_ULP failed
+    #[error("TCP_ULP failed: {0}")]
+    Kernel(#[source] io::Error),
+}
+
+impl AttachError {
+    /// Who has to act. For [`Self::NotOffered`] and [`Self::NotEstablished`]
+    /// the records are to be made in user space.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::NotOffered => Fault::Configuration,
+            Self::NotEstablished => Fault::Peer,
+            Self::Twice => Fault::Caller,
+            Self::Kernel(source) => fault::of_errno(source),
+        }
+    }
+}
+
+/// Why the kernel did not take, or not give, a direction's parameters.
+#[derive(Debug, thiserror::Error)]
+pub enum CryptoError {
+    /// the kernel lacks this version or cipher
+    #[error("the kernel lacks this version or cipher")]
+    NotOffered,
+    /// TLS is not attached, or this direction has no key
+    #[error("TLS is not attached, or this direction has no key")]
+    NotSet,
+    /// the direction has a key, and this kernel takes one only
+    #[error("the direction has a key, and this kernel takes one only")]
+    Twice,
+    /// the call failed
+    #[error("the call failed: {0}")]
+    Kernel(#[source] io::Error),
+}
+
+impl CryptoError {
+    /// Who has to act.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::NotOffered => Fault::Configuration,
+            Self::NotSet | Self::Twice => Fault::Caller,
+            Self::Kernel(source) => fault::of_errno(source),
+        }
+    }
+}
+
+/// Whether this kernel does TLS at all; loads its module where that is allowed
+/// (`CAP_NET_ADMIN`). Which ciphers it has is known by [`set_tx`] only.
+///
+/// # Errors
+/// When no socket can be made.
+pub fn is_offered() -> io::Result<bool> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    // A socket that is not connected is refused, but by the TLS code.
+    Ok(!matches!(
+        attach(socket.as_fd()),
+        Err(AttachError::NotOffered)
+    ))
+}
+
+/// Lets the kernel's TLS code into an established connection. By itself this
+/// changes nothing that is sent or received.
+///
+/// # Errors
+/// [`AttachError`]; the socket is as it was.
+pub fn attach(fd: BorrowedFd<'_>) -> Result<(), AttachError> {
+    set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls").map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOPROTOOPT) => AttachError::NotOffered,
+            Some(libc::ENOTCONN) => AttachError::NotEstablished,
+            Some(libc::EEXIST) => AttachError::Twice,
+            _ => AttachError::Kernel(error),
+        }
+    })
+}
+
+/// What is written from now on leaves as records, from this sequence number on.
+///
+/// # Errors
+/// [`CryptoError`]; the socket goes on as before.
+pub fn set_tx(fd: BorrowedFd<'_>, info: &CryptoInfo) -> Result<(), CryptoError> {
+    set_direction(fd, libc::TLS_TX, info)
+}
+
+/// What is read from now on comes out of records, from this sequence number on.
+/// Nothing of a record may have been read before.
+///
+/// # Errors
+/// As [`set_tx`].
+pub fn set_rx(fd: BorrowedFd<'_>, info: &CryptoInfo) -> Result<(), CryptoError> {
+    set_direction(fd, libc::TLS_RX, info)
+}
+
+fn set_direction(fd: BorrowedFd<'_>, name: i32, info: &CryptoInfo) -> Result<(), CryptoError> {
+    set_bytes(fd, libc::SOL_TLS, name, &info.encode()).map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::EBUSY) => CryptoError::Twice,
+            // TLS's options are nobody's without TCP_ULP.
+            Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP) => CryptoError::NotSet,
+            Some(libc::ENOENT | libc::EINVAL) => CryptoError::NotOffered,
+            _ => CryptoError::Kernel(error),
+        }
+    })
+}
+
+/// Sequence number of the next record to be sent: all before it are encrypted,
+/// though perhaps not in TCP's hands yet (see the module).
+///
+/// # Errors
+/// [`CryptoError`].
+pub fn tx_sequence(fd: BorrowedFd<'_>) -> Result<u64, CryptoError> {
+    sequence(fd, libc::TLS_TX)
+}
+
+/// Sequence number of the next record to be decrypted.
+///
+/// # Errors
+/// [`CryptoError`].
+pub fn rx_sequence(fd: BorrowedFd<'_>) -> Result<u64, CryptoError> {
+    sequence(fd, libc::TLS_RX)
+}
+
+fn sequence(fd: BorrowedFd<'_>, name: i32) -> Result<u64, CryptoError> {
+    let refused = |error: io::Error| match error.raw_os_error() {
+        Some(libc::EBUSY | libc::ENOPROTOOPT | libc::EOPNOTSUPP) => CryptoError::NotSet,
+        _ => CryptoError::Kernel(error),
+    };
+    // The kernel wants the exact length; the header says which.
+    let header: u32 = get(fd, libc::SOL_TLS, name).map_err(refused)?;
+    let [_, _, low, high] = header.to_ne_bytes();
+    match u16::from_ne_bytes([low, high]) {
+        libc::TLS_CIPHER_AES_GCM_128 => sequence_of::<SHORT_BYTES>(fd, name),
+        _ => sequence_of::<LONG_BYTES>(fd, name),
+    }
+    .map_err(refused)
+}
+
+/// Reads all parameters, with the key, which is wiped, and gives their end.
+fn sequence_of<const N: usize>(fd: BorrowedFd<'_>, name: i32) -> io::Result<u64> {
+    let mut raw = Zeroizing::new(MaybeUninit::<[u8; N]>::zeroed());
+    get_into(fd, libc::SOL_TLS, name, &mut raw)?;
+    // SAFETY: zeroed at first; bytes are valid whatever the kernel wrote.
+    let bytes = unsafe { raw.assume_init_ref() };
+    bytes
+        .last_chunk::<SEQUENCE_BYTES>()
+        .map(|sequence| u64::from_be_bytes(*sequence))
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Bytes that TCP has taken from this socket so far, sent or not. What the TLS
+/// code still keeps does not count, and what a restore has put back need not:
+/// only differences say something.
+///
+/// # Errors
+/// `ENOPROTOOPT` or `EOPNOTSUPP` for what is not TCP (the caller's fault).
+pub fn queued_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    // `struct tcp_info` up to `tcpi_bytes_retrans`, in words of 4 bytes.
+    let info: [u32; 54] = get(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let [notsent, rest @ ..] = info.split_at(36).1 else {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    };
+    let [.., sent0, sent1, again0, again1] = rest else {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    };
+    let (sent, again) = (wide(*sent0, *sent1), wide(*again0, *again1));
+    Ok(sent.wrapping_sub(again) + u64::from(*notsent))
+}
+
+/// A `u64` that was read as two words.
+fn wide(first: u32, second: u32) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+}

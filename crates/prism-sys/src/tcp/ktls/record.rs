@@ -1,0 +1,130 @@
+//! Records that are not application data: alerts and handshake messages.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::sockopt::check_length;
+
+/// What a record holds (RFC 8446, section 5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ContentType {
+    /// An alert, close_notify among them.
+    Alert = 21,
+    /// A handshake message, such as KeyUpdate.
+    Handshake = 22,
+    /// What the application said.
+    ApplicationData = 23,
+}
+
+impl ContentType {
+    fn of(raw: u8) -> Option<Self> {
+        [Self::Alert, Self::Handshake, Self::ApplicationData]
+            .into_iter()
+            .find(|content| *content as u8 == raw)
+    }
+}
+
+/// Room for one control message of one byte, aligned as its header.
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_BYTES]);
+
+/// `CMSG_SPACE(1)`: a header of 16 bytes, and data to the next multiple of 8.
+const CONTROL_BYTES: usize = 24;
+
+impl Control {
+    const fn new() -> Self {
+        Self([0; CONTROL_BYTES])
+    }
+
+    /// A message whose control data is this. What is pointed to must outlive it.
+    fn message(&mut self, iov: *mut libc::iovec) -> libc::msghdr {
+        // SAFETY: all fields are integers and pointers, for which 0 is valid.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = iov;
+        message.msg_iovlen = 1;
+        message.msg_control = self.0.as_mut_ptr().cast();
+        message.msg_controllen = CONTROL_BYTES as _;
+        message
+    }
+}
+
+/// Sends `bytes` as the content of records of this type, behind all that was
+/// written before. Needs [`super::set_tx`]. Alerts and KeyUpdates fit into one
+/// record, and so are taken whole or not at all. Never waits, never raises
+/// SIGPIPE.
+///
+/// After a KeyUpdate nothing may be sent with the old key, and these kernels
+/// take no other: the connection has to leave its socket (see [`super`]).
+///
+/// # Errors
+/// `WouldBlock` where the socket is full; `BrokenPipe` or `ConnectionReset`
+/// where the peer is gone; `InvalidInput` without [`super::set_tx`].
+pub fn send_record(fd: BorrowedFd<'_>, content: ContentType, bytes: &[u8]) -> io::Result<usize> {
+    // A socket without TLS would ignore the type, and send the bytes bare.
+    super::tx_sequence(fd).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let mut iov = IoSlice::new(bytes);
+    let mut control = Control::new();
+    let message = control.message((&raw mut iov).cast());
+    // SAFETY: `message` points to a control buffer that holds one header with
+    // one byte of data (`CONTROL_BYTES`), so the first header is in it.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_TLS;
+        (*header).cmsg_type = libc::TLS_SET_RECORD_TYPE;
+        (*header).cmsg_len = libc::CMSG_LEN(1) as _;
+        *libc::CMSG_DATA(header) = content as u8;
+    }
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: `IoSlice` is laid out as `iovec`; everything that `message` points
+    // to lives until the call returns, and is only read.
+    check_length(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) })
+}
+
+/// Reads plaintext of one record's type into `into`; 0 bytes at the end of the
+/// stream. Needs [`super::set_rx`]. Never waits.
+///
+/// # Errors
+/// `WouldBlock` where no whole record is there; `InvalidData` where a record is
+/// not authentic (the kernel's `EBADMSG`), or of a type that does not exist; else
+/// as `read`.
+pub fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(ContentType, usize)> {
+    let mut iov = IoSliceMut::new(into);
+    let mut control = Control::new();
+    let mut message = control.message((&raw mut iov).cast());
+    // SAFETY: `IoSliceMut` is laid out as `iovec`; everything that `message`
+    // points to lives until the call returns, and is ours to be written.
+    let result = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    let length = check_length(result).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBADMSG) => io::ErrorKind::InvalidData.into(),
+        _ => error,
+    })?;
+    if length == 0 {
+        return Ok((ContentType::ApplicationData, 0));
+    }
+    // SAFETY: `recvmsg` has set how much control data there is; the first header
+    // is given only where it is whole, and the kernel's has one byte of data.
+    let raw = unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (!header.is_null()
+            && (*header).cmsg_level == libc::SOL_TLS
+            && (*header).cmsg_type == libc::TLS_GET_RECORD_TYPE)
+            .then(|| *libc::CMSG_DATA(header))
+    };
+    let content = raw.and_then(ContentType::of);
+    Ok((content.ok_or(io::ErrorKind::InvalidData)?, length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_for_control_data_is_what_the_kernel_asks_for() {
+        // SAFETY: arithmetic only.
+        assert_eq!(CONTROL_BYTES, unsafe { libc::CMSG_SPACE(1) } as usize);
+        assert!(align_of::<Control>() >= align_of::<libc::cmsghdr>());
+        assert_eq!(ContentType::of(21), Some(ContentType::Alert));
+        assert_eq!(ContentType::of(20), None);
+    }
+}
