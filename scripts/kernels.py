@@ -35,6 +35,7 @@ TESTS = [
     ("prism-sys", "handoff", [], 120),
     ("prism-sys", "queues", [], 120),
     ("prism-sys", "lifecycle", [], 120),
+    ("prism-sys", "netem", [], 120),
     ("prism-sys", "ktls", [], 120),
     ("prism-switch", "lib", [], 60),
     ("prism-switch", "steering", [], 60),
@@ -45,6 +46,7 @@ TESTS = [
     ("prism-switch", "network", [], 120),
     ("prism", "greeter", [], 60),
     ("prism", "clients", ["curl"], 60),
+    ("prism", "netem", [], 120),
     ("prism", "connections", ["pipelined", "half_closes", "stalls"], 120),
 ]
 # Programs of these packages' tests run one test at a time: they share names.

@@ -1,0 +1,163 @@
+//! Connections that move while the network loses, delays and reorders packets:
+//! those of the clients, the control commands, and those between the nodes. By
+//! netem, which not every kernel has: without it each test says so and passes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    reason = "test code"
+)]
+
+mod support;
+
+use std::io::{self, Write};
+use std::process::{Command, Output};
+
+use support::client::Request;
+use support::objects::Object;
+use support::packets::{ClientResets, Watch};
+use support::{BUCKET, Cluster, say, turn};
+
+/// The way to the clients: the jitter is larger than the time between packets,
+/// so it reorders.
+const FAR: &str = "delay 4ms 3ms loss 1%";
+/// The ways to the backends, over which commands and hand-offs go as well.
+const NEAR: &str = "delay 500us 300us loss 1%";
+const CLIENTS: usize = 3;
+/// Objects that each client fetches.
+const FETCHES: usize = 12;
+
+/// Both directions of a host's link are impaired until this is dropped.
+struct Impaired<'c> {
+    cluster: &'c Cluster,
+    host: String,
+}
+
+impl<'c> Impaired<'c> {
+    fn new(cluster: &'c Cluster, host: &str, how: &str) -> Self {
+        let impaired = Self {
+            cluster,
+            host: host.to_owned(),
+        };
+        for output in impaired.tc("add", &format!("netem limit 10000 {how}")) {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{errors}");
+        }
+        impaired
+    }
+
+    fn tc(&self, verb: &str, qdisc: &str) -> [Output; 2] {
+        [(self.host.as_str(), "eth0"), ("switch", self.host.as_str())].map(|(host, device)| {
+            let mut tc = self.cluster.lab.command(host, "tc").unwrap();
+            tc.args(["qdisc", verb, "dev", device, "root"]);
+            tc.args(qdisc.split_whitespace()).output().unwrap()
+        })
+    }
+}
+
+impl Drop for Impaired<'_> {
+    fn drop(&mut self) {
+        self.tc("del", "");
+    }
+}
+
+/// Whether the kernel has netem. It is tried out on the loopback device of a
+/// namespace that ends with the command.
+fn has_netem() -> bool {
+    let mut tc = Command::new("unshare");
+    tc.args(["--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem"]);
+    let has = tc.output().unwrap().status.success();
+    if !has {
+        let _ = writeln!(io::stderr(), "SKIPPED: this kernel has no netem");
+    }
+    has
+}
+
+fn impair_all(cluster: &Cluster) -> Vec<Impaired<'_>> {
+    let near = cluster.backends();
+    let near = near.iter().map(|host| Impaired::new(cluster, host, NEAR));
+    let mut all: Vec<_> = near.collect();
+    all.push(Impaired::new(cluster, "client", FAR));
+    all
+}
+
+#[test]
+fn clients_get_and_put_every_byte_through_loss_and_delay() {
+    let Some(_turn) = turn() else { return };
+    if !has_netem() {
+        return;
+    }
+    let cluster = Cluster::up(3);
+    let mut objects = cluster.one_on_each("small", |n| 3_000 + n as u64);
+    objects.extend(cluster.one_on_each("large", |n| 150_000 + n as u64));
+    cluster.put_all(&objects);
+    cluster.assert_no_flows();
+    let watch = Watch::events(&cluster, "netem");
+    let moved = cluster.sum("handoff", "exports_moved");
+    let impaired = impair_all(&cluster);
+    std::thread::scope(|scope| {
+        for first in 0..CLIENTS {
+            let (cluster, objects) = (&cluster, &objects);
+            scope.spawn(move || {
+                let mut client = cluster.connect();
+                for n in 0..FETCHES {
+                    client.get(cluster, &objects[(first + n) % objects.len()]);
+                }
+                let put = Object::new(format!("put-{first}"), 100_000);
+                client.put(cluster, &put);
+                client.get(cluster, &put);
+            });
+        }
+    });
+    drop(impaired);
+    let moved = cluster.sum("handoff", "exports_moved") - moved;
+    let refused = cluster.sum("handoff", "exports_kept");
+    say(&format!("{moved} hand-offs, {refused} taken back"));
+    assert!(moved >= (CLIENTS * FETCHES / 2) as u64, "{moved} hand-offs");
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::None);
+}
+
+#[test]
+fn curl_keeps_one_connection_through_loss_and_delay() {
+    let Some(_turn) = turn() else { return };
+    if !has_netem() {
+        return;
+    }
+    let cluster = Cluster::up(3);
+    let objects = cluster.one_on_each("curl", |n| 100_000 + n as u64);
+    cluster.put_all(&objects);
+    cluster.assert_no_flows();
+    let watch = Watch::events(&cluster, "netem-curl");
+    let impaired = impair_all(&cluster);
+    let dir = tempfile::tempdir().unwrap();
+    let fetched: Vec<&Object> = objects.iter().cycle().take(9).collect();
+    let mut curl = cluster.lab.command("client", "curl").unwrap();
+    for (n, object) in fetched.iter().enumerate() {
+        if n > 0 {
+            curl.arg("--next");
+        }
+        curl.args(["--silent", "--show-error", "--fail", "--noproxy", "*"]);
+        curl.args(["--write-out", "%{num_connects} "]);
+        let head = String::from_utf8(Request::get(object).encode(&cluster)).unwrap();
+        for line in head.lines().skip(1).filter(|line| !line.is_empty()) {
+            curl.args(["--header", line]);
+        }
+        curl.arg("--output").arg(dir.path().join(n.to_string()));
+        let endpoint = cluster.lab.endpoint();
+        curl.arg(format!("{endpoint}/{BUCKET}/{}", object.key));
+    }
+    let output = curl.output().unwrap();
+    drop(impaired);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(output.stdout, b"1 0 0 0 0 0 0 0 0 ");
+    for (n, object) in fetched.iter().enumerate() {
+        let got = std::fs::read(dir.path().join(n.to_string())).unwrap();
+        assert_eq!(got.len() as u64, object.len);
+        object.check(0, &got);
+    }
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::None);
+}
