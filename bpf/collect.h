@@ -25,6 +25,7 @@ enum order_kind {
 	ORDER_EXPIRE = 1,	/* an idle or long blocked flow becomes a tombstone */
 	ORDER_DOOM = 2,		/* a tombstone may be deleted */
 	ORDER_REVERSE = 3,	/* a reverse entry whose flow is elsewhere goes */
+	ORDER_RESET = 4,	/* as ORDER_EXPIRE; the agent then resets the client */
 };
 
 /* One order. It holds for the flow as the agent saw it, or not at all. */
@@ -36,8 +37,10 @@ struct order {
 	__u8 done;		/* answer: 1 where it was carried out */
 	__u64 epoch;		/* as seen */
 	__u64 last_seen_ns;	/* as seen */
+	__u32 next_seq;		/* answer to ORDER_RESET, where it is known */
+	__u32 has_next_seq;
 };
-_Static_assert(sizeof(struct order) == 72, "order");
+_Static_assert(sizeof(struct order) == 80, "order");
 
 /* What the kernel gives to a program that walks a map. */
 struct seq_file;
@@ -50,17 +53,49 @@ struct bpf_iter__bpf_map_elem {
 	void *value;
 } __attribute__((preserve_access_index));
 
-/* The order that a flow is due for, read without its lock; ORDER_NONE: none. */
+/* How the run of the flow's owner has ended, if it has; 0: not known. */
+static __always_inline __u32 owner_end(const struct flow *f)
+{
+	struct run_key key = { .node = f->via, .run = f->owner_run };
+	struct ended_run *ended;
+
+	if (!key.run)
+		return 0;
+	ended = bpf_map_lookup_elem(&ended_runs, &key);
+	return ended ? ended->end : 0;
+}
+
+/*
+ * The order that a flow is due for, read without its lock; ORDER_NONE: none. A
+ * blocked flow is on its way from one host to another, whatever became of the
+ * first: that has a time of its own.
+ */
 static __always_inline __u8 due(const struct flow *f, __u64 now_ns)
 {
-	__u64 limit_ns = f->state == FLOW_BLOCKED ? blocked_ns : idle_ns;
+	__u8 kind = ORDER_EXPIRE;
+	__u64 limit_ns = idle_ns;
+	__u32 end = 0;
 
-	if (f->state == FLOW_ABSENT)
+	if (is_doomed(f))
+		return ORDER_DOOM;
+	if (f->state == FLOW_FORWARD)
+		end = owner_end(f);
+	if (f->state == FLOW_ABSENT) {
+		kind = ORDER_DOOM;
 		limit_ns = tombstone_ns;
-	if (f->doomed || now_ns < f->last_seen_ns ||
-	    now_ns - f->last_seen_ns < limit_ns)
-		return f->doomed ? ORDER_DOOM : ORDER_NONE;
-	return f->state == FLOW_ABSENT ? ORDER_DOOM : ORDER_EXPIRE;
+	} else if (f->state == FLOW_BLOCKED) {
+		kind = ORDER_RESET;
+		limit_ns = blocked_ns;
+	} else if (end == RUN_DIED) {
+		if (!(f->marks & MARK_CLOSED))
+			kind = ORDER_RESET;
+		limit_ns = died_ns;
+	} else if (end == RUN_LEFT && left_ns < idle_ns) {
+		limit_ns = left_ns;
+	}
+	if (now_ns < f->last_seen_ns || now_ns - f->last_seen_ns < limit_ns)
+		return ORDER_NONE;
+	return kind;
 }
 
 static __always_inline int write_order(struct bpf_iter__bpf_map_elem *ctx,
@@ -69,7 +104,7 @@ static __always_inline int write_order(struct bpf_iter__bpf_map_elem *ctx,
 	return bpf_seq_write(ctx->meta->seq, o, sizeof(*o)) ? 1 : 0;
 }
 
-static __always_inline bool expire(struct flow *f, const struct order *o)
+static __always_inline bool expire(struct flow *f, struct order *o)
 {
 	__u64 now_ns = bpf_ktime_get_coarse_ns();
 	struct ip_addr owner;
@@ -79,7 +114,9 @@ static __always_inline bool expire(struct flow *f, const struct order *o)
 	bpf_spin_lock(&f->lock);
 	owner = f->owner;
 	owner_port = f->owner_port;
-	if (!f->doomed && f->state != FLOW_ABSENT && f->epoch == o->epoch &&
+	o->next_seq = f->next_seq;
+	o->has_next_seq = f->packets[TO_CLIENT] != 0;
+	if (!is_doomed(f) && f->state != FLOW_ABSENT && f->epoch == o->epoch &&
 	    f->last_seen_ns == o->last_seen_ns) {
 		make_tombstone(f, f->epoch, now_ns);
 		done = true;
@@ -87,7 +124,8 @@ static __always_inline bool expire(struct flow *f, const struct order *o)
 	bpf_spin_unlock(&f->lock);
 	if (!done)
 		return false;
-	count(COUNTER_flow_expired);
+	count(o->kind == ORDER_RESET ? COUNTER_flow_reset :
+				       COUNTER_flow_expired);
 	reverse_drop(&o->key, &owner, owner_port);
 	return true;
 }
@@ -98,10 +136,10 @@ static __always_inline bool doom(struct flow *f, const struct order *o)
 	bool before;
 
 	bpf_spin_lock(&f->lock);
-	before = f->doomed;
+	before = is_doomed(f);
 	if (f->state == FLOW_ABSENT && f->epoch == o->epoch &&
 	    f->last_seen_ns == o->last_seen_ns) {
-		f->doomed = 1;
+		f->marks |= MARK_DOOMED;
 		done = true;
 	}
 	bpf_spin_unlock(&f->lock);
@@ -111,7 +149,7 @@ static __always_inline bool doom(struct flow *f, const struct order *o)
 	return done;
 }
 
-static __always_inline bool carry_out(const struct order *o)
+static __always_inline bool carry_out(struct order *o)
 {
 	struct flow *f;
 
@@ -125,7 +163,7 @@ static __always_inline bool carry_out(const struct order *o)
 	f = bpf_map_lookup_elem(&flows, &o->key);
 	if (!f)
 		return false;
-	if (o->kind == ORDER_EXPIRE)
+	if (o->kind == ORDER_EXPIRE || o->kind == ORDER_RESET)
 		return expire(f, o);
 	return o->kind == ORDER_DOOM && doom(f, o);
 }

@@ -27,11 +27,12 @@ static __always_inline bool are_ops_valid(__u8 ops)
 static __always_inline bool is_request_valid(const struct control_message *m)
 {
 	if (m->status || m->state || m->zero1[0] || m->zero1[1] ||
-	    m->zero1[2] || m->zero2 || !are_ops_valid(m->ops))
+	    m->zero1[2] || !are_ops_valid(m->ops))
 		return false;
-	return !(m->ops & OP_OWN) ||
-	       (m->owner_port && !is_zero_addr(&m->owner_addr) &&
-		!is_zero_addr(&m->via_addr));
+	if (!(m->ops & OP_OWN))
+		return !m->owner_run;
+	return m->owner_port && !is_zero_addr(&m->owner_addr) &&
+	       !is_zero_addr(&m->via_addr);
 }
 
 static __always_inline bool has_no_flow(const struct control_message *m)
@@ -120,14 +121,15 @@ static __always_inline void change(struct flow *f,
 {
 	if (m->ops == OP_RELEASE) {
 		/* Not where there was nothing: a frontend has the connection. */
-		__u32 released = f->state != FLOW_ABSENT || f->released;
+		bool released = f->state != FLOW_ABSENT || is_released(f);
 
 		make_tombstone(f, epoch, now_ns);
-		f->released = released;
+		if (released)
+			f->marks |= MARK_RELEASED;
 		return;
 	}
 	change_begin(f);
-	f->released = 0;
+	f->marks &= ~MARK_RELEASED;
 	if (f->state == FLOW_ABSENT) {
 		f->state = FLOW_FORWARD;
 		f->packets[0] = f->packets[1] = 0;
@@ -137,6 +139,7 @@ static __always_inline void change(struct flow *f,
 		f->owner = m->owner_addr;
 		f->via = m->via_addr;
 		f->owner_port = m->owner_port;
+		f->owner_run = m->owner_run;
 	}
 	if (m->ops & OP_BLOCK)
 		f->state = FLOW_BLOCKED;
@@ -181,7 +184,7 @@ static __always_inline __u8 modify(struct flow *f,
 
 	bpf_spin_lock(&f->lock);
 	view_of(before, f);
-	if (!f->doomed)
+	if (!is_doomed(f))
 		status = judge(m, epoch, before);
 	if (status == STATUS_APPLY)
 		change(f, m, epoch, now_ns);
@@ -224,7 +227,7 @@ static __always_inline __u8 apply(struct control_scratch *s,
 	bool reverse;
 	__u8 status;
 
-	if (f && *(volatile __u8 *)&f->doomed)
+	if (f && is_doomed(f))
 		return STATUS_BUSY;
 	if (f)
 		view_now(f, view);

@@ -64,7 +64,7 @@ static __always_inline void fill_answer(struct control_scratch *s, __u8 status,
 	a->status = status;
 	a->state = view->state;
 	__builtin_memset(a->zero1, 0, sizeof(a->zero1));
-	a->zero2 = 0;
+	a->owner_run = 0;
 	a->time_ns = bpf_cpu_to_be64(clock_ns);
 	a->epoch = bpf_cpu_to_be64(view->epoch);
 	a->owner_addr = view->owner;

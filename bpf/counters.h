@@ -35,6 +35,7 @@
 	/* Flows. */                                                           \
 	X(flow_syn_purged)        /* a SYN ended the flow before it */         \
 	X(flow_expired)           /* the agent removed an idle flow */         \
+	X(flow_reset)             /* the agent ended one without an owner */   \
 	X(flow_collected)         /* the agent removed a tombstone */          \
 	X(reverse_collected)      /* the agent removed a stale reverse entry */\
 	/* Control messages. */                                                \

@@ -73,12 +73,24 @@ static __always_inline struct flow_key flow_key(__be32 client,
 	return key;
 }
 
+/* Final: the entry is about to be deleted. */
+static __always_inline bool is_doomed(const struct flow *f)
+{
+	return *(volatile const __u8 *)&f->marks & MARK_DOOMED;
+}
+
+/* Absent because its owner's socket is gone. */
+static __always_inline bool is_released(const struct flow *f)
+{
+	return *(volatile const __u8 *)&f->marks & MARK_RELEASED;
+}
+
 /* The entry of a flow, unless it is about to be deleted. */
 static __always_inline struct flow *flow_find(const struct flow_key *key)
 {
 	struct flow *f = bpf_map_lookup_elem(&flows, key);
 
-	return f && !*(volatile __u8 *)&f->doomed ? f : NULL;
+	return f && !is_doomed(f) ? f : NULL;
 }
 
 #define compiler_barrier() asm volatile("" ::: "memory")
@@ -100,7 +112,7 @@ static __always_inline void change_end(struct flow *f)
 static __always_inline bool flow_peek(const struct flow *f, struct route *r)
 {
 	const volatile struct flow *v = f;
-	__u32 version = v->version;
+	__u16 version = v->version;
 
 	if (!has_ordered_memory || version & 1)
 		return false;
@@ -134,6 +146,26 @@ static __always_inline void flow_count(struct flow *f, const struct packet *p,
 	__sync_fetch_and_add(&f->bytes[direction], p->bytes);
 }
 
+/*
+ * Remembers what the client expects next once it has all that passed. Packets
+ * of one flow meet on one CPU but for a change of queues; what is lost then, the
+ * next packet puts right.
+ */
+static __always_inline void flow_sequence(struct flow *f, const struct packet *p)
+{
+	if (!f->packets[TO_CLIENT] || (__s32)(p->tcp_end - f->next_seq) > 0)
+		f->next_seq = p->tcp_end;
+}
+
+/* The owner has closed: the client needs no other word should it die. */
+static __always_inline void flow_closed(struct flow *f)
+{
+	bpf_spin_lock(&f->lock);
+	if (f->state == FLOW_FORWARD)
+		f->marks |= MARK_CLOSED;
+	bpf_spin_unlock(&f->lock);
+}
+
 /* The route, for a client's packet. */
 static __always_inline void flow_to_owner(struct flow *f, const struct packet *p,
 					  struct route *r)
@@ -150,8 +182,12 @@ static __always_inline void flow_to_client(struct flow *f,
 {
 	flow_route(f, r);
 	if (r->state == FLOW_FORWARD && r->owner == p->head.ip.saddr &&
-	    r->owner_port == p->source)
+	    r->owner_port == p->source) {
+		if (p->tcp_flags & TCP_FIN)
+			flow_closed(f);
+		flow_sequence(f, p);
 		flow_count(f, p, TO_CLIENT);
+	}
 }
 
 static __always_inline void reverse_key(struct reverse_key *rk,
@@ -232,7 +268,8 @@ static __always_inline void make_tombstone(struct flow *f, __u64 epoch,
 	f->epoch = epoch;
 	f->last_seen_ns = now_ns;
 	f->owner_port = 0;
-	f->released = 0;
+	f->owner_run = 0;
+	f->marks &= ~(MARK_RELEASED | MARK_CLOSED);
 	__builtin_memset(&f->owner, 0, sizeof(f->owner));
 	__builtin_memset(&f->via, 0, sizeof(f->via));
 	change_end(f);

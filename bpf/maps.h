@@ -15,6 +15,7 @@
 #define MAX_NODES 4096
 #define MAX_SENDERS 4096
 #define MAX_FRONTENDS 16
+#define MAX_ENDED_RUNS 4096
 /* Next hops cached per CPU; a power of two. */
 #define NEXTHOP_SLOTS 1024
 /* Reverse entries cached per CPU; a power of two. */
@@ -28,6 +29,13 @@ struct flow_key {
 	__be16 vip_port;
 };
 
+/* What else there is to say of a flow. */
+enum flow_mark {
+	MARK_RELEASED = 1,	/* absent: its owner's socket is gone */
+	MARK_DOOMED = 2,	/* absent, and final: about to be deleted */
+	MARK_CLOSED = 4,	/* the owner's FIN has passed: the client knows */
+};
+
 /*
  * One flow. 96 bytes, so that an element (48 bytes of kernel header, 40 for the
  * key, 8 of allocator) fills a 192-byte slab object exactly.
@@ -39,14 +47,15 @@ struct flow_key {
 struct flow {
 	struct bpf_spin_lock lock;
 	__u8 state;		/* enum flow_state */
-	__u8 doomed;		/* final: about to be deleted */
+	__u8 marks;		/* of enum flow_mark; written under the lock only */
 	__be16 owner_port;
 	__u64 epoch;
 	struct ip_addr owner;
 	struct ip_addr via;
 	__u64 last_seen_ns;	/* CLOCK_MONOTONIC: a packet that passed, or a command */
-	__u32 version;		/* odd while the fields above change; see flow.h */
-	__u32 released;		/* absent because its owner's socket is gone */
+	__u16 version;		/* odd while the fields above change; see flow.h */
+	__be16 owner_run;	/* of the owner's node; 0: not said */
+	__u32 next_seq;		/* what the client expects; with packets[TO_CLIENT] */
 	__u64 packets[2];	/* by enum direction */
 	__u64 bytes[2];
 };
@@ -71,6 +80,24 @@ struct reverse {
 	struct ip_addr vip;
 	__be16 vip_port;
 	__u8 zero[6];
+};
+
+/* One run of a node, as its commands name it. */
+struct run_key {
+	struct ip_addr node;
+	__be16 run;
+	__u16 zero;
+};
+
+enum run_end {
+	RUN_DIED = 1,		/* its clients are to be reset */
+	RUN_LEFT = 2,		/* in order: its sockets finish by themselves */
+};
+
+struct ended_run {
+	__u64 since_ns;		/* CLOCK_MONOTONIC */
+	__u32 end;		/* enum run_end */
+	__u32 zero;
 };
 
 /* A reverse entry that this CPU used before; all zeros: none. */
@@ -173,6 +200,14 @@ struct {
 	__type(value, struct sender);
 } senders SEC(".maps");
 
+/* Runs that the agent knows to have ended. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_ENDED_RUNS);
+	__type(key, struct run_key);
+	__type(value, struct ended_run);
+} ended_runs SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, COUNTER_COUNT);
@@ -260,6 +295,8 @@ const volatile __u64 nexthop_ttl_ns = 1000000000ULL;
 const volatile __u64 idle_ns = 900ULL * 1000000000;
 const volatile __u64 blocked_ns = 10ULL * 1000000000;
 const volatile __u64 tombstone_ns = 5ULL * 1000000000;
+const volatile __u64 died_ns = 1ULL * 1000000000;
+const volatile __u64 left_ns = 65ULL * 1000000000;
 
 /*
  * CLOCK_MONOTONIC as of the last tick. Asking the kernel costs more than a tenth

@@ -26,6 +26,7 @@
 
 #define TCP_FLAG_BYTE 13
 #define TCP_CHECK 16
+#define TCP_FIN 0x01
 #define TCP_SYN 0x02
 #define TCP_ACK 0x10
 
@@ -51,6 +52,7 @@ struct packet {
 	__u16 tcp_check;
 	__u8 tcp_flags;
 	__u8 tcp_header_bytes;
+	__u32 tcp_end;		/* the sequence number behind the segment */
 	__u32 l4;		/* offset of the TCP, UDP or ICMP header */
 	__u32 bytes;		/* of the frame, or of all frames of a GSO packet */
 	__u64 now_ns;
@@ -107,6 +109,18 @@ static __always_inline void make_linear(struct __sk_buff *skb)
 		bpf_skb_pull_data(skb, want);
 }
 
+/* What the segment takes of the sequence space. */
+static __always_inline __u32 tcp_length(const struct packet *p)
+{
+	__u32 ip_bytes = bpf_ntohs(p->head.ip.tot_len);
+	__u32 fin = p->tcp_flags & TCP_FIN;
+
+	/* A GSO packet may be longer than IP can say. */
+	if (!ip_bytes)
+		ip_bytes = p->bytes - IP_AT;
+	return ip_bytes - (p->l4 - IP_AT) - p->tcp_header_bytes + fin;
+}
+
 static __always_inline enum parsed parse_tcp(struct packet *p, void *at,
 					     void *end)
 {
@@ -119,6 +133,7 @@ static __always_inline enum parsed parse_tcp(struct packet *p, void *at,
 	p->tcp_check = tcp->check;
 	p->tcp_flags = ((__u8 *)tcp)[TCP_FLAG_BYTE];
 	p->tcp_header_bytes = tcp->doff * 4;
+	p->tcp_end = bpf_ntohl(tcp->seq) + tcp_length(p);
 	return PARSED_TCP;
 }
 

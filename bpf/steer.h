@@ -81,7 +81,7 @@ static __always_inline int client_to_service(void *ctx, struct packet *p,
 	 * is an acknowledgement of something that overtook something: a frontend
 	 * would answer it with a RST.
 	 */
-	if (f->released)
+	if (is_released(f))
 		return drop(COUNTER_drop_released, xdp);
 	return client_unowned(ctx, p, xdp);
 }

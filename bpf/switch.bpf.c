@@ -112,6 +112,7 @@ struct exported {
 	enum flow_state flow_state;
 	enum node_role node_role;
 	enum order_kind order_kind;
+	enum run_end run_end;
 	enum counter counter;
 };
 const struct exported exported __attribute__((used)) = {};

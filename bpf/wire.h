@@ -41,7 +41,7 @@ struct control_message {
 	__be16 client_port;
 	__be16 vip_port;
 	__be16 owner_port;
-	__be16 zero2;
+	__be16 owner_run;	/* which run of its node the owner is; 0: not said */
 	__be64 mac;
 };
 
@@ -63,6 +63,7 @@ WIRE_OFFSET(via_addr, 88);
 WIRE_OFFSET(client_port, 104);
 WIRE_OFFSET(vip_port, 106);
 WIRE_OFFSET(owner_port, 108);
+WIRE_OFFSET(owner_run, 110);
 WIRE_OFFSET(mac, 112);
 
 enum control_op {

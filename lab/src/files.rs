@@ -21,7 +21,7 @@ pub(crate) fn config_path(name: &LabName) -> PathBuf {
 }
 
 /// The configuration of the nodes of lab `name`, where it is another one.
-fn nodes_config_path(name: &LabName) -> PathBuf {
+pub(crate) fn nodes_config_path(name: &LabName) -> PathBuf {
     name.state_dir().join("nodes.toml")
 }
 

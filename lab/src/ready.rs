@@ -1,5 +1,5 @@
-//! Whether a lab serves: every process runs and answers, and the service
-//! answers a client.
+//! Whether a lab serves: every process runs and answers, every node has heard
+//! from the switch, and the service answers a client.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -12,7 +12,7 @@ use prism_config::{Config, Switch};
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
-use crate::files::{config_path, log_path, log_tail};
+use crate::files::{config_path, log_path, log_tail, nodes_config_path};
 use crate::name::LabName;
 use crate::network::has_program;
 use crate::plan::HostKind;
@@ -108,11 +108,7 @@ fn host_fault(state: &State, host: &str) -> Option<Fault> {
             is_final: false,
         })
     };
-    if !state
-        .processes
-        .get(host)
-        .is_some_and(|process| process.is_alive())
-    {
+    if !is_running(state, host) {
         return Some(Fault {
             what: "its process has ended".into(),
             is_final: true,
@@ -125,9 +121,47 @@ fn host_fault(state: &State, host: &str) -> Option<Fault> {
         return switch_fault(state);
     }
     let socket = admin_socket(state, host);
-    ask(&socket, "counters")
-        .err()
-        .and_then(|fault| not_yet(format!("{}: {fault}", socket.display())))
+    match ask(&socket, "counters") {
+        Err(fault) => not_yet(format!("{}: {fault}", socket.display())),
+        Ok(counters) => steering_fault(state, host, &counters).and_then(not_yet),
+    }
+}
+
+fn is_running(state: &State, host: &str) -> bool {
+    let process = state.processes.get(host);
+    process.is_some_and(|process| process.is_alive())
+}
+
+/// Until a node has heard from the switch, it relays what it would hand off, and
+/// its death would not be noticed.
+fn steering_fault(state: &State, host: &str, counters: &serde_json::Value) -> Option<String> {
+    let name = &state.plan.name;
+    let config = Config::load(&config_path(name)).ok()?;
+    let control = config.switch.as_ref()?.control;
+    // Nodes with a way of their own to the switch may not find it yet.
+    if let Ok(nodes) = Config::load(&nodes_config_path(name))
+        && nodes.switch.is_none_or(|switch| switch.control != control)
+    {
+        return None;
+    }
+    let workers = match config.node(host)?.workers {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => usize::from(n),
+    };
+    let gauges = counters.get("handoff");
+    let count = |name: &str| {
+        let value = gauges.and_then(|gauges| gauges.get(name)?.as_u64());
+        value.unwrap_or(0)
+    };
+    let workers = u64::try_from(workers).unwrap_or(u64::MAX);
+    let lacks = |gauge: &&str| count(gauge) < workers;
+    // Leases are granted by the agent; commands are answered without it.
+    let wanted: &[&str] = match is_running(state, "switch") {
+        true => &["workers_steering", "workers_leased"],
+        false => &["workers_steering"],
+    };
+    let gauge = wanted.iter().copied().find(lacks)?;
+    Some(format!("{gauge} is {} of {workers}", count(gauge)))
 }
 
 /// The switch's program has to be on every interface before a node uses it.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use prism_proto::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner};
+use prism_proto::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, RunId};
 use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering, SteeringCounters};
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
@@ -58,6 +58,11 @@ impl SwitchAddress {
 
 /// One worker's way to the switch.
 pub(crate) struct Control {
+    switch: SwitchAddress,
+    /// This node's address.
+    node: IpAddr,
+    /// What this worker's flows are known by.
+    run: RunId,
     /// The socket itself. An answer is often there before tokio has heard of
     /// it, and `try_recv` of a tokio socket would not look.
     direct: std::net::UdpSocket,
@@ -94,8 +99,13 @@ impl Control {
         direct.connect(switch.control)?;
         direct.set_nonblocking(true)?;
         let socket = UdpSocket::from_std(direct.try_clone()?)?;
-        let steering = Steering::new(switch.key_id, switch.key.clone(), fastrand::u64(..));
+        let run = RunId(fastrand::u16(1..));
+        let steering =
+            Steering::new(switch.key_id, switch.key.clone(), fastrand::u64(..)).of_run(run);
         Ok(Rc::new(Self {
+            switch: switch.clone(),
+            node: from,
+            run,
             direct,
             socket,
             steering: RefCell::new(steering),
@@ -201,8 +211,15 @@ impl Control {
         }
     }
 
-    /// Keeps the clock estimate fresh until dropped.
+    /// Keeps the clock estimate fresh, and a lease, until dropped.
     pub(crate) async fn keep_clock(self: Rc<Self>) {
+        let leased = &self.counters.workers_leased;
+        let lease = crate::lease::keep(&self.switch, self.node, self.run, leased);
+        tokio::join!(self.refresh_clock(), lease);
+    }
+
+    async fn refresh_clock(&self) {
+        let mut is_known = false;
         loop {
             let zero = Owner::NONE.addr;
             let flow = FlowKey {
@@ -215,7 +232,12 @@ impl Control {
                 flow,
                 owner: Owner::NONE,
             };
-            let wait = match self.call(command, CLOCK_DEADLINE_NS).await {
+            let outcome = self.call(command, CLOCK_DEADLINE_NS).await;
+            if !is_known && self.switch_clock_ns().is_some() {
+                is_known = true;
+                self.counters.workers_steering.add_one();
+            }
+            let wait = match outcome {
                 CommandOutcome::Answered(_) => CLOCK_REFRESH,
                 // Nothing can be handed off before the first answer.
                 CommandOutcome::Unanswered if self.switch_clock_ns().is_none() => FIRST_CLOCK,

@@ -62,6 +62,10 @@ counters! {
     flows_closing,
     /// Accepted connections dropped because the limit was reached.
     connections_over_limit,
+    /// Workers that know the switch's clock, and so can hand off (gauge).
+    workers_steering,
+    /// Workers that hold a lease at the switch's agent (gauge).
+    workers_leased,
     /// Commands to the switch.
     control_commands,
     /// Of their datagrams, those sent again.

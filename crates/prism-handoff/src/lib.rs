@@ -16,6 +16,7 @@ mod endpoint;
 mod export;
 mod gone;
 mod import;
+mod lease;
 pub mod pki;
 pub mod trace;
 

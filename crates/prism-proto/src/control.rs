@@ -59,6 +59,8 @@ pub mod offset {
     pub const VIP_PORT: usize = 106;
     /// `owner_port`.
     pub const OWNER_PORT: usize = 108;
+    /// `owner_run`.
+    pub const OWNER_RUN: usize = 110;
     /// `mac`.
     pub const MAC: usize = 112;
 }
@@ -166,6 +168,17 @@ impl Owner {
 /// All zeros on the wire.
 const UNSPECIFIED: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
+/// One run of a part of a node: a process has one for each of its control
+/// sockets, drawn at random when it starts. A flow's owner says which it is, so
+/// that the flows of a run that has died can be told from those of the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RunId(pub u16);
+
+impl RunId {
+    /// None is named: the flow is not tied to a lease.
+    pub const NONE: Self = Self(0);
+}
+
 /// Asks the switch about a flow, or tells it what the flow is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -264,6 +277,7 @@ struct Raw {
     epoch: u64,
     flow: FlowKey,
     owner: Owner,
+    run: RunId,
 }
 
 impl Raw {
@@ -288,7 +302,7 @@ impl Raw {
             self.flow.client.port(),
             self.flow.vip.port(),
             self.owner.addr.port(),
-            0,
+            self.run.0,
         ] {
             out.put(&port.to_be_bytes());
         }
@@ -336,6 +350,7 @@ impl Raw {
         let client = SocketAddr::new(client, r.u16("client_port")?);
         let vip = SocketAddr::new(vip, r.u16("vip_port")?);
         let addr = SocketAddr::new(owner, r.u16("owner_port")?);
+        let run = RunId(r.u16("owner_run")?);
         Ok(Self {
             kind,
             ops,
@@ -347,6 +362,7 @@ impl Raw {
             epoch,
             flow: FlowKey { client, vip },
             owner: Owner { addr, via },
+            run,
         })
     }
 }
@@ -356,8 +372,13 @@ fn constant_time_eq(a: &[u8; 8], b: &[u8]) -> bool {
 }
 
 impl Request {
-    /// The datagram of this request, under `key`.
+    /// The datagram of this request, under `key`, from nobody in particular.
     pub fn encode(&self, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
+        self.encode_of(RunId::NONE, key)
+    }
+
+    /// The same, where the owner is this run of its node.
+    pub fn encode_of(&self, run: RunId, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
         let Self {
             key_id,
             request_id,
@@ -379,12 +400,22 @@ impl Request {
             epoch,
             flow,
             owner,
+            run,
         }
         .encode(key)
     }
 
     /// Reads and authenticates a request, as the switch does.
     pub fn decode(bytes: &[u8], key_id: u32, key: &ControlKey) -> Result<Self, ControlError> {
+        Self::decode_of(bytes, key_id, key).map(|(request, _)| request)
+    }
+
+    /// The same, and which run of its node the owner is.
+    pub fn decode_of(
+        bytes: &[u8],
+        key_id: u32,
+        key: &ControlKey,
+    ) -> Result<(Self, RunId), ControlError> {
         let Raw {
             ops,
             key_id,
@@ -393,9 +424,10 @@ impl Request {
             epoch,
             flow,
             owner,
+            run,
             ..
         } = Raw::decode(bytes, KIND_REQUEST, key_id, key)?;
-        Ok(Self {
+        let request = Self {
             key_id,
             request_id,
             time_ns,
@@ -403,7 +435,8 @@ impl Request {
             epoch,
             flow,
             owner,
-        })
+        };
+        Ok((request, run))
     }
 
     /// The answer to this request.
@@ -461,6 +494,7 @@ impl Answer {
             epoch,
             flow,
             owner,
+            run: RunId::NONE,
         }
         .encode(key)
     }

@@ -6,6 +6,7 @@ pub mod control;
 pub mod export;
 pub mod flow_table;
 pub mod import;
+pub mod lease;
 pub mod node;
 pub mod relay;
 pub mod steering;

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::control::{
-    Answer, ControlError, ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, Status,
+    Answer, ControlError, ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, RunId, Status,
 };
 
 /// Wait before the first repetition.
@@ -82,6 +82,7 @@ pub struct SteeringCounters {
 pub struct Steering {
     key_id: u32,
     key: ControlKey,
+    run: RunId,
     next_id: u64,
     /// Switch clock minus our monotonic clock, as last learnt.
     clock_offset_ns: Option<i128>,
@@ -98,12 +99,20 @@ impl Steering {
         Self {
             key_id,
             key,
+            run: RunId::NONE,
             next_id: first_request_id,
             clock_offset_ns: None,
             pending: BTreeMap::new(),
             finished: VecDeque::new(),
             counters: SteeringCounters::default(),
         }
+    }
+
+    /// The same, whose owners are this run of their node.
+    #[must_use]
+    pub fn of_run(mut self, run: RunId) -> Self {
+        self.run = run;
+        self
     }
 
     /// The switch's clock, once any answer has come.
@@ -166,7 +175,12 @@ impl Steering {
             flow,
             owner,
         };
-        Some(request.encode(&self.key))
+        let run = if ops.has(Ops::OWN) {
+            self.run
+        } else {
+            RunId::NONE
+        };
+        Some(request.encode_of(run, &self.key))
     }
 
     /// When [`Self::handle_timeout`] or [`Self::poll_transmit`] has work again.

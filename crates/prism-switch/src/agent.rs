@@ -1,4 +1,5 @@
-//! Aging: what idle, long blocked and released flows leave behind.
+//! Aging: what idle, long blocked and released flows leave behind, and the flows
+//! of owners that have died, whose clients are reset.
 //!
 //! Nothing waits for the agent. Without it flows go on, and the table fills up
 //! until commands are answered `FULL` and their senders relay.
@@ -9,14 +10,20 @@
 use std::io::{self, Read};
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{ErrorKind, Iter, Link, MapCore, MapFlags, MapHandle, ProgramInput};
 
+use prism_proto::control::FlowKey;
+
 use crate::error::AgentError;
-use crate::layout::{FLOW_KEY_BYTES, MAX_ORDERS, ORDER_BYTES, ORDERS_AT, array_at};
+use crate::layout::{FLOW_KEY_BYTES, MAX_ORDERS, ORDER_BYTES, ORDERS_AT, array_at, read_flow_key};
+use crate::leases::{Change, Leases};
 use crate::load::Switch;
+use crate::reset::Resetter;
+use crate::runs;
 use crate::skel::types;
 
 /// Most orders of one step, beside the walk itself: 1 to 2 µs each, 200 ms in all.
@@ -34,8 +41,10 @@ const MAX_SHARE: u32 = 20;
 /// What a step did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aged {
-    /// Flows that became tombstones.
+    /// Flows that became tombstones, those below included.
     pub expired: u32,
+    /// Of those: nobody could own them any more, and the client was told.
+    pub reset: u32,
     /// Tombstones deleted.
     pub collected: u32,
     /// Reverse entries without a flow deleted.
@@ -48,6 +57,8 @@ pub struct Agent<'a> {
     flows: Option<Walk>,
     reverses: Option<Walk>,
     reverses_at: Option<Instant>,
+    leases: Option<Arc<Leases>>,
+    resetter: Resetter,
 }
 
 type Order = [u8; ORDER_BYTES];
@@ -60,7 +71,16 @@ impl<'a> Agent<'a> {
             flows: None,
             reverses: None,
             reverses_at: None,
+            leases: None,
+            resetter: Resetter::default(),
         }
+    }
+
+    /// The same, which learns from `leases` whose owners have ended.
+    #[must_use]
+    pub fn with_leases(mut self, leases: Arc<Leases>) -> Self {
+        self.leases = Some(leases);
+        self
     }
 
     /// Steps until `stop` is set: once a second, and less often where the table
@@ -78,10 +98,29 @@ impl<'a> Agent<'a> {
             }
             let until = start + PERIOD.max(start.elapsed() * MAX_SHARE);
             while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+                if self.note_changes(Instant::now())? {
+                    break;
+                }
                 std::thread::sleep(slice);
             }
         }
         Ok(())
+    }
+
+    /// Tells the programs which runs have ended, or live after all. True: there
+    /// was something to tell.
+    fn note_changes(&self, now: Instant) -> Result<bool, AgentError> {
+        let Some(leases) = &self.leases else {
+            return Ok(false);
+        };
+        let changes = leases.take_changes(now);
+        for change in &changes {
+            runs::note(&self.switch.skel.maps, change).map_err(kernel("note a run"))?;
+            if let Change::Ended { node, run, end } = change {
+                tracing::info!(%node, run = run.0, ?end, "a run of a node has ended");
+            }
+        }
+        Ok(!changes.is_empty())
     }
 
     /// One bounded step at `now`: ends what is idle, deletes what was ended long
@@ -91,13 +130,19 @@ impl<'a> Agent<'a> {
     /// See [`AgentError`]. It can be repeated.
     pub fn step(&mut self, now: Instant) -> Result<Aged, AgentError> {
         let mut aged = Aged::default();
+        self.note_changes(now)?;
         let due = take(&mut self.flows, &self.switch.due_flows, MAX_STEP_ORDERS)?;
         let mut doomed = Vec::new();
         for orders in due.chunks(MAX_ORDERS) {
-            for (order, done) in orders.iter().zip(self.collect(orders)?) {
-                match (kind(order), done) {
-                    (types::order_kind::ORDER_EXPIRE, true) => aged.expired += 1,
-                    (types::order_kind::ORDER_DOOM, true) => doomed.push(key(order)),
+            for order in self.collect(orders)? {
+                match kind(&order) {
+                    types::order_kind::ORDER_EXPIRE => aged.expired += 1,
+                    types::order_kind::ORDER_RESET => {
+                        aged.expired += 1;
+                        aged.reset += 1;
+                        self.resetter.reset(&flow(&order), next_seq(&order));
+                    }
+                    types::order_kind::ORDER_DOOM => doomed.push(key(&order)),
                     _ => {}
                 }
             }
@@ -118,13 +163,13 @@ impl<'a> Agent<'a> {
         let all = take(&mut self.reverses, link, MAX_STEP_REVERSES)?;
         let mut removed = 0;
         for orders in all.chunks(MAX_ORDERS) {
-            removed += self.collect(orders)?.filter(|done| *done).count();
+            removed += self.collect(orders)?.len();
         }
         Ok(u32::try_from(removed).unwrap_or(u32::MAX))
     }
 
-    /// Has orders carried out; one answer each.
-    fn collect(&self, orders: &[Order]) -> Result<impl Iterator<Item = bool> + use<>, AgentError> {
+    /// Has orders carried out; gives those that were, with their answers.
+    fn collect(&self, orders: &[Order]) -> Result<Vec<Order>, AgentError> {
         let mut buffer = vec![0; ORDERS_AT];
         buffer.extend(orders.iter().flatten());
         let mut out = vec![0; buffer.len()];
@@ -139,11 +184,9 @@ impl<'a> Agent<'a> {
             .map_err(kernel("carry out orders"))?;
         let answers = out.split_off(ORDERS_AT);
         let at = offset_of!(types::order, done);
-        let done: Vec<_> = answers
-            .chunks_exact(ORDER_BYTES)
-            .map(|order| array_at::<1>(order, at) == [1])
-            .collect();
-        Ok(done.into_iter())
+        let answers = answers.chunks_exact(ORDER_BYTES);
+        let done = answers.filter(|order| array_at::<1>(order, at) == [1]);
+        Ok(done.map(|order| array_at(order, 0)).collect())
     }
 
     /// Deletes doomed entries, once nobody can be using them.
@@ -187,6 +230,17 @@ fn kind(order: &Order) -> types::order_kind {
 
 fn key(order: &Order) -> [u8; FLOW_KEY_BYTES] {
     array_at(order, offset_of!(types::order, key))
+}
+
+fn flow(order: &Order) -> FlowKey {
+    read_flow_key(&key(order))
+}
+
+/// What the client of a flow expects next, where that is known.
+fn next_seq(order: &Order) -> Option<u32> {
+    let word = |at| u32::from_ne_bytes(array_at(order, at));
+    let known = word(offset_of!(types::order, has_next_seq)) != 0;
+    known.then(|| word(offset_of!(types::order, next_seq)))
 }
 
 /// A walk over a map, as a stream of orders.

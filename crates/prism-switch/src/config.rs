@@ -43,6 +43,13 @@ pub struct SwitchConfig {
     /// in a hand-off cannot hang its client. Must exceed the deadline of a
     /// hand-off. Default 10 s.
     pub blocked: Duration,
+    /// A flow whose owner has died is ended, and its client reset, when no packet
+    /// has passed for this long: what the owner's kernel still sends is not cut
+    /// off. Default 1 s.
+    pub died: Duration,
+    /// A flow whose owner ended in order is forgotten when no packet has passed
+    /// for this long. Must exceed TIME_WAIT (60 s). Default 65 s.
+    pub left: Duration,
     /// How long a forgotten flow's epoch is kept. Must exceed twice the freshness
     /// of commands (2 s). Default 5 s.
     pub tombstone: Duration,
@@ -128,6 +135,8 @@ impl Default for SwitchConfig {
             max_flows: 1 << 20,
             idle: Duration::from_mins(15),
             blocked: Duration::from_secs(10),
+            died: Duration::from_secs(1),
+            left: Duration::from_secs(65),
             tombstone: Duration::from_secs(5),
         }
     }

@@ -45,6 +45,7 @@ same_offset!(
     client_port = CLIENT_PORT,
     vip_port = VIP_PORT,
     owner_port = OWNER_PORT,
+    owner_run = OWNER_RUN,
     mac = MAC,
 );
 

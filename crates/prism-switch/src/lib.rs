@@ -7,7 +7,8 @@
 //! is `prism-handoff`'s business.
 //!
 //! - [`Switch::load`] loads or takes over; [`Switch::unload`] removes all.
-//! - [`Agent`] ages flows, a bounded step at a time.
+//! - [`Agent`] ages flows, a bounded step at a time; [`Leases`] tell it which
+//!   owners have ended.
 //! - [`SwitchView`] reads flows and counters from any process.
 
 mod agent;
@@ -17,7 +18,10 @@ mod bpffs;
 mod config;
 mod error;
 mod layout;
+mod leases;
 mod load;
+mod reset;
+mod runs;
 mod tables;
 mod view;
 
@@ -43,5 +47,6 @@ pub use config::{
     SenderConfig, ServiceConfig, SwitchConfig,
 };
 pub use error::{AgentError, AttachError, LoadError, UnloadError, ViewError};
+pub use leases::{LEASE_GRACE, Leases, RunEnd};
 pub use load::Switch;
 pub use view::{Counter, Direction, FlowRecord, SwitchView};

@@ -158,6 +158,8 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     rodata.idle_ns = nanos(config.idle);
     rodata.blocked_ns = nanos(config.blocked);
     rodata.tombstone_ns = nanos(config.tombstone);
+    rodata.died_ns = nanos(config.died);
+    rodata.left_ns = nanos(config.left);
     let sized = [
         (&mut skel.maps.flows, config.max_flows),
         (&mut skel.maps.reverses, config.max_flows),
@@ -172,6 +174,7 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
         &mut skel.maps.service_ports,
         &mut skel.maps.nodes,
         &mut skel.maps.senders,
+        &mut skel.maps.ended_runs,
     ] {
         pin(map, dir)?;
     }

@@ -41,16 +41,19 @@ fn idle_and_long_blocked_flows_end_and_used_ones_stay() {
             let f = lab.view.flow_of(&flow(client(port))).unwrap().unwrap();
             (f.state, f.epoch)
         };
-        let mut expired = 0;
+        let (mut expired, mut reset) = (0, 0);
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(400) {
             lab.run(Hook::Tc, &Tcp::new(client(1), VIP).build());
             // Dropped packets do not keep a blocked flow.
             lab.run(Hook::Tc, &Tcp::new(client(3), VIP).build());
-            expired += agent.step(Instant::now()).unwrap().expired;
+            let aged = agent.step(Instant::now()).unwrap();
+            (expired, reset) = (expired + aged.expired, reset + aged.reset);
             pause(10);
         }
-        assert_eq!((expired, state(3)), (1, (FlowState::Absent, 6)));
+        // Whose hand-off never ended: its client is told.
+        assert_eq!((expired, reset), (1, 1));
+        assert_eq!(state(3), (FlowState::Absent, 6));
         assert_eq!(state(2).0, FlowState::Forward);
         while start.elapsed() < Duration::from_millis(1000) {
             lab.run(Hook::Tc, &Tcp::new(client(1), VIP).build());
@@ -59,7 +62,8 @@ fn idle_and_long_blocked_flows_end_and_used_ones_stay() {
         }
         assert_eq!((expired, state(2)), (2, (FlowState::Absent, 5)));
         assert_eq!(state(1), (FlowState::Forward, 5));
-        assert_eq!(lab.counter("flow_expired"), 2);
+        assert_eq!(lab.counter("flow_expired"), 1);
+        assert_eq!(lab.counter("flow_reset"), 1);
         let late = lab.run(Hook::Tc, &Tcp::new(BACKEND, client(2)).build());
         assert_eq!(late.verdict, Verdict::Drop, "its owner is nobody now");
     });

@@ -1,6 +1,7 @@
 //! `prism switch`: the agent of the eBPF switch on this host. Packets do not pass
 //! through it, and go on while it is away.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +11,18 @@ use anyhow::{Context, bail};
 use prism_config::{Config, HookMode};
 use prism_proto::control::ControlKey;
 use prism_switch::{
-    Agent, InterfaceConfig, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
+    Agent, InterfaceConfig, Leases, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch,
+    SwitchConfig,
 };
 
 /// One cluster on one switch is one tenant.
 const TENANT: u32 = 1;
+/// The switch itself is no node, and nobody's.
+const NO_TENANT: u32 = 0;
 /// The agent goes on this long after it could not age flows.
 const RETRY: Duration = Duration::from_secs(1);
+/// Time between two tries to listen on the control address.
+const LISTEN_RETRY: Duration = Duration::from_secs(10);
 
 /// Load the switch into this host's kernel, and age its flows.
 ///
@@ -45,9 +51,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let switch = Switch::load(&switch_config(&config, settings)?)?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
+    let leases = Arc::new(Leases::new(
+        config.nodes.iter().map(|node| node.address.into()),
+        settings.key_id,
+        ControlKey::new(*settings.load_key().context("the control key")?.bytes()),
+    ));
     let stop = Arc::new(AtomicBool::new(false));
-    stop_on_signal(stop.clone())?;
-    let mut agent = Agent::new(&switch);
+    serve(stop.clone(), settings.control.into(), leases.clone())?;
+    let mut agent = Agent::new(&switch).with_leases(leases);
     while !stop.load(Ordering::Relaxed) {
         if let Err(error) = agent.run(&stop) {
             tracing::warn!(%error, "cannot age flows; trying again");
@@ -73,6 +84,13 @@ fn switch_config(config: &Config, settings: &prism_config::Switch) -> anyhow::Re
         },
         link: None,
     });
+    // Nodes hold their leases by TCP: that is not meant for the outside.
+    let own = NodeConfig {
+        addr: (*settings.control.ip()).into(),
+        tenant: NO_TENANT,
+        roles: Roles::default(),
+        link: None,
+    };
     let key = ControlKey::new(*settings.load_key().context("the control key")?.bytes());
     Ok(SwitchConfig {
         pin_dir: settings.pin_dir.clone(),
@@ -83,7 +101,7 @@ fn switch_config(config: &Config, settings: &prism_config::Switch) -> anyhow::Re
             tenant: TENANT,
             frontends: config.frontends().map(|n| n.address.into()).collect(),
         }],
-        nodes: nodes.collect(),
+        nodes: nodes.chain([own]).collect(),
         senders: vec![SenderConfig {
             key_id: settings.key_id,
             key,
@@ -95,12 +113,16 @@ fn switch_config(config: &Config, settings: &prism_config::Switch) -> anyhow::Re
     })
 }
 
-fn stop_on_signal(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
+/// Starts the thread that grants leases and waits for a signal.
+fn serve(stop: Arc<AtomicBool>, control: SocketAddr, leases: Arc<Leases>) -> anyhow::Result<()> {
+    if let Err(error) = prism_sys::process::raise_open_files() {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     std::thread::Builder::new()
-        .name("signals".into())
+        .name("leases".into())
         .spawn(move || {
             runtime.block_on(async {
                 use tokio::signal::unix::{SignalKind, signal};
@@ -114,9 +136,24 @@ fn stop_on_signal(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
+                    () = grant(control, leases) => {}
                 }
             });
             stop.store(true, Ordering::Relaxed);
         })?;
     Ok(())
+}
+
+/// Grants leases for ever, as soon as the address is there.
+async fn grant(control: SocketAddr, leases: Arc<Leases>) {
+    let listener = loop {
+        match tokio::net::TcpListener::bind(control).await {
+            Ok(listener) => break listener,
+            Err(error) => {
+                tracing::warn!(%control, %error, "cannot listen: dead nodes go unnoticed");
+                tokio::time::sleep(LISTEN_RETRY).await;
+            }
+        }
+    };
+    leases.serve(listener).await;
 }

@@ -1,0 +1,108 @@
+//! This worker's lease at the switch's agent: a connection that is held for as
+//! long as the worker lives (docs/protocol.md, section 1.7). Should the process
+//! die, its kernel closes it, and the agent resets the clients that were here.
+//!
+//! Nothing waits for a lease. Without one everything works; only a death then
+//! goes unnoticed.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use prism_proto::control::{Answer, MESSAGE_BYTES, RunId, Status};
+use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, request};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::control::SwitchAddress;
+use crate::counters::Count;
+
+/// How soon a lease that broke off, or was not granted, is asked for again: well
+/// within the agent's grace of 500 ms. Doubled each time in vain.
+const AGAIN: Duration = Duration::from_millis(50);
+/// The longest such pause.
+const LATER: Duration = Duration::from_secs(1);
+/// How long asking may take. A first packet that is lost is repeated after 1 s:
+/// a new connection is quicker.
+const DEADLINE: Duration = Duration::from_millis(500);
+/// As the agent's: 10 s without an answer to a keepalive.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
+const KEEPALIVE_PROBES: u32 = 4;
+
+/// Holds a lease for `run` of the node at `node` until dropped; `held` is one
+/// more while it does.
+pub(crate) async fn keep(switch: &SwitchAddress, node: IpAddr, run: RunId, held: &Count) {
+    let mut wait = AGAIN;
+    loop {
+        let asked = tokio::time::timeout(DEADLINE, Lease::ask(switch, node, run)).await;
+        match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(mut lease) => {
+                held.add_one();
+                lease.ended().await;
+                held.sub_one();
+                wait = AGAIN;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no lease at the switch");
+                wait = LATER.min(wait * 2);
+            }
+        }
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// A lease. Dropping it says that its run ends in order.
+struct Lease {
+    stream: TcpStream,
+    /// The same connection, for a last word that waits for nobody.
+    direct: std::net::TcpStream,
+}
+
+impl Lease {
+    async fn ask(switch: &SwitchAddress, node: IpAddr, run: RunId) -> io::Result<Self> {
+        let mut stream = dial(switch.control, node).await?;
+        let mut challenge = [0; CHALLENGE_BYTES];
+        stream.read_exact(&mut challenge).await?;
+        let request = request(challenge, node, run, switch.key_id, &switch.key);
+        stream.write_all(&request).await?;
+        let mut answer = [0; MESSAGE_BYTES];
+        stream.read_exact(&mut answer).await?;
+        let answer = Answer::decode(&answer, switch.key_id, &switch.key)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        if answer.status != Status::Ok || answer.request_id != u64::from_be_bytes(challenge) {
+            return Err(io::Error::other(format!("refused: {:?}", answer.status)));
+        }
+        let direct = SockRef::from(&stream).try_clone()?.into();
+        Ok(Self { stream, direct })
+    }
+
+    /// Resolves when the agent is gone, or out of reach. It says nothing more.
+    async fn ended(&mut self) {
+        let mut nothing = [0; 1];
+        let _ = self.stream.read(&mut nothing).await;
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // After a panic connections end in the middle, as after a crash.
+        if !std::thread::panicking() {
+            let _ = self.direct.write(&[LEAVING]);
+        }
+    }
+}
+
+async fn dial(to: SocketAddr, from: IpAddr) -> io::Result<TcpStream> {
+    let socket = match from {
+        IpAddr::V4(_) => TcpSocket::new_v4()?,
+        IpAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.bind((from, 0).into())?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_IDLE)
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
+    socket.connect(to).await
+}

@@ -1,0 +1,37 @@
+//! What goes over a lease's connection (docs/protocol.md, section 1.7).
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, RunId};
+
+/// The agent speaks first: a number that is used once.
+pub const CHALLENGE_BYTES: usize = 8;
+/// The last byte of a run that ends in order.
+pub const LEAVING: u8 = 1;
+
+/// The request for a lease that answers `challenge`: `run` of the node at `node`
+/// lives.
+pub fn request(
+    challenge: [u8; CHALLENGE_BYTES],
+    node: IpAddr,
+    run: RunId,
+    key_id: u32,
+    key: &ControlKey,
+) -> [u8; MESSAGE_BYTES] {
+    let request = Request {
+        key_id,
+        request_id: u64::from_be_bytes(challenge),
+        time_ns: 0,
+        ops: Ops::QUERY,
+        epoch: 0,
+        flow: FlowKey {
+            client: Owner::NONE.addr,
+            vip: Owner::NONE.addr,
+        },
+        owner: Owner {
+            addr: SocketAddr::new(node, 0),
+            via: node,
+        },
+    };
+    request.encode_of(run, key)
+}

@@ -1,0 +1,156 @@
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+use std::net::{Ipv4Addr, SocketAddr};
+
+use prism_proto::control::Answer;
+
+use super::*;
+
+const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
+const RUN: RunId = RunId(99);
+const KEY_ID: u32 = 3;
+
+fn key() -> ControlKey {
+    ControlKey::new([7; 16])
+}
+
+/// Runs `test` beside leases that are granted at the address it is given.
+fn with_leases<F: Future<Output = ()>>(test: impl FnOnce(Arc<Leases>, SocketAddr) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let leases = Arc::new(Leases::new([NODE], KEY_ID, key()));
+        let serving = tokio::spawn(leases.clone().serve(listener));
+        let limit = Duration::from_secs(10);
+        tokio::time::timeout(limit, test(leases, address))
+            .await
+            .unwrap();
+        serving.abort();
+    });
+}
+
+/// Asks for a lease; the connection, and what was answered.
+async fn ask(
+    address: SocketAddr,
+    node: IpAddr,
+    run: RunId,
+    key: ControlKey,
+) -> Option<(TcpStream, Status)> {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut challenge = [0; CHALLENGE_BYTES];
+    stream.read_exact(&mut challenge).await.unwrap();
+    let request = prism_proto::lease::request(challenge, node, run, KEY_ID, &key);
+    stream.write_all(&request).await.unwrap();
+    let mut answer = [0; MESSAGE_BYTES];
+    stream.read_exact(&mut answer).await.ok()?;
+    let answer = Answer::decode(&answer, KEY_ID, &key).unwrap();
+    Some((stream, answer.status))
+}
+
+/// Waits for the news that a run has ended.
+async fn ended(leases: &Leases) -> Vec<Change> {
+    loop {
+        let mut changes = leases.take_changes(Instant::now());
+        changes.retain(|change| matches!(change, Change::Ended { .. }));
+        if !changes.is_empty() {
+            return changes;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn end(end: RunEnd) -> Vec<Change> {
+    vec![Change::Ended {
+        node: NODE,
+        run: RUN,
+        end,
+    }]
+}
+
+#[test]
+fn a_connection_that_breaks_off_is_a_death_after_the_grace_and_not_before() {
+    with_leases(|leases, address| async move {
+        let (stream, status) = ask(address, NODE, RUN, key()).await.unwrap();
+        assert_eq!(status, Status::Ok);
+        let now = Instant::now();
+        assert_eq!(
+            leases.take_changes(now + LEASE_GRACE * 2),
+            [Change::Returned {
+                node: NODE,
+                run: RUN
+            }]
+        );
+        drop(stream);
+        let gone = Instant::now();
+        assert_eq!(ended(&leases).await, end(RunEnd::Died));
+        assert!(gone.elapsed() >= LEASE_GRACE - Duration::from_millis(20));
+        assert_eq!(leases.take_changes(Instant::now() + LEASE_GRACE * 2), []);
+    });
+}
+
+#[test]
+fn a_run_that_says_so_has_left() {
+    with_leases(|leases, address| async move {
+        let (mut stream, _) = ask(address, NODE, RUN, key()).await.unwrap();
+        stream.write_all(&[LEAVING]).await.unwrap();
+        drop(stream);
+        assert_eq!(ended(&leases).await, end(RunEnd::Left));
+    });
+}
+
+#[test]
+fn a_run_that_comes_back_within_the_grace_is_not_dead() {
+    with_leases(|leases, address| async move {
+        let (first, _) = ask(address, NODE, RUN, key()).await.unwrap();
+        drop(first);
+        let (second, _) = ask(address, NODE, RUN, key()).await.unwrap();
+        tokio::time::sleep(LEASE_GRACE * 2).await;
+        let changes = leases.take_changes(Instant::now());
+        assert!(
+            changes.iter().all(|c| matches!(c, Change::Returned { .. })),
+            "{changes:?}"
+        );
+        drop(second);
+        assert_eq!(ended(&leases).await, end(RunEnd::Died));
+    });
+}
+
+#[test]
+fn a_run_dies_with_its_last_connection() {
+    with_leases(|leases, address| async move {
+        let (first, _) = ask(address, NODE, RUN, key()).await.unwrap();
+        let (second, _) = ask(address, NODE, RUN, key()).await.unwrap();
+        drop(first);
+        tokio::time::sleep(LEASE_GRACE * 2).await;
+        let changes = leases.take_changes(Instant::now());
+        assert!(!changes.iter().any(|c| matches!(c, Change::Ended { .. })));
+        drop(second);
+        assert_eq!(ended(&leases).await, end(RunEnd::Died));
+    });
+}
+
+#[test]
+fn nobody_else_gets_a_lease_and_their_going_is_no_news() {
+    with_leases(|leases, address| async move {
+        let forged = ask(address, NODE, RUN, ControlKey::new([8; 16])).await;
+        assert!(forged.is_none(), "no answer under a wrong key");
+        let stranger = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8));
+        let (_, status) = ask(address, stranger, RUN, key()).await.unwrap();
+        assert_eq!(status, Status::Denied);
+        let (_, status) = ask(address, NODE, RunId::NONE, key()).await.unwrap();
+        assert_eq!(status, Status::BadRequest);
+
+        // One that was recorded, with its old challenge.
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let old = prism_proto::lease::request([1; CHALLENGE_BYTES], NODE, RUN, KEY_ID, &key());
+        stream.write_all(&old).await.unwrap();
+        let mut answer = vec![0; CHALLENGE_BYTES + MESSAGE_BYTES];
+        stream.read_exact(&mut answer).await.unwrap();
+        let answer = Answer::decode(&answer[CHALLENGE_BYTES..], KEY_ID, &key()).unwrap();
+        assert_eq!(answer.status, Status::BadRequest);
+        drop(stream);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(leases.take_changes(Instant::now() + LEASE_GRACE * 2), []);
+    });
+}

@@ -1,0 +1,95 @@
+//! The table of ended runs, which tells the programs whose flows to end.
+//!
+//! Bounded by its map: when that is full the oldest entry makes room, and the
+//! flows that it stood for age out like any others.
+
+use std::mem::{offset_of, size_of};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use libbpf_rs::{ErrorKind, MapCore, MapFlags};
+use prism_proto::control::RunId;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::layout::{Block, ip_bytes, u64_at};
+use crate::leases::{Change, RunEnd};
+use crate::skel::{SwitchMaps, types};
+
+const KEY_BYTES: usize = size_of::<types::run_key>();
+const VALUE_BYTES: usize = size_of::<types::ended_run>();
+/// How long an ended run is remembered: by then its kernel has given up on every
+/// socket that it left behind (TIME_WAIT 60 s, orphans some 100 s).
+const REMEMBERED: Duration = Duration::from_mins(10);
+
+/// Makes the table say what has changed, and forgets what is old.
+pub(crate) fn note(maps: &SwitchMaps<'_>, change: &Change) -> libbpf_rs::Result<()> {
+    match change {
+        Change::Returned { node, run } => delete(maps, &key(*node, *run)),
+        Change::Ended { node, run, end } => {
+            make_room(maps)?;
+            let end = match end {
+                RunEnd::Died => types::run_end::RUN_DIED,
+                RunEnd::Left => types::run_end::RUN_LEFT,
+            };
+            let value = Block::<VALUE_BYTES>::new()
+                .put(
+                    offset_of!(types::ended_run, since_ns),
+                    &now_ns().to_ne_bytes(),
+                )
+                .put(offset_of!(types::ended_run, end), &end.0.to_ne_bytes());
+            maps.ended_runs
+                .update(&key(*node, *run), &value.bytes(), MapFlags::ANY)
+        }
+    }
+}
+
+/// Forgets what is old, and where that is not enough, the oldest.
+fn make_room(maps: &SwitchMaps<'_>) -> libbpf_rs::Result<()> {
+    let now = now_ns();
+    let since = |key: &Vec<u8>| {
+        let value = maps.ended_runs.lookup(key, MapFlags::ANY).ok().flatten();
+        u64_at(
+            &value.unwrap_or_default(),
+            offset_of!(types::ended_run, since_ns),
+        )
+    };
+    let mut left: Vec<_> = maps
+        .ended_runs
+        .keys()
+        .map(|key| (since(&key), key))
+        .collect();
+    left.sort_unstable();
+    let full = left.len() >= usize::try_from(maps.ended_runs.max_entries()).unwrap_or(usize::MAX);
+    for (n, (since, key)) in left.iter().enumerate() {
+        let is_old = now.saturating_sub(*since) > nanos(REMEMBERED);
+        if is_old || (full && n == 0) {
+            delete(maps, key)?;
+        }
+    }
+    Ok(())
+}
+
+fn delete(maps: &SwitchMaps<'_>, key: &[u8]) -> libbpf_rs::Result<()> {
+    match maps.ended_runs.delete(key) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn key(node: IpAddr, run: RunId) -> [u8; KEY_BYTES] {
+    Block::new()
+        .put(offset_of!(types::run_key, node), &ip_bytes(node))
+        .put(offset_of!(types::run_key, run), &run.0.to_be_bytes())
+        .bytes()
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// `CLOCK_MONOTONIC`, as the programs read it.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let since_boot = Duration::try_from(now).unwrap_or_default();
+    nanos(since_boot)
+}
