@@ -19,6 +19,7 @@ mod config;
 mod error;
 mod files;
 mod frame;
+mod ticket_key;
 mod tickets;
 
 pub use acceptor::{Acceptor, Established, Failure, NotTls, Step};

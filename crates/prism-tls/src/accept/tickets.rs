@@ -6,20 +6,17 @@
 //! one, and opened under the present, the previous, and (for frontends whose
 //! clock is behind) the next.
 //!
-//! A ticket is `name[16] salt[32] sealed`. The name says which secret and
-//! period made it and reveals neither. The salt is random; HKDF of it and the
-//! period's key gives each ticket an AES-256-GCM key and nonce of its own, so
-//! that no number of tickets wears a key out.
+//! The form of a ticket is `ticket_key`'s business; what a session's state is,
+//! rustls's.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
 use rustls::server::ProducesTickets;
-use zeroize::Zeroizing;
 
 use super::clock::Clock;
+use super::ticket_key::PeriodKey;
 use crate::keys::Secret;
 
 /// Shortest period: clocks of frontends differ by far less.
@@ -32,13 +29,6 @@ pub const MAX_TICKET_SECRETS: usize = 4;
 
 /// Bytes of a fleet secret; the strength of the keys made from it.
 const SECRET_BYTES: usize = 32;
-const NAME_BYTES: usize = 16;
-const SALT_BYTES: usize = 32;
-const KEY_BYTES: usize = 32;
-const TAG_BYTES: usize = 16;
-/// Longest ticket that is opened. A session's state is its secret (48 bytes),
-/// its host name (255) and some numbers.
-const MAX_TICKET_BYTES: usize = 1_024;
 
 /// Why there are no tickets. The fault is the configuration's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,11 +61,6 @@ struct Ring {
     period: u64,
     /// The first one seals.
     keys: Vec<PeriodKey>,
-}
-
-struct PeriodKey {
-    name: [u8; NAME_BYTES],
-    root: Prk,
 }
 
 impl Tickets {
@@ -151,14 +136,8 @@ impl ProducesTickets for Tickets {
     }
 
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
-        if ticket.len() > MAX_TICKET_BYTES {
-            return None;
-        }
-        let (name, _) = ticket.split_first_chunk::<NAME_BYTES>()?;
         let ring = self.ring();
-        // The name is public, so how long the comparison takes tells nothing.
-        let key = ring.keys.iter().find(|key| key.name == *name)?;
-        key.open(ticket)
+        ring.keys.iter().find(|key| key.made(ticket))?.open(ticket)
     }
 }
 
@@ -193,69 +172,9 @@ impl Ring {
     }
 }
 
-impl PeriodKey {
-    fn new(root: &Prk, period: u64, rotation_s: u32) -> Option<Self> {
-        // The rotation is part of it: with another one, the same number names
-        // another time.
-        let (period, rotation) = (period.to_be_bytes(), rotation_s.to_be_bytes());
-        let mut name = [0; NAME_BYTES];
-        expand(root, &[b"name", &period, &rotation], &mut name)?;
-        let mut key = Zeroizing::new([0; KEY_BYTES]);
-        expand(root, &[b"key", &period, &rotation], &mut *key)?;
-        let root = Prk::new_less_safe(HKDF_SHA256, &*key);
-        Some(Self { name, root })
-    }
-
-    fn seal(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        let mut salt = [0; SALT_BYTES];
-        aws_lc_rs::rand::fill(&mut salt).ok()?;
-        let (key, nonce) = self.ticket_key(&salt)?;
-        let mut ticket = Vec::with_capacity(NAME_BYTES + SALT_BYTES + plain.len() + TAG_BYTES);
-        ticket.extend_from_slice(&self.name);
-        ticket.extend_from_slice(&salt);
-        let aad = Aad::from(ticket.clone());
-        ticket.extend_from_slice(plain);
-        let (_, body) = ticket.split_at_mut_checked(NAME_BYTES + SALT_BYTES)?;
-        let tag = key.seal_in_place_separate_tag(nonce, aad, body).ok()?;
-        ticket.extend_from_slice(tag.as_ref());
-        (ticket.len() <= MAX_TICKET_BYTES).then_some(ticket)
-    }
-
-    fn open(&self, ticket: &[u8]) -> Option<Vec<u8>> {
-        let (head, sealed) = ticket.split_at_checked(NAME_BYTES + SALT_BYTES)?;
-        let (key, nonce) = self.ticket_key(head.get(NAME_BYTES..)?)?;
-        let mut body = sealed.to_vec();
-        let plain_bytes = key
-            .open_in_place(nonce, Aad::from(head), &mut body)
-            .ok()?
-            .len();
-        body.truncate(plain_bytes);
-        Some(body)
-    }
-
-    fn ticket_key(&self, salt: &[u8]) -> Option<(LessSafeKey, Nonce)> {
-        let mut okm = Zeroizing::new([0; KEY_BYTES + NONCE_LEN]);
-        expand(&self.root, &[b"ticket", salt], &mut *okm)?;
-        let (key, nonce) = okm.split_at_checked(KEY_BYTES)?;
-        let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).ok()?);
-        Some((key, Nonce::try_assume_unique_for_key(nonce).ok()?))
-    }
-}
-
-/// HKDF-Expand into the whole of `out`.
-fn expand(root: &Prk, info: &[&[u8]], out: &mut [u8]) -> Option<()> {
-    struct Length(usize);
-    impl KeyType for Length {
-        fn len(&self) -> usize {
-            self.0
-        }
-    }
-    root.expand(info, Length(out.len())).ok()?.fill(out).ok()
-}
-
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
+    #![allow(clippy::unwrap_used, reason = "test code")]
 
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
@@ -331,32 +250,6 @@ mod tests {
         assert_eq!(fleet.decrypt(&old), None);
         assert_eq!(fleet.replace_secrets(&[]), Err(TicketsError::SecretCount));
         assert!(fleet.decrypt(&new).is_some(), "the old secrets stay");
-    }
-
-    #[test]
-    fn a_changed_or_shortened_ticket_opens_never() {
-        let fleet = tickets(1, &Wall::at(1_000_000));
-        let ticket = fleet.encrypt(b"session").unwrap();
-        for at in 0..ticket.len() {
-            let mut changed = ticket.clone();
-            changed[at] ^= 1;
-            assert_eq!(fleet.decrypt(&changed), None, "byte {at}");
-            assert_eq!(fleet.decrypt(&ticket[..at]), None, "{at} bytes");
-        }
-        assert_eq!(fleet.decrypt(&[0; 65_536]), None);
-    }
-
-    #[test]
-    fn a_ticket_that_could_not_be_opened_is_not_made() {
-        let fleet = tickets(1, &Wall::at(0));
-        assert_eq!(fleet.encrypt(&[0; MAX_TICKET_BYTES]), None);
-    }
-
-    #[test]
-    fn equal_sessions_have_unequal_tickets() {
-        let fleet = tickets(1, &Wall::at(1_000_000));
-        let (one, other) = (fleet.encrypt(b"same"), fleet.encrypt(b"same"));
-        assert_ne!(one.unwrap()[NAME_BYTES..], other.unwrap()[NAME_BYTES..]);
     }
 
     #[test]

@@ -107,6 +107,15 @@ fn openssl_resumes_at_another_server_of_the_same_secret_only() {
 }
 
 #[test]
+fn openssl_is_asked_for_a_key_share_that_is_served() {
+    let server = loopback();
+    let groups = ["-tls1_3", "-groups", "P-521:P-384", "-msg"];
+    let printed = s_client(&server, &groups);
+    assert_eq!(printed.matches("ClientHello").count(), 2, "{printed}");
+    assert!(printed.contains("resumed=false"), "{printed}");
+}
+
+#[test]
 fn openssl_that_asks_for_a_version_or_protocol_not_served_is_told_so() {
     let server = loopback();
     let target = server.address().to_string();

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use prism_tls::accept::{Settings, known_suites};
+use prism_tls::accept::{Acceptor, Settings, Step, known_suites};
 use prism_tls::{DirectionKeys, Suite, Version};
 use rustls::crypto::aws_lc_rs::default_provider;
 
@@ -37,6 +37,47 @@ fn aead(suite: &str) -> Suite {
         name if name.contains("AES_128") => Suite::Aes128Gcm,
         name if name.contains("AES_256") => Suite::Aes256Gcm,
         _ => Suite::ChaCha20Poly1305,
+    }
+}
+
+#[test]
+fn a_hello_in_many_records_is_put_together() {
+    let server = server();
+    for bytes in [1, 7, 100] {
+        let mut client = connect(client_of_suite("TLS_AES_128_GCM_SHA256"));
+        let hello = drain(&mut client);
+        let mut acceptor = Acceptor::new(&server).unwrap();
+        for content in hello[5..].chunks(bytes) {
+            let record = [&[22, 3, 1, 0, content.len() as u8], content].concat();
+            let Step::Wait {
+                acceptor: next,
+                output,
+            } = acceptor.receive(&record)
+            else {
+                panic!("no wait");
+            };
+            feed(&mut client, &output);
+            acceptor = next;
+        }
+        let step = acceptor.receive(&drain(&mut client));
+        assert!(matches!(step, Step::Established(_)), "{step:?}");
+    }
+}
+
+#[test]
+fn every_suite_that_can_be_configured_can_be_served() {
+    for suite in known_suites() {
+        let text = format!("[service.tls]\nsuites = [{suite:?}]");
+        let Err(prism_config::ConfigError::Invalid(problems)) =
+            prism_config::Config::from_toml(&text)
+        else {
+            panic!("the rest is missing");
+        };
+        let field = "service.tls.suites";
+        assert!(
+            problems.iter().all(|p| !p.field.starts_with(field)),
+            "{problems:?}"
+        );
     }
 }
 
@@ -86,7 +127,6 @@ fn handshake_with_false_start(
     cut: Cut,
     behind: &[u8],
 ) -> prism_tls::accept::Established {
-    use prism_tls::accept::{Acceptor, Step};
     let acceptor = Acceptor::new(server).unwrap();
     let Step::Wait { acceptor, output } = acceptor.receive(&drain(client)) else {
         panic!("no first flight");
