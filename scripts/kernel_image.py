@@ -43,12 +43,16 @@ def kernel(series, package, cache):
     no answer, a kernel of the series that was unpacked before will do.
     """
     os.makedirs(cache, exist_ok=True)
-    found = re.search(r"Depends: (linux-image-(\S+))", output("apt-cache", "depends", package))
+    try:
+        answer = output("apt-cache", "depends", package, stderr=subprocess.DEVNULL)
+    except ImageError:
+        answer = ""
+    found = re.search(r"Depends: (linux-image-(\S+))", answer)
     if not found:
         kept = sorted(name for name in os.listdir(cache) if name.startswith(series + "."))
         if not kept:
-            raise ImageError(f"apt knows no {package}; is this Debian 12 with its security updates, "
-                             "after apt-get update?")
+            raise ImageError(f"apt knows no {package}; Debian 12 with its security updates has it, "
+                             "after apt-get update")
         return unpacked(kept[-1], cache)
     concrete, release = found.groups()
     if not release.startswith(series + "."):
@@ -62,8 +66,11 @@ def kernel(series, package, cache):
 def download(package, release, cache):
     """Downloads a kernel package, and keeps of it what a boot needs."""
     with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as place:
-        # As the owner of the directory: apt's own user cannot write there.
-        output("apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", package, cwd=place)
+        try:
+            # As the owner of the directory: apt's own user cannot write there.
+            output("apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", package, cwd=place)
+        except ImageError as error:
+            raise ImageError(f"{error}; apt's lists may be old: apt-get update") from error
         package_file = os.path.join(place, os.listdir(place)[0])
         tree = os.path.join(place, "tree")
         reader = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package_file], stdout=subprocess.PIPE)

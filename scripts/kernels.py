@@ -47,7 +47,7 @@ TESTS = [
     ("prism", "greeter", [], 60),
     ("prism", "clients", ["curl"], 60),
     ("prism", "netem", [], 120),
-    ("prism", "connections", ["pipelined", "half_closes", "stalls"], 120),
+    ("prism", "connections", ["pipelined_requests", "half_closes_gets", "stalls"], 120),
 ]
 # Programs of these packages' tests run one test at a time: they share names.
 SERIAL = {"prism", "prism-lab"}

@@ -25,6 +25,10 @@ use prism_sys::tcp::{Paused, restore};
 /// Interfaces of the switch: to the client, the frontend, the backend.
 const LINKS: [&str; 3] = ["s0", "s1", "s2"];
 const BULK_BYTES: usize = 1 << 30;
+/// How often programs are replaced under traffic, at least.
+const REPLACEMENTS: u32 = 100;
+/// As much as an emulated processor moves in seconds.
+const EMULATED_BULK_BYTES: usize = 64 << 20;
 
 struct Net {
     switch: NetNs,
@@ -260,19 +264,24 @@ fn a_moved_connection_carries_bulk_data_both_ways_intact() {
     }
     let net = Net::new("bulk");
     let (client, server) = net.moved_connection();
-    let down = transfer(&server, &client, |sent| sent >= BULK_BYTES);
-    let up = transfer(&client, &server, |sent| sent >= BULK_BYTES);
+    // An emulated processor (scripts/kernels.py) says nothing about speed.
+    let is_emulated = std::env::var_os("PRISM_TEST_EMULATED").is_some();
+    let bulk = if is_emulated {
+        EMULATED_BULK_BYTES
+    } else {
+        BULK_BYTES
+    };
+    let down = transfer(&server, &client, |sent| sent >= bulk);
+    let up = transfer(&client, &server, |sent| sent >= bulk);
     println!(
         "to the client {:.1} Gbit/s, to the owner {:.1} Gbit/s",
         down / 1e9,
         up / 1e9
     );
-    // An emulated processor (scripts/kernels.py) says nothing about speed.
-    let is_emulated = std::env::var_os("PRISM_TEST_EMULATED").is_some();
     assert!(is_emulated || (down > 1e9 && up > 1e9));
     let view = SwitchView::open(&net.config.pin_dir).unwrap();
     let f = view.flows().unwrap().next().unwrap().unwrap();
-    assert!(f.to_client.bytes as usize > BULK_BYTES && f.to_owner.bytes as usize > BULK_BYTES);
+    assert!(f.to_client.bytes as usize > bulk && f.to_owner.bytes as usize > bulk);
     assert!(
         f.to_client.bytes / f.to_client.packets > 1514,
         "GSO packets go through whole: {f:?}"
@@ -317,7 +326,10 @@ fn loading_the_switch_again_loses_no_packet() {
             .collect();
         let start = Instant::now();
         let (mut loads, mut replaced) = (0, 0);
-        while start.elapsed() < Duration::from_secs(4) {
+        // A slow processor may take longer.
+        while start.elapsed() < Duration::from_secs(4)
+            || (replaced < REPLACEMENTS && start.elapsed() < Duration::from_secs(40))
+        {
             net.load();
             loads += 1;
             replaced += net.replace_for(Duration::from_millis(500));
@@ -327,7 +339,7 @@ fn loading_the_switch_again_loses_no_packet() {
         (loads, replaced, rounds)
     });
     println!("{loads} loads, {replaced} replacements, {rounds} rounds");
-    assert!(replaced >= 100 && rounds > 1000);
+    assert!(replaced >= REPLACEMENTS && rounds > 1000);
     assert_eq!(net.retransmissions() - before, 0);
 }
 
