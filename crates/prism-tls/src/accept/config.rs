@@ -101,6 +101,9 @@ impl ServerConfig {
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.ignore_client_order = !settings.suites.is_empty();
         config.enable_secret_extraction = true;
+        // Early data for a foreign ticket is skipped; rustls counts it anew with
+        // each record that follows, and gives up past 16 KiB. The client then
+        // comes again without.
         config.max_early_data_size = 0;
         // Sessions kept here would be of no use at another frontend.
         config.session_storage = Arc::new(NoServerSessionStorage {});

@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use prism_tls::accept::{Settings, known_suites};
 
+use crate::foreign;
 use crate::loopback::Loopback;
 use crate::support::*;
 
@@ -112,6 +113,39 @@ fn openssl_is_asked_for_a_key_share_that_is_served() {
     let groups = ["-tls1_3", "-groups", "P-521:P-384", "-msg"];
     let printed = s_client(&server, &groups);
     assert_eq!(printed.matches("ClientHello").count(), 2, "{printed}");
+    assert!(printed.contains("resumed=false"), "{printed}");
+}
+
+#[test]
+fn early_data_for_a_ticket_of_another_kind_of_server_is_skipped() {
+    let directory = tempfile::tempdir().unwrap();
+    let (session, early) = (
+        directory.path().join("session"),
+        directory.path().join("early"),
+    );
+    std::fs::write(&early, [b'e'; 2_000]).unwrap();
+    let (session, early) = (session.to_str().unwrap(), early.to_str().unwrap());
+    let foreign = foreign::Server::start();
+    let target = foreign.address.to_string();
+    let arguments = [
+        "s_client",
+        "-connect",
+        &target,
+        "-servername",
+        HOST,
+        "-tls1_3",
+    ];
+    let more = ["-ign_eof", "-sess_out", session];
+    // It fails at its end, because that server does not close the session.
+    let _ = attempt(
+        "openssl",
+        &[&arguments[..], &more].concat(),
+        foreign::LAST_LINE,
+    );
+    drop(foreign);
+    let offered = ["-tls1_3", "-sess_in", session, "-early_data", early];
+    let printed = s_client(&loopback(), &offered);
+    assert!(printed.contains("Early data was rejected"), "{printed}");
     assert!(printed.contains("resumed=false"), "{printed}");
 }
 

@@ -12,6 +12,7 @@
 
 mod certificates;
 mod clients;
+mod foreign;
 mod handshakes;
 mod hostile;
 mod loopback;
