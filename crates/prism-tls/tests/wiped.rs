@@ -47,7 +47,7 @@ fn heap(mut look: impl FnMut(&[u8])) {
     }
 }
 
-fn found<'a>(secrets: &'a [Inverted]) -> Vec<&'a str> {
+fn found(secrets: &[Inverted]) -> Vec<&'static str> {
     let mut found = Vec::new();
     heap(|bytes| found.extend(secrets.iter().filter(|s| s.is_in(bytes)).map(|s| s.0)));
     found.sort_unstable();

@@ -3,7 +3,8 @@
 use rustls::AlertDescription;
 
 /// A record that ends the session. The peer is at fault unless a variant says
-/// otherwise. Send [`OpenError::alert`] with [`Session::seal_fatal_alert`].
+/// otherwise. Send [`OpenError::alert`] with
+/// [`seal_fatal_alert`](super::Session::seal_fatal_alert).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// Forged, damaged, or under another key.

@@ -181,12 +181,12 @@ impl<'a> Run<'a> {
         match self.rng.u8(0..20) {
             0..=2 => self.client_sends(),
             3 => self.client_updates(),
-            4..=6 => self.to_server_some(),
+            4..=6 => self.deliver_to_server(),
             7..=9 => self.open_some(),
             10..=11 => self.server_sends(),
             12 => self.server_sends_in_kernel(),
             13 => self.server_updates(),
-            14..=16 => self.to_client_some(),
+            14..=16 => self.deliver_to_client(),
             _ => self.hand_off(),
         }
     }
@@ -262,13 +262,13 @@ impl<'a> Run<'a> {
         self.counts.in_kernel += 1;
     }
 
-    fn to_server_some(&mut self) {
+    fn deliver_to_server(&mut self) {
         let count = self.rng.usize(0..=self.to_server.len());
         let bytes: Vec<u8> = self.to_server.drain(..count).collect();
         self.host().input.extend(bytes);
     }
 
-    fn to_client_some(&mut self) {
+    fn deliver_to_client(&mut self) {
         let host = self.host.as_mut().unwrap();
         self.to_client.append(&mut host.output);
         let count = self.rng.usize(0..=self.to_client.len());
