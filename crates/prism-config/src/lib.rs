@@ -17,7 +17,7 @@ mod tls;
 
 pub use load::{ConfigError, Problem};
 pub use model::{
-    Admin, Anonymous, Cluster, Config, Durability, HandOffMode, HookMode, Limits, Log, LogFormat,
+    Admin, Anonymous, Cluster, Config, Durability, HandOffMethod, HandOffMode, HookMode, Limits, Log, LogFormat,
     Node, Peers, Role, S3, Service, Switch,
 };
 pub use secrets::{ControlKey, Credential, SecretError, TicketSecret};

@@ -70,6 +70,8 @@ pub struct Service {
     /// Default `direct`. Where a connection goes for a request that its
     /// present backend does not serve.
     pub hand_off: HandOffMode,
+    /// Default `freeze`. How a connection's packets are stopped while it moves.
+    pub hand_off_method: HandOffMethod,
     /// HTTPS on the same address. Absent: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
@@ -80,6 +82,7 @@ impl Default for Service {
         Self {
             address: UNSET,
             hand_off: HandOffMode::default(),
+            hand_off_method: HandOffMethod::default(),
             tls: None,
         }
     }
@@ -95,6 +98,19 @@ pub enum HandOffMode {
     /// Back to the frontend, which hands it on: two hand-offs, but backends
     /// need not know each other.
     Return,
+}
+
+/// How a connection's packets are stopped while it moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HandOffMethod {
+    /// Its host silences the socket: one round trip to the switch for each
+    /// hand-off but the first. Uses a socket filter, a packet mark and a routing
+    /// rule of the host.
+    #[default]
+    Freeze,
+    /// The switch drops them: two round trips to the switch.
+    TwoPhase,
 }
 
 /// `[switch]`

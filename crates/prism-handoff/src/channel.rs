@@ -27,8 +27,9 @@ const DIAL_DEADLINE: Duration = Duration::from_secs(1);
 const DIAL_HOLD_OFF: Duration = Duration::from_millis(250);
 /// Relay streams kept idle per peer.
 const MAX_IDLE_RELAYS: usize = 64;
-/// How long a frame may wait for company.
-const LATER: Duration = Duration::from_millis(1);
+/// Turns of the worker for which a frame waits for company. In these the
+/// application answers the client, who comes first.
+const LATER_TURNS: usize = 3;
 /// First size of a channel's receive buffer; it grows to one frame at most.
 const BUFFER_BYTES: usize = 16 << 10;
 
@@ -149,7 +150,9 @@ impl Channel {
         if is_first {
             let channel = self.clone();
             tokio::task::spawn_local(async move {
-                tokio::time::sleep(LATER).await;
+                for _ in 0..LATER_TURNS {
+                    tokio::task::yield_now().await;
+                }
                 if let Err(error) = channel.send_encoded(&[]).await {
                     // The sources ask the switch instead.
                     tracing::debug!(%error, "verdicts not sent");

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use crate::endpoint::Shared;
+use crate::stream::Stream;
 
 /// Room that a read makes, at first and at most: it grows while reads fill it.
 const MIN_READ_BYTES: usize = 16 << 10;
@@ -39,7 +40,7 @@ const LINGER_BYTES: usize = 1 << 20;
 /// Dropping it closes it; [`Connection::close`] does so without the risk that
 /// the client loses the end of an answer.
 pub struct Connection {
-    pub(crate) stream: Option<TcpStream>,
+    pub(crate) stream: Option<Stream>,
     pub(crate) rest: Box<Rest>,
 }
 
@@ -97,7 +98,7 @@ impl Input {
     }
 
     /// Reads once. A buffer that is empty costs nothing while it waits.
-    fn read(&mut self, stream: &TcpStream) -> io::Result<usize> {
+    fn read(&mut self, stream: impl AsFd) -> io::Result<usize> {
         if self.start > 0 {
             self.bytes.drain(..self.start);
             self.start = 0;
@@ -182,10 +183,10 @@ impl Connection {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let timeout = self.rest.io_timeout;
-        let stream = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let input = &mut self.rest.input;
-        match input.read(stream) {
+        let socket = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        match self.rest.input.read(socket) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let (stream, input) = (watched(&mut self.stream)?, &mut self.rest.input);
                 let waiting = stream.async_io(Interest::READABLE, || input.read(stream));
                 in_time(timeout, waiting).await
             }
@@ -224,7 +225,7 @@ impl Connection {
                 .unwrap_or(SENDFILE_BYTES)
                 .min(SENDFILE_BYTES);
             let sent = self
-                .written(|s| prism_sys::sendfile::sendfile(s.as_fd(), file.as_fd(), at, count))
+                .written(|s| prism_sys::sendfile::sendfile(s, file.as_fd(), at, count))
                 .await?;
             if sent == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -285,12 +286,13 @@ impl Connection {
 
     async fn written(
         &mut self,
-        mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
+        mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        let stream = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        match write(stream) {
+        let socket = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        match write(socket.as_fd()) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                let waiting = stream.async_io(Interest::WRITABLE, || write(stream));
+                let stream = watched(&mut self.stream)?;
+                let waiting = stream.async_io(Interest::WRITABLE, || write(stream.as_fd()));
                 in_time(self.rest.io_timeout, waiting).await
             }
             done => done,
@@ -310,6 +312,16 @@ impl Drop for Connection {
 impl Drop for Rest {
     fn drop(&mut self) {
         self.shared.counters.connections_open.sub_one();
+    }
+}
+
+/// The socket, to be waited for.
+fn watched(stream: &mut Option<Stream>) -> io::Result<&TcpStream> {
+    let not_connected = io::ErrorKind::NotConnected;
+    let watched = stream.take().ok_or(not_connected)?.watched()?;
+    match stream.insert(watched.into()) {
+        Stream::Watched(stream) => Ok(stream),
+        Stream::Unwatched(_) => Err(not_connected.into()),
     }
 }
 

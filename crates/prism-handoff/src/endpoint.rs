@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_proto::control::{FlowKey, Owner};
+use prism_proto::export::Method;
 use prism_sys::listen::{ListenOptions, listen_tcp};
-use prism_sys::tcp::{Blank, RestoreError};
+use prism_sys::tcp::{Blank, Freezer, RestoreError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio_rustls::TlsAcceptor;
@@ -20,12 +21,19 @@ use crate::channel::{Channel, Peer, Peers, RelayStream, tune};
 use crate::connection::{Connection, Input, Rest};
 use crate::control::{Control, SwitchAddress};
 use crate::counters::Counters;
+use crate::frozen::FrozenSockets;
 use crate::gone::Gone;
 use crate::pki::{Identity, peer_name};
+use crate::stream::Stream;
 use crate::trace::Trace;
 
 /// Sockets prepared for connections to come, in each worker.
 const BLANKS: usize = 4;
+/// Where ports of connections that arrive are taken from: below Linux's default
+/// ephemeral range.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
+/// The clamp that a handshake over Ethernet ends with.
+const USUAL_MSS_BYTES: u16 = 1460;
 /// Connections and hand-offs that wait for [`Endpoint::next`].
 const MAX_WAITING: usize = 1024;
 /// How long a peer may take for its TLS handshake.
@@ -55,6 +63,9 @@ pub struct EndpointConfig {
     pub identity: Identity,
     /// The switch; without one nothing is ever handed off.
     pub switch: Option<SwitchAddress>,
+    /// How a connection's packets are stopped while it is handed off. Where the
+    /// host cannot freeze sockets, the switch blocks them.
+    pub method: Method,
     /// Most client connections of the process.
     pub max_connections: u64,
     /// Looks at a connection that is handed to this node, before it is restored.
@@ -81,6 +92,7 @@ impl EndpointConfig {
             peers: others.into_iter().cloned().collect(),
             identity,
             switch: None,
+            method: Method::Freeze,
             max_connections: 100_000,
             transit: None,
         })
@@ -98,6 +110,7 @@ pub struct Process {
     pub counters: Arc<Counters>,
     /// Steps of recent hand-offs.
     pub trace: Trace,
+    pub(crate) frozen: Arc<FrozenSockets>,
 }
 
 /// What comes to an endpoint.
@@ -127,12 +140,16 @@ pub(crate) struct Shared {
     pub(crate) process: Arc<Process>,
     pub(crate) control: Option<Rc<Control>>,
     pub(crate) gone: Option<Rc<Gone>>,
+    /// Where connections are to be frozen, and can be.
+    pub(crate) freezer: Option<Freezer>,
     pub(crate) peers: Peers,
     pub(crate) incoming: mpsc::Sender<Incoming>,
     /// Imports that wait for the switch.
     pub(crate) importing: Cell<usize>,
     /// Sockets prepared for connections to come.
     blanks: RefCell<Vec<Blank>>,
+    /// Of the last connection that arrived.
+    usual_mss_bytes: Cell<u16>,
     stopping: Notify,
     listening: Cell<bool>,
 }
@@ -146,6 +163,13 @@ impl Shared {
         }
     }
 
+    pub(crate) fn method(&self) -> Method {
+        match self.freezer {
+            Some(_) => Method::Freeze,
+            None => Method::TwoPhase,
+        }
+    }
+
     /// What the switch is to be told of a socket bound to `local`.
     pub(crate) fn owner(&self, local: SocketAddr) -> Owner {
         Owner {
@@ -155,18 +179,32 @@ impl Shared {
     }
 
     /// A socket for a connection that has come.
-    pub(crate) fn blank(&self) -> Result<Blank, RestoreError> {
+    pub(crate) fn blank(&self, mss_clamp_bytes: u16) -> Result<Blank, RestoreError> {
+        self.usual_mss_bytes.set(mss_clamp_bytes);
         match self.blanks.borrow_mut().pop() {
             Some(blank) => Ok(blank),
-            None => Blank::new(self.config.service),
+            None => self.new_blank(),
         }
+    }
+
+    /// A listener's connections have the service's own address. Elsewhere any port
+    /// does, as the switch rewrites it: a new one for each connection, so that it
+    /// meets neither what is left of itself, when it comes back, nor a predecessor
+    /// in TIME_WAIT.
+    fn new_blank(&self) -> Result<Blank, RestoreError> {
+        let config = &self.config;
+        let local = match config.listen {
+            true => config.service,
+            false => SocketAddr::new(config.address, fastrand::u16(PORTS)),
+        };
+        Blank::new(local, self.usual_mss_bytes.get())
     }
 
     /// Prepares sockets for connections to come, while nobody waits.
     pub(crate) fn prepare_blanks(&self) {
         let mut blanks = self.blanks.borrow_mut();
         while blanks.len() < BLANKS {
-            match Blank::new(self.config.service) {
+            match self.new_blank() {
                 Ok(blank) => blanks.push(blank),
                 // It will be said of the connection that needs one.
                 Err(_) => return,
@@ -178,9 +216,13 @@ impl Shared {
         self.counters.connections_open.read() < self.config.max_connections
     }
 
-    pub(crate) fn connection(self: &Rc<Self>, stream: TcpStream, rest: Box<Rest>) -> Connection {
+    pub(crate) fn connection(
+        self: &Rc<Self>,
+        stream: impl Into<Stream>,
+        rest: Box<Rest>,
+    ) -> Connection {
         Connection {
-            stream: Some(stream),
+            stream: Some(stream.into()),
             rest,
         }
     }
@@ -231,6 +273,10 @@ impl Endpoint {
             }
             None => (None, None),
         };
+        let freezer = match (&control, config.method) {
+            (Some(_), Method::Freeze) => freezer(),
+            _ => None,
+        };
         let node_listener = listen((config.address, config.peer_port).into())?;
         let clients = match config.listen {
             true => Some(listen(config.service)?),
@@ -249,9 +295,11 @@ impl Endpoint {
             process,
             control,
             gone,
+            freezer,
             incoming: incoming_tx,
             importing: Cell::new(0),
             blanks: RefCell::default(),
+            usual_mss_bytes: Cell::new(USUAL_MSS_BYTES),
             stopping: Notify::new(),
             listening: Cell::new(true),
         });
@@ -314,6 +362,16 @@ impl Handle {
     /// Gives back a relay stream that is between two requests.
     pub fn keep_relay(&self, peer: &str, stream: RelayStream) {
         self.shared.peers.keep_relay(peer, stream);
+    }
+}
+
+fn freezer() -> Option<Freezer> {
+    match Freezer::new() {
+        Ok(freezer) => Some(freezer),
+        Err(error) => {
+            tracing::warn!(%error, "cannot freeze sockets; the switch blocks connections instead");
+            None
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! Exporting connections: the driver of `prism_proto::export`.
 //!
-//! The source's socket is closed after the state has been sent, while the target
-//! works: the switch drops whatever it might still emit, and closing it is off the
-//! path that the client waits for. The way back builds it again from the saved
-//! state.
+//! In a freeze the source's socket stays, silent, until the verdict, and is thawed
+//! where the connection does not move. Where the switch blocks the flow, the
+//! socket is closed after the state has been sent, while the target works: the
+//! switch drops whatever it might still emit, and closing it is off the path that
+//! the client waits for. The way back builds it again from the saved state.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,7 +23,6 @@ use prism_sys::tcp::info::send_queue_bytes;
 use prism_sys::tcp::{
     Behaviour, Paused, RestoreError, Restored, TcpInfo, TcpStateName, probe_peer, restore,
 };
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -30,6 +30,8 @@ use crate::channel::Channel;
 use crate::connection::{Connection, Input, Rest};
 use crate::control::Control;
 use crate::endpoint::{Handle, Shared};
+use crate::frozen::Frozen;
+use crate::stream::Stream;
 use crate::trace::{Part, Record, Step};
 
 /// How often the switch is asked to let a flow pass that it may hold blocked,
@@ -147,9 +149,13 @@ fn kept(connection: Connection, reason: Kept) -> Exported {
 /// Where the connection's TCP state is.
 enum Socket {
     /// In a working socket.
-    Live(TcpStream),
+    Live(Stream),
     /// In a paused socket, and saved.
-    Paused(Paused, Box<TcpState>),
+    Paused(Paused<Stream>, Box<TcpState>),
+    /// In a frozen socket, and saved; the state is with the peer.
+    Frozen(Frozen),
+    /// In a frozen socket that nothing but this hand-off can reach.
+    Silent(Paused<Stream>),
     /// Saved only.
     Saved(Box<TcpState>),
     /// In a socket built again, silent.
@@ -177,7 +183,8 @@ impl Driver<'_> {
             self.shared.owner(connection.rest.local),
         );
         let never_steered = !connection.rest.confirmed;
-        let (mut machine, mut action) = Export::start(flow, here, epoch, never_steered);
+        let method = self.shared.method();
+        let (mut machine, mut action) = Export::start(method, flow, here, epoch, never_steered);
         let (mut socket, mut steered) = (Socket::Live(stream), false);
         loop {
             let event = match action {
@@ -197,8 +204,9 @@ impl Driver<'_> {
                     self.record.mark(Step::Blocked);
                     Event::Steered(outcome)
                 }
-                Action::SaveAndClose => {
-                    socket = self.save(socket, &mut connection.rest);
+                Action::Save => {
+                    let freezes = !steered;
+                    socket = self.save(socket, &mut connection.rest, freezes);
                     match socket {
                         Socket::Paused(..) => Event::Saved,
                         _ => Event::SaveFailed,
@@ -210,11 +218,9 @@ impl Driver<'_> {
                     Event::Verdict(verdict)
                 }
                 Action::Rebuild => {
-                    socket = rebuild(socket, connection.rest.local);
-                    match socket {
-                        Socket::Rebuilt(_) => Event::Rebuilt,
-                        _ => Event::RebuildFailed,
-                    }
+                    let event;
+                    (socket, event) = rebuild(socket, connection.rest.local);
+                    event
                 }
                 Action::Finish(outcome) => return self.finish(connection, socket, outcome),
             };
@@ -222,24 +228,25 @@ impl Driver<'_> {
         }
     }
 
-    /// Pauses and saves; on failure the socket is live again, if it lives.
-    fn save(&mut self, socket: Socket, rest: &mut Rest) -> Socket {
+    /// Pauses and saves; on failure the socket is live again, if it lives. Where
+    /// the switch has not been asked to stop its packets, the socket does.
+    fn save(&mut self, socket: Socket, rest: &mut Rest, freezes: bool) -> Socket {
         let flow = rest.flow;
         let Socket::Live(stream) = socket else {
             return Socket::Gone;
         };
-        let fd: OwnedFd = match stream.into_std() {
-            Ok(stream) => stream.into(),
-            Err(error) => {
-                tracing::warn!(%error, "socket lost");
-                return Socket::Gone;
-            }
+        let paused = match &self.shared.freezer {
+            Some(freezer) if freezes => Paused::freeze(stream, freezer),
+            _ => Paused::pause(stream),
         };
-        let paused = match Paused::pause(fd) {
+        if freezes {
+            self.record.mark(Step::Blocked);
+        }
+        let paused = match paused {
             Ok(paused) => paused,
             Err(error) => {
                 tracing::debug!(error = %error.reason, client = %flow.client, "not paused");
-                return live_again(error.fd);
+                return Socket::Live(error.fd);
             }
         };
         let behaviour = match rest.behaviour.take() {
@@ -253,13 +260,13 @@ impl Driver<'_> {
             }
             Err(error) => {
                 tracing::warn!(%error, client = %flow.client, "not saved");
-                paused.resume().map_or(Socket::Gone, live_again)
+                paused.resume().map_or(Socket::Gone, Socket::Live)
             }
         }
     }
 
-    /// Sends the state, closes the socket while the target works, and waits for
-    /// the verdict. The state is kept for the way back.
+    /// Sends the state and waits for the verdict. A frozen socket is kept; another
+    /// is closed while the target works, and its state is kept for the way back.
     async fn send(&mut self, rest: &Rest, socket: Socket, epoch: u64) -> (Socket, Verdict) {
         let Socket::Paused(paused, state) = socket else {
             return (Socket::Gone, Verdict::Unknown);
@@ -277,11 +284,20 @@ impl Driver<'_> {
         let bytes = hand_off.frame();
         self.record.mark(Step::Encoded);
         let verdict = self.channel.await_verdict(id);
+        let frozen = match paused.is_frozen() {
+            true => Ok(self.shared.process.frozen.keep(rest.flow, epoch, paused)),
+            false => Err(paused),
+        };
         let sent = self.channel.send_encoded(&bytes).await;
         self.record.mark(Step::Sent);
-        paused.close_silently();
+        let saved = match frozen {
+            Ok(frozen) => Socket::Frozen(frozen),
+            Err(paused) => {
+                paused.close_silently();
+                Socket::Saved(Box::new(hand_off.tcp))
+            }
+        };
         self.record.mark(Step::Closed);
-        let saved = Socket::Saved(Box::new(hand_off.tcp));
         if let Err(error) = sent {
             tracing::info!(%error, "hand-off not sent");
             return (saved, Verdict::Unknown);
@@ -305,10 +321,9 @@ impl Driver<'_> {
                 reason,
                 settled,
             } => self.keep(connection, socket, epoch, reason, settled),
+            Outcome::Untouched { reason } => self.stay(connection, socket, reason),
             outcome => {
-                if let Socket::Live(stream) = socket {
-                    close_silently(stream);
-                }
+                end_silently(socket);
                 if outcome == Outcome::Moved {
                     Exported::Moved
                 } else {
@@ -344,10 +359,16 @@ impl Driver<'_> {
                 }
             });
         }
+        self.stay(connection, socket, reason)
+    }
+
+    fn stay(&self, mut connection: Connection, socket: Socket, reason: Kept) -> Exported {
+        let rest = &mut connection.rest;
         let stream = match socket {
             Socket::Live(stream) => Some(stream),
             Socket::Rebuilt(restored) => go_live(restored, rest),
-            Socket::Paused(..) | Socket::Saved(_) | Socket::Gone => None,
+            Socket::Silent(paused) => thaw(paused),
+            Socket::Paused(..) | Socket::Frozen(_) | Socket::Saved(_) | Socket::Gone => None,
         };
         if stream.is_none() {
             self.shared.on_closed(rest);
@@ -358,27 +379,50 @@ impl Driver<'_> {
     }
 }
 
-fn rebuild(socket: Socket, local: SocketAddr) -> Socket {
-    let Socket::Saved(state) = socket else {
-        return Socket::Gone;
+fn rebuild(socket: Socket, local: SocketAddr) -> (Socket, Event) {
+    let state = match socket {
+        Socket::Saved(state) => state,
+        Socket::Frozen(frozen) => {
+            return match frozen.take() {
+                Some(paused) => (Socket::Silent(paused), Event::Rebuilt),
+                None => (Socket::Gone, Event::Returned),
+            };
+        }
+        _ => return (Socket::Gone, Event::RebuildFailed),
     };
     match restore(&state, local) {
-        Ok(restored) => Socket::Rebuilt(restored),
+        Ok(restored) => return (Socket::Rebuilt(restored), Event::Rebuilt),
         // The target took it, could not say so, and it has come back since; or
         // it is over, and the client's next connection is here.
         Err(RestoreError::Taken { .. }) => {
             tracing::info!(client = %state.remote, "a connection is here again");
-            Socket::Gone
         }
         Err(error) => {
             tracing::error!(%error, client = %state.remote, "cannot take a connection back");
-            Socket::Gone
         }
     }
+    (Socket::Gone, Event::RebuildFailed)
+}
+
+/// What the client sent meanwhile it sends again, but not its acknowledgements.
+fn thaw(paused: Paused<Stream>) -> Option<Stream> {
+    let stream = match paused.resume() {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::error!(%error, "a frozen connection does not thaw");
+            return None;
+        }
+    };
+    if send_queue_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0)
+        && let Err(error) = probe_peer(stream.as_fd())
+    {
+        tracing::debug!(%error, "the client was not asked for its window");
+    }
+    Some(stream)
 }
 
 /// What the kernel held goes between what was read and what will be.
-fn go_live(restored: Restored, rest: &mut Rest) -> Option<TcpStream> {
+fn go_live(restored: Restored, rest: &mut Rest) -> Option<Stream> {
     let live = match restored.go_live() {
         Ok(live) => live,
         Err(error) => {
@@ -392,7 +436,7 @@ fn go_live(restored: Restored, rest: &mut Rest) -> Option<TcpStream> {
     if let Err(error) = probe_peer(live.fd.as_fd()) {
         tracing::debug!(%error, "the client was not asked for its window");
     }
-    stream_of(live.fd)
+    Some(live.fd.into())
 }
 
 fn is_alive(socket: &Socket) -> bool {
@@ -407,19 +451,16 @@ fn is_alive(socket: &Socket) -> bool {
     })
 }
 
-fn live_again(fd: OwnedFd) -> Socket {
-    stream_of(fd).map_or(Socket::Gone, Socket::Live)
-}
-
-fn stream_of(fd: OwnedFd) -> Option<TcpStream> {
-    TcpStream::from_std(fd.into()).ok()
-}
-
 /// The flow is another's: not a packet must leave.
-fn close_silently(stream: TcpStream) {
-    if let Ok(stream) = stream.into_std()
-        && let Ok(paused) = Paused::pause(stream.into())
-    {
+fn end_silently(socket: Socket) {
+    let paused = match socket {
+        Socket::Live(stream) => Paused::pause(stream).ok(),
+        Socket::Paused(paused, _) | Socket::Silent(paused) => Some(paused),
+        Socket::Frozen(frozen) => frozen.take(),
+        // Dropping what was restored is silent.
+        Socket::Rebuilt(_) | Socket::Saved(_) | Socket::Gone => None,
+    };
+    if let Some(paused) = paused {
         paused.close_silently();
     }
 }

@@ -11,7 +11,6 @@ use prism_proto::export::VERDICT_DEADLINE_NS;
 use prism_proto::import::{Action, Event, Import};
 use prism_proto::node::{Frame, HandOff, Refusal};
 use prism_sys::tcp::{Behaviour, RestoreError, Restored, probe_peer, restore_into};
-use tokio::net::TcpStream;
 
 use crate::channel::{Arrived, Channel};
 use crate::connection::{Connection, Input};
@@ -20,10 +19,8 @@ use crate::trace::{Part, Record, Step};
 
 /// Most imports that wait for the switch at once.
 const MAX_IMPORTS: usize = 1024;
-/// Ports tried when the service's own is taken by a predecessor in TIME_WAIT.
+/// Ports tried when one is taken for the very same client.
 const MAX_PORT_TRIES: usize = 8;
-/// Where other ports are taken from: below Linux's default ephemeral range.
-const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
 /// Begins an import. Where nothing has to be waited for, which is so as long as
 /// the switch answers at once, it is over on return.
@@ -143,6 +140,8 @@ async fn take(
         return Err(Refusal::Busy);
     }
     let flow = shared.flow(hand_off.tcp.remote);
+    let (frozen, needs_room) = (&shared.process.frozen, shared.config.listen);
+    frozen.on_arrival(&flow, hand_off.epoch, needs_room);
     let (mut machine, mut action) = Import::start(flow, hand_off.epoch);
     let mut socket = None;
     loop {
@@ -181,21 +180,20 @@ fn restore_socket(
     shared: &Rc<Shared>,
     hand_off: &HandOff,
 ) -> Result<(Restored, SocketAddr), RestoreError> {
-    let config = &shared.config;
-    if config.listen {
-        return Ok((
-            restore_into(shared.blank()?, &hand_off.tcp, config.service)?,
-            config.service,
-        ));
-    }
-    let mut local = SocketAddr::new(config.address, config.service.port());
-    for _ in 0..MAX_PORT_TRIES {
-        match restore_into(shared.blank()?, &hand_off.tcp, local) {
-            Err(RestoreError::Taken { .. }) => local.set_port(fastrand::u16(PORTS)),
+    let tcp = &hand_off.tcp;
+    let mut tries_left = if shared.config.listen {
+        0
+    } else {
+        MAX_PORT_TRIES
+    };
+    loop {
+        let blank = shared.blank(tcp.mss_clamp_bytes)?;
+        let local = blank.bound();
+        match restore_into(blank, tcp) {
+            Err(RestoreError::Taken { .. }) if tries_left > 0 => tries_left -= 1,
             done => return Ok((done?, local)),
         }
     }
-    restore_into(shared.blank()?, &hand_off.tcp, local).map(|restored| (restored, local))
 }
 
 fn go_live(
@@ -224,7 +222,6 @@ fn go_live(
     if was_under_way && let Err(error) = probe_peer(live.fd.as_fd()) {
         tracing::debug!(%error, "the client was not asked for its window");
     }
-    let stream = TcpStream::from_std(live.fd.into()).map_err(|e| failed(&e))?;
     input.extend_from_slice(&live.input);
     let mut rest = shared.rest(tcp.remote, local);
     if let Some(gone) = &shared.gone {
@@ -236,5 +233,5 @@ fn go_live(
     rest.confirmed = true;
     rest.behaviour = Some(Behaviour::of(&tcp));
     (rest.epoch, rest.origin, rest.context) = (Some(epoch), origin, context);
-    Ok(shared.connection(stream, rest))
+    Ok(shared.connection(live.fd, rest))
 }

@@ -14,10 +14,12 @@ mod control;
 mod counters;
 mod endpoint;
 mod export;
+mod frozen;
 mod gone;
 mod import;
 mod lease;
 pub mod pki;
+mod stream;
 pub mod trace;
 
 pub use channel::{Peer, PeerError, RelayStream};
@@ -26,4 +28,4 @@ pub use control::SwitchAddress;
 pub use counters::{Count, Counters};
 pub use endpoint::{Endpoint, EndpointConfig, Handle, Incoming, Process, Transit};
 pub use export::Exported;
-pub use prism_proto::export::Kept;
+pub use prism_proto::export::{Kept, Method};

@@ -378,7 +378,8 @@ impl Export {
     }
 
     fn next_epoch(&self) -> u64 {
-        self.stopped_epoch.saturating_add(1 + u64::from(self.refused))
+        self.stopped_epoch
+            .saturating_add(1 + u64::from(self.refused))
     }
 
     fn kept(&mut self, reason: Kept, settled: bool) -> Action {

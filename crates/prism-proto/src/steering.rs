@@ -56,6 +56,7 @@ pub struct TooManyPending;
 #[derive(Debug)]
 struct Pending {
     command: Command,
+    started_ns: u64,
     deadline_ns: u64,
     next_send_ns: u64,
     retry_ns: u64,
@@ -77,6 +78,35 @@ pub struct SteeringCounters {
     pub unexpected_answers: u64,
 }
 
+/// The switch's clock minus our monotonic clock, at least: an answer tells it
+/// less its own time on the way.
+#[derive(Clone, Copy, Debug)]
+struct ClockOffset {
+    offset_ns: i128,
+    at_ns: u64,
+}
+
+impl ClockOffset {
+    /// The very first copy of the request was from the switch's future: its clock
+    /// has been set back.
+    fn is_ahead(self, answer: &Answer, started_ns: u64) -> bool {
+        let stamp = i128::from(started_ns) + self.offset_ns;
+        answer.status == Status::Late && stamp > i128::from(answer.time_ns)
+    }
+
+    /// The quickest answer says most, so that the estimate does not go back when
+    /// a slow one comes; but clocks drift apart, by up to 500 parts in a million
+    /// (RFC 5905), and an old answer is worth less.
+    fn refined(self, heard: Self) -> Self {
+        let age_ns = heard.at_ns.saturating_sub(self.at_ns);
+        let aged = self.offset_ns - i128::from(age_ns / 2000);
+        Self {
+            offset_ns: aged.max(heard.offset_ns),
+            ..heard
+        }
+    }
+}
+
 /// All commands that one sender has under way to one switch.
 #[derive(Debug)]
 pub struct Steering {
@@ -84,8 +114,7 @@ pub struct Steering {
     key: ControlKey,
     run: RunId,
     next_id: u64,
-    /// Switch clock minus our monotonic clock, as last learnt.
-    clock_offset_ns: Option<i128>,
+    clock: Option<ClockOffset>,
     pending: BTreeMap<u64, Pending>,
     finished: VecDeque<(CommandId, CommandOutcome)>,
     /// What has happened so far.
@@ -101,7 +130,7 @@ impl Steering {
             key,
             run: RunId::NONE,
             next_id: first_request_id,
-            clock_offset_ns: None,
+            clock: None,
             pending: BTreeMap::new(),
             finished: VecDeque::new(),
             counters: SteeringCounters::default(),
@@ -117,8 +146,7 @@ impl Steering {
 
     /// The switch's clock, once any answer has come.
     pub fn switch_clock_ns(&self, now_ns: u64) -> Option<u64> {
-        let offset = self.clock_offset_ns?;
-        u64::try_from(i128::from(now_ns) + offset).ok()
+        u64::try_from(i128::from(now_ns) + self.clock?.offset_ns).ok()
     }
 
     /// Begins a command; it is sent by the next [`Self::poll_transmit`].
@@ -138,6 +166,7 @@ impl Steering {
             id,
             Pending {
                 command,
+                started_ns: now_ns,
                 deadline_ns,
                 next_send_ns,
                 retry_ns,
@@ -204,7 +233,14 @@ impl Steering {
             self.counters.unexpected_answers += 1;
             return Ok(());
         };
-        self.clock_offset_ns = Some(i128::from(answer.time_ns) - i128::from(now_ns));
+        let heard = ClockOffset {
+            offset_ns: i128::from(answer.time_ns) - i128::from(now_ns),
+            at_ns: now_ns,
+        };
+        self.clock = Some(match self.clock {
+            Some(known) if !known.is_ahead(&answer, pending.started_ns) => known.refined(heard),
+            _ => heard,
+        });
         if answer.status == Status::Late {
             // Never the end of a command: a later copy may be on its way, and
             // would be applied behind the back of a caller who was told no.

@@ -269,7 +269,13 @@ fn unblocking_keeps_a_socket_that_never_left_unless_the_flow_is_anothers() {
         let row = |name: &&'static str| (*name, format!("untouched, {why}"));
         names.iter().map(row).collect::<Vec<_>>()
     };
-    let answered = ["full", "denied", "no service", "bad request", "stale, absent"];
+    let answered = [
+        "full",
+        "denied",
+        "no service",
+        "bad request",
+        "stale, absent",
+    ];
     let mut rows = untouched("SwitchSilent", &answered);
     rows.push(("ok", "kept 12, SwitchSilent".into()));
     rows.push(("silence", "kept 12, SwitchSilent, unsettled".into()));

@@ -84,7 +84,7 @@ fn reports_sockets_that_are_gone_but_not_those_that_left() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let (left_client, left, left_connection) = pair(address);
             let (client, server, connection) = pair(address);
-            Paused::pause(left.into()).unwrap().close_silently();
+            Paused::pause(left).unwrap().close_silently();
             drop((server, client));
             let mut seen = Vec::new();
             eventually("both ends are reported", 5, || {

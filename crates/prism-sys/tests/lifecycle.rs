@@ -383,7 +383,7 @@ fn states_that_cannot_be_handed_off_are_refused_and_left_alone() {
     assert_eq!(&got, b"still here");
 
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let error = Paused::pause(udp.into()).unwrap_err();
+    let error = Paused::pause(udp).unwrap_err();
     assert!(matches!(error.reason, PauseFault::NotTcp), "{error}");
     assert_eq!(error.reason.fault(), Fault::Caller);
 }
@@ -414,7 +414,7 @@ fn moves_in_place(listen: &str, connect: &str) {
     let mut client = TcpStream::connect(service).unwrap();
     let (server, _) = listener.accept().unwrap();
     client.write_all(b"unread").unwrap();
-    let paused = Paused::pause(server.into()).unwrap();
+    let paused = Paused::pause(server).unwrap();
     let state = paused.save(service).unwrap();
     assert_eq!(state.remote, client.local_addr().unwrap());
     paused.close_silently();

@@ -56,6 +56,8 @@ struct Mode {
     tls: bool,
     count: usize,
     total_us: Stats,
+    /// A whole request, answer included, as the client sees it.
+    request_us: Stats,
     steps: Vec<StepStats>,
 }
 
@@ -100,7 +102,7 @@ fn measure(args: &Args, mode: HandOffMode, prism: PathBuf) -> Result<Mode> {
     let lab = Lab::up(spec)?;
     let cycles = load_and_trace(args, &lab, mode);
     lab.down()?;
-    let cycles = cycles?;
+    let (cycles, requests_us) = cycles?;
     let label = match mode {
         HandOffMode::Direct => "direct",
         HandOffMode::Return => "return",
@@ -122,11 +124,16 @@ fn measure(args: &Args, mode: HandOffMode, prism: PathBuf) -> Result<Mode> {
         tls: false,
         count: cycles.len(),
         total_us: Stats::of(total),
+        request_us: Stats::of(requests_us),
         steps: steps.collect(),
     })
 }
 
-fn load_and_trace(args: &Args, lab: &Lab, mode: HandOffMode) -> Result<Vec<Cycle>> {
+fn load_and_trace(
+    args: &Args,
+    lab: &Lab,
+    mode: HandOffMode,
+) -> Result<(Vec<Cycle>, Vec<f64>)> {
     let load = Load::prepare(lab)?;
     warm_up(lab, &load)?;
     let nodes = ["fe0", "be0", "be1"];
@@ -135,7 +142,7 @@ fn load_and_trace(args: &Args, lab: &Lab, mode: HandOffMode) -> Result<Vec<Cycle
     }
     // The first request of the connection is handed over by the frontend, as all
     // are that are not to be measured here.
-    load.alternate(args.count + 1)?;
+    let requests_us = load.alternate(args.count + 1)?;
     let mut records = Vec::new();
     for node in nodes {
         records.extend(steps::parse(&lab.ask(node, "trace take")?)?);
@@ -147,7 +154,7 @@ fn load_and_trace(args: &Args, lab: &Lab, mode: HandOffMode) -> Result<Vec<Cycle
         cycles.len(),
         args.count
     );
-    Ok(cycles)
+    Ok((cycles, requests_us))
 }
 
 /// Until connections move: a node relays until it has heard from the switch.
@@ -175,12 +182,15 @@ fn print_table(report: &Report) {
     println!("Linux {kernel}, {cpus} CPUs, one connection, all hosts on this machine\n");
     for mode in &report.modes {
         println!("{}: {} measured, µs", mode.mode, mode.count);
-        println!("  {:<28} {:>9} {:>9} {:>9}", "step", "p50", "p99", "stddev");
-        let total = [("total".to_owned(), &mode.total_us)];
+        println!("  {:<29} {:>9} {:>9} {:>9}", "step", "p50", "p99", "stddev");
+        let total = [
+            ("total".to_owned(), &mode.total_us),
+            ("(request, seen by the client)".to_owned(), &mode.request_us),
+        ];
         let steps = mode.steps.iter().map(|s| (s.name.clone(), &s.stats));
         for (name, stats) in steps.chain(total) {
             let Stats { p50, p99, stddev } = stats;
-            println!("  {name:<28} {p50:>9.1} {p99:>9.1} {stddev:>9.1}");
+            println!("  {name:<29} {p50:>9.1} {p99:>9.1} {stddev:>9.1}");
         }
         println!();
     }

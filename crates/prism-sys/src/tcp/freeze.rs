@@ -170,7 +170,11 @@ fn drop_marked(family: libc::c_int) -> io::Result<()> {
     let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
     // `struct fib_rule_hdr`: everything that is not named matches anything.
     let mut body = vec![family as u8, 0, 0, 0, 0, 0, 0, ACTION_BLACKHOLE, 0, 0, 0, 0];
-    for (kind, value) in [(PRIORITY, RULE_PRIORITY), (FWMARK, MARK), (FWMASK, u32::MAX)] {
+    for (kind, value) in [
+        (PRIORITY, RULE_PRIORITY),
+        (FWMARK, MARK),
+        (FWMASK, u32::MAX),
+    ] {
         body.extend(8_u16.to_ne_bytes());
         body.extend(kind.to_ne_bytes());
         body.extend(value.to_ne_bytes());

@@ -100,9 +100,9 @@ pub(crate) fn queue_seq(fd: BorrowedFd<'_>) -> io::Result<u32> {
     get_tcp(fd, libc::TCP_QUEUE_SEQ)
 }
 
-/// Sets the sequence numbers of a socket that is not connected yet.
-pub(crate) fn set_queue_seq(fd: BorrowedFd<'_>, queue: Queue, seq: u32) -> io::Result<()> {
-    select_queue(fd, queue)?;
+/// Sets `rcv_nxt` or `write_seq` of the selected queue, of a socket that is not
+/// connected yet.
+pub(crate) fn set_seq(fd: BorrowedFd<'_>, seq: u32) -> io::Result<()> {
     set_tcp(fd, libc::TCP_QUEUE_SEQ, &seq)
 }
 

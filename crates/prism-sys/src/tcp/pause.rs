@@ -9,11 +9,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::freeze::{self, Freezer};
 use super::info::{TcpInfo, TcpStateName};
 use super::options;
-use super::silent::Silent;
 use crate::fault::{self, Fault};
 
 /// A connection in repair mode: its system calls are ours, and it can be
-/// saved, resumed, or closed without the peer's knowledge.
+/// saved, resumed, or closed without the peer's knowledge. `S` owns the socket's
+/// descriptor, alone or with what belongs to it.
 ///
 /// Dropping it, as happens when the owner panics or gives up, **resumes and
 /// then closes it in the ordinary way**: the client learns that the connection
@@ -21,8 +21,8 @@ use crate::fault::{self, Fault};
 /// accident, it takes [`Paused::close_silently`].
 #[derive(Debug)]
 #[must_use = "dropping it closes the connection and tells the peer so"]
-pub struct Paused {
-    fd: OwnedFd,
+pub struct Paused<S: AsFd = OwnedFd> {
+    fd: S,
     info: TcpInfo,
     is_frozen: bool,
 }
@@ -30,9 +30,9 @@ pub struct Paused {
 /// The connection was not paused. The descriptor comes back as it was.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot pause the connection: {reason}")]
-pub struct PauseError {
+pub struct PauseError<S = OwnedFd> {
     /// The socket, still working.
-    pub fd: OwnedFd,
+    pub fd: S,
     /// Why.
     #[source]
     pub reason: PauseFault,
@@ -88,7 +88,7 @@ impl PauseFault {
 #[error("cannot leave repair mode: {0}")]
 pub struct ResumeError(#[source] pub io::Error);
 
-impl Paused {
+impl<S: AsFd> Paused<S> {
     /// Puts a connection into repair mode.
     ///
     /// The packets of the connection must have been stopped before, as
@@ -97,7 +97,7 @@ impl Paused {
     ///
     /// # Errors
     /// [`PauseError`], with the untouched socket in it.
-    pub fn pause(fd: OwnedFd) -> Result<Self, PauseError> {
+    pub fn pause(fd: S) -> Result<Self, PauseError<S>> {
         match enter_repair(fd.as_fd()) {
             Ok(info) => Ok(Self {
                 fd,
@@ -114,7 +114,7 @@ impl Paused {
     ///
     /// # Errors
     /// [`PauseError`], with the untouched socket in it.
-    pub fn freeze(fd: OwnedFd, freezer: &Freezer) -> Result<Self, PauseError> {
+    pub fn freeze(fd: S, freezer: &Freezer) -> Result<Self, PauseError<S>> {
         if let Err(error) = freezer.silence(fd.as_fd()) {
             let reason = PauseFault::of("SO_ATTACH_BPF", error);
             return Err(PauseError { fd, reason });
@@ -139,12 +139,18 @@ impl Paused {
         &self.info
     }
 
+    /// Its packets were stopped by [`Self::freeze`].
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.is_frozen
+    }
+
     /// Takes the connection back: it is live again, with nothing lost, and
     /// nothing is sent.
     ///
     /// # Errors
     /// [`ResumeError`], which no kernel known gives a socket that was paused.
-    pub fn resume(self) -> Result<OwnedFd, ResumeError> {
+    pub fn resume(self) -> Result<S, ResumeError> {
         self.leave_repair().map_err(ResumeError)?;
         Ok(self.into_fd())
     }
@@ -160,11 +166,13 @@ impl Paused {
     /// Closes the socket and tells nobody: no FIN, no RST, no TIME_WAIT. For
     /// the source, once the target has the connection.
     pub fn close_silently(self) {
-        drop(Silent::new(self.into_fd()));
+        let fd = self.into_fd();
+        // Where it fails, closing the descriptor does the same a little later.
+        let _ = options::disconnect_silently(fd.as_fd());
     }
 
     /// The descriptor, still in repair mode.
-    fn into_fd(self) -> OwnedFd {
+    fn into_fd(self) -> S {
         let this = ManuallyDrop::new(self);
         // SAFETY: `this` is never dropped and not used again, so there is one
         // owner; the other field needs no drop.
@@ -172,13 +180,13 @@ impl Paused {
     }
 }
 
-impl AsFd for Paused {
+impl<S: AsFd> AsFd for Paused<S> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Drop for Paused {
+impl<S: AsFd> Drop for Paused<S> {
     fn drop(&mut self) {
         // On failure the socket closes silently: there is nobody to tell.
         let _ = self.leave_repair();

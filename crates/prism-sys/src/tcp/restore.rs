@@ -186,33 +186,57 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> RestoreError {
 /// [`RestoreError`]. [`RestoreError::Taken`] is worth another attempt with
 /// another port.
 pub fn restore(state: &TcpState, bind: SocketAddr) -> Result<Restored, RestoreError> {
-    restore_into(Blank::new(bind)?, state, bind)
+    restore_into(Blank::new(bind, state.mss_clamp_bytes)?, state)
 }
 
-/// A socket that has been prepared for a connection to come: a quarter of the
-/// work of [`restore`], done before anybody waits for it.
+/// A socket that has been prepared for a connection to come: a third of the work
+/// of [`restore`], done before anybody waits for it.
 #[derive(Debug)]
 pub struct Blank {
     socket: Socket,
+    bound: SocketAddr,
+    mss_clamp_bytes: u16,
     /// What new sockets have without being told.
     congestion: String,
 }
 
 impl Blank {
-    /// Prepares a socket for a connection of the family of `address`.
+    /// Prepares a socket for a connection that will be bound to `bind` and, most
+    /// likely, has this clamp of segment sizes.
     ///
     /// # Errors
-    /// [`RestoreError::NotPermitted`], [`RestoreError::NoResources`] or
-    /// [`RestoreError::Kernel`].
-    pub fn new(address: SocketAddr) -> Result<Self, RestoreError> {
+    /// [`RestoreError::NotLocal`], [`RestoreError::NotPermitted`],
+    /// [`RestoreError::NoResources`] or [`RestoreError::Kernel`].
+    pub fn new(bind: SocketAddr, mss_clamp_bytes: u16) -> Result<Self, RestoreError> {
         let kind = Type::STREAM.nonblocking().cloexec();
-        let socket = Socket::new_raw(Domain::for_address(address), kind, Some(Protocol::TCP))
+        let socket = Socket::new_raw(Domain::for_address(bind), kind, Some(Protocol::TCP))
             .map_err(failed("socket"))?;
         let fd = socket.as_fd();
         options::repair_on(fd).map_err(failed("TCP_REPAIR"))?;
         options::set_nodelay(fd, true).map_err(failed("TCP_NODELAY"))?;
         let congestion = options::congestion(fd).map_err(failed("TCP_CONGESTION"))?;
-        Ok(Self { socket, congestion })
+        let mss_clamp_bytes = mss_clamp_bytes.max(*MSS_RANGE_BYTES.start());
+        options::set_mss_clamp(fd, mss_clamp_bytes).map_err(failed("TCP_MAXSEG"))?;
+        options::select_queue(fd, Queue::Send).map_err(failed("TCP_REPAIR_QUEUE"))?;
+        // In repair mode, over any other socket on that port.
+        socket
+            .bind(&bind.into())
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::EADDRNOTAVAIL) => RestoreError::NotLocal(bind),
+                _ => failed("bind")(error),
+            })?;
+        Ok(Self {
+            socket,
+            bound: bind,
+            mss_clamp_bytes,
+            congestion,
+        })
+    }
+
+    /// Where the connection will be bound.
+    #[must_use]
+    pub fn bound(&self) -> SocketAddr {
+        self.bound
     }
 }
 
@@ -220,14 +244,12 @@ impl Blank {
 ///
 /// # Errors
 /// As for [`restore`]. The prepared socket is used up.
-pub fn restore_into(
-    blank: Blank,
-    state: &TcpState,
-    bind: SocketAddr,
-) -> Result<Restored, RestoreError> {
-    check_state(state, bind)?;
-    let Blank { socket, congestion } = blank;
-    connect(&socket, state, bind)?;
+pub fn restore_into(blank: Blank, state: &TcpState) -> Result<Restored, RestoreError> {
+    check_state(state, blank.bound)?;
+    connect(&blank, state)?;
+    let Blank {
+        socket, congestion, ..
+    } = blank;
     let socket = Silent::new(socket.into());
     let fd = socket.as_fd();
     options::set_negotiated(fd, &state.options).map_err(failed("TCP_REPAIR_OPTIONS"))?;
@@ -299,29 +321,25 @@ fn check_state(state: &TcpState, bind: SocketAddr) -> Result<(), RestoreError> {
     Ok(())
 }
 
-/// Gives a socket in repair mode its addresses and sequence numbers.
-fn connect(socket: &Socket, state: &TcpState, bind: SocketAddr) -> Result<(), RestoreError> {
-    let fd = socket.as_fd();
-    options::set_queue_seq(fd, Queue::Send, first_send_seq(state))
-        .map_err(failed("TCP_QUEUE_SEQ"))?;
-    options::set_queue_seq(fd, Queue::Receive, state.receive_seq)
-        .map_err(failed("TCP_QUEUE_SEQ"))?;
-    options::set_mss_clamp(fd, state.mss_clamp_bytes).map_err(failed("TCP_MAXSEG"))?;
+/// Gives a prepared socket its sequence numbers and the client's address.
+fn connect(blank: &Blank, state: &TcpState) -> Result<(), RestoreError> {
+    let fd = blank.socket.as_fd();
+    // The send queue is the one that is selected.
+    options::set_seq(fd, first_send_seq(state)).map_err(failed("TCP_QUEUE_SEQ"))?;
+    options::select_queue(fd, Queue::Receive).map_err(failed("TCP_REPAIR_QUEUE"))?;
+    options::set_seq(fd, state.receive_seq).map_err(failed("TCP_QUEUE_SEQ"))?;
+    if state.mss_clamp_bytes != blank.mss_clamp_bytes {
+        options::set_mss_clamp(fd, state.mss_clamp_bytes).map_err(failed("TCP_MAXSEG"))?;
+    }
     let large_window = state.window.receive_window_bytes > DEFAULT_WINDOW_BYTES;
     if large_window {
         raise_receive_buffer(fd, state.window.receive_window_bytes)?;
     }
-    socket
-        .bind(&bind.into())
-        .map_err(|error| match error.raw_os_error() {
-            Some(libc::EADDRNOTAVAIL) => RestoreError::NotLocal(bind),
-            Some(libc::EADDRINUSE) => taken(state, bind),
-            _ => failed("bind")(error),
-        })?;
-    socket
+    blank
+        .socket
         .connect(&state.remote.into())
         .map_err(|error| match error.raw_os_error() {
-            Some(libc::EADDRNOTAVAIL | libc::EADDRINUSE) => taken(state, bind),
+            Some(libc::EADDRNOTAVAIL | libc::EADDRINUSE) => taken(state, blank.bound),
             Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => RestoreError::NoRoute(state.remote),
             _ => failed("connect")(error),
         })?;

@@ -87,7 +87,7 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> SaveError {
     }
 }
 
-impl Paused {
+impl<S: AsFd> Paused<S> {
     /// Reads everything that a target needs to go on with the connection.
     ///
     /// `service` is the local address as the client knows it, which is not the
@@ -118,6 +118,7 @@ impl Paused {
         let timestamps = self.info().timestamps;
         let Behaviour {
             remote,
+            mss_clamp_bytes,
             congestion,
             nodelay,
             keepalive,
@@ -132,7 +133,7 @@ impl Paused {
             unsent: send.unsent,
             received: receive.bytes,
             peer_closed: receive.peer_closed,
-            mss_clamp_bytes: mss_clamp(fd)?,
+            mss_clamp_bytes,
             options: negotiated(self.info()),
             timestamp: if timestamps {
                 options::timestamp(fd).map_err(failed("TCP_TIMESTAMP"))?
@@ -151,10 +152,13 @@ impl Paused {
 }
 
 /// What does not change in a connection's life unless its application changes it.
+/// Read and kept of a paused connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behaviour {
     /// The client's address.
     pub remote: SocketAddr,
+    /// Largest segment that the handshake allowed, in bytes.
+    pub mss_clamp_bytes: u16,
     /// Name of the congestion control.
     pub congestion: String,
     /// `TCP_NODELAY`.
@@ -166,13 +170,15 @@ pub struct Behaviour {
 }
 
 impl Behaviour {
-    /// Asks the socket.
+    /// Asks the socket, which is in repair mode (else the clamp would be another
+    /// value).
     ///
     /// # Errors
     /// [`SaveError::Gone`] or [`SaveError::Kernel`].
     pub fn read(fd: BorrowedFd<'_>) -> Result<Self, SaveError> {
         Ok(Self {
             remote: remote_address(fd)?,
+            mss_clamp_bytes: mss_clamp(fd)?,
             congestion: options::congestion(fd).map_err(failed("TCP_CONGESTION"))?,
             nodelay: options::nodelay(fd).map_err(failed("TCP_NODELAY"))?,
             keepalive: options::keepalive(fd).map_err(failed("SO_KEEPALIVE"))?,
@@ -185,6 +191,7 @@ impl Behaviour {
     pub fn of(state: &TcpState) -> Self {
         Self {
             remote: state.remote,
+            mss_clamp_bytes: state.mss_clamp_bytes,
             congestion: state.congestion.clone(),
             nodelay: state.nodelay,
             keepalive: state.keepalive,

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
@@ -57,8 +57,9 @@ impl Load {
         Ok(load)
     }
 
-    /// Fetches `count` times, from one backend and the other in turn.
-    pub(super) fn alternate(&self, count: usize) -> Result<()> {
+    /// Fetches `count` times, from one backend and the other in turn; gives the
+    /// time that each took, in µs.
+    pub(super) fn alternate(&self, count: usize) -> Result<Vec<f64>> {
         self.run(
             self.gets
                 .iter()
@@ -70,17 +71,19 @@ impl Load {
     }
 
     /// Sends one request after the other on one connection.
-    fn run(&self, requests: Vec<&[u8]>) -> Result<()> {
+    fn run(&self, requests: Vec<&[u8]>) -> Result<Vec<f64>> {
         self.netns.run(|| {
             let mut stream = TcpStream::connect(self.service)?;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(PATIENCE))?;
-            let mut buffer = Vec::new();
+            let (mut buffer, mut took_us) = (Vec::new(), Vec::with_capacity(requests.len()));
             for request in requests {
+                let start = Instant::now();
                 stream.write_all(request)?;
                 read_answer(&mut stream, &mut buffer, request.starts_with(b"GET"))?;
+                took_us.push(start.elapsed().as_secs_f64() * 1e6);
             }
-            Ok(())
+            Ok(took_us)
         })?
     }
 }

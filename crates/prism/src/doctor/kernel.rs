@@ -98,7 +98,7 @@ fn tcp_repair() -> Finding {
             return Finding::new(subject, State::Unknown, found, "ip link set lo up");
         }
     };
-    let outcome = match Paused::pause(server.into()) {
+    let outcome = match Paused::pause(server) {
         Ok(paused) => paused.resume().map_err(|error| error.to_string()),
         Err(error) if matches!(error.reason, PauseFault::NotPermitted) => {
             let found = "cannot be tried without CAP_NET_ADMIN";

@@ -22,10 +22,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use prism_config::Config;
+use prism_config::{Config, HandOffMethod};
 use prism_handoff::pki::Identity;
 use prism_handoff::{
-    Endpoint, EndpointConfig, Handle, Incoming, Peer, Process, SwitchAddress, Transit,
+    Endpoint, EndpointConfig, Handle, Incoming, Method, Peer, Process, SwitchAddress, Transit,
 };
 use prism_http::RequestHead;
 use prism_proto::control::ControlKey;
@@ -202,6 +202,10 @@ impl Node {
                 .collect(),
             identity,
             switch,
+            method: match self.config.service.hand_off_method {
+                HandOffMethod::Freeze => Method::Freeze,
+                HandOffMethod::TwoPhase => Method::TwoPhase,
+            },
             max_connections: self.config.limits.connections.into(),
             transit: Some(self.transit()),
         })
