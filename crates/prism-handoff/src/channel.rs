@@ -16,6 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, oneshot};
 use tokio_rustls::{TlsConnector, TlsStream};
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::counters::Counters;
 use crate::endpoint::Shared;
@@ -139,7 +140,7 @@ impl Channel {
     /// Sends one frame whole, or breaks the channel. Dropped half-way, it closes
     /// the channel too.
     pub(crate) async fn send(&self, frame: &Frame) -> io::Result<()> {
-        self.send_encoded(&frame.encode()).await
+        self.send_encoded(&Zeroizing::new(frame.encode())).await
     }
 
     /// Sends a frame that nobody waits for: with the next one, or by itself a
@@ -167,10 +168,12 @@ impl Channel {
         if !self.open.get() {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        let mut all = self.later.take();
+        // Secrets of clients' sessions may be in it.
+        let mut all = Zeroizing::new(self.later.take());
         let bytes = match all.is_empty() {
             true => bytes,
             false => {
+                all.reserve_exact(bytes.len());
                 all.extend_from_slice(bytes);
                 &all
             }
@@ -211,14 +214,17 @@ impl Channel {
                 let end = FRAME_PREFIX_BYTES + len;
                 let Some(bytes) = buffer.get(FRAME_PREFIX_BYTES..end) else {
                     let missing = end - buffer.len();
-                    buffer.reserve(missing.min(1 << 20));
+                    reserve(&mut buffer, missing.min(1 << 20));
                     break;
                 };
                 self.on_frame(bytes, importer, counters).await?;
-                buffer.drain(..end);
+                consume(&mut buffer, end);
             }
             if buffer.is_empty() && buffer.capacity() > BUFFER_BYTES * 16 {
                 buffer.shrink_to(BUFFER_BYTES);
+            }
+            if buffer.len() == buffer.capacity() {
+                reserve(&mut buffer, BUFFER_BYTES);
             }
             if reader.read_buf(&mut buffer).await? == 0 {
                 return Ok(());
@@ -269,6 +275,26 @@ impl Channel {
             }
         }
     }
+}
+
+/// Drops the first `end` bytes, and leaves no copy of them, nor of what moves up:
+/// frames carry the secrets of clients' sessions.
+fn consume(buffer: &mut Vec<u8>, end: usize) {
+    let end = end.min(buffer.len());
+    let rest = buffer.len() - end;
+    buffer.copy_within(end.., 0);
+    buffer.get_mut(rest..).unwrap_or_default().zeroize();
+    buffer.truncate(rest);
+}
+
+/// Makes room for `more` bytes, and leaves no copy of what was there before.
+fn reserve(buffer: &mut Vec<u8>, more: usize) {
+    if buffer.capacity() - buffer.len() >= more {
+        return;
+    }
+    let mut larger = Vec::with_capacity((buffer.len() + more).max(2 * buffer.capacity()));
+    larger.extend_from_slice(buffer);
+    std::mem::replace(buffer, larger).zeroize();
 }
 
 /// A frame over the limit ends the channel: nothing behind it can be found.

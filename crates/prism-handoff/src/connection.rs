@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use crate::endpoint::Shared;
+use crate::records::{Found, Records};
 use crate::stream::Stream;
 
 /// Room that a read makes, at first and at most: it grows while reads fill it.
@@ -30,6 +31,8 @@ const MAX_BUFFERED_BYTES: usize = 256 << 10;
 /// Most bytes that one `sendfile` call moves, so that one connection does not
 /// hold a worker.
 const SENDFILE_BYTES: usize = 1 << 20;
+/// Most bytes that are sealed before they are written.
+const SEAL_BYTES: usize = 128 << 10;
 /// How long a closing connection waits for the client to close too.
 const LINGER: Duration = Duration::from_secs(2);
 /// Most bytes a closing connection reads and drops.
@@ -49,6 +52,8 @@ pub(crate) struct Rest {
     pub(crate) input: Input,
     /// Written by an earlier owner, not yet taken by the kernel.
     pub(crate) output: Vec<u8>,
+    /// The TLS session, where there is one: then `output` holds records.
+    pub(crate) tls: Option<Records>,
     pub(crate) flow: FlowKey,
     pub(crate) local: SocketAddr,
     /// The flow's epoch at the switch, once it was steered.
@@ -64,6 +69,8 @@ pub(crate) struct Rest {
     pub(crate) origin: String,
     pub(crate) context: Vec<u8>,
     pub(crate) io_timeout: Duration,
+    /// Room for the next read; 0 before the first.
+    pub(crate) read_bytes: usize,
     pub(crate) shared: Rc<Shared>,
 }
 
@@ -72,17 +79,11 @@ pub(crate) struct Rest {
 pub(crate) struct Input {
     bytes: Vec<u8>,
     start: usize,
-    /// Room for the next read; 0 before the first.
-    read_bytes: usize,
 }
 
 impl Input {
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self {
-            bytes,
-            start: 0,
-            read_bytes: 0,
-        }
+        Self { bytes, start: 0 }
     }
 
     pub(crate) fn unread(&self) -> &[u8] {
@@ -97,36 +98,55 @@ impl Input {
         }
     }
 
-    /// Reads once. A buffer that is empty costs nothing while it waits.
-    fn read(&mut self, stream: impl AsFd) -> io::Result<usize> {
+    /// The bytes, to be added to.
+    fn bytes_mut(&mut self) -> &mut Vec<u8> {
         if self.start > 0 {
             self.bytes.drain(..self.start);
             self.start = 0;
         }
-        let room = if self.read_bytes == 0 {
-            MIN_READ_BYTES
-        } else {
-            self.read_bytes
+        &mut self.bytes
+    }
+}
+
+impl Rest {
+    /// Reads once. A buffer that is empty costs nothing while it waits.
+    fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
+        let room = self.read_bytes.max(MIN_READ_BYTES);
+        let bytes = match &mut self.tls {
+            Some(records) => records.sealed_mut(),
+            None => self.input.bytes_mut(),
         };
-        self.bytes.reserve(room);
-        let spare = rustix::buffer::spare_capacity(&mut self.bytes);
-        match rustix::net::recv(stream, spare, RecvFlags::DONTWAIT) {
+        bytes.reserve(room);
+        let spare = rustix::buffer::spare_capacity(bytes);
+        match rustix::net::recv(socket, spare, RecvFlags::DONTWAIT) {
             Ok((n, _)) => {
                 let filled = n >= room;
-                self.read_bytes = if filled {
-                    (room * 2).min(MAX_READ_BYTES)
-                } else {
-                    room
-                };
+                self.read_bytes = if filled { room * 2 } else { room }.min(MAX_READ_BYTES);
                 Ok(n)
             }
             Err(error) => {
-                if self.bytes.is_empty() {
-                    *self = Self::default();
+                if bytes.is_empty() {
+                    *bytes = Vec::new();
+                    self.read_bytes = 0;
                 }
                 Err(error.into())
             }
         }
+    }
+
+    /// Opens what has been received; 0 where more is needed.
+    fn open_records(&mut self) -> io::Result<Found> {
+        let Some(records) = &mut self.tls else {
+            return Ok(Found::Data(0));
+        };
+        let input = self.input.bytes_mut();
+        let enough = input.len() + MAX_READ_BYTES;
+        let found = records.open(input, enough, &mut self.output);
+        let found = found.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
+        if found.is_ok() {
+            records.seal_control(&mut self.output)?;
+        }
+        found
     }
 }
 
@@ -144,6 +164,16 @@ impl Connection {
     /// The client's address.
     pub fn client(&self) -> SocketAddr {
         self.rest.flow.client
+    }
+
+    /// Whether the client speaks TLS.
+    pub fn is_tls(&self) -> bool {
+        self.rest.tls.is_some()
+    }
+
+    /// The address that the client connected to.
+    pub fn service(&self) -> SocketAddr {
+        self.rest.flow.vip
     }
 
     /// Name of the node that accepted the connection from the client.
@@ -182,12 +212,33 @@ impl Connection {
         if self.buffered().len() >= MAX_BUFFERED_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
+        if self.rest.tls.is_none() {
+            return self.receive().await;
+        }
+        loop {
+            let found = self.rest.open_records();
+            // An answer of the record layer, or an alert.
+            self.flush(false).await?;
+            match found? {
+                Found::End => return Ok(0),
+                Found::Data(0) => {}
+                Found::Data(n) => return Ok(n),
+            }
+            // An end without close_notify: HTTP knows where a message ends.
+            if self.receive().await? == 0 {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Reads from the socket, when there is something.
+    async fn receive(&mut self) -> io::Result<usize> {
         let timeout = self.rest.io_timeout;
         let socket = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        match self.rest.input.read(socket) {
+        match self.rest.receive(socket) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                let (stream, input) = (watched(&mut self.stream)?, &mut self.rest.input);
-                let waiting = stream.async_io(Interest::READABLE, || input.read(stream));
+                let (stream, rest) = (watched(&mut self.stream)?, &mut self.rest);
+                let waiting = stream.async_io(Interest::READABLE, || rest.receive(stream));
                 in_time(timeout, waiting).await
             }
             done => done,
@@ -199,8 +250,8 @@ impl Connection {
     /// # Errors
     /// `TimedOut` when the client took nothing in time; else what the socket says.
     pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.flush().await?;
-        self.write_parts(bytes, false).await
+        self.flush(true).await?;
+        self.write(bytes, false).await
     }
 
     /// Like [`Self::write_all`], with more to follow at once (`MSG_MORE`), so
@@ -209,17 +260,21 @@ impl Connection {
     /// # Errors
     /// As for [`Self::write_all`].
     pub async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.flush().await?;
-        self.write_parts(bytes, true).await
+        self.flush(true).await?;
+        self.write(bytes, true).await
     }
 
-    /// Sends `len` bytes of `file` from `offset` without copying them here.
+    /// Sends `len` bytes of `file` from `offset`: without copying them here, or
+    /// sealed where they are read to.
     ///
     /// # Errors
     /// `UnexpectedEof` when the file ends first; else as for [`Self::write_all`].
     pub async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
-        self.flush().await?;
+        self.flush(true).await?;
         let (mut at, end) = (offset, offset.saturating_add(len));
+        if self.rest.tls.is_some() {
+            return self.send_sealed(file, at, end).await;
+        }
         while at < end {
             let count = usize::try_from(end - at)
                 .unwrap_or(SENDFILE_BYTES)
@@ -235,11 +290,30 @@ impl Connection {
         Ok(())
     }
 
+    async fn send_sealed(&mut self, file: &File, mut at: u64, end: u64) -> io::Result<()> {
+        while at < end {
+            let count = usize::try_from(end - at).unwrap_or(SEAL_BYTES);
+            let count = count.min(SEAL_BYTES);
+            let Rest { tls, output, .. } = &mut *self.rest;
+            let records = tls.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+            records.seal_file(file, at, count, output)?;
+            at += count as u64;
+            self.flush(at < end).await?;
+        }
+        Ok(())
+    }
+
     /// Ends the connection so that the client gets all of the answer: closes our
     /// direction, waits a bounded time for the client's, then the rest. The
     /// switch forgets the flow when no packet can leave the socket any more.
     pub async fn close(mut self) {
-        if self.flush().await.is_err() {
+        let Rest { tls, output, .. } = &mut *self.rest;
+        if let Some(records) = tls
+            && records.seal_close(output).is_err()
+        {
+            return;
+        }
+        if self.flush(false).await.is_err() {
             return;
         }
         let Some(stream) = self.stream.as_ref() else {
@@ -263,15 +337,36 @@ impl Connection {
         }
     }
 
-    /// Writes what an earlier owner left.
-    async fn flush(&mut self) -> io::Result<()> {
+    /// Writes what waits in `output`, of an earlier owner or of the record layer.
+    async fn flush(&mut self, more: bool) -> io::Result<()> {
         if self.rest.output.is_empty() {
             return Ok(());
         }
-        let output = std::mem::take(&mut self.rest.output);
-        self.write_parts(&output, true).await
+        let mut output = std::mem::take(&mut self.rest.output);
+        self.write_parts(&output, more).await?;
+        // A connection that is being written to keeps its buffer.
+        if more {
+            output.clear();
+            self.rest.output = output;
+        }
+        Ok(())
     }
 
+    async fn write(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
+        if self.rest.tls.is_none() {
+            return self.write_parts(bytes, more).await;
+        }
+        let mut pieces = bytes.chunks(SEAL_BYTES).peekable();
+        while let Some(piece) = pieces.next() {
+            let Rest { tls, output, .. } = &mut *self.rest;
+            let records = tls.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+            records.seal(piece, output)?;
+            self.flush(more || pieces.peek().is_some()).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes to the socket as they are.
     async fn write_parts(&mut self, mut bytes: &[u8], more: bool) -> io::Result<()> {
         let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);

@@ -62,6 +62,12 @@ counters! {
     flows_closing,
     /// Accepted connections dropped because the limit was reached.
     connections_over_limit,
+    /// TLS sessions begun here.
+    tls_handshakes,
+    /// Of those: resumed by a ticket.
+    tls_resumed,
+    /// Handshakes that came to nothing.
+    tls_failed,
     /// Workers that know the switch's clock, and so can hand off (gauge).
     workers_steering,
     /// Workers that hold a lease at the switch's agent (gauge).

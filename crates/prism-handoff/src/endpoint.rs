@@ -13,6 +13,7 @@ use prism_proto::control::{FlowKey, Owner};
 use prism_proto::export::Method;
 use prism_sys::listen::{ListenOptions, listen_tcp};
 use prism_sys::tcp::{Blank, Freezer, RestoreError};
+use prism_tls::accept::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio_rustls::TlsAcceptor;
@@ -24,6 +25,7 @@ use crate::counters::Counters;
 use crate::frozen::FrozenSockets;
 use crate::gone::Gone;
 use crate::pki::{Identity, peer_name};
+use crate::secure::TlsService;
 use crate::stream::Stream;
 use crate::trace::Trace;
 
@@ -66,6 +68,8 @@ pub struct EndpointConfig {
     /// How a connection's packets are stopped while it is handed off. Where the
     /// host cannot freeze sockets, the switch blocks them.
     pub method: Method,
+    /// The service over TLS, where there is one.
+    pub tls: Option<TlsService>,
     /// Most client connections of the process.
     pub max_connections: u64,
     /// Looks at a connection that is handed to this node, before it is restored.
@@ -93,6 +97,7 @@ impl EndpointConfig {
             identity,
             switch: None,
             method: Method::Freeze,
+            tls: None,
             max_connections: 100_000,
             transit: None,
         })
@@ -155,12 +160,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The flow of a client, as the switch knows it.
-    pub(crate) fn flow(&self, client: SocketAddr) -> FlowKey {
-        FlowKey {
-            client,
-            vip: self.config.service,
-        }
+    /// Clients connect there.
+    pub(crate) fn is_service(&self, address: SocketAddr) -> bool {
+        let tls = self.config.tls.as_ref();
+        address == self.config.service || tls.is_some_and(|tls| tls.address == address)
     }
 
     pub(crate) fn method(&self) -> Method {
@@ -178,12 +181,18 @@ impl Shared {
         }
     }
 
-    /// A socket for a connection that has come.
-    pub(crate) fn blank(&self, mss_clamp_bytes: u16) -> Result<Blank, RestoreError> {
+    /// A socket for a connection with `service` that has come.
+    pub(crate) fn blank(
+        &self,
+        service: SocketAddr,
+        mss_clamp_bytes: u16,
+    ) -> Result<Blank, RestoreError> {
         self.usual_mss_bytes.set(mss_clamp_bytes);
-        match self.blanks.borrow_mut().pop() {
-            Some(blank) => Ok(blank),
-            None => self.new_blank(),
+        let mut blanks = self.blanks.borrow_mut();
+        let fits = |blank: &Blank| !self.config.listen || blank.bound() == service;
+        match blanks.iter().rposition(fits) {
+            Some(at) => Ok(blanks.swap_remove(at)),
+            None => self.new_blank(service),
         }
     }
 
@@ -191,20 +200,21 @@ impl Shared {
     /// does, as the switch rewrites it: a new one for each connection, so that it
     /// meets neither what is left of itself, when it comes back, nor a predecessor
     /// in TIME_WAIT.
-    fn new_blank(&self) -> Result<Blank, RestoreError> {
+    fn new_blank(&self, service: SocketAddr) -> Result<Blank, RestoreError> {
         let config = &self.config;
         let local = match config.listen {
-            true => config.service,
+            true => service,
             false => SocketAddr::new(config.address, fastrand::u16(PORTS)),
         };
         Blank::new(local, self.usual_mss_bytes.get())
     }
 
-    /// Prepares sockets for connections to come, while nobody waits.
-    pub(crate) fn prepare_blanks(&self) {
+    /// Prepares sockets for connections with `service` to come, while nobody waits.
+    pub(crate) fn prepare_blanks(&self, service: SocketAddr) {
         let mut blanks = self.blanks.borrow_mut();
-        while blanks.len() < BLANKS {
-            match self.new_blank() {
+        let fits = |blank: &&Blank| !self.config.listen || blank.bound() == service;
+        for _ in blanks.iter().filter(fits).count()..BLANKS {
+            match self.new_blank(service) {
                 Ok(blank) => blanks.push(blank),
                 // It will be said of the connection that needs one.
                 Err(_) => return,
@@ -228,12 +238,21 @@ impl Shared {
     }
 
     /// The parts of a connection around its socket.
-    pub(crate) fn rest(self: &Rc<Self>, client: SocketAddr, local: SocketAddr) -> Box<Rest> {
+    pub(crate) fn rest(
+        self: &Rc<Self>,
+        client: SocketAddr,
+        service: SocketAddr,
+        local: SocketAddr,
+    ) -> Box<Rest> {
         self.counters.connections_open.add_one();
         Box::new(Rest {
             input: Input::default(),
             output: Vec::new(),
-            flow: self.flow(client),
+            tls: None,
+            flow: FlowKey {
+                client,
+                vip: service,
+            },
             local,
             epoch: None,
             confirmed: false,
@@ -242,6 +261,7 @@ impl Shared {
             origin: self.config.name.clone(),
             context: Vec::new(),
             io_timeout: DEFAULT_IO_TIMEOUT,
+            read_bytes: 0,
             shared: self.clone(),
         })
     }
@@ -278,10 +298,13 @@ impl Endpoint {
             _ => None,
         };
         let node_listener = listen((config.address, config.peer_port).into())?;
-        let clients = match config.listen {
-            true => Some(listen(config.service)?),
-            false => None,
-        };
+        let mut clients = Vec::new();
+        if config.listen {
+            clients.push((listen(config.service)?, config.service, None));
+            if let Some(tls) = &config.tls {
+                clients.push((listen(tls.address)?, tls.address, tls.server.clone()));
+            }
+        }
         let shared = Rc::new_cyclic(|importer| Shared {
             peers: Peers::new(
                 &config.peers,
@@ -375,6 +398,9 @@ fn freezer() -> Option<Freezer> {
     }
 }
 
+/// Where clients connect, and how they are spoken to.
+type ClientListener = (TcpListener, SocketAddr, Option<ServerConfig>);
+
 /// A listener that the other workers' listeners share the address with.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let options = ListenOptions {
@@ -386,7 +412,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl Shared {
-    fn spawn(self: &Rc<Self>, nodes: TcpListener, clients: Option<TcpListener>) {
+    fn spawn(self: &Rc<Self>, nodes: TcpListener, clients: Vec<ClientListener>) {
         if let Some(control) = &self.control {
             tokio::task::spawn_local(control.clone().run());
             tokio::task::spawn_local(control.clone().keep_clock());
@@ -399,12 +425,12 @@ impl Shared {
             });
         }
         tokio::task::spawn_local(self.clone().accept_nodes(nodes));
-        if let Some(listener) = clients {
+        for listener in clients {
             tokio::task::spawn_local(self.clone().accept_clients(listener));
         }
     }
 
-    async fn accept_clients(self: Rc<Self>, listener: TcpListener) {
+    async fn accept_clients(self: Rc<Self>, (listener, service, tls): ClientListener) {
         while self.listening.get() {
             let (stream, client) = match listener.accept().await {
                 Ok(accepted) => accepted,
@@ -419,7 +445,11 @@ impl Shared {
                 continue;
             }
             self.counters.accepted.add_one();
-            let rest = self.rest(client, self.config.service);
+            if let Some(tls) = tls.clone() {
+                tokio::task::spawn_local(self.clone().secure(stream, client, service, tls));
+                continue;
+            }
+            let rest = self.rest(client, service, service);
             let connection = self.connection(stream, rest);
             if self
                 .incoming

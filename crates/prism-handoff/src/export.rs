@@ -16,7 +16,7 @@ use prism_proto::control::{FlowKey, Ops, Owner, Status};
 use prism_proto::export::{
     Action, Event, Export, Kept, Outcome, SETTLE_DEADLINE_NS, VERDICT_DEADLINE_NS, Verdict,
 };
-use prism_proto::node::{Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, Refusal};
+use prism_proto::node::{Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, Refusal, TlsState};
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_proto::tcp_state::MAX_QUEUE_BYTES;
 use prism_sys::tcp::info::send_queue_bytes;
@@ -25,12 +25,14 @@ use prism_sys::tcp::{
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use zeroize::Zeroize;
 
 use crate::channel::Channel;
 use crate::connection::{Connection, Input, Rest};
 use crate::control::Control;
 use crate::endpoint::{Handle, Shared};
 use crate::frozen::Frozen;
+use crate::records::Records;
 use crate::stream::Stream;
 use crate::trace::{Part, Record, Step};
 
@@ -105,6 +107,10 @@ impl Handle {
         if rest.input.unread().len() > MAX_INPUT_BYTES
             || rest.output.len() > MAX_QUEUE_BYTES
             || context.len() > MAX_CONTEXT_BYTES
+            || rest
+                .tls
+                .as_ref()
+                .is_some_and(|tls| tls.sealed_bytes() > MAX_INPUT_BYTES)
         {
             return kept(connection, Kept::SaveFailed);
         }
@@ -122,6 +128,7 @@ impl Handle {
             control,
             channel,
             context,
+            tls: None,
             record,
         };
         driver.run(connection, epoch).await
@@ -169,6 +176,8 @@ struct Driver<'s> {
     control: &'s Rc<Control>,
     channel: Rc<Channel>,
     context: &'s [u8],
+    /// The session while it is saved: consumed if the connection moves.
+    tls: Option<TlsState>,
     record: Record,
 }
 
@@ -235,6 +244,14 @@ impl Driver<'_> {
         let Socket::Live(stream) = socket else {
             return Socket::Gone;
         };
+        match rest.tls.take().map(Records::save).transpose() {
+            Ok(saved) => self.tls = saved,
+            // Nothing more can be said on it.
+            Err(error) => {
+                tracing::warn!(%error, client = %flow.client, "TLS session not saved");
+                return Socket::Gone;
+            }
+        }
         let paused = match &self.shared.freezer {
             Some(freezer) if freezes => Paused::freeze(stream, freezer),
             _ => Paused::pause(stream),
@@ -272,16 +289,17 @@ impl Driver<'_> {
             return (Socket::Gone, Verdict::Unknown);
         };
         let id = self.record.id;
-        let hand_off = HandOff {
+        let mut hand_off = HandOff {
             id,
             epoch,
             origin: rest.origin.clone(),
             context: self.context.to_vec(),
             input: rest.input.unread().to_vec(),
             output: rest.output.clone(),
+            tls: self.tls.take(),
             tcp: *state,
         };
-        let bytes = hand_off.frame();
+        let mut bytes = hand_off.frame();
         self.record.mark(Step::Encoded);
         let verdict = self.channel.await_verdict(id);
         let frozen = match paused.is_frozen() {
@@ -290,6 +308,10 @@ impl Driver<'_> {
         };
         let sent = self.channel.send_encoded(&bytes).await;
         self.record.mark(Step::Sent);
+        self.tls = hand_off.tls.take();
+        if self.tls.is_some() {
+            bytes.zeroize();
+        }
         let saved = match frozen {
             Ok(frozen) => Socket::Frozen(frozen),
             Err(paused) => {
@@ -314,7 +336,7 @@ impl Driver<'_> {
         (saved, verdict)
     }
 
-    fn finish(self, connection: Connection, socket: Socket, outcome: Outcome) -> Exported {
+    fn finish(mut self, connection: Connection, socket: Socket, outcome: Outcome) -> Exported {
         let exported = match outcome {
             Outcome::Kept {
                 epoch,
@@ -337,7 +359,7 @@ impl Driver<'_> {
 
     /// The connection stays: its socket goes live, if it is not.
     fn keep(
-        &self,
+        &mut self,
         mut connection: Connection,
         socket: Socket,
         epoch: u64,
@@ -362,8 +384,18 @@ impl Driver<'_> {
         self.stay(connection, socket, reason)
     }
 
-    fn stay(&self, mut connection: Connection, socket: Socket, reason: Kept) -> Exported {
+    fn stay(&mut self, mut connection: Connection, socket: Socket, reason: Kept) -> Exported {
         let rest = &mut connection.rest;
+        // No other host has gone on with it, nor ever will.
+        match self.tls.take().map(Records::restore).transpose() {
+            Ok(Some(records)) => rest.tls = Some(records),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(%error, "a TLS session cannot be taken back");
+                end_silently(socket);
+                return Exported::Lost;
+            }
+        }
         let stream = match socket {
             Socket::Live(stream) => Some(stream),
             Socket::Rebuilt(restored) => go_live(restored, rest),
@@ -430,8 +462,13 @@ fn go_live(restored: Restored, rest: &mut Rest) -> Option<Stream> {
             return None;
         }
     };
-    let unread = [rest.input.unread(), live.input.as_slice()].concat();
-    rest.input = Input::new(unread);
+    match &mut rest.tls {
+        Some(records) => records.received(&live.input),
+        None => {
+            let unread = [rest.input.unread(), live.input.as_slice()].concat();
+            rest.input = Input::new(unread);
+        }
+    }
     rest.output.splice(..0, live.output);
     if let Err(error) = probe_peer(live.fd.as_fd()) {
         tracing::debug!(%error, "the client was not asked for its window");

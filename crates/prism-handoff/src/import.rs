@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use prism_proto::control::FlowKey;
 use prism_proto::export::VERDICT_DEADLINE_NS;
 use prism_proto::import::{Action, Event, Import};
 use prism_proto::node::{Frame, HandOff, Refusal};
@@ -15,6 +16,7 @@ use prism_sys::tcp::{Behaviour, RestoreError, Restored, probe_peer, restore_into
 use crate::channel::{Arrived, Channel};
 use crate::connection::{Connection, Input};
 use crate::endpoint::{Incoming, Shared};
+use crate::records::Records;
 use crate::trace::{Part, Record, Step};
 
 /// Most imports that wait for the switch at once.
@@ -57,10 +59,16 @@ async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
     let HandOff {
         context,
         input,
+        tls,
         tcp,
         ..
     } = &*arrived.hand_off;
-    let known = [input.as_slice(), tcp.received.as_slice()].concat();
+    // Of a TLS session the kernel has records.
+    let received = match tls {
+        Some(_) => &[],
+        None => tcp.received.as_slice(),
+    };
+    let known = [input.as_slice(), received].concat();
     let peer = transit(context, &known).filter(|peer| *peer != arrived.channel.peer)?;
     shared.peers.channel(&peer).await.ok()
 }
@@ -102,7 +110,7 @@ async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
         channel,
         at_ns,
     } = arrived;
-    let (id, client) = (hand_off.id, hand_off.tcp.remote);
+    let (id, client, service) = (hand_off.id, hand_off.tcp.remote, hand_off.tcp.service);
     let mut record = Record::new(Part::Target, id, client.port());
     record.mark_at(Step::Received, at_ns);
     let verdict = match take(&shared, *hand_off, &mut record).await {
@@ -122,24 +130,34 @@ async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
     shared.process.trace.push(record);
     // The source waits for it with nothing but saved state.
     channel.send_later(&verdict);
-    tokio::task::spawn_local(async move { shared.prepare_blanks() });
+    tokio::task::spawn_local(async move { shared.prepare_blanks(service) });
 }
 
 async fn take(
     shared: &Rc<Shared>,
-    hand_off: HandOff,
+    mut hand_off: HandOff,
     record: &mut Record,
 ) -> Result<Connection, Refusal> {
     let Some(control) = &shared.control else {
         return Err(Refusal::Unwilling);
     };
-    if hand_off.tcp.service != shared.config.service {
+    if !shared.is_service(hand_off.tcp.service) {
         return Err(Refusal::Unwilling);
     }
     if !shared.has_room() {
         return Err(Refusal::Busy);
     }
-    let flow = shared.flow(hand_off.tcp.remote);
+    let records = match hand_off.tls.take().map(Records::restore).transpose() {
+        Ok(records) => records,
+        Err(error) => {
+            tracing::warn!(%error, client = %hand_off.tcp.remote, "no TLS session");
+            return Err(Refusal::Malformed);
+        }
+    };
+    let flow = FlowKey {
+        client: hand_off.tcp.remote,
+        vip: hand_off.tcp.service,
+    };
     let (frozen, needs_room) = (&shared.process.frozen, shared.config.listen);
     frozen.on_arrival(&flow, hand_off.epoch, needs_room);
     let (mut machine, mut action) = Import::start(flow, hand_off.epoch);
@@ -167,7 +185,7 @@ async fn take(
             }
             Action::GoLive => {
                 let (restored, local) = socket.take().ok_or(Refusal::RestoreFailed)?;
-                return go_live(shared, restored, local, hand_off);
+                return go_live(shared, restored, local, hand_off, records);
             }
             // Dropping the restored socket closes it silently.
             Action::Refuse(why) => return Err(why),
@@ -187,7 +205,7 @@ fn restore_socket(
         MAX_PORT_TRIES
     };
     loop {
-        let blank = shared.blank(tcp.mss_clamp_bytes)?;
+        let blank = shared.blank(tcp.service, tcp.mss_clamp_bytes)?;
         let local = blank.bound();
         match restore_into(blank, tcp) {
             Err(RestoreError::Taken { .. }) if tries_left > 0 => tries_left -= 1,
@@ -201,6 +219,7 @@ fn go_live(
     restored: Restored,
     local: SocketAddr,
     hand_off: HandOff,
+    mut records: Option<Records>,
 ) -> Result<Connection, Refusal> {
     let failed = |error: &dyn std::fmt::Display| {
         tracing::error!(%error, "a restored connection does not go live");
@@ -222,8 +241,12 @@ fn go_live(
     if was_under_way && let Err(error) = probe_peer(live.fd.as_fd()) {
         tracing::debug!(%error, "the client was not asked for its window");
     }
-    input.extend_from_slice(&live.input);
-    let mut rest = shared.rest(tcp.remote, local);
+    match &mut records {
+        Some(records) => records.received(&live.input),
+        None => input.extend_from_slice(&live.input),
+    }
+    let mut rest = shared.rest(tcp.remote, tcp.service, local);
+    rest.tls = records;
     if let Some(gone) = &shared.gone {
         gone.unwatch(local, rest.flow);
     }

@@ -19,6 +19,8 @@ mod gone;
 mod import;
 mod lease;
 pub mod pki;
+mod records;
+mod secure;
 mod stream;
 pub mod trace;
 
@@ -29,3 +31,4 @@ pub use counters::{Count, Counters};
 pub use endpoint::{Endpoint, EndpointConfig, Handle, Incoming, Process, Transit};
 pub use export::Exported;
 pub use prism_proto::export::{Kept, Method};
+pub use secure::TlsService;

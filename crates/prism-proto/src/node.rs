@@ -7,6 +7,8 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use zeroize::Zeroizing;
+
 use crate::tcp_state::{
     Keepalive, MAX_QUEUE_BYTES, NegotiatedOptions, TcpState, Window, WindowScale,
 };
@@ -21,16 +23,19 @@ pub const FRAME_PREFIX_BYTES: usize = 4;
 /// First four bytes of a connection's state: "PHST".
 pub const STATE_MAGIC: u32 = 0x5048_5354;
 /// Version of the connection's state.
-pub const STATE_VERSION: u8 = 1;
+pub const STATE_VERSION: u8 = 2;
 /// Most bytes of what the source has read and not consumed: a whole request
 /// head, and one read of 256 KiB behind it.
 pub const MAX_INPUT_BYTES: usize = 512 << 10;
 /// Most bytes of the application's own context.
 pub const MAX_CONTEXT_BYTES: usize = 4 << 10;
-/// Most bytes of one frame: three queues, output, input, context, and the fixed
-/// fields, so that no hand-off within the limits of its parts is over it.
+/// Most bytes of a TLS session's state.
+pub const MAX_SESSION_BYTES: usize = 512;
+/// Most bytes of one frame: three queues, output, input, sealed input, context,
+/// and the fixed fields, so that no hand-off within the limits of its parts is
+/// over it.
 pub const MAX_FRAME_BYTES: usize =
-    4 * MAX_QUEUE_BYTES + MAX_INPUT_BYTES + MAX_CONTEXT_BYTES + (4 << 10);
+    4 * MAX_QUEUE_BYTES + 2 * MAX_INPUT_BYTES + MAX_CONTEXT_BYTES + MAX_SESSION_BYTES + (4 << 10);
 
 const TYPE_HAND_OFF: u8 = 1;
 const TYPE_ACCEPTED: u8 = 2;
@@ -48,14 +53,27 @@ pub struct HandOff {
     pub origin: String,
     /// The node protocol's own word for the application.
     pub context: Vec<u8>,
-    /// Bytes that the source read and did not consume. They precede
-    /// `tcp.received`.
+    /// Bytes that the source read and did not consume: of a TLS session the
+    /// plaintext. They precede `tcp.received`.
     pub input: Vec<u8>,
-    /// Bytes that the source's application wrote but the kernel never took.
-    /// They follow `tcp.unsent`.
+    /// Bytes that the source's application wrote but the kernel never took: of a
+    /// TLS session, records. They follow `tcp.unsent`.
     pub output: Vec<u8>,
+    /// The TLS session, if there is one.
+    pub tls: Option<TlsState>,
     /// The TCP connection.
     pub tcp: TcpState,
+}
+
+/// A TLS session that moves with its connection. Opaque here, and wiped when
+/// dropped.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TlsState {
+    /// The session's state (docs/protocol.md, section 2.4): its secrets.
+    pub session: Zeroizing<Vec<u8>>,
+    /// What the source read and did not open: records, the last one perhaps in
+    /// part. They follow `input` and precede `tcp.received`.
+    pub sealed: Vec<u8>,
 }
 
 /// Why a target did not take a connection.
@@ -139,6 +157,7 @@ impl fmt::Debug for HandOff {
             .field("client", &self.tcp.remote)
             .field("input_bytes", &self.input.len())
             .field("output_bytes", &self.output.len())
+            .field("is_tls", &self.tls.is_some())
             .finish_non_exhaustive()
     }
 }
@@ -240,7 +259,13 @@ fn with_length(mut frame: Vec<u8>) -> Vec<u8> {
 impl HandOff {
     /// The frame that carries this hand-off, with its length before it.
     pub fn frame(&self) -> Vec<u8> {
-        let room = 512 + self.context.len() + self.input.len() + self.output.len();
+        let tls = self.tls.as_ref();
+        // Never moved as it grows: a copy of the secrets would be left behind.
+        let room = 1024
+            + self.context.len()
+            + self.input.len()
+            + self.output.len()
+            + tls.map_or(0, |tls| tls.session.len() + tls.sealed.len());
         let mut out = Vec::with_capacity(room + self.tcp.queued_bytes());
         out.put(&[0; FRAME_PREFIX_BYTES]);
         out.put(&[TYPE_HAND_OFF]);
@@ -257,6 +282,14 @@ impl HandOff {
         out.put_sized(&self.context);
         out.put_sized(&self.input);
         out.put_sized(&self.output);
+        match &self.tls {
+            None => out.put(&[0]),
+            Some(tls) => {
+                out.put(&[1]);
+                out.put_sized(&tls.session);
+                out.put_sized(&tls.sealed);
+            }
+        }
         self.tcp.save(out);
     }
 
@@ -279,6 +312,14 @@ impl HandOff {
             context: r.sized(MAX_CONTEXT_BYTES, "context")?.to_vec(),
             input: r.sized(MAX_INPUT_BYTES, "input")?.to_vec(),
             output: r.sized(MAX_QUEUE_BYTES, "output")?.to_vec(),
+            tls: match r.u8("TLS")? {
+                0 => None,
+                1 => Some(TlsState {
+                    session: Zeroizing::new(r.sized(MAX_SESSION_BYTES, "TLS session")?.to_vec()),
+                    sealed: r.sized(MAX_INPUT_BYTES, "sealed input")?.to_vec(),
+                }),
+                _ => return Err(DecodeError::Invalid("TLS")),
+            },
             tcp: TcpState::restore(r)?,
         })
     }
@@ -449,6 +490,7 @@ mod tests {
             context: b"ctx".to_vec(),
             input: b"GET / HTTP/1.1\r\n\r\n".to_vec(),
             output: vec![1; 10],
+            tls: None,
             tcp: TcpState {
                 remote: "192.0.2.9:50000".parse().unwrap(),
                 service: "198.51.100.1:80".parse().unwrap(),
@@ -491,8 +533,17 @@ mod tests {
 
     fn frames() -> Vec<Frame> {
         let refusals = Refusal::ALL.map(|reason| Frame::Refused { id: 9, reason });
+        let tls = TlsState {
+            session: Zeroizing::new(vec![5; 100]),
+            sealed: vec![6; 40],
+        };
+        let secure = HandOff {
+            tls: Some(tls),
+            ..hand_off()
+        };
         let mut frames = vec![
             Frame::HandOff(Box::new(hand_off())),
+            Frame::HandOff(Box::new(secure)),
             Frame::Accepted { id: 4 },
             Frame::Unknown { id: 5 },
         ];

@@ -163,6 +163,7 @@ impl World {
             context: context.encode(),
             input: std::mem::take(&mut c.input),
             output: std::mem::take(&mut c.output),
+            tls: None,
             tcp: socket.save(c.flow),
         }));
         self.export_event(host, id, export::Event::Saved);

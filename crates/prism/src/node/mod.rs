@@ -14,6 +14,7 @@ mod listing;
 mod put;
 mod relay;
 mod session;
+mod tls;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -36,6 +37,7 @@ use tokio::task::LocalSet;
 
 use counters::NodeCounters;
 use session::Auth;
+use tls::Https;
 
 /// Serve clients, objects, or both: one node of a cluster.
 #[derive(Debug, clap::Args)]
@@ -55,6 +57,7 @@ pub(crate) struct Node {
     pub(crate) placement: Placement,
     pub(crate) store: Option<Store>,
     pub(crate) auth: Auth,
+    https: Option<Https>,
     pub(crate) limits: prism_http::Limits,
     pub(crate) counters: NodeCounters,
     pub(crate) process: Arc<Process>,
@@ -115,7 +118,20 @@ fn supervise(node: &Arc<Node>, stop: watch::Sender<bool>) -> anyhow::Result<()> 
             .with_context(|| format!("admin socket {}", path.display()))?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hang_up = signal(SignalKind::hangup())?;
+        let keep_current = async {
+            let Some(https) = &node.https else {
+                return std::future::pending().await;
+            };
+            loop {
+                tokio::select! {
+                    () = https.keep_current() => {}
+                    _ = hang_up.recv() => https.reload(),
+                }
+            }
+        };
         tokio::select! {
+            () = keep_current => {}
             () = admin.run(node.clone()) => {}
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
@@ -145,6 +161,7 @@ impl Node {
             false => None,
         };
         let auth = Auth::new(&config)?;
+        let https = Https::load(&config, settings.is_frontend())?;
         let limits = prism_http::Limits {
             head_bytes: config.limits.head_bytes as usize,
             body_bytes: config.limits.max_object_bytes,
@@ -158,10 +175,17 @@ impl Node {
             placement,
             store,
             auth,
+            https,
             limits,
             counters,
             process,
         })
+    }
+
+    /// Plain HTTP is answered with a redirect.
+    pub(crate) fn redirects(&self) -> bool {
+        let tls = self.config.service.tls.as_ref();
+        tls.is_some_and(|tls| tls.redirect_http)
     }
 
     fn settings(&self) -> anyhow::Result<&prism_config::Node> {
@@ -206,6 +230,7 @@ impl Node {
                 HandOffMethod::Freeze => Method::Freeze,
                 HandOffMethod::TwoPhase => Method::TwoPhase,
             },
+            tls: self.https.as_ref().map(|https| https.service.clone()),
             max_connections: self.config.limits.connections.into(),
             transit: Some(self.transit()),
         })

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use prism_config::{Config, HandOffMode};
 use prism_handoff::{Connection, Exported, RelayStream};
-use prism_http::{Exchange, HeadError, RequestHead};
+use prism_http::{Exchange, HeadError, RequestHead, ResponseHead};
 use prism_proto::relay::Preamble;
 use prism_s3::{
     Anonymous, Authenticator, Code, Credentials, Operation, Payload, Principal, S3Error,
@@ -18,7 +18,7 @@ use prism_s3::{
 use time::OffsetDateTime;
 
 use super::Worker;
-use super::answer::{discard_body, send_error};
+use super::answer::{discard_body, send, send_error};
 use super::io::{Io, RelayIo};
 use super::relay::{RelayError, Relayed};
 
@@ -95,6 +95,14 @@ enum Next {
     Gone,
 }
 
+/// The name or address of a `Host` field.
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
 /// Why no request was read.
 enum NoRequest {
     /// The client is done, or broke off, or the node stops.
@@ -123,6 +131,9 @@ impl Worker {
             Err(NoRequest::End) => return Next::Close(client),
             Err(refused) => return self.refuse_head(client, refused).await,
         };
+        if !client.is_tls() && self.node.redirects() {
+            return self.redirect(client, &head).await;
+        }
         // A hand-off brings the caller along; it was counted where it was read.
         let known = caller.is_some();
         if !known {
@@ -203,6 +214,28 @@ impl Worker {
             date: &date,
         };
         let _ = send_error(&mut client, &exchange, &error, "").await;
+        Next::Close(client)
+    }
+
+    /// Sends a client that speaks HTTP to the same resource over HTTPS. 308 keeps
+    /// method and body (RFC 9110, section 15.4.9).
+    async fn redirect(&self, mut client: Connection, head: &RequestHead) -> Next {
+        let service = self.node.config.tls_address().map(|tls| tls.port());
+        let host = head.host().map(|host| without_port(host).to_owned());
+        let host = host.unwrap_or_else(|| self.node.config.service.address.ip().to_string());
+        let port = match service {
+            None | Some(443) => String::new(),
+            Some(port) => format!(":{port}"),
+        };
+        let location = format!("https://{host}{port}{}", head.target());
+        let date = self.date();
+        let exchange = Exchange {
+            keep_alive: false,
+            ..head.exchange(&date)
+        };
+        if let Ok(answer) = ResponseHead::new(308).with("Location", location) {
+            let _ = send(&mut client, &exchange, answer, &[]).await;
+        }
         Next::Close(client)
     }
 

@@ -1,0 +1,172 @@
+//! The TLS record layer between a connection's socket and its buffers: what a
+//! session needs beside itself, and carries along when it moves.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use prism_proto::node::TlsState;
+use prism_tls::{
+    Event, MAX_PLAINTEXT_BYTES, OpenError, RestoreError, SaveError, SavedSession, SealError,
+    Session,
+};
+
+/// A session, and what was read for it and not opened yet.
+#[derive(Debug)]
+pub(crate) struct Records {
+    session: Session,
+    sealed: Vec<u8>,
+    /// Where the first record of `sealed` begins.
+    start: usize,
+}
+
+/// What opening records brought to light.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// So many bytes of plaintext; 0 where the next record is not there whole.
+    Data(usize),
+    /// The client will send no more.
+    End,
+}
+
+/// Why a client's records are not read on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    #[error("the client broke TLS: {0}")]
+    Open(#[from] OpenError),
+    #[error("the client ended TLS by an alert: {0:?}")]
+    Aborted(rustls::AlertDescription),
+}
+
+impl Records {
+    /// `sealed` was read behind the handshake.
+    pub(crate) fn new(session: Session, sealed: Vec<u8>) -> Self {
+        Self {
+            session,
+            sealed,
+            start: 0,
+        }
+    }
+
+    /// How much was read and not opened.
+    pub(crate) fn sealed_bytes(&self) -> usize {
+        self.sealed.len() - self.start
+    }
+
+    /// Where the socket's bytes go.
+    pub(crate) fn sealed_mut(&mut self) -> &mut Vec<u8> {
+        if self.start > 0 {
+            self.sealed.drain(..self.start);
+            self.start = 0;
+        }
+        &mut self.sealed
+    }
+
+    /// Opens what is there, in order, until `input` holds `enough` bytes.
+    ///
+    /// # Errors
+    /// [`ReadError`]; the session reads no more. A fatal alert is in `output`
+    /// where the client is to be told.
+    pub(crate) fn open(
+        &mut self,
+        input: &mut Vec<u8>,
+        enough: usize,
+        output: &mut Vec<u8>,
+    ) -> Result<Found, ReadError> {
+        let before = input.len();
+        while input.len() < enough {
+            let sealed = self.sealed.get_mut(self.start..).unwrap_or_default();
+            let opened = match self.session.open(sealed) {
+                Ok(opened) => opened,
+                Err(error) => {
+                    // A session that can say nothing any more only ends.
+                    let _ = self.session.seal_fatal_alert(error.alert(), output);
+                    return Err(error.into());
+                }
+            };
+            match opened.event {
+                Event::Incomplete { .. } => break,
+                Event::Data(place) => {
+                    input.extend_from_slice(sealed.get(place).unwrap_or_default());
+                }
+                Event::Aborted(alert) => return Err(ReadError::Aborted(alert)),
+                Event::Empty | Event::KeyUpdate | Event::CloseNotify | Event::Discarded => {}
+            }
+            self.start += opened.consumed;
+            if opened.consumed == 0 {
+                break;
+            }
+        }
+        if self.start == self.sealed.len() {
+            // An idle connection keeps no buffer.
+            (self.sealed, self.start) = (Vec::new(), 0);
+        }
+        match input.len() - before {
+            0 if self.session.read_closed() => Ok(Found::End),
+            n => Ok(Found::Data(n)),
+        }
+    }
+
+    /// Seals what the record layer itself has to say, if anything.
+    pub(crate) fn seal_control(&mut self, output: &mut Vec<u8>) -> io::Result<()> {
+        self.session.seal_control(output).map_err(not_sealed)
+    }
+
+    /// Seals `bytes` behind what is in `output`.
+    pub(crate) fn seal(&mut self, bytes: &[u8], output: &mut Vec<u8>) -> io::Result<()> {
+        self.session.seal(bytes, output).map_err(not_sealed)
+    }
+
+    /// Seals `len` bytes of `file` from `offset`, read to where they are sealed.
+    pub(crate) fn seal_file(
+        &mut self,
+        file: &File,
+        offset: u64,
+        len: usize,
+        output: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let around = self.session.surroundings();
+        let mut done = 0;
+        while done < len {
+            let count = (len - done).min(MAX_PLAINTEXT_BYTES);
+            self.seal_control(output)?;
+            let start = output.len();
+            output.resize(start + around.total() + count, 0);
+            let record = output.get_mut(start..).unwrap_or_default();
+            let plaintext = record.get_mut(around.before..around.before + count);
+            file.read_exact_at(plaintext.unwrap_or_default(), offset + done as u64)?;
+            let sealed = self.session.seal_in_place(record, count);
+            let record_bytes = sealed.map_err(not_sealed)?;
+            output.truncate(start + record_bytes);
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Seals the end of our direction.
+    pub(crate) fn seal_close(&mut self, output: &mut Vec<u8>) -> io::Result<()> {
+        self.session.seal_close_notify(output).map_err(not_sealed)
+    }
+
+    /// Ends the session here, and gives what another host needs to go on with it.
+    pub(crate) fn save(mut self) -> Result<TlsState, SaveError> {
+        let sealed = std::mem::take(self.sealed_mut());
+        let session = self.session.save()?.encode();
+        Ok(TlsState { session, sealed })
+    }
+
+    /// The way back, on this host or another.
+    pub(crate) fn restore(state: TlsState) -> Result<Self, RestoreError> {
+        let saved = SavedSession::decode(&state.session)?;
+        Ok(Self::new(Session::restore(saved)?, state.sealed))
+    }
+
+    /// What the kernel had received when it was saved.
+    pub(crate) fn received(&mut self, bytes: &[u8]) {
+        self.sealed.extend_from_slice(bytes);
+    }
+}
+
+fn not_sealed(error: SealError) -> io::Error {
+    io::Error::other(error)
+}

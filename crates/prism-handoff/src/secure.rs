@@ -1,0 +1,129 @@
+//! TLS handshakes with clients: from an accepted socket to a [`Connection`].
+//!
+//! The handshake itself is `prism_tls::accept`; here are the socket, the time it
+//! may take, and what becomes of clients that do not speak TLS.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use prism_tls::Session;
+use prism_tls::accept::{Acceptor, Established, ServerConfig, Step};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::endpoint::{Incoming, Shared};
+use crate::records::Records;
+
+/// How long a client may take for its handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Read at once during a handshake; a full record and a little more.
+const READ_BYTES: usize = 17 << 10;
+/// What a client is told that speaks HTTP where HTTPS is spoken.
+const NOT_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
+    Content-Length: 44\r\nConnection: close\r\n\r\nThis port speaks HTTPS: use an https:// URL\n";
+
+/// The service over TLS.
+#[derive(Clone, Debug)]
+pub struct TlsService {
+    /// Where clients connect: the service's address with another port.
+    pub address: SocketAddr,
+    /// Certificates, tickets, versions and suites. Needed where clients are
+    /// accepted; a node that only takes connections over has no use for it.
+    pub server: Option<ServerConfig>,
+}
+
+/// Why a client's handshake came to nothing.
+#[derive(Debug, thiserror::Error)]
+enum HandshakeError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the client took longer than {} s", HANDSHAKE.as_secs())]
+    TimedOut,
+    #[error("the client left in the middle")]
+    Ended,
+    #[error("{0}")]
+    Tls(#[from] prism_tls::accept::AcceptError),
+    #[error("the client does not speak TLS")]
+    NotTls,
+    #[error("{0}")]
+    Keys(#[from] prism_tls::KeysError),
+}
+
+impl Shared {
+    /// Accepts one client over TLS, or tells it why not.
+    pub(crate) async fn secure(
+        self: Rc<Self>,
+        stream: TcpStream,
+        client: SocketAddr,
+        service: SocketAddr,
+        config: ServerConfig,
+    ) {
+        // Counted as a connection from its first byte on.
+        let mut rest = self.rest(client, service, service);
+        let mut stream = stream;
+        let handshake = tokio::time::timeout(HANDSHAKE, shake_hands(&mut stream, &config));
+        let done = handshake.await.unwrap_or(Err(HandshakeError::TimedOut));
+        match done {
+            Ok((records, resumed)) => {
+                self.counters.tls_handshakes.add_one();
+                if resumed {
+                    self.counters.tls_resumed.add_one();
+                }
+                rest.tls = Some(records);
+                let connection = self.connection(stream, rest);
+                let _ = self.incoming.send(Incoming::Client(connection)).await;
+            }
+            Err(error) => {
+                self.counters.tls_failed.add_one();
+                tracing::debug!(%client, %error, "no TLS session");
+            }
+        }
+    }
+}
+
+async fn shake_hands(
+    stream: &mut TcpStream,
+    config: &ServerConfig,
+) -> Result<(Records, bool), HandshakeError> {
+    let mut acceptor = Acceptor::new(config)?;
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        let read = stream.read(&mut buffer).await?;
+        let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else {
+            return Err(HandshakeError::Ended);
+        };
+        match acceptor.receive(bytes) {
+            Step::Wait {
+                acceptor: next,
+                output,
+            } => {
+                stream.write_all(&output).await?;
+                acceptor = next;
+            }
+            Step::Established(Established {
+                output,
+                keys,
+                unread,
+                resumed,
+                ..
+            }) => {
+                stream.write_all(&output).await?;
+                return Ok((Records::new(Session::new(keys)?, unread), resumed));
+            }
+            Step::Failed(failure) => {
+                // The alert is a courtesy.
+                let _ = stream.write_all(&failure.output).await;
+                return Err(failure.error.into());
+            }
+            Step::NotTls(found) => {
+                if found.http {
+                    let _ = stream.write_all(NOT_HTTPS).await;
+                    let _ = stream.shutdown().await;
+                }
+                return Err(HandshakeError::NotTls);
+            }
+        }
+    }
+}
