@@ -51,6 +51,9 @@ pub enum LabError {
     /// the changed configuration has faults
     #[error("the lab's configuration: {0}")]
     Config(String),
+    /// the certificates of HTTPS cannot be made
+    #[error("making the lab's certificates: {0}")]
+    Certificate(#[from] rcgen::Error),
     /// another process holds the lock for too long
     #[error("another process has been building or removing a lab for {seconds} s; see `ps`")]
     Busy {

@@ -172,7 +172,7 @@ pub(crate) fn log_tail(name: &LabName, host: &str, lines: usize) -> String {
     }
 }
 
-fn random_hex(bytes: usize) -> Result<String, LabError> {
+pub(crate) fn random_hex(bytes: usize) -> Result<String, LabError> {
     let mut buffer = vec![0; bytes];
     File::open("/dev/urandom")
         .and_then(|mut source| source.read_exact(&mut buffer))

@@ -17,6 +17,7 @@ use crate::process::ProcessId;
 use crate::ready;
 use crate::state::{Lock, State};
 use crate::sweep;
+use crate::tls;
 use crate::tool::in_namespace;
 
 /// How long a process may take to end after SIGTERM, and to end after SIGKILL.
@@ -81,7 +82,8 @@ impl Lab {
     }
 
     /// `program`, to be run on `host` with the lab's credentials and endpoint
-    /// in the environment, and without any proxy.
+    /// in the environment, and without any proxy. Where HTTPS is served, that
+    /// is the endpoint, and the lab's authority is trusted.
     ///
     /// # Errors
     /// When there is no such host.
@@ -105,10 +107,16 @@ impl Lab {
         ] {
             command.env_remove(name);
         }
+        let https = self.https_endpoint();
+        if let Some(file) = self.ca_file() {
+            for name in tls::CA_VARIABLES {
+                command.env(name, &file);
+            }
+        }
         command
             .env("AWS_ACCESS_KEY_ID", &credential.access_key)
             .env("AWS_SECRET_ACCESS_KEY", &credential.secret_key)
-            .env("AWS_ENDPOINT_URL", self.endpoint())
+            .env("AWS_ENDPOINT_URL", https.unwrap_or_else(|| self.endpoint()))
             .env("AWS_DEFAULT_REGION", &self.state.region)
             .env("AWS_EC2_METADATA_DISABLED", "true");
         Ok(command)
@@ -246,6 +254,29 @@ impl Lab {
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.state.plan.service)
+    }
+
+    /// The address and port of HTTPS, if it is served.
+    #[must_use]
+    pub fn https_service(&self) -> Option<SocketAddrV4> {
+        self.state.https
+    }
+
+    /// Where clients find HTTPS, as a URL, if it is served.
+    #[must_use]
+    pub fn https_endpoint(&self) -> Option<String> {
+        let address = self.state.https?;
+        Some(match address.port() {
+            443 => format!("https://{}", address.ip()),
+            _ => format!("https://{address}"),
+        })
+    }
+
+    /// The certificate of the authority that HTTPS clients have to trust, in
+    /// PEM, if HTTPS is served.
+    #[must_use]
+    pub fn ca_file(&self) -> Option<PathBuf> {
+        self.state.https.map(|_| tls::ca_file(self.name()))
     }
 
     /// The lab's only user.

@@ -40,6 +40,7 @@ mod start;
 mod state;
 mod status;
 mod sweep;
+mod tls;
 mod tool;
 
 pub use capture::{Capture, CaptureOptions, CaptureStats};

@@ -18,6 +18,7 @@ use crate::network::has_program;
 use crate::plan::HostKind;
 use crate::spec::go_on;
 use crate::state::State;
+use crate::tls::ca_file;
 use crate::tool::{in_namespace, run};
 
 /// How often a host that is not yet healthy is looked at.
@@ -191,8 +192,15 @@ fn is_attached(name: &LabName, switch: Option<&Switch>) -> Result<(), String> {
     Ok(())
 }
 
-/// What a client sees: any answer in HTTP is good.
+/// What a client sees: any answer in HTTP is good, on each port.
 fn service_fault(state: &State) -> Option<Fault> {
+    let http = format!("http://{}/", state.plan.service);
+    let https = state.https.map(|address| format!("https://{address}/"));
+    let mut urls = std::iter::once(http).chain(https);
+    urls.find_map(|url| url_fault(state, &url))
+}
+
+fn url_fault(state: &State, url: &str) -> Option<Fault> {
     let mut curl = in_namespace(&state.plan.name.namespace_path("client"), "curl");
     curl.args([
         "--silent",
@@ -203,10 +211,12 @@ fn service_fault(state: &State) -> Option<Fault> {
         "--output",
         "/dev/null",
     ]);
-    let answer = run(curl.arg(format!("http://{}/", state.plan.service)));
-    let what = || format!("no answer from {} to the client", state.plan.service);
+    if state.https.is_some() {
+        curl.arg("--cacert").arg(ca_file(&state.plan.name));
+    }
+    let answer = run(curl.arg(url));
     answer.err().map(|error| Fault {
-        what: format!("{}: {error}", what()),
+        what: format!("no answer from {url} to the client: {error}"),
         is_final: false,
     })
 }

@@ -30,6 +30,9 @@ pub struct LabSpec {
     pub link: Option<Rate>,
     /// Speed of the client's link, each way. Default: as fast as it goes.
     pub uplink: Option<Rate>,
+    /// Whether HTTPS is served too, on port 443 of the service's address, with
+    /// a certificate of the lab's own authority. Default false.
+    pub tls: bool,
     /// What runs on the hosts.
     pub programs: Programs,
     /// Where backends keep their objects, in a directory
@@ -77,6 +80,7 @@ impl LabSpec {
             frontends: 1,
             link: None,
             uplink: None,
+            tls: false,
             programs,
             store_dir: "/dev/shm".into(),
             ready_timeout: Duration::from_secs(20),

@@ -14,6 +14,7 @@ use crate::ready::{self, Health};
 use crate::spec::{LabSpec, Programs, go_on};
 use crate::state::{Lock, State, create_private_dir};
 use crate::sweep;
+use crate::tls;
 use crate::tool::in_namespace;
 
 impl Lab {
@@ -66,6 +67,7 @@ impl Lab {
             store_dir: spec.store_dir.join(spec.name.directory_name()),
             credential: files::new_credential()?,
             region: String::new(),
+            https: None,
             plan,
         };
         // Before anything exists that would have to be found again.
@@ -84,10 +86,15 @@ impl Lab {
     fn install(&mut self, spec: &mut LabSpec) -> Result<(), LabError> {
         let store_dir = self.state.store_dir.clone();
         let mut config = files::config(&self.state.plan, &store_dir);
+        if spec.tls {
+            config.service.tls = Some(tls::config(&self.state.plan.name));
+            tls::write(&self.state.plan)?;
+        }
         if let Some(change) = spec.configure.take() {
             change(&mut config);
         }
         self.state.region.clone_from(&config.cluster.region);
+        self.state.https = config.tls_address();
         let credential = &self.state.credential;
         files::write(
             &self.state.plan,

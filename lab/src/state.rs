@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::Write;
+use std::net::SocketAddrV4;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -43,6 +44,9 @@ pub(crate) struct State {
     pub(crate) store_dir: PathBuf,
     pub(crate) credential: Credential,
     pub(crate) region: String,
+    /// Where HTTPS is served.
+    #[serde(default)]
+    pub(crate) https: Option<SocketAddrV4>,
 }
 
 impl State {

@@ -17,6 +17,10 @@ pub struct LabStatus {
     pub ready: bool,
     /// Where clients find the service.
     pub endpoint: String,
+    /// Where they find it over HTTPS, if that is served.
+    pub https_endpoint: Option<String>,
+    /// The certificate of the authority that they have to trust then.
+    pub ca_file: Option<PathBuf>,
     /// The user of the lab's credentials.
     pub access_key: String,
     /// Directory of its configuration and logs.
@@ -49,6 +53,8 @@ impl Lab {
             name: plan.name.to_string(),
             ready: self.state.ready,
             endpoint: self.endpoint(),
+            https_endpoint: self.https_endpoint(),
+            ca_file: self.ca_file(),
             access_key: self.state.credential.access_key.clone(),
             directory: plan.name.state_dir(),
             hosts: plan.hosts().map(|host| self.host_status(host)).collect(),

@@ -59,6 +59,10 @@ struct Up {
     /// How many frontends: fe0, fe1, ...
     #[arg(long, default_value_t = 1, value_name = "N")]
     frontends: usize,
+    /// Serve HTTPS too, with a certificate of the lab's own authority; programs
+    /// run by `prism lab exec` then use it.
+    #[arg(long)]
+    tls: bool,
     /// Speed of each server's link, each way, as in 1gbit [default: unlimited]
     #[arg(long, value_name = "RATE")]
     link: Option<Rate>,
@@ -128,6 +132,7 @@ fn run_up(up: Up) -> Result<()> {
     let mut spec = LabSpec::new(up.name.name, program);
     spec.backends = up.backends;
     spec.frontends = up.frontends;
+    spec.tls = up.tls;
     spec.link = up.link;
     spec.uplink = up.uplink;
     spec.store_dir = up.store_dir;
@@ -170,17 +175,27 @@ fn introduction(lab: &Lab) -> String {
         "default" => String::new(),
         name => format!(" --name {name}"),
     };
+    let https = match (&status.https_endpoint, &status.ca_file) {
+        (Some(https), Some(ca)) => format!(
+            "            {https}\nauthority   {} (set for programs run by `prism lab exec`)\n",
+            ca.display()
+        ),
+        _ => String::new(),
+    };
+    let preferred = status.https_endpoint.as_ref().unwrap_or(&status.endpoint);
     format!(
-        "lab {1} is up\n\n{2}\nendpoint    {0} (from the lab's hosts)\naccess key  {3}\nsecret key  {4}\nfiles       {5}\n\n\
+        "lab {1} is up\n\n{2}\nendpoint    {6} (from the lab's hosts)\n{7}access key  {3}\nsecret key  {4}\nfiles       {5}\n\n\
          Try:\n  prism lab exec{option} client -- aws --endpoint-url {0} s3 mb s3://photos\n  \
          prism lab exec{option} client -- aws --endpoint-url {0} s3 cp README.md s3://photos/\n  \
          prism lab status{option}\n  prism lab down{option}\n",
-        status.endpoint,
+        preferred,
         status.name,
         table(&status),
         credential.access_key,
         credential.secret_key,
         status.directory.display(),
+        status.endpoint,
+        https,
     )
 }
 
@@ -200,9 +215,13 @@ fn run_status(status: &Status) -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&known)?);
     } else {
         print!(
-            "lab {} at {}\n\n{}",
+            "lab {} at {}{}\n\n{}",
             known.name,
             known.endpoint,
+            known
+                .https_endpoint
+                .as_ref()
+                .map_or(String::new(), |https| format!(" and {https}")),
             table(&known)
         );
     }

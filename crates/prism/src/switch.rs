@@ -92,15 +92,17 @@ fn switch_config(config: &Config, settings: &prism_config::Switch) -> anyhow::Re
         link: None,
     };
     let key = ControlKey::new(*settings.load_key().context("the control key")?.bytes());
+    let addresses = std::iter::once(config.service.address).chain(config.tls_address());
+    let services = addresses.map(|address| ServiceConfig {
+        addr: address.into(),
+        tenant: TENANT,
+        frontends: config.frontends().map(|n| n.address.into()).collect(),
+    });
     Ok(SwitchConfig {
         pin_dir: settings.pin_dir.clone(),
         interfaces: interfaces.collect(),
         control: settings.control,
-        services: vec![ServiceConfig {
-            addr: config.service.address.into(),
-            tenant: TENANT,
-            frontends: config.frontends().map(|n| n.address.into()).collect(),
-        }],
+        services: services.collect(),
         nodes: nodes.chain([own]).collect(),
         senders: vec![SenderConfig {
             key_id: settings.key_id,
