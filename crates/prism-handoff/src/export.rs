@@ -244,14 +244,6 @@ impl Driver<'_> {
         let Socket::Live(stream) = socket else {
             return Socket::Gone;
         };
-        match rest.tls.take().map(Records::save).transpose() {
-            Ok(saved) => self.tls = saved,
-            // Nothing more can be said on it.
-            Err(error) => {
-                tracing::warn!(%error, client = %flow.client, "TLS session not saved");
-                return Socket::Gone;
-            }
-        }
         let paused = match &self.shared.freezer {
             Some(freezer) if freezes => Paused::freeze(stream, freezer),
             _ => Paused::pause(stream),
@@ -266,6 +258,14 @@ impl Driver<'_> {
                 return Socket::Live(error.fd);
             }
         };
+        match rest.tls.take().map(Records::save).transpose() {
+            Ok(saved) => self.tls = saved,
+            // Nothing more can be said on it: dropped, it is closed as any other.
+            Err(error) => {
+                tracing::warn!(%error, client = %flow.client, "TLS session not saved");
+                return Socket::Gone;
+            }
+        }
         let behaviour = match rest.behaviour.take() {
             Some(known) => Ok(known),
             None => Behaviour::read(paused.as_fd()),

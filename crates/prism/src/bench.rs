@@ -11,6 +11,7 @@ pub(crate) struct Args {
 enum Command {
     Handoff(crate::bench_handoff::Args),
     Switch(crate::bench_switch::BenchSwitchArgs),
+    Tls(crate::bench_tls::Args),
 }
 
 /// Runs the benchmark.
@@ -18,5 +19,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Handoff(args) => crate::bench_handoff::run(args),
         Command::Switch(args) => crate::bench_switch::run(args),
+        Command::Tls(args) => crate::bench_tls::run(args),
     }
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use prism_config::HandOffMode;
 use prism_lab::{Lab, LabName, LabSpec};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
 use load::Load;
@@ -36,6 +37,13 @@ pub(crate) struct Args {
     /// Hand-offs (direct) or cycles (return) per mode.
     #[arg(long, default_value_t = 10_000, value_name = "N")]
     count: usize,
+    /// Over TLS 1.3 with AES-128-GCM: the sessions move too.
+    #[arg(long)]
+    tls: bool,
+    /// Run all hosts on this core, so that no message between two of them waits for
+    /// another core to wake, which takes longer than the rest on a virtual machine.
+    #[arg(long, value_name = "CORE")]
+    core: Option<usize>,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -46,6 +54,9 @@ pub(crate) struct Args {
 struct Report {
     kernel: String,
     cpus: usize,
+    tls: bool,
+    /// All hosts ran on this one.
+    core: Option<usize>,
     modes: Vec<Mode>,
 }
 
@@ -53,7 +64,6 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Mode {
     mode: &'static str,
-    tls: bool,
     count: usize,
     total_us: Stats,
     /// A whole request, answer included, as the client sees it.
@@ -75,13 +85,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "--count must be 1 to 60,000"
     );
     let prism = std::env::current_exe().context("finding this program")?;
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    if let Some(core) = args.core {
+        let mut only = CpuSet::new();
+        ensure!(core < CpuSet::MAX_CPU, "there is no core {core}");
+        only.set(core);
+        sched_setaffinity(None, &only).with_context(|| format!("using core {core} only"))?;
+    }
     let modes = [HandOffMode::Direct, HandOffMode::Return]
         .into_iter()
         .map(|mode| measure(args, mode, prism.clone()))
         .collect::<Result<Vec<_>>>()?;
     let report = Report {
         kernel: crate::bench_switch::kernel_release(),
-        cpus: std::thread::available_parallelism().map_or(0, usize::from),
+        cpus,
+        tls: args.tls,
+        core: args.core,
         modes,
     };
     if args.json {
@@ -99,6 +118,7 @@ fn measure(args: &Args, mode: HandOffMode, prism: PathBuf) -> Result<Mode> {
         config.log.level = "warn".into();
     });
     spec.backends = 2;
+    spec.tls = args.tls;
     let lab = Lab::up(spec)?;
     let cycles = load_and_trace(args, &lab, mode);
     lab.down()?;
@@ -121,7 +141,6 @@ fn measure(args: &Args, mode: HandOffMode, prism: PathBuf) -> Result<Mode> {
     });
     Ok(Mode {
         mode: label,
-        tls: false,
         count: cycles.len(),
         total_us: Stats::of(total),
         request_us: Stats::of(requests_us),
@@ -129,11 +148,7 @@ fn measure(args: &Args, mode: HandOffMode, prism: PathBuf) -> Result<Mode> {
     })
 }
 
-fn load_and_trace(
-    args: &Args,
-    lab: &Lab,
-    mode: HandOffMode,
-) -> Result<(Vec<Cycle>, Vec<f64>)> {
+fn load_and_trace(args: &Args, lab: &Lab, mode: HandOffMode) -> Result<(Vec<Cycle>, Vec<f64>)> {
     let load = Load::prepare(lab)?;
     warm_up(lab, &load)?;
     let nodes = ["fe0", "be0", "be1"];
@@ -179,7 +194,12 @@ fn warm_up(lab: &Lab, load: &Load) -> Result<()> {
 
 fn print_table(report: &Report) {
     let Report { kernel, cpus, .. } = report;
-    println!("Linux {kernel}, {cpus} CPUs, one connection, all hosts on this machine\n");
+    let scheme = if report.tls { "HTTPS" } else { "HTTP" };
+    let place = match report.core {
+        Some(core) => format!("core {core} of this machine"),
+        None => "this machine".into(),
+    };
+    println!("Linux {kernel}, {cpus} CPUs, one {scheme} connection, all hosts on {place}\n");
     for mode in &report.modes {
         println!("{}: {} measured, µs", mode.mode, mode.count);
         println!("  {:<29} {:>9} {:>9} {:>9}", "step", "p50", "p99", "stddev");

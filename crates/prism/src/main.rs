@@ -3,6 +3,7 @@
 mod bench;
 mod bench_handoff;
 mod bench_switch;
+mod bench_tls;
 mod check;
 mod ctl;
 mod demo;

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -11,6 +13,9 @@ use prism_s3::Signer;
 use prism_s3::sign::Body;
 use prism_store::{NodeName, Placement};
 use prism_sys::netns::NetNs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConnection, StreamOwned};
 use time::OffsetDateTime;
 
 /// What both objects hold.
@@ -21,6 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Requests that are ready to be sent.
 pub(super) struct Load {
     service: SocketAddr,
+    tls: Option<Arc<rustls::ClientConfig>>,
     netns: NetNs,
     /// One for each backend.
     gets: [Vec<u8>; 2],
@@ -29,7 +35,8 @@ pub(super) struct Load {
 impl Load {
     /// Stores the two objects.
     pub(super) fn prepare(lab: &Lab) -> Result<Self> {
-        let service = SocketAddr::from(lab.service());
+        let service = lab.https_service().unwrap_or(lab.service()).into();
+        let tls = lab.ca_file().map(|ca| trusting(&ca)).transpose()?;
         let credential = lab.credential();
         let (key, secret) = (&credential.access_key, &credential.secret_key);
         let signer = Signer::new(key.as_str(), secret.as_str(), "us-east-1");
@@ -50,6 +57,7 @@ impl Load {
         let [a, b] = keys.map(|key| request("GET", &format!("/bench/{key}"), b""));
         let load = Self {
             service,
+            tls,
             netns,
             gets: [a?, b?],
         };
@@ -73,19 +81,47 @@ impl Load {
     /// Sends one request after the other on one connection.
     fn run(&self, requests: Vec<&[u8]>) -> Result<Vec<f64>> {
         self.netns.run(|| {
-            let mut stream = TcpStream::connect(self.service)?;
+            let stream = TcpStream::connect(self.service)?;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(PATIENCE))?;
+            let mut stream: Box<dyn Stream> = match &self.tls {
+                None => Box::new(stream),
+                Some(config) => {
+                    let name = ServerName::from(self.service.ip());
+                    let session = ClientConnection::new(config.clone(), name)?;
+                    Box::new(StreamOwned::new(session, stream))
+                }
+            };
             let (mut buffer, mut took_us) = (Vec::new(), Vec::with_capacity(requests.len()));
             for request in requests {
                 let start = Instant::now();
                 stream.write_all(request)?;
-                read_answer(&mut stream, &mut buffer, request.starts_with(b"GET"))?;
+                read_answer(&mut *stream, &mut buffer, request.starts_with(b"GET"))?;
                 took_us.push(start.elapsed().as_secs_f64() * 1e6);
             }
             Ok(took_us)
         })?
     }
+}
+
+/// What a client speaks over.
+trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+/// TLS 1.3 with AES-128-GCM, as the papers measured.
+fn trusting(ca_file: &Path) -> Result<Arc<rustls::ClientConfig>> {
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(ca_file)? {
+        roots.add(certificate?)?;
+    }
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    provider.cipher_suites =
+        vec![rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256];
+    let config = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
 }
 
 /// A key that placement gives to `backend`.
@@ -124,7 +160,7 @@ fn request(
 }
 
 /// Reads one answer, and checks that it is the object.
-fn read_answer(stream: &mut TcpStream, buffer: &mut Vec<u8>, is_get: bool) -> Result<()> {
+fn read_answer(stream: &mut dyn Stream, buffer: &mut Vec<u8>, is_get: bool) -> Result<()> {
     buffer.clear();
     let mut chunk = [0; 4096];
     loop {
