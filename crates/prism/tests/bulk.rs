@@ -12,7 +12,9 @@
 )]
 
 mod support;
+mod tls_support;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -24,6 +26,7 @@ use support::client::{Client, Request};
 use support::objects::{self, Object};
 use support::packets::{ClientResets, Watch};
 use support::{Cluster, say, turn};
+use tls_support::Version;
 
 const MIB: u64 = 1 << 20;
 /// The frontends may move this share of the objects' bytes at most.
@@ -61,15 +64,9 @@ impl<'c> Measure<'c> {
     }
 }
 
-/// Does each of `jobs` once, over `connections` connections that all stay open
-/// until the end. Which connection does which is left to chance.
-fn spread(
-    cluster: &Cluster,
-    connections: usize,
-    jobs: &[&Object],
-    job: impl Fn(&mut Client, &Object) + Sync,
-) {
-    let clients: Vec<Client> = (0..connections).map(|_| cluster.connect()).collect();
+/// Does each of `jobs` once, over connections that all stay open until the end.
+/// Which connection does which is left to chance.
+fn spread(clients: Vec<Client>, jobs: &[&Object], job: impl Fn(&mut Client, &Object) + Sync) {
     let next = AtomicUsize::new(0);
     let (next, job) = (&next, &job);
     let work = |mut client: Client| {
@@ -87,8 +84,27 @@ fn spread(
     });
 }
 
+/// That many connections over HTTP.
+fn plain(cluster: &Cluster, connections: usize) -> Vec<Client> {
+    (0..connections).map(|_| cluster.connect()).collect()
+}
+
+/// That many connections over HTTPS, half of them of each version of TLS.
+fn secure(cluster: &Cluster, connections: usize) -> Vec<Client> {
+    let config = |version: Version| Arc::new(tls_support::config(cluster, &[version.rustls()]));
+    let configs = Version::ALL.map(config);
+    (0..connections)
+        .map(|n| tls_support::connect(cluster, &configs[n % configs.len()]))
+        .collect()
+}
+
 /// `count` GETs of 200 objects of 1 byte to 8 MiB in random order.
-fn mass_get(cluster: &Cluster, label: &str, count: usize, connections: usize) {
+fn mass_get(
+    cluster: &Cluster,
+    label: &str,
+    count: usize,
+    connect: impl FnOnce(&Cluster) -> Vec<Client>,
+) {
     let mut rng = fastrand::Rng::with_seed(17);
     let objects = objects::log_uniform("get", 200, 8 * MIB, &mut rng);
     cluster.put_all(&objects);
@@ -103,7 +119,7 @@ fn mass_get(cluster: &Cluster, label: &str, count: usize, connections: usize) {
     let watch = Watch::events(cluster, label);
     let moved = cluster.sum("handoff", "exports_moved");
     let measure = Measure::begin(cluster, label);
-    spread(cluster, connections, &jobs, |client, object| {
+    spread(connect(cluster), &jobs, |client, object| {
         client.send(&requests[number(object)]);
         client.expect(object);
     });
@@ -120,7 +136,16 @@ fn mass_get(cluster: &Cluster, label: &str, count: usize, connections: usize) {
 fn ten_thousand_gets_come_from_the_backends_themselves() {
     let Some(_turn) = turn() else { return };
     let cluster = Cluster::up(5);
-    mass_get(&cluster, "gets", 10_000, 50);
+    mass_get(&cluster, "gets", 10_000, |cluster| plain(cluster, 50));
+}
+
+#[test]
+fn ten_thousand_gets_over_https_come_from_the_backends_themselves() {
+    let Some(_turn) = turn() else { return };
+    let cluster = tls_support::up(5, |_| {});
+    mass_get(&cluster, "gets-https", 10_000, |cluster| {
+        secure(cluster, 50)
+    });
 }
 
 #[test]
@@ -132,7 +157,7 @@ fn connections_go_back_to_one_of_two_frontends_in_return_mode() {
             config.service.hand_off = HandOffMode::Return;
         }));
     });
-    mass_get(&cluster, "gets-return", 2_000, 20);
+    mass_get(&cluster, "gets-return", 2_000, |cluster| plain(cluster, 20));
     for frontend in cluster.frontends() {
         let accepted = cluster.counter(&frontend, "handoff", "accepted");
         say(&format!("{frontend} accepted {accepted}"));
@@ -143,7 +168,9 @@ fn connections_go_back_to_one_of_two_frontends_in_return_mode() {
 fn two_frontends_share_the_connections() {
     let Some(_turn) = turn() else { return };
     let cluster = Cluster::up_with(3, |spec: &mut LabSpec| spec.frontends = 2);
-    mass_get(&cluster, "gets-two-frontends", 1_000, 20);
+    mass_get(&cluster, "gets-two-frontends", 1_000, |cluster| {
+        plain(cluster, 20)
+    });
 }
 
 #[test]
@@ -159,7 +186,7 @@ fn objects_are_read_back_as_they_were_put() {
 
     let watch = Watch::events(&cluster, "puts");
     let measure = Measure::begin(&cluster, "puts");
-    spread(&cluster, 20, &jobs, |client, object| {
+    spread(plain(&cluster, 20), &jobs, |client, object| {
         // Half of the bodies are signed, large ones among them.
         if object.key.ends_with(['0', '2', '4', '6', '8']) {
             client.send(&Request::put_signed(object).encode(&cluster));
@@ -173,7 +200,7 @@ fn objects_are_read_back_as_they_were_put() {
     measure.end(jobs.len(), total);
     rng.shuffle(&mut jobs);
     let measure = Measure::begin(&cluster, "puts read back");
-    spread(&cluster, 20, &jobs, |client, object| {
+    spread(plain(&cluster, 20), &jobs, |client, object| {
         client.get(&cluster, object);
     });
     measure.end(jobs.len(), total);

@@ -134,6 +134,8 @@ impl Answer {
 /// One connection of the client's host.
 pub struct Client {
     stream: TcpStream,
+    /// Of a connection over TLS.
+    tls: Option<Box<rustls::ClientConnection>>,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -146,10 +148,35 @@ impl Client {
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Self {
             stream,
+            tls: None,
             buffer: vec![0; BUFFER_BYTES],
             start: 0,
             end: 0,
         }
+    }
+
+    /// Speaks TLS on this connection from now on, the handshake included.
+    pub fn with_tls(mut self, tls: rustls::ClientConnection) -> Self {
+        let tls = self.tls.insert(Box::new(tls));
+        while tls.is_handshaking() {
+            tls.complete_io(&mut self.stream).unwrap();
+        }
+        self
+    }
+
+    /// What TLS knows of this connection.
+    pub fn tls(&self) -> &rustls::ClientConnection {
+        self.tls.as_ref().unwrap()
+    }
+
+    /// Ends TLS in order, and gives what it knew.
+    pub fn close_tls(mut self) -> rustls::ClientConnection {
+        let mut tls = self.tls.take().unwrap();
+        tls.send_close_notify();
+        while tls.wants_write() {
+            tls.write_tls(&mut self.stream).unwrap();
+        }
+        *tls
     }
 
     pub fn local(&self) -> SocketAddr {
@@ -166,7 +193,14 @@ impl Client {
 
     /// Sends all of it.
     pub fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).unwrap();
+        match &mut self.tls {
+            Some(tls) => {
+                let mut stream = rustls::Stream::new(&mut **tls, &mut self.stream);
+                stream.write_all(bytes).unwrap();
+                stream.flush().unwrap();
+            }
+            None => self.stream.write_all(bytes).unwrap(),
+        }
     }
 
     /// Says that nothing more will be sent.
@@ -190,7 +224,11 @@ impl Client {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        let n = self.stream.read(&mut self.buffer[self.end..])?;
+        let free = &mut self.buffer[self.end..];
+        let n = match &mut self.tls {
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut self.stream).read(free)?,
+            None => self.stream.read(free)?,
+        };
         self.end += n;
         Ok(n > 0)
     }

@@ -156,11 +156,20 @@ impl Cluster {
 
     /// The same, with the socket prepared.
     pub fn connect_with(&self, prepare: impl FnOnce(&socket2::Socket) + Send) -> Client {
+        self.connect_to(self.service, prepare)
+    }
+
+    /// The same, to another address.
+    pub fn connect_to(
+        &self,
+        address: SocketAddr,
+        prepare: impl FnOnce(&socket2::Socket) + Send,
+    ) -> Client {
         self.in_client(|| {
             use socket2::{Domain, Socket, Type};
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
             prepare(&socket);
-            socket.connect(&self.service.into()).unwrap();
+            socket.connect(&address.into()).unwrap();
             Client::new(socket.into())
         })
     }
