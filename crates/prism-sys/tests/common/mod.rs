@@ -11,6 +11,8 @@
     clippy::indexing_slicing
 )]
 
+pub mod veth;
+
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -372,8 +374,13 @@ impl App {
 
     /// Hands the connection off; bytes that the application holds go along.
     pub fn hand_off(&mut self, net: &Net, host: usize, bind: SocketAddr) -> TcpState {
+        self.moved_by(|fd| net.hand_off_to(fd, host, bind))
+    }
+
+    /// The same by any means.
+    pub fn moved_by(&mut self, means: impl FnOnce(OwnedFd) -> (Live, TcpState)) -> TcpState {
         let fd = OwnedFd::from(self.stream.take().unwrap());
-        let (live, state) = net.hand_off_to(fd, host, bind);
+        let (live, state) = means(fd);
         self.input.extend(live.input);
         let rest = std::mem::take(&mut self.output);
         self.output = live.output;
@@ -381,6 +388,12 @@ impl App {
         assert_eq!(live.peer_closed, state.peer_closed);
         self.stream = Some(live.fd.into());
         state
+    }
+
+    /// Takes the socket away and gives it back as it was.
+    pub fn paused_by(&mut self, means: impl FnOnce(OwnedFd) -> OwnedFd) {
+        let fd = OwnedFd::from(self.stream.take().unwrap());
+        self.stream = Some(means(fd).into());
     }
 
     /// Reads what is there, up to `most` bytes, and compares it.

@@ -1,0 +1,258 @@
+//! A client and two hosts in namespaces, joined by veth, where packets pass on
+//! one core while sockets are worked on by another. The client's route to the
+//! service is the switch: a host owns the flow when it leads there, and by the
+//! strict `rp_filter` nothing that the other host sends reaches the client.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use prism_sys::netns::NetNs;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{CLIENT, VIP, ip, service};
+
+/// The shortest retransmission timeout, both ways. What a freeze drops is sent
+/// again after it at the latest, and the test is to be about freezes.
+const RTO_MIN_MS: u32 = 5;
+
+pub struct Pair {
+    pub client: NetNs,
+    pub hosts: [NetNs; 2],
+    /// Per host, of its one interface and `lo`.
+    counters: [File; 2],
+    /// Per host, of its protocols.
+    snmp: [File; 2],
+    netlink: Socket,
+    links: [u32; 2],
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        let client = NetNs::anonymous().unwrap();
+        let hosts = [NetNs::anonymous().unwrap(), NetNs::anonymous().unwrap()];
+        for (n, host) in hosts.iter().enumerate() {
+            join(&client, host, n);
+        }
+        let links = [0, 1].map(|n| client.run(|| link_index(&format!("c{n}"))).unwrap());
+        let open = |path: &str| {
+            let open = |host: &NetNs| host.run(|| File::open(path).unwrap()).unwrap();
+            hosts.each_ref().map(open)
+        };
+        let counters = open("/proc/thread-self/net/dev");
+        let snmp = open("/proc/thread-self/net/snmp");
+        let netlink = client.run(route_socket).unwrap();
+        let pair = Self {
+            client,
+            hosts,
+            counters,
+            snmp,
+            netlink,
+            links,
+        };
+        pair.own(0);
+        pair
+    }
+
+    /// The client's packets go to `host`, and it hears nobody else.
+    pub fn own(&self, host: usize) {
+        let request = route_to_service(self.links[host]);
+        self.netlink.send(&request).unwrap();
+        let mut answer = [0; 256];
+        let length = (&self.netlink).read(&mut answer).unwrap();
+        let code = i32::from_ne_bytes(answer[16..20].try_into().unwrap());
+        assert!(length >= 20 && code == 0, "route: {code}");
+    }
+
+    /// Packets that `host` has emitted so far.
+    pub fn emitted(&self, host: usize) -> u64 {
+        let mut text = [0; 4096];
+        let length = self.counters[host].read_at(&mut text, 0).unwrap();
+        let text = std::str::from_utf8(&text[..length]).unwrap();
+        let line = text
+            .lines()
+            .find(|line| line.trim_start().starts_with("h0:"));
+        // Behind the name: 8 figures of what came, then bytes and packets sent.
+        line.unwrap()
+            .split_whitespace()
+            .nth(10)
+            .unwrap()
+            .parse()
+            .unwrap()
+    }
+
+    /// Resets that `host` has emitted so far, among them those that a packet
+    /// draws which comes when its connection has moved on.
+    pub fn resets(&self, host: usize) -> u64 {
+        let mut text = [0; 4096];
+        let length = self.snmp[host].read_at(&mut text, 0).unwrap();
+        let text = std::str::from_utf8(&text[..length]).unwrap();
+        let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+        let (names, figures) = (lines.next().unwrap(), lines.next().unwrap());
+        let at = names.split(' ').position(|name| name == "OutRsts").unwrap();
+        figures.split(' ').nth(at).unwrap().parse().unwrap()
+    }
+
+    /// A connection from the client to a listener on host 0.
+    pub fn connect(&self) -> (TcpStream, OwnedFd) {
+        let listen = || TcpListener::bind(service()).unwrap();
+        let listener = self.hosts[0].run(listen).unwrap();
+        let connect = || TcpStream::connect(service()).unwrap();
+        let client = self.client.run(connect).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        for stream in [&client, &server] {
+            stream.set_nodelay(true).unwrap();
+            stream.set_nonblocking(true).unwrap();
+        }
+        (client, server.into())
+    }
+}
+
+/// A link between the client and host `n`: `c0` or `c1` to `h0`.
+fn join(client: &NetNs, host: &NetNs, n: usize) {
+    let fd = host.as_fd().as_raw_fd();
+    let far = format!("/proc/{}/fd/{fd}", std::process::id());
+    let near_mac = format!("02:00:00:00:01:0{n}");
+    let far_mac = format!("02:00:00:00:02:0{n}");
+    let near = format!("c{n}");
+    client
+        .run(|| {
+            quiet();
+            write("conf/all/rp_filter", "1");
+            ip("link set lo up");
+            ip(&format!(
+                "link add {near} address {near_mac} type veth peer name h0 address {far_mac} netns {far}"
+            ));
+            ip(&format!("link set {near} up"));
+            ip(&format!("addr add {CLIENT}/32 dev {near}"));
+            ip(&format!("neigh add {VIP} lladdr {far_mac} dev {near} nud permanent"));
+        })
+        .unwrap();
+    host.run(|| {
+        quiet();
+        ip("link set lo up");
+        ip("link set h0 up");
+        ip(&format!("addr add {VIP}/32 dev h0"));
+        ip(&format!(
+            "neigh add {CLIENT} lladdr {near_mac} dev h0 nud permanent"
+        ));
+        ip(&format!(
+            "route add {CLIENT}/32 dev h0 src {VIP} rto_min {RTO_MIN_MS}ms"
+        ));
+    })
+    .unwrap();
+}
+
+/// No packet but those of the test.
+fn quiet() {
+    for place in ["all", "default"] {
+        let path = format!("/proc/sys/net/ipv6/conf/{place}/disable_ipv6");
+        // A kernel without IPv6 is quiet anyway.
+        let _ = std::fs::write(path, "1");
+    }
+}
+
+fn write(name: &str, value: &str) {
+    std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value).unwrap();
+}
+
+fn link_index(name: &str) -> u32 {
+    let name = std::ffi::CString::new(name).unwrap();
+    // SAFETY: a string that ends with zero.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    assert!(index > 0);
+    index
+}
+
+fn route_socket() -> Socket {
+    let protocol = Protocol::from(libc::NETLINK_ROUTE);
+    Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(protocol)).unwrap()
+}
+
+/// `ip route replace VIP/32 dev LINK rto_min RTO_MIN_MS` (`rtnetlink(7)`).
+fn route_to_service(link: u32) -> Vec<u8> {
+    const RTAX_LOCK: u16 = 1;
+    const RTAX_RTO_MIN: u16 = 13;
+    const SCOPE_LINK: u8 = 253;
+    const PROTOCOL_STATIC: u8 = 4;
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+    let metrics = [
+        attribute(RTAX_LOCK, &(1_u32 << RTAX_RTO_MIN).to_ne_bytes()),
+        attribute(RTAX_RTO_MIN, &RTO_MIN_MS.to_ne_bytes()),
+    ];
+    // `struct rtmsg`: family, lengths of the prefixes, TOS, table, who, where, what.
+    let mut body = vec![
+        libc::AF_INET as u8,
+        32,
+        0,
+        0,
+        libc::RT_TABLE_MAIN,
+        PROTOCOL_STATIC,
+        SCOPE_LINK,
+        libc::RTN_UNICAST,
+    ];
+    body.extend([0; 4]);
+    body.extend(attribute(libc::RTA_DST, &VIP.octets()));
+    body.extend(attribute(libc::RTA_OIF, &link.to_ne_bytes()));
+    body.extend(attribute(libc::RTA_METRICS, &metrics.concat()));
+    let mut request = Vec::with_capacity(16 + body.len());
+    request.extend((16 + body.len() as u32).to_ne_bytes());
+    request.extend(libc::RTM_NEWROUTE.to_ne_bytes());
+    request.extend((flags as u16).to_ne_bytes());
+    request.extend([0; 8]);
+    request.extend(body);
+    request
+}
+
+/// One attribute; all here have lengths that are multiples of 4.
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(4 + value.len());
+    bytes.extend((4 + value.len() as u16).to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes
+}
+
+/// What the service sends, as the client's interfaces see it.
+pub struct Capture(Socket);
+
+impl Capture {
+    pub fn start(pair: &Pair) -> Self {
+        const ETH_P_IP: u16 = 0x0800;
+        let protocol = Protocol::from(i32::from(ETH_P_IP.to_be()));
+        let open = || Socket::new(Domain::PACKET, Type::RAW.nonblocking(), Some(protocol)).unwrap();
+        Self(pair.client.run(open).unwrap())
+    }
+
+    /// The service's packets since the last call: client port and TCP flags.
+    pub fn seen(&self) -> Vec<(u16, u8)> {
+        let (mut packet, mut seen) = ([0; 2048], vec![]);
+        while let Ok(length) = (&self.0).read(&mut packet) {
+            let packet = &packet[..length];
+            // Behind an Ethernet header and an IP header without options.
+            if length >= 54 && packet[26..30] == VIP.octets() && packet[23] == 6 {
+                let port = u16::from_be_bytes([packet[36], packet[37]]);
+                seen.push((port, packet[47]));
+            }
+        }
+        seen
+    }
+}
+
+/// Keeps the calling thread on one core.
+pub fn pin_to(core: usize) {
+    // SAFETY: an all-zero set is a valid one, and it is of the length given.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        // On a machine with fewer cores the scheduler decides.
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+    }
+}
+
+/// Says a figure even where the test passes.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "    {text}");
+}
