@@ -17,8 +17,8 @@ mod tls;
 
 pub use load::{ConfigError, Problem};
 pub use model::{
-    Admin, Anonymous, Cluster, Config, Durability, HandOffMethod, HandOffMode, HookMode, Limits, Log, LogFormat,
-    Node, Peers, Role, S3, Service, Switch,
+    Admin, Anonymous, Cluster, Config, Durability, HandOffMethod, HandOffMode, HookMode, Limits,
+    Log, LogFormat, Node, Peers, Role, S3, Service, Switch,
 };
 pub use secrets::{ControlKey, Credential, SecretError, TicketSecret};
 pub use tls::{Certificate, Tls, TlsSuite, TlsVersion};
