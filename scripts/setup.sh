@@ -27,6 +27,10 @@ wrk                   | command -v wrk                       | wrk
 python3               | command -v python3                   | python3
 boto3                 | python3 -c "import boto3"            | python3-boto3
 aws                   | command -v aws                       | awscli
+go                    | command -v go                        | golang-go
+javac                 | command -v javac                     | default-jdk-headless
+node                  | command -v node                      | nodejs
+openssl               | command -v openssl                   | openssl
 '
 # `setup.sh kernels`: what `make test-kernels` needs as well.
 [ "${1:-}" != kernels ] || needed+='

@@ -45,6 +45,17 @@ func config(ca, version, suite string) *tls.Config {
 	return config
 }
 
+// Debian 12's Go is older than tls.VersionName.
+func versionName(version uint16) string {
+	switch version {
+	case tls.VersionTLS12:
+		return "TLS 1.2"
+	case tls.VersionTLS13:
+		return "TLS 1.3"
+	}
+	return "another version"
+}
+
 func main() {
 	host, port, list, directory := os.Args[1], os.Args[2], os.Args[6], os.Args[7]
 	dials := 0
@@ -70,7 +81,7 @@ func main() {
 			check(fmt.Errorf("%s: %s %.300s", path, answer.Status, body))
 		}
 		check(os.WriteFile(filepath.Join(directory, strconv.Itoa(n)), body, 0o600))
-		said = tls.VersionName(answer.TLS.Version) + " " + tls.CipherSuiteName(answer.TLS.CipherSuite)
+		said = versionName(answer.TLS.Version) + " " + tls.CipherSuiteName(answer.TLS.CipherSuite)
 	}
 	if dials != 1 {
 		check(fmt.Errorf("%d connections", dials))
