@@ -57,6 +57,7 @@ codes! {
     InvalidToken 400 "Session tokens are not supported.",
     InvalidURI 400 "The URI could not be parsed.",
     KeyTooLongError 400 "The key is longer than 1024 bytes.",
+    MalformedTrailerError 400 "The trailers behind the body are malformed.",
     MalformedXML 400 "The XML body is not well-formed or has the wrong shape.",
     MetadataTooLarge 400 "The metadata headers are larger than allowed.",
     MethodNotAllowed 405 "The method is not allowed on this resource.",

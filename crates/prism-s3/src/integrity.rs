@@ -6,6 +6,7 @@ use md5::{Digest as _, Md5};
 use prism_http::Headers;
 
 use crate::auth::{Payload, single};
+use crate::streaming::announced_trailer;
 use crate::{Code, S3Error};
 
 const CHECKSUM_PREFIX: &str = "x-amz-checksum-";
@@ -46,7 +47,12 @@ impl Algorithm {
         }
     }
 
-    const fn bytes(self) -> usize {
+    /// The algorithm of a header's name, in lower case.
+    pub(crate) fn from_header(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|a| a.header() == name)
+    }
+
+    pub(crate) const fn bytes(self) -> usize {
         match self {
             Self::Crc32 | Self::Crc32c => 4,
             Self::Crc64Nvme => 8,
@@ -61,34 +67,54 @@ impl Algorithm {
 pub struct Expected {
     md5: Option<Vec<u8>>,
     sha256: Option<[u8; 32]>,
-    checksum: Option<(Algorithm, Vec<u8>)>,
+    checksum: Option<(Algorithm, Checksum)>,
+}
+
+/// Where the value of a checksum is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Checksum {
+    /// It came with the head.
+    Known(Vec<u8>),
+    /// It comes behind the body.
+    InTrailer,
 }
 
 impl Expected {
-    /// Reads `Content-MD5` and `x-amz-checksum-*`, and takes the hash that was
-    /// signed.
+    /// Reads `Content-MD5`, `x-amz-checksum-*` and `x-amz-trailer`, and takes
+    /// the hash that was signed.
     ///
     /// # Errors
     /// `InvalidDigest` or `InvalidRequest` for malformed or repeated headers,
-    /// `NotImplemented` for an algorithm we lack and for checksums in trailers.
-    pub fn from_request(headers: &Headers, payload: Payload) -> Result<Self, S3Error> {
-        if headers.get("x-amz-trailer").is_some() {
-            let message = "Checksums in trailers are not implemented.";
-            return Err(S3Error::with_message(Code::NotImplemented, message));
-        }
+    /// `NotImplemented` for an algorithm we lack.
+    pub fn from_request(headers: &Headers, payload: &Payload) -> Result<Self, S3Error> {
         let md5 = single(headers, "content-md5")?
             .map(|v| base64(v, 16))
             .transpose()?;
         let sha256 = match payload {
-            Payload::Sha256(hash) => Some(hash),
-            Payload::Unsigned => None,
+            Payload::Sha256(hash) => Some(*hash),
+            Payload::Unsigned | Payload::Streaming(_) => None,
         };
+        let in_head = checksum(headers)?.map(|(a, value)| (a, Checksum::Known(value)));
+        let in_trailer = announced_trailer(headers)?.map(|a| (a, Checksum::InTrailer));
+        let has_trailer = matches!(payload, Payload::Streaming(s) if s.trailer);
+        if in_trailer.is_some() && !has_trailer {
+            let message = "x-amz-trailer is for bodies in chunks with a trailer.";
+            return Err(S3Error::with_message(Code::InvalidRequest, message));
+        }
+        if in_head.is_some() && in_trailer.is_some() {
+            return Err(more_than_one());
+        }
         Ok(Self {
             md5,
             sha256,
-            checksum: checksum(headers)?,
+            checksum: in_head.or(in_trailer),
         })
     }
+}
+
+fn more_than_one() -> S3Error {
+    let message = "Expecting a single x-amz-checksum- header.";
+    S3Error::with_message(Code::InvalidRequest, message)
 }
 
 fn checksum(headers: &Headers) -> Result<Option<(Algorithm, Vec<u8>)>, S3Error> {
@@ -101,19 +127,15 @@ fn checksum(headers: &Headers) -> Result<Option<(Algorithm, Vec<u8>)>, S3Error> 
         if matches!(kind, "mode" | "type" | "algorithm") {
             continue;
         }
-        let algorithm = Algorithm::ALL
-            .into_iter()
-            .find(|a| a.header() == name)
-            .ok_or_else(|| {
-                S3Error::with_message(Code::NotImplemented, format!("{name} is not implemented."))
-            })?;
+        let algorithm = Algorithm::from_header(&name).ok_or_else(|| {
+            S3Error::with_message(Code::NotImplemented, format!("{name} is not implemented."))
+        })?;
         let value = single(headers, algorithm.header())?.unwrap_or_default();
         if found
             .replace((algorithm, base64(value, algorithm.bytes())?))
             .is_some()
         {
-            let message = "Expecting a single x-amz-checksum- header.";
-            return Err(S3Error::with_message(Code::InvalidRequest, message));
+            return Err(more_than_one());
         }
     }
     Ok(found)
@@ -218,11 +240,22 @@ impl BodyDigest {
         }
     }
 
+    /// Takes the checksum that came behind the body, from
+    /// [`crate::StreamDecoder::finish`]. One that was not announced counts for
+    /// nothing.
+    pub fn take_trailer(&mut self, got: Algorithm, value: Vec<u8>) {
+        if let Some((algorithm, checksum @ Checksum::InTrailer)) = &mut self.expected.checksum
+            && *algorithm == got
+        {
+            *checksum = Checksum::Known(value);
+        }
+    }
+
     /// The body has ended.
     ///
     /// # Errors
-    /// `XAmzContentSHA256Mismatch` or `BadDigest`: the object must not come
-    /// into being.
+    /// `XAmzContentSHA256Mismatch` or `BadDigest`, also where a checksum was
+    /// announced and did not come: the object must not come into being.
     pub fn finish(self) -> Result<Digests, S3Error> {
         if let (Some(context), Some(expected)) = (self.sha256, self.expected.sha256) {
             let got = context.finish();
@@ -237,10 +270,11 @@ impl BodyDigest {
         if let (Some(running), Some((algorithm, expected))) =
             (self.checksum, self.expected.checksum)
         {
-            if running.finish() != expected {
+            let got = running.finish();
+            if expected != Checksum::Known(got.clone()) {
                 return Err(Code::BadDigest.into());
             }
-            checksum = Some((algorithm.header(), BASE64.encode(&expected)));
+            checksum = Some((algorithm.header(), BASE64.encode(&got)));
         }
         Ok(Digests { md5, checksum })
     }
@@ -270,7 +304,7 @@ mod tests {
     fn digest_of(name: &str, value: &str, body: &[&[u8]]) -> Result<Digests, S3Error> {
         let mut headers = Headers::new();
         headers.append(name, value).unwrap();
-        let mut digest = BodyDigest::new(Expected::from_request(&headers, Payload::Unsigned)?);
+        let mut digest = BodyDigest::new(Expected::from_request(&headers, &Payload::Unsigned)?);
         body.iter().for_each(|part| digest.update(part));
         digest.finish()
     }
@@ -303,7 +337,7 @@ mod tests {
         let hash = digest::digest(&digest::SHA256, b"body");
         let payload = Payload::Sha256(hash.as_ref().try_into().unwrap());
         let run = |body: &[u8]| {
-            let expected = Expected::from_request(&Headers::new(), payload).unwrap();
+            let expected = Expected::from_request(&Headers::new(), &payload).unwrap();
             let mut digest = BodyDigest::new(expected);
             digest.update(body);
             digest.finish()
@@ -326,7 +360,7 @@ mod tests {
             fields
                 .iter()
                 .for_each(|(n, v)| headers.append(n, v).unwrap());
-            Expected::from_request(&headers, Payload::Unsigned).map_err(|e| e.code())
+            Expected::from_request(&headers, &Payload::Unsigned).map_err(|e| e.code())
         };
         let crc = ("x-amz-checksum-crc32", "AAAAAA==");
         assert!(code(&[crc, ("x-amz-checksum-mode", "ENABLED")]).is_ok());
@@ -341,7 +375,7 @@ mod tests {
         );
         assert_eq!(
             code(&[("x-amz-trailer", "x-amz-checksum-crc32")]),
-            Err(Code::NotImplemented)
+            Err(Code::InvalidRequest)
         );
     }
 }

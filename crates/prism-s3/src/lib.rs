@@ -2,7 +2,7 @@
 //!
 //! A node parses a request head, then asks this crate who is calling
 //! ([`auth`]), what is wanted ([`op`]), what the body must hash to
-//! ([`integrity`]), which bytes to send ([`range`]), and how the answer reads
+//! ([`integrity`]), how it travels ([`streaming`]), which bytes to send ([`range`]), and how the answer reads
 //! ([`xml`], [`error`]). Time is a parameter everywhere.
 //!
 //! Not here: sockets, storage, placement, hand-off. Operations that are not
@@ -20,6 +20,7 @@ pub mod op;
 pub mod query;
 pub mod range;
 pub mod sign;
+pub mod streaming;
 pub mod time;
 pub mod xml;
 
@@ -38,3 +39,4 @@ pub use names::{BucketName, ObjectKey};
 pub use op::Operation;
 pub use range::{ByteRange, RangeSpec, Unsatisfiable};
 pub use sign::Signer;
+pub use streaming::{StreamDecoder, Streaming};

@@ -8,6 +8,7 @@ use prism_http::{BodyFraming, Headers, Method, RequestHead};
 use crate::conditions::Conditions;
 use crate::list::ListObjects;
 use crate::query::{Query, decode};
+use crate::streaming::{Form, decoded_length};
 use crate::unsupported::{self, Level};
 use crate::{BucketName, Code, ObjectHeaders, ObjectKey, RangeSpec, S3Error};
 
@@ -65,8 +66,9 @@ pub struct PutObject {
     pub headers: ObjectHeaders,
     /// `If-Match` and `If-None-Match`.
     pub conditions: Conditions,
-    /// Bytes of the body; `None` if it is chunked. The reader must hold a
-    /// chunked one to [`MAX_PUT_BYTES`].
+    /// Bytes of data, without any framing; `None` if the transfer coding is
+    /// chunked and nothing tells. The reader must hold that to
+    /// [`MAX_PUT_BYTES`].
     pub length: Option<u64>,
 }
 
@@ -188,6 +190,7 @@ fn bucket_operation(
     let listing = *method == Method::Get;
     if let Some(what) = unsupported::parameter(method, Level::Bucket, query, listing)
         .or_else(|| unsupported::header(head.headers()))
+        .or_else(|| unsupported::streaming(head.headers()))
     {
         return Ok(unsupported(what));
     }
@@ -213,6 +216,10 @@ fn object_operation(
     let method = head.method();
     if let Some(what) = unsupported::parameter(method, Level::Object, query, false)
         .or_else(|| unsupported::header(head.headers()))
+        .or_else(|| match is_streaming_put(head) {
+            true => None,
+            false => unsupported::streaming(head.headers()),
+        })
     {
         return Ok(unsupported(what));
     }
@@ -241,6 +248,12 @@ fn object_operation(
     }
 }
 
+/// A PUT whose body comes in chunks of [`crate::streaming`].
+fn is_streaming_put(head: &RequestHead) -> bool {
+    let announced = head.headers().get("x-amz-content-sha256");
+    *head.method() == Method::Put && announced.is_some_and(Form::is_announced)
+}
+
 fn other_method(method: &Method) -> Result<Operation, S3Error> {
     match method {
         Method::Options => Ok(unsupported("CORS preflight")),
@@ -261,10 +274,16 @@ impl PutObject {
     fn from_head(head: &RequestHead) -> Result<Self, S3Error> {
         let length = match head.framing() {
             BodyFraming::None => return Err(Code::MissingContentLength.into()),
-            BodyFraming::Length(n) if n > MAX_PUT_BYTES => return Err(Code::EntityTooLarge.into()),
             BodyFraming::Length(n) => Some(n),
             BodyFraming::Chunked => None,
         };
+        let length = match is_streaming_put(head) {
+            true => Some(decoded_length(head.headers())?),
+            false => length,
+        };
+        if length.is_some_and(|n| n > MAX_PUT_BYTES) {
+            return Err(Code::EntityTooLarge.into());
+        }
         Ok(Self {
             headers: ObjectHeaders::from_request(head.headers())?,
             conditions: Conditions::from_headers(head.headers()),

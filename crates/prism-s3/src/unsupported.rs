@@ -5,6 +5,7 @@
 use prism_http::{Headers, Method};
 
 use crate::query::Query;
+use crate::streaming;
 
 /// What the target names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +76,19 @@ fn describe(method: &Method, level: Level, name: &str) -> String {
     format!("{method} of {on} with ?{name:.64}")
 }
 
+/// The headers of a body in chunks. Only an object's data comes in chunks: any
+/// other operation would take the framing for its input.
+pub(crate) fn streaming(headers: &Headers) -> Option<String> {
+    let announced = headers.get("x-amz-content-sha256");
+    if announced.is_some_and(streaming::Form::is_announced) {
+        return Some("a body in chunks for this operation".to_owned());
+    }
+    [streaming::DECODED_LENGTH, streaming::TRAILER]
+        .into_iter()
+        .find(|name| headers.get(name).is_some())
+        .map(|name| format!("the header {name} without a body in chunks"))
+}
+
 /// The first header that asks for something we do not do.
 pub(crate) fn header(headers: &Headers) -> Option<String> {
     headers.iter().find_map(|(name, value)| {
@@ -98,8 +112,7 @@ fn unsupported_header(name: &str, value: &[u8]) -> bool {
         | "website-redirect-location"
         | "expected-bucket-owner"
         | "mfa"
-        | "write-offset-bytes"
-        | "decoded-content-length" => true,
+        | "write-offset-bytes" => true,
         _ => [
             "copy-source",
             "server-side-encryption",

@@ -403,8 +403,18 @@ fn a_request_needs_a_date_and_a_payload_hash() {
 
     let mut fields = signed(Body::Unsigned);
     for (value, expected) in [
-        ("STREAMING-AWS4-HMAC-SHA256-PAYLOAD", Code::NotImplemented),
-        ("STREAMING-UNSIGNED-PAYLOAD-TRAILER", Code::NotImplemented),
+        (
+            "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD",
+            Code::NotImplemented,
+        ),
+        (
+            "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
+            Code::SignatureDoesNotMatch,
+        ),
+        (
+            "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+            Code::SignatureDoesNotMatch,
+        ),
         ("unsigned-payload", Code::InvalidArgument),
         ("", Code::InvalidArgument),
         (
@@ -484,14 +494,35 @@ fn debug_output_holds_no_secret() {
 
 #[test]
 fn the_payload_is_read_again_behind_the_node_that_verified() {
+    let authenticator = authenticator(Anonymous::Read);
+    let read = |fields: &Headers, caller: &Principal| {
+        let head = head("PUT", "/b/k", fields);
+        authenticator.payload(&head, caller).map_err(|e| e.code())
+    };
     let body = |value: &str| {
         let fields = headers(&[("Host", "h"), ("x-amz-content-sha256", value)]);
-        prism_s3::auth::payload(&head("PUT", "/b/k", &fields)).map_err(|e| e.code())
+        read(&fields, &Principal::Anonymous)
     };
     assert!(matches!(body(EMPTY), Ok(Payload::Sha256(_))));
     assert_eq!(body("UNSIGNED-PAYLOAD"), Ok(Payload::Unsigned));
     assert_eq!(body("junk"), Err(Code::InvalidArgument));
     assert_eq!(body("STREAMING-X"), Err(Code::NotImplemented));
-    let none = head("PUT", "/b/k", &headers(&[("Host", "h")]));
-    assert_eq!(prism_s3::auth::payload(&none), Ok(Payload::Unsigned));
+    let unsigned = body("STREAMING-UNSIGNED-PAYLOAD-TRAILER").unwrap();
+    assert!(matches!(unsigned, Payload::Streaming(s) if s.chain.is_none() && s.trailer));
+    let signed = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
+    assert_eq!(body(signed), Err(Code::AccessDenied));
+    let none = headers(&[("Host", "h")]);
+    assert_eq!(read(&none, &Principal::Anonymous), Ok(Payload::Unsigned));
+
+    // Chunks are verified with the key of the caller, and of nobody else.
+    let mut fields = self::signed(Body::Unsigned);
+    fields.set("x-amz-content-sha256", signed).unwrap();
+    let caller = |key: &str| Principal::AccessKey(key.to_owned());
+    let payload = read(&fields, &caller(ACCESS_KEY)).unwrap();
+    assert!(matches!(payload, Payload::Streaming(s) if s.chain.is_some() && !s.trailer));
+    assert_eq!(read(&fields, &caller("other/key")), Err(Code::AccessDenied));
+    assert_eq!(
+        read(&fields, &Principal::Anonymous),
+        Err(Code::AccessDenied)
+    );
 }

@@ -2,8 +2,10 @@
 //!
 //! Verification covers the head only. Where the client signed a hash of the
 //! body, [`Payload::Sha256`] carries it, and whoever reads the body must verify
-//! it ([`crate::Expected`] does). Presigned URLs and signed streaming are
-//! recognised and refused with 501; version 2 signatures are refused for good.
+//! it ([`crate::Expected`] does); where it signs chunk by chunk,
+//! [`Payload::Streaming`] carries what verifies them
+//! ([`crate::StreamDecoder`] does). Presigned URLs are recognised and refused
+//! with 501; version 2 signatures are refused for good.
 
 mod credentials;
 mod header;
@@ -19,6 +21,7 @@ use self::header::{Authorization, malformed};
 use self::keys::SigningKeys;
 use crate::canonical::Canonical;
 use crate::query::Query;
+use crate::streaming::{Chain, Form, Streaming};
 use crate::time::{iso_basic, parse_http_date, parse_iso_basic};
 use crate::{Code, Operation, S3Error};
 
@@ -71,12 +74,22 @@ impl Principal {
 }
 
 /// What the client said about the bytes of the body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
     /// Nothing.
     Unsigned,
     /// They have this SHA-256. Whoever reads the body must verify it.
     Sha256([u8; 32]),
+    /// They come in chunks, which [`crate::StreamDecoder`] takes off, and
+    /// verifies where they are signed.
+    Streaming(Streaming),
+}
+
+/// A value of `x-amz-content-sha256`, alone.
+enum Announced {
+    Unsigned,
+    Sha256([u8; 32]),
+    Streaming(Form),
 }
 
 /// The outcome of a successful authentication.
@@ -165,14 +178,18 @@ impl Authenticator {
         let authorization = Authorization::parse(value)?;
         let headers = head.headers();
         require_signed(headers, &authorization.signed)?;
-        let time = self.check_scope_and_time(headers, &authorization, now)?;
+        let time = request_time(headers)?;
+        if (now - time).abs() > MAX_SKEW {
+            return Err(Code::RequestTimeTooSkewed.into());
+        }
+        let time = self.check_scope(time, &authorization)?;
         let payload_text = single(headers, CONTENT_SHA256)?.ok_or_else(|| {
             S3Error::with_message(
                 Code::MissingSecurityHeader,
                 "x-amz-content-sha256 is missing.",
             )
         })?;
-        let payload = parse_payload(payload_text)?;
+        let announced = Announced::parse(payload_text)?;
         let canonical = Canonical {
             method: head.method().as_str(),
             path: head.path(),
@@ -183,21 +200,61 @@ impl Authenticator {
         };
         let string_to_sign = canonical.string_to_sign(&time, authorization.scope)?;
         self.check_signature(&authorization, &string_to_sign)?;
+        let payload = self.body_of(announced, &authorization, time)?;
         let principal = Principal::AccessKey(authorization.access_key.to_owned());
         Ok(Authenticated { principal, payload })
     }
 
-    /// Gives the request's time in the form that is signed.
-    fn check_scope_and_time(
-        &self,
-        headers: &Headers,
-        authorization: &Authorization<'_>,
-        now: OffsetDateTime,
-    ) -> Result<String, S3Error> {
-        let time = request_time(headers)?;
-        if (now - time).abs() > MAX_SKEW {
-            return Err(Code::RequestTimeTooSkewed.into());
+    /// What a caller whom another node has verified said about the body. The
+    /// signature of the request is taken as it stands there; those of chunks
+    /// build on it.
+    ///
+    /// # Errors
+    /// As for [`Authenticator::authenticate`], where a header is malformed, or
+    /// is not this caller's.
+    pub fn payload(&self, head: &RequestHead, caller: &Principal) -> Result<Payload, S3Error> {
+        let headers = head.headers();
+        let announced = match single(headers, CONTENT_SHA256)? {
+            Some(text) => Announced::parse(text)?,
+            None => Announced::Unsigned,
+        };
+        let Announced::Streaming(Form { signed: true, .. }) = announced else {
+            return Ok(announced.without_signatures());
+        };
+        let value = single(headers, "authorization")?.ok_or(Code::AccessDenied)?;
+        let authorization = Authorization::parse(value)?;
+        if *caller != Principal::AccessKey(authorization.access_key.to_owned()) {
+            return Err(Code::AccessDenied.into());
         }
+        let time = self.check_scope(request_time(headers)?, &authorization)?;
+        self.body_of(announced, &authorization, time)
+    }
+
+    /// Adds what verifies signed chunks.
+    fn body_of(
+        &self,
+        announced: Announced,
+        authorization: &Authorization<'_>,
+        time: String,
+    ) -> Result<Payload, S3Error> {
+        let Announced::Streaming(Form {
+            signed: true,
+            trailer,
+        }) = announced
+        else {
+            return Ok(announced.without_signatures());
+        };
+        let (key, seed) = (self.signing_key(authorization)?, authorization.signature);
+        let chain = Some(Chain::new(key, time, authorization.scope, seed));
+        Ok(Payload::Streaming(Streaming { trailer, chain }))
+    }
+
+    /// Gives the request's time in the form that is signed.
+    fn check_scope(
+        &self,
+        time: OffsetDateTime,
+        authorization: &Authorization<'_>,
+    ) -> Result<String, S3Error> {
         let text = iso_basic(time);
         let scope = &authorization.scope;
         if scope.region != self.region {
@@ -222,15 +279,19 @@ impl Authenticator {
         authorization: &Authorization<'_>,
         string_to_sign: &str,
     ) -> Result<(), S3Error> {
+        let key = self.signing_key(authorization)?;
+        let expected = hmac::sign(&key, string_to_sign.as_bytes());
+        constant_time::verify_slices_are_equal(expected.as_ref(), &authorization.signature)
+            .map_err(|_| Code::SignatureDoesNotMatch.into())
+    }
+
+    fn signing_key(&self, authorization: &Authorization<'_>) -> Result<hmac::Key, S3Error> {
         let access_key = authorization.access_key;
         let secret = self
             .credentials
             .secret(access_key)
             .ok_or(Code::InvalidAccessKeyId)?;
-        let key = self.keys.key(access_key, secret, authorization.scope);
-        let expected = hmac::sign(&key, string_to_sign.as_bytes());
-        constant_time::verify_slices_are_equal(expected.as_ref(), &authorization.signature)
-            .map_err(|_| Code::SignatureDoesNotMatch.into())
+        Ok(self.keys.key(access_key, secret, authorization.scope))
     }
 }
 
@@ -286,35 +347,42 @@ fn request_time(headers: &Headers) -> Result<OffsetDateTime, S3Error> {
     })
 }
 
-/// What a caller whom another node has verified said about the body.
-///
-/// # Errors
-/// As for [`Authenticator::authenticate`], where the header is malformed.
-pub fn payload(head: &RequestHead) -> Result<Payload, S3Error> {
-    match single(head.headers(), CONTENT_SHA256)? {
-        Some(text) => parse_payload(text),
-        None => Ok(Payload::Unsigned),
+impl Announced {
+    fn parse(text: &str) -> Result<Self, S3Error> {
+        if text == UNSIGNED {
+            return Ok(Self::Unsigned);
+        }
+        if let Some(form) = Form::parse(text) {
+            return Ok(Self::Streaming(form));
+        }
+        if Form::is_announced(text.as_bytes()) {
+            let message = format!("A body in chunks of the form {text:.64} is not implemented.");
+            return Err(S3Error::with_message(Code::NotImplemented, message));
+        }
+        let hash = HEXLOWER
+            .decode(text.as_bytes())
+            .ok()
+            .and_then(|bytes| bytes.try_into().ok());
+        hash.map(Self::Sha256).ok_or_else(|| {
+            S3Error::with_message(
+                Code::InvalidArgument,
+                "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, a SHA-256 in lower-case hex, \
+                 or name a form of chunks.",
+            )
+        })
     }
-}
 
-fn parse_payload(text: &str) -> Result<Payload, S3Error> {
-    if text == UNSIGNED {
-        return Ok(Payload::Unsigned);
+    /// The payload, if no signatures of chunks are to be verified.
+    fn without_signatures(self) -> Payload {
+        match self {
+            Self::Unsigned => Payload::Unsigned,
+            Self::Sha256(hash) => Payload::Sha256(hash),
+            Self::Streaming(Form { trailer, .. }) => Payload::Streaming(Streaming {
+                trailer,
+                chain: None,
+            }),
+        }
     }
-    if text.starts_with("STREAMING-") {
-        let message = format!("A body signed in chunks ({text:.64}) is not implemented.");
-        return Err(S3Error::with_message(Code::NotImplemented, message));
-    }
-    let hash = HEXLOWER
-        .decode(text.as_bytes())
-        .ok()
-        .and_then(|bytes| bytes.try_into().ok());
-    hash.map(Payload::Sha256).ok_or_else(|| {
-        S3Error::with_message(
-            Code::InvalidArgument,
-            "x-amz-content-sha256 must be UNSIGNED-PAYLOAD or a SHA-256 in lower-case hex.",
-        )
-    })
 }
 
 /// The value of a header that may stand there once, as text.

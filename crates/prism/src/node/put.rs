@@ -1,12 +1,18 @@
 //! PUT of objects into this node's store: the body goes from the client's
 //! connection to the disk, one piece being written while the next arrives.
+//!
+//! Where the client signs or checks chunk by chunk, that framing is taken off
+//! with the write, away from the thread that serves connections.
 
 use std::io;
 use std::sync::Arc;
 
 use prism_http::{BodyReader, CONTINUE, Exchange, ResponseHead};
 use prism_s3::op::PutObject;
-use prism_s3::{BodyDigest, BucketName, Code, Digests, Expected, ObjectKey, Outcome, S3Error};
+use prism_s3::{
+    BodyDigest, BucketName, Code, Digests, Expected, ObjectKey, Outcome, Payload, S3Error,
+    StreamDecoder,
+};
 use prism_store::{ObjectMeta, PutWriter};
 use tokio::task::JoinHandle;
 
@@ -16,13 +22,22 @@ use super::io::Io;
 use super::session::Request;
 use super::{Node, Worker, now_ms};
 
-/// Bytes written at a time. Two pieces are in memory for each PUT.
+/// Bytes written at a time. Two pieces are in memory for each PUT, and the data
+/// of one more where it comes in chunks.
 const PIECE_BYTES: usize = 512 << 10;
 
 /// An object on its way to the disk.
 struct Pipe {
     writer: PutWriter,
     digest: BodyDigest,
+    chunks: Option<Chunks>,
+}
+
+/// A body whose data comes in chunks.
+struct Chunks {
+    decoder: StreamDecoder,
+    /// The data of the piece under way.
+    data: Vec<u8>,
 }
 
 /// A write under way on the blocking pool.
@@ -101,7 +116,15 @@ impl Worker {
         key: &ObjectKey,
         put: &PutObject,
     ) -> Result<Pipe, S3Error> {
-        let expected = Expected::from_request(request.head.headers(), request.payload)?;
+        let headers = request.head.headers();
+        let expected = Expected::from_request(headers, &request.payload)?;
+        let chunks = match &request.payload {
+            Payload::Streaming(streaming) => Some(Chunks {
+                decoder: StreamDecoder::new(streaming.clone(), headers)?,
+                data: Vec::new(),
+            }),
+            Payload::Unsigned | Payload::Sha256(_) => None,
+        };
         let (bucket, key) = (bucket.as_str().to_owned(), key.as_str().to_owned());
         let (length, conditions) = (put.length, put.conditions.clone());
         let writer = blocking(&self.node, move |node| {
@@ -121,6 +144,7 @@ impl Worker {
         Ok(Pipe {
             writer,
             digest: BodyDigest::new(expected),
+            chunks,
         })
     }
 
@@ -163,9 +187,38 @@ fn write(mut pipe: Pipe, piece: Vec<u8>) -> Writing {
 }
 
 impl Pipe {
+    /// Writes the data of the next bytes of the body.
     fn take(&mut self, piece: &[u8]) -> Result<(), S3Error> {
-        self.digest.update(piece);
-        self.writer.write(piece).map_err(|e| store_error(&e))
+        let data = match &mut self.chunks {
+            Some(chunks) => chunks.take_off(piece)?,
+            None => piece,
+        };
+        self.digest.update(data);
+        self.writer.write(data).map_err(|e| store_error(&e))
+    }
+
+    /// Verifies what stands behind the data, and the data.
+    fn verify(mut self) -> Result<(PutWriter, Digests), S3Error> {
+        if let Some(chunks) = self.chunks
+            && let Some((algorithm, value)) = chunks.decoder.finish()?
+        {
+            self.digest.take_trailer(algorithm, value);
+        }
+        Ok((self.writer, self.digest.finish()?))
+    }
+}
+
+impl Chunks {
+    /// Gives the data in the next bytes, put together for one write.
+    fn take_off(&mut self, mut piece: &[u8]) -> Result<&[u8], S3Error> {
+        self.data.clear();
+        while !piece.is_empty() {
+            let step = self.decoder.consume(piece)?;
+            let data = piece.get(step.data).unwrap_or_default();
+            self.data.extend_from_slice(data);
+            piece = piece.get(step.consumed..).unwrap_or_default();
+        }
+        Ok(&self.data)
     }
 }
 
@@ -182,7 +235,7 @@ fn commit(
         .collect();
     tokio::task::spawn_blocking(move || {
         pipe.take(&last)?;
-        let digests = pipe.digest.finish()?;
+        let (writer, digests) = pipe.verify()?;
         let mut meta = ObjectMeta {
             etag: digests.etag().trim_matches('"').to_owned(),
             created_ms: now_ms(),
@@ -197,7 +250,7 @@ fn commit(
         if let Some((name, value)) = &digests.checksum {
             meta.headers.push(((*name).to_owned(), value.clone()));
         }
-        let committed = pipe.writer.commit(meta).map_err(|e| store_error(&e))?;
+        let committed = writer.commit(meta).map_err(|e| store_error(&e))?;
         Ok((digests, committed.len))
     })
 }

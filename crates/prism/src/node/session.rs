@@ -251,7 +251,12 @@ impl Worker {
         caller: Option<Principal>,
     ) -> Result<Request, (RequestHead, S3Error)> {
         let known = match caller {
-            Some(principal) => prism_s3::auth::payload(&head).map(|payload| (principal, payload)),
+            Some(principal) => self
+                .node
+                .auth
+                .authenticator
+                .payload(&head, &principal)
+                .map(|payload| (principal, payload)),
             None => self
                 .node
                 .auth

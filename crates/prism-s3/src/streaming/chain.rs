@@ -1,0 +1,100 @@
+//! The signatures of a body in chunks: each covers its chunk and the signature
+//! before it, the first that of the request.
+
+use aws_lc_rs::{constant_time, digest, hmac};
+use data_encoding::HEXLOWER;
+
+use crate::canonical::Scope;
+use crate::{Code, S3Error};
+
+/// SHA-256 of nothing, which stands where headers of a chunk would be signed.
+const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+/// Verifies the chunks of one body, one after the other.
+#[derive(Clone)]
+pub struct Chain {
+    key: hmac::Key,
+    time: String,
+    scope: String,
+    previous: [u8; 32],
+    /// What the chunk under way must be signed with.
+    claimed: [u8; 32],
+    hash: digest::Context,
+}
+
+impl Chain {
+    /// `seed` is the signature of the request, verified by this node or by the
+    /// one that vouches for it; `time` as the request was signed with.
+    pub(crate) fn new(key: hmac::Key, time: String, scope: Scope<'_>, seed: [u8; 32]) -> Self {
+        Self {
+            key,
+            time,
+            scope: scope.to_string(),
+            previous: seed,
+            claimed: seed,
+            hash: digest::Context::new(&digest::SHA256),
+        }
+    }
+
+    /// A chunk begins that is said to have this signature.
+    pub(super) fn begin(&mut self, claimed: [u8; 32]) {
+        self.claimed = claimed;
+        self.hash = digest::Context::new(&digest::SHA256);
+    }
+
+    pub(super) fn update(&mut self, data: &[u8]) {
+        self.hash.update(data);
+    }
+
+    /// The chunk has ended.
+    pub(super) fn end(&mut self) -> Result<(), S3Error> {
+        let hash = HEXLOWER.encode(self.hash.clone().finish().as_ref());
+        let previous = HEXLOWER.encode(&self.previous);
+        let (time, scope) = (&self.time, &self.scope);
+        let text = format!(
+            "AWS4-HMAC-SHA256-PAYLOAD\n{time}\n{scope}\n{previous}\n{EMPTY_SHA256}\n{hash}"
+        );
+        self.check(&text, self.claimed)
+    }
+
+    /// Verifies the trailers, each as `name:value` and LF.
+    pub(super) fn check_trailers(
+        &mut self,
+        trailers: &str,
+        claimed: [u8; 32],
+    ) -> Result<(), S3Error> {
+        let hash = digest::digest(&digest::SHA256, trailers.as_bytes());
+        let hash = HEXLOWER.encode(hash.as_ref());
+        let previous = HEXLOWER.encode(&self.previous);
+        let (time, scope) = (&self.time, &self.scope);
+        let text = format!("AWS4-HMAC-SHA256-TRAILER\n{time}\n{scope}\n{previous}\n{hash}");
+        self.check(&text, claimed)
+    }
+
+    fn check(&mut self, text: &str, claimed: [u8; 32]) -> Result<(), S3Error> {
+        let expected = hmac::sign(&self.key, text.as_bytes());
+        constant_time::verify_slices_are_equal(expected.as_ref(), &claimed)
+            .map_err(|_| Code::SignatureDoesNotMatch)?;
+        self.previous = claimed;
+        Ok(())
+    }
+}
+
+/// Two chains at their beginning are the same if they say the same; the key
+/// follows from the scope and the caller.
+impl PartialEq for Chain {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.time, &self.scope, self.previous) == (&other.time, &other.scope, other.previous)
+    }
+}
+
+impl Eq for Chain {}
+
+impl std::fmt::Debug for Chain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chain")
+            .field("time", &self.time)
+            .field("scope", &self.scope)
+            .finish_non_exhaustive()
+    }
+}
