@@ -14,7 +14,7 @@ mod support;
 use std::time::Duration;
 
 use fastrand::Rng;
-use prism_config::HandOffMode;
+use prism_config::{HandOffMethod, HandOffMode};
 use prism_http::Method;
 
 use support::client::{Client, Request};
@@ -159,10 +159,13 @@ impl Life<'_> {
     }
 }
 
-fn mixture(mode: HandOffMode, label: &str) {
+fn mixture(mode: HandOffMode, method: HandOffMethod, label: &str) {
     let Some(_turn) = turn() else { return };
     let cluster = Cluster::up_with(3, |spec| {
-        spec.configure = Some(Box::new(move |config| config.service.hand_off = mode));
+        spec.configure = Some(Box::new(move |config| {
+            config.service.hand_off = mode;
+            config.service.hand_off_method = method;
+        }));
     });
     let seed = std::env::var("PRISM_SEED").map_or_else(
         |_| u64::from(std::process::id()),
@@ -215,10 +218,28 @@ fn mixture(mode: HandOffMode, label: &str) {
 
 #[test]
 fn a_mixture_of_clients_is_served_right_when_backends_hand_over_directly() {
-    mixture(HandOffMode::Direct, "mixture-direct");
+    mixture(HandOffMode::Direct, HandOffMethod::Freeze, "mixture-direct");
 }
 
 #[test]
 fn a_mixture_of_clients_is_served_right_when_connections_return() {
-    mixture(HandOffMode::Return, "mixture-return");
+    mixture(HandOffMode::Return, HandOffMethod::Freeze, "mixture-return");
+}
+
+#[test]
+fn a_mixture_of_clients_is_served_right_when_the_switch_blocks_the_flows() {
+    mixture(
+        HandOffMode::Direct,
+        HandOffMethod::TwoPhase,
+        "mixture-block",
+    );
+}
+
+#[test]
+fn a_mixture_of_clients_is_served_right_when_blocked_connections_return() {
+    mixture(
+        HandOffMode::Return,
+        HandOffMethod::TwoPhase,
+        "mixture-block-return",
+    );
 }

@@ -43,7 +43,12 @@ fn explore(
 ) -> Counts {
     let server = Server::new();
     let mut total = Counts::default();
-    let all = 0..sequences * number_from("PRISM_SIM_TIMES").unwrap_or(1);
+    let times = number_from("PRISM_SIM_TIMES").unwrap_or(1);
+    // An emulated processor is a twentieth as fast.
+    let all = match number_from("PRISM_TEST_EMULATED") {
+        Some(_) => 0..sequences * times / 20,
+        None => 0..sequences * times,
+    };
     let only = number_from("PRISM_SIM_SEED").map(|seed| seed..seed + 1);
     for seed in only.unwrap_or(all) {
         let suite = SUITES[seed as usize % SUITES.len()];

@@ -3,7 +3,8 @@
 use std::io;
 use std::net::{TcpListener, TcpStream};
 
-use prism_sys::tcp::{PauseFault, Paused};
+use prism_sys::netns::NetNs;
+use prism_sys::tcp::{FreezeError, Freezer, PauseFault, Paused};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
 use super::{Finding, Part, State, read};
@@ -20,6 +21,7 @@ pub(super) fn examine(part: &Part) -> Vec<Finding> {
     let mut findings = vec![version(), capabilities()];
     if part.is_node {
         findings.push(tcp_repair());
+        findings.push(freeze());
         findings.push(sock_destroy());
     }
     findings.push(btf());
@@ -118,6 +120,33 @@ fn tcp_repair() -> Finding {
                 format!("does not work: {fault}"),
                 mend,
             )
+        }
+    }
+}
+
+/// Loads the filter and adds the routing rule that a node needs to freeze
+/// sockets; the rule in a namespace that ends with the call, for this program
+/// changes nothing.
+fn freeze() -> Finding {
+    const NOT_FATAL: &str = "; hand-offs then go through the switch's block, one command more each";
+    let subject = "freezing sockets";
+    let tried = match NetNs::anonymous().and_then(|scratch| scratch.run(Freezer::new)) {
+        Ok(tried) => tried,
+        Err(error) => {
+            let found = format!("cannot be tried: {error}");
+            return Finding::new(subject, State::Unknown, found, "run this as root");
+        }
+    };
+    match tried {
+        Ok(_) => Finding::good(subject, "the socket filter and the routing rule work"),
+        Err(error @ FreezeError::NotPermitted { .. }) => {
+            let mend = "run this as root; grant nodes CAP_NET_ADMIN and CAP_BPF";
+            Finding::new(subject, State::Unknown, error.to_string(), mend)
+        }
+        Err(error) => {
+            let mend = "use a kernel with CONFIG_BPF_SYSCALL=y and CONFIG_IP_MULTIPLE_TABLES=y \
+                        (Debian's has them), or set service.hand_off_method = \"two-phase\"";
+            Finding::new(subject, State::Advice, format!("{error}{NOT_FATAL}"), mend)
         }
     }
 }

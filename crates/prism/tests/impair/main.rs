@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use impair_support::{Bed, Way, eventually, run, say, turn};
+use prism_config::HandOffMethod;
 use prism_lab::impair::Faults;
 
 /// Decides which datagrams suffer, and which objects are asked for.
@@ -59,9 +60,12 @@ const KEPT: [&str; 5] = [
 ];
 
 /// At least `hand_offs` over a way to the switch with `faults`.
-fn hand_offs_end_right(label: &str, faults: Faults, hand_offs: u64) {
+fn hand_offs_end_right(label: &str, faults: Faults, method: HandOffMethod, hand_offs: u64) {
     let Some(_turn) = turn() else { return };
-    let bed = Bed::up(label, &Way::Impaired(Faults::default(), SEED));
+    let way = Way::Impaired(Faults::default(), SEED);
+    let bed = Bed::up_with(label, &way, move |config| {
+        config.service.hand_off_method = method;
+    });
     bed.fill(OBJECTS);
     bed.warm();
     let (moved_before, tally_before) = (bed.total("exports_moved"), bed.way().tally());
@@ -108,22 +112,27 @@ fn hand_offs_end_right(label: &str, faults: Faults, hand_offs: u64) {
 
 #[test]
 fn hand_offs_end_right_while_control_datagrams_are_lost() {
-    hand_offs_end_right("imp-drop", DROP, 1_500);
+    hand_offs_end_right("imp-drop", DROP, HandOffMethod::Freeze, 1_500);
 }
 
 #[test]
 fn hand_offs_end_right_while_control_datagrams_are_doubled() {
-    hand_offs_end_right("imp-dup", DUPLICATE, 1_500);
+    hand_offs_end_right("imp-dup", DUPLICATE, HandOffMethod::Freeze, 1_500);
 }
 
 #[test]
 fn hand_offs_end_right_while_control_datagrams_change_places() {
-    hand_offs_end_right("imp-order", REORDER, 1_500);
+    hand_offs_end_right("imp-order", REORDER, HandOffMethod::Freeze, 1_500);
 }
 
 #[test]
 fn five_thousand_hand_offs_end_right_under_all_faults_at_once() {
-    hand_offs_end_right("imp-all", ALL, 5_000);
+    hand_offs_end_right("imp-all", ALL, HandOffMethod::Freeze, 5_000);
+}
+
+#[test]
+fn hand_offs_in_two_phases_end_right_under_all_faults_at_once() {
+    hand_offs_end_right("imp-block", ALL, HandOffMethod::TwoPhase, 2_000);
 }
 
 #[test]
