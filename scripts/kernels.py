@@ -37,6 +37,9 @@ TESTS = [
     ("prism-sys", "lifecycle", [], 120),
     ("prism-sys", "netem", [], 120),
     ("prism-sys", "ktls", [], 120),
+    ("prism-sys", "freeze", [], 120),
+    ("prism-tls", "lib", [], 60),
+    ("prism-tls", "sequences", ["with_rustls", "the_checks_find"], 120),
     ("prism-switch", "lib", [], 60),
     ("prism-switch", "steering", [], 60),
     ("prism-switch", "icmp", [], 60),
@@ -47,6 +50,7 @@ TESTS = [
     ("prism", "greeter", [], 60),
     ("prism", "clients", ["curl"], 60),
     ("prism", "netem", [], 120),
+    ("prism", "owners", [], 180),
     ("prism", "connections", ["pipelined_requests", "half_closes_gets", "stalls"], 120),
 ]
 # Programs of these packages' tests run one test at a time: they share names.
@@ -71,7 +75,7 @@ KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off noka
 # The first process's status 0 as isa-debug-exit gives it.
 ALL_WELL = 1
 BOOT_LIMIT_S = 90
-KERNEL_LIMIT_S = 420
+KERNEL_LIMIT_S = 600
 TAIL_LINES = 60
 
 COUNTS = re.compile(r"(\d+) passed; (\d+) failed; (\d+) ignored")
