@@ -12,7 +12,7 @@ mod files;
 mod report;
 mod trace;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -23,6 +23,13 @@ use prism_lab::{Lab, LabName, LabSpec};
 use self::capture::Recording;
 use self::files::DemoFile;
 use self::report::Findings;
+
+/// What the client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Http,
+    Https,
+}
 
 /// Bucket of the demo.
 const BUCKET: &str = "demo";
@@ -41,10 +48,10 @@ const TOOLS: [(&str, &str); 5] = [
 ///
 /// Builds a lab of a client, a switch, one frontend and three backends; stores
 /// files with aws-cli; fetches them all, several times, over one connection of
-/// curl; prints what the network's captures and counters say about it; and
-/// removes the lab. Fails if an answer was wrong, a backend stayed idle, the
-/// client saw a reset or another address, or object bytes went through the
-/// frontend. Needs root.
+/// curl, and again over HTTPS; prints what the network's captures and counters
+/// say about it; and removes the lab. Fails if an answer was wrong, a backend
+/// stayed idle, the client saw a reset or another address, or object bytes went
+/// through the frontend. Needs root.
 #[derive(clap::Args, Debug)]
 #[command(about = "Show one connection being answered by many backends")]
 pub(crate) struct Args {
@@ -74,14 +81,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     step(
         1,
         started,
-        &format!("the lab is up; the service is {}", lab.endpoint()),
+        &format!("the lab is up; the service is {} and HTTPS", lab.endpoint()),
     );
     let outcome = show(&lab, args, &cancel);
     let removed = lab.down();
-    let findings = outcome?;
+    let [plain, secure] = outcome?;
     removed?;
-    print!("{}", report::render(&findings));
-    let failed = findings.failed();
+    print!(
+        "{}{}",
+        report::render(&plain),
+        report::render_secure(&secure)
+    );
+    let failed = [plain.failed(), secure.failed()].concat();
     if !failed.is_empty() {
         bail!(
             "the demo did not show what it should: {}",
@@ -96,11 +107,13 @@ fn spec(cancel: Arc<AtomicBool>) -> Result<LabSpec> {
     let program = std::env::current_exe().context("finding this program")?;
     let mut spec = LabSpec::new(name, program);
     spec.backends = BACKENDS;
+    spec.tls = true;
     spec.cancel = cancel;
     Ok(spec)
 }
 
-fn show(lab: &Lab, args: &Args, cancel: &AtomicBool) -> Result<Findings> {
+/// What was found over HTTP, and over HTTPS.
+fn show(lab: &Lab, args: &Args, cancel: &AtomicBool) -> Result<[Findings; 2]> {
     let directory = lab.status().directory.join("demo");
     let files = files::gather(&args.dir, &directory.join("objects"))?;
 
@@ -114,7 +127,28 @@ fn show(lab: &Lab, args: &Args, cancel: &AtomicBool) -> Result<Findings> {
     step(2, started, &text);
 
     let requests = client::order(&files, args.rounds);
-    let recording = Recording::start(lab, &directory)?;
+    let started = Instant::now();
+    let plain = observe(lab, Scheme::Http, &requests, &directory, cancel)?;
+    let text = format!(
+        "one curl has sent {} requests, one after the other",
+        requests.len()
+    );
+    step(3, started, &text);
+    let started = Instant::now();
+    let secure = observe(lab, Scheme::Https, &requests, &directory, cancel)?;
+    step(4, started, "another has sent the same over HTTPS");
+    Ok([plain, secure])
+}
+
+/// Fetches over one connection, and watches.
+fn observe(
+    lab: &Lab,
+    scheme: Scheme,
+    requests: &[&DemoFile],
+    directory: &Path,
+    cancel: &AtomicBool,
+) -> Result<Findings> {
+    let recording = Recording::start(lab, directory)?;
     let servers = || {
         lab.hosts()
             .filter(|host| !["client", "switch"].contains(host))
@@ -123,13 +157,7 @@ fn show(lab: &Lab, args: &Args, cancel: &AtomicBool) -> Result<Findings> {
         lab.ask(host, "trace on")?;
     }
     let before = lab.interface_bytes("fe0")?;
-    let started = Instant::now();
-    let answers = client::fetch(lab, &requests, &directory, cancel)?;
-    let text = format!(
-        "one curl has sent {} requests, one after the other",
-        requests.len()
-    );
-    step(3, started, &text);
+    let answers = client::fetch(lab, scheme, requests, directory, cancel)?;
     let after = lab.interface_bytes("fe0")?;
     let records = servers()
         .map(|host| Ok(lab.ask(host, "trace take")?))
@@ -138,9 +166,10 @@ fn show(lab: &Lab, args: &Args, cancel: &AtomicBool) -> Result<Findings> {
 
     Ok(Findings {
         service: lab.service(),
+        scheme,
         frontend_bytes: (after.rx + after.tx).saturating_sub(before.rx + before.tx),
         hand_offs: trace::latencies(&records),
-        answered_by: seen.answered_by(&answers, lab)?,
+        answered_by: seen.answered_by(&answers, scheme, lab)?,
         resets: seen.resets(),
         strangers: seen.strangers(lab),
         backends: BACKENDS,

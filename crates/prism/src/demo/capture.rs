@@ -4,7 +4,8 @@
 //! is on. A port's capture holds what that server sent, before the switch
 //! rewrote it. The switch changes addresses but no sequence number, so each
 //! byte of the stream that the client received can be traced to the port where
-//! it came in first, and each answer to its bytes.
+//! it came in first, and each answer to its bytes. Over HTTPS nobody but curl
+//! sees where an answer ends, but everybody sees when it asks for the next.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use prism_lab::{Capture, CaptureOptions, Lab};
 
+use super::Scheme;
 use super::client::Answer;
 
 /// Kernel buffer of each capture, KiB: 60,000 headers.
@@ -20,6 +22,8 @@ const BUFFER_KIB: u32 = 8 << 10;
 /// Largest capture that is read.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 const ETHERNET: u32 = 1;
+/// The frontend's session tickets may come after the first request: this much.
+const MAX_TICKETS_BYTES: u64 = 4_096;
 
 /// Captures under way.
 pub(super) struct Recording {
@@ -103,6 +107,7 @@ impl Seen {
     pub(super) fn answered_by(
         &self,
         answers: &[Answer],
+        scheme: Scheme,
         lab: &Lab,
     ) -> Result<Vec<Vec<(String, u64)>>> {
         let port = answers.first().context("no answers")?.local_port;
@@ -125,10 +130,50 @@ impl Seen {
                 (start, start + u64::from(segment.bytes), host.as_str())
             }));
         }
-        Ok(attribute(
-            pieces,
-            answers.iter().map(|answer| answer.wire_bytes),
-        ))
+        if scheme == Scheme::Http {
+            let lengths = answers.iter().map(|answer| answer.wire_bytes);
+            return Ok(attribute(pieces, lengths));
+        }
+        let lengths = self.lengths_between_requests(client, first, answers.len());
+        let lengths = lengths.context("requests are missing in the capture")?;
+        let mut sources = attribute(pieces, lengths.into_iter());
+        // The handshake is not an answer.
+        sources.remove(0);
+        if let Some(first) = sources.first_mut() {
+            drop_tickets(first);
+        }
+        Ok(sources)
+    }
+
+    /// How much the client had received when it sent each of its last
+    /// `requests` requests and its goodbye: first the bytes until the first of
+    /// them, then those of each answer.
+    fn lengths_between_requests(
+        &self,
+        client: SocketAddrV4,
+        first: u32,
+        requests: usize,
+    ) -> Option<Vec<u64>> {
+        let (mut received, mut sent) = (0, 0);
+        let mut marks = Vec::new();
+        let start = self
+            .at("client")
+            .iter()
+            .find(|s| s.is_syn && s.source == client)?;
+        for segment in self.at("client").iter().filter(|s| s.bytes > 0) {
+            let end = |from: u32| {
+                u64::from(segment.sequence.wrapping_sub(from)) + u64::from(segment.bytes)
+            };
+            if segment.target == client {
+                received = received.max(end(first));
+            } else if segment.source == client && end(start.sequence) > sent {
+                sent = end(start.sequence);
+                marks.push(received);
+            }
+        }
+        let marks = marks.get(marks.len().checked_sub(requests + 1)?..)?;
+        let before = std::iter::once(&0).chain(marks);
+        Some(before.zip(marks).map(|(start, end)| end - start).collect())
     }
 
     fn at(&self, place: &str) -> &[Segment] {
@@ -141,6 +186,14 @@ impl Seen {
         let mut sent = self.at("client").iter();
         let answer = sent.find(|segment| segment.is_syn && segment.target == client)?;
         Some(answer.sequence.wrapping_add(1))
+    }
+}
+
+/// Takes away what the frontend has sent before the first answer.
+fn drop_tickets(sources: &mut Vec<(String, u64)>) {
+    let is_ticket = |(host, bytes): &(String, u64)| host == "fe0" && *bytes < MAX_TICKETS_BYTES;
+    if sources.len() > 1 && sources.first().is_some_and(is_ticket) {
+        sources.remove(0);
     }
 }
 
@@ -255,6 +308,50 @@ mod tests {
         // Ten bytes of it were not seen.
         assert_eq!(answers[2], [of("be1", 10), of("be2", 20)]);
         assert!(answers[3].is_empty());
+    }
+
+    #[test]
+    fn over_tls_an_answer_ends_where_the_next_request_begins() {
+        let client: SocketAddrV4 = "10.0.0.2:9".parse().unwrap();
+        let service: SocketAddrV4 = "10.0.0.1:443".parse().unwrap();
+        let segment = |source, target, sequence, bytes| Segment {
+            source,
+            target,
+            sequence,
+            bytes,
+            is_syn: bytes == 0,
+            is_reset: false,
+        };
+        let up = |sequence, bytes| segment(client, service, sequence, bytes);
+        let down = |sequence, bytes| segment(service, client, sequence, bytes);
+        // Sequence numbers pass zero. A hello each way, two requests of which
+        // one is sent twice, their answers, a goodbye.
+        let first = u32::MAX - 10;
+        let segments = vec![
+            up(70, 0),
+            up(71, 200),
+            down(first, 1_000),
+            up(271, 50),
+            down(first.wrapping_add(1_000), 300),
+            up(271, 50),
+            up(321, 50),
+            down(first.wrapping_add(1_300), 400),
+            up(371, 24),
+        ];
+        let seen = Seen {
+            places: vec![("client".into(), segments)],
+        };
+        let lengths = |count| seen.lengths_between_requests(client, first, count);
+        assert_eq!(lengths(2), Some(vec![1_000, 300, 400]));
+        assert_eq!(lengths(4), None);
+        let mut sources = vec![("fe0".to_owned(), 500), ("be1".to_owned(), 900)];
+        drop_tickets(&mut sources);
+        assert_eq!(sources, [("be1".to_owned(), 900)]);
+        drop_tickets(&mut sources);
+        assert_eq!(sources.len(), 1);
+        let mut relayed = vec![("fe0".to_owned(), 500)];
+        drop_tickets(&mut relayed);
+        assert_eq!(relayed.len(), 1, "an answer of the frontend stays seen");
     }
 
     #[test]

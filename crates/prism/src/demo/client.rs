@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use prism_lab::Lab;
 
-use super::BUCKET;
 use super::files::DemoFile;
+use super::{BUCKET, Scheme};
 
 /// How long each client may take.
 const TIMEOUT: Duration = Duration::from_secs(40);
@@ -27,7 +27,8 @@ pub(super) struct Answer {
     pub(super) local_port: u16,
     pub(super) remote: IpAddr,
     pub(super) status: u16,
-    /// Head and body: what the answer takes in the connection's byte stream.
+    /// Head and body: what the answer takes in the connection's byte stream,
+    /// but for the records of TLS.
     pub(super) wire_bytes: u64,
     pub(super) body_bytes: u64,
     /// The body is the file, byte for byte.
@@ -65,6 +66,7 @@ pub(super) fn order(files: &[DemoFile], rounds: u32) -> Vec<&DemoFile> {
 /// Fetches all `requests` by one curl, over one connection, and compares.
 pub(super) fn fetch(
     lab: &Lab,
+    scheme: Scheme,
     requests: &[&DemoFile],
     directory: &Path,
     cancel: &AtomicBool,
@@ -84,7 +86,11 @@ pub(super) fn fetch(
         .context("starting curl")?;
     let mut stdin = curl.stdin.take().context("curl has no input")?;
     let stdout = curl.stdout.take().context("curl has no output")?;
-    let options = options(lab, requests);
+    let endpoint = match scheme {
+        Scheme::Http => lab.endpoint(),
+        Scheme::Https => lab.https_endpoint().context("the lab serves no HTTPS")?,
+    };
+    let options = options(lab, &endpoint, requests);
     let (status, are_right) = std::thread::scope(|scope| {
         let compare = scope.spawn(|| compare(stdout, requests));
         stdin.write_all(options.as_bytes())?;
@@ -105,14 +111,13 @@ pub(super) fn fetch(
     }
 }
 
-fn options(lab: &Lab, requests: &[&DemoFile]) -> String {
+fn options(lab: &Lab, endpoint: &str, requests: &[&DemoFile]) -> String {
     let credential = lab.credential();
     let mut options = format!(
         "silent\nshow-error\naws-sigv4 = \"aws:amz:us-east-1:s3\"\nuser = \"{}:{}\"\n\
          header = \"x-amz-content-sha256: UNSIGNED-PAYLOAD\"\nwrite-out = \"%{{stderr}}{FACTS}\\n\"\n",
         credential.access_key, credential.secret_key
     );
-    let endpoint = lab.endpoint();
     for file in requests {
         options += &format!("url = \"{endpoint}/{BUCKET}/{}\"\n", file.key);
     }

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::RangeInclusive;
 
+use super::Scheme;
 use super::client::Answer;
 use super::trace::quantile;
 
@@ -13,9 +15,16 @@ const SHOWN: usize = 15;
 /// Hand-offs carry requests and TCP state; a proxy would be above 200.
 const MAX_FRONTEND_PERCENT: f64 = 3.0;
 
+/// Records of TLS add less than a hundredth to a large answer (22 bytes to each
+/// 16 KiB, or to what a sender had at hand), and this to a small one: as a head,
+/// a body and an end of their own.
+const RECORD_SHARE: u64 = 100;
+const RECORD_BYTES: u64 = 3 * 29;
+
 /// What the demo found.
 pub(super) struct Findings {
     pub(super) service: SocketAddrV4,
+    pub(super) scheme: Scheme,
     /// What curl saw, in order.
     pub(super) answers: Vec<Answer>,
     /// For each answer where its bytes entered the switch.
@@ -114,9 +123,18 @@ impl Findings {
     fn are_direct(&self) -> bool {
         let mut pairs = self.answers.iter().zip(&self.answered_by);
         pairs.all(|(answer, sources)| match sources.as_slice() {
-            [(_, bytes)] => *bytes == answer.wire_bytes,
+            [(_, bytes)] => self.expected_bytes(answer).contains(bytes),
             _ => false,
         })
+    }
+
+    /// What an answer may take in the connection's byte stream.
+    fn expected_bytes(&self, answer: &Answer) -> RangeInclusive<u64> {
+        let bytes = answer.wire_bytes;
+        match self.scheme {
+            Scheme::Http => bytes..=bytes,
+            Scheme::Https => bytes + 1..=bytes + bytes / RECORD_SHARE + RECORD_BYTES,
+        }
     }
 
     fn requests_by_source(&self) -> BTreeMap<String, usize> {
@@ -178,11 +196,20 @@ pub(super) fn render(findings: &Findings) -> String {
         let _ = writeln!(text, "       ... and {others} more");
     }
     text.push_str("\nAll of it:\n\n");
-    for check in findings.checks() {
+    text + &render_checks(findings)
+}
+
+/// What was found over HTTPS, in short.
+pub(super) fn render_secure(findings: &Findings) -> String {
+    "\nThe same over HTTPS:\n\n".to_owned() + &render_checks(findings)
+}
+
+fn render_checks(findings: &Findings) -> String {
+    let line = |check: Check| {
         let verdict = if check.holds { "ok  " } else { "FAIL" };
-        let _ = writeln!(text, "  {verdict}  {:<18}  {}", check.name, check.value);
-    }
-    text
+        format!("  {verdict}  {:<18}  {}\n", check.name, check.value)
+    };
+    findings.checks().into_iter().map(line).collect()
 }
 
 impl Answer {
@@ -234,6 +261,7 @@ mod tests {
     fn findings() -> Findings {
         Findings {
             service: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80),
+            scheme: Scheme::Http,
             answers: vec![answer(7, true), answer(7, true)],
             answered_by: vec![vec![("be0".into(), 1_000)], vec![("be1".into(), 1_000)]],
             resets: 0,
@@ -250,6 +278,19 @@ mod tests {
         assert!(!render(&findings()).contains("FAIL"));
         assert_eq!(grouped(1_048_576), "1,048,576");
         assert_eq!(grouped(12), "12");
+    }
+
+    #[test]
+    fn over_https_answers_are_larger_by_their_records() {
+        let mut findings = findings();
+        findings.scheme = Scheme::Https;
+        assert_eq!(findings.failed(), ["answered by"], "not encrypted");
+        for sources in &mut findings.answered_by {
+            sources[0].1 += 44;
+        }
+        assert!(findings.failed().is_empty());
+        findings.answered_by[1][0].1 += 1_000;
+        assert_eq!(findings.failed(), ["answered by"]);
     }
 
     #[test]
