@@ -50,7 +50,8 @@ admin.listen()
 while True:
     peer, _ = admin.accept()
     assert peer.recv(64) == b"counters\n"
-    peer.sendall(b'{"node": "%s"}' % node["name"].encode())
+    gauges = b'{"workers_steering": 1, "workers_leased": 1}'
+    peer.sendall(b'{"node": "%s", "handoff": %s}' % (node["name"].encode(), gauges))
     peer.close()
 "#;
 
