@@ -1,7 +1,8 @@
 # Usage: boto.py HOST PORT CA VERSION SUITE LIST DIRECTORY
 # GETs the objects of LIST with boto3, signed, the n-th answer's body into
 # DIRECTORY/n. boto3 has no option for version and suite: they come from
-# OPENSSL_CONF, and the suite of 1.2 takes the place of botocore's own list. Prints "VERSION SUITE" as negotiated, a line for each connection.
+# OPENSSL_CONF, and the suite of 1.2 from here. Prints "VERSION SUITE" as
+# negotiated, a line for each connection.
 import os, ssl, sys
 
 handshake = ssl.SSLSocket.do_handshake
@@ -13,9 +14,17 @@ def reporting(self, *arguments):
 
 
 ssl.SSLSocket.do_handshake = reporting
-set_ciphers = ssl.SSLContext.set_ciphers
-if sys.argv[4] == "1.2":
-    ssl.SSLContext.set_ciphers = lambda self, ciphers: set_ciphers(self, sys.argv[5])
+wrap_socket = ssl.SSLContext.wrap_socket
+
+
+def choosing(self, *arguments, **options):
+    # Python's own list comes before that of OPENSSL_CONF.
+    if sys.argv[4] == "1.2":
+        self.set_ciphers(sys.argv[5])
+    return wrap_socket(self, *arguments, **options)
+
+
+ssl.SSLContext.wrap_socket = choosing
 
 import boto3  # noqa: E402  after the change above
 from botocore.config import Config  # noqa: E402
