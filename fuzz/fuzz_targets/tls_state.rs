@@ -28,6 +28,7 @@ fuzz_target!(|input: (&[u8], &[u8])| {
     assert!(session.write_closed());
     match session.save() {
         Ok(again) => assert!(SavedSession::decode(&again.encode()).is_ok()),
-        Err(_) => assert!(failed),
+        // At the end of its sequence numbers a session fails as well.
+        Err(_) => assert!(failed || saved.windows(7).any(|bytes| bytes == [0xff; 7])),
     }
 });

@@ -33,6 +33,9 @@ const MAX_BUFFERED_BYTES: usize = 256 << 10;
 const SENDFILE_BYTES: usize = 1 << 20;
 /// Most bytes that are sealed before they are written.
 const SEAL_BYTES: usize = 128 << 10;
+/// How long a client may take from its close_notify to its FIN: a round trip's
+/// worth of jitter. Then it may be waiting for ours.
+const GOODBYE: Duration = Duration::from_millis(200);
 /// How long a closing connection waits for the client to close too.
 const LINGER: Duration = Duration::from_secs(2);
 /// Most bytes a closing connection reads and drops.
@@ -307,6 +310,9 @@ impl Connection {
     /// direction, waits a bounded time for the client's, then the rest. The
     /// switch forgets the flow when no packet can leave the socket any more.
     pub async fn close(mut self) {
+        if self.rest.output.is_empty() && self.client_has_left().await {
+            return;
+        }
         let Rest { tls, output, .. } = &mut *self.rest;
         if let Some(records) = tls
             && records.seal_close(output).is_err()
@@ -335,6 +341,20 @@ impl Connection {
                 _ => break,
             }
         }
+    }
+
+    /// Whether the client has closed both TLS and TCP. It would answer a
+    /// close_notify with a reset.
+    async fn client_has_left(&mut self) -> bool {
+        let Some(records) = &self.rest.tls else {
+            return false;
+        };
+        // A client that closes sends its FIN right behind its close_notify.
+        self.rest.io_timeout = match records.read_closed() {
+            true => GOODBYE,
+            false => Duration::ZERO,
+        };
+        matches!(self.receive().await, Ok(0))
     }
 
     /// Writes what waits in `output`, of an earlier owner or of the record layer.

@@ -96,7 +96,7 @@ impl EndpointConfig {
             peers: others.into_iter().cloned().collect(),
             identity,
             switch: None,
-            method: Method::Freeze,
+            method: Method::TwoPhase,
             tls: None,
             max_connections: 100_000,
             transit: None,

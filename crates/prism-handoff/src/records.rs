@@ -143,6 +143,11 @@ impl Records {
         Ok(())
     }
 
+    /// Whether the client's close_notify has come.
+    pub(crate) fn read_closed(&self) -> bool {
+        self.session.read_closed()
+    }
+
     /// Seals the end of our direction.
     pub(crate) fn seal_close(&mut self, output: &mut Vec<u8>) -> io::Result<()> {
         self.session.seal_close_notify(output).map_err(not_sealed)

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use prism_config::HandOffMode;
+use prism_config::{HandOffMethod, HandOffMode};
 use prism_lab::{Lab, LabName, LabSpec};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
@@ -40,6 +40,10 @@ pub(crate) struct Args {
     /// Over TLS 1.3 with AES-128-GCM: the sessions move too.
     #[arg(long)]
     tls: bool,
+    /// Stop a connection's packets at its socket instead of at the switch
+    /// (`service.hand_off_method = "freeze"`).
+    #[arg(long)]
+    freeze: bool,
     /// Run all hosts on this core, so that no message between two of them waits for
     /// another core to wake, which takes longer than the rest on a virtual machine.
     #[arg(long, value_name = "CORE")]
@@ -55,6 +59,7 @@ struct Report {
     kernel: String,
     cpus: usize,
     tls: bool,
+    freeze: bool,
     /// All hosts ran on this one.
     core: Option<usize>,
     modes: Vec<Mode>,
@@ -100,6 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         kernel: crate::bench_switch::kernel_release(),
         cpus,
         tls: args.tls,
+        freeze: args.freeze,
         core: args.core,
         modes,
     };
@@ -113,8 +119,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn measure(args: &Args, mode: HandOffMode, prism: PathBuf) -> Result<Mode> {
     let name: LabName = format!("bench-{}", std::process::id()).parse()?;
+    let method = match args.freeze {
+        true => HandOffMethod::Freeze,
+        false => HandOffMethod::TwoPhase,
+    };
     let mut spec = LabSpec::new(name, prism).configure(move |config| {
         config.service.hand_off = mode;
+        config.service.hand_off_method = method;
         config.log.level = "warn".into();
     });
     spec.backends = 2;
@@ -199,7 +210,10 @@ fn print_table(report: &Report) {
         Some(core) => format!("core {core} of this machine"),
         None => "this machine".into(),
     };
-    println!("Linux {kernel}, {cpus} CPUs, one {scheme} connection, all hosts on {place}\n");
+    let method = if report.freeze { "freeze" } else { "two-phase" };
+    println!(
+        "Linux {kernel}, {cpus} CPUs, {method}, one {scheme} connection, all hosts on {place}\n"
+    );
     for mode in &report.modes {
         println!("{}: {} measured, µs", mode.mode, mode.count);
         println!("  {:<29} {:>9} {:>9} {:>9}", "step", "p50", "p99", "stddev");

@@ -245,7 +245,8 @@ impl Authenticator {
             return Ok(announced.without_signatures());
         };
         let (key, seed) = (self.signing_key(authorization)?, authorization.signature);
-        let chain = Some(Chain::new(key, time, authorization.scope, seed));
+        let chain = Chain::new(key, time, authorization.scope, seed);
+        let chain = Some(Box::new(chain));
         Ok(Payload::Streaming(Streaming { trailer, chain }))
     }
 

@@ -43,7 +43,7 @@ pub struct Streaming {
     /// Whether trailers follow the last chunk.
     pub trailer: bool,
     /// What signs each chunk, unless they are not signed.
-    pub chain: Option<Chain>,
+    pub chain: Option<Box<Chain>>,
 }
 
 /// Which kind of body a value of `x-amz-content-sha256` announces.
@@ -104,7 +104,7 @@ pub(crate) fn announced_trailer(headers: &Headers) -> Result<Option<Algorithm>, 
 #[derive(Debug)]
 pub struct StreamDecoder {
     state: State,
-    chain: Option<Chain>,
+    chain: Option<Box<Chain>>,
     trailers: Trailers,
     /// Data bytes that the chunks to come must have.
     left: u64,

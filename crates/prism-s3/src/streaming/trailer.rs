@@ -23,7 +23,7 @@ impl Trailers {
     pub(super) fn finish(
         self,
         tail: &[u8],
-        chain: Option<Chain>,
+        chain: Option<Box<Chain>>,
     ) -> Result<Option<(Algorithm, Vec<u8>)>, S3Error> {
         if !tail.ends_with(b"\r\n") {
             return Err(Code::IncompleteBody.into());

@@ -77,7 +77,7 @@ pub enum SaveError {
     /// Caller: the kernel still has a direction of it.
     #[error("the kernel still has a direction of the session")]
     InKernel,
-    /// A record or an alert has ended it.
+    /// A record or an alert has ended it, or a direction has no sequence number left.
     #[error("the session has failed")]
     Failed,
 }
@@ -119,6 +119,10 @@ impl<W: NonceWitness> Session<W> {
             WriteState::Closed => true,
             WriteState::InKernel => return Err(SaveError::InKernel),
         };
+        let sequences = [self.reader.half().sequence(), self.writer.half().sequence()];
+        if sequences.contains(&u64::MAX) {
+            return Err(SaveError::Failed);
+        }
         Ok(SavedSession {
             suite: self.suite,
             version: self.version,

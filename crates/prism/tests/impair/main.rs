@@ -132,7 +132,7 @@ fn five_thousand_hand_offs_end_right_under_all_faults_at_once() {
 
 #[test]
 fn hand_offs_in_two_phases_end_right_under_all_faults_at_once() {
-    hand_offs_end_right("imp-block", ALL, HandOffMethod::TwoPhase, 2_000);
+    hand_offs_end_right("imp-freeze", ALL, HandOffMethod::Freeze, 2_000);
 }
 
 #[test]
