@@ -97,7 +97,18 @@ impl Pair {
 
     /// A connection from the client to a listener on host 0.
     pub fn connect(&self) -> (TcpStream, OwnedFd) {
-        let listen = || TcpListener::bind(service()).unwrap();
+        // The listener before may live on for a moment, in a process that another
+        // test is just starting.
+        let listen = || {
+            let bound = (0..100).find_map(|_| {
+                let bound = TcpListener::bind(service()).ok();
+                if bound.is_none() {
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
+                bound
+            });
+            bound.expect("the service's port is taken")
+        };
         let listener = self.hosts[0].run(listen).unwrap();
         let connect = || TcpStream::connect(service()).unwrap();
         let client = self.client.run(connect).unwrap();
