@@ -131,7 +131,7 @@ fn five_thousand_hand_offs_end_right_under_all_faults_at_once() {
 }
 
 #[test]
-fn hand_offs_in_two_phases_end_right_under_all_faults_at_once() {
+fn frozen_connections_end_right_under_all_faults_at_once() {
     hand_offs_end_right("imp-freeze", ALL, HandOffMethod::Freeze, 2_000);
 }
 
