@@ -109,7 +109,7 @@ pub enum HandOffMethod {
     #[default]
     TwoPhase,
     /// Its host silences the socket: one round trip to the switch for each
-    /// hand-off but the first, and a seventh less time. Uses a socket filter, a
+    /// hand-off but the first, and a sixth less time. Uses a socket filter, a
     /// packet mark and a routing rule of the host. Hand-offs that have begun when
     /// the switch falls silent wait for it, and are lost after 10 s.
     Freeze,
