@@ -445,11 +445,12 @@ impl Shared {
                 continue;
             }
             self.counters.accepted.add_one();
+            // Counted as a connection from here on.
+            let rest = self.rest(client, service, service);
             if let Some(tls) = tls.clone() {
-                tokio::task::spawn_local(self.clone().secure(stream, client, service, tls));
+                tokio::task::spawn_local(self.clone().secure(stream, rest, tls));
                 continue;
             }
-            let rest = self.rest(client, service, service);
             let connection = self.connection(stream, rest);
             if self
                 .incoming

@@ -13,6 +13,7 @@ use prism_tls::accept::{Acceptor, Established, ServerConfig, Step};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::connection::Rest;
 use crate::endpoint::{Incoming, Shared};
 use crate::records::Records;
 
@@ -55,14 +56,10 @@ impl Shared {
     /// Accepts one client over TLS, or tells it why not.
     pub(crate) async fn secure(
         self: Rc<Self>,
-        stream: TcpStream,
-        client: SocketAddr,
-        service: SocketAddr,
+        mut stream: TcpStream,
+        mut rest: Box<Rest>,
         config: ServerConfig,
     ) {
-        // Counted as a connection from its first byte on.
-        let mut rest = self.rest(client, service, service);
-        let mut stream = stream;
         let handshake = tokio::time::timeout(HANDSHAKE, shake_hands(&mut stream, &config));
         let done = handshake.await.unwrap_or(Err(HandshakeError::TimedOut));
         match done {
@@ -77,6 +74,7 @@ impl Shared {
             }
             Err(error) => {
                 self.counters.tls_failed.add_one();
+                let client = rest.flow.client;
                 tracing::debug!(%client, %error, "no TLS session");
             }
         }
