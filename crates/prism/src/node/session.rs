@@ -227,7 +227,9 @@ impl Worker {
             None | Some(443) => String::new(),
             Some(port) => format!(":{port}"),
         };
-        let location = format!("https://{host}{port}{}", head.target());
+        let query = head.query().map(|query| format!("?{query}"));
+        let query = query.unwrap_or_default();
+        let location = format!("https://{host}{port}{}{query}", head.path());
         let date = self.date();
         let exchange = Exchange {
             keep_alive: false,
