@@ -5,13 +5,10 @@
 //! which a hand-off goes (`handoff`).
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
 
 use zeroize::Zeroizing;
 
-use crate::tcp_state::{
-    Keepalive, MAX_QUEUE_BYTES, NegotiatedOptions, TcpState, Window, WindowScale,
-};
+use crate::tcp_state::{MAX_QUEUE_BYTES, TcpState};
 use crate::wire::{DecodeError, Put, Reader};
 
 /// ALPN of connections that carry hand-offs.
@@ -162,23 +159,6 @@ impl fmt::Debug for HandOff {
     }
 }
 
-impl fmt::Debug for TcpState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpState")
-            .field("remote", &self.remote)
-            .field("service", &self.service)
-            .field("write_seq", &self.write_seq)
-            .field("receive_seq", &self.receive_seq)
-            .field("sent_bytes", &self.sent.len())
-            .field("unsent_bytes", &self.unsent.len())
-            .field("received_bytes", &self.received.len())
-            .field("peer_closed", &self.peer_closed)
-            .field("options", &self.options)
-            .field("window", &self.window)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Frame {
     /// The frame with its length before it.
     pub fn encode(&self) -> Vec<u8> {
@@ -325,162 +305,11 @@ impl HandOff {
     }
 }
 
-const FLAG_PEER_CLOSED: u8 = 1;
-const FLAG_SACK: u8 = 2;
-const FLAG_TIMESTAMPS: u8 = 4;
-const FLAG_WINDOW_SCALE: u8 = 8;
-const FLAG_NODELAY: u8 = 16;
-const FLAG_KEEPALIVE: u8 = 32;
-const ALL_FLAGS: u8 = 63;
-
-impl TcpState {
-    /// Bytes in the three queues.
-    pub fn queued_bytes(&self) -> usize {
-        self.sent.len() + self.unsent.len() + self.received.len()
-    }
-
-    fn flags(&self) -> u8 {
-        let mut flags = 0;
-        for (on, bit) in [
-            (self.peer_closed, FLAG_PEER_CLOSED),
-            (self.options.sack, FLAG_SACK),
-            (self.options.timestamps, FLAG_TIMESTAMPS),
-            (self.options.window_scale.is_some(), FLAG_WINDOW_SCALE),
-            (self.nodelay, FLAG_NODELAY),
-            (self.keepalive.is_some(), FLAG_KEEPALIVE),
-        ] {
-            flags |= if on { bit } else { 0 };
-        }
-        flags
-    }
-
-    fn save(&self, out: &mut Vec<u8>) {
-        out.put_socket_addr(self.remote);
-        out.put_socket_addr(self.service);
-        out.put(&[self.flags()]);
-        let scale = self.options.window_scale.unwrap_or(WindowScale {
-            send: 0,
-            receive: 0,
-        });
-        out.put(&[scale.send, scale.receive]);
-        out.put(&self.mss_clamp_bytes.to_be_bytes());
-        let keepalive = self.keepalive.unwrap_or(Keepalive {
-            idle_s: 0,
-            interval_s: 0,
-            probes: 0,
-        });
-        for word in [
-            self.write_seq,
-            self.receive_seq,
-            self.timestamp,
-            self.window.send_wl1,
-            self.window.send_window_bytes,
-            self.window.max_window_bytes,
-            self.window.receive_window_bytes,
-            self.window.receive_wup,
-            self.cwnd_segments,
-            self.srtt_us,
-            self.user_timeout_ms,
-            keepalive.idle_s,
-            keepalive.interval_s,
-            keepalive.probes,
-        ] {
-            out.put(&word.to_be_bytes());
-        }
-        out.put_short_str(&self.congestion);
-        for queue in [&self.sent, &self.unsent, &self.received] {
-            out.put_sized(queue);
-        }
-    }
-
-    fn restore(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let (remote, service) = (client_addr(r)?, r.socket_addr("service")?);
-        let flags = r.u8("flags")?;
-        if flags & !ALL_FLAGS != 0 {
-            return Err(DecodeError::Invalid("flags"));
-        }
-        let has = |bit: u8| flags & bit != 0;
-        let scale = WindowScale {
-            send: shift(r)?,
-            receive: shift(r)?,
-        };
-        let mss_clamp_bytes = r.u16("mss")?;
-        let (write_seq, receive_seq) = (r.u32("write_seq")?, r.u32("receive_seq")?);
-        let timestamp = r.u32("timestamp")?;
-        let window = Window {
-            send_wl1: r.u32("send_wl1")?,
-            send_window_bytes: r.u32("send window")?,
-            max_window_bytes: r.u32("max window")?,
-            receive_window_bytes: r.u32("receive window")?,
-            receive_wup: r.u32("receive_wup")?,
-        };
-        let (cwnd_segments, srtt_us) = (r.u32("cwnd")?, r.u32("srtt")?);
-        let user_timeout_ms = r.u32("user timeout")?;
-        let keepalive = Keepalive {
-            idle_s: r.u32("keepalive idle")?,
-            interval_s: r.u32("keepalive interval")?,
-            probes: r.u32("keepalive probes")?,
-        };
-        Ok(Self {
-            remote,
-            service,
-            write_seq,
-            receive_seq,
-            congestion: congestion_name(r)?,
-            sent: r.sized(MAX_QUEUE_BYTES, "sent queue")?.to_vec(),
-            unsent: r.sized(MAX_QUEUE_BYTES, "unsent queue")?.to_vec(),
-            received: r.sized(MAX_QUEUE_BYTES, "received queue")?.to_vec(),
-            peer_closed: has(FLAG_PEER_CLOSED),
-            mss_clamp_bytes,
-            options: NegotiatedOptions {
-                sack: has(FLAG_SACK),
-                timestamps: has(FLAG_TIMESTAMPS),
-                window_scale: has(FLAG_WINDOW_SCALE).then_some(scale),
-            },
-            timestamp,
-            window,
-            cwnd_segments,
-            srtt_us,
-            nodelay: has(FLAG_NODELAY),
-            keepalive: has(FLAG_KEEPALIVE).then_some(keepalive),
-            user_timeout_ms,
-        })
-    }
-}
-
-/// A client that a socket can be connected to: no port 0, no multicast.
-fn client_addr(r: &mut Reader<'_>) -> Result<SocketAddr, DecodeError> {
-    let addr = r.socket_addr("remote")?;
-    let ip = addr.ip();
-    let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
-    if addr.port() == 0 || ip.is_unspecified() || ip.is_multicast() || broadcast {
-        return Err(DecodeError::Invalid("remote"));
-    }
-    Ok(addr)
-}
-
-/// Window shifts end at 14 (RFC 7323, section 2.3).
-fn shift(r: &mut Reader<'_>) -> Result<u8, DecodeError> {
-    match r.u8("window shift")? {
-        shift @ 0..=14 => Ok(shift),
-        _ => Err(DecodeError::Invalid("window shift")),
-    }
-}
-
-/// `TCP_CA_NAME_MAX` is 16 with the final zero.
-fn congestion_name(r: &mut Reader<'_>) -> Result<String, DecodeError> {
-    let name = r.short_str("congestion control")?;
-    let plain = name.bytes().all(|b| b.is_ascii_graphic());
-    if name.len() > 15 || !plain {
-        return Err(DecodeError::Invalid("congestion control"));
-    }
-    Ok(name.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
+    use crate::tcp_state::{Keepalive, NegotiatedOptions, Window, WindowScale};
 
     pub(super) fn hand_off() -> HandOff {
         HandOff {
