@@ -1,0 +1,203 @@
+//! A body in `aws-chunked`: any bytes, or chunks and trailers well made, with or
+//! without signatures, and then damaged. No panic; the same result whole and in
+//! pieces; never more data than announced; what is well made is read; and a
+//! signed body that is damaged is refused, unless its data and checksum are
+//! still the same.
+#![no_main]
+
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use aws_lc_rs::{digest, hmac};
+use libfuzzer_sys::fuzz_target;
+use prism_http::{Headers, Limits, RequestHead};
+use prism_s3::integrity::Algorithm;
+use prism_s3::{
+    Anonymous, Authenticator, Credentials, Payload, Principal, S3Error, StreamDecoder, Streaming,
+};
+
+const TIME: &str = "20130524T000000Z";
+const SCOPE: &str = "20130524/r/s3/aws4_request";
+const SEED: [u8; 32] = [0x5a; 32];
+const FORMS: [&str; 3] = [
+    "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+    "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
+    "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER",
+];
+/// The header of a checksum, and a value of its length.
+const CHECKSUMS: [Option<(&str, &str)>; 3] = [
+    None,
+    Some(("x-amz-checksum-crc32c", "sOO8/Q==")),
+    Some(("x-amz-checksum-sha1", "AAECAwQFBgcICQoLDA0ODxAREhM=")),
+];
+
+static AUTHENTICATOR: LazyLock<Authenticator> = LazyLock::new(|| {
+    let mut credentials = Credentials::new();
+    credentials.insert("key", "secret");
+    Authenticator::new(credentials, "r", Anonymous::Deny)
+});
+static KEY: LazyLock<hmac::Key> = LazyLock::new(|| {
+    let parts = ["20130524", "r", "s3", "aws4_request"];
+    let key = parts.iter().fold(b"AWS4secret".to_vec(), |key, part| {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &key);
+        hmac::sign(&key, part.as_bytes()).as_ref().to_vec()
+    });
+    hmac::Key::new(hmac::HMAC_SHA256, &key)
+});
+
+/// What the head says of the body.
+struct Announced {
+    form: &'static str,
+    checksum: Option<(&'static str, &'static str)>,
+    length: u64,
+}
+
+impl Announced {
+    fn signed(&self) -> bool {
+        self.form != FORMS[0]
+    }
+
+    /// The head as the node that reads the body has it; another has verified it.
+    fn payload(&self) -> (Streaming, Headers) {
+        let (form, length, seed) = (self.form, self.length, hex(&SEED));
+        let mut text = format!(
+            "PUT /b/k HTTP/1.1\r\nHost: h\r\nx-amz-date: {TIME}\r\n\
+             x-amz-content-sha256: {form}\r\nx-amz-decoded-content-length: {length}\r\n\
+             Authorization: AWS4-HMAC-SHA256 Credential=key/{SCOPE},\
+             SignedHeaders=host;x-amz-content-sha256;x-amz-date,Signature={seed}\r\n"
+        );
+        if let Some((name, _)) = self.checksum {
+            text += &format!("x-amz-trailer: {name}\r\n");
+        }
+        text += "\r\n";
+        let (head, _) = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT)
+            .expect("a good head")
+            .expect("and complete");
+        let caller = Principal::AccessKey("key".into());
+        match AUTHENTICATOR.payload(&head, &caller) {
+            Ok(Payload::Streaming(streaming)) => (streaming, head.headers().clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Makes a body, and signs it where the form wants that.
+struct Writer {
+    signed: bool,
+    previous: String,
+    body: Vec<u8>,
+}
+
+impl Writer {
+    fn sign(&mut self, kind: &str, hashes: &str) -> String {
+        let previous = &self.previous;
+        let text = format!("AWS4-HMAC-SHA256-{kind}\n{TIME}\n{SCOPE}\n{previous}\n{hashes}");
+        self.previous = hex(hmac::sign(&KEY, text.as_bytes()).as_ref());
+        self.previous.clone()
+    }
+
+    fn chunk(&mut self, data: &[u8]) {
+        self.body.extend(format!("{:x}", data.len()).bytes());
+        if self.signed {
+            let hashes = format!("{}\n{}", sha256(b""), sha256(data));
+            let signature = self.sign("PAYLOAD", &hashes);
+            self.body
+                .extend(format!(";chunk-signature={signature}").bytes());
+        }
+        self.body.extend(b"\r\n");
+        if !data.is_empty() {
+            self.body.extend(data);
+            self.body.extend(b"\r\n");
+        }
+    }
+
+    fn trailers(&mut self, announced: &Announced) {
+        let mut signed = String::new();
+        if let Some((name, value)) = announced.checksum {
+            self.body.extend(format!("{name}:{value}\r\n").bytes());
+            signed = format!("{name}:{value}\n");
+        }
+        if announced.form == FORMS[2] {
+            let signature = self.sign("TRAILER", &sha256(signed.as_bytes()));
+            self.body
+                .extend(format!("x-amz-trailer-signature:{signature}\r\n").bytes());
+        }
+        self.body.extend(b"\r\n");
+    }
+}
+
+fn sha256(data: &[u8]) -> String {
+    hex(digest::digest(&digest::SHA256, data).as_ref())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The whole body that `chunks` make.
+fn well_made(announced: &Announced, chunks: &[Vec<u8>]) -> Vec<u8> {
+    let mut writer = Writer {
+        signed: announced.signed(),
+        previous: hex(&SEED),
+        body: Vec::new(),
+    };
+    chunks
+        .iter()
+        .filter(|chunk| !chunk.is_empty())
+        .for_each(|chunk| writer.chunk(chunk));
+    writer.chunk(b"");
+    writer.trailers(announced);
+    writer.body
+}
+
+type Read = (Vec<u8>, Option<(Algorithm, Vec<u8>)>);
+
+fn read(announced: &Announced, body: &[u8], piece: usize) -> Result<Read, S3Error> {
+    let (streaming, headers) = announced.payload();
+    let mut decoder = StreamDecoder::new(streaming, &headers)?;
+    let mut data = Vec::new();
+    for mut rest in body.chunks(piece) {
+        while !rest.is_empty() {
+            let step = decoder.consume(rest)?;
+            let Range { start, end } = step.data;
+            assert!(step.consumed > 0 && start <= end && end <= step.consumed);
+            assert!(end > start || step.consumed == rest.len());
+            data.extend_from_slice(&rest[start..end]);
+            assert!(data.len() as u64 <= announced.length);
+            rest = &rest[step.consumed..];
+        }
+    }
+    let checksum = decoder.finish()?;
+    assert_eq!(data.len() as u64, announced.length);
+    Ok((data, checksum))
+}
+
+fuzz_target!(|input: (u8, u8, u16, u8, Vec<Vec<u8>>)| {
+    let (choice, piece, place, value, chunks) = input;
+    let data = chunks.concat();
+    let mut announced = Announced {
+        form: FORMS[usize::from(choice & 15) % FORMS.len()],
+        checksum: CHECKSUMS[usize::from(choice >> 4 & 7) % CHECKSUMS.len()],
+        length: data.len() as u64,
+    };
+    let piece = usize::from(piece).max(1);
+    if choice & 128 != 0 {
+        announced.length = u64::from(place & 63);
+        let whole = read(&announced, &data, data.len().max(1));
+        assert_eq!(whole, read(&announced, &data, piece));
+        return;
+    }
+    let mut body = well_made(&announced, &chunks);
+    let good = read(&announced, &body, piece).expect("it is well made");
+    assert_eq!(good.0, data);
+    let place = usize::from(place) % body.len();
+    body[place] = value;
+    let whole = read(&announced, &body, body.len());
+    assert_eq!(whole, read(&announced, &body, piece));
+    match whole {
+        // A checksum that nothing signs, here or in the head, is as it came.
+        Ok(damaged) if announced.form == FORMS[2] => assert_eq!(damaged, good),
+        Ok(damaged) if announced.signed() => assert_eq!(damaged.0, good.0),
+        _ => {}
+    }
+});
