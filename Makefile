@@ -1,8 +1,11 @@
 # `make help` says what there is. Every target installs what it needs first.
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# Keyed on the script, so that a change of it makes setup run again.
-SETUP := $(TARGET)/.setup-$(shell sha256sum scripts/setup.sh | cut -c1-16)
+# What a target has installed first: a group of scripts/setup.sh. Keyed on the
+# script, so that a change of it makes setup run again.
+SETUP_KEY := $(shell sha256sum scripts/setup.sh | cut -c1-16)
+installed = $(TARGET)/.setup-$(1)-$(SETUP_KEY)
+BUILD := cargo build --release --locked
 PRISM := $(TARGET)/release/prism
 # Namespaces and eBPF need root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -12,7 +15,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 .PHONY: help setup build demo test test-kernels lint bench clean
 
 help:
-	@echo 'make setup   install the packages and tools that are missing (Debian 12)'
+	@echo 'make setup   install what building, the demo and the tests need (Debian 12)'
 	@echo 'make build   build $(PRISM)'
 	@echo 'make demo    a lab of three backends serves real clients, under a minute'
 	@echo 'make test    all tests; as root, or those that need privilege are skipped'
@@ -22,31 +25,32 @@ help:
 	@echo 'make clean   remove what was built'
 
 setup:
-	@scripts/setup.sh
+	@scripts/setup.sh tests
 
-$(SETUP):
-	@scripts/setup.sh
-	@mkdir -p $(TARGET) && rm -f $(TARGET)/.setup-* && touch $@
+$(call installed,%):
+	@scripts/setup.sh $*
+	@mkdir -p $(TARGET) && rm -f $(TARGET)/.setup-$*-* && touch $@
 
-build: $(SETUP)
-	cargo build --release --locked
+build: $(call installed,build)
+	$(BUILD)
 
-demo: build
+demo: $(call installed,demo)
+	$(BUILD)
 	$(SUDO) $(PRISM) demo
 
-test: $(SETUP)
+test: $(call installed,tests)
 	python3 scripts/test.py
 
-test-kernels: $(SETUP)
-	@scripts/setup.sh kernels
+test-kernels: $(call installed,kernels)
 	python3 scripts/kernels.py
 
-lint: $(SETUP)
+lint: $(call installed,lint)
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --locked -- -D warnings
 	scripts/check-unsafe.sh
 
-bench: build
+bench: $(call installed,demo)
+	$(BUILD)
 	$(SUDO) $(PRISM) bench switch
 	$(SUDO) $(PRISM) bench handoff
 

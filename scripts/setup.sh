@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
-# Installs what building, testing and trying Prism needs on Debian 12 with
-# Rust. Looks first, installs only what is missing, and says what it does; when
-# all is there it ends at once. Safe to repeat.
+# Installs what Prism needs on Debian 12 with Rust: setup.sh [GROUP]
+#
+#   build     what compiling needs
+#   lint      build, and the Rust components rustfmt and clippy
+#   demo      build, and what a lab and the demo run (when no group is named)
+#   tests     demo and lint, and what only tests run: a JDK, Go, ...
+#   kernels   tests, and QEMU for `make test-kernels`
+#
+# Looks first, installs only what is missing, and says what it does; when all is
+# there it ends at once. Safe to repeat.
 set -euo pipefail
 
 # What is needed | how to see that it is there | the Debian package that has it
-needed='
+build='
 clang (eBPF)          | command -v clang                     | clang
 C compiler            | command -v gcc                       | gcc
 make                  | command -v make                      | make
@@ -15,28 +22,45 @@ kernel headers        | test -e /usr/include/linux/bpf.h     | linux-libc-dev
 libelf headers        | test -e /usr/include/libelf.h        | libelf-dev
 zlib headers          | test -e /usr/include/zlib.h          | zlib1g-dev
 CA certificates       | test -e /etc/ssl/certs/ca-certificates.crt | ca-certificates
+'
+demo='
 ip and tc             | command -v tc                        | iproute2
 nsenter               | command -v nsenter                   | util-linux
 mount                 | command -v mount                     | mount
 sysctl                | command -v sysctl                    | procps
-ethtool               | command -v ethtool                   | ethtool
-ping                  | command -v ping                      | iputils-ping
 tcpdump               | command -v tcpdump                   | tcpdump
 curl                  | command -v curl                      | curl
+aws                   | command -v aws                       | awscli
+'
+tests='
+ping                  | command -v ping                      | iputils-ping
 wrk                   | command -v wrk                       | wrk
 python3               | command -v python3                   | python3
 boto3                 | python3 -c "import boto3"            | python3-boto3
-aws                   | command -v aws                       | awscli
+openssl               | command -v openssl                   | openssl
 go                    | command -v go                        | golang-go
 javac                 | command -v javac                     | default-jdk-headless
 node                  | command -v node                      | nodejs
-openssl               | command -v openssl                   | openssl
+mkfs.ext4             | command -v mkfs.ext4                 | e2fsprogs
+perl                  | command -v perl                      | perl-base
 '
-# `setup.sh kernels`: what `make test-kernels` needs as well.
-[ "${1:-}" != kernels ] || needed+='
+kernels='
 QEMU                  | command -v qemu-system-x86_64        | qemu-system-x86
 depmod and modprobe   | command -v depmod                    | kmod
 '
+group=${1:-demo}
+components=
+case $group in
+build) needed=$build ;;
+lint) needed=$build components='rustfmt clippy' ;;
+demo) needed=$build$demo ;;
+tests) needed=$build$demo$tests components='rustfmt clippy' ;;
+kernels) needed=$build$demo$tests$kernels components='rustfmt clippy' ;;
+*)
+    echo "setup: no group '$group'; there are build, lint, demo, tests and kernels" >&2
+    exit 2
+    ;;
+esac
 # Programs for root are elsewhere in the path of other users.
 PATH="$PATH:/usr/sbin:/sbin"
 
@@ -71,9 +95,9 @@ install_packages() {
         die "this is not Debian; install by hand what these packages have: ${packages[*]}"
     say "installing with apt-get: ${packages[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    as_root apt-get update -q
+    as_root apt-get update -q -o DPkg::Lock::Timeout=300
     as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -q -y --no-install-recommends "${packages[@]}"
+        apt-get install -q -y -o DPkg::Lock::Timeout=300 --no-install-recommends "${packages[@]}"
     look
     # A python3 that is not Debian's does not see Debian's boto3.
     [ "${#missing[@]}" = 0 ] ||
@@ -90,7 +114,7 @@ check_rust() {
     [ "$(printf '%s\n%s\n' "$wanted" "$have" | sort -V | head -n1)" = "$wanted" ] ||
         die "Rust $have is older than $wanted; run: rustup update"
     local component
-    for component in rustfmt clippy; do
+    for component in $components; do
         local command=$component
         [ "$component" = rustfmt ] && command=fmt
         cargo "$command" --version >/dev/null 2>&1 && continue
@@ -103,4 +127,4 @@ check_rust() {
 
 install_packages
 check_rust
-say "everything is there"
+say "everything is there for: $group"
