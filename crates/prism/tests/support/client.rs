@@ -169,6 +169,12 @@ impl Client {
         self.tls.as_ref().unwrap()
     }
 
+    /// With the next bytes sent, TLS 1.3 goes over to new keys and asks the
+    /// other side to do the same.
+    pub fn ask_for_new_keys(&mut self) {
+        self.tls.as_mut().unwrap().refresh_traffic_keys().unwrap();
+    }
+
     /// Ends TLS in order, and gives what it knew.
     pub fn close_tls(mut self) -> rustls::ClientConnection {
         let mut tls = self.tls.take().unwrap();

@@ -1,6 +1,7 @@
 //! What others could learn of a TLS session that moves: nothing from the network
 //! between nodes, and nothing from their logs. The sessions' secrets, as the
-//! client knows them, and the objects are searched for in both.
+//! client knows them, those after KeyUpdates too, and the objects are searched
+//! for in both.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -9,25 +10,29 @@
     reason = "test code"
 )]
 
+mod generations;
+mod search;
+#[path = "../support/mod.rs"]
 mod support;
+#[path = "../tls_support/mod.rs"]
 mod tls_support;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use prism_lab::{Capture, CaptureOptions};
 use rustls::{ConnectionTrafficSecrets, KeyLog};
 
+use generations::TrafficSecret;
+use search::Search;
 use support::client::Client;
 use support::objects::Object;
 use support::{Cluster, say, turn};
 use tls_support::{Version, config, connect, programs::path_of, up_configured};
 
-/// Bytes by which content is recognised: none of 2^128 comes by chance.
-const MARK: usize = 16;
-/// Distance of the marks of an object: that much of it cannot pass unseen.
-const STRIDE: usize = 64;
+/// How often a session of TLS 1.3 gets new keys in both directions.
+const KEY_UPDATES: usize = 3;
 
 /// What the client knows and nobody else should, with what it is.
 type Secrets = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
@@ -40,42 +45,6 @@ impl KeyLog for Keeper {
     fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
         let mut secrets = self.0.lock().unwrap();
         secrets.push((label.to_owned(), secret.to_vec()));
-    }
-}
-
-/// Finds any of many byte strings, by their first [`MARK`] bytes.
-#[derive(Default)]
-struct Search {
-    marks: HashMap<[u8; MARK], String>,
-}
-
-impl Search {
-    fn add(&mut self, what: &str, bytes: &[u8]) {
-        let mark = *bytes.first_chunk().unwrap();
-        self.marks.insert(mark, what.to_owned());
-    }
-
-    fn add_object(&mut self, object: &Object) {
-        for piece in object.bytes().chunks_exact(STRIDE) {
-            self.add(&object.key, piece);
-        }
-    }
-
-    /// As it is, and as programs print bytes.
-    fn add_secret(&mut self, what: &str, secret: &[u8]) {
-        let hex = |digits: fn(&u8) -> String| secret.iter().map(digits).collect::<Vec<_>>();
-        self.add(what, secret);
-        self.add(what, hex(|b| format!("{b:02x}")).concat().as_bytes());
-        self.add(what, hex(|b| format!("{b:02X}")).concat().as_bytes());
-        self.add(what, hex(u8::to_string).join(", ").as_bytes());
-        self.add(what, hex(|b| format!("{b:02x}")).join(" ").as_bytes());
-    }
-
-    /// What of it is in `bytes`.
-    fn found(&self, bytes: &[u8]) -> HashSet<&str> {
-        let windows = bytes.windows(MARK);
-        let marks = windows.filter_map(|window| self.marks.get(window));
-        marks.map(String::as_str).collect()
     }
 }
 
@@ -125,21 +94,49 @@ fn get_all(client: &mut Client, objects: &[Object]) {
     }
 }
 
-/// The keys in use at a connection's end.
-fn add_keys(search: &mut Search, version: Version, client: Client) {
+/// GETs, with new keys for both directions before each round but the first.
+fn use_session(client: &mut Client, version: Version, objects: &[Object]) {
+    get_all(client, objects);
+    for _ in 0..KEY_UPDATES {
+        if version == Version::Tls13 {
+            client.ask_for_new_keys();
+        }
+        get_all(client, objects);
+    }
+}
+
+/// The keys in use at a connection's end: of what was sent, and received.
+fn last_keys(client: Client) -> [Vec<u8>; 2] {
     let tls = client.close_tls();
-    let keys = tls.dangerous_extract_secrets().unwrap();
-    for (direction, keys) in [("sent", keys.tx.1), ("received", keys.rx.1)] {
+    let secrets = tls.dangerous_extract_secrets().unwrap();
+    [secrets.tx.1, secrets.rx.1].map(|keys| {
         let (ConnectionTrafficSecrets::Aes128Gcm { key, .. }
         | ConnectionTrafficSecrets::Aes256Gcm { key, .. }
         | ConnectionTrafficSecrets::Chacha20Poly1305 { key, .. }) = keys
         else {
             panic!("keys of another cipher");
         };
-        search.add_secret(
-            &format!("key of what was {direction}, {version:?}"),
-            key.as_ref(),
-        );
+        key.as_ref().to_vec()
+    })
+}
+
+/// Every secret and key of TLS 1.3 from the handshake to the connection's end,
+/// whose keys are `last`. That they are met shows that none is missed.
+fn add_generations(search: &mut Search, kept: &Secrets, last: &[Vec<u8>; 2]) {
+    let kept = kept.lock().unwrap();
+    let labels = ["CLIENT_TRAFFIC_SECRET_0", "SERVER_TRAFFIC_SECRET_0"];
+    for (label, last) in labels.into_iter().zip(last) {
+        let (_, first) = kept.iter().find(|(kept, _)| kept == label).unwrap();
+        let mut secret = TrafficSecret(first.clone());
+        for generation in 0..=KEY_UPDATES {
+            if generation > 0 {
+                secret = secret.next();
+            }
+            let what = format!("{label} after {generation} KeyUpdates");
+            search.add_secret(&what, &secret.0);
+            search.add_secret(&format!("key of {what}"), &secret.key(last.len()));
+        }
+        assert_eq!(secret.key(last.len()), *last, "{label}: other KeyUpdates");
     }
 }
 
@@ -170,10 +167,14 @@ fn no_secret_and_no_plaintext_of_moving_sessions_is_seen_between_nodes_or_in_log
         config.key_log = Arc::new(Keeper(Arc::clone(&kept)));
         config.enable_secret_extraction = true;
         let mut client = connect(&cluster, &Arc::new(config));
-        for _ in 0..3 {
-            get_all(&mut client, &objects);
+        use_session(&mut client, version, &objects);
+        let last = last_keys(client);
+        match version {
+            Version::Tls13 => add_generations(&mut secrets, &kept, &last),
+            Version::Tls12 => last
+                .iter()
+                .for_each(|key| secrets.add_secret("a key of TLS 1.2", key)),
         }
-        add_keys(&mut secrets, version, client);
     }
     let seen = recording.stop();
     let moved = cluster.sum("handoff", "exports_moved") - moved;
@@ -209,18 +210,4 @@ fn check_log(log: &Path, secrets: &Search) -> usize {
         log.display()
     );
     bytes.len()
-}
-
-#[test]
-fn the_search_finds_a_secret_in_every_form() {
-    let secret: Vec<u8> = (100..132).collect();
-    let mut search = Search::default();
-    search.add_secret("it", &secret);
-    let is_found = |bytes: &[u8]| search.found(&[b"before", bytes, b"after"].concat()).len() == 1;
-    assert!(is_found(&secret));
-    assert!(is_found(format!("{secret:?}").as_bytes()));
-    assert!(is_found(
-        format!("{secret:02x?}").replace(", ", "").as_bytes()
-    ));
-    assert!(!is_found(&secret[1..]));
 }
