@@ -132,6 +132,72 @@ fn mass_get(
     watch.finish(ClientResets::None);
 }
 
+/// PUTs of 1 byte to 64 MiB, read back over connections of their own.
+fn mass_put(cluster: &Cluster, label: &str, connect: fn(&Cluster, usize) -> Vec<Client>) {
+    let mut rng = fastrand::Rng::with_seed(18);
+    let mut objects = objects::log_uniform("put", 300, 64 * MIB, &mut rng);
+    objects.extend((0..3).map(|n| Object::new(format!("big-{n}"), 64 * MIB)));
+    rng.shuffle(&mut objects);
+    let total: u64 = objects.iter().map(|object| object.len).sum();
+    let mut jobs: Vec<&Object> = objects.iter().collect();
+
+    let watch = Watch::events(cluster, label);
+    let measure = Measure::begin(cluster, label);
+    spread(connect(cluster, 20), &jobs, |client, object| {
+        // Half of the bodies are signed, large ones among them.
+        if object.key.ends_with(['0', '2', '4', '6', '8']) {
+            client.send(&Request::put_signed(object).encode(cluster));
+            client.send_object(object);
+            let answer = client.answer(&Method::Put);
+            assert_eq!(answer.status(), 200, "{}: {}", object.key, answer.text());
+        } else {
+            client.put(cluster, object);
+        }
+    });
+    measure.end(jobs.len(), total);
+    rng.shuffle(&mut jobs);
+    let label = format!("{label} read back");
+    let measure = Measure::begin(cluster, &label);
+    spread(connect(cluster, 20), &jobs, |client, object| {
+        client.get(cluster, object);
+    });
+    measure.end(jobs.len(), total);
+    assert_eq!(cluster.sum("requests", "failed"), 0);
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::None);
+}
+
+/// An object of 2 GiB up and down over one connection.
+fn giant(cluster: &Cluster, label: &str, connect: impl FnOnce(&Cluster) -> Client) {
+    let object = Object::new("giant".into(), 2 << 30);
+    let watch = Watch::events(cluster, label);
+    let measure = Measure::begin(cluster, label);
+    let mut client = connect(cluster);
+    client.put(cluster, &object);
+    client.get(cluster, &object);
+    measure.end(2, 2 * object.len);
+    for host in ["fe0", cluster.owner(&object.key)] {
+        let peak = peak_memory(cluster.lab.pid(host).unwrap());
+        say(&format!("{label}: {host} used {} MiB at most", peak / MIB));
+        assert!(peak < 128 * MIB, "{host} used {peak} bytes");
+    }
+    let deleted = client.call(&cluster.request("DELETE", "/giant"));
+    assert_eq!(deleted.status(), 204);
+    drop(client);
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::None);
+}
+
+/// The most memory that a process has had, in bytes.
+fn peak_memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let kib = line
+        .and_then(|line| line.split_whitespace().nth(1))
+        .unwrap();
+    kib.parse::<u64>().unwrap() << 10
+}
+
 #[test]
 fn ten_thousand_gets_come_from_the_backends_themselves() {
     let Some(_turn) = turn() else { return };
@@ -176,68 +242,26 @@ fn two_frontends_share_the_connections() {
 #[test]
 fn objects_are_read_back_as_they_were_put() {
     let Some(_turn) = turn() else { return };
-    let cluster = Cluster::up(5);
-    let mut rng = fastrand::Rng::with_seed(18);
-    let mut objects = objects::log_uniform("put", 300, 64 * MIB, &mut rng);
-    objects.extend((0..3).map(|n| Object::new(format!("big-{n}"), 64 * MIB)));
-    rng.shuffle(&mut objects);
-    let total: u64 = objects.iter().map(|object| object.len).sum();
-    let mut jobs: Vec<&Object> = objects.iter().collect();
+    mass_put(&Cluster::up(5), "puts", plain);
+}
 
-    let watch = Watch::events(&cluster, "puts");
-    let measure = Measure::begin(&cluster, "puts");
-    spread(plain(&cluster, 20), &jobs, |client, object| {
-        // Half of the bodies are signed, large ones among them.
-        if object.key.ends_with(['0', '2', '4', '6', '8']) {
-            client.send(&Request::put_signed(object).encode(&cluster));
-            client.send_object(object);
-            let answer = client.answer(&Method::Put);
-            assert_eq!(answer.status(), 200, "{}: {}", object.key, answer.text());
-        } else {
-            client.put(&cluster, object);
-        }
-    });
-    measure.end(jobs.len(), total);
-    rng.shuffle(&mut jobs);
-    let measure = Measure::begin(&cluster, "puts read back");
-    spread(plain(&cluster, 20), &jobs, |client, object| {
-        client.get(&cluster, object);
-    });
-    measure.end(jobs.len(), total);
-    assert_eq!(cluster.sum("requests", "failed"), 0);
-    cluster.assert_no_flows();
-    watch.finish(ClientResets::None);
+#[test]
+fn objects_are_read_back_over_https_as_they_were_put() {
+    let Some(_turn) = turn() else { return };
+    mass_put(&tls_support::up(5, |_| {}), "puts-https", secure);
 }
 
 #[test]
 fn two_gibibytes_pass_in_little_memory() {
     let Some(_turn) = turn() else { return };
-    let cluster = Cluster::up(2);
-    let object = Object::new("giant".into(), 2 << 30);
-    let watch = Watch::events(&cluster, "giant");
-    let measure = Measure::begin(&cluster, "giant");
-    let mut client = cluster.connect();
-    client.put(&cluster, &object);
-    client.get(&cluster, &object);
-    measure.end(2, 2 * object.len);
-    for host in ["fe0", cluster.owner(&object.key)] {
-        let peak = peak_memory(cluster.lab.pid(host).unwrap());
-        say(&format!("giant: {host} used {} MiB at most", peak / MIB));
-        assert!(peak < 128 * MIB, "{host} used {peak} bytes");
-    }
-    let deleted = client.call(&cluster.request("DELETE", "/giant"));
-    assert_eq!(deleted.status(), 204);
-    drop(client);
-    cluster.assert_no_flows();
-    watch.finish(ClientResets::None);
+    giant(&Cluster::up(2), "giant", |cluster| cluster.connect());
 }
 
-/// The most memory that a process has had, in bytes.
-fn peak_memory(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
-    let kib = line
-        .and_then(|line| line.split_whitespace().nth(1))
-        .unwrap();
-    kib.parse::<u64>().unwrap() << 10
+#[test]
+fn two_gibibytes_pass_over_https_in_little_memory() {
+    let Some(_turn) = turn() else { return };
+    giant(&tls_support::up(2, |_| {}), "giant-https", |cluster| {
+        let config = tls_support::config(cluster, &[Version::Tls13.rustls()]);
+        tls_support::connect(cluster, &Arc::new(config))
+    });
 }
