@@ -1,6 +1,7 @@
 //! Channels between nodes: persistent mutual TLS connections that carry frames
 //! (docs/protocol.md, section 2), one per worker and peer, dialled when first
-//! needed. Either end may send hand-offs on it.
+//! needed, unless the peer has dialled already: either end sends hand-offs on it,
+//! so that a verdict leaves together with the next hand-off to the same peer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -153,6 +154,10 @@ impl Channel {
             tokio::task::spawn_local(async move {
                 for _ in 0..LATER_TURNS {
                     tokio::task::yield_now().await;
+                    // They have left with another frame.
+                    if channel.later.borrow().is_empty() {
+                        return;
+                    }
                 }
                 if let Err(error) = channel.send_encoded(&[]).await {
                     // The sources ask the switch instead.
@@ -422,6 +427,16 @@ impl Peers {
             .borrow_mut()
             .insert(name.to_owned(), channel.clone());
         Ok(channel)
+    }
+
+    /// Hand-offs to the peer at the other end of `channel`, which it has dialled,
+    /// go there, where none is open to it.
+    pub(crate) fn adopt(&self, channel: &Rc<Channel>) {
+        if self.open_channel(&channel.peer).is_none() {
+            self.channels
+                .borrow_mut()
+                .insert(channel.peer.clone(), channel.clone());
+        }
     }
 
     /// A relay stream to `name`, and whether it has been used before.

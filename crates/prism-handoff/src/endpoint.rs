@@ -498,12 +498,9 @@ impl Shared {
             .and_then(|chain| peer_name(chain.first()?, self.peers.names()))
             .ok_or_else(|| io::Error::other("its certificate names no node of this cluster"))?;
         if tls.alpn_protocol() == Some(prism_proto::node::ALPN_HAND_OFF) {
-            Channel::start(
-                stream.into(),
-                peer,
-                Rc::downgrade(self),
-                self.counters.clone(),
-            );
+            let counters = self.counters.clone();
+            let channel = Channel::start(stream.into(), peer, Rc::downgrade(self), counters);
+            self.peers.adopt(&channel);
             return Ok(());
         }
         let stream = Box::new(stream.into());
