@@ -6,7 +6,11 @@
 //! freeze holds the flow at epoch *e*; the target's `OWN|UNBLOCK` and the source's
 //! rollback both carry *e* + 1, so that exactly one of them wins, whatever is
 //! lost, late or repeated between them. Only where the target has refused, and so
-//! will never be live, the source reclaims at *e* + 2.
+//! will never be live, the source reclaims at *e* + 2, and need not wait for the
+//! switch to confirm that: nobody else will send on the flow, and at worst the
+//! switch drops what this host sends until the command has reached it. A refusal
+//! may be lost on its way; so a source that learns from the switch that the flow
+//! is the target's asks the target.
 //!
 //! Sans-IO: each [`Action`] is for the driver to carry out, which answers with
 //! the [`Event`] named there. Deadlines are the driver's to keep, with the
@@ -22,10 +26,23 @@ pub const BLOCK_DEADLINE_NS: u64 = 250_000_000;
 /// How long the source waits for the target's verdict before it asks the switch
 /// for the flow back.
 pub const VERDICT_DEADLINE_NS: u64 = 2_000_000_000;
-/// How long either end asks the switch to settle who owns the flow. Longer
-/// than the verdict's, and bounded: then the connection is given up. The switch
-/// drops a flow's packets that long (its limit for blocked flows is 10 s).
+/// How long either end asks the switch to settle who owns the flow, where nobody
+/// else can say. Longer than the verdict's, and bounded: then the connection is
+/// given up. The switch drops a flow's packets that long (its limit for blocked
+/// flows is 10 s).
 pub const SETTLE_DEADLINE_NS: u64 = 8_000_000_000;
+/// How long the target asks the switch for the flow before it gives up, and the
+/// source, once the target has, for the flow back before it goes on unconfirmed:
+/// what an outage of the switch costs the requests that it meets.
+pub const CLAIM_DEADLINE_NS: u64 = 250_000_000;
+/// How long the source asks the flow's owner whether it has given the connection
+/// up, where no verdict has come.
+pub const ASK_DEADLINE_NS: u64 = 2_000_000_000;
+/// How often.
+pub const ASK_INTERVAL_NS: u64 = 100_000_000;
+/// For how many times [`SETTLE_DEADLINE_NS`] a source goes on to ask for the flow
+/// of a connection that it kept unconfirmed ([`Outcome::Kept`]).
+pub const MAX_SETTLE_ROUNDS: u64 = 4;
 
 /// How the source stops the packets of the connection that it saves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +81,16 @@ pub enum Action {
     /// still there); then [`Event::Rebuilt`], [`Event::Returned`] or
     /// [`Event::RebuildFailed`].
     Rebuild,
+    /// Ask the node that has this owner record (or, without one, the node that the
+    /// state was sent to) whether it has given the connection up, each
+    /// [`ASK_INTERVAL_NS`], on a channel of its own, until it says or the deadline;
+    /// then [`Event::Told`].
+    Ask {
+        /// Who owns the flow, if the switch has said so.
+        owner: Option<Owner>,
+        /// From now.
+        deadline_ns: u64,
+    },
     /// It is over.
     Finish(Outcome),
 }
@@ -86,6 +113,8 @@ pub enum Event {
     /// The connection has come back since, as another hand-off: the target took
     /// it, and its verdict is late.
     Returned,
+    /// What the owner said, or that it was not to be reached.
+    Told(Verdict),
 }
 
 /// What the source heard from the target.
@@ -106,7 +135,8 @@ pub enum Outcome {
     Moved,
     /// It is here: go live if it was rebuilt, and relay the request. `epoch` is
     /// the flow's from now on. With `settled` unset the switch may still hold
-    /// the flow blocked: repeat `OWN|UNBLOCK` at that epoch until it answers.
+    /// the flow blocked, or for the target: repeat `OWN|UNBLOCK` at that epoch
+    /// until it answers, [`MAX_SETTLE_ROUNDS`] times [`SETTLE_DEADLINE_NS`] at most.
     /// `STALE` then means that the connection is lost; but where the switch
     /// never confirmed a command for it and the flow is absent, that it always
     /// was this frontend's (where the flow is held for this very owner, by a
@@ -116,7 +146,7 @@ pub enum Outcome {
         epoch: u64,
         /// Why it did not move.
         reason: Kept,
-        /// The switch has confirmed that packets pass.
+        /// The switch has confirmed that packets pass here.
         settled: bool,
     },
     /// It is here, live, and no command for it has been applied, nor ever will be.
@@ -151,6 +181,7 @@ enum Phase {
     AwaitingVerdict,
     Rebuilding { reason: Kept },
     Reclaiming { reason: Kept },
+    Asking { reason: Kept, otherwise: Outcome },
     Unblocking { reason: Kept },
     Done,
 }
@@ -229,13 +260,13 @@ impl Export {
                 self.untouched(Kept::SaveFailed)
             }
             (Phase::AwaitingVerdict, Event::Verdict(verdict)) => self.on_verdict(verdict),
-            (Phase::Rebuilding { reason }, Event::Rebuilt) => {
-                self.phase = Phase::Reclaiming { reason };
-                self.own_here(SETTLE_DEADLINE_NS)
-            }
+            (Phase::Rebuilding { reason }, Event::Rebuilt) => self.reclaim(reason),
             (Phase::Rebuilding { .. }, Event::Returned) => self.finish(Outcome::Moved),
             (Phase::Reclaiming { reason }, Event::Steered(outcome)) => {
                 self.on_reclaim(outcome, reason)
+            }
+            (Phase::Asking { reason, otherwise }, Event::Told(verdict)) => {
+                self.on_told(verdict, reason, otherwise)
             }
             (Phase::Unblocking { reason }, Event::Steered(outcome)) => {
                 self.on_unblock(outcome, reason)
@@ -305,16 +336,46 @@ impl Export {
         Action::Rebuild
     }
 
-    /// The socket is there but silent: only a certain answer makes it live.
+    fn reclaim(&mut self, reason: Kept) -> Action {
+        self.phase = Phase::Reclaiming { reason };
+        self.own_here(match self.refused {
+            true => CLAIM_DEADLINE_NS,
+            false => SETTLE_DEADLINE_NS,
+        })
+    }
+
+    /// The socket is there but silent: only what is certain makes it live, the
+    /// switch's answer or the target's.
     fn on_reclaim(&mut self, outcome: CommandOutcome, reason: Kept) -> Action {
         match outcome {
             CommandOutcome::Answered(Answer {
                 status: Status::Ok, ..
             }) => self.kept(reason, true),
+            CommandOutcome::Unanswered if self.refused => self.kept(reason, false),
+            CommandOutcome::Unanswered => self.ask(None, reason, Outcome::Lost),
             CommandOutcome::Answered(answer) if self.is_elsewhere(&answer) => {
-                self.finish(Outcome::Moved)
+                self.ask(Some(answer.owner), reason, Outcome::Moved)
             }
-            _ => self.finish(Outcome::Lost),
+            CommandOutcome::Answered(_) => self.finish(Outcome::Lost),
+        }
+    }
+
+    fn ask(&mut self, owner: Option<Owner>, reason: Kept, otherwise: Outcome) -> Action {
+        self.phase = Phase::Asking { reason, otherwise };
+        Action::Ask {
+            owner,
+            deadline_ns: ASK_DEADLINE_NS,
+        }
+    }
+
+    fn on_told(&mut self, verdict: Verdict, reason: Kept, otherwise: Outcome) -> Action {
+        match verdict {
+            Verdict::Refused(_) => {
+                self.refused = true;
+                self.reclaim(reason)
+            }
+            Verdict::Accepted => self.finish(Outcome::Moved),
+            Verdict::Unknown => self.finish(otherwise),
         }
     }
 

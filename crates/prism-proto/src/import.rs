@@ -1,12 +1,22 @@
 //! The target's half of a hand-off, as a state machine: restore → own →
 //! live and accepted, or gone and refused.
 //!
+//! A target that the switch does not answer gives the connection up, so that its
+//! source goes on with it. The switch may have applied the command all the same,
+//! and send it the client's packets: the socket stays, deaf and mute, so that
+//! they draw no reset ([`DEAF_NS`]). Only a target that may have acknowledged
+//! something to the client cannot give up, as the source does not have it.
+//!
 //! Sans-IO, like [`crate::export`], whose deadlines it shares.
 
 use crate::control::{Answer, FlowKey, Ops, Owner, Status};
-use crate::export::SETTLE_DEADLINE_NS;
+use crate::export::{CLAIM_DEADLINE_NS, MAX_SETTLE_ROUNDS, SETTLE_DEADLINE_NS};
 use crate::node::Refusal;
 use crate::steering::{Command, CommandOutcome};
+
+/// For how long the socket of a connection that was given up stays: longer than
+/// its source asks for the flow.
+pub const DEAF_NS: u64 = (MAX_SETTLE_ROUNDS + 1) * SETTLE_DEADLINE_NS;
 
 /// What the driver is to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +25,8 @@ pub enum Action {
     /// [`Event::RestoreFailed`].
     Restore,
     /// Send this command until answered or the deadline; then [`Event::Steered`].
+    /// Unless it is answered at once, silence the socket meanwhile, and see
+    /// [`Import::must_insist`].
     Steer {
         /// What to send.
         command: Command,
@@ -26,6 +38,8 @@ pub enum Action {
     GoLive,
     /// Close the socket silently, if there is one, and tell the source.
     Refuse(Refusal),
+    /// Tell the source, and keep the socket for [`DEAF_NS`], deaf and mute.
+    GiveUp(Refusal),
 }
 
 /// What happened.
@@ -42,7 +56,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Restoring,
-    Owning,
+    Owning { is_last: bool },
     Done,
 }
 
@@ -51,6 +65,8 @@ enum Phase {
 pub struct Import {
     flow: FlowKey,
     epoch: u64,
+    owner: Owner,
+    insists: bool,
     phase: Phase,
 }
 
@@ -60,36 +76,50 @@ impl Import {
         let import = Self {
             flow,
             epoch,
+            owner: Owner::NONE,
+            insists: false,
             phase: Phase::Restoring,
         };
         (import, Action::Restore)
+    }
+
+    /// The socket has taken something in before it was silenced, or cannot be
+    /// silenced: the client may have been told that it has arrived.
+    pub fn must_insist(&mut self) {
+        self.insists = true;
     }
 
     /// Takes what happened, and says what is next.
     pub fn handle(&mut self, event: Event) -> Action {
         match (self.phase, event) {
             (Phase::Restoring, Event::Restored(owner)) => {
-                self.phase = Phase::Owning;
-                let ops = Ops::OWN.and(Ops::UNBLOCK);
-                let Self { flow, epoch, .. } = *self;
-                let command = Command {
-                    ops,
-                    epoch,
-                    flow,
-                    owner,
-                };
-                Action::Steer {
-                    command,
-                    deadline_ns: SETTLE_DEADLINE_NS,
-                }
+                self.phase = Phase::Owning { is_last: false };
+                self.owner = owner;
+                self.claim(CLAIM_DEADLINE_NS)
             }
             (Phase::Restoring, Event::RestoreFailed) => self.refuse(Refusal::RestoreFailed),
-            (Phase::Owning, Event::Steered(outcome)) => self.on_owned(outcome),
+            (Phase::Owning { is_last }, Event::Steered(outcome)) => self.on_owned(outcome, is_last),
             _ => self.refuse(Refusal::Malformed),
         }
     }
 
-    fn on_owned(&mut self, outcome: CommandOutcome) -> Action {
+    fn claim(&self, deadline_ns: u64) -> Action {
+        let Self {
+            flow, epoch, owner, ..
+        } = *self;
+        let command = Command {
+            ops: Ops::OWN.and(Ops::UNBLOCK),
+            epoch,
+            flow,
+            owner,
+        };
+        Action::Steer {
+            command,
+            deadline_ns,
+        }
+    }
+
+    fn on_owned(&mut self, outcome: CommandOutcome, is_last: bool) -> Action {
         match outcome {
             CommandOutcome::Answered(Answer {
                 status: Status::Ok, ..
@@ -101,7 +131,15 @@ impl Import {
                 status: Status::Stale,
                 ..
             }) => self.refuse(Refusal::Stale),
-            _ => self.refuse(Refusal::SwitchFailed),
+            CommandOutcome::Unanswered if self.insists && !is_last => {
+                self.phase = Phase::Owning { is_last: true };
+                self.claim(SETTLE_DEADLINE_NS)
+            }
+            // Another copy of the command may be, or have been, applied.
+            _ => {
+                self.phase = Phase::Done;
+                Action::GiveUp(Refusal::SwitchFailed)
+            }
         }
     }
 

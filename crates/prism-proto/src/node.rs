@@ -38,6 +38,7 @@ const TYPE_HAND_OFF: u8 = 1;
 const TYPE_ACCEPTED: u8 = 2;
 const TYPE_REFUSED: u8 = 3;
 const TYPE_UNKNOWN: u8 = 4;
+const TYPE_ASK: u8 = 5;
 
 /// A live connection on its way to another node.
 #[derive(Clone, PartialEq, Eq)]
@@ -120,7 +121,8 @@ pub enum Frame {
         /// Of the hand-off.
         id: u64,
     },
-    /// I passed it on, and do not know what became of it: ask the switch.
+    /// I passed it on, or you asked, and I do not know what became of it: the
+    /// switch does.
     Unknown {
         /// Of the hand-off.
         id: u64,
@@ -132,6 +134,12 @@ pub enum Frame {
         /// Why.
         reason: Refusal,
     },
+    /// Your verdict has not reached me, and the switch says that the flow is
+    /// yours, or nothing: have you given the connection up?
+    Ask {
+        /// Of the hand-off.
+        id: u64,
+    },
 }
 
 impl fmt::Debug for Frame {
@@ -141,6 +149,7 @@ impl fmt::Debug for Frame {
             Self::Accepted { id } => write!(f, "Accepted({id})"),
             Self::Unknown { id } => write!(f, "Unknown({id})"),
             Self::Refused { id, reason } => write!(f, "Refused({id}, {reason:?})"),
+            Self::Ask { id } => write!(f, "Ask({id})"),
         }
     }
 }
@@ -181,6 +190,10 @@ impl Frame {
                 out.put(&id.to_be_bytes());
                 out.put(&[reason.code()]);
             }
+            Self::Ask { id } => {
+                out.put(&[TYPE_ASK]);
+                out.put(&id.to_be_bytes());
+            }
         }
         with_length(out)
     }
@@ -204,6 +217,7 @@ impl Frame {
             TYPE_HAND_OFF => Self::HandOff(Box::new(HandOff::restore(&mut r)?)),
             TYPE_ACCEPTED => Self::Accepted { id: r.u64("id")? },
             TYPE_UNKNOWN => Self::Unknown { id: r.u64("id")? },
+            TYPE_ASK => Self::Ask { id: r.u64("id")? },
             TYPE_REFUSED => {
                 let id = r.u64("id")?;
                 let reason = Refusal::from_code(r.u8("reason")?);
@@ -375,6 +389,7 @@ mod tests {
             Frame::HandOff(Box::new(secure)),
             Frame::Accepted { id: 4 },
             Frame::Unknown { id: 5 },
+            Frame::Ask { id: 6 },
         ];
         frames.extend(refusals);
         frames

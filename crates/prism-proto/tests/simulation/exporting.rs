@@ -1,7 +1,9 @@
 //! What carries out the actions of `Export` on a host.
 
 use prism_proto::control::Ops;
-use prism_proto::export::{self, Export, Kept, Method, Outcome, VERDICT_DEADLINE_NS, Verdict};
+use prism_proto::export::{
+    self, ASK_INTERVAL_NS, Export, Kept, Method, Outcome, VERDICT_DEADLINE_NS, Verdict,
+};
 use prism_proto::import;
 use prism_proto::node::{Frame, HandOff};
 use prism_proto::steering::CommandOutcome;
@@ -28,6 +30,8 @@ pub(crate) struct Exporting {
     hand_off_id: u64,
     /// Waits for a verdict on that channel.
     awaiting: Option<u64>,
+    /// Asks that host, until then.
+    asking: Option<(usize, u64)>,
 }
 
 impl Exporting {
@@ -44,7 +48,7 @@ impl World {
             Waiter::Export(id) => self.export_event(host, id, export::Event::Steered(outcome)),
             Waiter::Import(id) => self.import_event(host, id, import::Event::Steered(outcome)),
             Waiter::Release(id) => self.released(host, id, outcome),
-            Waiter::Settle(id) => self.settled(host, id, outcome),
+            Waiter::Settle(id, epoch) => self.settled(host, id, epoch, outcome),
         }
     }
 
@@ -56,6 +60,9 @@ impl World {
             Work::VerdictDeadline(id) => self.verdict(host, id, Verdict::Unknown, u64::MAX),
             Work::Retransmit(id) => self.retransmit(host, id),
             Work::Idle(id) => self.idle(host, id),
+            Work::Silence(id) => self.silence(host, id),
+            Work::Forget(id) => self.forget(host, id),
+            Work::Ask(id) => self.ask(host, id),
         }
     }
 
@@ -71,7 +78,7 @@ impl World {
         c.commanded = true;
         let here = owner_record(host);
         let (machine, action) = Export::start(method, c.flow, here, c.epoch, !c.steered);
-        let (saved, frozen, awaiting) = (None, None, None);
+        let (saved, frozen, awaiting, asking) = (None, None, None, None);
         c.role = Role::Exporting(Exporting {
             machine,
             started,
@@ -82,6 +89,7 @@ impl World {
             frozen,
             hand_off_id,
             awaiting,
+            asking,
         });
         let of = c.of;
         self.log(|| format!("host {host} hands {of:?} to {target} as {hand_off_id}"));
@@ -121,8 +129,40 @@ impl World {
             export::Action::Save => self.works(host, delay, Work::Save(id)),
             export::Action::Send { epoch } => self.send_hand_off(host, id, epoch),
             export::Action::Rebuild => self.works(host, delay, Work::Rebuild(id)),
+            export::Action::Ask { owner, deadline_ns } => {
+                let owner = owner.map(|owner| self.host_at(owner));
+                let until = self.now + deadline_ns;
+                if let Some(exporting) = self.exporting(host, id) {
+                    let whom = owner.unwrap_or(exporting.target);
+                    exporting.asking = Some((whom, until));
+                }
+                self.ask(host, id);
+            }
             export::Action::Finish(outcome) => self.finish_export(host, id, outcome),
         }
+    }
+
+    /// On a channel of its own, which is as new as can be.
+    fn ask(&mut self, host: usize, id: u64) {
+        let now = self.now;
+        let Some(exporting) = self.exporting(host, id) else {
+            return;
+        };
+        let (hand_off, Some((whom, until))) = (exporting.hand_off_id, exporting.asking) else {
+            return;
+        };
+        if now >= until {
+            exporting.asking = None;
+            return self.export_event(host, id, export::Event::Told(Verdict::Unknown));
+        }
+        let generation = self.channels.get(&Self::channel(host, whom)).copied();
+        self.send_frame_on(
+            host,
+            whom,
+            generation.unwrap_or(0),
+            &Frame::Ask { id: hand_off },
+        );
+        self.works(host, ASK_INTERVAL_NS, Work::Ask(id));
     }
 
     fn is_dead(&self, host: usize, id: u64) -> bool {
@@ -210,6 +250,19 @@ impl World {
                 bytes,
             },
         );
+    }
+
+    /// A verdict in a frame may answer a question as well.
+    pub(crate) fn told(&mut self, host: usize, hand_off: u64, verdict: Verdict, generation: u64) {
+        let mut all = self.hosts[host].connections.iter_mut();
+        let asked = all.find_map(|(id, c)| match &mut c.role {
+            Role::Exporting(e) if e.hand_off_id == hand_off => e.asking.take().map(|_| *id),
+            _ => None,
+        });
+        match asked {
+            Some(id) => self.export_event(host, id, export::Event::Told(verdict)),
+            None => self.verdict(host, hand_off, verdict, generation),
+        }
     }
 
     /// A verdict counts only while it is waited for, and on its channel.

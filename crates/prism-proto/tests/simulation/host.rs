@@ -12,6 +12,7 @@ use crate::app::{Incarnation, Plan};
 use crate::exporting::Exporting;
 use crate::importing::Importing;
 use crate::scenario::{MS, Scenario};
+use crate::switch::Outage;
 use crate::tcp::{Segment, Tcp};
 use crate::world::{Event, World};
 
@@ -54,6 +55,9 @@ pub(crate) enum Work {
     VerdictDeadline(u64),
     Retransmit(u64),
     Idle(u64),
+    Silence(u64),
+    Forget(u64),
+    Ask(u64),
 }
 
 /// Who waits for a command.
@@ -62,7 +66,8 @@ pub(crate) enum Waiter {
     Clock,
     Export(u64),
     Import(u64),
-    Settle(u64),
+    /// And the epoch at which the flow is to be here.
+    Settle(u64, u64),
     Release(u64),
 }
 
@@ -70,6 +75,10 @@ pub(crate) enum Role {
     Serving,
     Exporting(Exporting),
     Importing(Importing),
+    /// Given up; the socket only keeps packets from drawing a reset.
+    Deaf {
+        hand_off: u64,
+    },
     Closing,
 }
 
@@ -131,7 +140,7 @@ impl Connection {
 pub(crate) struct Host {
     pub(crate) boot: u32,
     pub(crate) clock_offset_ns: u64,
-    pub(crate) outage: (u64, u64),
+    pub(crate) outage: Outage,
     pub(crate) steering: Steering,
     pub(crate) timer_at: Option<u64>,
     waiters: BTreeMap<CommandId, Waiter>,
@@ -166,6 +175,7 @@ impl Host {
     pub(crate) fn irreplaceable(&self) -> Vec<Incarnation> {
         let at_source = |c: &&Connection| match &c.role {
             Role::Importing(import) => import.owning,
+            Role::Deaf { .. } => false,
             _ => true,
         };
         self.connections

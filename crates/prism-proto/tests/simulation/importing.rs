@@ -1,17 +1,20 @@
 //! What carries out the actions of `Import` on a host, and takes frames in.
 
-use prism_proto::export::{SETTLE_DEADLINE_NS, Verdict};
-use prism_proto::import::{self, Import};
+use prism_proto::export::{CLAIM_DEADLINE_NS, SETTLE_DEADLINE_NS, Verdict};
+use prism_proto::import::{self, DEAF_NS, Import};
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
 
 use crate::app::Context;
 use crate::host::{Connection, Role, Waiter, Work, owner_record};
 use crate::scenario::{MS, Mutation};
-use crate::tcp::Tcp;
+use crate::tcp::{Segment, Tcp};
 use crate::world::World;
 
 /// I5: the time that asking the switch may take, and local work.
-const IMPORT_BOUND_NS: u64 = SETTLE_DEADLINE_NS + 10 * MS;
+const IMPORT_BOUND_NS: u64 = CLAIM_DEADLINE_NS + SETTLE_DEADLINE_NS + 10 * MS;
+/// A socket that waits for the switch is silenced within this time, on a host
+/// with much else to do.
+const MAX_SILENCE_NS: u64 = 30 * MS;
 
 pub(crate) struct Importing {
     machine: Import,
@@ -21,6 +24,8 @@ pub(crate) struct Importing {
     hand_off: Box<HandOff>,
     /// The command may be on its way.
     pub(crate) owning: bool,
+    /// The socket takes nothing in.
+    pub(crate) is_deaf: bool,
 }
 
 impl World {
@@ -38,11 +43,12 @@ impl World {
         match (Frame::announced_len(bytes), Frame::decode(body)) {
             (Ok(Some(len)), Ok(frame)) if len == body.len() => match frame {
                 Frame::HandOff(hand_off) => self.start_import(to, from, generation, hand_off),
-                Frame::Accepted { id } => self.verdict(to, id, Verdict::Accepted, generation),
+                Frame::Accepted { id } => self.told(to, id, Verdict::Accepted, generation),
                 Frame::Refused { id, reason } => {
-                    self.verdict(to, id, Verdict::Refused(reason), generation);
+                    self.told(to, id, Verdict::Refused(reason), generation);
                 }
-                Frame::Unknown { id } => self.verdict(to, id, Verdict::Unknown, generation),
+                Frame::Unknown { id } => self.told(to, id, Verdict::Unknown, generation),
+                Frame::Ask { id } => self.asked(to, from, generation, id),
             },
             _ => self.fail("a frame cannot be read"),
         }
@@ -71,6 +77,7 @@ impl World {
             generation,
             hand_off,
             owning,
+            is_deaf: false,
         };
         c.role = Role::Importing(import);
         let id = self.new_id();
@@ -99,9 +106,96 @@ impl World {
                 deadline_ns,
             } => {
                 self.steer(host, command, deadline_ns, Waiter::Import(id));
+                let within = self.rng.u64(0..MAX_SILENCE_NS);
+                self.works(host, within, Work::Silence(id));
             }
             import::Action::GoLive => self.finish_import(host, id, None),
             import::Action::Refuse(reason) => self.finish_import(host, id, Some(reason)),
+            import::Action::GiveUp(reason) => {
+                let keeps = self.scenario.mutation != Mutation::TargetClosesAtOnce;
+                match keeps {
+                    true => self.give_up(host, id, reason),
+                    false => self.finish_import(host, id, Some(reason)),
+                }
+            }
+        }
+    }
+
+    /// The source is told, and the socket stays as it is.
+    fn give_up(&mut self, host: usize, id: u64, reason: Refusal) {
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        let Role::Importing(import) = &c.role else {
+            return;
+        };
+        let (hand_off, from, generation) = (import.hand_off.id, import.from, import.generation);
+        c.role = Role::Deaf { hand_off };
+        self.stats.given_up += 1;
+        self.log(|| format!("host {host} gives {hand_off} up"));
+        let refused = Frame::Refused {
+            id: hand_off,
+            reason,
+        };
+        self.send_frame_on(host, from, generation, &refused);
+        self.works(host, DEAF_NS, Work::Forget(id));
+    }
+
+    /// A source asks what became of its hand-off. While that is open there is no
+    /// answer; it asks again.
+    fn asked(&mut self, host: usize, from: usize, generation: u64, id: u64) {
+        let mut all = self.hosts[host].connections.values();
+        let found = all.find_map(|c| match &c.role {
+            Role::Importing(import) if import.hand_off.id == id => Some(false),
+            Role::Deaf { hand_off } if *hand_off == id => Some(true),
+            _ => None,
+        });
+        let frame = match found {
+            Some(false) => return,
+            Some(true) => Frame::Refused {
+                id,
+                reason: Refusal::SwitchFailed,
+            },
+            None => Frame::Unknown { id },
+        };
+        self.send_frame_on(host, from, generation, &frame);
+    }
+
+    /// From now on the socket takes nothing in. What it has taken, its source does
+    /// not have.
+    pub(crate) fn silence(&mut self, host: usize, id: u64) {
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        let (Role::Importing(import), Some(socket)) = (&mut c.role, &c.socket) else {
+            return;
+        };
+        import.is_deaf = true;
+        let hears_before = self.scenario.mutation != Mutation::TargetForgetsWhatItHeard;
+        if hears_before && socket.next_expected() != import.hand_off.tcp.receive_seq {
+            import.machine.must_insist();
+        }
+    }
+
+    /// Restored, and not yet told that it owns the flow: the kernel takes what
+    /// comes, and acknowledges it.
+    pub(crate) fn segment_at_import(&mut self, host: usize, id: u64, segment: &Segment) {
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        let (Role::Importing(import), Some(socket)) = (&c.role, &mut c.socket) else {
+            return;
+        };
+        if import.is_deaf || segment.rst {
+            return;
+        }
+        match socket.receive(segment) {
+            Ok(true) => {
+                let (of, segment) = (c.of, socket.ack());
+                self.host_sends(host, of, vec![segment]);
+            }
+            Ok(false) => {}
+            Err(what) => self.fail(format!("{what} (import at host {host})")),
         }
     }
 

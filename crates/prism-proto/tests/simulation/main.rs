@@ -55,6 +55,7 @@ fn explore(scenario: Scenario) -> Result<Stats, (u64, String)> {
         let stats = stats.map_err(|what| (seed, what))?;
         total.requests += stats.requests;
         total.resets += stats.resets;
+        total.given_up += stats.given_up;
         total.longest_hand_off_ns = total.longest_hand_off_ns.max(stats.longest_hand_off_ns);
         for (outcome, count) in stats.outcomes {
             *total.outcomes.entry(outcome).or_default() += count;
@@ -112,7 +113,7 @@ fn nothing_is_lost_in_a_storm() {
 fn nothing_is_lost_while_the_switch_is_out_of_reach() {
     holds(
         Scenario::OUTAGES,
-        &["moved", "SwitchSilent", "TargetSilent"],
+        &["moved", "SwitchSilent", "TargetSilent", "SwitchFailed"],
     );
 }
 
@@ -145,6 +146,8 @@ fn the_checks_find_a_broken_rule() {
         Mutation::SwitchIgnoresEpochs,
         Mutation::TargetOutranksSource,
         Mutation::SourceDoesNotAsk,
+        Mutation::TargetClosesAtOnce,
+        Mutation::TargetForgetsWhatItHeard,
     ] {
         let found = explore(Scenario {
             mutation,

@@ -2,7 +2,8 @@
 
 use prism_proto::control::{FlowState, Ops, Status};
 use prism_proto::export::{
-    BLOCK_DEADLINE_NS, Kept, Outcome, SETTLE_DEADLINE_NS, VERDICT_DEADLINE_NS,
+    ASK_DEADLINE_NS, BLOCK_DEADLINE_NS, CLAIM_DEADLINE_NS, Kept, Outcome, SETTLE_DEADLINE_NS,
+    VERDICT_DEADLINE_NS,
 };
 use prism_proto::steering::{Command, CommandOutcome};
 
@@ -11,10 +12,14 @@ use crate::host::{Role, Waiter, owner_record};
 use crate::scenario::MS;
 use crate::world::World;
 
-/// I5: one retry of the block, then the verdict, then the reclaiming; and the
-/// time that local work takes.
-const EXPORT_BOUND_NS: u64 =
-    2 * BLOCK_DEADLINE_NS + VERDICT_DEADLINE_NS + SETTLE_DEADLINE_NS + 10 * MS;
+/// I5: one retry of the block, then the verdict, the reclaiming, the asking, the
+/// reclaiming of what was given up; and the time that local work takes.
+const EXPORT_BOUND_NS: u64 = 2 * BLOCK_DEADLINE_NS
+    + VERDICT_DEADLINE_NS
+    + SETTLE_DEADLINE_NS
+    + ASK_DEADLINE_NS
+    + CLAIM_DEADLINE_NS
+    + 10 * MS;
 
 impl World {
     pub(crate) fn finish_export(&mut self, host: usize, id: u64, outcome: Outcome) {
@@ -63,7 +68,7 @@ impl World {
             .hosts
             .iter()
             .flat_map(|h| h.connections.values())
-            .any(|o| o.of == c.of);
+            .any(|o| o.of == c.of && !matches!(o.role, Role::Deaf { .. }));
         let over = self.clients[c.of.client].is_over(c.of);
         if !(c.killed || over || elsewhere || self.excused.contains(&c.of)) {
             self.fail(format!("I5: {:?} is lost", c.of));
@@ -105,14 +110,15 @@ impl World {
             flow,
             owner,
         };
-        self.steer(host, command, BLOCK_DEADLINE_NS, Waiter::Settle(id));
+        self.steer(host, command, BLOCK_DEADLINE_NS, Waiter::Settle(id, epoch));
     }
 
-    pub(crate) fn settled(&mut self, host: usize, id: u64, outcome: CommandOutcome) {
+    /// A hand-off since has made it pointless.
+    pub(crate) fn settled(&mut self, host: usize, id: u64, epoch: u64, outcome: CommandOutcome) {
         let Some(c) = self.hosts[host].connections.get_mut(&id) else {
             return;
         };
-        if !matches!(c.role, Role::Serving) {
+        if !matches!(c.role, Role::Serving) || c.epoch != epoch {
             return;
         }
         match outcome {

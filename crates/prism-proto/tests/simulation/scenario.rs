@@ -13,6 +13,10 @@ pub(crate) enum Mutation {
     TargetOutranksSource,
     /// The source goes live without asking the switch, when it hears nothing.
     SourceDoesNotAsk,
+    /// The target closes its socket when it gives up.
+    TargetClosesAtOnce,
+    /// The target gives up what it has acknowledged to the client.
+    TargetForgetsWhatItHeard,
 }
 
 /// Rates are probabilities from 0 to 1; times are nanoseconds.

@@ -34,8 +34,11 @@ impl World {
             }
             return;
         };
-        if connection.of != packet.of || !connection.live {
+        if connection.of != packet.of {
             return;
+        }
+        if !connection.live {
+            return self.segment_at_import(host, id, &packet.segment);
         }
         if packet.segment.rst {
             return self.kill(host, id);
@@ -97,7 +100,7 @@ impl World {
         self.next_id
     }
 
-    fn host_sends(&mut self, host: usize, of: Incarnation, segments: Vec<Segment>) {
+    pub(crate) fn host_sends(&mut self, host: usize, of: Incarnation, segments: Vec<Segment>) {
         for segment in segments {
             let packet = Packet { of, segment };
             self.after(HOP_NS, Event::FromHost { host, packet });
@@ -163,7 +166,7 @@ impl World {
             };
             // Without the switch's clock, two connections on the same addresses
             // would have the same epochs: relay until it is known.
-            if to != host && c.plan != Plan::Serve && !c.settling && c.epoch > 0 {
+            if to != host && c.plan != Plan::Serve && c.epoch > 0 {
                 return self.start_export(host, id, to, plan);
             }
             c.input.drain(..len);

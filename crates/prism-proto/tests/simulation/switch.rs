@@ -2,6 +2,7 @@
 //! packet filter that the data plane applies.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use prism_proto::control::{FlowKey, Ops, Owner, Request};
 use prism_proto::flow_table::FlowTable;
@@ -25,6 +26,13 @@ impl Switch {
     }
 }
 
+/// When the switch is out of a host's reach, or hears it and is not heard.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outage {
+    time: Range<u64>,
+    of_answers_only: bool,
+}
+
 /// The switch's clock is far from every host's.
 fn clock_ns(now: u64) -> u64 {
     1_800_000_000_000_000_000 + now
@@ -33,9 +41,11 @@ fn clock_ns(now: u64) -> u64 {
 impl World {
     /// Sends a control datagram over a path that loses, doubles and delays.
     pub(crate) fn send_control(&mut self, host: usize, make: impl Fn() -> Event) {
-        let (from, to) = self.hosts[host].outage;
+        let outage = &self.hosts[host].outage;
+        let is_answer = matches!(make(), Event::ControlAtHost { .. });
+        let is_out = outage.time.contains(&self.now) && (is_answer || !outage.of_answers_only);
         let rate = self.scenario.control_faults;
-        if (from..to).contains(&self.now) || self.chance(rate) {
+        if is_out || self.chance(rate) {
             return;
         }
         let copies = if self.chance(rate) { 2 } else { 1 };
@@ -107,7 +117,7 @@ impl World {
         self.after(HOP_NS, Event::AtHost { host, packet });
     }
 
-    fn host_at(&self, owner: Owner) -> usize {
+    pub(crate) fn host_at(&self, owner: Owner) -> usize {
         let hosts = 0..self.hosts.len();
         hosts
             .into_iter()
@@ -129,11 +139,14 @@ impl World {
     }
 
     /// When each host's path to the switch is down.
-    pub(crate) fn random_outage(scenario: &Scenario, rng: &mut fastrand::Rng) -> (u64, u64) {
+    pub(crate) fn random_outage(scenario: &Scenario, rng: &mut fastrand::Rng) -> Outage {
         if scenario.max_outage_ns == 0 || rng.bool() {
-            return (0, 0);
+            return Outage::default();
         }
         let from = rng.u64(0..100 * MS);
-        (from, from + rng.u64(0..scenario.max_outage_ns))
+        Outage {
+            time: from..from + rng.u64(0..scenario.max_outage_ns),
+            of_answers_only: rng.u8(0..4) == 0,
+        }
     }
 }

@@ -55,6 +55,11 @@ impl Tcp {
         }
     }
 
+    /// What the peer is to send next.
+    pub(crate) fn next_expected(&self) -> u32 {
+        self.rcv_nxt
+    }
+
     /// Takes as much from `bytes` as the send buffer has room for.
     pub(crate) fn write(&mut self, bytes: &mut Vec<u8>) {
         let room = SEND_BUFFER_BYTES.saturating_sub(self.sent.len() + self.unsent.len());

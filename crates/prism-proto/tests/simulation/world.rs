@@ -88,6 +88,8 @@ pub(crate) struct Stats {
     pub(crate) requests: u64,
     pub(crate) resets: u64,
     pub(crate) longest_hand_off_ns: u64,
+    /// Targets that the switch did not answer.
+    pub(crate) given_up: u64,
 }
 
 pub(crate) struct World {
