@@ -70,7 +70,7 @@ pub struct Service {
     /// Default `direct`. Where a connection goes for a request that its
     /// present backend does not serve.
     pub hand_off: HandOffMode,
-    /// Default `two-phase`. How a connection's packets are stopped while it moves.
+    /// Default `freeze`. How a connection's packets are stopped while it moves.
     pub hand_off_method: HandOffMethod,
     /// HTTPS on the same address. Absent: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,14 +104,13 @@ pub enum HandOffMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HandOffMethod {
-    /// The switch drops them: two round trips to the switch. A switch that has
-    /// fallen silent is noticed before anything has moved, and the request relayed.
-    #[default]
+    /// The switch drops them: two round trips to the switch.
     TwoPhase,
     /// Its host silences the socket: one round trip to the switch for each
     /// hand-off but the first, and a sixth less time. Uses a socket filter, a
-    /// packet mark and a routing rule of the host. Hand-offs that have begun when
-    /// the switch falls silent wait for it, and are lost after 10 s.
+    /// packet mark and a routing rule of the host; where these cannot be had, the
+    /// switch drops the packets.
+    #[default]
     Freeze,
 }
 

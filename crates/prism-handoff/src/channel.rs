@@ -256,6 +256,7 @@ impl Channel {
                 }
                 Ok(())
             }
+            Ok(Frame::Ask { id }) => self.answer(id, importer).await,
             Ok(
                 verdict @ (Frame::Accepted { id }
                 | Frame::Refused { id, .. }
@@ -279,6 +280,25 @@ impl Channel {
                 }
             }
         }
+    }
+}
+
+impl Channel {
+    /// A source asks what became of its hand-off. While that is open there is no
+    /// answer, and it asks again.
+    async fn answer(&self, id: u64, importer: &Weak<Shared>) -> Result<(), ChannelError> {
+        let Some(shared) = importer.upgrade() else {
+            return Ok(());
+        };
+        let frame = match shared.process.given_up.ask(id) {
+            Some(true) => Frame::Refused {
+                id,
+                reason: Refusal::SwitchFailed,
+            },
+            Some(false) => Frame::Unknown { id },
+            None => return Ok(()),
+        };
+        Ok(self.send(&frame).await?)
     }
 }
 
@@ -427,6 +447,25 @@ impl Peers {
             .borrow_mut()
             .insert(name.to_owned(), channel.clone());
         Ok(channel)
+    }
+
+    /// A channel that nothing else uses, to the node at `address`.
+    pub(crate) async fn fresh_channel(&self, address: IpAddr) -> Result<Rc<Channel>, PeerError> {
+        let named = self.peers.iter().find(|(_, at)| at.ip() == address);
+        let (name, _) = named.ok_or_else(|| PeerError::Unknown(address.to_string()))?;
+        let stream = self.dial(name, self.identity.client_for_hand_off()).await?;
+        let importer = self.importer.clone();
+        Ok(Channel::start(
+            stream,
+            name.clone(),
+            importer,
+            self.counters.clone(),
+        ))
+    }
+
+    /// Where the node called `name` is.
+    pub(crate) fn address(&self, name: &str) -> Option<IpAddr> {
+        self.peers.get(name).map(SocketAddr::ip)
     }
 
     /// Hand-offs to the peer at the other end of `channel`, which it has dialled,

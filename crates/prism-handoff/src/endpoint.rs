@@ -23,6 +23,7 @@ use crate::connection::{Connection, Input, Rest};
 use crate::control::{Control, SwitchAddress};
 use crate::counters::Counters;
 use crate::frozen::FrozenSockets;
+use crate::given_up::GivenUp;
 use crate::gone::Gone;
 use crate::pki::{Identity, peer_name};
 use crate::secure::TlsService;
@@ -96,7 +97,7 @@ impl EndpointConfig {
             peers: others.into_iter().cloned().collect(),
             identity,
             switch: None,
-            method: Method::TwoPhase,
+            method: Method::Freeze,
             tls: None,
             max_connections: 100_000,
             transit: None,
@@ -116,6 +117,7 @@ pub struct Process {
     /// Steps of recent hand-offs.
     pub trace: Trace,
     pub(crate) frozen: Arc<FrozenSockets>,
+    pub(crate) given_up: Arc<GivenUp>,
 }
 
 /// What comes to an endpoint.
@@ -145,7 +147,7 @@ pub(crate) struct Shared {
     pub(crate) process: Arc<Process>,
     pub(crate) control: Option<Rc<Control>>,
     pub(crate) gone: Option<Rc<Gone>>,
-    /// Where connections are to be frozen, and can be.
+    /// Where sockets can be silenced.
     pub(crate) freezer: Option<Freezer>,
     pub(crate) peers: Peers,
     pub(crate) incoming: mpsc::Sender<Incoming>,
@@ -168,7 +170,7 @@ impl Shared {
 
     pub(crate) fn method(&self) -> Method {
         match self.freezer {
-            Some(_) => Method::Freeze,
+            Some(_) => self.config.method,
             None => Method::TwoPhase,
         }
     }
@@ -293,10 +295,7 @@ impl Endpoint {
             }
             None => (None, None),
         };
-        let freezer = match (&control, config.method) {
-            (Some(_), Method::Freeze) => freezer(),
-            _ => None,
-        };
+        let freezer = control.as_ref().and_then(|_| freezer());
         let node_listener = listen((config.address, config.peer_port).into())?;
         let mut clients = Vec::new();
         if config.listen {
@@ -392,7 +391,8 @@ fn freezer() -> Option<Freezer> {
     match Freezer::new() {
         Ok(freezer) => Some(freezer),
         Err(error) => {
-            tracing::warn!(%error, "cannot freeze sockets; the switch blocks connections instead");
+            tracing::warn!(%error, "cannot freeze sockets: the switch blocks connections instead, \
+                and one whose hand-off meets its outage is lost");
             None
         }
     }

@@ -14,9 +14,10 @@ use std::time::Duration;
 use prism_proto::TcpState;
 use prism_proto::control::{FlowKey, Ops, Owner, Status};
 use prism_proto::export::{
-    Action, Event, Export, Kept, Outcome, SETTLE_DEADLINE_NS, VERDICT_DEADLINE_NS, Verdict,
+    ASK_INTERVAL_NS, Action, Event, Export, Kept, MAX_SETTLE_ROUNDS, Outcome, SETTLE_DEADLINE_NS,
+    VERDICT_DEADLINE_NS, Verdict,
 };
-use prism_proto::node::{Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, Refusal, TlsState};
+use prism_proto::node::{Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, TlsState};
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_proto::tcp_state::MAX_QUEUE_BYTES;
 use prism_sys::tcp::info::send_queue_bytes;
@@ -36,9 +37,6 @@ use crate::records::Records;
 use crate::stream::Stream;
 use crate::trace::{Part, Record, Step};
 
-/// How often the switch is asked to let a flow pass that it may hold blocked,
-/// and for how many rounds of [`SETTLE_DEADLINE_NS`].
-const MAX_SETTLE_ROUNDS: usize = 4;
 /// How long a hand-off waits for the client's acknowledgements, and how often it
 /// looks. A client that stalls for longer moves with its queues full.
 const MAX_DRAIN: Duration = Duration::from_millis(200);
@@ -231,6 +229,9 @@ impl Driver<'_> {
                     (socket, event) = rebuild(socket, connection.rest.local);
                     event
                 }
+                Action::Ask { owner, deadline_ns } => {
+                    Event::Told(self.ask(owner, deadline_ns).await)
+                }
                 Action::Finish(outcome) => return self.finish(connection, socket, outcome),
             };
             action = machine.handle(event);
@@ -327,13 +328,44 @@ impl Driver<'_> {
         let deadline = Duration::from_nanos(VERDICT_DEADLINE_NS);
         let verdict = tokio::time::timeout(deadline, verdict.wait()).await;
         self.record.mark(Step::Verdict);
-        let verdict = match verdict {
-            Ok(Some(Frame::Accepted { .. })) => Verdict::Accepted,
-            Ok(Some(Frame::Refused { reason, .. })) => Verdict::Refused(reason),
-            Ok(Some(Frame::HandOff(_))) => Verdict::Refused(Refusal::Malformed),
-            Ok(Some(Frame::Unknown { .. }) | None) | Err(_) => Verdict::Unknown,
+        let verdict = verdict.ok().flatten();
+        (saved, verdict.as_ref().map_or(Verdict::Unknown, verdict_of))
+    }
+
+    /// What the flow's owner says of this hand-off. The usual channel may be the
+    /// reason why its verdict has not come.
+    async fn ask(&self, owner: Option<Owner>, deadline_ns: u64) -> Verdict {
+        let peers = &self.shared.peers;
+        let sent_to = || peers.address(&self.channel.peer);
+        let Some(address) = owner.map(|owner| owner.via).or_else(sent_to) else {
+            return Verdict::Unknown;
         };
-        (saved, verdict)
+        let interval = Duration::from_nanos(ASK_INTERVAL_NS);
+        let asking = async {
+            loop {
+                if let Ok(channel) = peers.fresh_channel(address).await
+                    && let Some(verdict) = self.ask_on(&channel, interval).await
+                {
+                    return verdict;
+                }
+                tokio::time::sleep(interval).await;
+            }
+        };
+        let deadline = Duration::from_nanos(deadline_ns);
+        let told = tokio::time::timeout(deadline, asking).await;
+        told.unwrap_or(Verdict::Unknown)
+    }
+
+    /// Asks until the channel breaks.
+    async fn ask_on(&self, channel: &Rc<Channel>, interval: Duration) -> Option<Verdict> {
+        let id = self.record.id;
+        loop {
+            let answer = channel.await_verdict(id);
+            channel.send(&Frame::Ask { id }).await.ok()?;
+            if let Ok(answer) = tokio::time::timeout(interval, answer.wait()).await {
+                return Some(verdict_of(&answer?));
+            }
+        }
     }
 
     fn finish(mut self, connection: Connection, socket: Socket, outcome: Outcome) -> Exported {
@@ -408,6 +440,14 @@ impl Driver<'_> {
         }
         connection.stream = stream;
         Exported::Kept { connection, reason }
+    }
+}
+
+fn verdict_of(frame: &Frame) -> Verdict {
+    match frame {
+        Frame::Accepted { .. } => Verdict::Accepted,
+        Frame::Refused { reason, .. } => Verdict::Refused(*reason),
+        Frame::Unknown { .. } | Frame::HandOff(_) | Frame::Ask { .. } => Verdict::Unknown,
     }
 }
 

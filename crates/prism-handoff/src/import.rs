@@ -3,19 +3,22 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use prism_proto::control::FlowKey;
 use prism_proto::export::VERDICT_DEADLINE_NS;
-use prism_proto::import::{Action, Event, Import};
+use prism_proto::import::{Action, DEAF_NS, Event, Import};
 use prism_proto::node::{Frame, HandOff, Refusal};
 use prism_sys::tcp::{Behaviour, RestoreError, Restored, probe_peer, restore_into};
 
 use crate::channel::{Arrived, Channel};
 use crate::connection::{Connection, Input};
 use crate::endpoint::{Incoming, Shared};
+use crate::given_up::GivenUp;
 use crate::records::Records;
 use crate::trace::{Part, Record, Step};
 
@@ -147,6 +150,9 @@ async fn take(
     if !shared.has_room() {
         return Err(Refusal::Busy);
     }
+    if !control.is_reachable() {
+        return Err(Refusal::SwitchFailed);
+    }
     let records = match hand_off.tls.take().map(Records::restore).transpose() {
         Ok(records) => records,
         Err(error) => {
@@ -160,8 +166,11 @@ async fn take(
     };
     let (frozen, needs_room) = (&shared.process.frozen, shared.config.listen);
     frozen.on_arrival(&flow, hand_off.epoch, needs_room);
+    if needs_room {
+        shared.process.given_up.make_room(&flow, hand_off.epoch);
+    }
     let (mut machine, mut action) = Import::start(flow, hand_off.epoch);
-    let mut socket = None;
+    let (mut socket, mut undecided) = (None, None);
     loop {
         let event = match action {
             Action::Restore => match restore_socket(shared, &hand_off) {
@@ -179,7 +188,17 @@ async fn take(
                 command,
                 deadline_ns,
             } => {
-                let outcome = control.call(command, deadline_ns).await;
+                let mut call = pin!(control.call(command, deadline_ns));
+                let outcome = match poll_once(call.as_mut()).await {
+                    Poll::Ready(outcome) => outcome,
+                    Poll::Pending => {
+                        undecided.get_or_insert_with(|| {
+                            wait_silently(shared, &mut machine, socket.as_mut());
+                            Undecided::new(shared, hand_off.id)
+                        });
+                        call.await
+                    }
+                };
                 record.mark(Step::Owned);
                 Event::Steered(outcome)
             }
@@ -189,9 +208,83 @@ async fn take(
             }
             // Dropping the restored socket closes it silently.
             Action::Refuse(why) => return Err(why),
+            Action::GiveUp(why) => {
+                let socket = socket.take().map(|(restored, _)| restored);
+                give_up(shared, &hand_off, flow, socket);
+                if let Some(undecided) = undecided.take() {
+                    undecided.given_up();
+                }
+                return Err(why);
+            }
         };
         action = machine.handle(event);
     }
+}
+
+/// The client must not be told, by this host's kernel, that something has arrived
+/// which the source, should it go on, does not have.
+fn wait_silently(
+    shared: &Shared,
+    machine: &mut Import,
+    socket: Option<&mut (Restored, SocketAddr)>,
+) {
+    let (Some((restored, _)), Some(freezer)) = (socket, &shared.freezer) else {
+        return machine.must_insist();
+    };
+    match restored.silence(freezer) {
+        Ok(true) => {}
+        Ok(false) => machine.must_insist(),
+        Err(error) => {
+            tracing::debug!(%error, "a socket that waits is not silent");
+            machine.must_insist();
+        }
+    }
+}
+
+/// The source may go on, and ask whether it may; the socket stays deaf for as long
+/// as the switch may point the flow here.
+fn give_up(shared: &Rc<Shared>, hand_off: &HandOff, flow: FlowKey, socket: Option<Restored>) {
+    let (id, given_up) = (hand_off.id, shared.process.given_up.clone());
+    given_up.keep(id, flow, hand_off.epoch, socket);
+    tokio::task::spawn_local(async move {
+        tokio::time::sleep(Duration::from_nanos(DEAF_NS)).await;
+        given_up.forget(id);
+    });
+}
+
+/// A hand-off for which the switch has yet to answer.
+struct Undecided {
+    given_up: Arc<GivenUp>,
+    id: u64,
+    is_given_up: bool,
+}
+
+impl Undecided {
+    fn new(shared: &Shared, id: u64) -> Self {
+        let given_up = shared.process.given_up.clone();
+        given_up.open(id);
+        Self {
+            given_up,
+            id,
+            is_given_up: false,
+        }
+    }
+
+    fn given_up(mut self) {
+        self.is_given_up = true;
+    }
+}
+
+impl Drop for Undecided {
+    fn drop(&mut self) {
+        if !self.is_given_up {
+            self.given_up.forget(self.id);
+        }
+    }
+}
+
+async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
 fn restore_socket(

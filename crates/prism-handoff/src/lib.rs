@@ -15,6 +15,7 @@ mod counters;
 mod endpoint;
 mod export;
 mod frozen;
+mod given_up;
 mod gone;
 mod import;
 mod lease;

@@ -76,6 +76,12 @@ fn export_events() -> Vec<(&'static str, export::Event)> {
         ("rebuilt", export::Event::Rebuilt),
         ("rebuild failed", export::Event::RebuildFailed),
         ("returned", export::Event::Returned),
+        ("told: accepted", export::Event::Told(Verdict::Accepted)),
+        (
+            "told: given up",
+            export::Event::Told(Verdict::Refused(Refusal::SwitchFailed)),
+        ),
+        ("told nothing", export::Event::Told(Verdict::Unknown)),
     ]);
     all
 }
@@ -105,6 +111,8 @@ fn show_export(action: &export::Action) -> String {
         export::Action::Save => "save".into(),
         export::Action::Send { epoch } => format!("send {epoch}"),
         export::Action::Rebuild => "rebuild".into(),
+        export::Action::Ask { owner: Some(_), .. } => "ask the owner".into(),
+        export::Action::Ask { owner: None, .. } => "ask the target".into(),
         export::Action::Finish(Outcome::Moved) => "moved".into(),
         export::Action::Finish(Outcome::Lost) => "lost".into(),
         export::Action::Finish(Outcome::Untouched { reason }) => format!("untouched, {reason:?}"),
@@ -212,11 +220,40 @@ fn rebuilding_reclaims_above_a_target_that_refused_and_beside_one_that_is_silent
 fn reclaiming_goes_live_only_on_a_certain_answer() {
     let silent = [
         ("ok", "kept 12, TargetSilent"),
-        ("stale, target's", "moved"),
+        ("stale, target's", "ask the owner"),
+        ("silence", "ask the target"),
     ];
     export_phase(false, &["ok", "saved", "no verdict", "rebuilt"], &silent);
-    let refused = [("ok", "kept 13, TargetRefused(Busy)")];
+}
+
+#[test]
+fn what_the_target_refused_goes_on_here_though_the_switch_is_silent() {
+    let refused = [
+        ("ok", "kept 13, TargetRefused(Busy)"),
+        ("silence", "kept 13, TargetRefused(Busy), unsettled"),
+    ];
     export_phase(false, &["ok", "saved", "refused", "rebuilt"], &refused);
+}
+
+#[test]
+fn a_source_without_a_verdict_asks_before_it_drops_the_connection() {
+    let rebuilt = ["ok", "saved", "no verdict", "rebuilt"];
+    let after = |last: &'static str| [rebuilt.as_slice(), &[last]].concat();
+    let told = |otherwise| {
+        [
+            ("told: accepted", "moved"),
+            ("told: given up", "unblock 13"),
+            ("told nothing", otherwise),
+        ]
+    };
+    export_phase(false, &after("stale, target's"), &told("moved"));
+    export_phase(false, &after("silence"), &told("lost"));
+    let given_up = [after("silence").as_slice(), &["told: given up"]].concat();
+    let kept = [
+        ("ok", "kept 13, TargetSilent"),
+        ("silence", "kept 13, TargetSilent, unsettled"),
+    ];
+    export_phase(false, &given_up, &kept);
 }
 
 #[test]
@@ -238,7 +275,10 @@ fn a_freeze_asks_the_switch_for_nothing_before_the_verdict() {
     let rebuilding = |epoch| [("rebuilt", epoch), ("returned", "moved")];
     freeze(&["saved", "no verdict"], &rebuilding("unblock 11"));
     freeze(&["saved", "refused"], &rebuilding("unblock 12"));
-    let silent = [("ok", "kept 11, TargetSilent")];
+    let silent = [
+        ("ok", "kept 11, TargetSilent"),
+        ("silence", "ask the target"),
+    ];
     freeze(&["saved", "no verdict", "rebuilt"], &silent);
 }
 
@@ -309,6 +349,7 @@ fn show_import(action: &import::Action) -> String {
         import::Action::Steer { command, .. } => show_command(command),
         import::Action::GoLive => "live".into(),
         import::Action::Refuse(why) => format!("{why:?}"),
+        import::Action::GiveUp(why) => format!("{why:?}, deaf"),
     }
 }
 
@@ -338,7 +379,7 @@ fn importing() {
     ];
     import_phase(&[], &restoring);
     let failed = ["full", "denied", "no service", "bad request", "silence"];
-    let failed = failed.map(|name| (name, "SwitchFailed"));
+    let failed = failed.map(|name| (name, "SwitchFailed, deaf"));
     let owning = [
         ("ok", "live"),
         ("stale, absent", "Stale"),
@@ -349,4 +390,20 @@ fn importing() {
     import_phase(&["restored"], &[owning.as_slice(), &failed].concat());
     import_phase(&["restored", "ok"], &[]);
     import_phase(&["restore failed"], &[]);
+}
+
+#[test]
+fn a_target_that_may_have_acknowledged_something_asks_again_before_it_gives_up() {
+    let silence = import::Event::Steered(CommandOutcome::Unanswered);
+    let (mut import, _) = Import::start(flow(), 12);
+    import.handle(import::Event::Restored(owner(2)));
+    import.must_insist();
+    let deadline_of = |action: &import::Action| match action {
+        import::Action::Steer { deadline_ns, .. } => *deadline_ns,
+        other => panic!("{other:?}"),
+    };
+    let again = import.handle(silence);
+    assert_eq!(show_import(&again), "unblock 12");
+    assert_eq!(deadline_of(&again), export::SETTLE_DEADLINE_NS);
+    assert_eq!(show_import(&import.handle(silence)), "SwitchFailed, deaf");
 }

@@ -40,17 +40,35 @@ pub(crate) struct Args {
     /// Over TLS 1.3 with AES-128-GCM: the sessions move too.
     #[arg(long)]
     tls: bool,
-    /// Stop a connection's packets at its socket instead of at the switch
-    /// (`service.hand_off_method = "freeze"`).
+    /// Stop a connection's packets at the switch instead of at its socket
+    /// (`service.hand_off_method = "two-phase"`).
     #[arg(long)]
-    freeze: bool,
-    /// Run all hosts on this core, so that no message between two of them waits for
-    /// another core to wake, which takes longer than the rest on a virtual machine.
-    #[arg(long, value_name = "CORE")]
-    core: Option<usize>,
+    two_phase: bool,
+    /// The core that all hosts of the lab run on.
+    #[arg(
+        long,
+        value_name = "CORE",
+        default_value_t = 0,
+        conflicts_with = "spread"
+    )]
+    core: usize,
+    /// Let the scheduler spread the hosts over all cores. A message between two of
+    /// them then often waits for a core to wake, which on a virtual machine takes
+    /// as long as half a hand-off, and is not a part of it.
+    #[arg(long)]
+    spread: bool,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    fn method(&self) -> HandOffMethod {
+        match self.two_phase {
+            true => HandOffMethod::TwoPhase,
+            false => HandOffMethod::Freeze,
+        }
+    }
 }
 
 /// The whole result.
@@ -59,7 +77,7 @@ struct Report {
     kernel: String,
     cpus: usize,
     tls: bool,
-    freeze: bool,
+    method: HandOffMethod,
     /// All hosts ran on this one.
     core: Option<usize>,
     modes: Vec<Mode>,
@@ -91,7 +109,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     );
     let prism = std::env::current_exe().context("finding this program")?;
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
-    if let Some(core) = args.core {
+    let core = (!args.spread).then_some(args.core);
+    if let Some(core) = core {
         let mut only = CpuSet::new();
         ensure!(core < CpuSet::MAX_CPU, "there is no core {core}");
         only.set(core);
@@ -105,8 +124,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         kernel: crate::bench_switch::kernel_release(),
         cpus,
         tls: args.tls,
-        freeze: args.freeze,
-        core: args.core,
+        method: args.method(),
+        core,
         modes,
     };
     if args.json {
@@ -119,10 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn measure(args: &Args, mode: HandOffMode, prism: PathBuf) -> Result<Mode> {
     let name: LabName = format!("bench-{}", std::process::id()).parse()?;
-    let method = match args.freeze {
-        true => HandOffMethod::Freeze,
-        false => HandOffMethod::TwoPhase,
-    };
+    let method = args.method();
     let mut spec = LabSpec::new(name, prism).configure(move |config| {
         config.service.hand_off = mode;
         config.service.hand_off_method = method;
@@ -210,7 +226,10 @@ fn print_table(report: &Report) {
         Some(core) => format!("core {core} of this machine"),
         None => "this machine".into(),
     };
-    let method = if report.freeze { "freeze" } else { "two-phase" };
+    let method = match report.method {
+        HandOffMethod::Freeze => "freeze",
+        HandOffMethod::TwoPhase => "two-phase",
+    };
     println!(
         "Linux {kernel}, {cpus} CPUs, {method}, one {scheme} connection, all hosts on {place}\n"
     );

@@ -34,6 +34,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use prism_proto::{MAX_QUEUE_BYTES, TcpState};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::freeze::{self, Freezer};
 use super::options::{self, MSS_RANGE_BYTES, Queue};
 use super::silent::Silent;
 use crate::fault::{self, Fault};
@@ -67,6 +68,9 @@ pub struct Restored {
     input: Vec<u8>,
     output: Vec<u8>,
     peer_closed: bool,
+    /// What the client is to send next, as far as it has been told.
+    receive_seq: u32,
+    is_silent: bool,
 }
 
 /// A connection that has been handed over, with what did not go into the
@@ -269,10 +273,25 @@ pub fn restore_into(blank: Blank, state: &TcpState) -> Result<Restored, RestoreE
         input: state.received.clone(),
         output: state.unsent.clone(),
         peer_closed: state.peer_closed,
+        receive_seq: state.receive_seq,
+        is_silent: false,
     })
 }
 
 impl Restored {
+    /// From now on takes nothing in and says nothing, as a frozen socket does.
+    /// Says whether the socket is as it was restored: where it is not, the client
+    /// may have been told of what only this host has.
+    ///
+    /// # Errors
+    /// What the kernel said; the socket may then still hear.
+    pub fn silence(&mut self, freezer: &Freezer) -> io::Result<bool> {
+        freezer.silence(self.fd.as_fd())?;
+        self.is_silent = true;
+        options::select_queue(self.fd.as_fd(), Queue::Receive)?;
+        Ok(options::queue_seq(self.fd.as_fd())? == self.receive_seq)
+    }
+
     /// Leaves repair mode. Nothing is sent by this; from here on the socket
     /// retransmits, acknowledges and closes like any other.
     ///
@@ -280,6 +299,9 @@ impl Restored {
     /// [`GoLiveError`], which no kernel known gives a socket that was restored.
     pub fn go_live(self) -> Result<Live, GoLiveError> {
         options::repair_off_silently(self.fd.as_fd()).map_err(GoLiveError)?;
+        if self.is_silent {
+            freeze::give_voice(self.fd.as_fd()).map_err(GoLiveError)?;
+        }
         Ok(Live {
             fd: self.fd.into_fd(),
             input: self.input,
