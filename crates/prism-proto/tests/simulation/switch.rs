@@ -15,13 +15,18 @@ pub(crate) struct Switch {
     pub(crate) table: FlowTable,
     /// Highest epoch seen of each flow; it may only grow.
     epochs: BTreeMap<FlowKey, u64>,
+    blocked_since: BTreeMap<FlowKey, u64>,
 }
+
+/// A flow that has been blocked for so long is forgotten.
+const MAX_BLOCKED_NS: u64 = 10_000 * MS;
 
 impl Switch {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
             table: FlowTable::new(scenario.max_flows),
             epochs: BTreeMap::new(),
+            blocked_since: BTreeMap::new(),
         }
     }
 }
@@ -74,6 +79,18 @@ impl World {
         let before = self.switch.table.entry(&request.flow).copied();
         let answer = self.switch.table.apply(&request, now);
         let after = self.switch.table.entry(&request.flow).copied();
+        let (since, now_blocked) = (
+            &mut self.switch.blocked_since,
+            after.is_some_and(|a| a.blocked),
+        );
+        match now_blocked {
+            true => {
+                since.entry(request.flow).or_insert(self.now);
+            }
+            false => {
+                since.remove(&request.flow);
+            }
+        }
         if self.scenario.mutation == Mutation::None {
             let highest = self.switch.epochs.entry(request.flow).or_default();
             let grew = answer.epoch > *highest;
@@ -106,8 +123,11 @@ impl World {
 
     pub(crate) fn packet_from_client(&mut self, packet: Packet) {
         let flow = self.clients[packet.of.client].flow;
-        if packet.segment.syn {
+        let blocked_since = self.switch.blocked_since.get(&flow).copied();
+        let is_forgotten = blocked_since.is_some_and(|since| self.now - since > MAX_BLOCKED_NS);
+        if packet.segment.syn || is_forgotten {
             self.switch.table.syn(&flow, clock_ns(self.now));
+            self.switch.blocked_since.remove(&flow);
         }
         let host = match self.switch.table.entry(&flow) {
             None => FRONTEND,
