@@ -26,6 +26,7 @@
 	/* Packets dropped. */                                                 \
 	X(drop_blocked)           /* the flow is blocked */                    \
 	X(drop_released)          /* late packet of a connection that is over */\
+	X(drop_late_reset)        /* of an owner, both ends having closed */   \
 	X(drop_not_owner)         /* from a frontend that does not own it */   \
 	X(drop_unmatched_backend) /* TCP of a backend that matches no flow */  \
 	X(drop_icmp_backend)      /* a backend's ICMP error about a flow */    \

@@ -8,23 +8,42 @@
 
 #include <linux/types.h>
 
-static __always_inline __u16 csum_fold(__u64 sum)
+/* A sum as one word. */
+static __always_inline __u16 sum_fold(__u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
-	return ~sum;
+	return sum;
+}
+
+/* A sum as the checksum that stands in a packet. */
+static __always_inline __u16 csum_fold(__u64 sum)
+{
+	return ~sum_fold(sum);
+}
+
+/* What replacing an address adds to the sum. */
+static __always_inline __u64 sum_of_change4(__u32 from, __u32 to)
+{
+	return (__u64)(__u32)~from + to;
+}
+
+/* What replacing a word adds to the sum. */
+static __always_inline __u64 sum_of_change2(__u16 from, __u16 to)
+{
+	return (__u64)(__u16)~from + to;
 }
 
 static __always_inline void csum_replace2(__u16 *check, __u16 from, __u16 to)
 {
-	*check = csum_fold((__u64)(__u16)~*check + (__u16)~from + to);
+	*check = csum_fold((__u16)~*check + sum_of_change2(from, to));
 }
 
 static __always_inline void csum_replace4(__u16 *check, __u32 from, __u32 to)
 {
-	*check = csum_fold((__u64)(__u16)~*check + (__u32)~from + to);
+	*check = csum_fold((__u16)~*check + sum_of_change4(from, to));
 }
 
 #endif

@@ -6,8 +6,9 @@
  * (control.h), a SYN (here), and the agent (collect.h). Epochs only grow, whoever
  * comes first. Packets read without the lock where the CPU orders memory: a
  * version that is odd, or not the same after, sends them to the lock after all.
- * Statistics are atomic additions; a packet that passes just as its flow is
- * changed may be counted before or after.
+ * Statistics are plain additions, which two CPUs can do at once only while the
+ * packets of one direction move from one CPU to another: then one may be missed.
+ * A packet that passes just as its flow is changed may be counted before or after.
  *
  * The reverse view maps an owner's packets to a service. It is a hint: packets
  * obey the flow entry, so a reverse entry too many does no harm and is collected
@@ -57,6 +58,7 @@ struct route {
 	__be32 via;
 	__be16 owner_port;
 	__u8 state;
+	bool is_late_reset;	/* this packet is; see flow_to_client */
 };
 
 static __always_inline struct flow_key flow_key(__be32 client,
@@ -73,16 +75,21 @@ static __always_inline struct flow_key flow_key(__be32 client,
 	return key;
 }
 
+static __always_inline __u8 flow_marks(const struct flow *f)
+{
+	return *(volatile const __u8 *)&f->marks;
+}
+
 /* Final: the entry is about to be deleted. */
 static __always_inline bool is_doomed(const struct flow *f)
 {
-	return *(volatile const __u8 *)&f->marks & MARK_DOOMED;
+	return flow_marks(f) & MARK_DOOMED;
 }
 
 /* Absent because its owner's socket is gone. */
 static __always_inline bool is_released(const struct flow *f)
 {
-	return *(volatile const __u8 *)&f->marks & MARK_RELEASED;
+	return flow_marks(f) & MARK_RELEASED;
 }
 
 /* The entry of a flow, unless it is about to be deleted. */
@@ -142,8 +149,8 @@ static __always_inline void flow_count(struct flow *f, const struct packet *p,
 {
 	if (f->last_seen_ns != p->now_ns)
 		f->last_seen_ns = p->now_ns;
-	__sync_fetch_and_add(&f->packets[direction], 1);
-	__sync_fetch_and_add(&f->bytes[direction], p->bytes);
+	f->packets[direction] += 1;
+	f->bytes[direction] += p->bytes;
 }
 
 /*
@@ -153,17 +160,36 @@ static __always_inline void flow_count(struct flow *f, const struct packet *p,
  */
 static __always_inline void flow_sequence(struct flow *f, const struct packet *p)
 {
-	if (!f->packets[TO_CLIENT] || (__s32)(p->tcp_end - f->next_seq) > 0)
-		f->next_seq = p->tcp_end;
+	__u32 end = tcp_end(p);
+
+	if (!f->packets[TO_CLIENT] || (__s32)(end - f->next_seq) > 0)
+		f->next_seq = end;
 }
 
-/* The owner has closed: the client needs no other word should it die. */
-static __always_inline void flow_closed(struct flow *f)
+static __noinline void flow_mark(struct flow *f, __u8 marks)
 {
 	bpf_spin_lock(&f->lock);
 	if (f->state == FLOW_FORWARD)
-		f->marks |= MARK_CLOSED;
+		f->marks |= marks;
 	bpf_spin_unlock(&f->lock);
+}
+
+/* What a client's packet says of the end of the connection. */
+static __always_inline void client_closes(struct flow *f, const struct packet *p)
+{
+	__u8 marks = p->tcp_flags & TCP_FIN ? MARK_CLIENT_CLOSED : 0;
+
+	if (flow_marks(f) & MARK_CLOSED && p->tcp_flags & TCP_ACK &&
+	    (__s32)(bpf_ntohl(p->tcp_ack) - f->next_seq) >= 0)
+		marks |= MARK_CLOSE_KNOWN;
+	if (marks & ~flow_marks(f))
+		flow_mark(f, marks);
+}
+
+/* Both ends have closed, and the client has all that its owner had to say. */
+static __always_inline bool is_over(const struct flow *f)
+{
+	return (flow_marks(f) & CLOSE_MARKS) == CLOSE_MARKS;
 }
 
 /* The route, for a client's packet. */
@@ -171,23 +197,37 @@ static __always_inline void flow_to_owner(struct flow *f, const struct packet *p
 					  struct route *r)
 {
 	flow_route(f, r);
-	if (r->state == FLOW_FORWARD)
-		flow_count(f, p, TO_OWNER);
+	if (r->state != FLOW_FORWARD)
+		return;
+	client_closes(f, p);
+	flow_count(f, p, TO_OWNER);
 }
 
-/* The route, for a packet to the client, perhaps from the owner. */
+/*
+ * The route, for a packet to the client, perhaps from the owner.
+ *
+ * An owner's reset of a connection that is over comes from a host whose socket
+ * has gone already: the client's TIME_WAIT has acknowledged once more what came
+ * late or twice. It has nothing to tell, and the client must not see it.
+ */
 static __always_inline void flow_to_client(struct flow *f,
 					   const struct packet *p,
 					   struct route *r)
 {
 	flow_route(f, r);
-	if (r->state == FLOW_FORWARD && r->owner == p->head.ip.saddr &&
-	    r->owner_port == p->source) {
-		if (p->tcp_flags & TCP_FIN)
-			flow_closed(f);
-		flow_sequence(f, p);
-		flow_count(f, p, TO_CLIENT);
+	r->is_late_reset = false;
+	if (r->state != FLOW_FORWARD || r->owner != p->head.ip.saddr ||
+	    r->owner_port != p->source)
+		return;
+	if (p->tcp_flags & TCP_RST && is_over(f)) {
+		r->is_late_reset = true;
+		return;
 	}
+	/* Before the mark: who sees it compares with this number. */
+	flow_sequence(f, p);
+	if (p->tcp_flags & TCP_FIN)
+		flow_mark(f, MARK_CLOSED);
+	flow_count(f, p, TO_CLIENT);
 }
 
 static __always_inline void reverse_key(struct reverse_key *rk,
@@ -269,7 +309,7 @@ static __always_inline void make_tombstone(struct flow *f, __u64 epoch,
 	f->last_seen_ns = now_ns;
 	f->owner_port = 0;
 	f->owner_run = 0;
-	f->marks &= ~(MARK_RELEASED | MARK_CLOSED);
+	f->marks &= ~(MARK_RELEASED | CLOSE_MARKS);
 	__builtin_memset(&f->owner, 0, sizeof(f->owner));
 	__builtin_memset(&f->via, 0, sizeof(f->via));
 	change_end(f);

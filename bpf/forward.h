@@ -3,11 +3,12 @@
  * Sending a packet on: where to, what is rewritten, and when it is left to the
  * kernel of this host instead.
  *
- * Checksums. In tc, bpf_l4_csum_replace knows packets whose checksum is still
- * to be computed (CHECKSUM_PARTIAL, GSO) and those whose sum the driver gave
- * (CHECKSUM_COMPLETE). Everything else written here leaves the sum of what it
- * covers unchanged. In XDP every packet is whole, and its checksum is updated by
- * hand.
+ * Checksums. In tc, a packet's checksum may be still to be computed
+ * (CHECKSUM_PARTIAL, GSO), or its sum known from the driver (CHECKSUM_COMPLETE).
+ * Where the program can ask which it is, it updates the field by hand; with a sum
+ * from the driver, and where it cannot ask, bpf_l4_csum_replace does. Everything
+ * else written here leaves the sum of what it covers unchanged. In XDP every
+ * packet is whole.
  */
 #ifndef PRISM_FORWARD_H
 #define PRISM_FORWARD_H
@@ -16,6 +17,15 @@
 #include "flow.h"
 
 #define AF_INET 2
+
+/* Of linux/skbuff.h; where the field is, the kernel's type information tells. */
+#define CHECKSUM_COMPLETE 2
+#define CHECKSUM_PARTIAL 3
+struct sk_buff {
+	__u8 ip_summed : 2;
+} __attribute__((preserve_access_index));
+
+extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
 enum hop {
 	HOP_READY,		/* interface and addresses are known */
@@ -85,8 +95,8 @@ static __noinline int fib_resolve(void *ctx, struct nexthop *slot, __be32 addr,
 		return HOP_KERNEL;
 	slot->addr = addr;
 	slot->mtu_bytes = fib.mtu_result;
-	__builtin_memcpy(&slot->mac[0], fib.dmac, ETH_ALEN);
-	__builtin_memcpy(&slot->mac[3], fib.smac, ETH_ALEN);
+	__builtin_memcpy((void *)slot->mac, fib.dmac, ETH_ALEN);
+	__builtin_memcpy((void *)slot->mac + ETH_ALEN, fib.smac, ETH_ALEN);
 	return HOP_READY;
 }
 
@@ -100,8 +110,8 @@ static __noinline int configured_hop(struct nexthop *slot, __be32 addr)
 	slot->addr = addr;
 	slot->ifindex = node->ifindex;
 	slot->mtu_bytes = node->mtu_bytes;
-	__builtin_memcpy(&slot->mac[0], node->node_mac, ETH_ALEN);
-	__builtin_memcpy(&slot->mac[3], node->own_mac, ETH_ALEN);
+	__builtin_memcpy((void *)slot->mac, node->node_mac, ETH_ALEN);
+	__builtin_memcpy((void *)slot->mac + ETH_ALEN, node->own_mac, ETH_ALEN);
 	return 1;
 }
 
@@ -136,102 +146,22 @@ static __always_inline bool is_too_long(void *ctx, const struct packet *p,
 {
 	__u32 l3_bytes = p->bytes - sizeof(struct ethhdr);
 
+	/* A segment is no longer than all of them. */
+	if (!slot->mtu_bytes || l3_bytes <= slot->mtu_bytes)
+		return false;
 	if (!xdp && ((struct __sk_buff *)ctx)->gso_size)
 		l3_bytes = p->l4 - sizeof(struct ethhdr) + p->tcp_header_bytes +
 			   ((struct __sk_buff *)ctx)->gso_size;
-	return slot->mtu_bytes && l3_bytes > slot->mtu_bytes;
+	return l3_bytes > slot->mtu_bytes;
 }
 
 static __always_inline void head_next_hop(struct head *head,
 					  const struct nexthop *slot)
 {
-	__u32 check = head->ip.check;
-
 	__builtin_memcpy(head->mac, slot->mac, sizeof(head->mac));
 	head->protocol = bpf_htons(ETH_P_IP);
+	csum_replace2(&head->ip.check, bpf_htons(0x0100), 0);
 	head->ip.ttl--;
-	check += bpf_htons(0x0100);
-	head->ip.check = check + (check >= 0xffff);
-}
-
-/*
- * The TCP checksum for a new address and port, in tc, of a packet without IP
- * options. The kernel alone knows whether the checksum is still to be computed;
- * how its helper changes the field for the address tells, and saves a second
- * call for the port. Where both ways lead to the same value it cannot tell.
- */
-static __always_inline long fix_tcp_check_fast(struct __sk_buff *skb,
-					       __u16 before, __be32 from,
-					       __be16 from_port,
-					       const struct rewrite *rw)
-{
-	const __u32 at = HEAD_BYTES + TCP_CHECK;
-	__u16 whole = before;
-	__u16 partial = ~before;
-	__u16 *check;
-
-	if (bpf_l4_csum_replace(skb, at, from, rw->addr, BPF_F_PSEUDO_HDR | 4))
-		return -1;
-	if (from_port == rw->port)
-		return 0;
-	csum_replace4(&whole, from, rw->addr);
-	csum_replace4(&partial, from, rw->addr);
-	partial = ~partial;
-	check = packet_start(skb, false) + at;
-	if ((void *)(check + 1) > packet_end(skb, false))
-		return -1;
-	if (whole == partial || (*check != whole && *check != partial))
-		return bpf_l4_csum_replace(skb, at, from_port, rw->port, 2);
-	if (*check == whole) {
-		csum_replace2(&whole, from_port, rw->port);
-		*check = whole;
-	}
-	return 0;
-}
-
-/* The same for any packet. */
-static __always_inline long fix_tcp_check(void *ctx, struct packet *p,
-					  __be32 from, __be16 from_port,
-					  const struct rewrite *rw,
-					  const bool xdp)
-{
-	__u32 at = p->l4 + TCP_CHECK;
-	long err;
-
-	if (xdp) {
-		csum_replace4(&p->tcp_check, from, rw->addr);
-		csum_replace2(&p->tcp_check, from_port, rw->port);
-		return packet_store(ctx, at, &p->tcp_check, 2, xdp);
-	}
-	if (p->l4 == HEAD_BYTES)
-		return fix_tcp_check_fast(ctx, p->tcp_check, from, from_port,
-					  rw);
-	err = bpf_l4_csum_replace(ctx, at, from, rw->addr, BPF_F_PSEUDO_HDR | 4);
-	if (from_port != rw->port)
-		err |= bpf_l4_csum_replace(ctx, at, from_port, rw->port, 2);
-	return err;
-}
-
-/* Changes one end of the packet; `p->head` and ports are not yet stored. */
-static __always_inline long rewrite_end(void *ctx, struct packet *p,
-					const struct rewrite *rw, const bool xdp)
-{
-	bool source = rw->side == SIDE_SOURCE;
-	__be32 addr = source ? p->head.ip.saddr : p->head.ip.daddr;
-	__be16 port = source ? p->source : p->dest;
-	__u16 check = p->head.ip.check;
-	long err = fix_tcp_check(ctx, p, addr, port, rw, xdp);
-
-	csum_replace4(&check, addr, rw->addr);
-	p->head.ip.check = check;
-	if (source) {
-		p->head.ip.saddr = rw->addr;
-		p->source = rw->port;
-	} else {
-		p->head.ip.daddr = rw->addr;
-		p->dest = rw->port;
-	}
-	return err;
 }
 
 /* Writes back the headers: all for the next hop, or IP's for the kernel. */
@@ -244,31 +174,156 @@ static __always_inline long store_head(void *ctx, struct packet *p, int hop,
 	return packet_store(ctx, 0, p->head.mac, HEAD_BYTES, xdp);
 }
 
-/*
- * Writes back headers and ports. Without IP options, and where the next hop is
- * known, straight into the packet: that spares two helper calls.
- */
-static __always_inline long store_all(void *ctx, struct packet *p, int hop,
-				      const bool xdp)
-{
-	__be16 ports[2] = { p->source, p->dest };
-	__u16 *at = packet_start(ctx, xdp);
-	struct iphdr *ip = (void *)at + IP_AT;
-	__u16 *l4 = (void *)(ip + 1);
+/* How the field of the TCP checksum follows a change. */
+enum check_kind {
+	CHECK_WHOLE,		/* it is the checksum */
+	CHECK_PARTIAL,		/* it is the sum of the pseudo-header so far */
+	CHECK_BY_KERNEL,	/* more than the field is to be changed */
+};
 
-	if (p->l4 != HEAD_BYTES || hop != HOP_READY ||
-	    (void *)(l4 + 2) > packet_end(ctx, xdp))
-		return store_head(ctx, p, hop, xdp) |
-		       packet_store(ctx, p->l4, ports, sizeof(ports), xdp);
+static __always_inline enum check_kind check_kind(void *ctx, const bool xdp)
+{
+	struct sk_buff *skb;
+
+	if (xdp)
+		return CHECK_WHOLE;
+	/* Since Linux 6.2. */
+	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx))
+		return CHECK_BY_KERNEL;
+	skb = bpf_cast_to_kern_ctx(ctx);
+	switch (BPF_CORE_READ_BITFIELD(skb, ip_summed)) {
+	case CHECKSUM_PARTIAL:
+		return CHECK_PARTIAL;
+	case CHECKSUM_COMPLETE:
+		return CHECK_BY_KERNEL;
+	}
+	return CHECK_WHOLE;
+}
+
+/* The end of the packet that is to be changed, as it is. */
+static __always_inline struct rewrite old_end(const struct packet *p,
+					      enum side side)
+{
+	bool source = side == SIDE_SOURCE;
+	struct rewrite end = {
+		.side = side,
+		.addr = source ? p->head.ip.saddr : p->head.ip.daddr,
+		.port = source ? p->source : p->dest,
+	};
+
+	return end;
+}
+
+/* The field of the TCP checksum, at offset `at`; NULL: there is none. */
+static __always_inline __u16 *check_field(struct __sk_buff *skb, __u32 at)
+{
+	/* Changes nothing, but bounds it for the verifier. */
+	__u16 *check = packet_start(skb, false) + (at & (2 * L4_LIMIT - 1));
+
+	return (void *)(check + 1) > packet_end(skb, false) ? NULL : check;
+}
+
+/*
+ * Has the kernel change the checksum for a new address and port. How its helper
+ * changes the field for the address tells what the field is, and spares the call
+ * for the port. Where both ways lead to the same value it cannot tell.
+ */
+static __noinline int check_by_kernel(struct __sk_buff *skb, __u32 at,
+				      const struct rewrite *from,
+				      const struct rewrite *to)
+{
+	__u64 change = sum_of_change4(from->addr, to->addr);
+	__u16 *check = check_field(skb, at);
+	__u16 whole, partial;
+
+	if (!check)
+		return -1;
+	whole = csum_fold((__u16)~*check + change);
+	partial = sum_fold(*check + change);
+	if (bpf_l4_csum_replace(skb, at, from->addr, to->addr,
+				BPF_F_PSEUDO_HDR | 4))
+		return -1;
+	if (from->port == to->port)
+		return 0;
+	check = check_field(skb, at);
+	if (!check)
+		return -1;
+	if (whole == partial || (*check != whole && *check != partial))
+		return bpf_l4_csum_replace(skb, at, from->port, to->port, 2);
+	if (*check == whole)
+		csum_replace2(check, from->port, to->port);
+	return 0;
+}
+
+/* Changes one end of the packet. */
+static __always_inline void write_end(struct iphdr *ip, struct tcphdr *tcp,
+				      const struct rewrite *from,
+				      const struct rewrite *to,
+				      enum check_kind kind)
+{
+	__u64 addr = sum_of_change4(from->addr, to->addr);
+	__u64 port = sum_of_change2(from->port, to->port);
+
+	if (kind == CHECK_WHOLE)
+		tcp->check = csum_fold((__u16)~tcp->check + addr + port);
+	else if (kind == CHECK_PARTIAL)
+		tcp->check = sum_fold(tcp->check + addr);
+	ip->check = csum_fold((__u16)~ip->check + addr);
+	if (to->side == SIDE_SOURCE) {
+		ip->saddr = to->addr;
+		tcp->source = to->port;
+	} else {
+		ip->daddr = to->addr;
+		tcp->dest = to->port;
+	}
+}
+
+static __always_inline void write_next_hop(void *start, struct iphdr *ip,
+					   const struct nexthop *slot, int hop)
+{
+	__u32 *mac = start;
+
+	if (hop == HOP_KERNEL)
+		return;
+	csum_replace2(&ip->check, bpf_htons(0x0100), 0);
+	ip->ttl--;
+	if (hop != HOP_READY)
+		return;
 #pragma unroll
-	for (int i = 0; i < 6; i++)
-		at[i] = p->head.mac[i];
-	ip->ttl = p->head.ip.ttl;
-	ip->check = p->head.ip.check;
-	ip->saddr = p->head.ip.saddr;
-	ip->daddr = p->head.ip.daddr;
-	l4[0] = ports[0];
-	l4[1] = ports[1];
+	for (int i = 0; i < 3; i++)
+		mac[i] = slot->mac[i];
+}
+
+/*
+ * Writes all that changes in a TCP packet, straight into it: every helper call
+ * costs as much as all of this.
+ */
+static __always_inline long write_packet(void *ctx, const struct packet *p,
+					 const struct rewrite *rw,
+					 const struct nexthop *slot, int hop,
+					 const bool xdp)
+{
+	struct rewrite from = old_end(p, rw->side);
+	enum check_kind kind = CHECK_WHOLE;
+	struct tcphdr *tcp;
+	struct iphdr *ip;
+	void *start;
+
+	if (rw->side != SIDE_NONE)
+		kind = check_kind(ctx, xdp);
+	if (kind == CHECK_BY_KERNEL &&
+	    check_by_kernel(ctx, p->l4 + TCP_CHECK, &from, rw))
+		return -1;
+	start = packet_start(ctx, xdp);
+	ip = start + IP_AT;
+	/* Changes nothing, but bounds it for the verifier. */
+	tcp = start + (p->l4 & (L4_LIMIT - 1));
+	if ((void *)(ip + 1) > packet_end(ctx, xdp) ||
+	    (void *)(tcp + 1) > packet_end(ctx, xdp))
+		return -1;
+	if (rw->side != SIDE_NONE)
+		write_end(ip, tcp, &from, rw, kind);
+	write_next_hop(start, ip, slot, hop);
 	return 0;
 }
 
@@ -329,15 +384,9 @@ static __always_inline int forward(void *ctx, struct packet *p, __be32 addr,
 		return too_long(p, rw, xdp);
 	if (p->l4 > HEAD_BYTES)
 		count(COUNTER_seen_ip_options);
-	if (rw->side != SIDE_NONE && rewrite_end(ctx, p, rw, xdp))
+	if (write_packet(ctx, p, rw, slot, hop, xdp))
 		return drop(COUNTER_drop_store, xdp);
-	if (hop == HOP_KERNEL)
-		reason = COUNTER_punt_no_route;
-	else
-		head_next_hop(&p->head, slot);
-	if (store_all(ctx, p, hop, xdp))
-		return drop(COUNTER_drop_store, xdp);
-	count(reason);
+	count(hop == HOP_KERNEL ? COUNTER_punt_no_route : reason);
 	return transmit(slot, hop, xdp);
 }
 

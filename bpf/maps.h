@@ -34,7 +34,12 @@ enum flow_mark {
 	MARK_RELEASED = 1,	/* absent: its owner's socket is gone */
 	MARK_DOOMED = 2,	/* absent, and final: about to be deleted */
 	MARK_CLOSED = 4,	/* the owner's FIN has passed: the client knows */
+	MARK_CLOSE_KNOWN = 8,	/* the client has acknowledged that FIN */
+	MARK_CLIENT_CLOSED = 16,	/* the client's FIN has passed */
 };
+
+/* The marks of one connection. */
+#define CLOSE_MARKS (MARK_CLOSED | MARK_CLOSE_KNOWN | MARK_CLIENT_CLOSED)
 
 /*
  * One flow. 96 bytes, so that an element (48 bytes of kernel header, 40 for the
@@ -153,7 +158,7 @@ struct nexthop {
 	__be32 addr;
 	__u32 ifindex;
 	__u32 mtu_bytes;
-	__u16 mac[6];		/* destination, source */
+	__u32 mac[3];		/* destination and source, as in a frame */
 };
 
 struct {

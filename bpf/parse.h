@@ -23,11 +23,14 @@
 
 /* Ethernet, longest IPv4 header, TCP without options. */
 #define LONGEST_HEADERS (14 + 60 + 20)
+/* A power of two above every offset of a layer 4 header (14 + 60 at most). */
+#define L4_LIMIT 128
 
 #define TCP_FLAG_BYTE 13
 #define TCP_CHECK 16
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
+#define TCP_RST 0x04
 #define TCP_ACK 0x10
 
 /*
@@ -49,10 +52,10 @@ struct packet {
 	struct head head;
 	__be16 source;
 	__be16 dest;
-	__u16 tcp_check;
 	__u8 tcp_flags;
 	__u8 tcp_header_bytes;
-	__u32 tcp_end;		/* the sequence number behind the segment */
+	__be32 tcp_seq;
+	__be32 tcp_ack;
 	__u32 l4;		/* offset of the TCP, UDP or ICMP header */
 	__u32 bytes;		/* of the frame, or of all frames of a GSO packet */
 	__u64 now_ns;
@@ -109,8 +112,8 @@ static __always_inline void make_linear(struct __sk_buff *skb)
 		bpf_skb_pull_data(skb, want);
 }
 
-/* What the segment takes of the sequence space. */
-static __always_inline __u32 tcp_length(const struct packet *p)
+/* The sequence number behind the segment. */
+static __always_inline __u32 tcp_end(const struct packet *p)
 {
 	__u32 ip_bytes = bpf_ntohs(p->head.ip.tot_len);
 	__u32 fin = p->tcp_flags & TCP_FIN;
@@ -118,7 +121,8 @@ static __always_inline __u32 tcp_length(const struct packet *p)
 	/* A GSO packet may be longer than IP can say. */
 	if (!ip_bytes)
 		ip_bytes = p->bytes - IP_AT;
-	return ip_bytes - (p->l4 - IP_AT) - p->tcp_header_bytes + fin;
+	return bpf_ntohl(p->tcp_seq) + ip_bytes - (p->l4 - IP_AT) -
+	       p->tcp_header_bytes + fin;
 }
 
 static __always_inline enum parsed parse_tcp(struct packet *p, void *at,
@@ -130,10 +134,10 @@ static __always_inline enum parsed parse_tcp(struct packet *p, void *at,
 		return PARSED_TRUNCATED;
 	p->source = tcp->source;
 	p->dest = tcp->dest;
-	p->tcp_check = tcp->check;
 	p->tcp_flags = ((__u8 *)tcp)[TCP_FLAG_BYTE];
 	p->tcp_header_bytes = tcp->doff * 4;
-	p->tcp_end = bpf_ntohl(tcp->seq) + tcp_length(p);
+	p->tcp_seq = tcp->seq;
+	p->tcp_ack = tcp->ack_seq;
 	return PARSED_TCP;
 }
 

@@ -103,6 +103,8 @@ static __always_inline int frontend_to_client(void *ctx, struct packet *p,
 	if (r.state == FLOW_FORWARD &&
 	    (r.owner != p->head.ip.saddr || r.owner_port != p->source))
 		return drop(COUNTER_drop_not_owner, xdp);
+	if (r.is_late_reset)
+		return drop(COUNTER_drop_late_reset, xdp);
 	return forward(ctx, p, p->head.ip.daddr, &none,
 		       COUNTER_forward_from_frontend, xdp);
 }
@@ -207,6 +209,8 @@ static __always_inline int owner_to_client(void *ctx, struct packet *p,
 		return unmatched(p, xdp);
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);
+	if (r.is_late_reset)
+		return drop(COUNTER_drop_late_reset, xdp);
 	return forward(ctx, p, p->head.ip.daddr, &rw, COUNTER_forward_to_client,
 		       xdp);
 }

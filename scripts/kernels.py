@@ -42,6 +42,8 @@ TESTS = [
     ("prism-tls", "sequences", ["with_rustls", "the_checks_find"], 120),
     ("prism-switch", "lib", [], 60),
     ("prism-switch", "steering", [], 60),
+    ("prism-switch", "checksums", ["rewritten"], 60),
+    ("prism-switch", "closing", [], 60),
     ("prism-switch", "icmp", [], 60),
     ("prism-switch", "control", [], 60),
     ("prism-switch", "differential", [], 120),

@@ -7,6 +7,9 @@ use libbpf_rs::ProgramInput;
 
 use crate::load::Switch;
 
+/// Of linux/bpf.h.
+const BPF_F_TEST_SKB_CHECKSUM_COMPLETE: u32 = 1 << 2;
+
 /// Which program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
@@ -47,11 +50,32 @@ impl Switch {
     /// # Errors
     /// What the kernel said.
     pub fn run_packet(&self, hook: Hook, packet: &[u8], repeat: u32) -> libbpf_rs::Result<Run> {
+        self.run_with(hook, packet, repeat, 0)
+    }
+
+    /// Runs the tc program once on a packet whose sum the driver gave
+    /// (`CHECKSUM_COMPLETE`).
+    ///
+    /// # Errors
+    /// What the kernel said: `EBADMSG` where the sum is not the packet's
+    /// afterwards, `EINVAL` from kernels that have no such run.
+    pub fn run_summed_packet(&self, packet: &[u8]) -> libbpf_rs::Result<Run> {
+        self.run_with(Hook::Tc, packet, 1, BPF_F_TEST_SKB_CHECKSUM_COMPLETE)
+    }
+
+    fn run_with(
+        &self,
+        hook: Hook,
+        packet: &[u8],
+        repeat: u32,
+        flags: u32,
+    ) -> libbpf_rs::Result<Run> {
         let mut out = vec![0; packet.len() + 256];
         let input = ProgramInput {
             data_in: Some(packet),
             data_out: Some(&mut out),
             repeat,
+            flags,
             ..Default::default()
         };
         let program = match hook {

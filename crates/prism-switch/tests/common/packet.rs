@@ -2,8 +2,12 @@
 
 use std::net::SocketAddrV4;
 
+pub const FIN: u8 = 1;
 pub const SYN: u8 = 2;
+pub const RST: u8 = 4;
 pub const ACK: u8 = 16;
+/// Sequence and acknowledgement numbers where a test does not care.
+const NUMBERS: (u32, u32) = (0x0102_0304, 0x0506_0708);
 /// Where test packets come from.
 pub const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 /// The address of the loopback device, which runs test packets.
@@ -62,10 +66,20 @@ pub fn ethernet(ip: &[u8]) -> Vec<u8> {
 
 /// A TCP segment, its checksum for these addresses.
 pub fn tcp_segment(source: SocketAddrV4, dest: SocketAddrV4, flags: u8, payload: &[u8]) -> Vec<u8> {
+    numbered_segment(source, dest, NUMBERS, flags, payload)
+}
+
+fn numbered_segment(
+    source: SocketAddrV4,
+    dest: SocketAddrV4,
+    (seq, ack): (u32, u32),
+    flags: u8,
+    payload: &[u8],
+) -> Vec<u8> {
     let mut t = source.port().to_be_bytes().to_vec();
     t.extend(dest.port().to_be_bytes());
-    t.extend(0x0102_0304u32.to_be_bytes());
-    t.extend(0x0506_0708u32.to_be_bytes());
+    t.extend(seq.to_be_bytes());
+    t.extend(ack.to_be_bytes());
     t.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
     t.extend(payload);
     let header = ip(source.ip().octets(), dest.ip().octets(), 6, 64, &[], &t);
@@ -78,6 +92,8 @@ pub struct Tcp {
     pub source: SocketAddrV4,
     pub dest: SocketAddrV4,
     pub flags: u8,
+    pub seq: u32,
+    pub ack: u32,
     pub ttl: u8,
     pub options: Vec<u8>,
     pub payload: Vec<u8>,
@@ -89,6 +105,8 @@ impl Tcp {
             source,
             dest,
             flags: ACK,
+            seq: NUMBERS.0,
+            ack: NUMBERS.1,
             ttl: 64,
             options: vec![],
             payload: b"hello".to_vec(),
@@ -96,7 +114,8 @@ impl Tcp {
     }
 
     pub fn build(&self) -> Vec<u8> {
-        let segment = tcp_segment(self.source, self.dest, self.flags, &self.payload);
+        let numbers = (self.seq, self.ack);
+        let segment = numbered_segment(self.source, self.dest, numbers, self.flags, &self.payload);
         let (source, dest) = (self.source.ip().octets(), self.dest.ip().octets());
         ethernet(&ip(source, dest, 6, self.ttl, &self.options, &segment))
     }
