@@ -22,7 +22,7 @@
 #ifndef PRISM_FLOW_H
 #define PRISM_FLOW_H
 
-#include "parse.h"
+#include "closing.h"
 
 static __always_inline struct ip_addr mapped(__be32 addr)
 {
@@ -187,9 +187,13 @@ static __always_inline void client_closes(struct flow *f, const struct packet *p
 }
 
 /* Both ends have closed, and the client has all that its owner had to say. */
-static __always_inline bool is_over(const struct flow *f)
+static __always_inline bool is_over(const struct flow_key *key,
+				    const struct flow *f)
 {
-	return (flow_marks(f) & CLOSE_MARKS) == CLOSE_MARKS;
+	__u8 missing = CLOSE_MARKS & ~flow_marks(f);
+
+	return !missing || (missing == MARK_CLIENT_CLOSED &&
+			    closing_has(key, MARK_CLIENT_CLOSED));
 }
 
 /* The route, for a client's packet. */
@@ -210,7 +214,8 @@ static __always_inline void flow_to_owner(struct flow *f, const struct packet *p
  * has gone already: the client's TIME_WAIT has acknowledged once more what came
  * late or twice. It has nothing to tell, and the client must not see it.
  */
-static __always_inline void flow_to_client(struct flow *f,
+static __always_inline void flow_to_client(const struct flow_key *key,
+					   struct flow *f,
 					   const struct packet *p,
 					   struct route *r)
 {
@@ -219,7 +224,7 @@ static __always_inline void flow_to_client(struct flow *f,
 	if (r->state != FLOW_FORWARD || r->owner != p->head.ip.saddr ||
 	    r->owner_port != p->source)
 		return;
-	if (p->tcp_flags & TCP_RST && is_over(f)) {
+	if (p->tcp_flags & TCP_RST && is_over(key, f)) {
 		r->is_late_reset = true;
 		return;
 	}

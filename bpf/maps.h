@@ -16,6 +16,8 @@
 #define MAX_SENDERS 4096
 #define MAX_FRONTENDS 16
 #define MAX_ENDED_RUNS 4096
+/* Closing connections remembered: those of 100 ms at 160,000 a second. */
+#define MAX_CLOSINGS 16384
 /* Next hops cached per CPU; a power of two. */
 #define NEXTHOP_SLOTS 1024
 /* Reverse entries cached per CPU; a power of two. */
@@ -85,6 +87,12 @@ struct reverse {
 	struct ip_addr vip;
 	__be16 vip_port;
 	__u8 zero[6];
+};
+
+/* The end of a connection that no flow's owner has, or had when it began. */
+struct closing {
+	__u32 end_seq;		/* behind the FIN of the frontend, where it has passed */
+	__u32 marks;		/* MARK_CLOSED, MARK_CLIENT_CLOSED */
 };
 
 /* One run of a node, as its commands name it. */
@@ -176,6 +184,14 @@ struct {
 	__type(key, struct reverse_key);
 	__type(value, struct reverse);
 } reverses SEC(".maps");
+
+/* The oldest go; a SYN removes its connection's. A load of the switch starts anew. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_CLOSINGS);
+	__type(key, struct flow_key);
+	__type(value, struct closing);
+} closings SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -25,12 +25,14 @@ static __always_inline bool is_service_port(__be16 port)
 }
 
 static __always_inline int client_to_frontend(void *ctx, struct packet *p,
+					      const struct flow_key *key,
 					      const struct service *service,
 					      const bool xdp)
 {
 	struct rewrite none = { .side = SIDE_NONE };
 	__be32 addr = pick_frontend(service, p->head.ip.saddr, p->source);
 
+	closing_to_frontend(key, p);
 	if (!addr)
 		return punt(COUNTER_punt_no_frontend, xdp);
 	return forward(ctx, p, addr, &none, COUNTER_forward_to_frontend, xdp);
@@ -54,11 +56,12 @@ static __always_inline int client_to_owner(void *ctx, struct packet *p,
 
 /* A client's packet of a flow that has no entry, or only a tombstone. */
 static __always_inline int client_unowned(void *ctx, struct packet *p,
+					  const struct flow_key *key,
 					  const bool xdp)
 {
 	struct service *service = service_find(p->head.ip.daddr, p->dest);
 
-	return service ? client_to_frontend(ctx, p, service, xdp) : pass(xdp);
+	return service ? client_to_frontend(ctx, p, key, service, xdp) : pass(xdp);
 }
 
 static __always_inline int client_to_service(void *ctx, struct packet *p,
@@ -69,7 +72,7 @@ static __always_inline int client_to_service(void *ctx, struct packet *p,
 
 	if ((p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
 		flow_syn(key, f, p->now_ns);
-		return client_unowned(ctx, p, xdp);
+		return client_unowned(ctx, p, key, xdp);
 	}
 	flow_to_owner(f, p, &r);
 	if (r.state == FLOW_FORWARD)
@@ -83,7 +86,7 @@ static __always_inline int client_to_service(void *ctx, struct packet *p,
 	 */
 	if (is_released(f))
 		return drop(COUNTER_drop_released, xdp);
-	return client_unowned(ctx, p, xdp);
+	return client_unowned(ctx, p, key, xdp);
 }
 
 /* A frontend's packet: it may speak unless the flow is blocked or elsewhere. */
@@ -97,13 +100,15 @@ static __always_inline int frontend_to_client(void *ctx, struct packet *p,
 	struct route r = { .state = FLOW_ABSENT };
 
 	if (f)
-		flow_to_client(f, p, &r);
+		flow_to_client(&key, f, p, &r);
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);
 	if (r.state == FLOW_FORWARD &&
 	    (r.owner != p->head.ip.saddr || r.owner_port != p->source))
 		return drop(COUNTER_drop_not_owner, xdp);
-	if (r.is_late_reset)
+	if (r.is_late_reset ||
+	    (r.state == FLOW_ABSENT && p->tcp_flags & (TCP_FIN | TCP_RST) &&
+	     closing_to_client(&key, p)))
 		return drop(COUNTER_drop_late_reset, xdp);
 	return forward(ctx, p, p->head.ip.daddr, &none,
 		       COUNTER_forward_from_frontend, xdp);
@@ -138,7 +143,7 @@ static __always_inline bool is_owner(const struct packet *p,
 
 	if (!f)
 		return false;
-	flow_to_client(f, p, r);
+	flow_to_client(&key, f, p, r);
 	return r->owner == p->head.ip.saddr && r->owner_port == p->source;
 }
 
@@ -227,7 +232,7 @@ static __always_inline int steer_tcp(void *ctx, struct packet *p, const bool xdp
 			return client_to_service(ctx, p, &key, f, xdp);
 		service = service_find(p->head.ip.daddr, p->dest);
 		if (service)
-			return client_to_frontend(ctx, p, service, xdp);
+			return client_to_frontend(ctx, p, &key, service, xdp);
 	}
 	if (is_service_port(p->source) &&
 	    service_find(p->head.ip.saddr, p->source))

@@ -176,3 +176,83 @@ fn the_end_of_a_connection_is_not_that_of_the_next_on_its_ports() {
         },
     );
 }
+
+/// Sends a packet of the frontend's own connection, and expects it to pass.
+fn pass(lab: &Lab, hook: Hook, tcp: &Tcp) {
+    let run = lab.run(hook, &tcp.build());
+    assert_eq!(run.verdict, Verdict::Send);
+    verify(&run.packet);
+}
+
+fn client_fin(lab: &Lab, hook: Hook) {
+    let mut tcp = Tcp::new(CLIENT, VIP);
+    tcp.flags = FIN | ACK;
+    pass(lab, hook, &tcp);
+}
+
+fn frontend_fin(lab: &Lab, hook: Hook) {
+    let mut tcp = Tcp::new(VIP, CLIENT);
+    (tcp.flags, tcp.seq) = (ACK | FIN, OWNER_SEQ);
+    tcp.payload = PAYLOAD.to_vec();
+    pass(lab, hook, &tcp);
+}
+
+fn syn(lab: &Lab, hook: Hook) {
+    let mut tcp = Tcp::new(CLIENT, VIP);
+    tcp.flags = SYN;
+    pass(lab, hook, &tcp);
+}
+
+#[test]
+fn a_frontends_own_connections_end_without_a_late_reset_too() {
+    in_lab(
+        "unowned",
+        |_| {},
+        |lab| {
+            let verdict = |hook, packet: &[u8]| lab.run(hook, packet).verdict;
+            for hook in [Hook::Tc, Hook::Xdp] {
+                for fins in [[client_fin, frontend_fin], [frontend_fin, client_fin]] {
+                    syn(lab, hook);
+                    fins[0](lab, hook);
+                    assert_eq!(verdict(hook, &reset(VIP)), Verdict::Send, "one end");
+                    fins[1](lab, hook);
+                    let dropped = lab.counter("drop_late_reset");
+                    assert_eq!(verdict(hook, &reset(VIP)), Verdict::Drop);
+                    assert_eq!(lab.counter("drop_late_reset"), dropped + 1);
+                    // The client has not acknowledged the end, or a program resets.
+                    let mut other = Tcp::new(VIP, CLIENT);
+                    (other.flags, other.seq) = (RST, BEFORE_END);
+                    pass(lab, hook, &other);
+                    (other.flags, other.seq) = (RST | ACK, OWNER_END);
+                    pass(lab, hook, &other);
+                }
+                syn(lab, hook);
+                assert_eq!(verdict(hook, &reset(VIP)), Verdict::Send, "the next");
+                frontend_fin(lab, hook);
+                assert_eq!(verdict(hook, &reset(VIP)), Verdict::Send, "the next");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_client_that_closed_before_the_flow_had_an_owner_has_closed() {
+    in_lab(
+        "half-closed",
+        |_| {},
+        |lab| {
+            for (is_closed, verdict) in [(true, Verdict::Drop), (false, Verdict::Send)] {
+                syn(lab, Hook::Tc);
+                if is_closed {
+                    client_fin(lab, Hook::Tc);
+                }
+                let known = lab.view.flow_of(&flow(CLIENT)).unwrap();
+                let epoch = known.map_or(0, |f| f.epoch).max(lab.clock());
+                assert_eq!(lab.own(CLIENT, BACKEND, epoch + 1).status, Status::Ok);
+                play(lab, Hook::Tc, BACKEND, OwnerFin);
+                play(lab, Hook::Tc, BACKEND, ClientAck(OWNER_END));
+                assert_eq!(lab.run(Hook::Tc, &reset(BACKEND)).verdict, verdict);
+            }
+        },
+    );
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * The ends of connections that have no flow: frontends' own. Of a flow, its
+ * entry tells (flow.h); only where the client closed before the flow had an
+ * owner does it have to ask here.
+ *
+ * A host that has no socket for a segment answers with a RST without ACK, whose
+ * sequence number is the segment's acknowledgement. Where that is the number behind
+ * the frontend's FIN, the client has everything; and where the client has closed
+ * too, nobody is there to be told.
+ */
+#ifndef PRISM_CLOSING_H
+#define PRISM_CLOSING_H
+
+#include "parse.h"
+
+/* A FIN has passed. What two CPUs note at once may be lost: then a RST passes. */
+static __noinline int closing_note(const struct flow_key *key, __u32 mark,
+				   __u32 end_seq)
+{
+	struct closing *old = bpf_map_lookup_elem(&closings, key);
+	struct closing fresh = { .end_seq = end_seq, .marks = mark };
+
+	if (!old)
+		return bpf_map_update_elem(&closings, key, &fresh, BPF_ANY);
+	if (mark == MARK_CLOSED)
+		old->end_seq = end_seq;
+	old->marks |= mark;
+	return 0;
+}
+
+static __noinline int closing_has(const struct flow_key *key, __u32 marks)
+{
+	struct closing *c = bpf_map_lookup_elem(&closings, key);
+
+	return c && (c->marks & marks) == marks;
+}
+
+/* A frontend's packet without a flow. 1: a RST of a connection that is over. */
+static __noinline int closing_to_client(const struct flow_key *key,
+					const struct packet *p)
+{
+	struct closing *c;
+
+	if (p->tcp_flags & TCP_FIN)
+		closing_note(key, MARK_CLOSED, tcp_end(p));
+	if ((p->tcp_flags & (TCP_RST | TCP_ACK)) != TCP_RST)
+		return 0;
+	c = bpf_map_lookup_elem(&closings, key);
+	return c && c->marks == (MARK_CLOSED | MARK_CLIENT_CLOSED) &&
+	       c->end_seq == bpf_ntohl(p->tcp_seq);
+}
+
+/* A client's packet to a frontend, without a flow. */
+static __always_inline void closing_to_frontend(const struct flow_key *key,
+						const struct packet *p)
+{
+	if ((p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		bpf_map_delete_elem(&closings, key);
+	else if (p->tcp_flags & TCP_FIN)
+		closing_note(key, MARK_CLIENT_CLOSED, 0);
+}
+
+#endif
