@@ -1,9 +1,11 @@
 //! Running the system's tools (`ip`, `tc`, `sysctl`) and reading what they say.
 
-use std::io::Write;
-use std::os::unix::process::CommandExt;
+use std::io::{self, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use rustix::process::Signal;
 
 use crate::error::LabError;
 use crate::state::Lock;
@@ -24,33 +26,46 @@ pub(crate) fn run(command: &mut Command) -> Result<Output, LabError> {
     run_with(command, "", Stdio::piped())
 }
 
+/// How often a tool is started that Ctrl-C ends before it is in its own group.
+const MAX_STARTS: usize = 3;
+
 fn run_with(command: &mut Command, input: &str, stdout: Stdio) -> Result<Output, LabError> {
-    let failed = |command: &Command, outcome: String, output: &[u8]| LabError::Tool {
+    // In its own process group, so that Ctrl-C on the terminal does not end a
+    // tool in the middle of taking a lab down.
+    command
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(stdout)
+        .stderr(Stdio::piped());
+    let mut output = run_once(command, input);
+    for _ in 1..MAX_STARTS {
+        // It is in our group until it has left, which is before it begins: the
+        // signal was for us, and the tool has done nothing yet.
+        let interrupted = |output: &Output| output.status.signal() == Some(Signal::INT.as_raw());
+        if !output.as_ref().is_ok_and(interrupted) {
+            break;
+        }
+        output = run_once(command, input);
+    }
+    let failed = |outcome: String, output: &[u8]| LabError::Tool {
         command: command_line(command),
         outcome,
         output: String::from_utf8_lossy(output).trim().to_owned(),
     };
-    // In its own process group, so that Ctrl-C on the terminal does not end a
-    // tool in the middle of taking a lab down.
-    let child = command
-        .process_group(0)
-        .stdin(Stdio::piped())
-        .stdout(stdout)
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut child = child.map_err(|error| failed(command, error.to_string(), b""))?;
+    match output {
+        Ok(output) if output.status.success() => Ok(output),
+        Ok(output) => Err(failed(output.status.to_string(), &output.stderr)),
+        Err(error) => Err(failed(error.to_string(), b"")),
+    }
+}
+
+fn run_once(command: &mut Command, input: &str) -> io::Result<Output> {
+    let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         // A tool that ends early closes the pipe; its status tells why.
         let _ = stdin.write_all(input.as_bytes());
     }
-    let output = child
-        .wait_with_output()
-        .map_err(|error| failed(command, error.to_string(), b""))?;
-    if output.status.success() {
-        Ok(output)
-    } else {
-        Err(failed(command, output.status.to_string(), &output.stderr))
-    }
+    child.wait_with_output()
 }
 
 /// Runs many `ip` or `tc` commands in one process, inside a namespace if one
@@ -82,4 +97,40 @@ fn command_line(command: &Command) -> String {
         .map(|word| word.to_string_lossy())
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_tool_that_an_interrupt_ended_before_it_began_is_started_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = shell("[ -e begun ] || { touch begun; kill -s INT $$; }; cat");
+        command.current_dir(directory.path());
+        let output = run_with(&mut command, "input", Stdio::piped()).unwrap();
+        assert_eq!(output.stdout, b"input");
+    }
+
+    #[test]
+    fn a_tool_that_fails_is_not_started_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = shell("echo once >>begun; echo why >&2; exit 3");
+        command.current_dir(directory.path());
+        let error = run(&mut command).unwrap_err().to_string();
+        assert!(
+            error.contains("exit status: 3") && error.contains("why"),
+            "{error}"
+        );
+        let begun = std::fs::read_to_string(directory.path().join("begun")).unwrap();
+        assert_eq!(begun, "once\n");
+    }
 }
