@@ -196,6 +196,9 @@ fn a_lost_acknowledgement_is_repeated_when_asked_for() {
     net.deafen();
     app.write_some(4000);
     expect_down(&mut client, 0, 4000);
+    // Unanswered, the sender probes after some 10 ms, and sends all again after
+    // 200 ms. What the client says to either must not come after the move.
+    std::thread::sleep(Duration::from_millis(80));
     let (live, state) = net.hand_off_unasked(app.into_fd(), 1, service());
     assert_eq!(state.sent, bytes(DOWN, 0, 4000));
     // The client has no reason to say it again.
