@@ -19,6 +19,7 @@ use tokio::sync::{Mutex, oneshot};
 use tokio_rustls::{TlsConnector, TlsStream};
 use zeroize::{Zeroize, Zeroizing};
 
+use crate::chores::Chores;
 use crate::counters::Counters;
 use crate::endpoint::Shared;
 use crate::pki::{Identity, node_name};
@@ -29,9 +30,6 @@ const DIAL_DEADLINE: Duration = Duration::from_secs(1);
 const DIAL_HOLD_OFF: Duration = Duration::from_millis(250);
 /// Relay streams kept idle per peer.
 const MAX_IDLE_RELAYS: usize = 64;
-/// Turns of the worker for which a frame waits for company. In these the
-/// application answers the client, who comes first.
-const LATER_TURNS: usize = 3;
 /// First size of a channel's receive buffer; it grows to one frame at most.
 const BUFFER_BYTES: usize = 16 << 10;
 
@@ -96,6 +94,7 @@ pub(crate) struct Channel {
     writer: Mutex<WriteHalf<TlsStream<TcpStream>>>,
     /// Frames that leave with the next, or a little later by themselves.
     later: RefCell<Vec<u8>>,
+    chores: Rc<Chores>,
     verdicts: Verdicts,
     open: Cell<bool>,
 }
@@ -107,6 +106,7 @@ impl Channel {
         stream: TlsStream<TcpStream>,
         peer: String,
         importer: Weak<Shared>,
+        chores: Rc<Chores>,
         counters: Arc<Counters>,
     ) -> Rc<Self> {
         let (reader, writer) = tokio::io::split(stream);
@@ -114,6 +114,7 @@ impl Channel {
             peer,
             writer: Mutex::new(writer),
             later: RefCell::default(),
+            chores,
             verdicts: RefCell::default(),
             open: Cell::new(true),
         });
@@ -151,20 +152,21 @@ impl Channel {
         self.later.borrow_mut().extend_from_slice(&frame.encode());
         if is_first {
             let channel = self.clone();
-            tokio::task::spawn_local(async move {
-                for _ in 0..LATER_TURNS {
-                    tokio::task::yield_now().await;
-                    // They have left with another frame.
-                    if channel.later.borrow().is_empty() {
-                        return;
-                    }
-                }
-                if let Err(error) = channel.send_encoded(&[]).await {
-                    // The sources ask the switch instead.
-                    tracing::debug!(%error, "verdicts not sent");
-                }
-            });
+            self.chores.add(move || channel.send_what_waited());
         }
+    }
+
+    fn send_what_waited(self: Rc<Self>) {
+        // They may have left with another frame.
+        if self.later.borrow().is_empty() {
+            return;
+        }
+        tokio::task::spawn_local(async move {
+            if let Err(error) = self.send_encoded(&[]).await {
+                // The sources ask the switch instead.
+                tracing::debug!(%error, "verdicts not sent");
+            }
+        });
     }
 
     /// [`Self::send`] for a frame that is bytes already.
@@ -388,6 +390,7 @@ pub(crate) struct Peers {
     failed_ns: RefCell<HashMap<String, u64>>,
     idle_relays: RefCell<HashMap<String, Vec<RelayStream>>>,
     importer: Weak<Shared>,
+    chores: Rc<Chores>,
     counters: Arc<Counters>,
 }
 
@@ -397,6 +400,7 @@ impl Peers {
         port: u16,
         identity: Identity,
         importer: Weak<Shared>,
+        chores: Rc<Chores>,
         counters: Arc<Counters>,
     ) -> Self {
         let peers = peers
@@ -411,6 +415,7 @@ impl Peers {
             failed_ns: RefCell::default(),
             idle_relays: RefCell::default(),
             importer,
+            chores,
             counters,
         }
     }
@@ -437,12 +442,7 @@ impl Peers {
             return Ok(channel);
         }
         let stream = self.dial(name, self.identity.client_for_hand_off()).await?;
-        let channel = Channel::start(
-            stream,
-            name.into(),
-            self.importer.clone(),
-            self.counters.clone(),
-        );
+        let channel = self.start(stream, name);
         self.channels
             .borrow_mut()
             .insert(name.to_owned(), channel.clone());
@@ -454,13 +454,12 @@ impl Peers {
         let named = self.peers.iter().find(|(_, at)| at.ip() == address);
         let (name, _) = named.ok_or_else(|| PeerError::Unknown(address.to_string()))?;
         let stream = self.dial(name, self.identity.client_for_hand_off()).await?;
-        let importer = self.importer.clone();
-        Ok(Channel::start(
-            stream,
-            name.clone(),
-            importer,
-            self.counters.clone(),
-        ))
+        Ok(self.start(stream, name))
+    }
+
+    fn start(&self, stream: TlsStream<TcpStream>, name: &str) -> Rc<Channel> {
+        let (importer, chores) = (self.importer.clone(), self.chores.clone());
+        Channel::start(stream, name.into(), importer, chores, self.counters.clone())
     }
 
     /// Where the node called `name` is.

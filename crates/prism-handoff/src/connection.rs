@@ -74,6 +74,8 @@ pub(crate) struct Rest {
     pub(crate) io_timeout: Duration,
     /// Room for the next read; 0 before the first.
     pub(crate) read_bytes: usize,
+    /// Something was written since the last read.
+    pub(crate) has_written: bool,
     pub(crate) shared: Rc<Shared>,
 }
 
@@ -237,6 +239,10 @@ impl Connection {
     /// Reads from the socket, when there is something.
     async fn receive(&mut self) -> io::Result<usize> {
         let timeout = self.rest.io_timeout;
+        if std::mem::take(&mut self.rest.has_written) {
+            // The client has its answer: what it asks next is a round trip away.
+            self.rest.shared.chores.do_some();
+        }
         let socket = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         match self.rest.receive(socket) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -403,9 +409,11 @@ impl Connection {
         &mut self,
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> io::Result<usize> {
+        self.rest.has_written = true;
         let socket = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         match write(socket.as_fd()) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                self.rest.shared.chores.do_some();
                 let stream = watched(&mut self.stream)?;
                 let waiting = stream.async_io(Interest::WRITABLE, || write(stream.as_fd()));
                 in_time(self.rest.io_timeout, waiting).await

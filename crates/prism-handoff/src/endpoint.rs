@@ -19,6 +19,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_rustls::TlsAcceptor;
 
 use crate::channel::{Channel, Peer, Peers, RelayStream, tune};
+use crate::chores::Chores;
 use crate::connection::{Connection, Input, Rest};
 use crate::control::{Control, SwitchAddress};
 use crate::counters::Counters;
@@ -31,7 +32,7 @@ use crate::stream::Stream;
 use crate::trace::Trace;
 
 /// Sockets prepared for connections to come, in each worker.
-const BLANKS: usize = 4;
+const BLANKS: usize = 8;
 /// Where ports of connections that arrive are taken from: below Linux's default
 /// ephemeral range.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
@@ -150,6 +151,7 @@ pub(crate) struct Shared {
     /// Where sockets can be silenced.
     pub(crate) freezer: Option<Freezer>,
     pub(crate) peers: Peers,
+    pub(crate) chores: Rc<Chores>,
     pub(crate) incoming: mpsc::Sender<Incoming>,
     /// Imports that wait for the switch.
     pub(crate) importing: Cell<usize>,
@@ -264,6 +266,7 @@ impl Shared {
             context: Vec::new(),
             io_timeout: DEFAULT_IO_TIMEOUT,
             read_bytes: 0,
+            has_written: false,
             shared: self.clone(),
         })
     }
@@ -304,14 +307,17 @@ impl Endpoint {
                 clients.push((listen(tls.address)?, tls.address, tls.server.clone()));
             }
         }
+        let chores = Rc::new(Chores::default());
         let shared = Rc::new_cyclic(|importer| Shared {
             peers: Peers::new(
                 &config.peers,
                 config.peer_port,
                 config.identity.clone(),
                 importer.clone(),
+                chores.clone(),
                 counters.clone(),
             ),
+            chores,
             config,
             counters,
             process,
@@ -424,6 +430,7 @@ impl Shared {
                 }
             });
         }
+        tokio::task::spawn_local(self.chores.clone().run());
         tokio::task::spawn_local(self.clone().accept_nodes(nodes));
         for listener in clients {
             tokio::task::spawn_local(self.clone().accept_clients(listener));
@@ -499,7 +506,8 @@ impl Shared {
             .ok_or_else(|| io::Error::other("its certificate names no node of this cluster"))?;
         if tls.alpn_protocol() == Some(prism_proto::node::ALPN_HAND_OFF) {
             let counters = self.counters.clone();
-            let channel = Channel::start(stream.into(), peer, Rc::downgrade(self), counters);
+            let (importer, chores) = (Rc::downgrade(self), self.chores.clone());
+            let channel = Channel::start(stream.into(), peer, importer, chores, counters);
             self.peers.adopt(&channel);
             return Ok(());
         }

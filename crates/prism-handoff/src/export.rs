@@ -377,7 +377,14 @@ impl Driver<'_> {
             } => self.keep(connection, socket, epoch, reason, settled),
             Outcome::Untouched { reason } => self.stay(connection, socket, reason),
             outcome => {
-                end_silently(socket);
+                match socket {
+                    // Nobody waits for that; the client may wait for this worker.
+                    Socket::Frozen(frozen) => {
+                        let left = LeftBehind(Some(frozen));
+                        self.shared.chores.add(move || drop(left));
+                    }
+                    socket => end_silently(socket),
+                }
                 if outcome == Outcome::Moved {
                     Exported::Moved
                 } else {
@@ -526,6 +533,18 @@ fn is_alive(socket: &Socket) -> bool {
             TcpStateName::Established | TcpStateName::CloseWait
         )
     })
+}
+
+/// A frozen socket whose connection has moved: dropped, it closes silently. Until
+/// then the connection may come back and take its place.
+struct LeftBehind(Option<Frozen>);
+
+impl Drop for LeftBehind {
+    fn drop(&mut self) {
+        if let Some(frozen) = self.0.take() {
+            end_silently(Socket::Frozen(frozen));
+        }
+    }
 }
 
 /// The flow is another's: not a packet must leave.

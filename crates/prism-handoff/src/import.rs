@@ -133,7 +133,8 @@ async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
     shared.process.trace.push(record);
     // The source waits for it with nothing but saved state.
     channel.send_later(&verdict);
-    tokio::task::spawn_local(async move { shared.prepare_blanks(service) });
+    let chores = shared.chores.clone();
+    chores.add(move || shared.prepare_blanks(service));
 }
 
 async fn take(

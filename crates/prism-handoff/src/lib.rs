@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod channel;
+mod chores;
 mod connection;
 mod control;
 mod counters;
