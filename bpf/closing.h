@@ -14,18 +14,21 @@
 
 #include "parse.h"
 
-/* A FIN has passed. What two CPUs note at once may be lost: then a RST passes. */
+/* A FIN has passed; that of the other end may do so at the same time. */
 static __noinline int closing_note(const struct flow_key *key, __u32 mark,
 				   __u32 end_seq)
 {
-	struct closing *old = bpf_map_lookup_elem(&closings, key);
 	struct closing fresh = { .end_seq = end_seq, .marks = mark };
+	struct closing *c;
 
-	if (!old)
-		return bpf_map_update_elem(&closings, key, &fresh, BPF_ANY);
+	if (!bpf_map_update_elem(&closings, key, &fresh, BPF_NOEXIST))
+		return 0;
+	c = bpf_map_lookup_elem(&closings, key);
+	if (!c)
+		return 0;
 	if (mark == MARK_CLOSED)
-		old->end_seq = end_seq;
-	old->marks |= mark;
+		c->end_seq = end_seq;
+	__sync_fetch_and_or(&c->marks, mark);
 	return 0;
 }
 
