@@ -474,7 +474,8 @@ fn rebuild(socket: Socket, local: SocketAddr) -> (Socket, Event) {
         // The target took it, could not say so, and it has come back since; or
         // it is over, and the client's next connection is here.
         Err(RestoreError::Taken { .. }) => {
-            tracing::info!(client = %state.remote, "a connection is here again");
+            tracing::debug!(client = %state.remote, "a connection is here again");
+            return (Socket::Gone, Event::Returned);
         }
         Err(error) => {
             tracing::error!(%error, client = %state.remote, "cannot take a connection back");

@@ -111,7 +111,7 @@ pub enum Event {
     /// It could not be built.
     RebuildFailed,
     /// The connection has come back since, as another hand-off: the target took
-    /// it, and its verdict is late.
+    /// it, and its verdict is late. Or it is over, and the client's next one is here.
     Returned,
     /// What the owner said, or that it was not to be reached.
     Told(Verdict),

@@ -315,7 +315,7 @@ impl World {
         };
         let frozen = exporting.frozen.take();
         let (false, Some(saved)) = (taken || c.killed, exporting.saved.take()) else {
-            let returned = taken && !c.killed && frozen.is_some();
+            let returned = taken && !c.killed;
             c.killed = true;
             let event = match returned {
                 true => export::Event::Returned,
