@@ -19,8 +19,10 @@ use std::time::Duration;
 use common::{DOWN, Net, bytes, eventually, privileged};
 use peer::{Peer, SUITES, Suite};
 use prism_sys::sendfile::{send_more, sendfile};
-use prism_sys::tcp::Paused;
-use prism_sys::tcp::ktls::{self, AttachError, ContentType, CryptoError};
+use prism_sys::tcp::ktls::{
+    self, AttachError, Cipher, ContentType, CryptoError, Offered, ProbeError,
+};
+use prism_sys::tcp::{Freezer, MARK, Paused};
 
 /// A record in the middle of a session: no sequence number may be guessed.
 const FIRST: u64 = 0x1_0000_00fe;
@@ -373,13 +375,53 @@ fn wrong_orders_are_refused_and_leave_the_connection_as_it_was() {
     assert_eq!(ktls::tx_sequence(fd).unwrap(), FIRST);
 }
 
+/// A socket whose packets do not get out of the host sends the same bytes for the
+/// first time again and again.
+#[test]
+fn bytes_are_counted_once_however_often_they_fail_to_leave() {
+    if !privileged() {
+        return;
+    }
+    let net = Net::new();
+    net.hosts[0].run(|| Freezer::new().unwrap()).unwrap();
+    let (mut stream, server) = net.connect();
+    let mark = |mark| socket2::SockRef::from(&server).set_mark(mark).unwrap();
+    let mut sender = TcpStream::from(server.try_clone().unwrap());
+    let before = ktls::queued_bytes(server.as_fd()).unwrap();
+    let given = || ktls::queued_bytes(server.as_fd()).unwrap() - before;
+    sender.write_all(&bytes(DOWN, 0, 1000)).unwrap();
+    mark(MARK);
+    sender.write_all(&bytes(DOWN, 1000, 5000)).unwrap();
+    assert_eq!(given(), 6000);
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(given(), 6000);
+    mark(0);
+    let mut got = vec![0; 6000];
+    stream.read_exact(&mut got).unwrap();
+    assert!(got == bytes(DOWN, 0, 6000));
+    assert_eq!(given(), 6000);
+}
+
 #[test]
 fn a_kernel_without_tls_or_a_socket_without_a_connection_is_told_apart() {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let error = ktls::attach(socket.as_fd()).unwrap_err();
+    let probed = Offered::probe();
     if ktls::is_offered().unwrap() {
         assert!(matches!(error, AttachError::NotEstablished), "{error}");
+        // All of them, on the kernels that this is tested on.
+        let offered = probed.unwrap();
+        for suite in SUITES {
+            let cipher = match suite.cipher {
+                peer::Cipher::Aes128 => Cipher::Aes128Gcm,
+                peer::Cipher::Aes256 => Cipher::Aes256Gcm,
+                peer::Cipher::ChaCha => Cipher::ChaCha20Poly1305,
+            };
+            assert!(offered.has(suite.version, cipher), "{suite:?}");
+        }
     } else {
         assert!(matches!(error, AttachError::NotOffered), "{error}");
+        let wanted = ProbeError::Attach(AttachError::NotOffered);
+        assert_eq!(probed.unwrap_err().to_string(), wanted.to_string());
     }
 }

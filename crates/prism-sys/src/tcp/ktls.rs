@@ -23,6 +23,7 @@
 //!   socket without kTLS.
 
 mod info;
+mod offered;
 mod record;
 
 use std::io;
@@ -35,8 +36,9 @@ use zeroize::Zeroizing;
 use crate::fault::{self, Fault};
 use crate::sockopt::{get, get_into, set_bytes};
 
-pub use info::{CryptoInfo, Key, Version};
+pub use info::{Cipher, CryptoInfo, Key, Version};
 use info::{LONG_BYTES, SEQUENCE_BYTES, SHORT_BYTES};
+pub use offered::{Offered, ProbeError};
 pub use record::{ContentType, receive, send_record};
 
 /// Why the kernel does not do TLS for a socket.
@@ -202,23 +204,23 @@ fn sequence_of<const N: usize>(fd: BorrowedFd<'_>, name: i32) -> io::Result<u64>
         .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Bytes that TCP has taken from this socket so far, sent or not. What the TLS
-/// code still keeps does not count, and what a restore has put back need not:
-/// only differences say something.
+/// Bytes that TCP has taken from this socket so far, sent or not, and never more
+/// than that. What the TLS code still keeps does not count, and what a restore has
+/// put back need not: only differences say something.
+///
+/// It is the end of the send queue, told by what lies before it. The kernel's
+/// counters of bytes sent and retransmitted would not do: bytes whose first
+/// transmission fails in the host itself are counted twice.
 ///
 /// # Errors
 /// `ENOPROTOOPT` or `EOPNOTSUPP` for what is not TCP (the caller's fault).
 pub fn queued_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
-    // `struct tcp_info` up to `tcpi_bytes_retrans`, in words of 4 bytes.
-    let info: [u32; 54] = get(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
-    let [notsent, rest @ ..] = info.split_at(36).1 else {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    };
-    let [.., sent0, sent1, again0, again1] = rest else {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    };
-    let (sent, again) = (wide(*sent0, *sent1), wide(*again0, *again1));
-    Ok(sent.wrapping_sub(again) + u64::from(*notsent))
+    // `struct tcp_info` up to `tcpi_bytes_acked`, in words of 4 bytes.
+    let info: [u32; 32] = get(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let [.., acked0, acked1] = info;
+    // After the other number: what is acknowledged in between counts too little.
+    let in_queue = super::info::send_queue_bytes(fd)?;
+    Ok(wide(acked0, acked1).wrapping_add(in_queue as u64))
 }
 
 /// A `u64` that was read as two words.

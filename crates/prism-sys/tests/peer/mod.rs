@@ -59,10 +59,14 @@ impl Suite {
             Cipher::Aes256 => Key::Aes256Gcm(KEY),
             Cipher::ChaCha => Key::ChaCha20Poly1305(KEY),
         };
+        let mut iv = IV;
+        if self.has_explicit_nonce() {
+            iv[4..].copy_from_slice(&explicit_nonce(sequence));
+        }
         CryptoInfo {
             version: self.version,
             key,
-            iv: IV,
+            iv,
             sequence,
         }
     }
@@ -78,6 +82,12 @@ impl Suite {
     fn has_explicit_nonce(self) -> bool {
         self.version == Version::Tls12 && self.cipher != Cipher::ChaCha
     }
+}
+
+/// What counts up from record to record in TLS 1.2 with GCM.
+fn explicit_nonce(sequence: u64) -> [u8; 8] {
+    let base = u64::from_be_bytes(*IV.last_chunk().unwrap());
+    base.wrapping_add(sequence).to_be_bytes()
 }
 
 pub struct Peer {
@@ -169,8 +179,7 @@ impl Peer {
     fn nonce(&self, body: &mut Vec<u8>) -> [u8; 12] {
         let mut nonce = IV;
         if self.suite.has_explicit_nonce() {
-            let base = u64::from_be_bytes(*IV.last_chunk().unwrap());
-            let wanted = base.wrapping_add(self.sequence).to_be_bytes();
+            let wanted = explicit_nonce(self.sequence);
             let explicit: Vec<u8> = body.drain(..8).collect();
             assert_eq!(explicit, wanted, "nonce of record {:#x}", self.sequence);
             nonce[4..].copy_from_slice(&wanted);

@@ -6,6 +6,7 @@
 //! nothing is sealed or opened here, and the session cannot be saved. With the
 //! number that the kernel reports it comes back.
 
+use rustls::AlertDescription;
 use zeroize::Zeroizing;
 
 use super::half::Half;
@@ -13,7 +14,7 @@ use super::read::ReadState;
 use super::record::{Framing, RECORD_VERSION};
 use super::schedule;
 use super::witness::NonceWitness;
-use super::write::WriteState;
+use super::write::{FATAL, WARNING, WriteState};
 use super::{Session, Suite, Version};
 use crate::keys::{KeysError, Secret};
 
@@ -171,6 +172,63 @@ impl<W: NonceWitness> Session<W> {
         self.writer.state = WriteState::Open;
         self.writer.rekey_in_time();
         Ok(())
+    }
+
+    /// Whether the kernel has the write side.
+    #[must_use]
+    pub fn write_in_kernel(&self) -> bool {
+        self.writer.state == WriteState::InKernel
+    }
+
+    /// The way back for a session that was saved beside a socket whose kernel has
+    /// its write key, and is restored because nobody else went on with it. The
+    /// kernel goes on at `sequence`, its next, as if nothing had been. A KeyUpdate
+    /// may be due, and stays so.
+    ///
+    /// # Errors
+    /// [`KernelError::State`]; [`KernelError::Sequence`] where the kernel is not
+    /// where the session is: then one of them has been used meanwhile.
+    pub fn write_still_in_kernel(&mut self, sequence: u64) -> Result<(), KernelError> {
+        if self.writer.state != WriteState::Open {
+            return Err(KernelError::State);
+        }
+        if sequence != self.writer.half().sequence() {
+            return Err(KernelError::Sequence);
+        }
+        self.writer.state = WriteState::InKernel;
+        Ok(())
+    }
+
+    /// The close_notify to be sent by the kernel, as a record of type 21; it closes
+    /// the write side.
+    ///
+    /// # Errors
+    /// [`KernelError::State`] when the kernel does not write.
+    pub fn close_notify_by_kernel(&mut self) -> Result<[u8; 2], KernelError> {
+        self.last_by_kernel(WARNING, AlertDescription::CloseNotify)
+    }
+
+    /// The same for a fatal alert.
+    ///
+    /// # Errors
+    /// [`KernelError::State`] when the kernel does not write.
+    pub fn fatal_alert_by_kernel(
+        &mut self,
+        description: AlertDescription,
+    ) -> Result<[u8; 2], KernelError> {
+        self.last_by_kernel(FATAL, description)
+    }
+
+    fn last_by_kernel(
+        &mut self,
+        level: u8,
+        description: AlertDescription,
+    ) -> Result<[u8; 2], KernelError> {
+        if self.writer.state != WriteState::InKernel {
+            return Err(KernelError::State);
+        }
+        self.writer.state = WriteState::Closed;
+        Ok([level, u8::from(description)])
     }
 
     /// The KeyUpdate that is due, for a kernel that writes and can change its key:

@@ -72,6 +72,23 @@ impl Host {
         self.session.write_from_kernel(kernel.sequence).unwrap();
     }
 
+    /// The kernel seals `data`, at most two full records; after each records the session is saved for a
+    /// hand-off that does not come about, and the kernel goes on.
+    pub(crate) fn seal_in_kernel_and_stay(self, data: &[u8]) -> Self {
+        let mut host = self;
+        host.session.seal_control(&mut host.output).unwrap();
+        let mut kernel = KernelTls::new(host.session.write_to_kernel().unwrap());
+        let (first, second) = data.split_at(data.len() / 2);
+        for content in [first, second].into_iter().filter(|c| !c.is_empty()) {
+            host.output.extend(kernel.seal(content, &host.nonces));
+            host.session.write_from_kernel(kernel.sequence).unwrap();
+            host = host.hand_off();
+            host.session.write_still_in_kernel(kernel.sequence).unwrap();
+        }
+        host.session.write_from_kernel(kernel.sequence).unwrap();
+        host
+    }
+
     /// To another host; or back into use here when that did not take it. Either
     /// restores what was sent.
     pub(crate) fn hand_off(self) -> Self {

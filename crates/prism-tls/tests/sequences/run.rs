@@ -256,10 +256,17 @@ impl<'a> Run<'a> {
     }
 
     fn server_sends_in_kernel(&mut self) {
+        self.counts.in_kernel += 1;
+        if self.rng.u8(0..3) == 0 {
+            let length = self.length().min(2 * prism_tls::MAX_PLAINTEXT_BYTES);
+            let data = self.down.next(length);
+            let host = self.host.take().unwrap();
+            self.host = Some(host.seal_in_kernel_and_stay(&data));
+            return;
+        }
         let (length, piece) = (self.length(), self.rng.usize(100..16_384));
         let data = self.down.next(length);
         self.host().seal_in_kernel(&data, piece);
-        self.counts.in_kernel += 1;
     }
 
     fn deliver_to_server(&mut self) {

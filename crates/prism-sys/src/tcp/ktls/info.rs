@@ -16,7 +16,7 @@ pub(super) const SEQUENCE_BYTES: usize = size_of::<u64>();
 /// GCM's fixed part of a nonce, which the kernel calls the salt.
 const SALT_BYTES: usize = 4;
 /// Every suite's nonce.
-const NONCE_BYTES: usize = 12;
+pub(super) const NONCE_BYTES: usize = 12;
 
 // What `encode` writes one after the other is where the kernel reads it.
 const _: () = {
@@ -41,6 +41,17 @@ pub enum Version {
     Tls13,
 }
 
+/// An AEAD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+}
+
 /// The AEAD with its key; wiped when dropped.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub enum Key {
@@ -58,8 +69,9 @@ pub struct CryptoInfo {
     pub version: Version,
     /// The write key of the direction.
     pub key: Key,
-    /// The write IV. For TLS 1.2 with GCM: 4 bytes of salt, then 8 to which the
-    /// sequence number is added to give a record's explicit nonce.
+    /// The write IV, which the kernel combines with the sequence number. But for
+    /// TLS 1.2 with GCM: 4 bytes of salt, then the explicit nonce of the next
+    /// record, from which the kernel counts on.
     pub iv: [u8; NONCE_BYTES],
     /// Sequence number of the next record.
     pub sequence: u64,
@@ -100,23 +112,12 @@ impl CryptoInfo {
         } else {
             let [a, b, c, d, rest @ ..] = self.iv;
             let salt: [u8; SALT_BYTES] = [a, b, c, d];
-            raw.extend_from_slice(&self.second_part(rest));
+            raw.extend_from_slice(&rest);
             raw.extend_from_slice(key);
             raw.extend_from_slice(&salt);
         }
         raw.extend_from_slice(&self.sequence.to_be_bytes());
         raw
-    }
-
-    /// GCM's nonce behind the salt, for the next record. In TLS 1.3 the kernel
-    /// combines it with the sequence number; in TLS 1.2 it counts on from it.
-    fn second_part(&self, base: [u8; 8]) -> [u8; 8] {
-        match self.version {
-            Version::Tls13 => base,
-            Version::Tls12 => u64::from_be_bytes(base)
-                .wrapping_add(self.sequence)
-                .to_be_bytes(),
-        }
     }
 }
 
@@ -165,13 +166,11 @@ mod tests {
         assert_eq!(raw[48..], 7_u64.to_be_bytes());
     }
 
-    /// The kernel counts the explicit nonce on from what it is given, so that
-    /// must be the next record's own.
     #[test]
-    fn explicit_nonce_of_tls_1_2_goes_on_with_the_sequence() {
+    fn salt_and_explicit_nonce_of_tls_1_2_go_as_they_are() {
         let raw = info(Version::Tls12, Key::Aes256Gcm([9; 32])).encode();
         assert_eq!(raw.len(), LONG_BYTES);
-        assert_eq!(raw[4..12], [0, 0, 0, 0, 0, 0, 1, 1]);
+        assert_eq!(raw[4..12], [0, 0, 0, 0, 0, 0, 0, 250]);
         assert_eq!(raw[44..48], [1, 2, 3, 4]);
     }
 

@@ -160,3 +160,57 @@ fn a_direction_changes_hands_in_order_only() {
     server.write_from_kernel(1 << 24).unwrap();
     assert!(server.wants_control(), "the kernel has worn the key out");
 }
+
+#[test]
+fn a_session_that_did_not_move_goes_on_beside_its_kernel() {
+    for (version, suite) in all() {
+        let (mut server, mut client) = pair(version, suite);
+        let mut kernel = KernelTls::new(server.write_to_kernel().unwrap());
+        let mut out = kernel.seal(kind::APPLICATION_DATA, b"before, ");
+        server.write_from_kernel(kernel.sequence).unwrap();
+        server = Session::restore(server.save().unwrap()).unwrap();
+        let elsewhere = kernel.sequence + 1;
+        assert_eq!(
+            server.write_still_in_kernel(elsewhere),
+            Err(KernelError::Sequence)
+        );
+        server.write_still_in_kernel(kernel.sequence).unwrap();
+        assert!(server.write_in_kernel());
+        assert_eq!(server.seal(b"x", &mut out), Err(SealError::InKernel));
+        out.extend(kernel.seal(kind::APPLICATION_DATA, b"after"));
+        assert_eq!(open_all(&mut client, out).0, b"before, after");
+    }
+}
+
+#[test]
+fn a_key_update_that_is_due_stays_so_beside_the_kernel() {
+    let (mut server, _) = tls13();
+    server.write_to_kernel().unwrap();
+    server.update_write_key().unwrap();
+    let sequence = server.writer.half().sequence();
+    server.write_from_kernel(sequence).unwrap();
+    server = Session::restore(server.save().unwrap()).unwrap();
+    server.write_still_in_kernel(sequence).unwrap();
+    assert!(server.wants_control() && server.write_in_kernel());
+}
+
+#[test]
+fn alerts_go_through_the_kernel_and_close_the_session() {
+    for (version, suite) in all() {
+        let (mut server, mut client) = pair(version, suite);
+        assert_eq!(server.close_notify_by_kernel(), Err(KernelError::State));
+        let mut kernel = KernelTls::new(server.write_to_kernel().unwrap());
+        let alert = server.close_notify_by_kernel().unwrap();
+        let out = kernel.seal(kind::ALERT, &alert);
+        assert_eq!(open_all(&mut client, out).1, [Event::CloseNotify]);
+        assert!(server.write_closed() && !server.write_in_kernel());
+        assert_eq!(server.close_notify_by_kernel(), Err(KernelError::State));
+
+        let (mut server, mut client) = pair(version, suite);
+        let mut kernel = KernelTls::new(server.write_to_kernel().unwrap());
+        let description = rustls::AlertDescription::BadRecordMac;
+        let alert = server.fatal_alert_by_kernel(description).unwrap();
+        let out = kernel.seal(kind::ALERT, &alert);
+        assert_eq!(open_all(&mut client, out).1, [Event::Aborted(description)]);
+    }
+}
