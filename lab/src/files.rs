@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use prism_config::{Config, Credential, Durability, Node, Role, Switch};
+use prism_config::{Config, Credential, Durability, KernelTls, Node, Role, Switch};
 
 use crate::error::LabError;
 use crate::name::LabName;
@@ -64,6 +64,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
             // All hosts share this machine's cores.
             workers: 1,
             durability: Durability::default(),
+            kernel_tls: KernelTls::default(),
         })
         .collect();
     config.peers.ca_file = directory.join("pki/ca.crt");

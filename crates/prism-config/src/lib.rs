@@ -21,4 +21,4 @@ pub use model::{
     Log, LogFormat, Node, Peers, Role, S3, Service, Switch,
 };
 pub use secrets::{ControlKey, Credential, SecretError, TicketSecret};
-pub use tls::{Certificate, Tls, TlsSuite, TlsVersion};
+pub use tls::{Certificate, KernelTls, Tls, TlsSuite, TlsVersion};

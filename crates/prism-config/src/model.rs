@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tls::Tls;
+use crate::tls::{KernelTls, Tls};
 
 /// The whole file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,6 +193,9 @@ pub struct Node {
     pub workers: u16,
     /// Default `fsync`. What an answered write has reached.
     pub durability: Durability,
+    /// Default `auto`. Whether the host's kernel makes the TLS records of large
+    /// bodies.
+    pub kernel_tls: KernelTls,
 }
 
 impl Default for Node {
@@ -204,6 +207,7 @@ impl Default for Node {
             store: "/var/lib/prism".into(),
             workers: 0,
             durability: Durability::default(),
+            kernel_tls: KernelTls::default(),
         }
     }
 }

@@ -75,6 +75,17 @@ pub struct Certificate {
     pub names: Vec<String>,
 }
 
+/// Who makes the TLS records of large bodies on a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KernelTls {
+    /// The kernel, where it can: files then go out without a copy in user space.
+    #[default]
+    Auto,
+    /// The node itself, always.
+    Off,
+}
+
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TlsVersion {

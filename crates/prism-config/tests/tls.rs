@@ -9,7 +9,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use prism_config::{Config, ConfigError, Problem, SecretError, Tls, TlsSuite, TlsVersion};
+use prism_config::{
+    Config, ConfigError, KernelTls, Node, Problem, SecretError, Tls, TlsSuite, TlsVersion,
+};
 
 const WITHOUT_TLS: &str = r#"
 [cluster]
@@ -230,4 +232,19 @@ fn ticket_secrets_must_be_private_and_well_formed() {
         );
         assert!(!error.to_string().contains("0101"), "{error}");
     }
+}
+
+#[test]
+fn each_node_says_whether_its_kernel_makes_records() {
+    let mut config = Config {
+        nodes: vec![Node::default()],
+        ..Config::default()
+    };
+    assert_eq!(config.nodes[0].kernel_tls, KernelTls::Auto);
+    config.nodes[0].kernel_tls = KernelTls::Off;
+    let text = config.to_toml().unwrap();
+    assert!(text.contains("kernel_tls = \"off\""), "{text}");
+    let unknown = text.replace("\"off\"", "\"on\"");
+    let error = Config::from_toml(&unknown).unwrap_err().to_string();
+    assert!(error.contains("kernel_tls"), "{error}");
 }

@@ -19,6 +19,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
+use crate::by_kernel::Sealer;
 use crate::endpoint::Shared;
 use crate::records::{Found, Records};
 use crate::stream::Stream;
@@ -30,9 +31,9 @@ const MAX_READ_BYTES: usize = 256 << 10;
 const MAX_BUFFERED_BYTES: usize = 256 << 10;
 /// Most bytes that one `sendfile` call moves, so that one connection does not
 /// hold a worker.
-const SENDFILE_BYTES: usize = 1 << 20;
+pub(crate) const SENDFILE_BYTES: usize = 1 << 20;
 /// Most bytes that are sealed before they are written.
-const SEAL_BYTES: usize = 128 << 10;
+pub(crate) const SEAL_BYTES: usize = 128 << 10;
 /// How long a client may take from its close_notify to its FIN: a round trip's
 /// worth of jitter. Then it may be waiting for ours.
 const GOODBYE: Duration = Duration::from_millis(200);
@@ -223,6 +224,7 @@ impl Connection {
         loop {
             let found = self.rest.open_records();
             // An answer of the record layer, or an alert.
+            self.send_alert_by_kernel().await?;
             self.flush(false).await?;
             match found? {
                 Found::End => return Ok(0),
@@ -282,6 +284,7 @@ impl Connection {
         self.flush(true).await?;
         let (mut at, end) = (offset, offset.saturating_add(len));
         if self.rest.tls.is_some() {
+            at = self.send_by_kernel(file, at, end).await?;
             return self.send_sealed(file, at, end).await;
         }
         while at < end {
@@ -319,13 +322,7 @@ impl Connection {
         if self.rest.output.is_empty() && self.client_has_left().await {
             return;
         }
-        let Rest { tls, output, .. } = &mut *self.rest;
-        if let Some(records) = tls
-            && records.seal_close(output).is_err()
-        {
-            return;
-        }
-        if self.flush(false).await.is_err() {
+        if self.end_session().await.is_err() {
             return;
         }
         let Some(stream) = self.stream.as_ref() else {
@@ -349,6 +346,18 @@ impl Connection {
         }
     }
 
+    /// Says all that there is to say.
+    async fn end_session(&mut self) -> io::Result<()> {
+        if self.is_in_kernel() {
+            return self.close_by_kernel().await;
+        }
+        let Rest { tls, output, .. } = &mut *self.rest;
+        if let Some(records) = tls {
+            records.seal_close(output)?;
+        }
+        self.flush(false).await
+    }
+
     /// Whether the client has closed both TLS and TCP. It would answer a
     /// close_notify with a reset.
     async fn client_has_left(&mut self) -> bool {
@@ -364,9 +373,13 @@ impl Connection {
     }
 
     /// Writes what waits in `output`, of an earlier owner or of the record layer.
-    async fn flush(&mut self, more: bool) -> io::Result<()> {
+    pub(crate) async fn flush(&mut self, more: bool) -> io::Result<()> {
         if self.rest.output.is_empty() {
             return Ok(());
+        }
+        if self.is_in_kernel() {
+            // Records would be sealed again. Nothing puts any there.
+            return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut output = std::mem::take(&mut self.rest.output);
         self.write_parts(&output, more).await?;
@@ -379,8 +392,10 @@ impl Connection {
     }
 
     async fn write(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
-        if self.rest.tls.is_none() {
-            return self.write_parts(bytes, more).await;
+        match self.sealer().await? {
+            Sealer::Nobody => return self.write_parts(bytes, more).await,
+            Sealer::Kernel => return self.write_by_kernel(bytes, more).await,
+            Sealer::Session => {}
         }
         let mut pieces = bytes.chunks(SEAL_BYTES).peekable();
         while let Some(piece) = pieces.next() {
@@ -405,7 +420,8 @@ impl Connection {
         Ok(())
     }
 
-    async fn written(
+    /// Writes by `write` once, when the socket takes something.
+    pub(crate) async fn written(
         &mut self,
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> io::Result<usize> {

@@ -68,6 +68,12 @@ counters! {
     tls_resumed,
     /// Handshakes that came to nothing.
     tls_failed,
+    /// Sockets whose TLS records the kernel was given to make.
+    tls_kernel_begun,
+    /// Bodies whose TLS records the kernel made.
+    tls_kernel_bodies,
+    /// Sockets built again in place, because the kernel had a key that had to change.
+    tls_kernel_left,
     /// Workers that know the switch's clock, and so can hand off (gauge).
     workers_steering,
     /// Workers that hold a lease at the switch's agent (gauge).

@@ -12,6 +12,7 @@ use std::time::Duration;
 use prism_proto::control::{FlowKey, Owner};
 use prism_proto::export::Method;
 use prism_sys::listen::{ListenOptions, listen_tcp};
+use prism_sys::tcp::ktls::Offered;
 use prism_sys::tcp::{Blank, Freezer, RestoreError};
 use prism_tls::accept::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
@@ -226,6 +227,14 @@ impl Shared {
         }
     }
 
+    /// What the kernel may do for TLS. A socket that it has a key for is got rid of
+    /// by the switch's help only, so there has to be one.
+    pub(crate) fn kernel_tls(&self) -> Option<&Offered> {
+        let control = self.control.as_ref()?;
+        let offered = self.config.tls.as_ref()?.kernel.as_ref()?;
+        control.is_reachable().then_some(offered)
+    }
+
     pub(crate) fn has_room(&self) -> bool {
         self.counters.connections_open.read() < self.config.max_connections
     }
@@ -238,6 +247,14 @@ impl Shared {
         Connection {
             stream: Some(stream.into()),
             rest,
+        }
+    }
+
+    /// Takes the place of a connection whose socket is elsewhere for a while.
+    pub(crate) fn connection_without_socket(self: &Rc<Self>, like: &Rest) -> Connection {
+        Connection {
+            stream: None,
+            rest: self.rest(like.flow.client, like.flow.vip, like.local),
         }
     }
 

@@ -6,6 +6,8 @@
 //! switch drops whatever it might still emit, and closing it is off the path that
 //! the client waits for. The way back builds it again from the saved state.
 
+mod renew;
+
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -14,10 +16,10 @@ use std::time::Duration;
 use prism_proto::TcpState;
 use prism_proto::control::{FlowKey, Ops, Owner, Status};
 use prism_proto::export::{
-    ASK_INTERVAL_NS, Action, Event, Export, Kept, MAX_SETTLE_ROUNDS, Outcome, SETTLE_DEADLINE_NS,
-    VERDICT_DEADLINE_NS, Verdict,
+    ASK_INTERVAL_NS, Action, Event, Export, Kept, MAX_SETTLE_ROUNDS, Method, Outcome,
+    SETTLE_DEADLINE_NS, VERDICT_DEADLINE_NS, Verdict,
 };
-use prism_proto::node::{Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, TlsState};
+use prism_proto::node::{Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, Refusal, TlsState};
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_proto::tcp_state::MAX_QUEUE_BYTES;
 use prism_sys::tcp::info::send_queue_bytes;
@@ -33,9 +35,12 @@ use crate::connection::{Connection, Input, Rest};
 use crate::control::Control;
 use crate::endpoint::{Handle, Shared};
 use crate::frozen::Frozen;
+use crate::kernel_tx::KernelTx;
 use crate::records::Records;
 use crate::stream::Stream;
 use crate::trace::{Part, Record, Step};
+
+pub(crate) use renew::renew;
 
 /// How long a hand-off waits for the client's acknowledgements, and how often it
 /// looks. A client that stalls for longer moves with its queues full.
@@ -94,13 +99,8 @@ impl Handle {
             return kept(connection, Kept::SwitchSilent);
         };
         let rest = &connection.rest;
-        // Until the switch has confirmed a command, its clock outranks whatever
-        // is left of a predecessor.
-        let clock = control.switch_clock_ns();
-        let epoch = match (rest.confirmed, rest.epoch, clock) {
-            (true, Some(epoch), _) => epoch,
-            (_, epoch, Some(clock)) => clock.max(epoch.unwrap_or(0)),
-            (_, _, None) => return kept(connection, Kept::SwitchSilent),
+        let Some(epoch) = epoch_of(rest, control) else {
+            return kept(connection, Kept::SwitchSilent);
         };
         if rest.input.unread().len() > MAX_INPUT_BYTES
             || rest.output.len() > MAX_QUEUE_BYTES
@@ -119,17 +119,31 @@ impl Handle {
                 return kept(connection, Kept::TargetSilent);
             }
         };
-        drain(&connection).await;
+        if !drain(&connection).await {
+            return kept(connection, Kept::SaveFailed);
+        }
         record.mark(Step::Start);
         let driver = Driver {
             shared,
             control,
-            channel,
+            channel: Some(channel),
             context,
             tls: None,
+            kernel: None,
             record,
         };
         driver.run(connection, epoch).await
+    }
+}
+
+/// The epoch that a hand-off begins with. Until the switch has confirmed a command,
+/// its clock outranks whatever is left of a predecessor; without that there is
+/// none.
+fn epoch_of(rest: &Rest, control: &Control) -> Option<u64> {
+    match (rest.confirmed, rest.epoch, control.switch_clock_ns()) {
+        (true, Some(epoch), _) => Some(epoch),
+        (_, epoch, Some(clock)) => Some(clock.max(epoch.unwrap_or(0))),
+        (_, _, None) => None,
     }
 }
 
@@ -137,12 +151,19 @@ impl Handle {
 /// to it. What the switch drops while it blocks the flow costs the target a
 /// retransmission timeout of seconds, as it knows no round-trip time. A client
 /// that sends its requests one by one has acknowledged everything by now.
-async fn drain(connection: &Connection) {
+///
+/// False where the kernel still keeps TLS records back from TCP: those would be lost.
+async fn drain(connection: &Connection) -> bool {
     let Some(stream) = &connection.stream else {
-        return;
+        return true;
     };
     let end = Instant::now() + MAX_DRAIN;
-    while send_queue_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0) && Instant::now() < end {
+    loop {
+        let is_settled = connection.is_settled().unwrap_or(false);
+        let is_empty = !send_queue_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0);
+        if (is_settled && is_empty) || Instant::now() >= end {
+            return is_settled;
+        }
         tokio::time::sleep(DRAIN_STEP).await;
     }
 }
@@ -172,10 +193,13 @@ enum Socket {
 struct Driver<'s> {
     shared: &'s Rc<Shared>,
     control: &'s Rc<Control>,
-    channel: Rc<Channel>,
+    /// To the peer; none where the connection is to come back.
+    channel: Option<Rc<Channel>>,
     context: &'s [u8],
     /// The session while it is saved: consumed if the connection moves.
     tls: Option<TlsState>,
+    /// What the kernel did of it, in the socket that it was saved from.
+    kernel: Option<KernelTx>,
     record: Record,
 }
 
@@ -190,7 +214,10 @@ impl Driver<'_> {
             self.shared.owner(connection.rest.local),
         );
         let never_steered = !connection.rest.confirmed;
-        let method = self.shared.method();
+        let method = match self.channel {
+            Some(_) => self.shared.method(),
+            None => Method::TwoPhase,
+        };
         let (mut machine, mut action) = Export::start(method, flow, here, epoch, never_steered);
         let (mut socket, mut steered) = (Socket::Live(stream), false);
         loop {
@@ -259,8 +286,13 @@ impl Driver<'_> {
                 return Socket::Live(error.fd);
             }
         };
-        match rest.tls.take().map(Records::save).transpose() {
-            Ok(saved) => self.tls = saved,
+        let records = rest.tls.take();
+        match records
+            .map(|records| records.save(paused.as_fd()))
+            .transpose()
+        {
+            Ok(None) => {}
+            Ok(Some((tls, kernel))) => (self.tls, self.kernel) = (Some(tls), kernel),
             // Nothing more can be said on it: dropped, it is closed as any other.
             Err(error) => {
                 tracing::warn!(%error, client = %flow.client, "TLS session not saved");
@@ -289,6 +321,10 @@ impl Driver<'_> {
         let Socket::Paused(paused, state) = socket else {
             return (Socket::Gone, Verdict::Unknown);
         };
+        let Some(channel) = self.channel.clone() else {
+            paused.close_silently();
+            return (Socket::Saved(state), Verdict::Refused(Refusal::Unwilling));
+        };
         let id = self.record.id;
         let mut hand_off = HandOff {
             id,
@@ -302,12 +338,12 @@ impl Driver<'_> {
         };
         let mut bytes = hand_off.frame();
         self.record.mark(Step::Encoded);
-        let verdict = self.channel.await_verdict(id);
+        let verdict = channel.await_verdict(id);
         let frozen = match paused.is_frozen() {
             true => Ok(self.shared.process.frozen.keep(rest.flow, epoch, paused)),
             false => Err(paused),
         };
-        let sent = self.channel.send_encoded(&bytes).await;
+        let sent = channel.send_encoded(&bytes).await;
         self.record.mark(Step::Sent);
         self.tls = hand_off.tls.take();
         if self.tls.is_some() {
@@ -336,7 +372,7 @@ impl Driver<'_> {
     /// reason why its verdict has not come.
     async fn ask(&self, owner: Option<Owner>, deadline_ns: u64) -> Verdict {
         let peers = &self.shared.peers;
-        let sent_to = || peers.address(&self.channel.peer);
+        let sent_to = || peers.address(&self.channel.as_ref()?.peer);
         let Some(address) = owner.map(|owner| owner.via).or_else(sent_to) else {
             return Verdict::Unknown;
         };
@@ -434,6 +470,11 @@ impl Driver<'_> {
                 end_silently(socket);
                 return Exported::Lost;
             }
+        }
+        if let Err(error) = self.stay_in_kernel(&socket, rest) {
+            tracing::error!(%error, "a TLS session does not go on in its socket");
+            end_silently(socket);
+            return Exported::Lost;
         }
         let stream = match socket {
             Socket::Live(stream) => Some(stream),

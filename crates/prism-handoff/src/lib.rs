@@ -8,6 +8,7 @@
 //! Not here: HTTP, objects, placement, and the switch itself.
 #![forbid(unsafe_code)]
 
+mod by_kernel;
 mod channel;
 mod chores;
 mod connection;
@@ -19,6 +20,7 @@ mod frozen;
 mod given_up;
 mod gone;
 mod import;
+mod kernel_tx;
 mod lease;
 pub mod pki;
 mod records;

@@ -3,13 +3,17 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 
 use prism_proto::node::TlsState;
+use prism_sys::tcp::ktls::Offered;
 use prism_tls::{
-    Event, MAX_PLAINTEXT_BYTES, OpenError, RestoreError, SaveError, SavedSession, SealError,
-    Session,
+    Event, KernelError, MAX_PLAINTEXT_BYTES, OpenError, RestoreError, SaveError, SavedSession,
+    SealError, Session,
 };
+
+use crate::kernel_tx::{self, KernelTx, StartError};
 
 /// A session, and what was read for it and not opened yet.
 #[derive(Debug)]
@@ -18,6 +22,20 @@ pub(crate) struct Records {
     sealed: Vec<u8>,
     /// Where the first record of `sealed` begins.
     start: usize,
+    kernel: Kernel,
+    /// Ends the session; the kernel is to send it.
+    alert: Option<[u8; 2]>,
+}
+
+/// What the kernel has to do with the session's output.
+#[derive(Debug)]
+enum Kernel {
+    /// Nothing, yet.
+    Idle,
+    /// Nothing on this socket: it would not take the key.
+    Refused,
+    /// It seals what is written to the socket.
+    Seals(KernelTx),
 }
 
 /// What opening records brought to light.
@@ -45,6 +63,8 @@ impl Records {
             session,
             sealed,
             start: 0,
+            kernel: Kernel::Idle,
+            alert: None,
         }
     }
 
@@ -80,7 +100,10 @@ impl Records {
                 Ok(opened) => opened,
                 Err(error) => {
                     // A session that can say nothing any more only ends.
-                    let _ = self.session.seal_fatal_alert(error.alert(), output);
+                    match self.session.fatal_alert_by_kernel(error.alert()) {
+                        Ok(alert) => self.alert = Some(alert),
+                        Err(_) => drop(self.session.seal_fatal_alert(error.alert(), output)),
+                    }
                     return Err(error.into());
                 }
             };
@@ -107,8 +130,12 @@ impl Records {
         }
     }
 
-    /// Seals what the record layer itself has to say, if anything.
+    /// Seals what the record layer itself has to say, if anything. What the kernel
+    /// could not say waits until the session has left it.
     pub(crate) fn seal_control(&mut self, output: &mut Vec<u8>) -> io::Result<()> {
+        if self.session.write_in_kernel() {
+            return Ok(());
+        }
         self.session.seal_control(output).map_err(not_sealed)
     }
 
@@ -153,11 +180,32 @@ impl Records {
         self.session.seal_close_notify(output).map_err(not_sealed)
     }
 
-    /// Ends the session here, and gives what another host needs to go on with it.
-    pub(crate) fn save(mut self) -> Result<TlsState, SaveError> {
+    /// Ends the session here, and gives what another host needs to go on with it,
+    /// and what this one needs where it goes on in `fd`, the same socket, with
+    /// [`Self::stay`]. That must be settled ([`Self::is_settled`]).
+    pub(crate) fn save(
+        mut self,
+        fd: BorrowedFd<'_>,
+    ) -> Result<(TlsState, Option<KernelTx>), NotSaved> {
+        if self.session.write_in_kernel() {
+            self.session.write_from_kernel(kernel_tx::sequence(fd)?)?;
+        }
         let sealed = std::mem::take(self.sealed_mut());
         let session = self.session.save()?.encode();
-        Ok(TlsState { session, sealed })
+        let kernel = match self.kernel {
+            Kernel::Seals(kernel) => Some(kernel),
+            Kernel::Idle | Kernel::Refused => None,
+        };
+        Ok((TlsState { session, sealed }, kernel))
+    }
+
+    /// The session has not moved: `fd`, whose kernel has the key, is its socket
+    /// as before.
+    pub(crate) fn stay(&mut self, kernel: KernelTx, fd: BorrowedFd<'_>) -> Result<(), NotSaved> {
+        let sequence = kernel_tx::sequence(fd)?;
+        self.session.write_still_in_kernel(sequence)?;
+        self.kernel = Kernel::Seals(kernel);
+        Ok(())
     }
 
     /// The way back, on this host or another.
@@ -170,6 +218,86 @@ impl Records {
     pub(crate) fn received(&mut self, bytes: &[u8]) {
         self.sealed.extend_from_slice(bytes);
     }
+}
+
+/// What the kernel does of it.
+impl Records {
+    /// The kernel seals what is written to the socket, whoever may still write.
+    pub(crate) fn is_in_kernel(&self) -> bool {
+        matches!(self.kernel, Kernel::Seals(_))
+    }
+
+    /// Whether the kernel could be given the key.
+    pub(crate) fn may_enter_kernel(&self, offered: &Offered) -> bool {
+        matches!(self.kernel, Kernel::Idle) && kernel_tx::is_worthwhile(&self.session, offered)
+    }
+
+    /// Gives the kernel the key; all that was sealed is in the socket. It is not
+    /// tried twice.
+    pub(crate) fn enter_kernel(&mut self, fd: BorrowedFd<'_>) -> Result<(), StartError> {
+        self.kernel = Kernel::Refused;
+        self.kernel = Kernel::Seals(KernelTx::start(fd, &mut self.session)?);
+        Ok(())
+    }
+
+    /// Whether the kernel can make the records of another message: no KeyUpdate is
+    /// due, and the key lasts.
+    ///
+    /// # Errors
+    /// When the session is closed, or the socket cannot be asked.
+    pub(crate) fn kernel_goes_on(&mut self, fd: BorrowedFd<'_>, records: u64) -> io::Result<bool> {
+        if !self.session.write_in_kernel() {
+            return Err(not_sealed(SealError::Closed));
+        }
+        Ok(!self.session.wants_control() && self.key_lasts(fd, records)?)
+    }
+
+    /// Whether the kernel's key is good for so many records more.
+    pub(crate) fn key_lasts(&mut self, fd: BorrowedFd<'_>, records: u64) -> io::Result<bool> {
+        match &mut self.kernel {
+            Kernel::Seals(kernel) => kernel.lasts(fd, records),
+            Kernel::Idle | Kernel::Refused => Ok(false),
+        }
+    }
+
+    /// The kernel has taken so many bytes in one call.
+    pub(crate) fn kernel_took(&mut self, bytes: usize) {
+        if let Kernel::Seals(kernel) = &mut self.kernel {
+            kernel.took(bytes);
+        }
+    }
+
+    /// Whether TCP has every record that was made.
+    pub(crate) fn is_settled(&self, fd: BorrowedFd<'_>) -> io::Result<bool> {
+        match &self.kernel {
+            Kernel::Seals(kernel) => kernel.is_settled(fd),
+            Kernel::Idle | Kernel::Refused => Ok(true),
+        }
+    }
+
+    /// Makes the alert that closes our direction, for [`Self::take_alert`]. None
+    /// where it is closed.
+    pub(crate) fn close_in_kernel(&mut self) {
+        if let Ok(alert) = self.session.close_notify_by_kernel() {
+            self.alert = Some(alert);
+        }
+    }
+
+    /// The alert that the kernel is to send, once.
+    pub(crate) fn take_alert(&mut self) -> Option<[u8; 2]> {
+        self.alert.take()
+    }
+}
+
+/// A session did not get out of its socket, or not back to it, and is gone.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotSaved {
+    #[error("{0}")]
+    Session(#[from] SaveError),
+    #[error("{0}")]
+    Kernel(#[from] KernelError),
+    #[error("TLS_TX: {0}")]
+    Socket(#[from] io::Error),
 }
 
 fn not_sealed(error: SealError) -> io::Error {

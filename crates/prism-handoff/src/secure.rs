@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use prism_sys::tcp::ktls::Offered;
 use prism_tls::Session;
 use prism_tls::accept::{Acceptor, Established, ServerConfig, Step};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -33,6 +34,9 @@ pub struct TlsService {
     /// Certificates, tickets, versions and suites. Needed where clients are
     /// accepted; a node that only takes connections over has no use for it.
     pub server: Option<ServerConfig>,
+    /// What of TLS the kernel is to do for large bodies, found out by
+    /// [`Offered::probe`]; none: nothing. Only a node with a switch uses it.
+    pub kernel: Option<Offered>,
 }
 
 /// Why a client's handshake came to nothing.

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 
 use prism_sys::netns::NetNs;
+use prism_sys::tcp::ktls::{Offered, ProbeError};
 use prism_sys::tcp::{FreezeError, Freezer, PauseFault, Paused};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
@@ -23,6 +24,7 @@ pub(super) fn examine(part: &Part) -> Vec<Finding> {
         findings.push(tcp_repair());
         findings.push(freeze());
         findings.push(sock_destroy());
+        findings.push(kernel_tls());
     }
     findings.push(btf());
     findings.push(bpffs(part));
@@ -147,6 +149,26 @@ fn freeze() -> Finding {
             let mend = "use a kernel with CONFIG_BPF_SYSCALL=y and CONFIG_IP_MULTIPLE_TABLES=y \
                         (Debian's has them), or set service.hand_off_method = \"two-phase\"";
             Finding::new(subject, State::Advice, format!("{error}{NOT_FATAL}"), mend)
+        }
+    }
+}
+
+/// Gives keys to connections over loopback, on which nothing is sent.
+fn kernel_tls() -> Finding {
+    let subject = "kernel TLS";
+    match Offered::probe() {
+        Ok(offered) => Finding::good(subject, offered.to_string()),
+        Err(error @ ProbeError::Loopback(_)) => Finding::new(
+            subject,
+            State::Unknown,
+            error.to_string(),
+            "ip link set lo up",
+        ),
+        Err(error) => {
+            let found = format!("{error}: HTTPS works, with its records made in user space");
+            let mend = "modprobe tls (CONFIG_TLS; Debian's kernels have it), if bodies are to go \
+                        out by sendfile over HTTPS too";
+            Finding::new(subject, State::Advice, found, mend)
         }
     }
 }

@@ -161,7 +161,7 @@ impl Node {
             false => None,
         };
         let auth = Auth::new(&config)?;
-        let https = Https::load(&config, settings.is_frontend())?;
+        let https = Https::load(&config, settings)?;
         let limits = prism_http::Limits {
             head_bytes: config.limits.head_bytes as usize,
             body_bytes: config.limits.max_object_bytes,

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use prism_config::{Config, Tls, TlsVersion};
+use prism_config::{Config, KernelTls, Node, Tls, TlsVersion};
 use prism_handoff::TlsService;
+use prism_sys::tcp::ktls::Offered;
 use prism_tls::accept::{CertificateFiles, Certificates, Clock, ServerConfig, Settings, Tickets};
 use prism_tls::{Secret, Version};
 
@@ -30,12 +31,12 @@ struct Files {
 impl Https {
     /// Loads what `[service.tls]` names; `None` where there is none. A node that
     /// accepts no clients needs no certificates.
-    pub(crate) fn load(config: &Config, accepts: bool) -> anyhow::Result<Option<Self>> {
+    pub(crate) fn load(config: &Config, node: &Node) -> anyhow::Result<Option<Self>> {
         let (Some(tls), Some(address)) = (&config.service.tls, config.tls_address()) else {
             return Ok(None);
         };
         let (mut server, mut files) = (None, None);
-        if accepts {
+        if node.is_frontend() {
             let certificates = Arc::new(Certificates::load(certificate_files(tls))?);
             let tickets = match &tls.ticket_secret_file {
                 Some(_) => {
@@ -56,6 +57,7 @@ impl Https {
         let service = TlsService {
             address: address.into(),
             server,
+            kernel: kernel_tls(node),
         };
         let config = tls.clone();
         Ok(Some(Self {
@@ -99,6 +101,23 @@ impl Https {
                 error = format!("{error:#}"),
                 "ticket secrets stay as they are"
             );
+        }
+    }
+}
+
+/// What the host's kernel can do of TLS, where it is to.
+fn kernel_tls(node: &Node) -> Option<Offered> {
+    if node.kernel_tls == KernelTls::Off {
+        return None;
+    }
+    match Offered::probe() {
+        Ok(offered) => {
+            tracing::info!(suites = %offered, "the kernel makes TLS records of large bodies");
+            Some(offered)
+        }
+        Err(error) => {
+            tracing::info!(%error, "all TLS records are made in user space");
+            None
         }
     }
 }

@@ -175,6 +175,15 @@ impl Client {
         self.tls.as_mut().unwrap().refresh_traffic_keys().unwrap();
     }
 
+    /// The same at once.
+    pub fn update_keys(&mut self) {
+        self.ask_for_new_keys();
+        let tls = self.tls.as_mut().unwrap();
+        while tls.wants_write() {
+            tls.write_tls(&mut self.stream).unwrap();
+        }
+    }
+
     /// Ends TLS in order, and gives what it knew.
     pub fn close_tls(mut self) -> rustls::ClientConnection {
         let mut tls = self.tls.take().unwrap();

@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub mod client;
+pub mod netem;
 pub mod objects;
 pub mod packets;
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use prism_config::{Anonymous, Config};
 use prism_lab::LabSpec;
 use rustls::client::ClientConfig;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConnection, RootCertStore, SupportedProtocolVersion};
@@ -71,13 +72,22 @@ pub fn up_configured(
 
 /// A client's side that trusts the cluster's authority.
 pub fn config(cluster: &Cluster, versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    config_with(cluster, versions, provider)
+}
+
+/// The same with another choice of suites.
+pub fn config_with(
+    cluster: &Cluster,
+    versions: &[&'static SupportedProtocolVersion],
+    provider: CryptoProvider,
+) -> ClientConfig {
     let file = cluster.lab.ca_file().unwrap();
     let mut roots = RootCertStore::empty();
     roots
         .add(CertificateDer::from_pem_file(file).unwrap())
         .unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    ClientConfig::builder_with_provider(provider)
+    ClientConfig::builder_with_provider(Arc::new(provider))
         .with_protocol_versions(versions)
         .unwrap()
         .with_root_certificates(roots)

@@ -1,0 +1,59 @@
+//! Sockets whose kernel has the key of a TLS session: how a connection gets rid of
+//! such a one, and how it stays in it.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use prism_proto::export::Kept;
+
+use super::{Driver, Exported, Socket, drain, epoch_of, kept};
+use crate::connection::{Connection, Rest};
+use crate::endpoint::Shared;
+use crate::records::NotSaved;
+use crate::trace::{Part, Record};
+
+/// Gives the connection another socket on this host: a hand-off that nobody is
+/// offered, and that comes back. In two phases, since a frozen socket would be
+/// thawed. Kept is what is meant to happen; with another reason than a refusal it
+/// is in the old socket.
+pub(crate) async fn renew(shared: &Rc<Shared>, connection: Connection) -> Exported {
+    let Some(control) = shared.control.as_ref().filter(|c| c.is_reachable()) else {
+        return kept(connection, Kept::SwitchSilent);
+    };
+    let Some(epoch) = epoch_of(&connection.rest, control) else {
+        return kept(connection, Kept::SwitchSilent);
+    };
+    if !drain(&connection).await {
+        return kept(connection, Kept::SaveFailed);
+    }
+    let driver = Driver {
+        shared,
+        control,
+        channel: None,
+        context: &[],
+        tls: None,
+        kernel: None,
+        record: Record::new(Part::Source, fastrand::u64(..), connection.client().port()),
+    };
+    driver.run(connection, epoch).await
+}
+
+impl Driver<'_> {
+    /// Where the connection goes on in the socket that it was saved from, the kernel
+    /// has its key as before.
+    pub(super) fn stay_in_kernel(
+        &mut self,
+        socket: &Socket,
+        rest: &mut Rest,
+    ) -> Result<(), NotSaved> {
+        let (Some(kernel), Some(records)) = (self.kernel.take(), &mut rest.tls) else {
+            return Ok(());
+        };
+        match socket {
+            Socket::Live(stream) => records.stay(kernel, stream.as_fd()),
+            Socket::Silent(paused) => records.stay(kernel, paused.as_fd()),
+            // A socket built again knows no key.
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The kernel's hold on a TLS session's sending (kTLS): giving it the key, and
+//! the accounts that say when it can be taken back.
+//!
+//! Receiving stays with our record layer, so only the traps of sending are here:
+//! the kernel takes one key for each socket, and keeps finished records outside of
+//! TCP's queue, where a connection that is saved would lose them. So what TCP has
+//! been given is compared with what it should have been given. When the kernel is
+//! used, and what follows where it cannot go on, is `by_kernel.rs`'s.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use prism_sys::tcp::ktls::{
+    self, AttachError, Cipher, CryptoError, CryptoInfo, Key, Offered, Version,
+};
+use prism_tls::{KernelError, KernelKeys, MAX_PLAINTEXT_BYTES, Session, Suite};
+
+/// A key that is good for fewer records than this is not given to the kernel: it
+/// would soon have to be taken back, which costs a hand-off. 1 GiB in full records.
+const WORTHWHILE_RECORDS: u64 = 1 << 16;
+/// Whoever asks whether the key lasts for what comes next is told no while it is
+/// still good for so many records: 32 MiB in full ones, hence for any head or
+/// listing, and for many short records where a client takes little at a time.
+pub(crate) const RECORDS_FOR_MESSAGE: u64 = 2048;
+/// The same in the midst of a body, whose head may be in an unfinished record:
+/// that a message may begin implies that its body may.
+pub(crate) const RECORDS_FOR_PIECE: u64 = 1024;
+
+/// A socket whose output the kernel seals.
+#[derive(Debug)]
+pub(crate) struct KernelTx {
+    /// Of a record beyond its plaintext.
+    overhead_bytes: u64,
+    first_sequence: u64,
+    /// What TCP had been given before the first record.
+    first_queued: u64,
+    /// Plaintext that the kernel took.
+    written: u64,
+    /// Records that the key was good for at first, and is at least now.
+    all_records: u64,
+    records_left: u64,
+}
+
+/// Why the records are made here. Session and connection are as before.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("{0}")]
+    Attach(#[from] AttachError),
+    #[error("{0}")]
+    Crypto(#[from] CryptoError),
+    #[error("{0}")]
+    Session(#[from] KernelError),
+    #[error("TCP_INFO: {0}")]
+    Info(#[from] io::Error),
+}
+
+/// Whether the kernel can go on with this session, and for long enough.
+pub(crate) fn is_worthwhile(session: &Session, offered: &Offered) -> bool {
+    let version = version(session.version());
+    offered.has(version, cipher(session.suite()))
+        && !session.write_closed()
+        && session.write_records_left() >= WORTHWHILE_RECORDS
+}
+
+impl KernelTx {
+    /// Gives the kernel the write key. All records made before must have been
+    /// written to the socket.
+    pub(crate) fn start(fd: BorrowedFd<'_>, session: &mut Session) -> Result<Self, StartError> {
+        ktls::attach(fd)?;
+        let first_queued = ktls::queued_bytes(fd)?;
+        let all_records = session.write_records_left();
+        let keys = session.write_to_kernel()?;
+        let first_sequence = u64::from_be_bytes(keys.record_sequence());
+        let info = crypto_info(&keys);
+        let overhead_bytes = info.record_overhead_bytes() as u64;
+        if let Err(error) = ktls::set_tx(fd, &info) {
+            session.write_from_kernel(first_sequence)?;
+            return Err(error.into());
+        }
+        Ok(Self {
+            overhead_bytes,
+            first_sequence,
+            first_queued,
+            written: 0,
+            all_records,
+            records_left: all_records,
+        })
+    }
+
+    /// The kernel has taken so many bytes of plaintext in one call.
+    pub(crate) fn took(&mut self, bytes: usize) {
+        self.written += bytes as u64;
+        // Never fewer than were made: each call may begin and end one early.
+        let records = bytes / MAX_PLAINTEXT_BYTES + 2;
+        self.records_left = self.records_left.saturating_sub(records as u64);
+    }
+
+    /// Whether the key is good for at least so many records more.
+    pub(crate) fn lasts(&mut self, fd: BorrowedFd<'_>, records: u64) -> io::Result<bool> {
+        if self.records_left < records {
+            let made = sequence(fd)?.saturating_sub(self.first_sequence);
+            self.records_left = self.all_records.saturating_sub(made);
+        }
+        Ok(self.records_left >= records)
+    }
+
+    /// Whether TCP has been given every record, none of them unfinished: only
+    /// then can the connection be saved, or our direction be closed.
+    pub(crate) fn is_settled(&self, fd: BorrowedFd<'_>) -> io::Result<bool> {
+        let records = sequence(fd)?.wrapping_sub(self.first_sequence);
+        let overhead = records.wrapping_mul(self.overhead_bytes);
+        let queued = ktls::queued_bytes(fd)?.wrapping_sub(self.first_queued);
+        Ok(queued == self.written.wrapping_add(overhead))
+    }
+}
+
+/// Sequence number of the kernel's next record.
+pub(crate) fn sequence(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    ktls::tx_sequence(fd).map_err(io::Error::other)
+}
+
+fn version(version: prism_tls::Version) -> Version {
+    match version {
+        prism_tls::Version::Tls12 => Version::Tls12,
+        prism_tls::Version::Tls13 => Version::Tls13,
+    }
+}
+
+fn cipher(suite: Suite) -> Cipher {
+    match suite {
+        Suite::Aes128Gcm => Cipher::Aes128Gcm,
+        Suite::Aes256Gcm => Cipher::Aes256Gcm,
+        Suite::ChaCha20Poly1305 => Cipher::ChaCha20Poly1305,
+    }
+}
+
+/// The session's parameters as `setsockopt` takes them. All copies of the key
+/// are wiped when dropped.
+fn crypto_info(keys: &KernelKeys) -> CryptoInfo {
+    let key = match keys.suite() {
+        Suite::Aes128Gcm => Key::Aes128Gcm(array(keys.key())),
+        Suite::Aes256Gcm => Key::Aes256Gcm(array(keys.key())),
+        Suite::ChaCha20Poly1305 => Key::ChaCha20Poly1305(array(keys.key())),
+    };
+    CryptoInfo {
+        version: version(keys.version()),
+        key,
+        iv: array(keys.salt().iter().chain(keys.iv())),
+        sequence: u64::from_be_bytes(keys.record_sequence()),
+    }
+}
+
+/// `bytes`, of which there are `N`.
+fn array<'b, const N: usize>(bytes: impl IntoIterator<Item = &'b u8>) -> [u8; N] {
+    let mut array = [0; N];
+    for (to, from) in array.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    array
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use prism_tls::{DirectionKeys, Secret, SessionKeys};
+
+    fn session(suite: Suite) -> Session {
+        let key = Secret::new(&vec![7; suite.key_bytes()]).unwrap();
+        let keys = |sequence| DirectionKeys::Tls12 {
+            key: Secret::new(key.as_bytes()).unwrap(),
+            iv: [1, 2, 3, 4, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+            sequence,
+        };
+        let (read, write) = (keys(3), keys(5));
+        Session::new(SessionKeys { suite, read, write }).unwrap()
+    }
+
+    /// The kernel counts the explicit nonce on from what it is given: that must be
+    /// the next record's, or nonces of the handshake come again.
+    #[test]
+    fn the_kernel_is_given_the_explicit_nonce_of_the_next_record() {
+        let keys = session(Suite::Aes128Gcm).write_to_kernel().unwrap();
+        let info = crypto_info(&keys);
+        assert_eq!(info.sequence, 5);
+        assert_eq!(info.iv, [1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 4]);
+        let keys = session(Suite::ChaCha20Poly1305).write_to_kernel().unwrap();
+        let info = crypto_info(&keys);
+        assert_eq!(info.iv[4..], [0xff; 8]);
+    }
+
+    #[test]
+    fn records_are_never_counted_too_low() {
+        let mut tx = KernelTx {
+            overhead_bytes: 22,
+            first_sequence: 0,
+            first_queued: 0,
+            written: 0,
+            all_records: 100,
+            records_left: 100,
+        };
+        tx.took(1);
+        tx.took(3 * MAX_PLAINTEXT_BYTES);
+        assert_eq!(tx.records_left, 100 - 2 - 5);
+        assert_eq!(tx.written, 1 + 3 * MAX_PLAINTEXT_BYTES as u64);
+        tx.took(1 << 30);
+        assert_eq!(tx.records_left, 0);
+    }
+}
