@@ -1,12 +1,108 @@
-//! Any bytes as a frame from another node: no panic, nothing kept beyond the
-//! frame's own size, and what is taken has one encoding only.
+//! Any bytes as a frame from another node, or good hand-offs with damage: no
+//! panic, nothing kept beyond the frame's own size, and what is taken has one
+//! encoding only.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, MAX_FRAME_BYTES};
-use prism_tls::{SavedSession, Session};
+use std::sync::LazyLock;
 
-fuzz_target!(|input: &[u8]| {
+use libfuzzer_sys::fuzz_target;
+use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, MAX_FRAME_BYTES, TlsState};
+use prism_proto::{Keepalive, NegotiatedOptions, TcpState, Window, WindowScale};
+use prism_tls::{DirectionKeys, SavedSession, Secret, Session, SessionKeys, Suite};
+
+/// A hand-off without a session, and one with.
+static GOOD: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
+    [None, Some(tls())].map(|tls| {
+        let frame = Frame::HandOff(Box::new(hand_off(tls)));
+        frame.encode()[FRAME_PREFIX_BYTES..].to_vec()
+    })
+});
+
+fn tls() -> TlsState {
+    let keys = |seed| DirectionKeys::Tls13 {
+        secret: Secret::new(&[seed; 32]).unwrap(),
+        sequence: 7,
+    };
+    let (read, write) = (keys(1), keys(2));
+    let suite = Suite::Aes128Gcm;
+    let session = Session::new(SessionKeys { suite, read, write }).unwrap();
+    TlsState {
+        session: session.save().unwrap().encode(),
+        sealed: vec![23, 3, 3, 0, 40, 9],
+    }
+}
+
+fn hand_off(tls: Option<TlsState>) -> HandOff {
+    HandOff {
+        id: 3,
+        epoch: 1 << 60,
+        origin: "fe0".into(),
+        context: b"ctx".to_vec(),
+        input: b"GET".to_vec(),
+        output: vec![1; 4],
+        tls,
+        tcp: TcpState {
+            remote: "192.0.2.9:50000".parse().unwrap(),
+            service: "198.51.100.1:80".parse().unwrap(),
+            write_seq: u32::MAX,
+            receive_seq: 5,
+            sent: vec![2; 6],
+            unsent: vec![3; 5],
+            received: vec![4; 7],
+            peer_closed: true,
+            mss_clamp_bytes: 1460,
+            options: NegotiatedOptions {
+                sack: true,
+                timestamps: true,
+                window_scale: Some(WindowScale {
+                    send: 7,
+                    receive: 14,
+                }),
+            },
+            timestamp: 99,
+            window: Window {
+                send_wl1: 1,
+                send_window_bytes: 2,
+                max_window_bytes: 3,
+                receive_window_bytes: 4,
+                receive_wup: 5,
+            },
+            congestion: "cubic".into(),
+            cwnd_segments: 10,
+            srtt_us: 20,
+            nodelay: true,
+            keepalive: Some(Keepalive {
+                idle_s: 1,
+                interval_s: 2,
+                probes: 3,
+            }),
+            user_timeout_ms: 4,
+        },
+    }
+}
+
+/// The good frame with bytes changed, and others put in or left out at a place.
+fn damaged(good: &[u8], edits: &[(u16, u8)], place: u16, left_out: u8, put_in: &[u8]) -> Vec<u8> {
+    let mut bytes = good.to_vec();
+    for (at, value) in edits {
+        let at = usize::from(*at) % bytes.len();
+        bytes[at] = *value;
+    }
+    let start = usize::from(place) % bytes.len();
+    let end = (start + usize::from(left_out)).min(bytes.len());
+    bytes.splice(start..end, put_in.iter().copied());
+    bytes
+}
+
+fuzz_target!(|parts: (u8, Vec<(u16, u8)>, u16, u8, &[u8])| {
+    let (form, edits, place, left_out, raw) = parts;
+    match GOOD.get(usize::from(form % 3)) {
+        Some(good) => check(&damaged(good, &edits, place, left_out, raw)),
+        None => check(raw),
+    }
+});
+
+fn check(input: &[u8]) {
     if let Ok(Some(len)) = Frame::announced_len(input) {
         assert!(len <= MAX_FRAME_BYTES);
     }
@@ -26,4 +122,4 @@ fuzz_target!(|input: &[u8]| {
         let mut session = Session::restore(saved).expect("what was decoded can be restored");
         let _ = session.open(&mut tls.sealed.clone());
     }
-});
+}

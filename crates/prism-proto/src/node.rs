@@ -428,6 +428,8 @@ mod tests {
             }
             if let Ok(Frame::HandOff(h)) = Frame::decode(&bad[4..]) {
                 assert!(h.tcp.queued_bytes() <= bad.len());
+                // One encoding only: no byte of it says nothing.
+                assert_eq!(Frame::HandOff(h).encode()[4..], bad[4..]);
             }
         }
     }

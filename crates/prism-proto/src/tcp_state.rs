@@ -196,10 +196,18 @@ impl TcpState {
             return Err(DecodeError::Invalid("flags"));
         }
         let has = |bit: u8| flags & bit != 0;
+        // What is not there is zero, so that a state has one encoding only.
+        let absent = |bit: u8, values: &[u32]| flags & bit == 0 && values.iter().any(|v| *v != 0);
         let scale = WindowScale {
             send: shift(r)?,
             receive: shift(r)?,
         };
+        if absent(
+            FLAG_WINDOW_SCALE,
+            &[scale.send.into(), scale.receive.into()],
+        ) {
+            return Err(DecodeError::Invalid("window shift"));
+        }
         let mss_clamp_bytes = r.u16("mss")?;
         let (write_seq, receive_seq) = (r.u32("write_seq")?, r.u32("receive_seq")?);
         let timestamp = r.u32("timestamp")?;
@@ -217,6 +225,14 @@ impl TcpState {
             interval_s: r.u32("keepalive interval")?,
             probes: r.u32("keepalive probes")?,
         };
+        let Keepalive {
+            idle_s,
+            interval_s,
+            probes,
+        } = keepalive;
+        if absent(FLAG_KEEPALIVE, &[idle_s, interval_s, probes]) {
+            return Err(DecodeError::Invalid("keepalive"));
+        }
         Ok(Self {
             remote,
             service,
