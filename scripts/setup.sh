@@ -37,6 +37,7 @@ ping                  | command -v ping                      | iputils-ping
 wrk                   | command -v wrk                       | wrk
 python3               | command -v python3                   | python3
 boto3                 | python3 -c "import boto3"            | python3-boto3
+s3cmd                 | command -v s3cmd                     | s3cmd
 openssl               | command -v openssl                   | openssl
 go                    | command -v go                        | golang-go
 javac                 | command -v javac                     | default-jdk-headless

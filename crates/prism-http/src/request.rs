@@ -6,7 +6,7 @@
 use crate::boundary::head_end;
 use crate::headers::Headers;
 use crate::target::{Target, is_authority};
-use crate::{BodyFraming, Exchange, HeadError, Limits, Method, Version, framing};
+use crate::{BodyFraming, Exchange, HeadError, HeaderError, Limits, Method, Version, framing};
 
 /// A request head, owned, and unambiguous: everything that decides where the
 /// next request begins has been checked.
@@ -90,6 +90,18 @@ impl RequestHead {
         })
     }
 
+    /// The same head with more fields, which must not concern the framing: that
+    /// has been decided.
+    ///
+    /// # Errors
+    /// If the fields would outgrow [`Headers::MAX_BYTES`].
+    pub fn with_headers(mut self, extra: &Headers) -> Result<Self, HeaderError> {
+        for (name, value) in extra.iter() {
+            self.headers.append(name, value)?;
+        }
+        Ok(self)
+    }
+
     /// The method.
     #[must_use]
     pub fn method(&self) -> &Method {
@@ -161,6 +173,7 @@ impl RequestHead {
             version: self.version,
             keep_alive: self.keep_alive,
             date,
+            extra: None,
         }
     }
 }

@@ -32,6 +32,8 @@ pub struct Exchange<'a> {
     pub keep_alive: bool,
     /// The value of `Date`, an IMF-fixdate; empty for none.
     pub date: &'a str,
+    /// Fields that every answer to this request has.
+    pub extra: Option<&'a Headers>,
 }
 
 /// The body that the caller wants to send.
@@ -113,7 +115,9 @@ impl ResponseHead {
         out: &mut Vec<u8>,
     ) -> Written {
         self.write_status_line(out);
-        for (name, value) in self.headers.iter().filter(|(name, _)| !is_ours(name)) {
+        let extra = exchange.extra.into_iter().flat_map(Headers::iter);
+        let fields = self.headers.iter().chain(extra);
+        for (name, value) in fields.filter(|(name, _)| !is_ours(name)) {
             write_field(out, name, value);
         }
         let written = self.decide(exchange, body);

@@ -7,8 +7,8 @@
 )]
 
 use prism_http::{
-    AnswerBody, Exchange, HeadError, HeaderError, Limits, Method, ResponseFraming, ResponseHead,
-    Version, Written,
+    AnswerBody, Exchange, HeadError, HeaderError, Headers, Limits, Method, ResponseFraming,
+    ResponseHead, Version, Written,
 };
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -19,6 +19,7 @@ fn exchange(method: &Method, version: Version, keep_alive: bool) -> Exchange<'_>
         version,
         keep_alive,
         date: DATE,
+        extra: None,
     }
 }
 
@@ -204,6 +205,17 @@ fn fields_of_the_writer_cannot_be_doubled_or_forged() {
     let mut out = Vec::new();
     let _ = ResponseHead::new(200).write_to(&evil, AnswerBody::Empty, &mut out);
     assert!(!String::from_utf8(out).unwrap().contains("Evil"));
+    let mut extra = Headers::new();
+    extra.append("Vary", "Origin").unwrap();
+    extra.append("Content-Length", "7").unwrap();
+    let varied = Exchange {
+        extra: Some(&extra),
+        ..exchange(&method, Version::Http11, true)
+    };
+    let mut out = Vec::new();
+    let _ = ResponseHead::new(200).write_to(&varied, AnswerBody::Empty, &mut out);
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.contains("\r\nVary: Origin\r\n") && !text.contains(": 7"));
     assert_eq!(ResponseHead::new(7).status(), 500);
 }
 

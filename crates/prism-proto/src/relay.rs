@@ -6,15 +6,15 @@ use crate::wire::{DecodeError, Put, Reader};
 /// "PRLY".
 pub const MAGIC: u32 = 0x5052_4c59;
 /// Version of the preamble.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 const FLAG_ALONE: u8 = 1;
 
 /// Precedes a relayed request's head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preamble {
-    /// Answer from your own store only, and in the form for nodes: the relaying
-    /// node asks every backend and puts the answers together.
+    /// The relaying node asks for itself: the answer is from the asked node's own
+    /// store, and in the form for nodes.
     pub alone: bool,
     /// The verified access key; empty for an anonymous client.
     pub principal: String,

@@ -1,9 +1,9 @@
 //! Conditional requests (RFC 9110 section 13).
 
 use ::time::OffsetDateTime;
-use prism_http::Headers;
+use prism_http::{HeaderError, Headers};
 
-use crate::time::parse_http_date;
+use crate::time::{http_date, parse_http_date};
 
 /// The conditions of one request. Dates that cannot be read count as absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,6 +47,16 @@ impl Tags {
         }
     }
 
+    fn text(&self) -> String {
+        match self {
+            Self::Any => "*".to_owned(),
+            Self::These(tags) => {
+                let quoted: Vec<_> = tags.iter().map(|tag| format!("\"{tag}\"")).collect();
+                quoted.join(", ")
+            }
+        }
+    }
+
     fn has(&self, etag: &str) -> bool {
         match self {
             Self::Any => true,
@@ -59,14 +69,56 @@ impl Conditions {
     /// Reads the conditions of a request.
     #[must_use]
     pub fn from_headers(headers: &Headers) -> Self {
-        let date = |name: &str| headers.get_str(name).and_then(parse_http_date);
         Self {
-            if_match: Tags::from_headers(headers, "if-match"),
-            if_none_match: Tags::from_headers(headers, "if-none-match"),
+            if_range: headers.get_str("if-range").map(str::to_owned),
+            ..Self::named(headers, "")
+        }
+    }
+
+    /// Reads those on the source of a copy.
+    #[must_use]
+    pub fn of_copy_source(headers: &Headers) -> Self {
+        Self::named(headers, "x-amz-copy-source-")
+    }
+
+    fn named(headers: &Headers, prefix: &str) -> Self {
+        let tags = |name: &str| Tags::from_headers(headers, &format!("{prefix}{name}"));
+        let date = |name: &str| {
+            let text = headers.get_str(&format!("{prefix}{name}"));
+            text.and_then(parse_http_date)
+        };
+        Self {
+            if_match: tags("if-match"),
+            if_none_match: tags("if-none-match"),
             if_modified_since: date("if-modified-since"),
             if_unmodified_since: date("if-unmodified-since"),
-            if_range: headers.get_str("if-range").map(str::to_owned),
+            if_range: None,
         }
+    }
+
+    /// Writes the conditions as a request has them, for the node that can weigh
+    /// them.
+    ///
+    /// # Errors
+    /// If a tag is none that a header can hold.
+    pub fn write_to(&self, headers: &mut Headers) -> Result<(), HeaderError> {
+        for (name, tags) in [
+            ("If-Match", &self.if_match),
+            ("If-None-Match", &self.if_none_match),
+        ] {
+            if let Some(tags) = tags {
+                headers.append(name, tags.text())?;
+            }
+        }
+        for (name, date) in [
+            ("If-Modified-Since", self.if_modified_since),
+            ("If-Unmodified-Since", self.if_unmodified_since),
+        ] {
+            if let Some(date) = date {
+                headers.append(name, http_date(date))?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether there is any condition on the object (`If-Range` is none).
@@ -76,6 +128,12 @@ impl Conditions {
             && self.if_none_match.is_none()
             && self.if_modified_since.is_none()
             && self.if_unmodified_since.is_none()
+    }
+
+    /// Whether there must be an object for the conditions to hold.
+    #[must_use]
+    pub fn needs_object(&self) -> bool {
+        self.if_match.is_some()
     }
 
     /// Weighs the conditions of GET or HEAD against an object that exists. The
@@ -212,6 +270,26 @@ mod tests {
         assert_eq!(replace.for_write(Some("f")), Outcome::Failed);
         assert_eq!(replace.for_write(None), Outcome::Failed);
         assert!(conditions(&[]).is_empty() && !create.is_empty());
+    }
+
+    #[test]
+    fn those_on_a_source_are_written_as_a_request_has_them() {
+        let source = [
+            ("x-amz-copy-source-if-match", "\"a\", b"),
+            ("x-amz-copy-source-if-none-match", "*"),
+            ("x-amz-copy-source-if-modified-since", SAME),
+            ("x-amz-copy-source-if-unmodified-since", AFTER),
+        ];
+        let mut headers = Headers::new();
+        for (name, value) in source {
+            headers.append(name, value).unwrap();
+        }
+        assert!(Conditions::from_headers(&headers).is_empty());
+        let conditions = Conditions::of_copy_source(&headers);
+        let mut written = Headers::new();
+        conditions.write_to(&mut written).unwrap();
+        assert_eq!(written.len(), 4);
+        assert_eq!(Conditions::from_headers(&written), conditions);
     }
 
     #[test]

@@ -15,6 +15,13 @@ macro_rules! codes {
         pub enum Code { $($name,)* }
 
         impl Code {
+            /// The code that clients see as `text`.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<Self> {
+                let all = [$(Self::$name,)*];
+                all.into_iter().find(|code| code.as_str() == text)
+            }
+
             /// The code as clients see it.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
@@ -38,7 +45,10 @@ macro_rules! codes {
 
 codes! {
     AccessDenied 403 "Access denied.",
+    AccessForbidden 403 "Access forbidden.",
     AuthorizationHeaderMalformed 400 "The authorization header is malformed.",
+    AuthorizationQueryParametersError 400 "The query parameters of the signature are malformed.",
+    BadRequest 400 "The request is invalid.",
     BadDigest 400 "The body does not have the checksum that the request announced.",
     BucketAlreadyExists 409 "The bucket exists and belongs to someone else.",
     BucketAlreadyOwnedByYou 409 "The bucket exists and is yours.",
@@ -52,17 +62,24 @@ codes! {
     InvalidArgument 400 "An argument is invalid.",
     InvalidBucketName 400 "The bucket name is not valid.",
     InvalidDigest 400 "A digest or checksum header is malformed.",
+    InvalidPart 400 "A part of the upload is missing, or its ETag is another.",
+    InvalidPartNumber 416 "The object does not have that many parts.",
+    InvalidPartOrder 400 "The parts are not in ascending order.",
     InvalidRange 416 "The requested range does not overlap the object.",
     InvalidRequest 400 "The request is invalid.",
+    InvalidTag 400 "A tag is invalid.",
     InvalidToken 400 "Session tokens are not supported.",
     InvalidURI 400 "The URI could not be parsed.",
     KeyTooLongError 400 "The key is longer than 1024 bytes.",
+    MalformedPolicy 400 "The policy is not well-formed.",
     MalformedTrailerError 400 "The trailers behind the body are malformed.",
     MalformedXML 400 "The XML body is not well-formed or has the wrong shape.",
     MetadataTooLarge 400 "The metadata headers are larger than allowed.",
     MethodNotAllowed 405 "The method is not allowed on this resource.",
     MissingContentLength 411 "A Content-Length header is needed.",
     MissingSecurityHeader 400 "A security header is missing.",
+    NoSuchCORSConfiguration 404 "The bucket has no CORS configuration.",
+    NoSuchBucketPolicy 404 "The bucket has no policy.",
     NoSuchBucket 404 "The bucket does not exist.",
     NoSuchKey 404 "The key does not exist.",
     NoSuchUpload 404 "The upload does not exist.",
@@ -85,6 +102,8 @@ pub struct S3Error {
     code: Code,
     status: u16,
     message: Cow<'static, str>,
+    /// Where the client should have asked.
+    region: Option<Box<str>>,
 }
 
 impl S3Error {
@@ -95,6 +114,7 @@ impl S3Error {
             code,
             status: code.status(),
             message: Cow::Borrowed(code.message()),
+            region: None,
         }
     }
 
@@ -106,6 +126,16 @@ impl S3Error {
             code,
             status: code.status(),
             message: message.into(),
+            region: None,
+        }
+    }
+
+    /// The same with the region to ask in: some clients then do.
+    #[must_use]
+    pub fn in_region(self, region: &str) -> Self {
+        Self {
+            region: Some(region.into()),
+            ..self
         }
     }
 
@@ -134,6 +164,9 @@ impl S3Error {
         doc.open("Error", None);
         doc.text("Code", self.code.as_str());
         doc.text("Message", &self.message);
+        if let Some(region) = &self.region {
+            doc.text("Region", region);
+        }
         doc.text("Resource", resource);
         doc.text("RequestId", request_id);
         doc.close("Error");
@@ -160,6 +193,7 @@ impl From<HeadError> for S3Error {
             code,
             status: error.status(),
             message: error.to_string().into(),
+            region: None,
         }
     }
 }
@@ -182,6 +216,7 @@ impl From<BodyError> for S3Error {
             code,
             status: error.status(),
             message: error.to_string().into(),
+            region: None,
         }
     }
 }
@@ -202,6 +237,9 @@ mod tests {
              <RequestId>r1</RequestId></Error>"
         );
         assert_eq!(error.status(), 404);
+        let elsewhere = S3Error::new(Code::AuthorizationHeaderMalformed).in_region("here");
+        let body = String::from_utf8(elsewhere.xml("/", "r1")).unwrap();
+        assert!(body.contains("<Region>here</Region>"), "{body}");
     }
 
     #[test]

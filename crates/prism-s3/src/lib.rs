@@ -12,31 +12,36 @@
 #![forbid(unsafe_code)]
 
 pub mod auth;
+pub mod cors;
 pub mod error;
 pub mod integrity;
+pub mod list;
 pub mod metadata;
 pub mod names;
 pub mod op;
+pub mod policy;
 pub mod query;
 pub mod range;
 pub mod sign;
 pub mod streaming;
+pub mod tags;
 pub mod time;
 pub mod xml;
 
 mod canonical;
 mod conditions;
-mod list;
 mod unsupported;
 
 pub use auth::{Anonymous, Authenticated, Authenticator, Credentials, Payload, Principal};
 pub use conditions::{Conditions, Outcome};
 pub use error::{Code, S3Error};
-pub use integrity::{BodyDigest, Digests, Expected};
-pub use list::{ListObjects, ListVersion};
+pub use integrity::{Algorithm, BodyDigest, ChecksumType, Digests, Expected};
+pub use list::{ListObjects, ListUploads, ListVersion};
 pub use metadata::ObjectHeaders;
 pub use names::{BucketName, ObjectKey};
-pub use op::Operation;
+pub use op::{Document, Operation};
+pub use policy::Policy;
 pub use range::{ByteRange, RangeSpec, Unsatisfiable};
 pub use sign::Signer;
 pub use streaming::{StreamDecoder, Streaming};
+pub use tags::Tags;

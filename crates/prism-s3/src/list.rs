@@ -1,4 +1,4 @@
-//! The parameters of ListObjects, both versions.
+//! The parameters of ListObjects, both versions, and of ListMultipartUploads.
 
 use data_encoding::BASE64URL_NOPAD;
 
@@ -17,6 +17,8 @@ pub struct ListObjects {
     pub max_keys: usize,
     /// Whether names are percent-encoded in the answer.
     pub url_encoded: bool,
+    /// Whether each key comes with its owner.
+    pub with_owner: bool,
     /// What differs between the versions.
     pub version: ListVersion,
 }
@@ -44,12 +46,19 @@ impl ListObjects {
     /// The most keys on a page, whatever is asked for.
     pub const MAX_KEYS: usize = 1000;
 
+    pub(crate) const PARAMETERS: [&'static str; 9] = [
+        "list-type",
+        "prefix",
+        "delimiter",
+        "marker",
+        "start-after",
+        "continuation-token",
+        "max-keys",
+        "encoding-type",
+        "fetch-owner",
+    ];
+
     pub(crate) fn parse(query: &Query) -> Result<Self, S3Error> {
-        let url_encoded = match query.get("encoding-type") {
-            None | Some("") => false,
-            Some("url") => true,
-            Some(_) => return Err(invalid("encoding-type must be url")),
-        };
         let version = match query.get("list-type") {
             None => ListVersion::V1 {
                 marker: text(query, "marker")?.unwrap_or_default(),
@@ -57,11 +66,14 @@ impl ListObjects {
             Some("2") => Self::version_2(query)?,
             Some(_) => return Err(invalid("list-type must be 2")),
         };
+        let is_v1 = matches!(version, ListVersion::V1 { .. });
+        let asks = query.get("fetch-owner");
         Ok(Self {
             prefix: text(query, "prefix")?.unwrap_or_default(),
             delimiter: text(query, "delimiter")?,
-            max_keys: max_keys(query)?,
-            url_encoded,
+            max_keys: page_size(query, "max-keys")?,
+            url_encoded: is_url_encoded(query)?,
+            with_owner: is_v1 || asks.is_some_and(|asks| asks.eq_ignore_ascii_case("true")),
             version,
         })
     }
@@ -116,15 +128,82 @@ fn text(query: &Query, name: &str) -> Result<Option<String>, S3Error> {
     }
 }
 
-fn max_keys(query: &Query) -> Result<usize, S3Error> {
-    match query.get("max-keys") {
+/// Entries on a page: 0 to 1,000, which is also where none is asked for.
+pub(crate) fn page_size(query: &Query, name: &str) -> Result<usize, S3Error> {
+    match query.get(name) {
         None | Some("") => Ok(ListObjects::MAX_KEYS),
         Some(text) => match text.parse::<i32>() {
             Ok(n) if n >= 0 && !text.starts_with('+') => Ok(usize::try_from(n)
                 .unwrap_or_default()
                 .min(ListObjects::MAX_KEYS)),
-            _ => Err(invalid("max-keys must be a number from 0 to 2147483647")),
+            _ => Err(S3Error::with_message(
+                Code::InvalidArgument,
+                format!("{name} must be a number from 0 to 2147483647"),
+            )),
         },
+    }
+}
+
+/// Whether names are to be percent-encoded in the answer.
+pub(crate) fn is_url_encoded(query: &Query) -> Result<bool, S3Error> {
+    match query.get("encoding-type") {
+        None | Some("") => Ok(false),
+        Some("url") => Ok(true),
+        Some(_) => Err(invalid("encoding-type must be url")),
+    }
+}
+
+/// The common prefix that stands for this key in a listing, if one does.
+#[must_use]
+pub fn common_prefix<'k>(prefix: &str, delimiter: Option<&str>, key: &'k str) -> Option<&'k str> {
+    let delimiter = delimiter.filter(|delimiter| !delimiter.is_empty())?;
+    let rest = key.strip_prefix(prefix)?;
+    let end = prefix.len() + rest.find(delimiter)? + delimiter.len();
+    key.get(..end)
+}
+
+/// Which uploads of a bucket are to be listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListUploads {
+    /// Only of keys that start with this; may be empty.
+    pub prefix: String,
+    /// As of [`ListObjects`].
+    pub delimiter: Option<String>,
+    /// Only behind the uploads of this key; empty for the beginning.
+    pub key_marker: String,
+    /// With a key marker: behind this upload of that key; else it is empty.
+    pub upload_marker: String,
+    /// Uploads and common prefixes on a page, 0 to 1,000.
+    pub max: usize,
+    /// Whether names are percent-encoded in the answer.
+    pub url_encoded: bool,
+}
+
+impl ListUploads {
+    pub(crate) const PARAMETERS: [&'static str; 7] = [
+        "uploads",
+        "prefix",
+        "delimiter",
+        "key-marker",
+        "upload-id-marker",
+        "max-uploads",
+        "encoding-type",
+    ];
+
+    pub(crate) fn parse(query: &Query) -> Result<Self, S3Error> {
+        let key_marker = text(query, "key-marker")?.unwrap_or_default();
+        let upload_marker = match key_marker.is_empty() {
+            true => String::new(),
+            false => text(query, "upload-id-marker")?.unwrap_or_default(),
+        };
+        Ok(Self {
+            prefix: text(query, "prefix")?.unwrap_or_default(),
+            delimiter: text(query, "delimiter")?,
+            key_marker,
+            upload_marker,
+            max: page_size(query, "max-uploads")?,
+            url_encoded: is_url_encoded(query)?,
+        })
     }
 }
 

@@ -106,6 +106,14 @@ impl Query {
         self.pairs.iter().map(|(n, v)| (n.as_str(), v.as_str()))
     }
 
+    /// All but one of the parameters.
+    pub(crate) fn without(&self, name: &str) -> Self {
+        let pairs = self.pairs.iter().filter(|(n, _)| n != name);
+        Self {
+            pairs: pairs.cloned().collect(),
+        }
+    }
+
     /// The canonical form of SigV4: encoded anew, sorted by name then value.
     #[must_use]
     pub fn canonical(&self) -> String {

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use crate::S3Error;
 use crate::auth::UNSIGNED;
 use crate::canonical::{ALGORITHM, Canonical, Scope, signing_key};
-use crate::query::Query;
+use crate::query::{Query, encode};
 use crate::time::iso_basic;
 
 /// Signs requests with one access key.
@@ -92,6 +92,57 @@ impl Signer {
         Ok(())
     }
 
+    /// The target of a presigned URL, which anybody may use for `expires_s`
+    /// seconds from `now` on, with the header `Host` as given here and no other
+    /// of those that S3 wants signed.
+    ///
+    /// # Errors
+    /// If the target is malformed.
+    pub fn presign(
+        &self,
+        method: &str,
+        target: &str,
+        host: &str,
+        expires_s: u32,
+        now: OffsetDateTime,
+    ) -> Result<String, SignError> {
+        let time = iso_basic(now);
+        let scope = self.scope(&time);
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let credential = encode(&format!("{}/{scope}", self.access_key));
+        let mut query = query.to_owned();
+        if !query.is_empty() {
+            query.push('&');
+        }
+        query.push_str(&format!(
+            "X-Amz-Algorithm={ALGORITHM}&X-Amz-Credential={credential}&X-Amz-Date={time}\
+             &X-Amz-Expires={expires_s}&X-Amz-SignedHeaders=host"
+        ));
+        let mut headers = Headers::new();
+        headers.append("Host", host)?;
+        let parsed = Query::parse(Some(&query))?;
+        let canonical = Canonical {
+            method,
+            path,
+            query: &parsed,
+            headers: &headers,
+            signed: &["host"],
+            payload: UNSIGNED,
+        };
+        let text = canonical.string_to_sign(&time, scope)?;
+        let signature = hmac::sign(&signing_key(&self.secret, scope), text.as_bytes());
+        let signature = HEXLOWER.encode(signature.as_ref());
+        Ok(format!("{path}?{query}&X-Amz-Signature={signature}"))
+    }
+
+    fn scope<'a>(&'a self, time: &'a str) -> Scope<'a> {
+        Scope {
+            date: time.get(..8).unwrap_or_default(),
+            region: &self.region,
+            service: "s3",
+        }
+    }
+
     fn authorization(
         &self,
         method: &str,
@@ -108,12 +159,7 @@ impl Signer {
         names.sort_unstable();
         names.dedup();
         let signed: Vec<_> = names.iter().map(String::as_str).collect();
-        let date = time.get(..8).unwrap_or_default();
-        let scope = Scope {
-            date,
-            region: &self.region,
-            service: "s3",
-        };
+        let scope = self.scope(time);
         let query = Query::parse(Some(query))?;
         let canonical = Canonical {
             method,

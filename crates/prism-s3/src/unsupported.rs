@@ -15,49 +15,41 @@ pub(crate) enum Level {
     Object,
 }
 
+/// What the headers are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    Bucket,
+    Object,
+    /// An object that is made from another.
+    Copy,
+}
+
 /// Parameters without effect: `x-id` repeats the operation's name.
 const HARMLESS: [&str; 1] = ["x-id"];
-/// Parameters of ListObjects.
-const LISTING: [&str; 9] = [
-    "list-type",
-    "prefix",
-    "delimiter",
-    "marker",
-    "start-after",
-    "continuation-token",
-    "max-keys",
-    "encoding-type",
-    "fetch-owner",
-];
 
 /// Sub-resources whose operations do not follow from their names.
-const NAMED: [(&str, Level, &str, &str); 12] = [
-    ("POST", Level::Bucket, "delete", "DeleteObjects"),
-    ("GET", Level::Bucket, "uploads", "ListMultipartUploads"),
+const NAMED: [(&str, Level, &str, &str); 4] = [
     ("GET", Level::Bucket, "versions", "ListObjectVersions"),
-    ("POST", Level::Object, "uploads", "CreateMultipartUpload"),
-    ("PUT", Level::Object, "uploadId", "UploadPart"),
-    ("POST", Level::Object, "uploadId", "CompleteMultipartUpload"),
-    ("DELETE", Level::Object, "uploadId", "AbortMultipartUpload"),
-    ("GET", Level::Object, "uploadId", "ListParts"),
+    ("PUT", Level::Bucket, "versioning", "PutBucketVersioning"),
     ("POST", Level::Object, "select", "SelectObjectContent"),
     ("POST", Level::Object, "restore", "RestoreObject"),
-    ("GET", Level::Object, "attributes", "GetObjectAttributes"),
-    ("GET", Level::Bucket, "cors", "GetBucketCors"),
 ];
 
 /// The first parameter that this request must not have, as an operation's name
-/// or a description. With `listing`, those of ListObjects are known.
+/// or a description. What belongs to a signature in the query is not this
+/// module's concern.
 pub(crate) fn parameter(
     method: &Method,
     level: Level,
     query: &Query,
-    listing: bool,
+    known: &[&str],
 ) -> Option<String> {
+    let is_signed = crate::auth::is_presigned(query);
     query
         .iter()
         .map(|(name, _)| name)
-        .find(|name| !HARMLESS.contains(name) && (!listing || !LISTING.contains(name)))
+        .filter(|name| !(is_signed && crate::auth::is_amz(name)))
+        .find(|name| !HARMLESS.contains(name) && !known.contains(name))
         .map(|name| describe(method, level, name))
 }
 
@@ -90,29 +82,38 @@ pub(crate) fn streaming(headers: &Headers) -> Option<String> {
 }
 
 /// The first header that asks for something we do not do.
-pub(crate) fn header(headers: &Headers) -> Option<String> {
+pub(crate) fn header(headers: &Headers, target: Target) -> Option<String> {
     headers.iter().find_map(|(name, value)| {
         let name = name.to_ascii_lowercase();
         let short = name.strip_prefix("x-amz-")?;
-        unsupported_header(short, value).then(|| match short {
-            "copy-source" => "CopyObject".to_owned(),
-            _ => format!("the header {name:.64}"),
-        })
+        unsupported_header(short, value, target).then(|| format!("the header {name:.64}"))
     })
 }
 
+/// Headers of a copy.
+const COPY: [&str; 8] = [
+    "copy-source",
+    "copy-source-if-match",
+    "copy-source-if-none-match",
+    "copy-source-if-modified-since",
+    "copy-source-if-unmodified-since",
+    "copy-source-range",
+    "metadata-directive",
+    "tagging-directive",
+];
+
 /// By the name behind `x-amz-`.
-fn unsupported_header(name: &str, value: &[u8]) -> bool {
+fn unsupported_header(name: &str, value: &[u8], target: Target) -> bool {
     match name {
         "acl" => !matches!(value, b"private" | b"bucket-owner-full-control"),
         "storage-class" => value != b"STANDARD",
         "object-ownership" => value != b"BucketOwnerEnforced",
         "bucket-object-lock-enabled" => !value.eq_ignore_ascii_case(b"false"),
-        "tagging"
-        | "website-redirect-location"
-        | "expected-bucket-owner"
-        | "mfa"
-        | "write-offset-bytes" => true,
+        "tagging" => target == Target::Bucket,
+        "website-redirect-location" | "expected-bucket-owner" | "mfa" | "write-offset-bytes" => {
+            true
+        }
+        _ if COPY.contains(&name) => target != Target::Copy,
         _ => [
             "copy-source",
             "server-side-encryption",

@@ -432,22 +432,105 @@ fn a_request_needs_a_date_and_a_payload_hash() {
     );
 }
 
+const PRESIGNED: &str = "/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256\
+    &X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request\
+    &X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host\
+    &X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404";
+const EXAMPLE_HOST: &str = "examplebucket.s3.amazonaws.com";
+
+/// The example of "Authenticating Requests: Using Query Parameters" in the
+/// Amazon S3 API reference.
 #[test]
-fn presigned_requests_are_recognised_and_refused() {
-    let fields = headers(&[("Host", "h")]);
-    for target in [
-        "/b/k?X-Amz-Signature=00",
-        "/b/k?x-amz-signature",
-        "/b/k?AWSAccessKeyId=a&Signature=b",
+fn the_published_presigned_url_verifies_and_is_reproduced() {
+    let fields = headers(&[("Host", EXAMPLE_HOST)]);
+    let known = check("GET", PRESIGNED, &fields).unwrap();
+    assert_eq!(known.principal, Principal::AccessKey(ACCESS_KEY.into()));
+    assert_eq!(known.payload, Payload::Unsigned);
+    let signer = Signer::new(ACCESS_KEY, SECRET, "us-east-1");
+    let made = signer.presign("GET", "/test.txt", EXAMPLE_HOST, 86_400, now());
+    assert_eq!(made.unwrap(), PRESIGNED);
+}
+
+#[test]
+fn a_presigned_url_counts_for_its_time_its_method_and_its_parameters_only() {
+    let fields = headers(&[("Host", EXAMPLE_HOST)]);
+    let at = |seconds| {
+        let head = head("GET", PRESIGNED, &fields);
+        let known =
+            authenticator(Anonymous::Deny).authenticate(&head, now() + Duration::seconds(seconds));
+        known.map(|_| ()).map_err(|e| e.code())
+    };
+    assert_eq!(at(86_400), Ok(()));
+    assert_eq!(at(86_401), Err(Code::AccessDenied));
+    assert_eq!(at(-15 * 60), Ok(()));
+    assert_eq!(at(-15 * 60 - 1), Err(Code::AccessDenied));
+    let wrong = Code::SignatureDoesNotMatch;
+    assert_eq!(code(check("PUT", PRESIGNED, &fields)), wrong);
+    for (from, to) in [
+        ("test.txt", "test.txT"),
+        ("Expires=86400", "Expires=86401"),
+        ("Signature=a", "Signature=b"),
+        ("&X-Amz-Date", "&x=&X-Amz-Date"),
     ] {
-        assert_eq!(
-            code(check("GET", target, &fields)),
-            Code::NotImplemented,
-            "{target}"
-        );
+        let target = PRESIGNED.replace(from, to);
+        assert_eq!(code(check("GET", &target, &fields)), wrong, "{to}");
     }
+    let other_host = headers(&[("Host", "other")]);
+    assert_eq!(code(check("GET", PRESIGNED, &other_host)), wrong);
+    let unsigned = headers(&[("Host", EXAMPLE_HOST), ("x-amz-meta-a", "b")]);
+    assert_eq!(code(check("GET", PRESIGNED, &unsigned)), Code::AccessDenied);
+}
+
+#[test]
+fn malformed_presigned_urls_are_refused() {
+    let fields = headers(&[("Host", EXAMPLE_HOST)]);
+    let malformed = Code::AuthorizationQueryParametersError;
+    for (from, to, expected) in [
+        ("&X-Amz-Expires=86400", "", malformed),
+        ("=86400", "=604801", malformed),
+        ("=86400", "=0", malformed),
+        ("=86400", "=x", malformed),
+        ("=86400", "=86400&X-Amz-Expires=9", malformed),
+        ("&X-Amz-Date=20130524T000000Z", "", malformed),
+        ("20130524T000000Z", "20130524", malformed),
+        ("AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256", malformed),
+        ("%2Faws4_request", "", malformed),
+        ("us-east-1", "eu-west-1", Code::AuthorizationHeaderMalformed),
+        ("IOSFODNN7", "IOSFODNN8", Code::InvalidAccessKeyId),
+        ("=host", "=date", Code::AccessDenied),
+        ("=aeee", "=AEEE", malformed),
+        ("=host", "=host&X-Amz-Security-Token=t", Code::InvalidToken),
+    ] {
+        let target = PRESIGNED.replace(from, to);
+        assert_eq!(code(check("GET", &target, &fields)), expected, "{to}");
+    }
+    let version_2 = check(
+        "GET",
+        "/b/k?AWSAccessKeyId=a&Signature=b&Expires=1",
+        &fields,
+    );
+    assert_eq!(code(version_2), Code::InvalidRequest);
     let both = check("PUT", "/b/k?X-Amz-Signature=00", &signed(Body::Unsigned));
     assert_eq!(code(both), Code::InvalidArgument);
+}
+
+#[test]
+fn headers_in_a_presigned_query_count_as_headers() {
+    let fields = headers(&[("Host", "h"), ("x-amz-acl", "private")]);
+    let target = "/b/k?x-amz-meta-a=1&X-Amz-Acl=public-read&x-amz-checksum-crc32=AAAAAA%3D%3D";
+    let hoist = prism_s3::auth::with_hoisted;
+    let plain = hoist(&head("PUT", target, &fields)).unwrap();
+    assert_eq!(plain, None, "not presigned");
+    let target = format!("{target}&X-Amz-Signature=00&X-Amz-Date=1");
+    let hoisted = hoist(&head("PUT", &target, &fields)).unwrap().unwrap();
+    let field = |name| hoisted.headers().get_str(name);
+    assert_eq!(field("x-amz-meta-a"), Some("1"));
+    assert_eq!(field("x-amz-acl"), Some("private"));
+    assert_eq!(field("x-amz-checksum-crc32"), Some("AAAAAA=="));
+    assert_eq!(field("x-amz-signature"), None);
+    assert_eq!(hoist(&hoisted).unwrap(), None, "twice is once");
+    let split = "/b/k?x-amz-meta-a=b%0D%0Ac&X-Amz-Signature=00";
+    assert!(hoist(&head("PUT", split, &fields)).is_err());
 }
 
 #[test]
@@ -462,7 +545,9 @@ fn anonymous_callers_read_only_where_allowed() {
             "{method}"
         );
     }
+    assert!(run(Anonymous::ByPolicy, "GET").is_ok());
     for method in ["PUT", "DELETE", "POST"] {
+        assert_eq!(code(run(Anonymous::ByPolicy, method)), Code::AccessDenied);
         assert_eq!(
             code(run(Anonymous::Read, method)),
             Code::AccessDenied,

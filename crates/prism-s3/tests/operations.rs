@@ -36,6 +36,13 @@ fn describe(operation: &Operation) -> String {
         | Operation::DeleteBucket { bucket }
         | Operation::HeadBucket { bucket }
         | Operation::GetBucketLocation { bucket }
+        | Operation::GetBucketVersioning { bucket }
+        | Operation::GetBucketDocument { bucket, .. }
+        | Operation::PutBucketDocument { bucket, .. }
+        | Operation::DeleteBucketDocument { bucket, .. }
+        | Operation::DeleteObjects { bucket }
+        | Operation::ListMultipartUploads { bucket, .. }
+        | Operation::Preflight { bucket }
         | Operation::ListObjects { bucket, .. } => bucket.to_string(),
         Operation::Unsupported { what } => what.clone(),
         other => other
@@ -78,7 +85,17 @@ fn requests_become_operations() {
         ("HEAD /bkt/%C3%A9", "", "HeadObject bkt|\u{e9}"),
         ("DELETE /bkt/k", "", "DeleteObject bkt|k"),
         ("POST /", "", "Unsupported POST of the service"),
-        ("POST /bkt?delete", "", "Unsupported DeleteObjects"),
+        ("POST /bkt?delete", "", "DeleteObjects bkt"),
+        ("GET /bkt?cors", "", "GetBucketCors bkt"),
+        ("PUT /bkt?cors", "", "PutBucketCors bkt"),
+        ("PUT /bkt?policy", "", "PutBucketPolicy bkt"),
+        ("DELETE /bkt?cors", "", "DeleteBucketCors bkt"),
+        ("GET /bkt?versioning", "", "GetBucketVersioning bkt"),
+        (
+            "POST /bkt?delete&tagging",
+            "",
+            "Unsupported POST of a bucket with ?tagging",
+        ),
         ("POST /bkt", "", "Unsupported PostObject"),
         ("GET /bkt?acl", "", "Unsupported GET of a bucket with ?acl"),
         (
@@ -86,41 +103,77 @@ fn requests_become_operations() {
             "",
             "Unsupported ListObjectVersions",
         ),
-        ("GET /bkt?uploads", "", "Unsupported ListMultipartUploads"),
+        (
+            "GET /bkt?uploads&prefix=a&max-uploads=3",
+            "",
+            "ListMultipartUploads bkt",
+        ),
+        (
+            "GET /bkt?uploads&max-keys=3",
+            "",
+            "Unsupported GET of a bucket with ?max-keys",
+        ),
         (
             "GET /bkt?location&acl",
             "",
-            "Unsupported GET of a bucket with ?location",
+            "Unsupported GET of a bucket with ?acl",
         ),
-        (
-            "PUT /bkt?versioning",
-            "",
-            "Unsupported PUT of a bucket with ?versioning",
-        ),
+        ("PUT /bkt?versioning", "", "Unsupported PutBucketVersioning"),
         (
             "PUT /bkt?prefix=a",
             "",
             "Unsupported PUT of a bucket with ?prefix",
         ),
-        (
-            "POST /bkt/k?uploads",
-            "",
-            "Unsupported CreateMultipartUpload",
-        ),
+        ("POST /bkt/k?uploads", "", "CreateMultipartUpload bkt|k"),
         (
             "PUT /bkt/k?partNumber=1&uploadId=u",
-            "",
+            "Content-Length: 3\r\n",
+            "UploadPart bkt|k",
+        ),
+        (
+            "PUT /bkt/k?uploadId=u",
+            "Content-Length: 3\r\n",
+            "Unsupported PUT of an object with ?uploadId",
+        ),
+        (
+            "PUT /bkt/k?partNumber=3",
+            "Content-Length: 3\r\n",
             "Unsupported PUT of an object with ?partNumber",
         ),
         (
-            "PUT /bkt/k?uploadId=u&partNumber=1",
-            "",
-            "Unsupported UploadPart",
+            "PUT /bkt/k?partNumber=1&uploadId=u",
+            "x-amz-copy-source: /src/k\r\nx-amz-copy-source-range: bytes=0-4\r\n",
+            "UploadPartCopy bkt|k",
         ),
+        ("GET /bkt/k?uploadId=u&max-parts=3", "", "ListParts bkt|k"),
+        (
+            "POST /bkt/k?uploadId=u",
+            "",
+            "CompleteMultipartUpload bkt|k",
+        ),
+        ("DELETE /bkt/k?uploadId=u", "", "AbortMultipartUpload bkt|k"),
+        ("GET /bkt/k?partNumber=2", "", "GetObject bkt|k"),
+        (
+            "HEAD /bkt/k?response-content-type=a%2Fb",
+            "",
+            "HeadObject bkt|k",
+        ),
+        (
+            "DELETE /bkt/k?partNumber=2",
+            "",
+            "Unsupported DELETE of an object with ?partNumber",
+        ),
+        ("GET /bkt/k?tagging", "", "GetObjectTagging bkt|k"),
+        ("DELETE /bkt/k?tagging", "", "DeleteObjectTagging bkt|k"),
         (
             "PUT /bkt/k?tagging",
             "Content-Length: 3\r\n",
-            "Unsupported PUT of an object with ?tagging",
+            "PutObjectTagging bkt|k",
+        ),
+        (
+            "GET /bkt/k?attributes",
+            "x-amz-object-attributes: ETag,ObjectSize\r\n",
+            "GetObjectAttributes bkt|k",
         ),
         (
             "GET /bkt/k?versionId=1",
@@ -134,8 +187,18 @@ fn requests_become_operations() {
         ),
         (
             "PUT /bkt/k",
-            "x-amz-copy-source: /a/b\r\n",
-            "Unsupported CopyObject",
+            "x-amz-copy-source: /src/b\r\nx-amz-metadata-directive: REPLACE\r\n",
+            "CopyObject bkt|k",
+        ),
+        (
+            "PUT /bkt/k",
+            "x-amz-copy-source: /src/b?versionId=3\r\n",
+            "Unsupported a copy of a version",
+        ),
+        (
+            "GET /bkt/k",
+            "x-amz-copy-source: /src/b\r\n",
+            "Unsupported the header x-amz-copy-source",
         ),
         (
             "PUT /bkt/k",
@@ -152,12 +215,8 @@ fn requests_become_operations() {
             "x-amz-acl: private\r\nContent-Length: 0\r\n",
             "PutObject bkt|k",
         ),
-        (
-            "DELETE /bkt/k",
-            "If-Match: e\r\n",
-            "Unsupported a conditional DeleteObject",
-        ),
-        ("OPTIONS /bkt/k", "", "Unsupported CORS preflight"),
+        ("DELETE /bkt/k", "If-Match: e\r\n", "DeleteObject bkt|k"),
+        ("OPTIONS /bkt/k", "", "Preflight bkt"),
     ];
     for (line, fields, expected) in rows {
         assert_eq!(
@@ -191,6 +250,50 @@ fn malformed_requests_get_the_errors_of_s3() {
         ("GET /bkt?max-keys=-1", "", Code::InvalidArgument),
         ("GET /bkt?list-type=1", "", Code::InvalidArgument),
         ("GET /bkt?encoding-type=xml", "", Code::InvalidArgument),
+        ("GET /bkt?uploads&max-uploads=x", "", Code::InvalidArgument),
+        ("GET /bkt/k?partNumber=0", "", Code::InvalidArgument),
+        ("GET /bkt/k?partNumber=10001", "", Code::InvalidArgument),
+        (
+            "GET /bkt/k?partNumber=1",
+            "Range: bytes=0-1\r\n",
+            Code::InvalidRequest,
+        ),
+        (
+            "GET /bkt/k?response-expires=a%0D%0Ab",
+            "",
+            Code::InvalidArgument,
+        ),
+        ("GET /bkt/k?attributes", "", Code::InvalidArgument),
+        (
+            "PUT /bkt/k",
+            "x-amz-copy-source: junk\r\n",
+            Code::InvalidArgument,
+        ),
+        (
+            "PUT /bkt/k",
+            "x-amz-copy-source: /src/k\r\nx-amz-metadata-directive: MOVE\r\n",
+            Code::InvalidArgument,
+        ),
+        (
+            "PUT /bkt/k?partNumber=1&uploadId=u",
+            "x-amz-copy-source: /src/k\r\nx-amz-copy-source-range: bytes=5-\r\n",
+            Code::InvalidArgument,
+        ),
+        (
+            "PUT /bkt/k?partNumber=1&uploadId=u",
+            "",
+            Code::MissingContentLength,
+        ),
+        (
+            "POST /bkt/k?uploads",
+            "x-amz-checksum-algorithm: SHA256\r\nx-amz-checksum-type: FULL_OBJECT\r\n",
+            Code::InvalidRequest,
+        ),
+        (
+            "POST /bkt/k?uploads",
+            "x-amz-checksum-algorithm: MD6\r\n",
+            Code::InvalidRequest,
+        ),
         (
             "GET /bkt?list-type=2&continuation-token=%21",
             "",
@@ -212,13 +315,13 @@ fn malformed_requests_get_the_errors_of_s3() {
 
 #[test]
 fn unsupported_operations_are_named_in_the_answer() {
-    let Operation::Unsupported { what } = parse("POST /bkt?delete", "").unwrap() else {
+    let Operation::Unsupported { what } = parse("GET /bkt?versions", "").unwrap() else {
         panic!("supported");
     };
     let error = Operation::not_implemented(&what);
     assert_eq!(
         (error.status(), error.message()),
-        (501, "DeleteObjects is not implemented.")
+        (501, "ListObjectVersions is not implemented.")
     );
 }
 
@@ -322,7 +425,8 @@ fn version_1_listing() {
              <Delimiter>/</Delimiter><MaxKeys>1000</MaxKeys><Marker>&lt;</Marker>\
              <NextMarker>p q/</NextMarker><IsTruncated>true</IsTruncated><Contents>\
              <Key>a&amp;&lt;b&gt;&#xd; c\u{e9}</Key><LastModified>2013-05-24T00:00:00.000Z</LastModified>\
-             <ETag>&quot;e&quot;</ETag><Size>7</Size><StorageClass>STANDARD</StorageClass></Contents>\
+             <ETag>&quot;e&quot;</ETag><Size>7</Size><Owner><ID>prism</ID>\
+             <DisplayName>prism</DisplayName></Owner><StorageClass>STANDARD</StorageClass></Contents>\
              <CommonPrefixes><Prefix>p q/</Prefix></CommonPrefixes></ListBucketResult>"
         )
     );
@@ -352,9 +456,9 @@ fn bucket_listing_and_location() {
     let bucket = BucketName::parse("bkt").unwrap();
     let created = parse_iso_basic("20130524T000000Z").unwrap();
     assert_eq!(
-        String::from_utf8(xml::list_buckets("me", [(&bucket, created)])).unwrap(),
+        String::from_utf8(xml::list_buckets([(&bucket, created)])).unwrap(),
         format!(
-            "{PROLOG}<ListAllMyBucketsResult {NS}><Owner><ID>me</ID><DisplayName>me</DisplayName>\
+            "{PROLOG}<ListAllMyBucketsResult {NS}><Owner><ID>prism</ID><DisplayName>prism</DisplayName>\
              </Owner><Buckets><Bucket><Name>bkt</Name>\
              <CreationDate>2013-05-24T00:00:00.000Z</CreationDate></Bucket></Buckets>\
              </ListAllMyBucketsResult>"

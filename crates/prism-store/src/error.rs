@@ -53,6 +53,12 @@ impl OpenError {
     }
 }
 
+impl OpenError {
+    pub(crate) fn from_store(error: Error) -> Self {
+        Self::Metadata(Box::new(error))
+    }
+}
+
 impl From<fjall::Error> for OpenError {
     fn from(error: fjall::Error) -> Self {
         Self::Metadata(Box::new(error))
@@ -93,6 +99,25 @@ pub enum Error {
     /// A bucket name or key is empty or too long.
     #[error("{0}")]
     InvalidName(&'static str),
+    /// There is no such object, where one is needed.
+    #[error("no such object")]
+    NoSuchObject,
+    /// There is no such upload, or it has ended.
+    #[error("no such upload")]
+    NoSuchUpload,
+    /// A part is no longer what the caller has seen.
+    #[error("a part was replaced meanwhile")]
+    PartChanged,
+    /// The write's condition does not hold.
+    #[error("the condition does not hold")]
+    ConditionFailed {
+        /// Whether there is an object.
+        exists: bool,
+    },
+    /// The bucket is about to be deleted, or was about to be and something
+    /// came in between. Ask again.
+    #[error("the bucket is being deleted")]
+    Busy,
     /// Headers and user metadata exceed [`META_MAX`](crate::META_MAX) bytes.
     #[error("metadata too large")]
     MetaTooLarge,
@@ -138,6 +163,11 @@ impl Error {
             | Self::NotEmpty
             | Self::TooManyBuckets
             | Self::InvalidName(_)
+            | Self::NoSuchObject
+            | Self::NoSuchUpload
+            | Self::PartChanged
+            | Self::ConditionFailed { .. }
+            | Self::Busy
             | Self::MetaTooLarge
             | Self::TooLarge
             | Self::LengthMismatch { .. } => Fault::Caller,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! LOCK        locked (flock) while a store is open
-//! FORMAT      "prism-store format 1"; written once, before anything else
+//! FORMAT      "prism-store format 2"; written before anything else
 //! db/         the tree; made as db.new and renamed when complete
 //! files/XX/   object files, XX = 00 to 3f, named by their id in 16 hex digits
 //! ```
@@ -17,8 +17,10 @@ use std::{
 
 use crate::error::OpenError;
 
-/// The newest format this release reads, and the one it writes.
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest format this release reads, and the one it writes. Format 2 added
+/// objects of several files; a store of format 1 becomes one of format 2 when
+/// it is opened, and cannot go back.
+pub const FORMAT_VERSION: u32 = 2;
 
 const FORMAT_PREFIX: &str = "prism-store format ";
 /// Number of directories under `files`.
@@ -192,7 +194,8 @@ fn lock(root: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Whether the directory has a format this release reads; `false` if none.
+/// Whether the directory has the format this release writes; `false` if it has
+/// none, or an older one, of which only the number changes.
 fn check_format(root: &Path) -> Result<bool, OpenError> {
     let text = match fs::read_to_string(root.join("FORMAT")) {
         Ok(text) => text,
@@ -202,6 +205,7 @@ fn check_format(root: &Path) -> Result<bool, OpenError> {
     let version = text.trim_end().strip_prefix(FORMAT_PREFIX);
     match version.and_then(|version| version.parse().ok()) {
         Some(FORMAT_VERSION) => Ok(true),
+        Some(1..FORMAT_VERSION) => Ok(false),
         Some(found) if found > FORMAT_VERSION => Err(OpenError::NewerFormat {
             found,
             supported: FORMAT_VERSION,
@@ -249,15 +253,32 @@ mod tests {
     #[test]
     fn a_newer_format_is_refused_and_named() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("FORMAT"), "prism-store format 2\n").unwrap();
+        fs::write(dir.path().join("FORMAT"), "prism-store format 3\n").unwrap();
         let error = Layout::open(dir.path()).unwrap_err();
         assert!(matches!(
             error,
             OpenError::NewerFormat {
-                found: 2,
-                supported: 1
+                found: 3,
+                supported: 2
             }
         ));
+    }
+
+    #[test]
+    fn an_older_format_is_taken_over_and_no_format_at_all_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let format = dir.path().join("FORMAT");
+        fs::write(&format, "prism-store format 1\n").unwrap();
+        drop(Layout::open(dir.path()).unwrap());
+        let text = fs::read_to_string(&format).unwrap();
+        assert_eq!(text, format!("{FORMAT_PREFIX}{FORMAT_VERSION}\n"));
+        for none in ["", "prism-store format 0\n", "prism-store format x\n"] {
+            fs::write(&format, none).unwrap();
+            assert!(matches!(
+                Layout::open(dir.path()),
+                Err(OpenError::NotAStore(_))
+            ));
+        }
     }
 
     #[test]

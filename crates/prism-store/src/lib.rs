@@ -2,8 +2,8 @@
 //!
 //! [`Store`] keeps buckets and objects in one directory. Metadata and small
 //! objects live in a log-structured merge tree; larger objects are immutable
-//! files, so that an answer can leave by `sendfile`. [`Placement`] says which
-//! nodes own an object.
+//! files, so that an answer can leave by `sendfile`. An object uploaded in parts
+//! stays the files of its parts. [`Placement`] says which nodes own an object.
 //!
 //! What an answered write means: with [`Durability::Fsync`] (the default) it
 //! survives the death of any process and the loss of power, as far as the disk
@@ -38,6 +38,7 @@
 //! runtime those belong on its blocking pool.
 
 mod blocks;
+mod codec;
 mod commit;
 mod config;
 mod engine;
@@ -46,25 +47,33 @@ mod files;
 mod group;
 mod layout;
 mod lsm;
+mod multipart;
+mod parts;
+mod pins;
 mod placement;
 mod put;
 mod record;
 mod recovery;
+mod scan;
 mod store;
 mod types;
+mod uploads;
 
 pub use blocks::BLOCK_LEN;
-pub use commit::CommitStats;
+pub use codec::META_MAX;
+pub use commit::{CommitStats, Condition, SEAL_LIFETIME};
 pub use config::{Config, Durability, INLINE_MAX_LIMIT, OBJECT_LEN_LIMIT};
 pub use engine::{Engine, ObjectWriter};
 pub use error::{Error, Fault, OpenError};
 pub use layout::FORMAT_VERSION;
+pub use parts::{Parts, Segment};
 pub use placement::{NODES_MAX, NodeName, Placement, PlacementError};
 pub use put::PutWriter;
-pub use record::META_MAX;
 pub use recovery::{DANGLING_REPORTED_MAX, RecoveryReport};
-pub use store::{BUCKETS_MAX, LIST_MAX, Store};
+pub use scan::LIST_MAX;
+pub use store::{BUCKETS_MAX, CONFIG_MAX, Store};
 pub use types::{
-    BUCKET_NAME_MAX, Body, BucketInfo, Committed, Entry, KEY_MAX, Listing, Object, ObjectInfo,
-    ObjectMeta, Verified,
+    BUCKET_NAME_MAX, Body, BucketInfo, Committed, Entry, KEY_MAX, Listing, OBJECT_LEN_MAX, Object,
+    ObjectInfo, ObjectMeta, Part, PartVersion, Position, Step, Upload, UploadName, Verified,
 };
+pub use uploads::{PARTS_MAX, UploadId};

@@ -19,6 +19,7 @@ use crate::{
     layout::{FileId, Layout, SHARDS, sync_dir},
     record::{FileRecord, Record},
     types::BucketInfo,
+    uploads::{Garbage, Manifest, UploadId, UploadRecord, part_key, part_number},
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -45,6 +46,12 @@ pub(crate) struct Lsm {
     pub(crate) objects: Keyspace,
     pub(crate) files: Keyspace,
     pub(crate) inline: Keyspace,
+    pub(crate) uploads: Keyspace,
+    pub(crate) parts: Keyspace,
+    pub(crate) manifests: Keyspace,
+    pub(crate) garbage: Keyspace,
+    /// Documents of buckets, by bucket length (1), bucket, name.
+    pub(crate) configs: Keyspace,
     system: Keyspace,
 }
 
@@ -75,10 +82,12 @@ impl Lsm {
             buckets: db.keyspace("buckets", small)?,
             objects: db.keyspace("objects", || options(buffer / 2))?,
             files: db.keyspace("files", small)?,
-            inline: db.keyspace("inline", || {
-                let blobs = KvSeparationOptions::default().compression(CompressionType::None);
-                options(buffer).with_kv_separation(Some(blobs))
-            })?,
+            inline: db.keyspace("inline", || separated(buffer))?,
+            uploads: db.keyspace("uploads", small)?,
+            parts: db.keyspace("parts", small)?,
+            manifests: db.keyspace("manifests", || separated(buffer / 8))?,
+            garbage: db.keyspace("garbage", small)?,
+            configs: db.keyspace("configs", small)?,
             system: db.keyspace("system", small)?,
             db,
         })
@@ -117,12 +126,17 @@ impl Lsm {
     }
 
     fn is_congested(&self) -> bool {
-        [&self.objects, &self.inline, &self.files]
-            .iter()
-            .any(|tree| {
-                tree.tree.sealed_memtable_count() > SEALED_MAX
-                    || tree.tree.l0_run_count() > RUNS_MAX
-            })
+        [
+            &self.objects,
+            &self.inline,
+            &self.files,
+            &self.parts,
+            &self.manifests,
+        ]
+        .iter()
+        .any(|tree| {
+            tree.tree.sealed_memtable_count() > SEALED_MAX || tree.tree.l0_run_count() > RUNS_MAX
+        })
     }
 
     pub(crate) fn batch(&self) -> fjall::OwnedWriteBatch {
@@ -185,6 +199,80 @@ impl View<'_> {
         })
     }
 
+    /// Whether an upload's key begins with `prefix`.
+    pub(crate) fn any_upload(&self, prefix: &[u8]) -> Result<bool, Error> {
+        match self.snapshot.prefix(&self.lsm.uploads, prefix).next() {
+            None => Ok(false),
+            Some(guard) => Ok(guard.key().map(|_| true)?),
+        }
+    }
+
+    pub(crate) fn upload(&self, upload_key: &[u8]) -> Result<Option<UploadRecord>, Error> {
+        let value = self.snapshot.get(&self.lsm.uploads, upload_key)?;
+        value.map(|value| UploadRecord::decode(&value)).transpose()
+    }
+
+    /// Uploads in `range` of their tree's keys, in order.
+    pub(crate) fn uploads<R: std::ops::RangeBounds<Vec<u8>>>(
+        &self,
+        range: R,
+    ) -> impl Iterator<Item = Result<(fjall::UserKey, UploadRecord), Error>> {
+        self.snapshot.range(&self.lsm.uploads, range).map(|guard| {
+            let (key, value) = guard.into_inner()?;
+            Ok((key, UploadRecord::decode(&value)?))
+        })
+    }
+
+    pub(crate) fn part(&self, upload: UploadId, number: u16) -> Result<Option<Record>, Error> {
+        let key = part_key(upload, number);
+        let value = self.snapshot.get(&self.lsm.parts, key)?;
+        value.map(|value| Record::decode(&value)).transpose()
+    }
+
+    /// Parts of an upload with greater numbers than `after`, in order.
+    pub(crate) fn parts(
+        &self,
+        upload: UploadId,
+        after: u16,
+    ) -> impl Iterator<Item = Result<(u16, Record), Error>> {
+        let first = part_key(upload, after.saturating_add(1));
+        let last = part_key(upload, u16::MAX);
+        let found = self.snapshot.range(&self.lsm.parts, first..=last);
+        found.map(|guard| {
+            let (key, value) = guard.into_inner()?;
+            let number = part_number(&key).ok_or_else(|| Error::corrupt("part number"))?;
+            Ok((number, Record::decode(&value)?))
+        })
+    }
+
+    pub(crate) fn manifest(&self, id: FileId) -> Result<Option<Manifest>, Error> {
+        let value = self.snapshot.get(&self.lsm.manifests, id.to_bytes())?;
+        value.map(|value| Manifest::decode(&value)).transpose()
+    }
+
+    pub(crate) fn is_garbage(&self, garbage: Garbage) -> Result<bool, Error> {
+        Ok(self
+            .snapshot
+            .contains_key(&self.lsm.garbage, garbage.key())?)
+    }
+
+    /// The first `max` of what belongs to nobody.
+    pub(crate) fn garbage(&self, max: usize) -> Result<Vec<Garbage>, Error> {
+        let all = self.snapshot.iter(&self.lsm.garbage).take(max);
+        all.map(|guard| Garbage::from_key(&guard.key()?)).collect()
+    }
+
+    pub(crate) fn config(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let value = self.snapshot.get(&self.lsm.configs, key)?;
+        Ok(value.map(|value| value.to_vec()))
+    }
+
+    /// Keys of a bucket's documents, of which there are a handful.
+    pub(crate) fn config_keys(&self, prefix: &[u8]) -> Result<Vec<fjall::UserKey>, Error> {
+        let found = self.snapshot.prefix(&self.lsm.configs, prefix);
+        found.map(|guard| Ok(guard.key()?)).collect()
+    }
+
     pub(crate) fn inline(&self, id: FileId) -> Result<Option<Vec<u8>>, Error> {
         let value = self.snapshot.get(&self.lsm.inline, id.to_bytes())?;
         Ok(value.map(|value| value.to_vec()))
@@ -213,6 +301,12 @@ fn options(buffer: u64) -> KeyspaceCreateOptions {
     KeyspaceCreateOptions::default()
         .manual_journal_persist(true)
         .max_memtable_size(buffer)
+}
+
+/// For values that compaction had better not copy.
+fn separated(buffer: u64) -> KeyspaceCreateOptions {
+    let blobs = KvSeparationOptions::default().compression(CompressionType::None);
+    options(buffer).with_kv_separation(Some(blobs))
 }
 
 /// Makes the trees under another name first: a tree of which creation was

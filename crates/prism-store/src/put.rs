@@ -1,22 +1,25 @@
-//! One object on its way in: in memory while small, then in a file without a
-//! name, visible to nobody before its commit.
+//! One object, or a part of one, on its way in: in memory while small, then in a
+//! file without a name, visible to nobody before its commit. Parts are files
+//! from the beginning.
 
 use std::{fs::File, io::Write, sync::Arc};
 
 use crate::{
     blocks::BlockCrcs,
-    commit::{Op, PutBytes, PutOp},
+    commit::{Condition, Op, PartOp, PutBytes, PutOp},
     error::Error,
     layout::FileId,
     record::{FileRecord, Payload, Record},
     store::Inner,
     types::{Committed, ObjectMeta},
+    uploads::UploadId,
 };
 
 /// How often, in bytes written, the room left on the file system is checked.
 const ROOM_CHECK_INTERVAL: u64 = 4 * 1024 * 1024;
 
-/// An object being written, made by [`Store::begin_put`](crate::Store::begin_put).
+/// An object being written, made by [`Store::begin_put`](crate::Store::begin_put),
+/// or a part of one, by [`Store::begin_part`](crate::Store::begin_part).
 ///
 /// Dropped without a commit, or killed with its process, it leaves no trace.
 /// Holds at most `inline_max` bytes of the object in memory, and 4 bytes for
@@ -24,13 +27,27 @@ const ROOM_CHECK_INTERVAL: u64 = 4 * 1024 * 1024;
 #[must_use = "an object that is not committed is discarded"]
 pub struct PutWriter {
     store: Arc<Inner>,
-    bucket: String,
+    target: Target,
     object_key: Vec<u8>,
     expected: Option<u64>,
     written: u64,
     /// Value of `written` at which the room is checked next.
     next_room_check: u64,
     sink: Sink,
+}
+
+/// What it is to become.
+enum Target {
+    /// An object of this bucket.
+    Object(String),
+    Part(PartOf),
+}
+
+/// A part of an upload.
+pub(crate) struct PartOf {
+    pub(crate) upload_key: Vec<u8>,
+    pub(crate) upload: UploadId,
+    pub(crate) number: u16,
 }
 
 enum Sink {
@@ -51,24 +68,51 @@ impl PutWriter {
         object_key: Vec<u8>,
         expected: Option<u64>,
     ) -> Result<Self, Error> {
+        let inline_max = store.config.inline_max as u64;
+        let mut writer = Self::new(
+            store,
+            Target::Object(bucket.to_owned()),
+            object_key,
+            expected,
+        )?;
+        if expected.is_some_and(|len| len > inline_max) {
+            writer.spill()?;
+        }
+        Ok(writer)
+    }
+
+    /// The upload existed a moment ago.
+    pub(crate) fn begin_part(
+        store: Arc<Inner>,
+        object_key: Vec<u8>,
+        part: PartOf,
+        expected: Option<u64>,
+    ) -> Result<Self, Error> {
+        let mut writer = Self::new(store, Target::Part(part), object_key, expected)?;
+        writer.spill()?;
+        Ok(writer)
+    }
+
+    fn new(
+        store: Arc<Inner>,
+        target: Target,
+        object_key: Vec<u8>,
+        expected: Option<u64>,
+    ) -> Result<Self, Error> {
         let announced = expected.unwrap_or(0);
         if announced > store.config.max_object_len {
             return Err(Error::TooLarge);
         }
         store.files.check_room(announced)?;
-        let mut writer = Self {
+        Ok(Self {
             store,
-            bucket: bucket.to_owned(),
+            target,
             object_key,
             expected,
             written: 0,
             next_room_check: ROOM_CHECK_INTERVAL,
             sink: Sink::Memory(Vec::new()),
-        };
-        if announced > writer.store.config.inline_max as u64 {
-            writer.spill()?;
-        }
-        Ok(writer)
+        })
     }
 
     /// Appends `data`. Blocks on disk once the object exceeds `inline_max`.
@@ -112,14 +156,29 @@ impl PutWriter {
     }
 
     /// Makes the object visible under its key, replacing what is there, as
-    /// durably as configured. Blocks on disk.
+    /// durably as configured; or makes the part one of its upload's. Blocks on
+    /// disk.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`] if fewer bytes were written than announced,
-    /// [`Error::NoSuchBucket`] if the bucket was deleted meanwhile. After an
-    /// error of the disk the object is not visible; it may become so when the
-    /// store is opened anew.
+    /// [`Error::NoSuchBucket`] or [`Error::NoSuchUpload`] if it is gone
+    /// meanwhile, [`Error::Busy`] if the bucket is about to be. After an error of
+    /// the disk the object is not visible; it may become so when the store is
+    /// opened anew.
     pub fn commit(self, meta: ObjectMeta) -> Result<Committed, Error> {
+        self.finish(meta, None)
+    }
+
+    /// The same, if the condition holds at the moment of the commit. Of a part
+    /// nothing is asked.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`].
+    pub fn commit_if(self, meta: ObjectMeta, condition: Condition) -> Result<Committed, Error> {
+        self.finish(meta, Some(condition))
+    }
+
+    fn finish(self, meta: ObjectMeta, condition: Option<Condition>) -> Result<Committed, Error> {
         if let Some(expected) = self.expected.filter(|expected| *expected != self.written) {
             return Err(Error::LengthMismatch {
                 expected,
@@ -139,30 +198,36 @@ impl PutWriter {
                     object_key: self.object_key.clone(),
                     crcs: crcs.finish(),
                 };
-                (
-                    Payload::File { id },
-                    PutBytes::File(record.encode()),
-                    Some(file),
-                )
+                let bytes = PutBytes::File(record.encode());
+                (Payload::File { id }, bytes, Some(file))
             }
         };
-        let record = Record {
-            payload,
-            len: self.written,
-            meta,
+        let len = self.written;
+        let record = Record { payload, len, meta }.encode()?;
+        let object_key = self.object_key;
+        let op = match (self.target, bytes) {
+            (Target::Object(bucket), bytes) => Op::Put(PutOp {
+                bucket,
+                object_key,
+                record,
+                id,
+                bytes,
+                condition,
+            }),
+            (Target::Part(part), PutBytes::File(file_record)) => Op::PutPart(PartOp {
+                object_key,
+                upload_key: part.upload_key,
+                upload: part.upload,
+                number: part.number,
+                record,
+                id,
+                file_record,
+            }),
+            // A part was given a file when it began.
+            (Target::Part(_), PutBytes::Inline(_)) => return Err(Error::WritesDisabled),
         };
-        let op = PutOp {
-            bucket: self.bucket,
-            object_key: self.object_key,
-            record: record.encode()?,
-            id,
-            bytes,
-        };
-        let replaced = commit_op(&self.store, op, file.as_ref())?;
-        Ok(Committed {
-            len: self.written,
-            replaced,
-        })
+        let replaced = commit_op(&self.store, op, id, file.as_ref())?;
+        Ok(Committed { len, replaced })
     }
 
     /// The length after `more` bytes, if that is allowed.
@@ -222,16 +287,15 @@ impl PutWriter {
 
 /// Names the file, commits, and removes whichever file has lost: the replaced
 /// one, or ours if the commit certainly failed.
-fn commit_op(store: &Inner, op: PutOp, file: Option<&File>) -> Result<bool, Error> {
-    let id: FileId = op.id;
+fn commit_op(store: &Inner, op: Op, id: FileId, file: Option<&File>) -> Result<bool, Error> {
     store.files.check_room(0)?;
     if let Some(file) = file {
         store.files.publish(file, id)?;
     }
-    match store.committer.submit(Op::Put(op)) {
+    match store.committer.submit(op) {
         Ok(outcome) => {
-            store.remove_replaced(outcome.replaced);
-            Ok(outcome.replaced.is_some())
+            store.release(&outcome);
+            Ok(outcome.found > 0)
         }
         Err(failure) => {
             if file.is_some() && !failure.in_doubt {

@@ -6,16 +6,20 @@
 //! | `objects` | bucket length (1), bucket, key | [`Record`] |
 //! | `files` | file id (8) | [`FileRecord`] |
 //! | `inline` | file id (8) | the object's bytes |
+//!
+//! Those of uploads in parts are in `uploads`.
 
-use crate::{error::Error, layout::FileId, types::ObjectMeta};
-
-/// Longest encoded metadata of one object, in bytes: S3 allows 8 KiB of
-/// headers and 2 KiB of user metadata.
-pub const META_MAX: usize = 16 * 1024;
+use crate::{
+    codec::{Reader, put_meta},
+    error::Error,
+    layout::FileId,
+    types::ObjectMeta,
+};
 
 const VERSION: u8 = 1;
 const KIND_INLINE: u8 = 0;
 const KIND_FILE: u8 = 1;
+const KIND_PARTS: u8 = 2;
 
 /// Where an object's bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +28,8 @@ pub(crate) enum Payload {
     Inline { id: FileId, crc: u32 },
     /// In a file, described in the tree `files`.
     File { id: FileId },
+    /// In several files, named in the tree `manifests`.
+    Parts { id: FileId },
 }
 
 /// What the tree `objects` holds.
@@ -75,18 +81,13 @@ impl Record {
         let (kind, id, crc) = match self.payload {
             Payload::Inline { id, crc } => (KIND_INLINE, id, crc),
             Payload::File { id } => (KIND_FILE, id, 0),
+            Payload::Parts { id } => (KIND_PARTS, id, 0),
         };
         let mut out = vec![VERSION, kind];
         out.extend_from_slice(&id.to_bytes());
         out.extend_from_slice(&self.len.to_be_bytes());
         out.extend_from_slice(&crc.to_be_bytes());
-        out.extend_from_slice(&self.meta.created_ms.to_be_bytes());
-        put_string(&mut out, &self.meta.etag)?;
-        put_pairs(&mut out, &self.meta.headers)?;
-        put_pairs(&mut out, &self.meta.user)?;
-        if out.len() > META_MAX {
-            return Err(Error::MetaTooLarge);
-        }
+        put_meta(&mut out, &self.meta)?;
         Ok(out)
     }
 
@@ -108,14 +109,10 @@ impl Record {
         let payload = match kind {
             KIND_INLINE => Payload::Inline { id, crc },
             KIND_FILE => Payload::File { id },
+            KIND_PARTS => Payload::Parts { id },
             _ => return None,
         };
-        let meta = ObjectMeta {
-            created_ms: reader.u64()?,
-            etag: reader.string()?,
-            headers: reader.pairs()?,
-            user: reader.pairs()?,
-        };
+        let meta = reader.meta()?;
         Some(Self { payload, len, meta })
     }
 }
@@ -154,72 +151,11 @@ impl FileRecord {
     }
 }
 
-fn put_string(out: &mut Vec<u8>, text: &str) -> Result<(), Error> {
-    let len = u16::try_from(text.len()).map_err(|_| Error::MetaTooLarge)?;
-    out.extend_from_slice(&len.to_be_bytes());
-    out.extend_from_slice(text.as_bytes());
-    Ok(())
-}
-
-fn put_pairs(out: &mut Vec<u8>, pairs: &[(String, String)]) -> Result<(), Error> {
-    let count = u16::try_from(pairs.len()).map_err(|_| Error::MetaTooLarge)?;
-    out.extend_from_slice(&count.to_be_bytes());
-    for (name, value) in pairs {
-        put_string(out, name)?;
-        put_string(out, value)?;
-    }
-    Ok(())
-}
-
-/// The bytes not read yet.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (head, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(head)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*head)
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.array().map(u8::from_be_bytes)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_be_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_be_bytes)
-    }
-
-    fn string(&mut self) -> Option<String> {
-        let len = self.u16()?;
-        String::from_utf8(self.take(usize::from(len))?.to_vec()).ok()
-    }
-
-    fn pairs(&mut self) -> Option<Vec<(String, String)>> {
-        let count = self.u16()?;
-        (0..count)
-            .map(|_| Some((self.string()?, self.string()?)))
-            .collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
+    use crate::codec::META_MAX;
 
     fn record() -> Record {
         Record {
@@ -242,7 +178,10 @@ mod tests {
 
     #[test]
     fn a_record_survives_the_round_trip() {
-        let record = record();
+        let mut record = record();
+        assert_eq!(Record::decode(&record.encode().unwrap()).unwrap(), record);
+        let id = FileId::from_bytes([9; 8]);
+        record.payload = Payload::Parts { id };
         assert_eq!(Record::decode(&record.encode().unwrap()).unwrap(), record);
     }
 

@@ -1,32 +1,32 @@
-//! The store itself: its operations, and how they read. How they commit is in
-//! `commit`, how an object comes in, in `put`.
+//! The store itself: its operations on buckets and objects, and how they read.
+//! How they commit is in `commit`, how an object comes in, in `put`; listings
+//! are in `scan`, uploads in parts in `multipart`.
 
-use std::{fmt, io, ops::Bound, path::Path, sync::Arc};
+use std::{fmt, io, path::Path, sync::Arc};
 
 use crate::{
     blocks,
-    commit::{CommitStats, Committer, Op},
+    commit::{CommitStats, Committer, Condition, DeleteOp, Freed, Op, Outcome},
     config::Config,
     error::{Error, OpenError},
     files::Files,
     layout::{FileId, Layout},
     lsm::{Lsm, View},
+    parts::Parts,
+    pins::Pins,
     put::PutWriter,
-    record::{Payload, Record, object_key, split_object_key},
+    record::{Payload, Record, bucket_prefix, object_key},
     recovery::{RecoveryReport, recover},
-    types::{
-        Body, BucketInfo, Entry, KEY_MAX, Listing, Object, ObjectInfo, Verified, check_bucket,
-        check_key,
-    },
+    types::{Body, BucketInfo, Object, ObjectInfo, ObjectMeta, Verified, check_bucket, check_key},
+    uploads::Garbage,
 };
 
 /// Most buckets of one store: bounds the answer to a bucket listing.
 pub const BUCKETS_MAX: usize = 10_000;
-/// Most entries of one page of a listing: below 1.3 MiB with the longest keys.
-pub const LIST_MAX: usize = 1000;
-
-/// Longest prefix and `start_after`, in bytes: a key and something beyond it.
-const LIST_ARGUMENT_MAX: usize = 2 * KEY_MAX;
+/// Longest document of a bucket, in bytes.
+pub const CONFIG_MAX: usize = 64 * 1024;
+/// Garbage looked for at a time.
+const GARBAGE_PAGE: usize = 100;
 
 /// How often a reader looks again after losing its file to an overwrite. Each
 /// time another commit must have happened between two of its system calls.
@@ -37,13 +37,14 @@ const OPEN_ATTEMPTS: usize = 64;
 /// Share it as `Arc<Store>`. The directory is unlocked when the store and every
 /// [`PutWriter`] of it have been dropped.
 pub struct Store {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 /// What the store shares with its writers.
 pub(crate) struct Inner {
     pub(crate) committer: Committer,
-    lsm: Arc<Lsm>,
+    pub(crate) lsm: Arc<Lsm>,
+    pub(crate) pins: Pins,
     /// After the tree, so that its lock on the directory is given up last.
     pub(crate) files: Arc<Files>,
     pub(crate) config: Config,
@@ -65,10 +66,12 @@ impl Store {
         let inner = Inner {
             committer,
             lsm,
+            pins: Pins::default(),
             files,
             config,
             recovery,
         };
+        inner.collect_all().map_err(OpenError::from_store)?;
         Ok(Self {
             inner: Arc::new(inner),
         })
@@ -96,12 +99,87 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes an empty bucket. Blocks on disk.
+    /// Deletes an empty bucket, with its uploads and documents. Blocks on disk.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`], [`Error::NoSuchBucket`], or [`Error::Busy`] if
+    /// somebody else is at it.
     pub fn delete_bucket(&self, bucket: &str) -> Result<(), Error> {
+        let token = crate::multipart::random()?;
+        self.seal_bucket(bucket, token)?;
+        let deleted = self.delete_sealed_bucket(bucket, token);
+        if deleted.is_err() {
+            self.unseal_bucket(bucket, token)?;
+        }
+        deleted
+    }
+
+    /// The first half of deleting a bucket that lies on several nodes: it has
+    /// to be empty, and takes nothing in for
+    /// [`SEAL_LIFETIME`](crate::SEAL_LIFETIME). May block on disk.
+    ///
+    /// # Errors
+    /// As for [`Store::delete_bucket`].
+    pub fn seal_bucket(&self, bucket: &str, token: u64) -> Result<(), Error> {
         check_bucket(bucket)?;
         let name = bucket.to_owned();
-        self.submit(Op::DeleteBucket { name })?;
+        self.submit(Op::SealBucket { name, token })?;
         Ok(())
+    }
+
+    /// Takes a seal off. It may have ended already. May block on disk.
+    pub fn unseal_bucket(&self, bucket: &str, token: u64) -> Result<(), Error> {
+        let name = bucket.to_owned();
+        self.submit(Op::UnsealBucket { name, token })?;
+        Ok(())
+    }
+
+    /// The second half: deletes a bucket that is sealed with this token.
+    /// Blocks on disk.
+    ///
+    /// # Errors
+    /// As for [`Store::delete_bucket`]; [`Error::Busy`] if the seal has ended.
+    pub fn delete_sealed_bucket(&self, bucket: &str, token: u64) -> Result<(), Error> {
+        check_bucket(bucket)?;
+        self.abort_all(bucket)?;
+        let name = bucket.to_owned();
+        self.submit(Op::DeleteBucket { name, token })?;
+        Ok(())
+    }
+
+    /// Keeps a document with a bucket under a short name, or removes it.
+    /// Blocks on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchBucket`], or [`Error::MetaTooLarge`] for more than
+    /// [`CONFIG_MAX`] bytes.
+    pub fn configure_bucket(
+        &self,
+        bucket: &str,
+        name: &'static str,
+        document: Option<Vec<u8>>,
+    ) -> Result<(), Error> {
+        check_bucket(bucket)?;
+        match &document {
+            Some(document) if document.len() > CONFIG_MAX => return Err(Error::MetaTooLarge),
+            Some(_) => self.inner.files.check_room(0)?,
+            None => {}
+        }
+        let bucket = bucket.to_owned();
+        self.submit(Op::Configure {
+            bucket,
+            name,
+            document,
+        })?;
+        Ok(())
+    }
+
+    /// A document of a bucket, if it has one of this name. May block on disk.
+    pub fn bucket_document(&self, bucket: &str, name: &str) -> Result<Option<Vec<u8>>, Error> {
+        check_bucket(bucket)?;
+        let view = self.view();
+        view.bucket(bucket)?.ok_or(Error::NoSuchBucket)?;
+        view.config(&[&bucket_prefix(bucket), name.as_bytes()].concat())
     }
 
     /// Looks a bucket up; [`Error::NoSuchBucket`] if there is none. May block
@@ -143,6 +221,9 @@ impl Store {
             Payload::File { id } => self
                 .open_body(&record, id)
                 .map(|body| body.map(|body| (record, body))),
+            Payload::Parts { id } => self
+                .open_parts(bucket, key, id)
+                .map(|parts| parts.map(|parts| (record, Body::Parts(parts)))),
         })?;
         Ok(opened.map(|(record, body)| Object {
             meta: record.meta,
@@ -168,50 +249,65 @@ impl Store {
         if self.lookup(&self.view(), bucket, key)?.is_none() {
             return Ok(false);
         }
-        self.submit(Op::Delete {
+        let outcome = self.submit(Op::Delete(DeleteOp {
             bucket: bucket.to_owned(),
-            object_key: object_key(bucket, key),
-        })
+            object_keys: vec![object_key(bucket, key)],
+            condition: None,
+        }))?;
+        Ok(outcome.found > 0)
     }
 
-    /// At most `max` (and [`LIST_MAX`]) objects whose keys begin with `prefix`
-    /// and are greater than `start_after`, in the order of their bytes. May
-    /// block on disk.
-    pub fn list(
+    /// The same, if the condition holds at the moment of the commit.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`].
+    pub fn delete_if(&self, bucket: &str, key: &str, condition: Condition) -> Result<bool, Error> {
+        check_bucket(bucket)?;
+        check_key(key)?;
+        let outcome = self.submit(Op::Delete(DeleteOp {
+            bucket: bucket.to_owned(),
+            object_keys: vec![object_key(bucket, key)],
+            condition: Some(condition),
+        }))?;
+        Ok(outcome.found > 0)
+    }
+
+    /// Deletes several objects of one bucket, all or none, and says how many
+    /// there were. Blocks on disk.
+    pub fn delete_many(&self, bucket: &str, keys: &[&str]) -> Result<usize, Error> {
+        check_bucket(bucket)?;
+        keys.iter().try_for_each(|key| check_key(key))?;
+        let mut object_keys: Vec<_> = keys.iter().map(|key| object_key(bucket, key)).collect();
+        object_keys.sort_unstable();
+        object_keys.dedup();
+        let outcome = self.submit(Op::Delete(DeleteOp {
+            bucket: bucket.to_owned(),
+            object_keys,
+            condition: None,
+        }))?;
+        Ok(outcome.found)
+    }
+
+    /// Changes an object's metadata; its bytes, and what is read of them
+    /// meanwhile, stay. Blocks on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchObject`], [`Error::MetaTooLarge`].
+    pub fn change_meta(
         &self,
         bucket: &str,
-        prefix: &str,
-        start_after: &str,
-        max: usize,
-    ) -> Result<Listing, Error> {
-        self.head_bucket(bucket)?;
-        if prefix.len().max(start_after.len()) > LIST_ARGUMENT_MAX {
-            return Err(Error::InvalidName("prefix or start_after too long"));
-        }
-        if max == 0 {
-            return Ok(Listing::default());
-        }
-        let max = max.min(LIST_MAX);
-        let first = object_key(bucket, prefix);
-        let after = object_key(bucket, start_after);
-        let begin = match start_after.is_empty() || after < first {
-            true => Bound::Included(first.clone()),
-            false => Bound::Excluded(after),
-        };
-        let mut listing = Listing::default();
-        let view = self.view();
-        for found in view.objects((begin, Bound::Unbounded)) {
-            let (object_key, record) = found?;
-            if !object_key.starts_with(&first) {
-                break;
-            }
-            if listing.entries.len() == max {
-                listing.truncated = true;
-                break;
-            }
-            listing.entries.push(entry(&object_key, record)?);
-        }
-        Ok(listing)
+        key: &str,
+        change: impl FnOnce(&mut ObjectMeta) + Send + 'static,
+    ) -> Result<(), Error> {
+        check_bucket(bucket)?;
+        check_key(key)?;
+        self.inner.files.check_room(0)?;
+        self.submit(Op::Change {
+            bucket: bucket.to_owned(),
+            object_key: object_key(bucket, key),
+            change: Box::new(change),
+        })?;
+        Ok(())
     }
 
     /// Reads an object in full and compares its checksums; `None` if there is
@@ -229,12 +325,18 @@ impl Store {
                     let recorded = recorded.ok_or_else(|| Error::corrupt("no checksums"))?;
                     blocks::verify(&file, len, &recorded.crcs)?;
                 }
+                Payload::Parts { id } => {
+                    let Some(parts) = self.open_parts(bucket, key, id)? else {
+                        return Ok(None);
+                    };
+                    verify_parts(view, &parts)?;
+                }
             }
             Ok(Some(Verified { bytes: record.len }))
         })
     }
 
-    fn view(&self) -> View<'_> {
+    pub(crate) fn view(&self) -> View<'_> {
         self.inner.lsm.view()
     }
 
@@ -286,19 +388,89 @@ impl Store {
         }
     }
 
-    /// Commits and removes the replaced file; says whether there was an object.
-    fn submit(&self, op: Op) -> Result<bool, Error> {
+    /// `None` if the object is no longer this one.
+    fn open_parts(&self, bucket: &str, key: &str, id: FileId) -> Result<Option<Parts>, Error> {
+        // Pinned first, then looked at: whoever replaces the object from here on
+        // sees the pin.
+        let pin = Pinned {
+            store: &self.inner,
+            id,
+        };
+        self.inner.pins.pin(id);
+        let view = self.view();
+        let record = self.lookup(&view, bucket, key)?;
+        if record.is_none_or(|record| record.payload != Payload::Parts { id }) {
+            return Ok(None);
+        }
+        let manifest = view.manifest(id)?;
+        let manifest = manifest.ok_or_else(|| Error::corrupt("manifest missing"))?;
+        std::mem::forget(pin);
+        Ok(Some(Parts::new(Arc::clone(&self.inner), id, manifest)))
+    }
+
+    /// Commits, and sees to what has been replaced.
+    pub(crate) fn submit(&self, op: Op) -> Result<Outcome, Error> {
         let outcome = self.inner.committer.submit(op).map_err(|f| f.error)?;
-        self.inner.remove_replaced(outcome.replaced);
-        Ok(outcome.replaced.is_some())
+        self.inner.release(&outcome);
+        Ok(outcome)
+    }
+}
+
+/// A pin that is not a reader's yet.
+struct Pinned<'a> {
+    store: &'a Inner,
+    id: FileId,
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        if self.store.pins.unpin(self.id) {
+            self.store.collect(Garbage::Manifest(self.id));
+        }
     }
 }
 
 impl Inner {
-    /// Readers that have the file open go on reading it.
-    pub(crate) fn remove_replaced(&self, replaced: Option<Payload>) {
-        if let Some(Payload::File { id }) = replaced {
-            self.files.remove(id);
+    /// Removes what nothing refers to any more. Readers that have a file open
+    /// go on reading it. Blocks on disk.
+    pub(crate) fn release(&self, outcome: &Outcome) {
+        for freed in &outcome.freed {
+            match freed {
+                Freed::File(id) => self.files.remove(*id),
+                Freed::Garbage(Garbage::Manifest(id)) if !self.pins.doom(*id) => {}
+                Freed::Garbage(garbage) => self.collect(*garbage),
+            }
+        }
+    }
+
+    /// Takes garbage apart. What fails is left for the next opening. Blocks on
+    /// disk.
+    pub(crate) fn collect(&self, garbage: Garbage) {
+        if let Err(error) = self.try_collect(garbage) {
+            tracing::warn!(?garbage, %error, "not collected");
+        }
+    }
+
+    fn try_collect(&self, garbage: Garbage) -> Result<(), Error> {
+        let outcome = self.committer.submit(Op::Collect(garbage));
+        for freed in outcome.map_err(|failure| failure.error)?.freed {
+            if let Freed::File(id) = freed {
+                self.files.remove(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// What an earlier process has left.
+    fn collect_all(&self) -> Result<(), Error> {
+        loop {
+            let found = self.lsm.view().garbage(GARBAGE_PAGE)?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            for garbage in found {
+                self.try_collect(garbage)?;
+            }
         }
     }
 }
@@ -322,12 +494,11 @@ fn inline_body(view: &View<'_>, record: &Record, id: FileId, crc: u32) -> Result
     Ok(Body::Inline(bytes))
 }
 
-fn entry(object_key: &[u8], record: Record) -> Result<Entry, Error> {
-    let (_, key) = split_object_key(object_key).ok_or_else(|| Error::corrupt("object key"))?;
-    Ok(Entry {
-        key: key.to_owned(),
-        len: record.len,
-        etag: record.meta.etag,
-        created_ms: record.meta.created_ms,
-    })
+fn verify_parts(view: &View<'_>, parts: &Parts) -> Result<(), Error> {
+    for (index, part) in parts.manifest().parts.iter().enumerate() {
+        let recorded = view.file(part.file)?;
+        let recorded = recorded.ok_or_else(|| Error::corrupt("no checksums of a part"))?;
+        blocks::verify(&parts.open(index)?, part.len, &recorded.crcs)?;
+    }
+    Ok(())
 }

@@ -2,12 +2,15 @@
 
 use std::fs::File;
 
-use crate::error::Error;
+use crate::{error::Error, layout::FileId, parts::Parts, uploads::UploadId};
 
 /// Longest bucket name, in bytes.
 pub const BUCKET_NAME_MAX: usize = 63;
 /// Longest key, in bytes of UTF-8.
 pub const KEY_MAX: usize = 1024;
+
+/// Longest object of several parts, in bytes: 5 TiB, as in S3.
+pub const OBJECT_LEN_MAX: u64 = 5 << 40;
 
 /// What is kept beside an object's bytes; given by the writer, returned as it
 /// was. The store looks at none of it.
@@ -58,6 +61,8 @@ pub enum Body {
         /// Length in bytes, equal to that of the file when it was opened.
         len: u64,
     },
+    /// An object uploaded in parts; not checked.
+    Parts(Parts),
 }
 
 /// A write that has happened, as durably as configured.
@@ -98,6 +103,67 @@ pub struct Listing {
     pub entries: Vec<Entry>,
     /// Whether more follow: continue after the last key of this page.
     pub truncated: bool,
+}
+
+/// An upload that has neither been completed nor aborted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upload {
+    /// The key of the object to be.
+    pub key: String,
+    /// Its name.
+    pub id: UploadId,
+    /// As given when it was created.
+    pub meta: ObjectMeta,
+}
+
+/// A part of an upload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// 1 to [`PARTS_MAX`](crate::PARTS_MAX).
+    pub number: u16,
+    /// Length in bytes.
+    pub len: u64,
+    /// As given at commit.
+    pub meta: ObjectMeta,
+    /// Its bytes: whoever completes the upload says which they have seen.
+    pub version: PartVersion,
+}
+
+/// Names the bytes of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartVersion(pub(crate) FileId);
+
+/// Which upload of which object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UploadName<'a> {
+    /// Bucket of the object to be.
+    pub bucket: &'a str,
+    /// Its key.
+    pub key: &'a str,
+    /// The upload.
+    pub id: UploadId,
+}
+
+/// Where a listing begins, in the order of keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Position<'a> {
+    /// At the first key.
+    Start,
+    /// Behind this key.
+    After(&'a str),
+    /// Behind every key that begins with this.
+    Behind(&'a str),
+}
+
+/// What comes after an entry of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// The next one.
+    Entry,
+    /// The first that does not begin with this, which must not be empty.
+    Behind(String),
+    /// Nothing.
+    End,
 }
 
 /// The outcome of a check that found nothing wrong.

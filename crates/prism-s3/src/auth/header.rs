@@ -1,4 +1,4 @@
-//! Parses the `Authorization` header of SigV4.
+//! Parses the `Authorization` header of SigV4, and what a query may hold of it.
 
 use data_encoding::HEXLOWER;
 
@@ -67,7 +67,7 @@ fn after_algorithm(value: &str) -> Result<&str, S3Error> {
 }
 
 /// `access-key/date/region/service/aws4_request`. An access key may hold `/`.
-fn parse_credential(credential: &str) -> Result<(&str, Scope<'_>), S3Error> {
+pub(super) fn parse_credential(credential: &str) -> Result<(&str, Scope<'_>), S3Error> {
     let mut parts = credential.rsplitn(5, '/');
     let mut next = || {
         parts
@@ -92,7 +92,7 @@ fn parse_credential(credential: &str) -> Result<(&str, Scope<'_>), S3Error> {
     ))
 }
 
-fn parse_signed(list: &str) -> Result<Vec<&str>, S3Error> {
+pub(super) fn parse_signed(list: &str) -> Result<Vec<&str>, S3Error> {
     if list.split(';').count() > MAX_SIGNED {
         return Err(malformed("too many headers are signed"));
     }
@@ -106,7 +106,7 @@ fn parse_signed(list: &str) -> Result<Vec<&str>, S3Error> {
     Ok(names)
 }
 
-fn parse_signature(hex: &str) -> Result<[u8; 32], S3Error> {
+pub(super) fn parse_signature(hex: &str) -> Result<[u8; 32], S3Error> {
     HEXLOWER
         .decode(hex.as_bytes())
         .ok()

@@ -1,15 +1,16 @@
-//! Who is calling: SigV4 in the `Authorization` header.
+//! Who is calling: SigV4 in the `Authorization` header, or in the query of a
+//! presigned URL.
 //!
 //! Verification covers the head only. Where the client signed a hash of the
 //! body, [`Payload::Sha256`] carries it, and whoever reads the body must verify
 //! it ([`crate::Expected`] does); where it signs chunk by chunk,
 //! [`Payload::Streaming`] carries what verifies them
-//! ([`crate::StreamDecoder`] does). Presigned URLs are recognised and refused
-//! with 501; version 2 signatures are refused for good.
+//! ([`crate::StreamDecoder`] does). Version 2 signatures are refused for good.
 
 mod credentials;
 mod header;
 mod keys;
+mod query;
 
 use ::time::{Duration, OffsetDateTime};
 use aws_lc_rs::{constant_time, hmac};
@@ -19,6 +20,9 @@ use prism_http::{Headers, Method, RequestHead};
 pub use self::credentials::Credentials;
 use self::header::{Authorization, malformed};
 use self::keys::SigningKeys;
+use self::query::Presigned;
+pub use self::query::{MAX_EXPIRES_S, with_hoisted};
+pub(crate) use self::query::{is_amz, is_presigned};
 use crate::canonical::Canonical;
 use crate::query::Query;
 use crate::streaming::{Chain, Form, Streaming};
@@ -41,12 +45,15 @@ pub enum Anonymous {
     Deny,
     /// Read objects and list the keys of a bucket, but not list buckets.
     Read,
+    /// The same, where the bucket's policy lets everybody: whoever authenticates
+    /// has to look.
+    ByPolicy,
 }
 
 /// Who is calling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Principal {
-    /// No signature, and [`Anonymous::Read`] is configured.
+    /// No signature, and [`Anonymous`] lets it.
     Anonymous,
     /// The holder of the secret of this access key.
     AccessKey(String),
@@ -62,8 +69,18 @@ impl Principal {
             (Self::AccessKey(_), _) => Ok(()),
             (
                 Self::Anonymous,
+                Operation::GetObject { read, .. } | Operation::HeadObject { read, .. },
+            ) if !read.overrides.is_empty() => Err(S3Error::with_message(
+                Code::InvalidRequest,
+                "Headers of the answer can be set by signed requests only.",
+            )),
+            (
+                Self::Anonymous,
                 Operation::GetObject { .. }
                 | Operation::HeadObject { .. }
+                | Operation::Preflight { .. }
+                | Operation::GetObjectAttributes { .. }
+                | Operation::GetObjectTagging { .. }
                 | Operation::HeadBucket { .. }
                 | Operation::GetBucketLocation { .. }
                 | Operation::ListObjects { .. },
@@ -150,16 +167,63 @@ impl Authenticator {
     ) -> Result<Authenticated, S3Error> {
         let query = Query::parse(head.query())?;
         let authorization = single(head.headers(), "authorization")?;
-        refuse_presigned(&query, authorization.is_some())?;
-        match authorization {
-            Some(value) => self.verify(head, &query, value, now),
+        if let Some(value) = authorization {
+            if is_presigned(&query) || query.has("Signature") {
+                return Err(S3Error::with_message(
+                    Code::InvalidArgument,
+                    "Only one authorization mechanism is allowed: header or query.",
+                ));
+            }
+            return self.verify(head, &query, value, now);
+        }
+        match Presigned::parse(&query)? {
+            Some(presigned) => self.verify_presigned(head, &query, &presigned, now),
             None => self.anonymous(head),
         }
     }
 
+    fn verify_presigned(
+        &self,
+        head: &RequestHead,
+        query: &Query,
+        presigned: &Presigned<'_>,
+        now: OffsetDateTime,
+    ) -> Result<Authenticated, S3Error> {
+        let authorization = &presigned.authorization;
+        require_signed(head.headers(), &authorization.signed)?;
+        presigned.check_time(now)?;
+        let time = self.check_scope(presigned.time, authorization)?;
+        let payload = presigned.payload(head.headers())?;
+        let announced = Announced::parse(payload)?;
+        if let Announced::Streaming(Form { signed: true, .. }) = announced {
+            let message = "The chunks of a presigned upload cannot be signed.";
+            return Err(S3Error::with_message(Code::InvalidRequest, message));
+        }
+        let signed_query = query.without("X-Amz-Signature");
+        let canonical = Canonical {
+            method: head.method().as_str(),
+            path: head.path(),
+            query: &signed_query,
+            headers: head.headers(),
+            signed: &authorization.signed,
+            payload,
+        };
+        let string_to_sign = canonical.string_to_sign(&time, authorization.scope)?;
+        self.check_signature(authorization, &string_to_sign)?;
+        Ok(Authenticated {
+            principal: Principal::AccessKey(authorization.access_key.to_owned()),
+            payload: announced.without_signatures(),
+        })
+    }
+
     fn anonymous(&self, head: &RequestHead) -> Result<Authenticated, S3Error> {
-        let reads = matches!(head.method(), Method::Get | Method::Head);
-        if self.anonymous == Anonymous::Read && reads {
+        // Browsers do not sign preflights.
+        let allowed = match head.method() {
+            Method::Options => true,
+            Method::Get | Method::Head => self.anonymous != Anonymous::Deny,
+            _ => false,
+        };
+        if allowed {
             return Ok(Authenticated {
                 principal: Principal::Anonymous,
                 payload: Payload::Unsigned,
@@ -260,9 +324,8 @@ impl Authenticator {
         let scope = &authorization.scope;
         if scope.region != self.region {
             let (got, want) = (scope.region, &self.region);
-            return Err(malformed(&format!(
-                "the region '{got}' is wrong; expecting '{want}'"
-            )));
+            let why = format!("the region '{got}' is wrong; expecting '{want}'");
+            return Err(malformed(&why).in_region(want));
         }
         if scope.service != SERVICE {
             return Err(malformed("the service must be s3"));
@@ -294,21 +357,6 @@ impl Authenticator {
             .ok_or(Code::InvalidAccessKeyId)?;
         Ok(self.keys.key(access_key, secret, authorization.scope))
     }
-}
-
-/// Signatures in the query, of either version.
-fn refuse_presigned(query: &Query, has_header: bool) -> Result<(), S3Error> {
-    let mut names = query.iter().map(|(name, _)| name);
-    if !names.any(|n| n.eq_ignore_ascii_case("X-Amz-Signature") || n == "Signature") {
-        return Ok(());
-    }
-    Err(match has_header {
-        true => S3Error::with_message(
-            Code::InvalidArgument,
-            "Only one authorization mechanism is allowed: header or query.",
-        ),
-        false => S3Error::with_message(Code::NotImplemented, "Presigned URLs are not implemented."),
-    })
 }
 
 /// `Host` and every `x-amz-*` header that is present.

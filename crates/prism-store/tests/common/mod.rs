@@ -11,6 +11,7 @@ pub(crate) mod workload;
 use std::{
     fs,
     io::Read,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
@@ -47,6 +48,16 @@ pub(crate) fn put(store: &Store, bucket: &str, key: &str, data: &[u8]) -> Result
 pub(crate) fn read(object: Object) -> Vec<u8> {
     match object.body {
         Body::Inline(bytes) => bytes,
+        Body::Parts(parts) => {
+            let mut data = Vec::new();
+            for segment in parts.segments(0, parts.len()) {
+                let mut part = vec![0; usize::try_from(segment.len).unwrap()];
+                let file = parts.open(segment.index).unwrap();
+                file.read_exact_at(&mut part, segment.offset).unwrap();
+                data.extend_from_slice(&part);
+            }
+            data
+        }
         Body::File { mut file, len } => {
             let mut data = Vec::new();
             file.read_to_end(&mut data).unwrap();

@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use prism_store::{Config, Error, Store};
+use prism_store::{Config, Error, ObjectMeta, Store, UploadName};
 
 use super::{bytes, object_files, put, read};
 
@@ -37,8 +37,9 @@ const DIR: &str = "PRISM_TEST_CRASH_DIR";
 const SOCKET: &str = "PRISM_TEST_CRASH_SOCKET";
 const SEED: &str = "PRISM_TEST_CRASH_SEED";
 
-/// What a key holds: nothing, or the bytes of a seed and length.
-type State = Option<(u64, usize)>;
+/// What a key holds: nothing, or the bytes of a seed and length, uploaded in so
+/// many parts; none if at once.
+type State = Option<(u64, usize, usize)>;
 
 /// With buffers so small that the tree's flushes and compactions are hit too.
 pub(crate) fn config() -> Config {
@@ -65,11 +66,16 @@ impl Model {
         let store = Store::open(dir, config()).unwrap_or_else(|e| panic!("{context}: {e}"));
         assert_eq!(store.recovery().dangling, 0, "{context}");
         assert_eq!(store.recovery().foreign, 0, "{context}");
+        abort_uploads(&store);
         let mut files = 0;
         for thread in 0..THREADS {
             for key in keys(thread) {
                 let found = self.judge_key(&store, &key, context);
-                files += usize::from(found.is_some_and(|(_, len)| len > config().inline_max));
+                files += match found {
+                    Some((_, len, 0)) => usize::from(len > config().inline_max),
+                    Some((_, _, parts)) => parts,
+                    None => 0,
+                };
                 self.answered.insert(key, found);
             }
         }
@@ -95,7 +101,7 @@ impl Model {
         }
         let matching = allowed
             .iter()
-            .find(|state| state.map(|(seed, len)| bytes(seed, len)) == object);
+            .find(|state| state.map(|(seed, len, _)| bytes(seed, len)) == object);
         *matching.unwrap_or_else(|| {
             panic!(
                 "{context}: {key} holds {:?} bytes, allowed (seed, length): {allowed:?}",
@@ -109,8 +115,9 @@ impl Model {
     fn hear(&mut self, line: &str, binding: bool) {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
-            ["put", key, seed, len] => {
-                let state = Some((seed.parse().unwrap(), len.parse().unwrap()));
+            ["put", key, seed, len, parts] => {
+                let (seed, len) = (seed.parse().unwrap(), len.parse().unwrap());
+                let state = Some((seed, len, parts.parse().unwrap()));
                 self.under_way
                     .entry(key.to_owned())
                     .or_default()
@@ -283,10 +290,53 @@ fn write(store: &Store, mut report: &UnixStream, thread: u64, seed: u64) {
                 _ => rng.usize(40_000..400_000),
             };
             let data_seed = rng.u64(..);
-            say(format!("put {key} {data_seed} {len}"));
-            put(store, BUCKET, key, &bytes(data_seed, len)).unwrap();
+            let parts = [0, 0, 1, 2, 5][rng.usize(..5)].min(len);
+            say(format!("put {key} {data_seed} {len} {parts}"));
+            let data = bytes(data_seed, len);
+            match parts {
+                0 => drop(put(store, BUCKET, key, &data).unwrap()),
+                _ => put_in_parts(store, key, &data, parts),
+            }
         }
         say(format!("answered {key}"));
+    }
+}
+
+/// Also sends one part twice, and one that is left out.
+fn put_in_parts(store: &Store, key: &str, data: &[u8], parts: usize) {
+    let meta = ObjectMeta::default();
+    let id = store.create_upload(BUCKET, key, meta.clone()).unwrap();
+    let bucket = BUCKET;
+    let name = UploadName { bucket, key, id };
+    let send = |number: u16, data: &[u8]| {
+        let mut writer = store.begin_part(name, number, None).unwrap();
+        writer.write(data).unwrap();
+        writer.commit(ObjectMeta::default()).unwrap();
+    };
+    send(1, b"will be sent again");
+    send(9, b"left out");
+    let mut rest = data;
+    for number in 1..=parts {
+        let (part, later) = rest.split_at(rest.len() / (parts + 1 - number));
+        send(number as u16, part);
+        rest = later;
+    }
+    let (seen, _) = store.parts(name, 0, parts).unwrap();
+    let seen: Vec<_> = seen
+        .iter()
+        .map(|part| (part.number, part.version))
+        .collect();
+    store.complete_upload(name, &seen, meta, None).unwrap();
+}
+
+/// What was never completed has files, rightly.
+fn abort_uploads(store: &Store) {
+    let Ok((uploads, _)) = store.uploads(BUCKET, "", None, usize::MAX) else {
+        return;
+    };
+    for upload in uploads {
+        let (bucket, key, id) = (BUCKET, upload.key.as_str(), upload.id);
+        store.abort_upload(UploadName { bucket, key, id }).unwrap();
     }
 }
 

@@ -1,184 +1,32 @@
-//! Requests that are answered from this node's store, and those that concern
-//! every backend: creating, deleting and listing buckets' contents.
+//! Operations that concern every backend, put together by whoever holds the
+//! client's connection: creating and deleting buckets, their documents,
+//! listings, and deleting many objects.
 //!
-//! Every backend knows every bucket. Creating and deleting reach all of them or
-//! are answered with an error; both may be repeated.
+//! Every backend knows every bucket. What changes one reaches all backends or is
+//! answered with an error, and may be repeated. A bucket is deleted in three
+//! steps: sealed everywhere, which works only where it is empty; dropped
+//! everywhere; unsealed, so that it can be made again. A write that comes in
+//! between is told to come again.
 
+use std::collections::BTreeMap;
 use std::io;
 
-use prism_http::{BodyReader, Exchange, ResponseHead};
-use prism_proto::relay::Preamble;
-use prism_s3::{BucketName, Code, Operation, S3Error, xml};
-use prism_store::Store;
+use prism_http::{Exchange, ResponseHead};
+use prism_s3::{BucketName, Code, Document, Expected, Operation, Policy, S3Error, xml};
 
-use super::answer::{discard_body, from_ms, send, send_xml, set};
-use super::get::store_error;
+use super::Worker;
+use super::ask::{Question, Reply, together};
 use super::io::Io;
-use super::listing::{self, MAX_SHARE_BYTES, Share};
-use super::put::{blocking, joined};
-use super::relay::Relayed;
-use super::session::{Request, preamble};
-use super::{Worker, now_ms};
+use super::serve::Answer;
+use super::session::Request;
 
-/// Longest body of a CreateBucket.
+/// Longest body of a CreateBucket, and of a bucket's document.
 const MAX_XML_BYTES: u64 = 64 << 10;
+/// Longest body of a DeleteObjects: 1,000 keys of 1 KiB in which every byte is
+/// a reference such as `&amp;`, each within elements of 100 bytes.
+const MAX_DELETE_BYTES: u64 = 6 << 20;
 
 impl Worker {
-    /// Answers from this node's store.
-    pub(super) async fn serve_from_store(
-        &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
-        let node = self.node.clone();
-        let Some(store) = node.store.as_ref() else {
-            return self.serve_without_store(io, request, exchange).await;
-        };
-        match &request.operation {
-            Operation::PutObject { bucket, key, put } => {
-                self.put_object(io, request, exchange, (bucket, key, put))
-                    .await
-            }
-            Operation::GetObject { bucket, key, read }
-            | Operation::HeadObject { bucket, key, read } => {
-                // A GET with a body is odd but allowed; the body means nothing.
-                let keep_alive = exchange.keep_alive && discard_body(io, &request.head).await;
-                let exchange = Exchange {
-                    keep_alive,
-                    ..*exchange
-                };
-                self.get_object(io, request, &exchange, store, (bucket, key, read))
-                    .await
-            }
-            operation => {
-                let skipped = discard_body(io, &request.head).await;
-                let keep_alive = exchange.keep_alive && skipped;
-                let exchange = Exchange {
-                    keep_alive,
-                    ..*exchange
-                };
-                match self.small(operation).await {
-                    Ok((head, xml)) if xml.is_empty() => send(io, &exchange, head, &[]).await,
-                    Ok((head, xml)) => send_xml(io, &exchange, head, &xml).await,
-                    Err(error) => {
-                        self.send_error(io, &exchange, &error, request.head.path())
-                            .await
-                    }
-                }
-            }
-        }
-    }
-
-    async fn serve_without_store(
-        &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
-        let error = match &request.operation {
-            Operation::Unsupported { what } => Operation::not_implemented(what),
-            _ => Code::ServiceUnavailable.into(),
-        };
-        let keep_alive = exchange.keep_alive && discard_body(io, &request.head).await;
-        let exchange = Exchange {
-            keep_alive,
-            ..*exchange
-        };
-        self.send_error(io, &exchange, &error, request.head.path())
-            .await
-    }
-
-    /// Operations whose answer is an XML document or nothing.
-    async fn small(&self, operation: &Operation) -> Result<(ResponseHead, Vec<u8>), S3Error> {
-        if let Operation::Unsupported { what } = operation {
-            return Err(Operation::not_implemented(what));
-        }
-        let region = self.node.config.cluster.region.clone();
-        let operation = operation.clone();
-        joined(blocking(&self.node, move |node| {
-            let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            let failed = |e: prism_store::Error| store_error(&e);
-            match &operation {
-                Operation::ListBuckets => {
-                    let buckets = store.list_buckets().map_err(failed)?;
-                    let named: Vec<_> = buckets
-                        .iter()
-                        .filter_map(|b| {
-                            Some((BucketName::parse(&b.name).ok()?, from_ms(b.created_ms)))
-                        })
-                        .collect();
-                    let listed = named.iter().map(|(name, created)| (name, *created));
-                    Ok((ResponseHead::new(200), xml::list_buckets("prism", listed)))
-                }
-                Operation::HeadBucket { bucket } => {
-                    store.head_bucket(bucket.as_str()).map_err(failed)?;
-                    let head = ResponseHead::new(200).with("x-amz-bucket-region", &region);
-                    Ok((head.map_err(|_| Code::InternalError)?, Vec::new()))
-                }
-                Operation::GetBucketLocation { bucket } => {
-                    store.head_bucket(bucket.as_str()).map_err(failed)?;
-                    Ok((ResponseHead::new(200), xml::location(&region)))
-                }
-                Operation::DeleteObject { bucket, key } => {
-                    store.head_bucket(bucket.as_str()).map_err(failed)?;
-                    store
-                        .delete(bucket.as_str(), key.as_str())
-                        .map_err(failed)?;
-                    Ok((ResponseHead::new(204), Vec::new()))
-                }
-                other => {
-                    tracing::error!(operation = other.name(), "not for one node alone");
-                    Err(Code::InternalError.into())
-                }
-            }
-        }))
-        .await
-    }
-
-    /// Answers another node that puts all backends' answers together.
-    pub(super) async fn serve_alone(
-        &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
-        match self.alone(&request.operation).await {
-            Ok(body) => {
-                let mut head = ResponseHead::new(200);
-                set(&mut head, "Content-Type", "application/json")?;
-                send(io, exchange, head, &body).await
-            }
-            Err(error) => {
-                self.send_error(io, exchange, &error, request.head.path())
-                    .await
-            }
-        }
-    }
-
-    /// This store's part of what concerns every backend.
-    async fn alone(&self, operation: &Operation) -> Result<Vec<u8>, S3Error> {
-        let operation = operation.clone();
-        joined(blocking(&self.node, move |node| {
-            let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            match &operation {
-                Operation::CreateBucket { bucket } => create(store, bucket),
-                Operation::DeleteBucket { bucket } => {
-                    store
-                        .delete_bucket(bucket.as_str())
-                        .map_err(|e| store_error(&e))?;
-                    Ok(Vec::new())
-                }
-                Operation::ListObjects { bucket, list } => {
-                    let share = listing::share(store, bucket, list)?;
-                    serde_json::to_vec(&share).map_err(|_| Code::InternalError.into())
-                }
-                _ => Err(Code::InternalError.into()),
-            }
-        }))
-        .await
-    }
-
     /// Answers what concerns every backend.
     pub(super) async fn serve_together(
         &self,
@@ -186,217 +34,252 @@ impl Worker {
         request: &Request,
     ) -> io::Result<bool> {
         let date = self.date();
-        let result = match self.read_xml(io, request).await? {
-            Ok(()) => self.together(request).await,
+        let max = match request.operation {
+            Operation::DeleteObjects { .. } => MAX_DELETE_BYTES,
+            _ => MAX_XML_BYTES,
+        };
+        let body = self.read_document(io, request, max).await?;
+        let result = match body.bytes {
+            Ok(body) => self.together(request, &body).await,
             Err(error) => Err(error),
         };
-        let keep_alive = request.head.keep_alive() && result_keeps(&result) && !self.is_stopping();
+        let keep_alive = request.head.keep_alive() && body.is_whole && !self.is_stopping();
         let exchange = Exchange {
             keep_alive,
             ..request.head.exchange(&date)
         };
-        match result {
-            Ok((head, xml)) if xml.is_empty() => send(io, &exchange, head, &[]).await,
-            Ok((head, xml)) => send_xml(io, &exchange, head, &xml).await,
-            Err(error) => {
-                self.send_error(io, &exchange, &error, request.head.path())
-                    .await
+        self.answer(io, request, &exchange, result).await
+    }
+
+    async fn together(&self, request: &Request, body: &[u8]) -> Result<Answer, S3Error> {
+        let done = |status| Ok((ResponseHead::new(status), Vec::new()));
+        match &request.operation {
+            Operation::CreateBucket { bucket } => {
+                self.check_region(body)?;
+                self.create_bucket(request, bucket).await
+            }
+            Operation::DeleteBucket { bucket } => {
+                self.delete_bucket(request, bucket).await?;
+                done(204)
+            }
+            Operation::PutBucketDocument {
+                bucket,
+                document: Document::Policy,
+            } => {
+                Policy::parse(bucket, body)?;
+                let text = String::from_utf8(body.to_vec()).map_err(|_| Code::MalformedPolicy)?;
+                self.set_policy(request, bucket, Some(text)).await?;
+                done(204)
+            }
+            Operation::PutBucketDocument { bucket, .. } => {
+                let config = xml::parse_cors(body)?;
+                let document = String::from_utf8(config.xml()).map_err(|_| Code::MalformedXML)?;
+                self.set_cors(request, bucket, Some(document)).await?;
+                done(200)
+            }
+            Operation::DeleteBucketDocument {
+                bucket,
+                document: Document::Policy,
+            } => {
+                self.set_policy(request, bucket, None).await?;
+                done(204)
+            }
+            Operation::DeleteBucketDocument { bucket, .. } => {
+                self.set_cors(request, bucket, None).await?;
+                done(204)
+            }
+            Operation::ListObjects { bucket, list } => {
+                let xml = self.list_objects(request, bucket, list).await?;
+                Ok((ResponseHead::new(200), xml))
+            }
+            Operation::ListMultipartUploads { bucket, list } => {
+                let xml = self.list_uploads(request, bucket, list).await?;
+                Ok((ResponseHead::new(200), xml))
+            }
+            Operation::DeleteObjects { bucket } => {
+                let xml = self.delete_objects(request, bucket, body).await?;
+                Ok((ResponseHead::new(200), xml))
+            }
+            other => {
+                tracing::error!(operation = other.name(), "not for all nodes together");
+                Err(Code::InternalError.into())
             }
         }
     }
 
-    /// Reads the body, which only CreateBucket has, and checks what it asks.
-    async fn read_xml(
-        &self,
-        io: &mut impl Io,
-        request: &Request,
-    ) -> io::Result<Result<(), S3Error>> {
-        let mut body = BodyReader::new(request.head.framing().into(), MAX_XML_BYTES);
-        if body.left().is_some_and(|left| left > MAX_XML_BYTES) {
-            return Ok(Err(Code::EntityTooLarge.into()));
-        }
-        if request.head.expects_continue() && io.buffered().is_empty() {
-            io.write_all(prism_http::CONTINUE).await?;
-        }
-        let mut xml = Vec::new();
-        while !body.is_done() {
-            let step = match body.consume(io.buffered()) {
-                Ok(step) => step,
-                Err(error) => return Ok(Err(error.into())),
-            };
-            xml.extend_from_slice(io.buffered().get(step.data).unwrap_or_default());
-            io.consume(step.consumed);
-            if !body.is_done() && io.fill().await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        let Operation::CreateBucket { .. } = request.operation else {
-            return Ok(Ok(()));
-        };
+    fn check_region(&self, body: &[u8]) -> Result<(), S3Error> {
         let region = &self.node.config.cluster.region;
-        Ok(match xml::parse_location_constraint(&xml) {
-            Ok(Some(other)) if other != *region => Err(S3Error::with_message(
+        match xml::parse_location_constraint(body)? {
+            Some(other) if other != *region => Err(S3Error::with_message(
                 Code::InvalidArgument,
                 format!("Buckets can be created in {region} only."),
             )),
-            Ok(_) => Ok(()),
-            Err(error) => Err(error),
-        })
-    }
-
-    async fn together(&self, request: &Request) -> Result<(ResponseHead, Vec<u8>), S3Error> {
-        match &request.operation {
-            Operation::CreateBucket { bucket } => {
-                let existed = self.create_everywhere(request).await?;
-                let us_east_1 = self.node.config.cluster.region == "us-east-1";
-                if existed && !us_east_1 {
-                    return Err(Code::BucketAlreadyOwnedByYou.into());
-                }
-                let head = ResponseHead::new(200).with("Location", format!("/{}", bucket.as_str()));
-                Ok((head.map_err(|_| Code::InternalError)?, Vec::new()))
-            }
-            Operation::DeleteBucket { .. } => {
-                self.delete_everywhere(request).await?;
-                Ok((ResponseHead::new(204), Vec::new()))
-            }
-            operation => {
-                let mut shares = Vec::new();
-                for answer in self.ask_everyone(request, operation).await {
-                    let share: Share =
-                        serde_json::from_slice(&answer?).map_err(|_| Code::InternalError)?;
-                    shares.push(share);
-                }
-                Ok((
-                    ResponseHead::new(200),
-                    listing::page_xml(operation, shares)?,
-                ))
-            }
+            _ => Ok(()),
         }
     }
 
-    /// Returns whether every backend had the bucket already.
-    async fn create_everywhere(&self, request: &Request) -> Result<bool, S3Error> {
+    async fn create_bucket(
+        &self,
+        request: &Request,
+        bucket: &BucketName,
+    ) -> Result<Answer, S3Error> {
+        let name = bucket.as_str();
+        let question = Question::CreateBucket {
+            bucket: name.to_owned(),
+        };
         let mut existed = true;
-        for answer in self.ask_everyone(request, &request.operation).await {
+        for answer in self.ask_everyone(request, &question).await {
             match answer {
                 Ok(_) => existed = false,
                 Err(error) if error.code() == Code::BucketAlreadyOwnedByYou => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(existed)
+        // In that region, for history's sake, it may be made again.
+        if existed && self.node.config.cluster.region != "us-east-1" {
+            return Err(Code::BucketAlreadyOwnedByYou.into());
+        }
+        let head = ResponseHead::new(200).with("Location", format!("/{name}"));
+        Ok((head.map_err(|_| Code::InternalError)?, Vec::new()))
     }
 
     /// Deletes the bucket on all backends, or on none where one of them holds
     /// objects of it.
-    async fn delete_everywhere(&self, request: &Request) -> Result<(), S3Error> {
-        let mut missing = 0;
-        let mut failure = None;
-        let answers = self.ask_everyone(request, &request.operation).await;
-        let all = answers.len();
-        for answer in answers {
-            match answer {
-                Ok(_) => {}
-                Err(error) if error.code() == Code::NoSuchBucket => missing += 1,
-                Err(error) => failure = Some(error),
-            }
-        }
-        match failure {
-            Some(error) => {
-                // It must go on existing everywhere.
-                if let Operation::DeleteBucket { bucket } = &request.operation {
-                    let create = Operation::CreateBucket {
-                        bucket: bucket.clone(),
-                    };
-                    for answer in self.ask_everyone(request, &create).await {
-                        let again = answer.err().filter(|e| e.status() >= 500);
-                        if let Some(error) = again {
-                            tracing::error!(%error, "bucket half deleted: repeat the request");
-                        }
-                    }
-                }
-                Err(error)
-            }
-            None if missing == all => Err(Code::NoSuchBucket.into()),
-            None => Ok(()),
-        }
-    }
-
-    /// The answers of all backends, this node's own included, in no order.
-    async fn ask_everyone(
-        &self,
-        request: &Request,
-        operation: &Operation,
-    ) -> Vec<Result<Vec<u8>, S3Error>> {
-        let mut answers = Vec::new();
-        for node in self.node.placement.nodes() {
-            let answer = if node.as_str() == self.node.name {
-                self.alone(operation).await
-            } else {
-                self.ask_one(node.as_str(), request, operation).await
+    async fn delete_bucket(&self, request: &Request, bucket: &BucketName) -> Result<(), S3Error> {
+        let (bucket, token) = (bucket.as_str().to_owned(), fastrand::u64(..));
+        let seal = Question::SealBucket {
+            bucket: bucket.clone(),
+            token,
+        };
+        let mut outcome = everywhere(self.ask_everyone(request, &seal).await);
+        if outcome.is_ok() {
+            let drop = Question::DropBucket {
+                bucket: bucket.clone(),
+                token,
             };
-            answers.push(answer);
-        }
-        answers
-    }
-
-    async fn ask_one(
-        &self,
-        peer: &str,
-        request: &Request,
-        operation: &Operation,
-    ) -> Result<Vec<u8>, S3Error> {
-        let unavailable = |what: &dyn std::fmt::Display| {
-            tracing::warn!(peer, error = %what, "a backend did not answer");
-            S3Error::with_message(Code::ServiceUnavailable, "A storage node is out of reach.")
-        };
-        let head = head_for(request, operation)?;
-        let preamble: Preamble = preamble(&request.principal, true);
-        let relayed = Relayed {
-            head: &head,
-            preamble,
-            max_body_bytes: 0,
-        };
-        let (answer, body) = self
-            .ask(peer, &relayed, MAX_SHARE_BYTES)
-            .await
-            .map_err(|e| unavailable(&e))?;
-        match answer.status() {
-            200 => Ok(body),
-            404 => Err(Code::NoSuchBucket.into()),
-            409 if matches!(operation, Operation::CreateBucket { .. }) => {
-                Err(Code::BucketAlreadyOwnedByYou.into())
+            outcome = everywhere(self.ask_everyone(request, &drop).await);
+            if outcome.is_err() {
+                self.undo_drop(request, &bucket, token).await;
             }
-            409 => Err(Code::BucketNotEmpty.into()),
-            507 => Err(Code::InsufficientStorage.into()),
-            status => Err(unavailable(&format_args!("status {status}"))),
         }
+        let unseal = Question::UnsealBucket { bucket, token };
+        // Should this not arrive, the seal ends by itself.
+        self.ask_everyone(request, &unseal).await;
+        outcome
+    }
+
+    /// Of a bucket that could not be dropped everywhere: it was empty, and has to
+    /// go on existing.
+    async fn undo_drop(&self, request: &Request, bucket: &str, token: u64) {
+        let bucket = bucket.to_owned();
+        let unseal = Question::UnsealBucket {
+            bucket: bucket.clone(),
+            token,
+        };
+        self.ask_everyone(request, &unseal).await;
+        let create = Question::CreateBucket { bucket };
+        for answer in self.ask_everyone(request, &create).await {
+            if let Some(error) = answer.err().filter(|e| e.status() >= 500) {
+                tracing::error!(%error, "bucket half deleted: repeat the request");
+            }
+        }
+    }
+
+    async fn set_cors(
+        &self,
+        request: &Request,
+        bucket: &BucketName,
+        document: Option<String>,
+    ) -> Result<(), S3Error> {
+        let bucket = bucket.as_str().to_owned();
+        let question = Question::SetCors { bucket, document };
+        everywhere(self.ask_everyone(request, &question).await)
+    }
+
+    async fn set_policy(
+        &self,
+        request: &Request,
+        bucket: &BucketName,
+        document: Option<String>,
+    ) -> Result<(), S3Error> {
+        let bucket = bucket.as_str().to_owned();
+        let question = Question::SetPolicy { bucket, document };
+        everywhere(self.ask_everyone(request, &question).await)
+    }
+
+    /// Every key goes to its owner; keys of one owner are deleted in one commit.
+    async fn delete_objects(
+        &self,
+        request: &Request,
+        bucket: &BucketName,
+        body: &[u8],
+    ) -> Result<Vec<u8>, S3Error> {
+        let expected = Expected::from_request(request.head.headers(), &request.payload)?;
+        if !expected.is_checked() {
+            return Err(S3Error::with_message(
+                Code::InvalidRequest,
+                "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
+            ));
+        }
+        let wanted = xml::parse_delete(body)?;
+        let mut by_owner: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for (_, key) in wanted.parsed() {
+            let Ok(key) = key else { continue };
+            let owner = self.node.placement.owner(bucket.as_str(), key.as_str());
+            let owner = owner.ok_or(Code::ServiceUnavailable)?.as_str();
+            let keys = by_owner.entry(owner).or_default();
+            keys.push(key.as_str().to_owned());
+        }
+        let asked = by_owner.iter().map(|(owner, keys)| {
+            let question = Question::DeleteObjects {
+                bucket: bucket.as_str().to_owned(),
+                keys: keys.clone(),
+            };
+            async move { (*owner, self.ask_node(owner, request, &question).await) }
+        });
+        let answers: BTreeMap<&str, Result<Reply, S3Error>> =
+            together(asked.collect()).await.into_iter().collect();
+        if let Some(Err(error)) = answers
+            .values()
+            .find(|answer| matches!(answer, Err(e) if e.code() == Code::NoSuchBucket))
+        {
+            return Err(error.clone());
+        }
+        let results = wanted.parsed().map(|(text, key)| {
+            let done = key.and_then(|key| {
+                let owner = self.node.placement.owner(bucket.as_str(), key.as_str());
+                match owner.and_then(|owner| answers.get(owner.as_str())) {
+                    Some(Ok(_)) => Ok(()),
+                    Some(Err(error)) => Err(error.clone()),
+                    None => Err(Code::InternalError.into()),
+                }
+            });
+            (text, done)
+        });
+        Ok(xml::delete_result(wanted.quiet, results))
     }
 }
 
-fn result_keeps(result: &Result<(ResponseHead, Vec<u8>), S3Error>) -> bool {
-    // The only error that leaves a body unread.
-    !matches!(result, Err(error) if error.code() == Code::EntityTooLarge)
-}
-
-fn create(store: &Store, bucket: &BucketName) -> Result<Vec<u8>, S3Error> {
-    store
-        .create_bucket(bucket.as_str(), now_ms())
-        .map_err(|e| store_error(&e))?;
-    Ok(Vec::new())
-}
-
-/// The request as nodes ask it of each other: no body, no signature.
-fn head_for(request: &Request, operation: &Operation) -> Result<prism_http::RequestHead, S3Error> {
-    let target = request.head.target();
-    let (method, target) = match operation {
-        Operation::CreateBucket { bucket } => ("PUT", format!("/{}", bucket.as_str())),
-        Operation::DeleteBucket { bucket } => ("DELETE", format!("/{}", bucket.as_str())),
-        _ => ("GET", target.to_owned()),
-    };
-    let text = format!("{method} {target} HTTP/1.1\r\nHost: prism\r\n\r\n");
-    match prism_http::RequestHead::parse(text.as_bytes(), &prism_http::Limits::DEFAULT) {
-        Ok(Some((head, _))) => Ok(head),
-        _ => Err(Code::InternalError.into()),
+/// Whether all have done it. Those that do not know the bucket do not matter
+/// where others do.
+fn everywhere(answers: Vec<Result<Reply, S3Error>>) -> Result<(), S3Error> {
+    let all = answers.len();
+    let mut missing = 0;
+    let mut failure: Option<S3Error> = None;
+    for answer in answers {
+        match answer {
+            Ok(_) => {}
+            Err(error) if error.code() == Code::NoSuchBucket => missing += 1,
+            // What the client can do something about says more.
+            Err(error) => match &failure {
+                Some(known) if known.status() < 500 => {}
+                _ => failure = Some(error),
+            },
+        }
+    }
+    match failure {
+        Some(error) => Err(error),
+        None if missing == all => Err(Code::NoSuchBucket.into()),
+        None => Ok(()),
     }
 }

@@ -3,10 +3,14 @@
 use std::io;
 
 use prism_http::{AnswerBody, Exchange, Method, ResponseFraming, ResponseHead};
+use prism_s3::integrity::TYPE_HEADER;
 use prism_s3::op::ReadObject;
 use prism_s3::range::{ByteRange, Unsatisfiable};
-use prism_s3::{BucketName, Code, ObjectKey, Outcome, S3Error};
+use prism_s3::{Algorithm, BucketName, Code, ObjectKey, Outcome, RangeSpec, S3Error};
 use prism_store::{Body, Object, ObjectMeta, Store};
+
+use super::errors::store_error;
+use super::meta::{self, is_hidden};
 
 use super::Worker;
 use super::answer::{from_ms, request_id, send, send_error, send_xml, set};
@@ -51,16 +55,69 @@ impl Worker {
                 return self.send_error(io, exchange, &error, resource).await;
             }
         }
-        let wanted = read
-            .range
-            .filter(|_| read.conditions.range_applies(&etag, modified));
-        match wanted.map(|range| range.resolve(object.len)).transpose() {
-            Ok(range) => {
-                self.send_object(io, request, exchange, &object, range)
-                    .await
+        let part = match read.part.map(|part| part_of(&object, part)).transpose() {
+            Ok(part) => part,
+            Err(error) => return self.send_error(io, exchange, &error, resource).await,
+        };
+        let wanted = match &part {
+            Some(part) => part.range,
+            None => read
+                .range
+                .filter(|_| read.conditions.range_applies(&etag, modified)),
+        };
+        let range = match wanted.map(|range| range.resolve(object.len)).transpose() {
+            Ok(range) => range,
+            Err(unsatisfiable) => {
+                return not_satisfiable(io, exchange, unsatisfiable, resource).await;
             }
-            Err(unsatisfiable) => not_satisfiable(io, exchange, unsatisfiable, resource).await,
+        };
+        let mut head = ResponseHead::new(if range.is_some() { 206 } else { 200 });
+        describe(&mut head, &object.meta)?;
+        self.describe_more(&mut head, request, &object, (range, part))?;
+        for (name, value) in &read.overrides {
+            set(&mut head, name, value)?;
         }
+        self.send_object(io, request, exchange, head, &object, range)
+            .await
+    }
+
+    /// Headers that not every answer about the object has.
+    fn describe_more(
+        &self,
+        head: &mut ResponseHead,
+        request: &Request,
+        object: &Object,
+        (range, part): (Option<ByteRange>, Option<PartOf>),
+    ) -> io::Result<()> {
+        let tags = meta::tags(&object.meta);
+        if !tags.is_empty() {
+            set(head, "x-amz-tagging-count", tags.len().to_string())?;
+            if request.for_node {
+                set(head, meta::TAGS, tags.encode())?;
+            }
+        }
+        if let Some(count) = part.as_ref().and_then(|part| part.of) {
+            set(head, "x-amz-mp-parts-count", count.to_string())?;
+        }
+        let asks = request.head.headers().get_str("x-amz-checksum-mode");
+        if !asks.is_some_and(|mode| mode.eq_ignore_ascii_case("enabled")) {
+            return Ok(());
+        }
+        match part {
+            // A copy wants to know the algorithm whatever range it takes.
+            None if range.is_none() || request.for_node => {
+                if let Some((algorithm, value, kind)) = meta::checksum(&object.meta) {
+                    set(head, algorithm.header(), value)?;
+                    set(head, TYPE_HEADER, kind.as_str())?;
+                }
+            }
+            Some(PartOf {
+                checksum: Some((algorithm, value)),
+                ..
+            }) => set(head, algorithm.header(), value)?,
+            _ => {}
+        }
+        Ok(())
     }
 
     async fn send_object(
@@ -68,11 +125,10 @@ impl Worker {
         io: &mut impl Io,
         request: &Request,
         exchange: &Exchange<'_>,
+        mut head: ResponseHead,
         object: &Object,
         range: Option<ByteRange>,
     ) -> io::Result<bool> {
-        let mut head = ResponseHead::new(if range.is_some() { 206 } else { 200 });
-        describe(&mut head, &object.meta)?;
         set(&mut head, "x-amz-request-id", request_id())?;
         set(&mut head, "Server", "Prism")?;
         let (offset, len) = match range {
@@ -82,12 +138,6 @@ impl Worker {
             }
             None => (0, object.len),
         };
-        let asks = request.head.headers().get_str("x-amz-checksum-mode");
-        if range.is_none() && asks.is_some_and(|mode| mode.eq_ignore_ascii_case("enabled")) {
-            for (name, value) in object.meta.headers.iter().filter(|(n, _)| is_checksum(n)) {
-                set(&mut head, name, value)?;
-            }
-        }
         let mut bytes = Vec::with_capacity(1024);
         let written = head.write_to(exchange, AnswerBody::Length(len), &mut bytes);
         if written.framing == ResponseFraming::None || len == 0 {
@@ -105,6 +155,26 @@ impl Worker {
             Body::File { file, .. } => {
                 io.write_more(&bytes).await?;
                 io.send_file(file, offset, len).await?;
+            }
+            Body::Parts(parts) => {
+                let segments = parts.segments(offset, len);
+                let first = segments.first().map(|segment| parts.open(segment.index));
+                let mut opened = match first.transpose() {
+                    Ok(file) => file,
+                    // Nothing was said yet, so the error can be.
+                    Err(error) => {
+                        let (error, path) = (store_error(&error), request.head.path());
+                        return self.send_error(io, exchange, &error, path).await;
+                    }
+                };
+                io.write_more(&bytes).await?;
+                for segment in segments {
+                    let file = match opened.take() {
+                        Some(file) => file,
+                        None => parts.open(segment.index).map_err(io::Error::other)?,
+                    };
+                    io.send_file(&file, segment.offset, segment.len).await?;
+                }
             }
         }
         self.node.counters.bytes_out.add(len);
@@ -157,7 +227,7 @@ fn describe(head: &mut ResponseHead, meta: &ObjectMeta) -> io::Result<()> {
         "Content-Type",
         prism_s3::metadata::DEFAULT_CONTENT_TYPE,
     )?;
-    for (name, value) in meta.headers.iter().filter(|(name, _)| !is_checksum(name)) {
+    for (name, value) in meta.headers.iter().filter(|(name, _)| !is_hidden(name)) {
         set(head, name, value)?;
     }
     for (name, value) in &meta.user {
@@ -166,30 +236,48 @@ fn describe(head: &mut ResponseHead, meta: &ObjectMeta) -> io::Result<()> {
     Ok(())
 }
 
-fn is_checksum(name: &str) -> bool {
-    name.starts_with("x-amz-checksum-")
+/// One part of an object, as a GET or HEAD asks for it.
+struct PartOf {
+    /// Where it is; `None` if it has no bytes.
+    range: Option<RangeSpec>,
+    /// How many parts there are; `None` if the object came in one piece.
+    of: Option<usize>,
+    checksum: Option<(Algorithm, String)>,
+}
+
+/// The part of this number. An object that came in one piece is its own part 1.
+fn part_of(object: &Object, number: u16) -> Result<PartOf, S3Error> {
+    let spec = |range: std::ops::Range<u64>| {
+        range
+            .end
+            .checked_sub(1)
+            .filter(|_| !range.is_empty())
+            .map(|last| RangeSpec::From {
+                first: range.start,
+                last: Some(last),
+            })
+    };
+    let missing = || S3Error::from(Code::InvalidPartNumber);
+    let Body::Parts(parts) = &object.body else {
+        return match number {
+            1 => Ok(PartOf {
+                range: spec(0..object.len),
+                of: None,
+                checksum: meta::part_checksum(&object.meta.headers),
+            }),
+            _ => Err(missing()),
+        };
+    };
+    let index = parts.iter().position(|(found, ..)| found == number);
+    let index = index.ok_or_else(missing)?;
+    let headers = parts.iter().nth(index).map(|(.., headers)| headers);
+    Ok(PartOf {
+        range: spec(parts.range_of(index).ok_or_else(missing)?),
+        of: Some(parts.count()),
+        checksum: headers.and_then(meta::part_checksum),
+    })
 }
 
 pub(super) fn quoted(etag: &str) -> String {
     format!("\"{etag}\"")
-}
-
-/// What a client is told of a store's error.
-pub(super) fn store_error(error: &prism_store::Error) -> S3Error {
-    use prism_store::Error;
-    match error {
-        Error::NoSuchBucket => Code::NoSuchBucket.into(),
-        Error::AlreadyExists => Code::BucketAlreadyOwnedByYou.into(),
-        Error::NotEmpty => Code::BucketNotEmpty.into(),
-        Error::TooLarge => Code::EntityTooLarge.into(),
-        Error::LengthMismatch { .. } => Code::IncompleteBody.into(),
-        Error::MetaTooLarge => Code::MetadataTooLarge.into(),
-        Error::InvalidName(what) => S3Error::with_message(Code::InvalidArgument, *what),
-        Error::NoSpace => Code::InsufficientStorage.into(),
-        Error::TooManyBuckets | Error::WritesDisabled => Code::ServiceUnavailable.into(),
-        error => {
-            tracing::error!(%error, "store");
-            Code::InternalError.into()
-        }
-    }
 }

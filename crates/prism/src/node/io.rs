@@ -12,14 +12,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// Bytes read from a file, or from a node, at a time.
 const COPY_BYTES: usize = 256 << 10;
 
-/// Whom a request came from and its answer goes to.
-pub(crate) trait Io {
+/// Where bytes come from.
+pub(crate) trait Input {
     /// Bytes read and not consumed.
     fn buffered(&self) -> &[u8];
     /// Drops the first `n` of them.
     fn consume(&mut self, n: usize);
     /// Reads more; 0 at the end. May be cancelled without loss.
     async fn fill(&mut self) -> io::Result<usize>;
+}
+
+/// Whom a request came from and its answer goes to.
+pub(crate) trait Io: Input {
     /// Writes all, and lets it leave.
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Writes all, with more to follow at once.
@@ -28,7 +32,7 @@ pub(crate) trait Io {
     async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()>;
 }
 
-impl Io for Connection {
+impl Input for Connection {
     fn buffered(&self) -> &[u8] {
         Connection::buffered(self)
     }
@@ -40,7 +44,9 @@ impl Io for Connection {
     async fn fill(&mut self) -> io::Result<usize> {
         Connection::fill(self).await
     }
+}
 
+impl Io for Connection {
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         Connection::write_all(self, bytes).await
     }
@@ -89,7 +95,7 @@ impl RelayIo {
     }
 }
 
-impl Io for RelayIo {
+impl Input for RelayIo {
     fn buffered(&self) -> &[u8] {
         self.buffer.get(self.start..).unwrap_or_default()
     }
@@ -113,7 +119,9 @@ impl Io for RelayIo {
         self.buffer.reserve(16 << 10);
         Self::in_time(self.timeout, self.stream.read_buf(&mut self.buffer)).await
     }
+}
 
+impl Io for RelayIo {
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.write_more(bytes).await?;
         Self::in_time(self.timeout, self.stream.flush()).await

@@ -6,15 +6,25 @@
 
 mod admin;
 mod answer;
+mod ask;
 mod bucket;
+mod copy;
 mod counters;
+mod documents;
+mod errors;
 mod get;
 mod io;
 mod listing;
+mod meta;
+mod multipart;
+mod policy;
 mod put;
 mod relay;
+mod serve;
 mod session;
+mod source;
 mod tls;
+mod upload;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -70,6 +80,7 @@ pub(crate) struct Worker {
     /// `Date` of this second.
     date: RefCell<(u64, Rc<str>)>,
     stopping: watch::Receiver<bool>,
+    policies: RefCell<policy::Policies>,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -245,14 +256,10 @@ impl Node {
         Arc::new(move |_, unread| {
             let node = node.upgrade()?;
             let (head, _) = RequestHead::parse(unread, &node.limits).ok()??;
-            match Operation::parse(&head, None).ok()? {
-                Operation::GetObject { bucket, key, .. }
-                | Operation::PutObject { bucket, key, .. } => {
-                    let owner = node.placement.owner(bucket.as_str(), key.as_str())?;
-                    (owner.as_str() != node.name).then(|| owner.as_str().to_owned())
-                }
-                _ => None,
-            }
+            let operation = Operation::parse(&head, None).ok()?;
+            let (bucket, key) = operation.object().filter(|_| operation.moves_data())?;
+            let owner = node.placement.owner(bucket.as_str(), key.as_str())?;
+            (owner.as_str() != node.name).then(|| owner.as_str().to_owned())
         })
     }
 }
@@ -301,6 +308,7 @@ impl Worker {
                 handle,
                 date,
                 stopping,
+                policies: RefCell::default(),
             });
             worker.serve(endpoint, drain).await;
             Ok(())

@@ -10,10 +10,11 @@ use prism_http::{
     ResponseHead, Written,
 };
 use prism_proto::relay::Preamble;
+use prism_s3::Principal;
 use tokio::io::AsyncWriteExt;
 
 use super::Worker;
-use super::io::{Io, RelayIo};
+use super::io::{Input, Io, RelayIo};
 
 /// Body bytes on their way in one direction.
 const PIECE_BYTES: usize = 64 << 10;
@@ -141,48 +142,89 @@ impl Worker {
     }
 
     /// Asks `peer` itself, not for a client: the whole answer, at most
-    /// `max_bytes` of it.
+    /// `max_bytes` of it. The request must be one that may be repeated.
     pub(crate) async fn ask(
         &self,
         peer: &str,
         request: &Relayed<'_>,
+        body: &[u8],
         max_bytes: usize,
     ) -> Result<(ResponseHead, Vec<u8>), RelayError> {
-        let (mut upstream, used) = self.begin(peer, request).await?;
-        let answer = match read_answer(&mut upstream).await {
-            Err(RelayError::Broken(_)) if used => {
-                upstream = self.fresh(peer).await?;
-                let head = encode_head(request);
-                upstream
-                    .write_all(&head)
-                    .await
-                    .map_err(RelayError::Broken)?;
-                read_answer(&mut upstream).await?
-            }
-            answer => answer?,
-        };
+        let (mut upstream, answer) = self.begin_asking(peer, request, body).await?;
         let framing = answer.framing(request.head.method())?;
-        let mut reader = BodyReader::new(framing, max_bytes as u64);
-        let mut bytes = Vec::new();
-        while !reader.is_done() {
-            if upstream.buffered().is_empty()
-                && upstream.fill().await.map_err(RelayError::Broken)? == 0
-            {
-                reader.end_of_input()?;
-                break;
-            }
-            let step = reader.consume(upstream.buffered())?;
-            bytes.extend_from_slice(upstream.buffered().get(step.data).unwrap_or_default());
-            upstream.consume(step.consumed);
-            if bytes.len() > max_bytes {
-                return Err(RelayError::Body(BodyError::TooLong));
-            }
-        }
+        let bytes = read_all(&mut upstream, framing, max_bytes).await?;
         if answer.keep_alive() && upstream.is_clean() {
             self.handle.keep_relay(peer, upstream.stream);
         }
         Ok((answer, bytes))
     }
+
+    /// Asks `peer` for an object, of which the head has been read then.
+    pub(crate) async fn ask_for_object(
+        &self,
+        peer: &str,
+        head: &RequestHead,
+        principal: &Principal,
+    ) -> Result<(RelayIo, ResponseHead), RelayError> {
+        let request = Relayed {
+            head,
+            preamble: super::session::preamble(principal, true),
+            max_body_bytes: 0,
+        };
+        self.begin_asking(peer, &request, &[]).await
+    }
+
+    async fn begin_asking(
+        &self,
+        peer: &str,
+        request: &Relayed<'_>,
+        body: &[u8],
+    ) -> Result<(RelayIo, ResponseHead), RelayError> {
+        let (mut upstream, used) = self.begin(peer, request).await?;
+        let sent = upstream.write_all(body).await;
+        let answer = match sent {
+            Ok(()) => read_answer(&mut upstream).await,
+            Err(error) => Err(RelayError::Broken(error)),
+        };
+        match answer {
+            Err(RelayError::Broken(_)) if used => {
+                let mut upstream = self.fresh(peer).await?;
+                let mut bytes = encode_head(request);
+                bytes.extend_from_slice(body);
+                upstream
+                    .write_all(&bytes)
+                    .await
+                    .map_err(RelayError::Broken)?;
+                let answer = read_answer(&mut upstream).await?;
+                Ok((upstream, answer))
+            }
+            answer => Ok((upstream, answer?)),
+        }
+    }
+}
+
+/// The rest of an answer, at most `max_bytes`.
+pub(crate) async fn read_all(
+    upstream: &mut RelayIo,
+    framing: ResponseFraming,
+    max_bytes: usize,
+) -> Result<Vec<u8>, RelayError> {
+    let mut reader = BodyReader::new(framing, max_bytes as u64);
+    let mut bytes = Vec::new();
+    while !reader.is_done() {
+        if upstream.buffered().is_empty() && upstream.fill().await.map_err(RelayError::Broken)? == 0
+        {
+            reader.end_of_input()?;
+            break;
+        }
+        let step = reader.consume(upstream.buffered())?;
+        bytes.extend_from_slice(upstream.buffered().get(step.data).unwrap_or_default());
+        upstream.consume(step.consumed);
+        if bytes.len() > max_bytes {
+            return Err(RelayError::Body(BodyError::TooLong));
+        }
+    }
+    Ok(bytes)
 }
 
 fn encode_head(request: &Relayed<'_>) -> Vec<u8> {

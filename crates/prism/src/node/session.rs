@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use prism_config::{Config, HandOffMode};
 use prism_handoff::{Connection, Exported, RelayStream};
-use prism_http::{Exchange, HeadError, RequestHead, ResponseHead};
+use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead};
 use prism_proto::relay::Preamble;
+use prism_s3::auth::with_hoisted;
 use prism_s3::{
     Anonymous, Authenticator, Code, Credentials, Operation, Payload, Principal, S3Error,
 };
@@ -19,12 +20,14 @@ use time::OffsetDateTime;
 
 use super::Worker;
 use super::answer::{discard_body, send, send_error};
-use super::io::{Io, RelayIo};
+use super::io::{Input, RelayIo};
 use super::relay::{RelayError, Relayed};
 
 /// Knows callers by their signatures.
 pub(crate) struct Auth {
     authenticator: Authenticator,
+    /// Policies of buckets say what everybody may read.
+    by_policy: bool,
 }
 
 impl Auth {
@@ -35,12 +38,13 @@ impl Auth {
             credentials.insert(key.as_str(), secret.as_str());
         }
         let anonymous = match config.s3.anonymous {
-            prism_config::Anonymous::Deny => Anonymous::Deny,
+            prism_config::Anonymous::Deny => Anonymous::ByPolicy,
             prism_config::Anonymous::Read => Anonymous::Read,
         };
         let region = config.cluster.region.clone();
         Ok(Self {
             authenticator: Authenticator::new(credentials, region, anonymous),
+            by_policy: anonymous == Anonymous::ByPolicy,
         })
     }
 }
@@ -72,6 +76,8 @@ pub(crate) struct Request {
     pub(crate) operation: Operation,
     pub(crate) principal: Principal,
     pub(crate) payload: Payload,
+    /// Another node asks, for itself.
+    pub(crate) for_node: bool,
 }
 
 /// Who answers.
@@ -151,6 +157,18 @@ impl Worker {
                 return self.refuse(client, &head, &error).await;
             }
         };
+        // A hand-off brings a caller along who was let in where the request was read.
+        let asks_policy = !known
+            && self.node.auth.by_policy
+            && request.principal == Principal::Anonymous
+            && !matches!(request.operation, Operation::Preflight { .. });
+        if asks_policy && !self.everybody_may(&request).await {
+            self.node.counters.unauthenticated.add_one();
+            client.consume(head_bytes);
+            return self
+                .refuse(client, &request.head, &Code::AccessDenied.into())
+                .await;
+        }
         match self.route(&request) {
             Route::Here => self.serve_here(client, &request).await,
             Route::HandOff(peer) => self.hand_off(client, &request, peer).await,
@@ -208,10 +226,11 @@ impl Worker {
         tracing::debug!(client = %client.client(), %error, "request refused");
         let date = self.date();
         let exchange = Exchange {
-            method: &prism_http::Method::Get,
+            method: &Method::Get,
             version: prism_http::Version::Http11,
             keep_alive: false,
             date: &date,
+            extra: None,
         };
         let _ = send_error(&mut client, &exchange, &error, "").await;
         Next::Close(client)
@@ -267,17 +286,19 @@ impl Worker {
                 .map(|known| (known.principal, known.payload)),
         };
         let understood = known.and_then(|(principal, payload)| {
-            let operation = Operation::parse(&head, None)?;
+            let hoisted = with_hoisted(&head)?;
+            let operation = Operation::parse(hoisted.as_ref().unwrap_or(&head), None)?;
             principal.authorize(&operation)?;
-            Ok((principal, payload, operation))
+            Ok((principal, payload, operation, hoisted))
         });
         match understood {
-            Ok((principal, payload, operation)) => Ok(Request {
-                head,
+            Ok((principal, payload, operation, hoisted)) => Ok(Request {
+                head: hoisted.unwrap_or(head),
                 head_bytes,
                 operation,
                 principal,
                 payload,
+                for_node: false,
             }),
             Err(error) => Err((head, error)),
         }
@@ -285,32 +306,22 @@ impl Worker {
 
     fn route(&self, request: &Request) -> Route {
         let node = &self.node;
-        let owner_of = |bucket: &str, key: &str| {
-            node.placement
-                .owner(bucket, key)
-                .map(|n| n.as_str().to_owned())
-                .unwrap_or_default()
-        };
+        if let Some((bucket, key)) = request.operation.object() {
+            let owner = node.placement.owner(bucket.as_str(), key.as_str());
+            let owner = owner.map(|n| n.as_str().to_owned()).unwrap_or_default();
+            return match request.operation.moves_data() {
+                _ if owner == node.name => Route::Here,
+                true => Route::HandOff(owner),
+                false => Route::Relay(owner),
+            };
+        }
         match &request.operation {
-            Operation::GetObject { bucket, key, .. } | Operation::PutObject { bucket, key, .. } => {
-                let owner = owner_of(bucket.as_str(), key.as_str());
-                if owner == node.name {
-                    Route::Here
-                } else {
-                    Route::HandOff(owner)
-                }
-            }
-            Operation::HeadObject { bucket, key, .. }
-            | Operation::DeleteObject { bucket, key, .. } => {
-                let owner = owner_of(bucket.as_str(), key.as_str());
-                if owner == node.name {
-                    Route::Here
-                } else {
-                    Route::Relay(owner)
-                }
-            }
             Operation::CreateBucket { .. }
             | Operation::DeleteBucket { .. }
+            | Operation::PutBucketDocument { .. }
+            | Operation::DeleteBucketDocument { .. }
+            | Operation::DeleteObjects { .. }
+            | Operation::ListMultipartUploads { .. }
             | Operation::ListObjects { .. } => Route::Everyone,
             Operation::Unsupported { .. } => Route::Here,
             _ if node.store.is_some() => Route::Here,
@@ -320,7 +331,7 @@ impl Worker {
     }
 
     /// All backends, in an order that differs from call to call.
-    fn backends(&self) -> Vec<String> {
+    pub(super) fn backends(&self) -> Vec<String> {
         let mut names: Vec<String> = self
             .node
             .placement
@@ -463,12 +474,28 @@ impl Worker {
             key => Principal::AccessKey(key),
         };
         let date = self.date();
+        // Nodes ask each other with POST, and read objects with GET.
+        if preamble.alone && *head.method() == Method::Post {
+            let question = Request {
+                head,
+                head_bytes: 0,
+                operation: Operation::Unsupported {
+                    what: String::new(),
+                },
+                principal,
+                payload: Payload::Unsigned,
+                for_node: true,
+            };
+            let exchange = question.head.exchange(&date);
+            return self.serve_question(io, &question, &exchange).await;
+        }
         match self.understand(head, 0, Some(principal)) {
             Ok(request) => {
+                let request = Request {
+                    for_node: preamble.alone,
+                    ..request
+                };
                 let exchange = request.head.exchange(&date);
-                if preamble.alone {
-                    return self.serve_alone(io, &request, &exchange).await;
-                }
                 self.serve_from_store(io, &request, &exchange).await
             }
             Err((head, error)) => {

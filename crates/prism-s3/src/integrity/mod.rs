@@ -1,66 +1,17 @@
 //! What a body must hash to, and whether it did.
 
+mod checksum;
+
 use aws_lc_rs::{constant_time, digest};
 use data_encoding::{BASE64, HEXLOWER};
 use md5::{Digest as _, Md5};
 use prism_http::Headers;
 
+use self::checksum::Running;
+pub use self::checksum::{Algorithm, ChecksumType, TYPE_HEADER, in_headers, of_object};
 use crate::auth::{Payload, single};
 use crate::streaming::announced_trailer;
 use crate::{Code, S3Error};
-
-const CHECKSUM_PREFIX: &str = "x-amz-checksum-";
-
-/// A checksum algorithm of `x-amz-checksum-*`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Algorithm {
-    /// CRC-32 (ISO-HDLC).
-    Crc32,
-    /// CRC-32C (Castagnoli).
-    Crc32c,
-    /// CRC-64/NVME.
-    Crc64Nvme,
-    /// SHA-1.
-    Sha1,
-    /// SHA-256.
-    Sha256,
-}
-
-impl Algorithm {
-    const ALL: [Self; 5] = [
-        Self::Crc32,
-        Self::Crc32c,
-        Self::Crc64Nvme,
-        Self::Sha1,
-        Self::Sha256,
-    ];
-
-    /// The header that carries it, in requests and answers.
-    #[must_use]
-    pub const fn header(self) -> &'static str {
-        match self {
-            Self::Crc32 => "x-amz-checksum-crc32",
-            Self::Crc32c => "x-amz-checksum-crc32c",
-            Self::Crc64Nvme => "x-amz-checksum-crc64nvme",
-            Self::Sha1 => "x-amz-checksum-sha1",
-            Self::Sha256 => "x-amz-checksum-sha256",
-        }
-    }
-
-    /// The algorithm of a header's name, in lower case.
-    pub(crate) fn from_header(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|a| a.header() == name)
-    }
-
-    pub(crate) const fn bytes(self) -> usize {
-        match self {
-            Self::Crc32 | Self::Crc32c => 4,
-            Self::Crc64Nvme => 8,
-            Self::Sha1 => 20,
-            Self::Sha256 => 32,
-        }
-    }
-}
 
 /// What the request says the body must be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,6 +28,8 @@ enum Checksum {
     Known(Vec<u8>),
     /// It comes behind the body.
     InTrailer,
+    /// The client left it to us.
+    Wanted,
 }
 
 impl Expected {
@@ -94,7 +47,7 @@ impl Expected {
             Payload::Sha256(hash) => Some(*hash),
             Payload::Unsigned | Payload::Streaming(_) => None,
         };
-        let in_head = checksum(headers)?.map(|(a, value)| (a, Checksum::Known(value)));
+        let in_head = in_headers(headers)?.map(|(a, value)| (a, Checksum::Known(value)));
         let in_trailer = announced_trailer(headers)?.map(|a| (a, Checksum::InTrailer));
         let has_trailer = matches!(payload, Payload::Streaming(s) if s.trailer);
         if in_trailer.is_some() && !has_trailer {
@@ -110,6 +63,31 @@ impl Expected {
             checksum: in_head.or(in_trailer),
         })
     }
+
+    /// Has this checksum computed where the client gave none.
+    ///
+    /// # Errors
+    /// `InvalidRequest` if the client gave another.
+    pub fn want(mut self, wanted: Algorithm) -> Result<Self, S3Error> {
+        match &self.checksum {
+            Some((given, _)) if *given != wanted => {
+                let (wanted, given) = (wanted.name(), given.name());
+                let message = format!("Expecting a checksum of type {wanted}, not {given}.");
+                Err(S3Error::with_message(Code::InvalidRequest, message))
+            }
+            Some(_) => Ok(self),
+            None => {
+                self.checksum = Some((wanted, Checksum::Wanted));
+                Ok(self)
+            }
+        }
+    }
+
+    /// Whether the client gave a digest of the body besides the signed one.
+    #[must_use]
+    pub fn is_checked(&self) -> bool {
+        self.md5.is_some() || self.checksum.is_some()
+    }
 }
 
 fn more_than_one() -> S3Error {
@@ -117,35 +95,23 @@ fn more_than_one() -> S3Error {
     S3Error::with_message(Code::InvalidRequest, message)
 }
 
-fn checksum(headers: &Headers) -> Result<Option<(Algorithm, Vec<u8>)>, S3Error> {
-    let mut found = None;
-    for (name, _) in headers.iter() {
-        let name = name.to_ascii_lowercase();
-        let Some(kind) = name.strip_prefix(CHECKSUM_PREFIX) else {
-            continue;
-        };
-        if matches!(kind, "mode" | "type" | "algorithm") {
-            continue;
-        }
-        let algorithm = Algorithm::from_header(&name).ok_or_else(|| {
-            S3Error::with_message(Code::NotImplemented, format!("{name} is not implemented."))
-        })?;
-        let value = single(headers, algorithm.header())?.unwrap_or_default();
-        if found
-            .replace((algorithm, base64(value, algorithm.bytes())?))
-            .is_some()
-        {
-            return Err(more_than_one());
-        }
-    }
-    Ok(found)
-}
-
 fn base64(text: &str, bytes: usize) -> Result<Vec<u8>, S3Error> {
     match BASE64.decode(text.as_bytes()) {
         Ok(value) if value.len() == bytes => Ok(value),
         _ => Err(Code::InvalidDigest.into()),
     }
+}
+
+/// The ETag of an object in parts, without quotes: the MD5 of the parts' MD5s
+/// and their number. `None` if one of the parts' ETags is no MD5.
+#[must_use]
+pub fn etag_of_parts<'a>(etags: impl Iterator<Item = &'a str>) -> Option<String> {
+    let (mut md5, mut count) = (Md5::new(), 0_usize);
+    for etag in etags {
+        md5.update(HEXLOWER.decode(etag.as_bytes()).ok()?);
+        count += 1;
+    }
+    Some(format!("{}-{count}", HEXLOWER.encode(&md5.finalize())))
 }
 
 /// Hashes a body as it comes in. MD5 always, since it becomes the ETag; the
@@ -162,8 +128,8 @@ pub struct BodyDigest {
 pub struct Digests {
     /// MD5 of the body.
     pub md5: [u8; 16],
-    /// The checksum that the client gave, verified: header name and value, for
-    /// the answer and to be kept with the object.
+    /// The checksum that the client gave, verified, or wanted: header name and
+    /// value, for the answer and to be kept with the object.
     pub checksum: Option<(&'static str, String)>,
 }
 
@@ -172,43 +138,6 @@ impl Digests {
     #[must_use]
     pub fn etag(&self) -> String {
         format!("\"{}\"", HEXLOWER.encode(&self.md5))
-    }
-}
-
-enum Running {
-    Crc32(crc32fast::Hasher),
-    Crc32c(u32),
-    Crc64Nvme(crc64fast_nvme::Digest),
-    Sha(digest::Context),
-}
-
-impl Running {
-    fn new(algorithm: Algorithm) -> Self {
-        match algorithm {
-            Algorithm::Crc32 => Self::Crc32(crc32fast::Hasher::new()),
-            Algorithm::Crc32c => Self::Crc32c(0),
-            Algorithm::Crc64Nvme => Self::Crc64Nvme(crc64fast_nvme::Digest::new()),
-            Algorithm::Sha1 => Self::Sha(digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY)),
-            Algorithm::Sha256 => Self::Sha(digest::Context::new(&digest::SHA256)),
-        }
-    }
-
-    fn update(&mut self, bytes: &[u8]) {
-        match self {
-            Self::Crc32(hasher) => hasher.update(bytes),
-            Self::Crc32c(crc) => *crc = crc32c::crc32c_append(*crc, bytes),
-            Self::Crc64Nvme(crc) => crc.write(bytes),
-            Self::Sha(context) => context.update(bytes),
-        }
-    }
-
-    fn finish(self) -> Vec<u8> {
-        match self {
-            Self::Crc32(hasher) => hasher.finalize().to_be_bytes().to_vec(),
-            Self::Crc32c(crc) => crc.to_be_bytes().to_vec(),
-            Self::Crc64Nvme(crc) => crc.sum64().to_be_bytes().to_vec(),
-            Self::Sha(context) => context.finish().as_ref().to_vec(),
-        }
     }
 }
 
@@ -271,7 +200,7 @@ impl BodyDigest {
             (self.checksum, self.expected.checksum)
         {
             let got = running.finish();
-            if expected != Checksum::Known(got.clone()) {
+            if expected != Checksum::Wanted && expected != Checksum::Known(got.clone()) {
                 return Err(Code::BadDigest.into());
             }
             checksum = Some((algorithm.header(), BASE64.encode(&got)));
@@ -330,6 +259,31 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_wanted_checksum_is_computed_and_another_is_refused() {
+        let mut headers = Headers::new();
+        let expected = Expected::from_request(&headers, &Payload::Unsigned).unwrap();
+        assert!(!expected.is_checked());
+        let mut digest = BodyDigest::new(expected.want(Algorithm::Crc32).unwrap());
+        digest.update(b"123456789");
+        let (name, value) = digest.finish().unwrap().checksum.unwrap();
+        assert_eq!((name, value.as_str()), ("x-amz-checksum-crc32", "y/Q5Jg=="));
+        headers.append("x-amz-checksum-crc32", "y/Q5Jg==").unwrap();
+        let given = Expected::from_request(&headers, &Payload::Unsigned).unwrap();
+        assert!(given.is_checked() && given.clone().want(Algorithm::Sha1).is_err());
+        let mut digest = BodyDigest::new(given.want(Algorithm::Crc32).unwrap());
+        digest.update(b"else");
+        assert_eq!(digest.finish().unwrap_err().code(), Code::BadDigest);
+    }
+
+    #[test]
+    fn the_etag_of_parts_is_the_md5_of_their_md5s() {
+        let part = "25f9e794323b453885f5181f1b624d0b";
+        let etag = etag_of_parts([part, part].into_iter()).unwrap();
+        assert_eq!(etag, "4f2908c19b573e50b194e208c928de17-2");
+        assert_eq!(etag_of_parts(["x"].into_iter()), None);
     }
 
     #[test]

@@ -1,0 +1,164 @@
+//! SigV4 in the query: presigned URLs.
+//!
+//! Reference: "Authenticating Requests: Using Query Parameters" in the Amazon S3
+//! API reference.
+
+use ::time::{Duration, OffsetDateTime};
+use prism_http::{Headers, RequestHead};
+
+use super::header::{Authorization, parse_credential, parse_signature, parse_signed};
+use super::{CONTENT_SHA256, MAX_SKEW, UNSIGNED, single};
+use crate::canonical::ALGORITHM;
+use crate::query::Query;
+use crate::time::parse_iso_basic;
+use crate::{Code, S3Error};
+
+/// The longest life of a URL, in seconds: a week.
+pub const MAX_EXPIRES_S: u32 = 7 * 24 * 3600;
+
+/// What makes a presigned URL one. They are no parameters of the operation.
+const OWN: [&str; 8] = [
+    "X-Amz-Algorithm",
+    "X-Amz-Credential",
+    "X-Amz-Date",
+    "X-Amz-Expires",
+    "X-Amz-SignedHeaders",
+    "X-Amz-Signature",
+    "X-Amz-Security-Token",
+    "X-Amz-Content-Sha256",
+];
+
+/// The well-formed parameters of a presigned URL; nothing is verified yet.
+pub(super) struct Presigned<'q> {
+    pub(super) authorization: Authorization<'q>,
+    pub(super) time: OffsetDateTime,
+    expires: Duration,
+    /// What it says about the body.
+    content: Option<&'q str>,
+}
+
+/// Whether a query holds a signature of version 4.
+pub(crate) fn is_presigned(query: &Query) -> bool {
+    query.has("X-Amz-Signature")
+}
+
+/// Whether a parameter begins as Amazon's do.
+pub(crate) fn is_amz(name: &str) -> bool {
+    let prefix = name.as_bytes().get(..6);
+    prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"x-amz-"))
+}
+
+/// Whoever presigns may put headers into the query, where the signature covers
+/// them; they count as if they had come as headers. A header that did come
+/// stays. Give the request on in this form, or in its own: it comes out the same.
+/// `None` where there are no such headers.
+///
+/// # Errors
+/// `InvalidRequest` for what can be no header.
+pub fn with_hoisted(head: &RequestHead) -> Result<Option<RequestHead>, S3Error> {
+    // Nearly every request is signed in its head.
+    if !head.query().is_some_and(|raw| raw.contains("X-Amz-")) {
+        return Ok(None);
+    }
+    let query = Query::parse(head.query())?;
+    if !is_presigned(&query) {
+        return Ok(None);
+    }
+    let own = |name: &str| OWN.iter().any(|own| own.eq_ignore_ascii_case(name));
+    let mut extra = Headers::new();
+    for (name, value) in query.iter().filter(|(name, _)| is_amz(name) && !own(name)) {
+        if head.headers().get(name).is_none() {
+            extra.append(name, value).map_err(|_| {
+                let message = format!("The parameter {name:.64} cannot be a header.");
+                S3Error::with_message(Code::InvalidRequest, message)
+            })?;
+        }
+    }
+    if extra.is_empty() {
+        return Ok(None);
+    }
+    let whole = head.clone().with_headers(&extra).map_err(|_| {
+        S3Error::with_message(Code::InvalidRequest, "The query holds too many headers.")
+    })?;
+    Ok(Some(whole))
+}
+
+impl<'q> Presigned<'q> {
+    /// `None` if the query holds no signature at all.
+    pub(super) fn parse(query: &'q Query) -> Result<Option<Self>, S3Error> {
+        if query.has("Signature") && query.has("AWSAccessKeyId") {
+            return Err(S3Error::with_message(
+                Code::InvalidRequest,
+                "The authorization mechanism is not supported. Please use AWS4-HMAC-SHA256.",
+            ));
+        }
+        if !query.iter().any(|(name, _)| OWN.contains(&name)) {
+            return Ok(None);
+        }
+        for name in OWN {
+            if query.iter().filter(|(other, _)| *other == name).count() > 1 {
+                return Err(malformed(&format!("{name} is there twice")));
+            }
+        }
+        if query.has("X-Amz-Security-Token") {
+            return Err(Code::InvalidToken.into());
+        }
+        let get = |name: &str| {
+            let value = query.get(name);
+            value.ok_or_else(|| malformed(&format!("{name} is missing")))
+        };
+        if get("X-Amz-Algorithm")? != ALGORITHM {
+            return Err(malformed("X-Amz-Algorithm must be AWS4-HMAC-SHA256"));
+        }
+        let (access_key, scope) =
+            parse_credential(get("X-Amz-Credential")?).map_err(as_parameter)?;
+        let time = parse_iso_basic(get("X-Amz-Date")?);
+        let expires = get("X-Amz-Expires")?.parse::<u32>().ok();
+        let expires = expires.filter(|seconds| (1..=MAX_EXPIRES_S).contains(seconds));
+        let expires = expires.ok_or_else(|| {
+            malformed("X-Amz-Expires must be a number of seconds from 1 to 604800")
+        })?;
+        Ok(Some(Self {
+            authorization: Authorization {
+                access_key,
+                scope,
+                signed: parse_signed(get("X-Amz-SignedHeaders")?).map_err(as_parameter)?,
+                signature: parse_signature(get("X-Amz-Signature")?).map_err(as_parameter)?,
+            },
+            time: time.ok_or_else(|| malformed("X-Amz-Date must be as in 20130524T000000Z"))?,
+            expires: Duration::seconds(expires.into()),
+            content: query.get("X-Amz-Content-Sha256"),
+        }))
+    }
+
+    /// The URL counts from its date on, for as long as it says.
+    pub(super) fn check_time(&self, now: OffsetDateTime) -> Result<(), S3Error> {
+        let denied = |message| Err(S3Error::with_message(Code::AccessDenied, message));
+        if self.time - now > MAX_SKEW {
+            return denied("Request is not valid yet.");
+        }
+        if now - self.time > self.expires {
+            return denied("Request has expired.");
+        }
+        Ok(())
+    }
+
+    /// What is signed about the body: usually that nothing is.
+    pub(super) fn payload<'a>(&'a self, headers: &'a Headers) -> Result<&'a str, S3Error> {
+        let header = single(headers, CONTENT_SHA256)?;
+        Ok(header.or(self.content).unwrap_or(UNSIGNED))
+    }
+}
+
+fn malformed(why: &str) -> S3Error {
+    let message = format!("The query parameters of the signature are malformed: {why}.");
+    S3Error::with_message(Code::AuthorizationQueryParametersError, message)
+}
+
+/// Errors of parts that headers have as well.
+fn as_parameter(error: S3Error) -> S3Error {
+    S3Error::with_message(
+        Code::AuthorizationQueryParametersError,
+        error.message().to_owned(),
+    )
+}

@@ -1,0 +1,298 @@
+//! Which web pages may use a bucket (CORS), as its owner has configured it.
+
+use prism_http::{Headers, ResponseHead};
+
+use crate::xml::cors_configuration;
+use crate::{Code, S3Error};
+
+/// One rule; the first that fits counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CorsRule {
+    /// For its writer only.
+    pub id: Option<String>,
+    /// As browsers send them, or with one `*` in them.
+    pub origins: Vec<String>,
+    /// GET, PUT, POST, DELETE, HEAD.
+    pub methods: Vec<String>,
+    /// Request headers that may be sent, or with one `*` in them.
+    pub headers: Vec<String>,
+    /// Headers of answers that pages may see.
+    pub exposed: Vec<String>,
+    /// How long browsers may remember the answer, in seconds.
+    pub max_age_s: Option<u32>,
+}
+
+/// The rules of a bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CorsConfig {
+    rules: Vec<CorsRule>,
+}
+
+impl CorsConfig {
+    /// The most rules of a bucket.
+    pub const MAX_RULES: usize = 100;
+
+    /// Checks rules.
+    ///
+    /// # Errors
+    /// `MalformedXML` if there is none, or one lacks an origin or a method;
+    /// `InvalidRequest` for a method or pattern that cannot be.
+    pub fn new(rules: Vec<CorsRule>) -> Result<Self, S3Error> {
+        let invalid = |message: String| S3Error::with_message(Code::InvalidRequest, message);
+        if rules.is_empty() || rules.len() > Self::MAX_RULES {
+            return Err(Code::MalformedXML.into());
+        }
+        for rule in &rules {
+            if rule.origins.is_empty() || rule.methods.is_empty() {
+                return Err(Code::MalformedXML.into());
+            }
+            for method in &rule.methods {
+                if !["GET", "PUT", "POST", "DELETE", "HEAD"].contains(&method.as_str()) {
+                    return Err(invalid(format!(
+                        "The method {method:.32} cannot be allowed."
+                    )));
+                }
+            }
+            for pattern in rule.origins.iter().chain(&rule.headers) {
+                if pattern.matches('*').count() > 1 {
+                    return Err(invalid(format!("{pattern:.64} holds more than one *.")));
+                }
+            }
+            let texts = rule
+                .origins
+                .iter()
+                .chain(&rule.headers)
+                .chain(&rule.exposed);
+            for text in texts {
+                let mut probe = Headers::new();
+                if probe.append("Vary", text).is_err() {
+                    return Err(invalid("A text cannot be a header.".to_owned()));
+                }
+            }
+        }
+        Ok(Self { rules })
+    }
+
+    /// The rules.
+    #[must_use]
+    pub fn rules(&self) -> &[CorsRule] {
+        &self.rules
+    }
+
+    /// The document, as [`crate::xml::parse_cors`] reads it.
+    #[must_use]
+    pub fn xml(&self) -> Vec<u8> {
+        cors_configuration(&self.rules)
+    }
+
+    /// Adds to the answer of a request what its browser wants to know.
+    ///
+    /// # Errors
+    /// Only if the answer would outgrow its bound.
+    pub fn add_to(
+        &self,
+        answer: &mut ResponseHead,
+        request: &Headers,
+        method: &str,
+    ) -> Result<(), prism_http::HeaderError> {
+        let Some(origin) = request.get_str("origin") else {
+            return Ok(());
+        };
+        match self.find(origin, method, &[]) {
+            Some(rule) => rule.allow(answer, origin),
+            None => Ok(()),
+        }
+    }
+
+    /// The answer to a preflight request.
+    ///
+    /// # Errors
+    /// `BadRequest` if it is none, `AccessForbidden` if no rule allows what it
+    /// asks for.
+    pub fn preflight(&self, request: &Headers) -> Result<ResponseHead, S3Error> {
+        let (origin, method) = asked(request)?;
+        let wanted: Vec<&str> = request
+            .list("access-control-request-headers")
+            .filter_map(|name| std::str::from_utf8(name).ok())
+            .collect();
+        let rule = self.find(origin, method, &wanted).ok_or_else(forbidden)?;
+        let mut answer = ResponseHead::new(200);
+        let added = rule.allow(&mut answer, origin).and_then(|()| {
+            if !wanted.is_empty() {
+                let names = wanted.join(", ").to_ascii_lowercase();
+                let headers = answer.headers_mut();
+                headers.append("Access-Control-Allow-Headers", names)?;
+            }
+            match rule.max_age_s {
+                Some(age) => answer
+                    .headers_mut()
+                    .append("Access-Control-Max-Age", age.to_string()),
+                None => Ok(()),
+            }
+        });
+        added.map_err(|_| Code::BadRequest)?;
+        Ok(answer)
+    }
+
+    fn find(&self, origin: &str, method: &str, headers: &[&str]) -> Option<&CorsRule> {
+        self.rules.iter().find(|rule| {
+            rule.methods.iter().any(|allowed| allowed == method)
+                && rule.origins.iter().any(|pattern| fits(pattern, origin))
+                && headers.iter().all(|name| rule.allows_header(name))
+        })
+    }
+}
+
+/// What a preflight asks for.
+///
+/// # Errors
+/// `BadRequest` if it is none.
+pub fn asked(request: &Headers) -> Result<(&str, &str), S3Error> {
+    let origin = request.get_str("origin");
+    let method = request.get_str("access-control-request-method");
+    origin.zip(method).ok_or_else(|| {
+        let message = "A preflight needs Origin and Access-Control-Request-Method.";
+        S3Error::with_message(Code::BadRequest, message)
+    })
+}
+
+/// What is answered where no rule allows it.
+#[must_use]
+pub fn forbidden() -> S3Error {
+    S3Error::with_message(
+        Code::AccessForbidden,
+        "CORSResponse: This CORS request is not allowed.",
+    )
+}
+
+impl CorsRule {
+    fn allows_header(&self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
+        let mut patterns = self.headers.iter();
+        patterns.any(|pattern| fits(&pattern.to_ascii_lowercase(), &name))
+    }
+
+    fn allow(
+        &self,
+        answer: &mut ResponseHead,
+        origin: &str,
+    ) -> Result<(), prism_http::HeaderError> {
+        let headers = answer.headers_mut();
+        let is_open = self.origins.iter().any(|pattern| pattern == "*");
+        if is_open {
+            headers.set("Access-Control-Allow-Origin", "*")?;
+        } else {
+            headers.set("Access-Control-Allow-Origin", origin)?;
+            headers.set("Access-Control-Allow-Credentials", "true")?;
+        }
+        headers.set("Access-Control-Allow-Methods", self.methods.join(", "))?;
+        if !self.exposed.is_empty() {
+            headers.set("Access-Control-Expose-Headers", self.exposed.join(", "))?;
+        }
+        headers.set(
+            "Vary",
+            "Origin, Access-Control-Request-Headers, Access-Control-Request-Method",
+        )
+    }
+}
+
+/// Whether a text is what the pattern says, with anything in place of its `*`.
+fn fits(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((before, behind)) => text
+            .strip_prefix(before)
+            .is_some_and(|rest| rest.ends_with(behind)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const CONFIG: &str = "<CORSConfiguration><CORSRule><AllowedOrigin>https://*.example.org\
+        </AllowedOrigin><AllowedMethod>GET</AllowedMethod><AllowedMethod>PUT</AllowedMethod>\
+        <AllowedHeader>X-Amz-*</AllowedHeader><ExposeHeader>ETag</ExposeHeader>\
+        <MaxAgeSeconds>300</MaxAgeSeconds></CORSRule><CORSRule><AllowedOrigin>*</AllowedOrigin>\
+        <AllowedMethod>GET</AllowedMethod></CORSRule></CORSConfiguration>";
+
+    fn request(fields: &[(&str, &str)]) -> Headers {
+        let mut headers = Headers::new();
+        for (name, value) in fields {
+            headers.append(name, value).unwrap();
+        }
+        headers
+    }
+
+    #[test]
+    fn preflights_are_answered_by_the_first_rule_that_fits() {
+        let config = crate::xml::parse_cors(CONFIG.as_bytes()).unwrap();
+        let ask = |origin, method, headers| {
+            let asked = [
+                ("Origin", origin),
+                ("Access-Control-Request-Method", method),
+                ("Access-Control-Request-Headers", headers),
+            ];
+            config.preflight(&request(&asked))
+        };
+        let answer = ask("https://a.example.org", "PUT", "x-amz-date, X-Amz-Meta-A").unwrap();
+        let field = |name: &str| {
+            answer
+                .headers()
+                .get_str(name)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        assert_eq!(
+            field("access-control-allow-origin"),
+            "https://a.example.org"
+        );
+        assert_eq!(field("access-control-allow-methods"), "GET, PUT");
+        assert_eq!(
+            field("access-control-allow-headers"),
+            "x-amz-date, x-amz-meta-a"
+        );
+        assert_eq!(field("access-control-max-age"), "300");
+        let open = ask("http://b.test", "GET", "").unwrap();
+        assert_eq!(
+            open.headers().get_str("access-control-allow-origin"),
+            Some("*")
+        );
+        for (origin, method, headers) in [
+            ("http://b.test", "PUT", ""),
+            ("https://a.example.org", "PUT", "content-type"),
+            ("https://a.example.org.evil", "PUT", ""),
+        ] {
+            let code = ask(origin, method, headers).unwrap_err().code();
+            assert_eq!(code, Code::AccessForbidden, "{origin} {method}");
+        }
+        let none = config.preflight(&Headers::new()).unwrap_err();
+        assert_eq!(none.code(), Code::BadRequest);
+    }
+
+    #[test]
+    fn configurations_are_read_back_and_nonsense_is_refused() {
+        let config = crate::xml::parse_cors(CONFIG.as_bytes()).unwrap();
+        assert_eq!(crate::xml::parse_cors(&config.xml()).unwrap(), config);
+        let rule = |inner: &str| {
+            let body =
+                format!("<CORSConfiguration><CORSRule>{inner}</CORSRule></CORSConfiguration>");
+            crate::xml::parse_cors(body.as_bytes())
+                .map(|_| ())
+                .map_err(|e| e.code())
+        };
+        let origin = "<AllowedOrigin>*</AllowedOrigin>";
+        let get = "<AllowedMethod>GET</AllowedMethod>";
+        assert_eq!(rule(&format!("{origin}{get}")), Ok(()));
+        assert_eq!(rule(origin), Err(Code::MalformedXML));
+        assert_eq!(rule(get), Err(Code::MalformedXML));
+        let patch = "<AllowedMethod>PATCH</AllowedMethod>";
+        assert_eq!(rule(&format!("{origin}{patch}")), Err(Code::InvalidRequest));
+        let stars = "<AllowedOrigin>*.*</AllowedOrigin>";
+        assert_eq!(rule(&format!("{stars}{get}")), Err(Code::InvalidRequest));
+        let split = "<AllowedOrigin>a&#xd;&#xa;b: c</AllowedOrigin>";
+        assert_eq!(rule(&format!("{split}{get}")), Err(Code::InvalidRequest));
+        assert!(crate::xml::parse_cors(b"<CORSConfiguration/>").is_err());
+    }
+}

@@ -1,0 +1,84 @@
+//! What a request's target and host name: a bucket, a key, a copy's source.
+
+use crate::query::decode;
+use crate::{BucketName, Code, ObjectKey, S3Error};
+
+/// The object that a copy is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopySource {
+    /// Its bucket.
+    pub bucket: BucketName,
+    /// Its key.
+    pub key: ObjectKey,
+}
+
+impl CopySource {
+    /// Reads `x-amz-copy-source`: `bucket/key` or `/bucket/key`, encoded as a
+    /// path is. A version other than `null` comes back as [`None`].
+    pub(super) fn parse(value: &str) -> Result<Option<Self>, S3Error> {
+        let (path, version) = match value.split_once("?versionId=") {
+            Some((path, version)) => (path, Some(version)),
+            None => (value, None),
+        };
+        if version.is_some_and(|version| version != "null") {
+            return Ok(None);
+        }
+        let path = decode(path)?;
+        let path = path.strip_prefix('/').unwrap_or(&path);
+        let (bucket, key) = path.split_once('/').ok_or_else(|| {
+            let message = "x-amz-copy-source must be a bucket, a slash and a key.";
+            S3Error::with_message(Code::InvalidArgument, message)
+        })?;
+        Ok(Some(Self {
+            bucket: BucketName::parse(bucket)?,
+            key: ObjectKey::parse(key)?,
+        }))
+    }
+}
+
+/// The bucket that the host names, if it lies below the domain.
+pub(super) fn virtual_bucket<'a>(
+    host: Option<&'a str>,
+    base_domain: Option<&str>,
+) -> Option<&'a str> {
+    let host = host?;
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let split = name.len().checked_sub(base_domain?.len())?;
+    let (bucket, domain) = name.split_at_checked(split)?;
+    let below = domain.eq_ignore_ascii_case(base_domain?);
+    bucket
+        .strip_suffix('.')
+        .filter(|bucket| below && !bucket.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn sources_of_copies() {
+        let named = |value: &str| {
+            let source = CopySource::parse(value).unwrap().unwrap();
+            format!("{}|{}", source.bucket, source.key)
+        };
+        assert_eq!(named("bkt/a/b"), "bkt|a/b");
+        assert_eq!(named("/bkt/a%2Fb%20c%3F+"), "bkt|a/b c?+");
+        assert_eq!(named("bkt/k?versionId=null"), "bkt|k");
+        assert_eq!(CopySource::parse("bkt/k?versionId=3").unwrap(), None);
+        for bad in [
+            "",
+            "bkt",
+            "/bkt",
+            "bkt/",
+            "B/k",
+            "bkt/%zz",
+            "arn:aws:s3:::bkt",
+        ] {
+            assert!(CopySource::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Bucket policies, as far as they let everybody read.
+//!
+//! A policy that says more than that (other callers, other operations, denials,
+//! conditions) is refused, never kept with less effect than it claims.
+
+use serde::Deserialize;
+
+use crate::{BucketName, Code, Operation, S3Error};
+
+/// What everybody may do with a bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    statements: Vec<Statement>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Statement {
+    actions: Vec<String>,
+    /// What stands behind `arn:aws:s3:::`.
+    resources: Vec<String>,
+}
+
+/// What may be allowed to everybody.
+const READS: [&str; 5] = [
+    "s3:GetObject",
+    "s3:GetObjectAttributes",
+    "s3:GetObjectTagging",
+    "s3:GetBucketLocation",
+    "s3:ListBucket",
+];
+const ARN: &str = "arn:aws:s3:::";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(rename = "Version")]
+    version: Option<String>,
+    #[serde(rename = "Id")]
+    _id: Option<String>,
+    #[serde(rename = "Statement")]
+    statement: OneOrMany<Rule>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    #[serde(rename = "Sid")]
+    _sid: Option<String>,
+    #[serde(rename = "Effect")]
+    effect: String,
+    #[serde(rename = "Principal")]
+    principal: Principal,
+    #[serde(rename = "Action")]
+    action: OneOrMany<String>,
+    #[serde(rename = "Resource")]
+    resource: OneOrMany<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    fn into_vec(self) -> Vec<T> {
+        match self {
+            Self::One(one) => vec![one],
+            Self::Many(many) => many,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+enum Principal {
+    Text(String),
+    Named {
+        #[serde(rename = "AWS")]
+        aws: OneOrMany<String>,
+    },
+}
+
+impl Policy {
+    /// The longest policy, in bytes, as in S3.
+    pub const MAX_BYTES: usize = 20 * 1024;
+
+    /// Reads a policy of this bucket.
+    ///
+    /// # Errors
+    /// `MalformedPolicy`; `NotImplemented` for one that asks for more than
+    /// reading by everybody.
+    pub fn parse(bucket: &BucketName, body: &[u8]) -> Result<Self, S3Error> {
+        let malformed = |why: String| S3Error::with_message(Code::MalformedPolicy, why);
+        if body.len() > Self::MAX_BYTES {
+            return Err(malformed("The policy is longer than 20 KiB.".to_owned()));
+        }
+        let document: Document = serde_json::from_slice(body)
+            .map_err(|error| malformed(format!("The policy is not understood: {error}.")))?;
+        match document.version.as_deref() {
+            None | Some("2012-10-17" | "2008-10-17") => {}
+            Some(_) => return Err(malformed("The policy's version is not known.".to_owned())),
+        }
+        let rules = document.statement.into_vec().into_iter();
+        let statements = rules.map(|rule| Statement::from_rule(bucket, rule));
+        Ok(Self {
+            statements: statements.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Whether everybody may do this.
+    #[must_use]
+    pub fn allows(&self, operation: &Operation) -> bool {
+        let Some((actions, resource)) = needed(operation) else {
+            return false;
+        };
+        actions.iter().all(|action| {
+            self.statements.iter().any(|statement| {
+                statement
+                    .actions
+                    .iter()
+                    .any(|pattern| fits(pattern, action))
+                    && statement
+                        .resources
+                        .iter()
+                        .any(|pattern| fits(pattern, &resource))
+            })
+        })
+    }
+}
+
+impl Statement {
+    fn from_rule(bucket: &BucketName, rule: Rule) -> Result<Self, S3Error> {
+        let refused = |what: &str| {
+            let message = format!("A policy with {what} is not implemented.");
+            S3Error::with_message(Code::NotImplemented, message)
+        };
+        if rule.effect != "Allow" {
+            return Err(refused("an effect other than Allow"));
+        }
+        let everybody = match rule.principal {
+            Principal::Text(text) => text == "*",
+            Principal::Named { aws } => aws.into_vec() == ["*"],
+        };
+        if !everybody {
+            return Err(refused("a principal other than *"));
+        }
+        let actions = rule.action.into_vec();
+        if !actions
+            .iter()
+            .all(|action| READS.contains(&action.as_str()))
+        {
+            return Err(refused("actions other than named ones that read"));
+        }
+        let mut resources = Vec::new();
+        for arn in rule.resource.into_vec() {
+            let resource = arn.strip_prefix(ARN).unwrap_or_default();
+            let of = resource.split_once('/').map_or(resource, |(of, _)| of);
+            if of != bucket.as_str() {
+                return Err(S3Error::with_message(
+                    Code::MalformedPolicy,
+                    "The policy has a resource of another bucket.",
+                ));
+            }
+            resources.push(resource.to_owned());
+        }
+        Ok(Self { actions, resources })
+    }
+}
+
+/// Actions and resource of an operation that reads.
+fn needed(operation: &Operation) -> Option<(&'static [&'static str], String)> {
+    let actions: &[&str] = match operation {
+        Operation::GetObject { .. } | Operation::HeadObject { .. } => &["s3:GetObject"],
+        Operation::GetObjectAttributes { .. } => &["s3:GetObject", "s3:GetObjectAttributes"],
+        Operation::GetObjectTagging { .. } => &["s3:GetObjectTagging"],
+        Operation::ListObjects { .. } | Operation::HeadBucket { .. } => &["s3:ListBucket"],
+        Operation::GetBucketLocation { .. } => &["s3:GetBucketLocation"],
+        _ => return None,
+    };
+    let bucket = operation.bucket()?;
+    let resource = match operation.object() {
+        Some((bucket, key)) => format!("{bucket}/{key}"),
+        None => bucket.to_string(),
+    };
+    Some((actions, resource))
+}
+
+/// Whether a text is what the pattern says: `*` stands for anything, `?` for one
+/// character. Takes time in the order of both lengths multiplied, at worst.
+fn fits(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), text.chars().collect());
+    let (mut p, mut t) = (0, 0);
+    let mut retry = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                retry = Some((p, t));
+                p += 1;
+            }
+            Some(c) if *c == '?' || Some(c) == text.get(t) => {
+                p += 1;
+                t += 1;
+            }
+            _ => match retry {
+                // The last star takes one character more.
+                Some((star, from)) => {
+                    retry = Some((star, from + 1));
+                    p = star + 1;
+                    t = from + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern.iter().skip(p).all(|c| *c == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::ObjectKey;
+    use crate::op::ReadObject;
+
+    fn parse(statement: &str) -> Result<Policy, S3Error> {
+        let bucket = BucketName::parse("bkt").unwrap();
+        let body = format!("{{\"Version\":\"2012-10-17\",\"Statement\":[{statement}]}}");
+        Policy::parse(&bucket, body.as_bytes())
+    }
+
+    fn rule(principal: &str, action: &str, resource: &str) -> String {
+        format!(
+            "{{\"Effect\":\"Allow\",\"Principal\":{principal},\"Action\":{action},\
+             \"Resource\":{resource}}}"
+        )
+    }
+
+    fn get(key: &str) -> Operation {
+        Operation::GetObject {
+            bucket: BucketName::parse("bkt").unwrap(),
+            key: ObjectKey::parse(key).unwrap(),
+            read: ReadObject::default(),
+        }
+    }
+
+    #[test]
+    fn everybody_reads_what_the_policy_names_and_nothing_else() {
+        let text = rule("\"*\"", "\"s3:GetObject\"", "\"arn:aws:s3:::bkt/public/*\"");
+        let policy = parse(&text).unwrap();
+        assert!(policy.allows(&get("public/a")));
+        assert!(policy.allows(&get("public/")));
+        assert!(!policy.allows(&get("private/a")));
+        let bucket = BucketName::parse("bkt").unwrap();
+        let delete = Operation::DeleteBucket {
+            bucket: bucket.clone(),
+        };
+        assert!(!policy.allows(&delete));
+        assert!(!policy.allows(&Operation::HeadBucket {
+            bucket: bucket.clone()
+        }));
+        let principal = "{\"AWS\":[\"*\"]}";
+        let list = rule(principal, "[\"s3:ListBucket\"]", "[\"arn:aws:s3:::bkt\"]");
+        assert!(
+            parse(&list)
+                .unwrap()
+                .allows(&Operation::HeadBucket { bucket })
+        );
+    }
+
+    #[test]
+    fn a_policy_that_says_more_is_refused() {
+        let all = "\"arn:aws:s3:::bkt/*\"";
+        let get = "\"s3:GetObject\"";
+        let code = |text: String| parse(&text).unwrap_err().code();
+        for text in [
+            rule("\"arn:aws:iam::1:root\"", get, all),
+            rule("\"*\"", "\"s3:*\"", all),
+            rule("\"*\"", "[\"s3:GetObject\",\"s3:PutObject\"]", all),
+            rule("\"*\"", get, all).replace("Allow", "Deny"),
+        ] {
+            assert_eq!(code(text.clone()), Code::NotImplemented, "{text}");
+        }
+        for text in [
+            rule("\"*\"", get, "\"arn:aws:s3:::other/*\""),
+            rule("\"*\"", get, "\"*\""),
+            rule("\"*\"", get, all).replace("\"Effect\"", "\"Condition\":{},\"Effect\""),
+            "1".to_owned(),
+        ] {
+            assert_eq!(code(text.clone()), Code::MalformedPolicy, "{text}");
+        }
+    }
+
+    #[test]
+    fn patterns() {
+        for (pattern, text, expected) in [
+            ("a*c", "abbc", true),
+            ("a*c", "ac", true),
+            ("a*c", "acd", false),
+            ("*a*b*", "xxaxxbxx", true),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("", "", true),
+            ("*", "", true),
+            ("a", "", false),
+            ("***b", "aab", true),
+        ] {
+            assert_eq!(fits(pattern, text), expected, "{pattern} {text}");
+        }
+        let long = "a".repeat(1024);
+        assert!(!fits(&format!("{}b", "*a".repeat(200)), &long));
+    }
+}

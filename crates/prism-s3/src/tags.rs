@@ -1,0 +1,127 @@
+//! The tags of an object.
+
+use prism_http::Headers;
+
+use crate::auth::single;
+use crate::query::{Query, encode};
+use crate::{Code, S3Error};
+
+/// A few pairs of text, each key once, in the order they were given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tags {
+    pairs: Vec<(String, String)>,
+}
+
+impl Tags {
+    /// The most tags of an object.
+    pub const MAX: usize = 10;
+    /// The longest key, in characters.
+    pub const MAX_KEY_CHARS: usize = 128;
+    /// The longest value, in characters.
+    pub const MAX_VALUE_CHARS: usize = 256;
+
+    /// Checks tags.
+    ///
+    /// # Errors
+    /// `InvalidTag` for one that is too long, empty or there twice, `BadRequest`
+    /// for too many.
+    pub fn new(pairs: Vec<(String, String)>) -> Result<Self, S3Error> {
+        let invalid = |message: &'static str| S3Error::with_message(Code::InvalidTag, message);
+        if pairs.len() > Self::MAX {
+            let message = "An object cannot have more than 10 tags.";
+            return Err(S3Error::with_message(Code::BadRequest, message));
+        }
+        for (n, (key, value)) in pairs.iter().enumerate() {
+            let key_chars = key.chars().count();
+            if key_chars == 0 || key_chars > Self::MAX_KEY_CHARS {
+                return Err(invalid("A tag's key must have 1 to 128 characters."));
+            }
+            if value.chars().count() > Self::MAX_VALUE_CHARS {
+                return Err(invalid("A tag's value must have at most 256 characters."));
+            }
+            if key.chars().chain(value.chars()).any(char::is_control) {
+                return Err(invalid("A tag holds a control character."));
+            }
+            if pairs.iter().skip(n + 1).any(|(other, _)| other == key) {
+                return Err(invalid("A tag's key is there twice."));
+            }
+        }
+        Ok(Self { pairs })
+    }
+
+    /// Reads `x-amz-tagging`.
+    pub(crate) fn from_header(headers: &Headers) -> Result<Self, S3Error> {
+        match single(headers, "x-amz-tagging")? {
+            Some(text) => Self::decode(text),
+            None => Ok(Self::default()),
+        }
+    }
+
+    /// Reads pairs encoded as a query is.
+    ///
+    /// # Errors
+    /// As for [`Tags::new`].
+    pub fn decode(text: &str) -> Result<Self, S3Error> {
+        let query = Query::parse(Some(text)).map_err(|_| {
+            let message = "x-amz-tagging must be encoded as a query is.";
+            S3Error::with_message(Code::InvalidArgument, message)
+        })?;
+        let pairs = query.iter().map(|(k, v)| (k.to_owned(), v.to_owned()));
+        Self::new(pairs.collect())
+    }
+
+    /// What [`Tags::decode`] reads: at most 5 KiB of ASCII letters, or three
+    /// times that of others.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let pairs: Vec<_> = self
+            .iter()
+            .map(|(key, value)| format!("{}={}", encode(key), encode(value)))
+            .collect();
+        pairs.join("&")
+    }
+
+    /// The tags.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs.iter().map(|(k, v)| (k.as_str(), v.as_str()))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn tags_are_read_back_and_bounded() {
+        let tags = Tags::decode("a=1&b%20c=%C3%A9%26&d").unwrap();
+        let pairs: Vec<_> = tags.iter().collect();
+        assert_eq!(pairs, [("a", "1"), ("b c", "\u{e9}&"), ("d", "")]);
+        assert_eq!(Tags::decode(&tags.encode()).unwrap(), tags);
+        let long = format!("{}=", "k".repeat(129));
+        let value = format!("k={}", "v".repeat(257));
+        for bad in ["=x", "a=1&a=2", "a=%0a", long.as_str(), value.as_str()] {
+            let code = Tags::decode(bad).unwrap_err().code();
+            assert_eq!(code, Code::InvalidTag, "{bad}");
+        }
+        let many: Vec<_> = (0..11).map(|n| format!("{n}=")).collect();
+        let code = Tags::decode(&many.join("&")).unwrap_err().code();
+        assert_eq!(code, Code::BadRequest);
+        assert_eq!(
+            Tags::decode("%zz").unwrap_err().code(),
+            Code::InvalidArgument
+        );
+    }
+}

@@ -1,0 +1,276 @@
+//! The documents that clients send.
+
+use super::read::{elements, malformed};
+use crate::cors::{CorsConfig, CorsRule};
+use crate::integrity::Algorithm;
+use crate::tags::Tags;
+use crate::{Code, ObjectKey, S3Error};
+
+/// The most keys of one DeleteObjects.
+pub const MAX_DELETED_KEYS: usize = 1000;
+
+/// What DeleteObjects is asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeleteRequest {
+    /// Only failures are to be told.
+    pub quiet: bool,
+    /// At most [`MAX_DELETED_KEYS`], as they came. One that can be no key stays:
+    /// it fails alone.
+    pub keys: Vec<String>,
+}
+
+/// A part as the client names it when it completes an upload.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CompletedPart {
+    /// Its number.
+    pub number: u16,
+    /// Its ETag, without quotes.
+    pub etag: String,
+    /// Its checksum in the form of headers, if it names one.
+    pub checksum: Option<(Algorithm, String)>,
+}
+
+/// The region of a `CreateBucketConfiguration`, or `None` if the body is empty
+/// or names none.
+///
+/// # Errors
+/// `MalformedXML`.
+pub fn parse_location_constraint(body: &[u8]) -> Result<Option<String>, S3Error> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    let mut region = String::new();
+    elements(body, "CreateBucketConfiguration", |path, text| {
+        if path == ["LocationConstraint"] {
+            text.trim().clone_into(&mut region);
+        }
+        Ok(())
+    })?;
+    Ok((!region.is_empty()).then_some(region))
+}
+
+/// The keys of a `Delete`.
+///
+/// # Errors
+/// `MalformedXML`, also for none or too many keys; `NotImplemented` for versions
+/// and conditions.
+pub fn parse_delete(body: &[u8]) -> Result<DeleteRequest, S3Error> {
+    let mut request = DeleteRequest::default();
+    let mut key = None;
+    elements(body, "Delete", |path, text| {
+        match path {
+            ["Quiet"] => request.quiet = text.trim().eq_ignore_ascii_case("true"),
+            ["Object", "Key"] => match key {
+                None => key = Some(text),
+                Some(_) => return Err(malformed()),
+            },
+            ["Object"] => {
+                request.keys.push(key.take().ok_or_else(malformed)?);
+                if request.keys.len() > MAX_DELETED_KEYS {
+                    return Err(malformed());
+                }
+            }
+            ["Object", "VersionId"] if text.trim() == "null" || text.trim().is_empty() => {}
+            ["Object", "VersionId" | "ETag" | "LastModifiedTime" | "Size"] => {
+                let what = path.last().copied().unwrap_or_default();
+                return Err(S3Error::with_message(
+                    Code::NotImplemented,
+                    format!("DeleteObjects with {what} is not implemented."),
+                ));
+            }
+            _ => return Err(malformed()),
+        }
+        Ok(())
+    })?;
+    match request.keys.is_empty() {
+        true => Err(malformed()),
+        false => Ok(request),
+    }
+}
+
+/// The parts of a `CompleteMultipartUpload`.
+///
+/// # Errors
+/// `MalformedXML`, also for none or more than [`crate::op::MAX_PARTS`];
+/// `InvalidPartOrder` where numbers do not ascend.
+pub fn parse_complete(body: &[u8]) -> Result<Vec<CompletedPart>, S3Error> {
+    let mut parts: Vec<CompletedPart> = Vec::new();
+    let mut part = CompletedPart::default();
+    elements(body, "CompleteMultipartUpload", |path, text| {
+        let text = text.trim();
+        match path {
+            ["Part", "PartNumber"] => part.number = text.parse().map_err(|_| malformed())?,
+            ["Part", "ETag"] => {
+                let bare = text.strip_prefix('"').and_then(|t| t.strip_suffix('"'));
+                bare.unwrap_or(text).clone_into(&mut part.etag);
+            }
+            ["Part", element] => {
+                let named = Algorithm::ALL.into_iter().find(|a| a.element() == *element);
+                let named = named.ok_or_else(malformed)?;
+                if part.checksum.replace((named, text.to_owned())).is_some() {
+                    return Err(malformed());
+                }
+            }
+            ["Part"] => {
+                let part = std::mem::take(&mut part);
+                if part.number == 0 || part.etag.is_empty() {
+                    return Err(malformed());
+                }
+                if parts.last().is_some_and(|last| last.number >= part.number) {
+                    return Err(Code::InvalidPartOrder.into());
+                }
+                parts.push(part);
+            }
+            _ => return Err(malformed()),
+        }
+        Ok(())
+    })?;
+    match parts.last() {
+        Some(last) if last.number <= crate::op::MAX_PARTS => Ok(parts),
+        Some(_) => Err(Code::InvalidPart.into()),
+        None => Err(malformed()),
+    }
+}
+
+/// The tags of a `Tagging`.
+///
+/// # Errors
+/// `MalformedXML`, or as for [`Tags::new`].
+pub fn parse_tagging(body: &[u8]) -> Result<Tags, S3Error> {
+    let (mut pairs, mut key, mut value) = (Vec::new(), None, None);
+    elements(body, "Tagging", |path, text| {
+        match path {
+            ["TagSet", "Tag", "Key"] => key = Some(text),
+            ["TagSet", "Tag", "Value"] => value = Some(text),
+            ["TagSet", "Tag"] => match (key.take(), value.take()) {
+                (Some(key), Some(value)) if pairs.len() <= Tags::MAX => pairs.push((key, value)),
+                (Some(_), Some(_)) => {}
+                _ => return Err(malformed()),
+            },
+            ["TagSet"] => {}
+            _ => return Err(malformed()),
+        }
+        Ok(())
+    })?;
+    Tags::new(pairs)
+}
+
+/// The rules of a `CORSConfiguration`.
+///
+/// # Errors
+/// `MalformedXML`, or as for [`CorsConfig::new`].
+pub fn parse_cors(body: &[u8]) -> Result<CorsConfig, S3Error> {
+    let (mut rules, mut rule) = (Vec::new(), CorsRule::default());
+    elements(body, "CORSConfiguration", |path, text| {
+        let text = text.trim().to_owned();
+        match path {
+            ["CORSRule", "ID"] => rule.id = Some(text),
+            ["CORSRule", "AllowedOrigin"] => rule.origins.push(text),
+            ["CORSRule", "AllowedMethod"] => rule.methods.push(text),
+            ["CORSRule", "AllowedHeader"] => rule.headers.push(text),
+            ["CORSRule", "ExposeHeader"] => rule.exposed.push(text),
+            ["CORSRule", "MaxAgeSeconds"] => {
+                rule.max_age_s = Some(text.parse().map_err(|_| malformed())?);
+            }
+            ["CORSRule"] if rules.len() < CorsConfig::MAX_RULES => {
+                rules.push(std::mem::take(&mut rule));
+            }
+            _ => return Err(malformed()),
+        }
+        Ok(())
+    })?;
+    CorsConfig::new(rules)
+}
+
+impl DeleteRequest {
+    /// The keys that can be keys, and why the others cannot.
+    pub fn parsed(&self) -> impl Iterator<Item = (&str, Result<ObjectKey, S3Error>)> {
+        let keys = self.keys.iter();
+        keys.map(|key| (key.as_str(), ObjectKey::parse(key)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::*;
+
+    #[test]
+    fn keys_to_delete() {
+        let body = "<Delete xmlns=\"n\"><Object><Key>a &amp;\n</Key></Object><Quiet>true</Quiet>\
+                    <Object><Key>b</Key><VersionId>null</VersionId></Object></Delete>";
+        let request = parse_delete(body.as_bytes()).unwrap();
+        assert!(request.quiet);
+        assert_eq!(request.keys, ["a &\n", "b"]);
+        let of = |inner: &str| parse_delete(format!("<Delete>{inner}</Delete>").as_bytes());
+        let code = |inner: &str| of(inner).unwrap_err().code();
+        let one = "<Object><Key>k</Key></Object>";
+        assert!(of(&one.repeat(MAX_DELETED_KEYS)).is_ok());
+        assert_eq!(code(&one.repeat(MAX_DELETED_KEYS + 1)), Code::MalformedXML);
+        for bad in [
+            "",
+            "<Object></Object>",
+            "<Object><Key>a</Key><Key>b</Key></Object>",
+            "<X/>",
+        ] {
+            assert_eq!(code(bad), Code::MalformedXML, "{bad}");
+        }
+        let version = "<Object><Key>k</Key><VersionId>3</VersionId></Object>";
+        assert_eq!(code(version), Code::NotImplemented);
+        let request = of("<Object><Key></Key></Object>").unwrap();
+        assert!(request.parsed().next().unwrap().1.is_err());
+    }
+
+    #[test]
+    fn parts_to_complete() {
+        let part = |n: u32, rest: &str| format!("<Part><PartNumber>{n}</PartNumber>{rest}</Part>");
+        let of = |inner: &str| {
+            let body = format!("<CompleteMultipartUpload>{inner}</CompleteMultipartUpload>");
+            parse_complete(body.as_bytes())
+        };
+        let etag = "<ETag>&quot;e&quot;</ETag>";
+        let sum = "<ChecksumCRC32>AAAAAA==</ChecksumCRC32>";
+        let parts =
+            of(&[part(1, etag), part(9, &format!("<ETag>f</ETag>{sum}"))].concat()).unwrap();
+        assert_eq!(parts[0].etag, "e");
+        let checksum = Some((Algorithm::Crc32, "AAAAAA==".to_owned()));
+        assert_eq!((parts[1].number, &parts[1].checksum), (9, &checksum));
+        let code = |inner: String| of(&inner).unwrap_err().code();
+        assert_eq!(
+            code([part(2, etag), part(1, etag)].concat()),
+            Code::InvalidPartOrder
+        );
+        assert_eq!(
+            code([part(1, etag), part(1, etag)].concat()),
+            Code::InvalidPartOrder
+        );
+        assert_eq!(code(part(10_001, etag)), Code::InvalidPart);
+        for bad in [
+            String::new(),
+            part(0, etag),
+            part(1, ""),
+            part(70_000, etag),
+        ] {
+            assert_eq!(code(bad.clone()), Code::MalformedXML, "{bad}");
+        }
+        assert_eq!(code(part(1, &format!("{etag}<X/>"))), Code::MalformedXML);
+    }
+
+    #[test]
+    fn tags_to_set() {
+        let tag = |k: &str, v: &str| format!("<Tag><Key>{k}</Key><Value>{v}</Value></Tag>");
+        let of = |inner: &str| {
+            let body = format!("<Tagging><TagSet>{inner}</TagSet></Tagging>");
+            parse_tagging(body.as_bytes())
+        };
+        let tags = of(&[tag("a", "1"), tag("b", "")].concat()).unwrap();
+        assert_eq!(tags.encode(), "a=1&b=");
+        assert!(of("").unwrap().is_empty());
+        let many: String = (0..500).map(|n| tag(&n.to_string(), "")).collect();
+        assert_eq!(of(&many).unwrap_err().code(), Code::BadRequest);
+        assert_eq!(
+            of("<Tag><Key>a</Key></Tag>").unwrap_err().code(),
+            Code::MalformedXML
+        );
+    }
+}

@@ -1,0 +1,128 @@
+//! The single point at which anything changes: conditions checked, one batch
+//! written, one flush, for as many callers as happen to wait.
+//!
+//! Eight callers at once do not pay eight flushes (see `group`). Nothing is
+//! visible to readers before it is as durable as configured.
+
+mod op;
+mod seals;
+mod stage;
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use fjall::{OwnedWriteBatch, PersistMode};
+
+pub use op::Condition;
+pub(crate) use op::{CompleteOp, DeleteOp, Freed, Op, Outcome, PartOp, PutBytes, PutOp};
+pub use seals::SEAL_LIFETIME;
+
+use crate::{config::Durability, error::Error, files::Files, group::Group, lsm::Lsm};
+use op::{Failure, OpResult, independent};
+use seals::Seals;
+
+/// How many commits shared how many flushes, since the store was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CommitStats {
+    /// Operations committed or refused.
+    pub operations: u64,
+    /// Batches they were committed in; each costs one flush of the journal.
+    pub batches: u64,
+}
+
+/// The queue of operations.
+pub(crate) struct Committer {
+    lsm: Arc<Lsm>,
+    files: Arc<Files>,
+    durability: Durability,
+    group: Group<Op, OpResult>,
+    seals: Seals,
+    operations: AtomicU64,
+    batches: AtomicU64,
+}
+
+impl Committer {
+    pub(crate) fn new(lsm: Arc<Lsm>, files: Arc<Files>, durability: Durability) -> Self {
+        Self {
+            lsm,
+            files,
+            durability,
+            group: Group::new(),
+            seals: Seals::default(),
+            operations: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn stats(&self) -> CommitStats {
+        CommitStats {
+            operations: self.operations.load(Ordering::Relaxed),
+            batches: self.batches.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Commits `op`, together with whatever else is waiting. Blocks on disk.
+    pub(crate) fn submit(&self, op: Op) -> OpResult {
+        self.group
+            .submit(op, independent, |ops| self.commit(ops))
+            .unwrap_or(Err(Failure {
+                error: Error::WritesDisabled,
+                in_doubt: true,
+            }))
+    }
+
+    /// One result per operation, in order.
+    fn commit(&self, ops: Vec<Op>) -> Vec<OpResult> {
+        self.operations
+            .fetch_add(ops.len() as u64, Ordering::Relaxed);
+        let mut shards = BTreeSet::new();
+        let mut batch = self.lsm.batch();
+        let view = self.lsm.view();
+        let mut results: Vec<OpResult> = ops
+            .into_iter()
+            .map(|op| {
+                let shard = op.shard();
+                let outcome = self.stage(&view, &mut batch, op)?;
+                shards.extend(shard);
+                Ok(outcome)
+            })
+            .collect();
+        if let Err(failure) = self.write(&shards, batch) {
+            for result in results.iter_mut().filter(|result| result.is_ok()) {
+                *result = Err(failure.clone());
+            }
+        }
+        results
+    }
+
+    fn write(&self, shards: &BTreeSet<u16>, batch: OwnedWriteBatch) -> Result<(), Failure> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let mode = match self.durability {
+            Durability::Fsync => {
+                for shard in shards {
+                    self.files.sync_shard(*shard)?;
+                }
+                PersistMode::SyncData
+            }
+            Durability::None => PersistMode::Buffer,
+        };
+        self.lsm.wait_for_room()?;
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        // The tree's journal is flushed before its memory changes, so that no
+        // reader sees what a power cut could take back.
+        batch
+            .durability(Some(mode))
+            .commit()
+            .map_err(|error| Failure {
+                error: error.into(),
+                in_doubt: true,
+            })
+    }
+}

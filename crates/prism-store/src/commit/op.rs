@@ -1,0 +1,308 @@
+//! What can be committed, and what may be committed together.
+
+use std::collections::HashSet;
+
+use crate::{
+    error::Error,
+    layout::FileId,
+    record::Payload,
+    types::ObjectMeta,
+    uploads::{Garbage, UploadId},
+};
+
+/// Most operations in one batch: with the largest inline objects and metadata
+/// a batch stays below 20 MiB, typically far below 1 MiB.
+const GROUP_MAX: usize = 256;
+
+/// Whether a write may go on, given the metadata of the object that its key
+/// holds at the moment of the commit.
+pub type Condition = Box<dyn Fn(Option<&ObjectMeta>) -> bool + Send>;
+
+/// A change of an object's metadata.
+pub(crate) type Change = Box<dyn FnOnce(&mut ObjectMeta) + Send>;
+
+/// Something to be committed.
+pub(crate) enum Op {
+    Put(PutOp),
+    Delete(DeleteOp),
+    /// Changes metadata, never bytes.
+    Change {
+        bucket: String,
+        object_key: Vec<u8>,
+        change: Change,
+    },
+    CreateBucket {
+        name: String,
+        created_ms: u64,
+    },
+    /// Lets nothing more into an empty bucket; see `seals`.
+    SealBucket {
+        name: String,
+        token: u64,
+    },
+    UnsealBucket {
+        name: String,
+        token: u64,
+    },
+    /// Deletes a bucket that is sealed with this token.
+    DeleteBucket {
+        name: String,
+        token: u64,
+    },
+    /// Sets or removes a document of a bucket.
+    Configure {
+        bucket: String,
+        name: &'static str,
+        document: Option<Vec<u8>>,
+    },
+    CreateUpload {
+        bucket: String,
+        object_key: Vec<u8>,
+        upload_key: Vec<u8>,
+        /// Encoded [`UploadRecord`](crate::uploads::UploadRecord).
+        record: Vec<u8>,
+    },
+    PutPart(PartOp),
+    Complete(CompleteOp),
+    Abort {
+        object_key: Vec<u8>,
+        upload_key: Vec<u8>,
+        id: UploadId,
+    },
+    Collect(Garbage),
+}
+
+/// An object whose bytes are in place (file) or at hand (inline).
+pub(crate) struct PutOp {
+    pub(crate) bucket: String,
+    pub(crate) object_key: Vec<u8>,
+    /// Encoded [`Record`](crate::record::Record).
+    pub(crate) record: Vec<u8>,
+    pub(crate) id: FileId,
+    pub(crate) bytes: PutBytes,
+    pub(crate) condition: Option<Condition>,
+}
+
+pub(crate) enum PutBytes {
+    /// The object itself.
+    Inline(Vec<u8>),
+    /// Encoded [`FileRecord`](crate::record::FileRecord).
+    File(Vec<u8>),
+}
+
+/// Objects of one bucket. A condition counts for each of them.
+pub(crate) struct DeleteOp {
+    pub(crate) bucket: String,
+    pub(crate) object_keys: Vec<Vec<u8>>,
+    pub(crate) condition: Option<Condition>,
+}
+
+/// A part whose file is in place.
+pub(crate) struct PartOp {
+    pub(crate) object_key: Vec<u8>,
+    pub(crate) upload_key: Vec<u8>,
+    pub(crate) upload: UploadId,
+    pub(crate) number: u16,
+    /// Encoded [`Record`](crate::record::Record).
+    pub(crate) record: Vec<u8>,
+    pub(crate) id: FileId,
+    /// Encoded [`FileRecord`](crate::record::FileRecord).
+    pub(crate) file_record: Vec<u8>,
+}
+
+/// An upload to be made an object.
+pub(crate) struct CompleteOp {
+    pub(crate) bucket: String,
+    pub(crate) object_key: Vec<u8>,
+    pub(crate) upload_key: Vec<u8>,
+    pub(crate) upload: UploadId,
+    /// Numbers and files, ascending: what the caller has seen of the parts.
+    pub(crate) parts: Vec<(u16, FileId)>,
+    pub(crate) meta: ObjectMeta,
+    pub(crate) condition: Option<Condition>,
+    /// Of the manifest.
+    pub(crate) id: FileId,
+}
+
+/// What an operation found and left.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Outcome {
+    /// Objects that were replaced or deleted.
+    pub(crate) found: usize,
+    /// Bytes of the object that was made of parts.
+    pub(crate) len: u64,
+    /// What the caller has to see to.
+    pub(crate) freed: Vec<Freed>,
+}
+
+/// What nothing refers to any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Freed {
+    /// To be removed.
+    File(FileId),
+    /// To be collected.
+    Garbage(Garbage),
+}
+
+/// An operation that was not answered with success.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) error: Error,
+    /// Whether the operation may still turn up after a restart: its file must
+    /// then stay, for the next opening to judge.
+    pub(crate) in_doubt: bool,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            in_doubt: false,
+        }
+    }
+}
+
+pub(crate) type OpResult = Result<Outcome, Failure>;
+
+impl Outcome {
+    /// One object is gone, and with it what its payload was.
+    pub(super) fn lost(&mut self, payload: Payload) {
+        self.found += 1;
+        match payload {
+            Payload::Inline { .. } => {}
+            Payload::File { id } => self.freed.push(Freed::File(id)),
+            Payload::Parts { id } => self.freed.push(Freed::Garbage(Garbage::Manifest(id))),
+        }
+    }
+}
+
+/// What an operation reads and changes.
+enum Scope<'a> {
+    /// More than can be said, or so much that it had better be alone.
+    Alone,
+    Objects(&'a [Vec<u8>]),
+    Object(&'a [u8]),
+    /// A part of an upload of this object.
+    Part(&'a [u8], UploadId, u16),
+}
+
+impl Op {
+    /// The directory that must be durable before this operation is.
+    pub(super) fn shard(&self) -> Option<u16> {
+        match self {
+            Self::Put(PutOp {
+                id,
+                bytes: PutBytes::File(_),
+                ..
+            }) => Some(id.shard()),
+            Self::PutPart(part) => Some(part.id.shard()),
+            _ => None,
+        }
+    }
+
+    fn scope(&self) -> Scope<'_> {
+        match self {
+            Self::Put(put) => Scope::Object(&put.object_key),
+            Self::Delete(delete) => Scope::Objects(&delete.object_keys),
+            Self::Change { object_key, .. }
+            | Self::CreateUpload { object_key, .. }
+            | Self::Abort { object_key, .. } => Scope::Object(object_key),
+            Self::PutPart(part) => Scope::Part(&part.object_key, part.upload, part.number),
+            Self::CreateBucket { .. }
+            | Self::SealBucket { .. }
+            | Self::UnsealBucket { .. }
+            | Self::DeleteBucket { .. }
+            | Self::Configure { .. }
+            | Self::Complete(_)
+            | Self::Collect(_) => Scope::Alone,
+        }
+    }
+}
+
+/// The length of the longest head of the queue whose operations do not depend on
+/// each other: a key at most once, or several of its parts, and an operation on
+/// a bucket alone. Each may then be judged by the state before the batch.
+pub(super) fn independent(queued: &mut dyn Iterator<Item = &Op>) -> usize {
+    let mut objects: HashSet<&[u8]> = HashSet::new();
+    let mut with_parts: HashSet<&[u8]> = HashSet::new();
+    let mut parts = HashSet::new();
+    let mut count = 0;
+    for op in queued.take(GROUP_MAX) {
+        let free = match op.scope() {
+            Scope::Alone => false,
+            Scope::Object(key) => !with_parts.contains(key) && objects.insert(key),
+            Scope::Objects(keys) => keys
+                .iter()
+                .all(|key| !with_parts.contains(key.as_slice()) && objects.insert(key)),
+            Scope::Part(key, upload, number) => {
+                with_parts.insert(key);
+                !objects.contains(key) && parts.insert((upload, number))
+            }
+        };
+        if !free {
+            break;
+        }
+        count += 1;
+    }
+    // At least one goes; if it is to be alone, no other was counted.
+    count.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delete(keys: &[&str]) -> Op {
+        Op::Delete(DeleteOp {
+            bucket: "b".into(),
+            object_keys: keys.iter().map(|key| key.as_bytes().to_vec()).collect(),
+            condition: None,
+        })
+    }
+
+    fn bucket() -> Op {
+        Op::SealBucket {
+            name: "b".into(),
+            token: 1,
+        }
+    }
+
+    fn part(key: &str, number: u16) -> Op {
+        Op::PutPart(PartOp {
+            object_key: key.into(),
+            upload_key: Vec::new(),
+            upload: UploadId::new(1, 1),
+            number,
+            record: Vec::new(),
+            id: FileId::from_bytes([0; 8]),
+            file_record: Vec::new(),
+        })
+    }
+
+    fn together(ops: &[Op]) -> usize {
+        independent(&mut ops.iter())
+    }
+
+    #[test]
+    fn a_group_ends_before_a_key_repeats_or_a_bucket_is_concerned() {
+        fn one(key: &str) -> Op {
+            delete(&[key])
+        }
+        assert_eq!(together(&[one("1"), one("2"), one("1"), one("3")]), 2);
+        assert_eq!(together(&[delete(&["1", "2"]), one("2")]), 1);
+        assert_eq!(together(&[delete(&["1", "2"]), one("3")]), 2);
+        assert_eq!(together(&[one("1"), bucket(), one("2")]), 1);
+        assert_eq!(together(&[bucket(), one("1")]), 1);
+        assert_eq!(together(&[bucket(), bucket()]), 1);
+        let many: Vec<Op> = (0..1000).map(|k| one(&k.to_string())).collect();
+        assert_eq!(together(&many), GROUP_MAX);
+    }
+
+    #[test]
+    fn parts_of_one_upload_go_together_but_not_with_their_object() {
+        assert_eq!(together(&[part("k", 1), part("k", 2), part("k", 1)]), 2);
+        assert_eq!(together(&[part("k", 1), delete(&["k"])]), 1);
+        assert_eq!(together(&[delete(&["k"]), part("k", 1)]), 1);
+        assert_eq!(together(&[delete(&["x"]), part("k", 1)]), 2);
+    }
+}

@@ -1,0 +1,315 @@
+//! One operation at a time: its conditions checked against the state before
+//! the batch, its changes added to the batch.
+
+use std::time::Instant;
+
+use fjall::OwnedWriteBatch;
+
+use super::{
+    Committer,
+    op::{CompleteOp, Condition, DeleteOp, Freed, Op, OpResult, Outcome, PartOp, PutBytes, PutOp},
+};
+use crate::{
+    error::Error,
+    lsm::View,
+    record::{Payload, Record, bucket_prefix},
+    store::BUCKETS_MAX,
+    types::{BucketInfo, OBJECT_LEN_MAX},
+    uploads::{Garbage, Manifest, ManifestPart, UploadId, part_key, upload_prefix},
+};
+
+impl Committer {
+    /// Checks one operation's conditions and adds its changes to the batch. On
+    /// error the batch is as before.
+    pub(super) fn stage(&self, view: &View<'_>, batch: &mut OwnedWriteBatch, op: Op) -> OpResult {
+        let done = match op {
+            Op::Put(put) => self.stage_put(view, batch, put),
+            Op::Delete(delete) => self.stage_delete(view, batch, &delete),
+            Op::Change {
+                bucket,
+                object_key,
+                change,
+            } => {
+                let mut record = present(view, &bucket, &object_key)?;
+                change(&mut record.meta);
+                batch.insert(&self.lsm.objects, object_key, record.encode()?);
+                Ok(Outcome::default())
+            }
+            Op::Configure {
+                bucket,
+                name,
+                document,
+            } => {
+                existing(view, &bucket)?;
+                let key = [&bucket_prefix(&bucket), name.as_bytes()].concat();
+                match document {
+                    Some(document) => batch.insert(&self.lsm.configs, key, document),
+                    None => batch.remove(&self.lsm.configs, key),
+                }
+                Ok(Outcome::default())
+            }
+            Op::CreateUpload {
+                bucket,
+                upload_key,
+                record,
+                ..
+            } => {
+                self.open_bucket(view, &bucket)?;
+                batch.insert(&self.lsm.uploads, upload_key, record);
+                Ok(Outcome::default())
+            }
+            Op::PutPart(part) => self.stage_part(view, batch, part),
+            Op::Complete(complete) => self.stage_complete(view, batch, complete),
+            Op::Abort { upload_key, id, .. } => {
+                view.upload(&upload_key)?.ok_or(Error::NoSuchUpload)?;
+                batch.remove(&self.lsm.uploads, upload_key);
+                Ok(self.discard_upload(batch, id))
+            }
+            Op::Collect(garbage) => self.stage_collect(view, batch, garbage),
+            other => self.stage_bucket(view, batch, other),
+        };
+        Ok(done?)
+    }
+
+    fn stage_bucket(
+        &self,
+        view: &View<'_>,
+        batch: &mut OwnedWriteBatch,
+        op: Op,
+    ) -> Result<Outcome, Error> {
+        match op {
+            Op::CreateBucket { name, created_ms } => {
+                self.seals.check_open(&name, Instant::now())?;
+                if view.bucket(&name)?.is_some() {
+                    return Err(Error::AlreadyExists);
+                }
+                if view.buckets(BUCKETS_MAX)?.len() == BUCKETS_MAX {
+                    return Err(Error::TooManyBuckets);
+                }
+                batch.insert(&self.lsm.buckets, name, created_ms.to_be_bytes());
+            }
+            Op::SealBucket { name, token } => {
+                existing(view, &name)?;
+                if view.any_object(&bucket_prefix(&name))? {
+                    return Err(Error::NotEmpty);
+                }
+                self.seals.seal(&name, token, Instant::now())?;
+            }
+            Op::UnsealBucket { name, token } => self.seals.unseal(&name, token),
+            Op::DeleteBucket { name, token } => {
+                self.seals.check_sealed(&name, token, Instant::now())?;
+                existing(view, &name)?;
+                let prefix = bucket_prefix(&name);
+                if view.any_object(&prefix)? {
+                    return Err(Error::NotEmpty);
+                }
+                if view.any_upload(&upload_prefix(&name, ""))? {
+                    return Err(Error::Busy);
+                }
+                for key in view.config_keys(&prefix)? {
+                    batch.remove(&self.lsm.configs, key);
+                }
+                batch.remove(&self.lsm.buckets, name);
+            }
+            _ => return Err(Error::InvalidName("not an operation on a bucket")),
+        }
+        Ok(Outcome::default())
+    }
+
+    fn stage_put(
+        &self,
+        view: &View<'_>,
+        batch: &mut OwnedWriteBatch,
+        put: PutOp,
+    ) -> Result<Outcome, Error> {
+        self.open_bucket(view, &put.bucket)?;
+        let current = view.object(&put.object_key)?;
+        check(put.condition.as_ref(), current.as_ref())?;
+        let mut outcome = Outcome::default();
+        self.stage_loss(batch, current, &mut outcome);
+        match put.bytes {
+            PutBytes::Inline(bytes) => batch.insert(&self.lsm.inline, put.id.to_bytes(), bytes),
+            PutBytes::File(record) => batch.insert(&self.lsm.files, put.id.to_bytes(), record),
+        }
+        batch.insert(&self.lsm.objects, put.object_key, put.record);
+        Ok(outcome)
+    }
+
+    fn stage_delete(
+        &self,
+        view: &View<'_>,
+        batch: &mut OwnedWriteBatch,
+        delete: &DeleteOp,
+    ) -> Result<Outcome, Error> {
+        existing(view, &delete.bucket)?;
+        let mut found = Vec::with_capacity(delete.object_keys.len());
+        for object_key in &delete.object_keys {
+            let current = view.object(object_key)?;
+            check(delete.condition.as_ref(), current.as_ref())?;
+            found.extend(current.map(|record| (object_key, record)));
+        }
+        let mut outcome = Outcome::default();
+        for (object_key, record) in found {
+            batch.remove(&self.lsm.objects, object_key.as_slice());
+            self.stage_loss(batch, Some(record), &mut outcome);
+        }
+        Ok(outcome)
+    }
+
+    fn stage_part(
+        &self,
+        view: &View<'_>,
+        batch: &mut OwnedWriteBatch,
+        part: PartOp,
+    ) -> Result<Outcome, Error> {
+        view.upload(&part.upload_key)?.ok_or(Error::NoSuchUpload)?;
+        let mut outcome = Outcome::default();
+        let replaced = view.part(part.upload, part.number)?;
+        self.stage_loss(batch, replaced, &mut outcome);
+        let key = part_key(part.upload, part.number);
+        batch.insert(&self.lsm.files, part.id.to_bytes(), part.file_record);
+        batch.insert(&self.lsm.parts, key, part.record);
+        Ok(outcome)
+    }
+
+    fn stage_complete(
+        &self,
+        view: &View<'_>,
+        batch: &mut OwnedWriteBatch,
+        complete: CompleteOp,
+    ) -> Result<Outcome, Error> {
+        view.upload(&complete.upload_key)?
+            .ok_or(Error::NoSuchUpload)?;
+        self.open_bucket(view, &complete.bucket)?;
+        let current = view.object(&complete.object_key)?;
+        check(complete.condition.as_ref(), current.as_ref())?;
+        let manifest = manifest_of(view, &complete)?;
+        let len = manifest.parts.iter().map(|part| part.len).sum();
+        if len > OBJECT_LEN_MAX {
+            return Err(Error::TooLarge);
+        }
+        let record = Record {
+            payload: Payload::Parts { id: complete.id },
+            len,
+            meta: complete.meta,
+        };
+        let (record, encoded) = (record.encode()?, manifest.encode()?);
+        let mut outcome = Outcome::default();
+        self.stage_loss(batch, current, &mut outcome);
+        batch.insert(&self.lsm.objects, complete.object_key, record);
+        batch.insert(&self.lsm.manifests, complete.id.to_bytes(), encoded);
+        batch.remove(&self.lsm.uploads, complete.upload_key);
+        for part in &manifest.parts {
+            batch.remove(&self.lsm.parts, part_key(complete.upload, part.number));
+        }
+        // Parts that were sent and are not wanted.
+        let rest = self.discard_upload(batch, complete.upload);
+        outcome.freed.extend(rest.freed);
+        outcome.len = len;
+        Ok(outcome)
+    }
+
+    /// What is left under an upload's id belongs to nobody.
+    fn discard_upload(&self, batch: &mut OwnedWriteBatch, id: UploadId) -> Outcome {
+        let garbage = Garbage::Upload(id);
+        batch.insert(&self.lsm.garbage, garbage.key(), []);
+        Outcome {
+            freed: vec![Freed::Garbage(garbage)],
+            ..Outcome::default()
+        }
+    }
+
+    /// Takes apart what belongs to nobody; its files are then to be removed.
+    fn stage_collect(
+        &self,
+        view: &View<'_>,
+        batch: &mut OwnedWriteBatch,
+        garbage: Garbage,
+    ) -> Result<Outcome, Error> {
+        let mut outcome = Outcome::default();
+        if !view.is_garbage(garbage)? {
+            return Ok(outcome);
+        }
+        match garbage {
+            Garbage::Manifest(id) => {
+                let parts = view.manifest(id)?.map(|manifest| manifest.parts);
+                for part in parts.unwrap_or_default() {
+                    batch.remove(&self.lsm.files, part.file.to_bytes());
+                    outcome.freed.push(Freed::File(part.file));
+                }
+                batch.remove(&self.lsm.manifests, id.to_bytes());
+            }
+            Garbage::Upload(id) => {
+                let parts: Vec<_> = view.parts(id, 0).collect::<Result<_, _>>()?;
+                for (number, record) in parts {
+                    batch.remove(&self.lsm.parts, part_key(id, number));
+                    self.stage_loss(batch, Some(record), &mut outcome);
+                }
+            }
+        }
+        batch.remove(&self.lsm.garbage, garbage.key());
+        Ok(outcome)
+    }
+
+    /// Removes what a record's payload refers to. Parts are left for later.
+    fn stage_loss(&self, batch: &mut OwnedWriteBatch, lost: Option<Record>, outcome: &mut Outcome) {
+        let Some(payload) = lost.map(|record| record.payload) else {
+            return;
+        };
+        match payload {
+            Payload::Inline { id, .. } => batch.remove(&self.lsm.inline, id.to_bytes()),
+            Payload::File { id } => batch.remove(&self.lsm.files, id.to_bytes()),
+            Payload::Parts { id } => {
+                batch.insert(&self.lsm.garbage, Garbage::Manifest(id).key(), []);
+            }
+        }
+        outcome.lost(payload);
+    }
+
+    /// The bucket is there and takes objects.
+    fn open_bucket(&self, view: &View<'_>, bucket: &str) -> Result<(), Error> {
+        existing(view, bucket)?;
+        self.seals.check_open(bucket, Instant::now())
+    }
+}
+
+fn existing(view: &View<'_>, bucket: &str) -> Result<BucketInfo, Error> {
+    view.bucket(bucket)?.ok_or(Error::NoSuchBucket)
+}
+
+/// The object, or why there is none.
+fn present(view: &View<'_>, bucket: &str, object_key: &[u8]) -> Result<Record, Error> {
+    match view.object(object_key)? {
+        Some(record) => Ok(record),
+        None => existing(view, bucket).and(Err(Error::NoSuchObject)),
+    }
+}
+
+fn check(condition: Option<&Condition>, current: Option<&Record>) -> Result<(), Error> {
+    match condition {
+        Some(holds) if !holds(current.map(|record| &record.meta)) => Err(Error::ConditionFailed {
+            exists: current.is_some(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The parts as the caller saw them, or [`Error::PartChanged`].
+fn manifest_of(view: &View<'_>, complete: &CompleteOp) -> Result<Manifest, Error> {
+    let mut parts = Vec::with_capacity(complete.parts.len());
+    for (number, seen) in &complete.parts {
+        let record = view.part(complete.upload, *number)?;
+        let record = record.filter(|record| record.payload == Payload::File { id: *seen });
+        let record = record.ok_or(Error::PartChanged)?;
+        parts.push(ManifestPart {
+            number: *number,
+            file: *seen,
+            len: record.len,
+            headers: record.meta.headers,
+        });
+    }
+    Ok(Manifest {
+        upload: complete.upload,
+        parts,
+    })
+}

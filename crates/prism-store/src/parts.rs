@@ -1,0 +1,158 @@
+//! Reading an object of several files: which bytes are where, and files opened
+//! as they are needed, so that 10,000 parts do not cost 10,000 descriptors.
+
+use std::{fmt, fs::File, ops::Range, sync::Arc};
+
+use crate::{
+    error::Error,
+    layout::FileId,
+    store::Inner,
+    uploads::{Garbage, Manifest, UploadId},
+};
+
+/// An object of parts, opened for reading. It stays readable, unchanged,
+/// whatever is written to its key meanwhile.
+pub struct Parts {
+    store: Arc<Inner>,
+    id: FileId,
+    manifest: Manifest,
+    len: u64,
+}
+
+/// Bytes of one part's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Which part, from 0.
+    pub index: usize,
+    /// Offset in its file.
+    pub offset: u64,
+    /// Bytes; at least one.
+    pub len: u64,
+}
+
+impl Parts {
+    /// The manifest must be pinned; this takes the pin over.
+    pub(crate) fn new(store: Arc<Inner>, id: FileId, manifest: Manifest) -> Self {
+        let len = manifest.parts.iter().map(|part| part.len).sum();
+        Self {
+            store,
+            id,
+            manifest,
+            len,
+        }
+    }
+
+    /// Length of the whole object in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the object has no bytes: an upload may consist of an empty part.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Number of parts.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.manifest.parts.len()
+    }
+
+    /// The upload that the object was made by.
+    #[must_use]
+    pub fn upload(&self) -> UploadId {
+        self.manifest.upload
+    }
+
+    /// A part's number, length and headers, from index 0 on.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, u64, &[(String, String)])> {
+        let parts = self.manifest.parts.iter();
+        parts.map(|part| (part.number, part.len, part.headers.as_slice()))
+    }
+
+    /// Where the bytes of one part are in the object; `None` if there are not
+    /// that many parts.
+    #[must_use]
+    pub fn range_of(&self, index: usize) -> Option<Range<u64>> {
+        let before = self.manifest.parts.get(..index)?;
+        let start: u64 = before.iter().map(|part| part.len).sum();
+        let part = self.manifest.parts.get(index)?;
+        Some(start..start + part.len)
+    }
+
+    /// Where `len` bytes from `offset` on are, in order; what lies beyond the
+    /// object's end is nowhere.
+    #[must_use]
+    pub fn segments(&self, offset: u64, len: u64) -> Vec<Segment> {
+        let end = offset.saturating_add(len);
+        let mut segments = Vec::new();
+        let mut start = 0;
+        for (index, part) in self.manifest.parts.iter().enumerate() {
+            let (first, last) = (offset.max(start), end.min(start + part.len));
+            if first < last {
+                segments.push(Segment {
+                    index,
+                    offset: first - start,
+                    len: last - first,
+                });
+            }
+            start += part.len;
+        }
+        segments
+    }
+
+    /// Opens the file of one part; use `pread` or `sendfile`. May block on disk.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is missing, or not as long as it was.
+    pub fn open(&self, index: usize) -> Result<File, Error> {
+        let part = self.manifest.parts.get(index);
+        let part = part.ok_or(Error::InvalidName("no such part"))?;
+        let (file, len) = self.store.files.open_file(part.file).map_err(|e| {
+            if e.kind() == std::io::ErrorKind::NotFound {
+                return Error::corrupt("file of a part missing");
+            }
+            Error::from(e)
+        })?;
+        if len != part.len {
+            let wrong = format!("file of {len} bytes instead of {}", part.len);
+            return Err(Error::corrupt(wrong));
+        }
+        Ok(file)
+    }
+
+    pub(crate) fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        if !self.store.pins.unpin(self.id) {
+            return;
+        }
+        // The object was replaced while it was read, which is rare. This may be
+        // a thread that must not wait for the disk. Should there be no thread,
+        // the next opening of the store collects.
+        let (store, garbage) = (Arc::clone(&self.store), Garbage::Manifest(self.id));
+        let collect = move || store.collect(garbage);
+        if let Err(error) = std::thread::Builder::new()
+            .name("prism-collect".into())
+            .spawn(collect)
+        {
+            tracing::warn!(%error, "files of a replaced object stay until the next start");
+        }
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts")
+            .field("id", &self.id)
+            .field("count", &self.count())
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}

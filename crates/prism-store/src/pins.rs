@@ -1,0 +1,81 @@
+//! Objects of several files that somebody reads. Unlike one open file they
+//! would be gone with their names, so their files stay as long as they are read.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::layout::FileId;
+
+/// Manifests that are being read. There are at most as many as readers.
+#[derive(Debug, Default)]
+pub(crate) struct Pins {
+    by_manifest: Mutex<HashMap<FileId, Pin>>,
+}
+
+#[derive(Debug, Default)]
+struct Pin {
+    readers: usize,
+    /// To be collected when the last reader is done.
+    doomed: bool,
+}
+
+impl Pins {
+    /// A reader begins.
+    pub(crate) fn pin(&self, manifest: FileId) {
+        self.locked().entry(manifest).or_default().readers += 1;
+    }
+
+    /// A reader is done. Whether the manifest is to be collected now.
+    pub(crate) fn unpin(&self, manifest: FileId) -> bool {
+        let mut pins = self.locked();
+        let Some(pin) = pins.get_mut(&manifest) else {
+            return false;
+        };
+        pin.readers = pin.readers.saturating_sub(1);
+        if pin.readers > 0 {
+            return false;
+        }
+        let doomed = pin.doomed;
+        pins.remove(&manifest);
+        doomed
+    }
+
+    /// The object is gone. Whether the manifest is to be collected now: else
+    /// its last reader will be told to.
+    pub(crate) fn doom(&self, manifest: FileId) -> bool {
+        match self.locked().get_mut(&manifest) {
+            None => true,
+            Some(pin) => {
+                pin.doomed = true;
+                false
+            }
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<FileId, Pin>> {
+        self.by_manifest
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_reader_of_what_is_gone_sees_to_it() {
+        let (pins, id) = (Pins::default(), FileId::from_bytes([1; 8]));
+        assert!(pins.doom(id));
+        pins.pin(id);
+        pins.pin(id);
+        assert!(!pins.doom(id));
+        assert!(!pins.unpin(id));
+        assert!(pins.unpin(id));
+        assert!(!pins.unpin(id));
+        pins.pin(id);
+        assert!(!pins.unpin(id));
+    }
+}

@@ -1,0 +1,113 @@
+//! Objects in the order of their keys' bytes, from anywhere.
+
+use std::ops::Bound;
+
+use crate::{
+    error::Error,
+    record::{Record, object_key, split_object_key},
+    store::Store,
+    types::{Entry, KEY_MAX, Listing, Position, Step},
+};
+
+/// Most entries of one page of a listing: below 1.3 MiB with the longest keys.
+pub const LIST_MAX: usize = 1000;
+
+/// Longest prefix and `start_after`, in bytes: a key and something beyond it.
+const LIST_ARGUMENT_MAX: usize = 2 * KEY_MAX;
+
+impl Store {
+    /// At most `max` (and [`LIST_MAX`]) objects whose keys begin with `prefix`
+    /// and are greater than `start_after`, in the order of their bytes. May
+    /// block on disk.
+    pub fn list(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        start_after: &str,
+        max: usize,
+    ) -> Result<Listing, Error> {
+        let max = max.min(LIST_MAX);
+        let mut listing = Listing::default();
+        self.scan(bucket, prefix, Position::After(start_after), |entry| {
+            if listing.entries.len() == max {
+                listing.truncated = max > 0;
+                return Step::End;
+            }
+            listing.entries.push(entry);
+            Step::Entry
+        })?;
+        Ok(listing)
+    }
+
+    /// Shows `visit` the objects whose keys begin with `prefix`, from `begin`
+    /// on, as of one moment, until it has seen enough. May block on disk.
+    pub fn scan(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        begin: Position<'_>,
+        mut visit: impl FnMut(Entry) -> Step,
+    ) -> Result<(), Error> {
+        self.head_bucket(bucket)?;
+        let argument = match begin {
+            Position::Start => "",
+            Position::After(text) | Position::Behind(text) => text,
+        };
+        if prefix.len().max(argument.len()) > LIST_ARGUMENT_MAX {
+            return Err(Error::InvalidName("prefix or start_after too long"));
+        }
+        let all = object_key(bucket, prefix);
+        let mut bound = match begin {
+            Position::After(key) if !key.is_empty() => Bound::Excluded(object_key(bucket, key)),
+            Position::Behind(prefix) if !prefix.is_empty() => {
+                Bound::Included(behind(bucket, prefix))
+            }
+            _ => Bound::Included(all.clone()),
+        };
+        let view = self.view();
+        loop {
+            if matches!(&bound, Bound::Included(at) | Bound::Excluded(at) if *at < all) {
+                bound = Bound::Included(all.clone());
+            }
+            let mut skip = None;
+            for found in view.objects((bound, Bound::Unbounded)) {
+                let (object_key, record) = found?;
+                if !object_key.starts_with(&all) {
+                    break;
+                }
+                match visit(entry(&object_key, record)?) {
+                    Step::Entry => {}
+                    Step::Behind(prefix) => {
+                        skip = Some(behind(bucket, &prefix));
+                        break;
+                    }
+                    Step::End => break,
+                }
+            }
+            match skip {
+                Some(next) => bound = Bound::Included(next),
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+/// The least tree key greater than those of all keys that begin with `prefix`.
+/// Its last byte is one of UTF-8, or of a bucket's name: never the greatest.
+fn behind(bucket: &str, prefix: &str) -> Vec<u8> {
+    let mut out = object_key(bucket, prefix);
+    if let Some(last) = out.last_mut() {
+        *last = last.saturating_add(1);
+    }
+    out
+}
+
+fn entry(object_key: &[u8], record: Record) -> Result<Entry, Error> {
+    let (_, key) = split_object_key(object_key).ok_or_else(|| Error::corrupt("object key"))?;
+    Ok(Entry {
+        key: key.to_owned(),
+        len: record.len,
+        etag: record.meta.etag,
+        created_ms: record.meta.created_ms,
+    })
+}

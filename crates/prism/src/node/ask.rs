@@ -1,0 +1,303 @@
+//! What nodes ask each other for when an operation concerns every backend, and
+//! how a backend answers from its own store.
+//!
+//! A question travels as the JSON body of a `POST` behind a preamble that says
+//! so; the answer is JSON as well. All of it lies within the nodes' mutual TLS.
+
+use std::io;
+
+use prism_http::{Exchange, Limits, RequestHead, ResponseHead};
+use prism_s3::{Code, Document, S3Error};
+use prism_store::Store;
+use serde::{Deserialize, Serialize};
+
+use super::answer::{send, set};
+use super::errors::store_error;
+use super::io::Io;
+use super::listing::{ListShare, ObjectsWanted, UploadsWanted};
+use super::relay::Relayed;
+use super::session::{Request, preamble};
+use super::upload::{blocking, joined};
+use super::{Worker, now_ms};
+
+/// Longest question: 1,000 keys of 1 KiB, each byte of which JSON writes with up
+/// to six.
+const MAX_QUESTION_BYTES: u64 = 8 << 20;
+/// Longest answer: a page of a listing, with the same keys.
+const MAX_ANSWER_BYTES: usize = 8 << 20;
+
+/// Something that every backend does for itself. Asking twice does no harm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Question {
+    CreateBucket {
+        bucket: String,
+    },
+    /// First step of deleting a bucket: take nothing in any more.
+    SealBucket {
+        bucket: String,
+        token: u64,
+    },
+    /// Second step.
+    DropBucket {
+        bucket: String,
+        token: u64,
+    },
+    /// Last step, whatever came of the others.
+    UnsealBucket {
+        bucket: String,
+        token: u64,
+    },
+    SetCors {
+        bucket: String,
+        /// The document; none to remove it.
+        document: Option<String>,
+    },
+    SetPolicy {
+        bucket: String,
+        /// The document; none to remove it.
+        document: Option<String>,
+    },
+    Policy {
+        bucket: String,
+    },
+    ListObjects(ObjectsWanted),
+    ListUploads(UploadsWanted),
+    DeleteObjects {
+        bucket: String,
+        keys: Vec<String>,
+    },
+}
+
+/// What a backend says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Reply {
+    Done,
+    Share(ListShare),
+    /// A document of a bucket, if it has one.
+    Document(Option<String>),
+    Refused {
+        code: String,
+        message: String,
+    },
+}
+
+impl Reply {
+    fn from_result(result: Result<Self, S3Error>) -> Self {
+        result.unwrap_or_else(|error| Self::Refused {
+            code: error.code().as_str().to_owned(),
+            message: error.message().to_owned(),
+        })
+    }
+
+    fn into_result(self) -> Result<Self, S3Error> {
+        match self {
+            Self::Refused { code, message } => {
+                let code = Code::parse(&code).unwrap_or(Code::InternalError);
+                Err(S3Error::with_message(code, message))
+            }
+            reply => Ok(reply),
+        }
+    }
+}
+
+impl Worker {
+    /// The answers of all backends, this node's own included, in the order of
+    /// the nodes. They are asked at the same time.
+    pub(super) async fn ask_everyone(
+        &self,
+        request: &Request,
+        question: &Question,
+    ) -> Vec<Result<Reply, S3Error>> {
+        let nodes = self.node.placement.nodes();
+        let asked = nodes.map(|node| self.ask_node(node.as_str(), request, question));
+        together(asked.collect()).await
+    }
+
+    /// The answer of one backend, which may be this node.
+    pub(super) async fn ask_node(
+        &self,
+        node: &str,
+        request: &Request,
+        question: &Question,
+    ) -> Result<Reply, S3Error> {
+        if node == self.node.name {
+            return self.answer_here(question.clone()).await;
+        }
+        let unavailable = |what: &dyn std::fmt::Display| {
+            tracing::warn!(node, error = %what, "a backend did not answer");
+            S3Error::with_message(Code::ServiceUnavailable, "A storage node is out of reach.")
+        };
+        let body = serde_json::to_vec(question).map_err(|_| Code::InternalError)?;
+        let head = head_for(body.len())?;
+        let relayed = Relayed {
+            head: &head,
+            preamble: preamble(&request.principal, true),
+            max_body_bytes: 0,
+        };
+        let asked = self.ask(node, &relayed, &body, MAX_ANSWER_BYTES).await;
+        let (answer, bytes) = asked.map_err(|e| unavailable(&e))?;
+        if answer.status() != 200 {
+            return Err(unavailable(&format_args!("status {}", answer.status())));
+        }
+        let reply: Reply = serde_json::from_slice(&bytes).map_err(|e| unavailable(&e))?;
+        reply.into_result()
+    }
+
+    /// Answers another node's question.
+    pub(super) async fn serve_question(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<bool> {
+        let body = self.read_document(io, request, MAX_QUESTION_BYTES).await?;
+        let question = body.bytes.and_then(|bytes| {
+            serde_json::from_slice(&bytes).map_err(|_| Code::InvalidRequest.into())
+        });
+        let result = match question {
+            Ok(question) => self.answer_here(question).await,
+            Err(error) => Err(error),
+        };
+        let exchange = Exchange {
+            keep_alive: exchange.keep_alive && body.is_whole,
+            ..*exchange
+        };
+        let reply = serde_json::to_vec(&Reply::from_result(result)).map_err(io::Error::other)?;
+        let mut head = ResponseHead::new(200);
+        set(&mut head, "Content-Type", "application/json")?;
+        send(io, &exchange, head, &reply).await
+    }
+
+    async fn answer_here(&self, question: Question) -> Result<Reply, S3Error> {
+        joined(blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            answer(store, question)
+        }))
+        .await
+    }
+}
+
+fn answer(store: &Store, question: Question) -> Result<Reply, S3Error> {
+    let done = match question {
+        Question::CreateBucket { bucket } => store.create_bucket(&bucket, now_ms()),
+        Question::SealBucket { bucket, token } => store.seal_bucket(&bucket, token),
+        Question::DropBucket { bucket, token } => store.delete_sealed_bucket(&bucket, token),
+        Question::UnsealBucket { bucket, token } => store.unseal_bucket(&bucket, token),
+        Question::SetCors { bucket, document } => {
+            let document = document.map(String::into_bytes);
+            store.configure_bucket(&bucket, Document::Cors.as_str(), document)
+        }
+        Question::SetPolicy { bucket, document } => {
+            let document = document.map(String::into_bytes);
+            store.configure_bucket(&bucket, Document::Policy.as_str(), document)
+        }
+        Question::Policy { bucket } => {
+            let found = store.bucket_document(&bucket, Document::Policy.as_str());
+            let found = found.map_err(|e| store_error(&e))?;
+            let text = found.map(String::from_utf8).transpose();
+            return Ok(Reply::Document(text.map_err(|_| Code::InternalError)?));
+        }
+        Question::DeleteObjects { bucket, keys } => {
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            store.delete_many(&bucket, &keys).map(drop)
+        }
+        Question::ListObjects(wanted) => {
+            return super::listing::objects(store, &wanted).map(Reply::Share);
+        }
+        Question::ListUploads(wanted) => {
+            return super::listing::uploads(store, &wanted).map(Reply::Share);
+        }
+    };
+    done.map(|()| Reply::Done).map_err(|e| store_error(&e))
+}
+
+fn head_for(body_len: usize) -> Result<RequestHead, S3Error> {
+    let text = format!("POST / HTTP/1.1\r\nHost: prism\r\nContent-Length: {body_len}\r\n\r\n");
+    match RequestHead::parse(text.as_bytes(), &Limits::DEFAULT) {
+        Ok(Some((head, _))) => Ok(head),
+        _ => Err(Code::InternalError.into()),
+    }
+}
+
+/// Runs a few futures at the same time, on this thread; their results come in
+/// their order.
+pub(super) async fn together<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
+    let mut running: Vec<_> = futures
+        .into_iter()
+        .map(|future| (Some(Box::pin(future)), None))
+        .collect();
+    std::future::poll_fn(|context| {
+        let mut all = true;
+        for (future, result) in &mut running {
+            let Some(pinned) = future else { continue };
+            match pinned.as_mut().poll(context) {
+                std::task::Poll::Ready(value) => {
+                    *result = Some(value);
+                    *future = None;
+                }
+                std::task::Poll::Pending => all = false,
+            }
+        }
+        match all {
+            true => std::task::Poll::Ready(()),
+            false => std::task::Poll::Pending,
+        }
+    })
+    .await;
+    running
+        .into_iter()
+        .filter_map(|(_, result)| result)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_nodes_say_to_each_other_survives_the_way() {
+        let question = Question::DeleteObjects {
+            bucket: "b".into(),
+            keys: vec!["a\"\u{1}\u{10ffff}".into()],
+        };
+        let text = serde_json::to_string(&question).unwrap();
+        assert_eq!(serde_json::from_str::<Question>(&text).unwrap(), question);
+        let error = S3Error::with_message(Code::BucketNotEmpty, "no");
+        let reply = Reply::from_result(Err(error.clone()));
+        let text = serde_json::to_string(&reply).unwrap();
+        let read: Reply = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.into_result(), Err(error));
+        assert!(serde_json::from_str::<Question>("{\"Format\":{}}").is_err());
+    }
+
+    #[test]
+    fn the_longest_question_and_answer_fit() {
+        let keys = vec!["\u{1}".repeat(1024); 1000];
+        let bucket = "b".repeat(63);
+        let question = serde_json::to_vec(&Question::DeleteObjects { bucket, keys }).unwrap();
+        assert!(
+            (question.len() as u64) < MAX_QUESTION_BYTES,
+            "{}",
+            question.len()
+        );
+    }
+
+    #[test]
+    fn futures_run_at_the_same_time_and_answer_in_order() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(async {
+            let all_here = tokio::sync::Barrier::new(3);
+            let meet = |n: u64| {
+                let all_here = &all_here;
+                async move {
+                    all_here.wait().await;
+                    n
+                }
+            };
+            assert_eq!(together(vec![meet(3), meet(1), meet(2)]).await, [3, 1, 2]);
+            let none: Vec<std::future::Ready<u8>> = Vec::new();
+            assert!(together(none).await.is_empty());
+        });
+    }
+}

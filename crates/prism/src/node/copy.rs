@@ -1,0 +1,429 @@
+//! CopyObject and UploadPartCopy: the destination's owner reads the source from
+//! its own store, or from the node that has it, as that node would answer a GET.
+
+use std::io;
+
+use prism_http::{BodyReader, Exchange, Headers, ResponseFraming};
+use prism_s3::op::{CopyObject, CopyPart, CopySource};
+use prism_s3::query::encode_path;
+use prism_s3::{
+    Algorithm, BucketName, Code, Conditions, Digests, Expected, ObjectHeaders, ObjectKey, Outcome,
+    S3Error, Tags, xml,
+};
+use prism_store::{ObjectMeta, PutWriter};
+
+use super::answer::from_ms;
+use super::errors::store_error;
+use super::io::{Io, RelayIo};
+use super::meta::{self, checksum_wanted, kept};
+use super::multipart::named;
+use super::put::{commit_part, conditions_error, holds};
+use super::session::Request;
+use super::source::LocalObject;
+use super::upload::{Failed, Pipe, blocking, joined, receive};
+use super::{Worker, now_ms};
+
+/// The largest object that one copy takes: 5 GiB, as in S3.
+const MAX_COPY_BYTES: u64 = prism_s3::op::MAX_PUT_BYTES;
+/// Longest error of another node.
+const MAX_ERROR_BYTES: usize = 64 << 10;
+
+/// An object to be copied, at its beginning.
+struct Source {
+    from: Origin,
+    body: BodyReader,
+    /// Bytes that will come.
+    len: u64,
+    /// Bytes of the whole object.
+    total: u64,
+    /// MD5 of the bytes that will come, where that is known.
+    md5: Option<String>,
+    headers: ObjectHeaders,
+    tags: Tags,
+    checksum: Option<Algorithm>,
+}
+
+/// Where its bytes come from.
+enum Origin {
+    Here(LocalObject),
+    Node {
+        io: Box<RelayIo>,
+        peer: String,
+        /// Whether the connection can be used again.
+        keep_alive: bool,
+    },
+}
+
+/// What a source is asked for.
+struct Wanted<'a> {
+    source: &'a CopySource,
+    conditions: &'a Conditions,
+    /// Offsets of the first and last byte.
+    range: Option<(u64, u64)>,
+}
+
+/// A copy that was made.
+struct Copied {
+    digests: Digests,
+    created_ms: u64,
+}
+
+impl Worker {
+    pub(super) async fn copy_object(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        exchange: &Exchange<'_>,
+        (bucket, key, copy): (&BucketName, &ObjectKey, &CopyObject),
+    ) -> io::Result<bool> {
+        let work = async {
+            let is_itself = (&copy.source.bucket, &copy.source.key) == (bucket, key);
+            if is_itself && copy.headers.is_none() && copy.tags.is_none() {
+                return Err(S3Error::with_message(
+                    Code::InvalidRequest,
+                    "An object can be copied to itself only with other metadata.",
+                ));
+            }
+            let wanted = Wanted {
+                source: &copy.source,
+                conditions: &copy.source_conditions,
+                range: None,
+            };
+            let source = self.open_source(request, &wanted).await?;
+            let copied = self.copy_whole(bucket, key, copy, source).await?;
+            Ok(answer(false, &copied))
+        };
+        let path = request.head.path();
+        self.answer_in_time(io, exchange, path, work).await
+    }
+
+    pub(super) async fn copy_part(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        exchange: &Exchange<'_>,
+        (bucket, key, part): (&BucketName, &ObjectKey, &CopyPart),
+    ) -> io::Result<bool> {
+        let work = async {
+            let wanted = Wanted {
+                source: &part.source,
+                conditions: &part.source_conditions,
+                range: part.range,
+            };
+            let source = self.open_source(request, &wanted).await?;
+            let copied = self.copy_as_part(bucket, key, part, source).await?;
+            Ok::<_, S3Error>(answer(true, &copied))
+        };
+        let path = request.head.path();
+        self.answer_in_time(io, exchange, path, work).await
+    }
+
+    async fn copy_whole(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        copy: &CopyObject,
+        source: Source,
+    ) -> Result<Copied, S3Error> {
+        check_length(source.total)?;
+        let headers = copy.headers.as_ref().unwrap_or(&source.headers).clone();
+        let tags = copy.tags.as_ref().unwrap_or(&source.tags).clone();
+        let expected = match copy.checksum.or(source.checksum) {
+            Some(algorithm) => Expected::default().want(algorithm)?,
+            None => Expected::default(),
+        };
+        let (bucket, key, len) = (bucket.clone(), key.clone(), source.len);
+        let writer = joined(blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            let begun = store.begin_put(bucket.as_str(), key.as_str(), Some(len));
+            begun.map_err(|e| store_error(&e))
+        }))
+        .await?;
+        let (conditions, md5) = (copy.conditions.clone(), source.md5.clone());
+        let finish = move |writer: PutWriter, digests: Digests| -> Result<Copied, S3Error> {
+            let etag = checked(&digests, md5.as_deref())?;
+            let created_ms = now_ms();
+            let meta = ObjectMeta {
+                etag,
+                created_ms,
+                ..kept(&headers, &tags, digests.checksum.as_ref())
+            };
+            let committed = match conditions.is_empty() {
+                true => writer.commit(meta),
+                false => {
+                    let asked = conditions.clone();
+                    writer.commit_if(
+                        meta,
+                        Box::new(move |current: Option<&ObjectMeta>| holds(&asked, current)),
+                    )
+                }
+            };
+            committed.map_err(|e| conditions_error(&conditions, &e))?;
+            Ok(Copied {
+                digests,
+                created_ms,
+            })
+        };
+        self.pull(source, Pipe::plain(writer, expected), finish)
+            .await
+    }
+
+    async fn copy_as_part(
+        &self,
+        bucket: &BucketName,
+        key: &ObjectKey,
+        part: &CopyPart,
+        source: Source,
+    ) -> Result<Copied, S3Error> {
+        check_length(source.len)?;
+        let (bucket, key, part, len) = (bucket.clone(), key.clone(), part.clone(), source.len);
+        let (writer, expected) = joined(blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            let name = named(&bucket, &key, &part.upload)?;
+            let upload = store.upload(name).map_err(|e| store_error(&e))?;
+            let expected = match checksum_wanted(&upload.meta) {
+                Some((algorithm, _)) => Expected::default().want(algorithm)?,
+                None => Expected::default(),
+            };
+            let writer = store.begin_part(name, part.number, Some(len));
+            Ok((writer.map_err(|e| store_error(&e))?, expected))
+        }))
+        .await?;
+        let md5 = source.md5.clone();
+        let finish = move |writer: PutWriter, digests: Digests| -> Result<Copied, S3Error> {
+            checked(&digests, md5.as_deref())?;
+            let created_ms = now_ms();
+            let digests = commit_part(writer, digests)?;
+            Ok(Copied {
+                digests,
+                created_ms,
+            })
+        };
+        self.pull(source, Pipe::plain(writer, expected), finish)
+            .await
+    }
+
+    /// Takes the source's bytes in.
+    async fn pull<T: Send + 'static>(
+        &self,
+        mut source: Source,
+        pipe: Pipe,
+        finish: impl FnOnce(PutWriter, Digests) -> Result<T, S3Error> + Send + 'static,
+    ) -> Result<T, S3Error> {
+        let body = &mut source.body;
+        let pulled = match &mut source.from {
+            Origin::Here(object) => receive(object, body, pipe, finish).await,
+            Origin::Node { io, .. } => receive(io.as_mut(), body, pipe, finish).await,
+        };
+        match (pulled, source.from) {
+            (
+                Ok((done, _)),
+                Origin::Node {
+                    io,
+                    peer,
+                    keep_alive,
+                },
+            ) => {
+                if keep_alive && source.body.is_done() && io.is_clean() {
+                    self.handle.keep_relay(&peer, io.stream);
+                }
+                Ok(done)
+            }
+            (Ok((done, _)), Origin::Here(_)) => Ok(done),
+            (Err(Failed::Error(error)), _) => Err(error),
+            (Err(Failed::Connection(error)), Origin::Node { peer, .. }) => {
+                Err(out_of_reach(&peer, &error))
+            }
+            (Err(Failed::Connection(error)), Origin::Here(_)) => {
+                tracing::error!(%error, "the source of a copy cannot be read");
+                Err(Code::InternalError.into())
+            }
+        }
+    }
+
+    /// Finds the source.
+    async fn open_source(&self, request: &Request, wanted: &Wanted<'_>) -> Result<Source, S3Error> {
+        let CopySource { bucket, key } = wanted.source;
+        let owner = self.node.placement.owner(bucket.as_str(), key.as_str());
+        let owner = owner.ok_or(Code::ServiceUnavailable)?.as_str();
+        match owner == self.node.name {
+            true => self.open_here(wanted).await,
+            false => self.open_at(owner, request, wanted).await,
+        }
+    }
+
+    async fn open_here(&self, wanted: &Wanted<'_>) -> Result<Source, S3Error> {
+        let (source, conditions) = (wanted.source.clone(), wanted.conditions.clone());
+        let object = joined(blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            let (bucket, key) = (source.bucket.as_str(), source.key.as_str());
+            let object = store.get(bucket, key).map_err(|e| store_error(&e))?;
+            let object = object.ok_or(Code::NoSuchKey)?;
+            let modified = from_ms(object.meta.created_ms);
+            match conditions.for_read(&object.meta.etag, modified) {
+                Outcome::Proceed => Ok(object),
+                Outcome::NotModified | Outcome::Failed => Err(Code::PreconditionFailed.into()),
+            }
+        }))
+        .await?;
+        let total = object.len;
+        check_range(wanted.range, total)?;
+        let (at, end) = match wanted.range {
+            Some((first, last)) => (first, last + 1),
+            None => (0, total),
+        };
+        let meta = &object.meta;
+        let user = meta
+            .user
+            .iter()
+            .map(|(n, v)| (format!("x-amz-meta-{n}"), v));
+        let system = meta.headers.iter().map(|(n, v)| (n.clone(), v));
+        let fields: Vec<(String, &String)> = system.chain(user).collect();
+        let fields = fields.iter().map(|(n, v)| (n.as_str(), v.as_str()));
+        let is_md5 = end - at == total && !meta.etag.contains('-');
+        Ok(Source {
+            body: BodyReader::new(ResponseFraming::Length(end - at), u64::MAX),
+            len: end - at,
+            total,
+            md5: is_md5.then(|| meta.etag.clone()),
+            headers: ObjectHeaders::from_stored(fields)?,
+            tags: meta::tags(meta),
+            checksum: meta::checksum(meta).map(|(algorithm, ..)| algorithm),
+            from: Origin::Here(LocalObject::new(object, at, end)),
+        })
+    }
+
+    /// Asks the source's owner for it.
+    async fn open_at(
+        &self,
+        peer: &str,
+        request: &Request,
+        wanted: &Wanted<'_>,
+    ) -> Result<Source, S3Error> {
+        let head = source_head(wanted)?;
+        let asked = self.ask_for_object(peer, &head, &request.principal);
+        let asked = asked.await.map_err(|error| out_of_reach(peer, &error));
+        let (mut io, answer) = asked?;
+        let bad = |_| Code::InternalError;
+        let framing = answer.framing(head.method()).map_err(bad)?;
+        if !matches!(answer.status(), 200 | 206) {
+            let error = super::relay::read_all(&mut io, framing, MAX_ERROR_BYTES).await;
+            let xml = error.map_err(|error| out_of_reach(peer, &error))?;
+            return Err(source_error(answer.status(), &xml));
+        }
+        let len = answer.declared_length().map_err(bad)?;
+        let len = len.ok_or(Code::InternalError)?;
+        let field = |name: &str| answer.headers().get_str(name);
+        let total = match field("content-range").and_then(|range| range.rsplit_once('/')) {
+            Some((_, total)) => total.parse().map_err(|_| Code::InternalError)?,
+            None => len,
+        };
+        check_range(wanted.range, total)?;
+        let etag = field("etag").map(|etag| etag.trim_matches('"').to_owned());
+        let tags = field(meta::TAGS).map(Tags::decode).transpose()?;
+        Ok(Source {
+            body: BodyReader::new(framing, u64::MAX),
+            len,
+            total,
+            md5: etag.filter(|etag| len == total && !etag.contains('-')),
+            headers: ObjectHeaders::from_request(answer.headers())?,
+            tags: tags.unwrap_or_default(),
+            checksum: Algorithm::ALL
+                .into_iter()
+                .find(|algorithm| field(algorithm.header()).is_some()),
+            from: Origin::Node {
+                io: Box::new(io),
+                peer: peer.to_owned(),
+                keep_alive: answer.keep_alive(),
+            },
+        })
+    }
+}
+
+/// A GET as nodes send it to each other.
+fn source_head(wanted: &Wanted<'_>) -> Result<prism_http::RequestHead, S3Error> {
+    let CopySource { bucket, key } = wanted.source;
+    let mut headers = Headers::new();
+    let invalid = |_| Code::InvalidArgument;
+    headers.append("Host", "prism").map_err(invalid)?;
+    headers
+        .append("x-amz-checksum-mode", "ENABLED")
+        .map_err(invalid)?;
+    wanted.conditions.write_to(&mut headers).map_err(invalid)?;
+    if let Some((first, last)) = wanted.range {
+        let range = format!("bytes={first}-{last}");
+        headers.append("Range", range).map_err(invalid)?;
+    }
+    let key = encode_path(key.as_str());
+    let mut text = format!("GET /{}/{key} HTTP/1.1\r\n", bucket.as_str()).into_bytes();
+    headers.write_to(&mut text);
+    text.extend_from_slice(b"\r\n");
+    match prism_http::RequestHead::parse(&text, &prism_http::Limits::DEFAULT) {
+        Ok(Some((head, _))) => Ok(head),
+        _ => Err(Code::InternalError.into()),
+    }
+}
+
+/// What the destination's client is told of the source's answer.
+fn source_error(status: u16, xml: &[u8]) -> S3Error {
+    let text = String::from_utf8_lossy(xml);
+    let code = text.split_once("<Code>").and_then(|(_, rest)| {
+        let (code, _) = rest.split_once("</Code>")?;
+        Code::parse(code)
+    });
+    match (status, code) {
+        (304, _) => Code::PreconditionFailed.into(),
+        (416, _) => S3Error::with_message(
+            Code::InvalidArgument,
+            "The range does not lie within the source.",
+        ),
+        (_, Some(code)) => code.into(),
+        (_, None) => Code::ServiceUnavailable.into(),
+    }
+}
+
+fn check_length(len: u64) -> Result<(), S3Error> {
+    if len > MAX_COPY_BYTES {
+        return Err(S3Error::with_message(
+            Code::InvalidRequest,
+            "The copy source is larger than 5368709120 bytes, the most that one copy takes.",
+        ));
+    }
+    Ok(())
+}
+
+/// Unlike that of a GET, the range of a copy must not go beyond the end.
+fn check_range(range: Option<(u64, u64)>, total: u64) -> Result<(), S3Error> {
+    match range {
+        Some((_, last)) if last >= total => Err(S3Error::with_message(
+            Code::InvalidArgument,
+            format!("The range does not lie within the source of {total} bytes."),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The ETag, if the bytes are those that the source was made of.
+fn checked(digests: &Digests, md5: Option<&str>) -> Result<String, S3Error> {
+    let etag = digests.etag().trim_matches('"').to_owned();
+    if md5.is_some_and(|md5| md5 != etag) {
+        tracing::error!("the source of a copy is not what was stored");
+        return Err(Code::InternalError.into());
+    }
+    Ok(etag)
+}
+
+fn out_of_reach(peer: &str, error: &dyn std::fmt::Display) -> S3Error {
+    tracing::warn!(peer, %error, "the source of a copy cannot be read");
+    S3Error::with_message(Code::ServiceUnavailable, "A storage node is out of reach.")
+}
+
+fn answer(is_part: bool, copied: &Copied) -> Vec<u8> {
+    let checksum = copied.digests.checksum.as_ref();
+    let checksum = checksum.and_then(|(name, value)| {
+        let algorithm = Algorithm::from_header(name)?;
+        Some((algorithm, value.as_str()))
+    });
+    let modified = from_ms(copied.created_ms);
+    xml::copy_result(is_part, &copied.digests.etag(), modified, checksum)
+}

@@ -1,0 +1,238 @@
+//! Requests whose body is a document, and answers that take long to make.
+
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use prism_http::{
+    AnswerBody, BodyReader, CONTINUE, Exchange, LAST_CHUNK, ResponseFraming, ResponseHead,
+    write_chunk,
+};
+use prism_s3::{BodyDigest, Code, Expected, S3Error, xml};
+
+use super::Worker;
+use super::answer::{request_id, send_xml, set};
+use super::io::Io;
+use super::session::Request;
+
+/// How long an answer may take before its beginning is sent, and how often a
+/// sign of life follows. Well below the time after which nodes that relay, and
+/// clients, give a silent connection up.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// The body of a request, in memory.
+pub(super) struct Document {
+    /// The bytes, verified, or what is wrong with them.
+    pub(super) bytes: Result<Vec<u8>, S3Error>,
+    /// Whether all of it was read, so that another request may follow.
+    pub(super) is_whole: bool,
+}
+
+impl Worker {
+    /// Reads a body of at most `max` bytes and verifies its digests.
+    pub(super) async fn read_document(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        max: u64,
+    ) -> io::Result<Document> {
+        let head = &request.head;
+        let mut body = BodyReader::new(head.framing().into(), max);
+        let refused = |error: S3Error| Document {
+            bytes: Err(error),
+            is_whole: false,
+        };
+        if body.left().is_some_and(|left| left > max) {
+            return Ok(refused(Code::EntityTooLarge.into()));
+        }
+        let expected = match Expected::from_request(head.headers(), &request.payload) {
+            Ok(expected) => expected,
+            Err(error) => return Ok(refused(error)),
+        };
+        if head.expects_continue() && !body.is_done() && io.buffered().is_empty() {
+            io.write_all(CONTINUE).await?;
+        }
+        let mut bytes = Vec::new();
+        while !body.is_done() {
+            let step = match body.consume(io.buffered()) {
+                Ok(step) => step,
+                Err(error) => return Ok(refused(error.into())),
+            };
+            bytes.extend_from_slice(io.buffered().get(step.data).unwrap_or_default());
+            io.consume(step.consumed);
+            if !body.is_done() && io.buffered().is_empty() && io.fill().await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        let mut digest = BodyDigest::new(expected);
+        digest.update(&bytes);
+        Ok(Document {
+            bytes: digest.finish().map(|_| bytes),
+            is_whole: true,
+        })
+    }
+
+    /// Answers with the document that `work` makes, however long that takes: an
+    /// answer that is late begins before its end is known, as S3's do, and then
+    /// says in its document whether it worked.
+    pub(super) async fn answer_in_time(
+        &self,
+        io: &mut impl Io,
+        exchange: &Exchange<'_>,
+        resource: &str,
+        work: impl Future<Output = Result<Vec<u8>, S3Error>>,
+    ) -> io::Result<bool> {
+        let mut work = std::pin::pin!(work);
+        if let Ok(done) = tokio::time::timeout(SIGN_OF_LIFE, &mut work).await {
+            return match done {
+                Ok(xml) => send_xml(io, exchange, ResponseHead::new(200), &xml).await,
+                Err(error) => self.send_error(io, exchange, &error, resource).await,
+            };
+        }
+        answer_late(io, exchange, resource, work, SIGN_OF_LIFE).await
+    }
+}
+
+/// Begins an answer, sends white space until its document is made, and then the
+/// document.
+async fn answer_late(
+    io: &mut impl Io,
+    exchange: &Exchange<'_>,
+    resource: &str,
+    mut work: Pin<&mut impl Future<Output = Result<Vec<u8>, S3Error>>>,
+    every: Duration,
+) -> io::Result<bool> {
+    let id = request_id();
+    let mut head = ResponseHead::new(200);
+    set(&mut head, "Content-Type", "application/xml")?;
+    set(&mut head, "x-amz-request-id", &id)?;
+    set(&mut head, "Server", "Prism")?;
+    let mut bytes = Vec::with_capacity(512);
+    let written = head.write_to(exchange, AnswerBody::Unknown, &mut bytes);
+    put(&mut bytes, written.framing, xml::PROLOG);
+    io.write_all(&bytes).await?;
+    let done = loop {
+        match tokio::time::timeout(every, work.as_mut()).await {
+            Ok(done) => break done,
+            Err(_) => {
+                bytes.clear();
+                put(&mut bytes, written.framing, b" ");
+                io.write_all(&bytes).await?;
+            }
+        }
+    };
+    let document = done.unwrap_or_else(|error| {
+        tracing::warn!(%error, resource, "request failed behind its answer's beginning");
+        error.xml(resource, &id)
+    });
+    let rest = document.strip_prefix(xml::PROLOG).unwrap_or(&document);
+    bytes.clear();
+    put(&mut bytes, written.framing, rest);
+    if written.framing == ResponseFraming::Chunked {
+        bytes.extend_from_slice(LAST_CHUNK);
+    }
+    io.write_all(&bytes).await?;
+    Ok(written.keep_alive)
+}
+
+fn put(out: &mut Vec<u8>, framing: ResponseFraming, bytes: &[u8]) {
+    match framing {
+        ResponseFraming::None => {}
+        ResponseFraming::Chunked => write_chunk(bytes, out),
+        ResponseFraming::Length(_) | ResponseFraming::UntilClose => out.extend_from_slice(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use std::fs::File;
+
+    use prism_http::{Limits, Method, Version};
+
+    use super::super::io::Input;
+    use super::*;
+
+    /// Keeps what is written.
+    #[derive(Default)]
+    struct Written(Vec<u8>);
+
+    impl Input for Written {
+        fn buffered(&self) -> &[u8] {
+            &[]
+        }
+
+        fn consume(&mut self, _: usize) {}
+
+        async fn fill(&mut self) -> io::Result<usize> {
+            Ok(0)
+        }
+    }
+
+    impl Io for Written {
+        async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.write_more(bytes).await
+        }
+
+        async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.0.extend_from_slice(bytes);
+            Ok(())
+        }
+
+        async fn send_file(&mut self, _: &File, _: u64, _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    /// The body of a late answer whose work ends so.
+    fn late(result: Result<Vec<u8>, S3Error>) -> String {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build();
+        let mut io = Written::default();
+        runtime.unwrap().block_on(async {
+            let exchange = Exchange {
+                method: &Method::Put,
+                version: Version::Http11,
+                keep_alive: true,
+                date: "",
+                extra: None,
+            };
+            let mut work = std::pin::pin!(async {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                result
+            });
+            let every = Duration::from_millis(5);
+            let kept = answer_late(&mut io, &exchange, "/b/k", work.as_mut(), every).await;
+            assert!(kept.unwrap());
+        });
+        let (head, len) = ResponseHead::parse(&io.0, &Limits::DEFAULT)
+            .unwrap()
+            .unwrap();
+        assert_eq!(head.status(), 200);
+        let mut body = BodyReader::new(head.framing(&Method::Put).unwrap(), u64::MAX);
+        let (mut rest, mut text) = (&io.0[len..], Vec::new());
+        while !body.is_done() {
+            let step = body.consume(rest).unwrap();
+            text.extend_from_slice(&rest[step.data]);
+            rest = &rest[step.consumed..];
+        }
+        assert!(rest.is_empty());
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn a_late_answer_is_one_document_with_white_space_behind_its_prolog() {
+        let prolog = std::str::from_utf8(xml::PROLOG).unwrap();
+        let done = late(Ok(xml::versioning()));
+        let rest = done.strip_prefix(prolog).unwrap();
+        assert!(rest.starts_with("  "), "{done}");
+        assert!(
+            rest.trim_start().starts_with("<VersioningConfiguration"),
+            "{done}"
+        );
+        let failed = late(Err(Code::NoSuchKey.into()));
+        let rest = failed.strip_prefix(prolog).unwrap().trim_start();
+        assert!(rest.starts_with("<Error><Code>NoSuchKey<"), "{failed}");
+    }
+}

@@ -1,0 +1,29 @@
+//! What a client is told of a store's error.
+
+use prism_s3::{Code, S3Error};
+
+/// The error in S3's terms; those that are ours are logged.
+pub(super) fn store_error(error: &prism_store::Error) -> S3Error {
+    use prism_store::Error;
+    match error {
+        Error::NoSuchBucket => Code::NoSuchBucket.into(),
+        Error::NoSuchObject => Code::NoSuchKey.into(),
+        Error::NoSuchUpload => Code::NoSuchUpload.into(),
+        Error::PartChanged => Code::InvalidPart.into(),
+        Error::ConditionFailed { .. } => Code::PreconditionFailed.into(),
+        Error::Busy => Code::OperationAborted.into(),
+        Error::AlreadyExists => Code::BucketAlreadyOwnedByYou.into(),
+        Error::NotEmpty => Code::BucketNotEmpty.into(),
+        Error::TooLarge => Code::EntityTooLarge.into(),
+        Error::LengthMismatch { .. } => Code::IncompleteBody.into(),
+        Error::MetaTooLarge => Code::MetadataTooLarge.into(),
+        Error::InvalidName(what) => S3Error::with_message(Code::InvalidArgument, *what),
+        Error::NoSpace => Code::InsufficientStorage.into(),
+        Error::Stalled => Code::SlowDown.into(),
+        Error::TooManyBuckets | Error::WritesDisabled => Code::ServiceUnavailable.into(),
+        error => {
+            tracing::error!(%error, "store");
+            Code::InternalError.into()
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Requests that are answered from this node's store.
+
+use std::io;
+
+use prism_http::{Exchange, Headers, Method, ResponseHead};
+use prism_s3::cors::{self, CorsConfig};
+use prism_s3::op::Attributes;
+use prism_s3::xml::{self, PartEntry, PartsOfObject};
+use prism_s3::{BucketName, Code, Conditions, Document, ObjectKey, Operation, S3Error, Tags};
+use prism_store::{Body, Object, ObjectMeta, Store};
+
+use super::answer::{discard_body, from_ms, send, send_xml, set};
+use super::errors::store_error;
+use super::io::Io;
+use super::put::{conditions_error, holds};
+use super::session::Request;
+use super::upload::{blocking, joined};
+use super::{Worker, meta, multipart};
+
+/// Longest body of a PutObjectTagging: ten tags with every character escaped.
+const MAX_TAGGING_BYTES: u64 = 64 << 10;
+
+/// Head and document of an answer.
+pub(super) type Answer = (ResponseHead, Vec<u8>);
+
+impl Worker {
+    /// Answers from this node's store.
+    pub(super) async fn serve_from_store(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<bool> {
+        let node = self.node.clone();
+        let Some(store) = node.store.as_ref() else {
+            return self.serve_without_store(io, request, exchange).await;
+        };
+        let extra = cors_headers(store, request);
+        let exchange = &Exchange {
+            extra: extra.as_ref(),
+            ..*exchange
+        };
+        match &request.operation {
+            Operation::PutObject { bucket, key, put } => {
+                self.put_object(io, request, exchange, (bucket, key, put))
+                    .await
+            }
+            Operation::UploadPart { bucket, key, part } => {
+                self.put_part(io, request, exchange, (bucket, key, part))
+                    .await
+            }
+            Operation::CompleteMultipartUpload {
+                bucket,
+                key,
+                complete,
+            } => {
+                self.complete_upload(io, request, exchange, (bucket, key, complete))
+                    .await
+            }
+            Operation::PutObjectTagging { bucket, key } => {
+                self.put_tagging(io, request, exchange, (bucket, key)).await
+            }
+            _ => {
+                // Bodies of all others mean nothing.
+                let keep_alive = exchange.keep_alive && discard_body(io, &request.head).await;
+                let exchange = Exchange {
+                    keep_alive,
+                    ..*exchange
+                };
+                self.serve_without_body(io, request, &exchange, store).await
+            }
+        }
+    }
+
+    async fn serve_without_body(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        exchange: &Exchange<'_>,
+        store: &Store,
+    ) -> io::Result<bool> {
+        match &request.operation {
+            Operation::GetObject { bucket, key, read }
+            | Operation::HeadObject { bucket, key, read } => {
+                self.get_object(io, request, exchange, store, (bucket, key, read))
+                    .await
+            }
+            Operation::CopyObject { bucket, key, copy } => {
+                self.copy_object(io, request, exchange, (bucket, key, copy))
+                    .await
+            }
+            Operation::UploadPartCopy { bucket, key, part } => {
+                self.copy_part(io, request, exchange, (bucket, key, part))
+                    .await
+            }
+            _ => {
+                let answer = self.small(request).await;
+                self.answer(io, request, exchange, answer).await
+            }
+        }
+    }
+
+    async fn serve_without_store(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<bool> {
+        let error = match &request.operation {
+            Operation::Unsupported { what } => Operation::not_implemented(what),
+            _ => Code::ServiceUnavailable.into(),
+        };
+        let keep_alive = exchange.keep_alive && discard_body(io, &request.head).await;
+        let exchange = Exchange {
+            keep_alive,
+            ..*exchange
+        };
+        self.send_error(io, &exchange, &error, request.head.path())
+            .await
+    }
+
+    /// Sends a small answer, or an error.
+    pub(super) async fn answer(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        exchange: &Exchange<'_>,
+        answer: Result<Answer, S3Error>,
+    ) -> io::Result<bool> {
+        match answer {
+            Ok((head, body)) if body.is_empty() || head.headers().get("content-type").is_some() => {
+                send(io, exchange, head, &body).await
+            }
+            Ok((head, xml)) => send_xml(io, exchange, head, &xml).await,
+            Err(error) => {
+                self.send_error(io, exchange, &error, request.head.path())
+                    .await
+            }
+        }
+    }
+
+    /// Operations without a body, whose answer is an XML document or nothing.
+    async fn small(&self, request: &Request) -> Result<Answer, S3Error> {
+        if let Operation::Unsupported { what } = &request.operation {
+            return Err(Operation::not_implemented(what));
+        }
+        let region = self.node.config.cluster.region.clone();
+        let operation = request.operation.clone();
+        let headers = match &operation {
+            Operation::Preflight { .. } => request.head.headers().clone(),
+            _ => Headers::new(),
+        };
+        joined(blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            small_here(store, &operation, &headers, &region)
+        }))
+        .await
+    }
+
+    async fn put_tagging(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        exchange: &Exchange<'_>,
+        (bucket, key): (&BucketName, &ObjectKey),
+    ) -> io::Result<bool> {
+        let body = self.read_document(io, request, MAX_TAGGING_BYTES).await?;
+        let exchange = Exchange {
+            keep_alive: exchange.keep_alive && body.is_whole,
+            ..*exchange
+        };
+        let tags = body.bytes.and_then(|xml| xml::parse_tagging(&xml));
+        let answer = match tags {
+            Ok(tags) => {
+                let (bucket, key) = (bucket.clone(), key.clone());
+                joined(blocking(&self.node, move |node| {
+                    let store = node.store.as_ref().ok_or(Code::InternalError)?;
+                    retag(store, (&bucket, &key), tags, 200)
+                }))
+                .await
+            }
+            Err(error) => Err(error),
+        };
+        self.answer(io, request, &exchange, answer).await
+    }
+}
+
+fn small_here(
+    store: &Store,
+    operation: &Operation,
+    headers: &Headers,
+    region: &str,
+) -> Result<Answer, S3Error> {
+    let ok = |xml| Ok((ResponseHead::new(200), xml));
+    match operation {
+        Operation::ListBuckets => ok(list_buckets(store)?),
+        Operation::HeadBucket { bucket } => {
+            existing(store, bucket)?;
+            let head = ResponseHead::new(200).with("x-amz-bucket-region", region);
+            Ok((head.map_err(|_| Code::InternalError)?, Vec::new()))
+        }
+        Operation::GetBucketLocation { bucket } => {
+            existing(store, bucket)?;
+            ok(xml::location(region))
+        }
+        Operation::GetBucketVersioning { bucket } => {
+            existing(store, bucket)?;
+            ok(xml::versioning())
+        }
+        Operation::GetBucketDocument { bucket, document } => {
+            let found = store.bucket_document(bucket.as_str(), document.as_str());
+            let found = found.map_err(|e| store_error(&e))?;
+            match document {
+                Document::Cors => ok(found.ok_or(Code::NoSuchCORSConfiguration)?),
+                Document::Policy => {
+                    let head = ResponseHead::new(200).with("Content-Type", "application/json");
+                    let head = head.map_err(|_| Code::InternalError)?;
+                    Ok((head, found.ok_or(Code::NoSuchBucketPolicy)?))
+                }
+            }
+        }
+        Operation::Preflight { bucket } => {
+            cors::asked(headers)?;
+            let config = cors_config(store, bucket).ok_or_else(cors::forbidden)?;
+            Ok((config.preflight(headers)?, Vec::new()))
+        }
+        Operation::DeleteObject {
+            bucket,
+            key,
+            conditions,
+        } => delete(store, (bucket, key), conditions),
+        Operation::GetObjectTagging { bucket, key } => {
+            let object = head(store, (bucket, key))?;
+            ok(xml::tagging(&meta::tags(&object)))
+        }
+        Operation::DeleteObjectTagging { bucket, key } => {
+            retag(store, (bucket, key), Tags::default(), 204)
+        }
+        Operation::GetObjectAttributes {
+            bucket,
+            key,
+            attributes,
+        } => object_attributes(store, (bucket, key), attributes),
+        Operation::CreateMultipartUpload {
+            bucket,
+            key,
+            create,
+        } => multipart::create(store, (bucket, key), create),
+        Operation::ListParts { bucket, key, list } => multipart::list(store, (bucket, key), list),
+        Operation::AbortMultipartUpload {
+            bucket,
+            key,
+            upload,
+        } => multipart::abort(store, (bucket, key), upload),
+        other => {
+            tracing::error!(operation = other.name(), "not for one node alone");
+            Err(Code::InternalError.into())
+        }
+    }
+}
+
+fn existing(store: &Store, bucket: &BucketName) -> Result<(), S3Error> {
+    let found = store.head_bucket(bucket.as_str());
+    found.map(drop).map_err(|e| store_error(&e))
+}
+
+fn list_buckets(store: &Store) -> Result<Vec<u8>, S3Error> {
+    let buckets = store.list_buckets().map_err(|e| store_error(&e))?;
+    let named: Vec<_> = buckets
+        .iter()
+        .filter_map(|b| Some((BucketName::parse(&b.name).ok()?, from_ms(b.created_ms))))
+        .collect();
+    let listed = named.iter().map(|(name, created)| (name, *created));
+    Ok(xml::list_buckets(listed))
+}
+
+fn head(store: &Store, (bucket, key): (&BucketName, &ObjectKey)) -> Result<ObjectMeta, S3Error> {
+    let found = store.head(bucket.as_str(), key.as_str());
+    let found = found.map_err(|e| store_error(&e))?;
+    Ok(found.ok_or(Code::NoSuchKey)?.meta)
+}
+
+fn delete(
+    store: &Store,
+    (bucket, key): (&BucketName, &ObjectKey),
+    conditions: &Conditions,
+) -> Result<Answer, S3Error> {
+    let (bucket, key) = (bucket.as_str(), key.as_str());
+    let done = match conditions.is_empty() {
+        true => store.delete(bucket, key),
+        false => {
+            let asked = conditions.clone();
+            let condition = Box::new(move |current: Option<&ObjectMeta>| holds(&asked, current));
+            store.delete_if(bucket, key, condition)
+        }
+    };
+    done.map_err(|e| conditions_error(conditions, &e))?;
+    Ok((ResponseHead::new(204), Vec::new()))
+}
+
+fn retag(
+    store: &Store,
+    (bucket, key): (&BucketName, &ObjectKey),
+    tags: Tags,
+    status: u16,
+) -> Result<Answer, S3Error> {
+    let change = move |meta: &mut ObjectMeta| meta::set_tags(meta, &tags);
+    let changed = store.change_meta(bucket.as_str(), key.as_str(), change);
+    changed.map_err(|e| store_error(&e))?;
+    Ok((ResponseHead::new(status), Vec::new()))
+}
+
+fn object_attributes(
+    store: &Store,
+    (bucket, key): (&BucketName, &ObjectKey),
+    asked: &Attributes,
+) -> Result<Answer, S3Error> {
+    let object = store.get(bucket.as_str(), key.as_str());
+    let object = object
+        .map_err(|e| store_error(&e))?
+        .ok_or(Code::NoSuchKey)?;
+    let answer = xml::Attributes {
+        etag: asked.etag.then(|| object.meta.etag.clone()),
+        checksum: meta::checksum(&object.meta).filter(|_| asked.checksum),
+        parts: asked.parts.then(|| parts_of(&object, asked)).flatten(),
+        storage_class: asked.storage_class,
+        size: asked.size.then_some(object.len),
+    };
+    let mut head = ResponseHead::new(200);
+    let modified = prism_s3::time::http_date(from_ms(object.meta.created_ms));
+    set(&mut head, "Last-Modified", modified).map_err(|_| Code::InternalError)?;
+    Ok((head, answer.xml()))
+}
+
+fn parts_of(object: &Object, asked: &Attributes) -> Option<PartsOfObject> {
+    let Body::Parts(parts) = &object.body else {
+        return None;
+    };
+    let mut page = Vec::new();
+    for (number, size, headers) in parts.iter().filter(|(number, ..)| *number > asked.after) {
+        // One more than wanted tells that there are more.
+        let Some(checksum) = meta::part_checksum(headers).filter(|_| page.len() <= asked.max_parts)
+        else {
+            break;
+        };
+        page.push(PartEntry {
+            number,
+            modified: from_ms(object.meta.created_ms),
+            etag: String::new(),
+            size,
+            checksum: Some(checksum),
+        });
+    }
+    let truncated = page.len() > asked.max_parts;
+    page.truncate(asked.max_parts);
+    Some(PartsOfObject {
+        count: parts.count(),
+        after: asked.after,
+        max: asked.max_parts,
+        truncated,
+        page,
+    })
+}
+
+fn cors_config(store: &Store, bucket: &BucketName) -> Option<CorsConfig> {
+    let found = store.bucket_document(bucket.as_str(), Document::Cors.as_str());
+    xml::parse_cors(&found.ok()??).ok()
+}
+
+/// What a browser wants to know with every answer, where the bucket's owner
+/// allows it.
+fn cors_headers(store: &Store, request: &Request) -> Option<Headers> {
+    let headers = request.head.headers();
+    headers.get("origin")?;
+    if *request.head.method() == Method::Options {
+        return None;
+    }
+    let bucket = request.operation.bucket()?;
+    let mut probe = ResponseHead::new(200);
+    let method = request.head.method().as_str();
+    let config = cors_config(store, bucket)?;
+    config.add_to(&mut probe, headers, method).ok()?;
+    Some(probe.headers().clone())
+}
