@@ -414,8 +414,10 @@ impl Driver<'_> {
             Outcome::Untouched { reason } => self.stay(connection, socket, reason),
             outcome => {
                 match socket {
-                    // Nobody waits for that; the client may wait for this worker.
-                    Socket::Frozen(frozen) => {
+                    // Nobody waits for that, and the client may wait for this
+                    // worker; but at the service's address it would be deaf to the
+                    // client's next connection.
+                    Socket::Frozen(frozen) if !self.shared.config.listen => {
                         let left = LeftBehind(Some(frozen));
                         self.shared.chores.add(move || drop(left));
                     }
