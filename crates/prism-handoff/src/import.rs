@@ -101,9 +101,8 @@ async fn pass_on(shared: Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
     };
     shared.process.trace.push(record);
     let verdict = verdict.unwrap_or(Frame::Unknown { id });
-    if let Err(error) = source.send(&verdict).await {
-        tracing::debug!(%error, "verdict not passed back");
-    }
+    // The client is served already.
+    source.send_later(&verdict);
 }
 
 /// Takes the connection, or says why not.
