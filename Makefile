@@ -19,7 +19,7 @@ help:
 	@echo 'make build   build $(PRISM)'
 	@echo 'make demo    a lab of three backends serves real clients, under a minute'
 	@echo 'make test    all tests; as root, or those that need privilege are skipped'
-	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: 10 minutes'
+	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: some 12 minutes'
 	@echo 'make lint    formatting, clippy, where unsafe code is'
 	@echo 'make bench   time of a hand-off, and of a packet in the switch'
 	@echo 'make clean   remove what was built'
