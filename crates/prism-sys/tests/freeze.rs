@@ -168,7 +168,13 @@ impl<'p> Hammer<'p> {
             let blank = self.blank(target);
             let begin = Instant::now();
             let (paused, state, emitted) = self.freeze(fd);
-            let spoken = |pair: &Pair| pair.emitted(target) - pair.resets(target);
+            // The flood may draw resets there between the two readings.
+            let spoken = |pair: &Pair| loop {
+                let (resets, emitted) = (pair.resets(target), pair.emitted(target));
+                if pair.resets(target) == resets {
+                    break emitted - resets;
+                }
+            };
             let before = spoken(self.pair);
             let restored = restore_into(blank, &state).unwrap();
             assert_eq!(spoken(self.pair), before, "spoke too early");
