@@ -7,13 +7,12 @@
 //! the client waits for. The way back builds it again from the saved state.
 
 mod renew;
+mod socket;
 
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use prism_proto::TcpState;
 use prism_proto::control::{FlowKey, Ops, Owner, Status};
 use prism_proto::export::{
     ASK_INTERVAL_NS, Action, Event, Export, Kept, MAX_SETTLE_ROUNDS, Method, Outcome,
@@ -23,24 +22,21 @@ use prism_proto::node::{Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, Refu
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_proto::tcp_state::MAX_QUEUE_BYTES;
 use prism_sys::tcp::info::send_queue_bytes;
-use prism_sys::tcp::{
-    Behaviour, Paused, RestoreError, Restored, TcpInfo, TcpStateName, probe_peer, restore,
-};
+use prism_sys::tcp::{Behaviour, Paused};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use zeroize::Zeroize;
 
 use crate::channel::Channel;
-use crate::connection::{Connection, Input, Rest};
+use crate::connection::{Connection, Rest};
 use crate::control::Control;
 use crate::endpoint::{Handle, Shared};
-use crate::frozen::Frozen;
 use crate::kernel_tx::KernelTx;
 use crate::records::Records;
-use crate::stream::Stream;
 use crate::trace::{Part, Record, Step};
 
 pub(crate) use renew::renew;
+use socket::{LeftBehind, Socket, end_silently, go_live, is_alive, rebuild, thaw};
 
 /// How long a hand-off waits for the client's acknowledgements, and how often it
 /// looks. A client that stalls for longer moves with its queues full.
@@ -170,24 +166,6 @@ async fn drain(connection: &Connection) -> bool {
 
 fn kept(connection: Connection, reason: Kept) -> Exported {
     Exported::Kept { connection, reason }
-}
-
-/// Where the connection's TCP state is.
-enum Socket {
-    /// In a working socket.
-    Live(Stream),
-    /// In a paused socket, and saved.
-    Paused(Paused<Stream>, Box<TcpState>),
-    /// In a frozen socket, and saved; the state is with the peer.
-    Frozen(Frozen),
-    /// In a frozen socket that nothing but this hand-off can reach.
-    Silent(Paused<Stream>),
-    /// Saved only.
-    Saved(Box<TcpState>),
-    /// In a socket built again, silent.
-    Rebuilt(Restored),
-    /// Nowhere.
-    Gone,
 }
 
 struct Driver<'s> {
@@ -498,110 +476,6 @@ fn verdict_of(frame: &Frame) -> Verdict {
         Frame::Accepted { .. } => Verdict::Accepted,
         Frame::Refused { reason, .. } => Verdict::Refused(*reason),
         Frame::Unknown { .. } | Frame::HandOff(_) | Frame::Ask { .. } => Verdict::Unknown,
-    }
-}
-
-fn rebuild(socket: Socket, local: SocketAddr) -> (Socket, Event) {
-    let state = match socket {
-        Socket::Saved(state) => state,
-        Socket::Frozen(frozen) => {
-            return match frozen.take() {
-                Some(paused) => (Socket::Silent(paused), Event::Rebuilt),
-                None => (Socket::Gone, Event::Returned),
-            };
-        }
-        _ => return (Socket::Gone, Event::RebuildFailed),
-    };
-    match restore(&state, local) {
-        Ok(restored) => return (Socket::Rebuilt(restored), Event::Rebuilt),
-        // The target took it, could not say so, and it has come back since; or
-        // it is over, and the client's next connection is here.
-        Err(RestoreError::Taken { .. }) => {
-            tracing::debug!(client = %state.remote, "a connection is here again");
-            return (Socket::Gone, Event::Returned);
-        }
-        Err(error) => {
-            tracing::error!(%error, client = %state.remote, "cannot take a connection back");
-        }
-    }
-    (Socket::Gone, Event::RebuildFailed)
-}
-
-/// What the client sent meanwhile it sends again, but not its acknowledgements.
-fn thaw(paused: Paused<Stream>) -> Option<Stream> {
-    let stream = match paused.resume() {
-        Ok(stream) => stream,
-        Err(error) => {
-            tracing::error!(%error, "a frozen connection does not thaw");
-            return None;
-        }
-    };
-    if send_queue_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0)
-        && let Err(error) = probe_peer(stream.as_fd())
-    {
-        tracing::debug!(%error, "the client was not asked for its window");
-    }
-    Some(stream)
-}
-
-/// What the kernel held goes between what was read and what will be.
-fn go_live(restored: Restored, rest: &mut Rest) -> Option<Stream> {
-    let live = match restored.go_live() {
-        Ok(live) => live,
-        Err(error) => {
-            tracing::error!(%error, "a connection taken back does not go live");
-            return None;
-        }
-    };
-    match &mut rest.tls {
-        Some(records) => records.received(&live.input),
-        None => {
-            let unread = [rest.input.unread(), live.input.as_slice()].concat();
-            rest.input = Input::new(unread);
-        }
-    }
-    rest.output.splice(..0, live.output);
-    if let Err(error) = probe_peer(live.fd.as_fd()) {
-        tracing::debug!(%error, "the client was not asked for its window");
-    }
-    Some(live.fd.into())
-}
-
-fn is_alive(socket: &Socket) -> bool {
-    let Socket::Live(stream) = socket else {
-        return false;
-    };
-    TcpInfo::read(stream.as_fd()).is_ok_and(|info| {
-        matches!(
-            info.state,
-            TcpStateName::Established | TcpStateName::CloseWait
-        )
-    })
-}
-
-/// A frozen socket whose connection has moved: dropped, it closes silently. Until
-/// then the connection may come back and take its place.
-struct LeftBehind(Option<Frozen>);
-
-impl Drop for LeftBehind {
-    fn drop(&mut self) {
-        if let Some(frozen) = self.0.take() {
-            end_silently(Socket::Frozen(frozen));
-        }
-    }
-}
-
-/// The flow is another's: not a packet must leave.
-fn end_silently(socket: Socket) {
-    let paused = match socket {
-        Socket::Live(stream) => Paused::pause(stream).ok(),
-        Socket::Paused(paused, _) | Socket::Silent(paused) => Some(paused),
-        Socket::Frozen(frozen) => frozen.take(),
-        // Dropping what was restored is silent.
-        Socket::Rebuilt(_) | Socket::Saved(_) | Socket::Gone => None,
-    };
-    if let Some(paused) = paused {
-        paused.close_silently();
     }
 }
 

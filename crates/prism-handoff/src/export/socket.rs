@@ -1,0 +1,136 @@
+//! Where the TCP state of a connection is while it is handed off, and the ways out
+//! of there: back to a working socket, or to an end that nobody hears of.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+use prism_proto::TcpState;
+use prism_proto::export::Event;
+use prism_sys::tcp::info::send_queue_bytes;
+use prism_sys::tcp::{Paused, RestoreError, Restored, TcpInfo, TcpStateName, probe_peer, restore};
+
+use crate::connection::{Input, Rest};
+use crate::frozen::Frozen;
+use crate::stream::Stream;
+
+/// Where the connection's TCP state is.
+pub(super) enum Socket {
+    /// In a working socket.
+    Live(Stream),
+    /// In a paused socket, and saved.
+    Paused(Paused<Stream>, Box<TcpState>),
+    /// In a frozen socket, and saved; the state is with the peer.
+    Frozen(Frozen),
+    /// In a frozen socket that nothing but this hand-off can reach.
+    Silent(Paused<Stream>),
+    /// Saved only.
+    Saved(Box<TcpState>),
+    /// In a socket built again, silent.
+    Rebuilt(Restored),
+    /// Nowhere.
+    Gone,
+}
+
+pub(super) fn rebuild(socket: Socket, local: SocketAddr) -> (Socket, Event) {
+    let state = match socket {
+        Socket::Saved(state) => state,
+        Socket::Frozen(frozen) => {
+            return match frozen.take() {
+                Some(paused) => (Socket::Silent(paused), Event::Rebuilt),
+                None => (Socket::Gone, Event::Returned),
+            };
+        }
+        _ => return (Socket::Gone, Event::RebuildFailed),
+    };
+    match restore(&state, local) {
+        Ok(restored) => return (Socket::Rebuilt(restored), Event::Rebuilt),
+        // The target took it, could not say so, and it has come back since; or
+        // it is over, and the client's next connection is here.
+        Err(RestoreError::Taken { .. }) => {
+            tracing::debug!(client = %state.remote, "a connection is here again");
+            return (Socket::Gone, Event::Returned);
+        }
+        Err(error) => {
+            tracing::error!(%error, client = %state.remote, "cannot take a connection back");
+        }
+    }
+    (Socket::Gone, Event::RebuildFailed)
+}
+
+/// What the client sent meanwhile it sends again, but not its acknowledgements.
+pub(super) fn thaw(paused: Paused<Stream>) -> Option<Stream> {
+    let stream = match paused.resume() {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::error!(%error, "a frozen connection does not thaw");
+            return None;
+        }
+    };
+    if send_queue_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0)
+        && let Err(error) = probe_peer(stream.as_fd())
+    {
+        tracing::debug!(%error, "the client was not asked for its window");
+    }
+    Some(stream)
+}
+
+/// What the kernel held goes between what was read and what will be.
+pub(super) fn go_live(restored: Restored, rest: &mut Rest) -> Option<Stream> {
+    let live = match restored.go_live() {
+        Ok(live) => live,
+        Err(error) => {
+            tracing::error!(%error, "a connection taken back does not go live");
+            return None;
+        }
+    };
+    match &mut rest.tls {
+        Some(records) => records.received(&live.input),
+        None => {
+            let unread = [rest.input.unread(), live.input.as_slice()].concat();
+            rest.input = Input::new(unread);
+        }
+    }
+    rest.output.splice(..0, live.output);
+    if let Err(error) = probe_peer(live.fd.as_fd()) {
+        tracing::debug!(%error, "the client was not asked for its window");
+    }
+    Some(live.fd.into())
+}
+
+pub(super) fn is_alive(socket: &Socket) -> bool {
+    let Socket::Live(stream) = socket else {
+        return false;
+    };
+    TcpInfo::read(stream.as_fd()).is_ok_and(|info| {
+        matches!(
+            info.state,
+            TcpStateName::Established | TcpStateName::CloseWait
+        )
+    })
+}
+
+/// A frozen socket whose connection has moved: dropped, it closes silently. Until
+/// then the connection may come back and take its place.
+pub(super) struct LeftBehind(pub(super) Option<Frozen>);
+
+impl Drop for LeftBehind {
+    fn drop(&mut self) {
+        if let Some(frozen) = self.0.take() {
+            end_silently(Socket::Frozen(frozen));
+        }
+    }
+}
+
+/// The flow is another's: not a packet must leave.
+pub(super) fn end_silently(socket: Socket) {
+    let paused = match socket {
+        Socket::Live(stream) => Paused::pause(stream).ok(),
+        Socket::Paused(paused, _) | Socket::Silent(paused) => Some(paused),
+        Socket::Frozen(frozen) => frozen.take(),
+        // Dropping what was restored is silent.
+        Socket::Rebuilt(_) | Socket::Saved(_) | Socket::Gone => None,
+    };
+    if let Some(paused) = paused {
+        paused.close_silently();
+    }
+}
