@@ -48,6 +48,9 @@ pub struct Config {
     /// needs them for its journal (up to 128 MiB) and for compaction, and stops
     /// for good where it finds none. Default 256 MiB.
     pub reserve_bytes: u64,
+    /// The node's name, which distinguishes its stamps from those of others.
+    /// Default empty: there are no others.
+    pub node: String,
 }
 
 impl Default for Config {
@@ -59,6 +62,7 @@ impl Default for Config {
             durability: Durability::Fsync,
             max_object_len: OBJECT_LEN_LIMIT,
             reserve_bytes: 256 * 1024 * 1024,
+            node: String::new(),
         }
     }
 }

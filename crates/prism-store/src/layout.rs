@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! LOCK        locked (flock) while a store is open
-//! FORMAT      "prism-store format 2"; written before anything else
+//! FORMAT      "prism-store format 3"; written before anything else
 //! db/         the tree; made as db.new and renamed when complete
 //! files/XX/   object files, XX = 00 to 3f, named by their id in 16 hex digits
 //! ```
@@ -18,9 +18,10 @@ use std::{
 use crate::error::OpenError;
 
 /// The newest format this release reads, and the one it writes. Format 2 added
-/// objects of several files; a store of format 1 becomes one of format 2 when
-/// it is opened, and cannot go back.
-pub const FORMAT_VERSION: u32 = 2;
+/// objects of several files, format 3 stamps; what lies in an older store has
+/// the stamp [`NONE`](prism_replica::Stamp::NONE) until it is written again. An
+/// older store becomes one of this format when it is opened, and cannot go back.
+pub const FORMAT_VERSION: u32 = 3;
 
 const FORMAT_PREFIX: &str = "prism-store format ";
 /// Number of directories under `files`.
@@ -253,13 +254,13 @@ mod tests {
     #[test]
     fn a_newer_format_is_refused_and_named() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("FORMAT"), "prism-store format 3\n").unwrap();
+        fs::write(dir.path().join("FORMAT"), "prism-store format 4\n").unwrap();
         let error = Layout::open(dir.path()).unwrap_err();
         assert!(matches!(
             error,
             OpenError::NewerFormat {
-                found: 3,
-                supported: 2
+                found: 4,
+                supported: 3
             }
         ));
     }
@@ -268,10 +269,12 @@ mod tests {
     fn an_older_format_is_taken_over_and_no_format_at_all_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let format = dir.path().join("FORMAT");
-        fs::write(&format, "prism-store format 1\n").unwrap();
-        drop(Layout::open(dir.path()).unwrap());
-        let text = fs::read_to_string(&format).unwrap();
-        assert_eq!(text, format!("{FORMAT_PREFIX}{FORMAT_VERSION}\n"));
+        for older in 1..FORMAT_VERSION {
+            fs::write(&format, format!("{FORMAT_PREFIX}{older}\n")).unwrap();
+            drop(Layout::open(dir.path()).unwrap());
+            let text = fs::read_to_string(&format).unwrap();
+            assert_eq!(text, format!("{FORMAT_PREFIX}{FORMAT_VERSION}\n"));
+        }
         for none in ["", "prism-store format 0\n", "prism-store format x\n"] {
             fs::write(&format, none).unwrap();
             assert!(matches!(

@@ -10,6 +10,8 @@
 //! keeps its word. A write that was not answered either happened entirely or
 //! not at all.
 //!
+//! Every object has a [`Stamp`], which grows with each change of its key.
+//!
 //! This crate knows nothing of S3, HTTP or other nodes. Bucket-naming rules
 //! beyond length, delimiters and conditional requests are the caller's;
 //! replication is not here either.
@@ -68,6 +70,7 @@ pub use error::{Error, Fault, OpenError};
 pub use layout::FORMAT_VERSION;
 pub use parts::{Parts, Segment};
 pub use placement::{NODES_MAX, NodeName, Placement, PlacementError};
+pub use prism_replica::Stamp;
 pub use put::PutWriter;
 pub use recovery::{DANGLING_REPORTED_MAX, RecoveryReport};
 pub use scan::LIST_MAX;

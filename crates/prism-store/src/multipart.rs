@@ -184,6 +184,7 @@ impl Store {
         Ok(Committed {
             len: outcome.len,
             replaced: outcome.found > 0,
+            stamp: outcome.stamp,
         })
     }
 

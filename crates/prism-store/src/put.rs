@@ -4,9 +4,11 @@
 
 use std::{fs::File, io::Write, sync::Arc};
 
+use prism_replica::Stamp;
+
 use crate::{
     blocks::BlockCrcs,
-    commit::{Condition, Op, PartOp, PutBytes, PutOp},
+    commit::{Condition, Op, Outcome, PartOp, PutBytes, PutOp},
     error::Error,
     layout::FileId,
     record::{FileRecord, Payload, Record},
@@ -203,7 +205,14 @@ impl PutWriter {
             }
         };
         let len = self.written;
-        let record = Record { payload, len, meta }.encode()?;
+        let record = Record {
+            stamp: Stamp::NONE,
+            payload,
+            len,
+            meta,
+        };
+        // Before the file has a name.
+        record.encode()?;
         let object_key = self.object_key;
         let op = match (self.target, bytes) {
             (Target::Object(bucket), bytes) => Op::Put(PutOp {
@@ -226,8 +235,12 @@ impl PutWriter {
             // A part was given a file when it began.
             (Target::Part(_), PutBytes::Inline(_)) => return Err(Error::WritesDisabled),
         };
-        let replaced = commit_op(&self.store, op, id, file.as_ref())?;
-        Ok(Committed { len, replaced })
+        let outcome = commit_op(&self.store, op, id, file.as_ref())?;
+        Ok(Committed {
+            len,
+            replaced: outcome.found > 0,
+            stamp: outcome.stamp,
+        })
     }
 
     /// The length after `more` bytes, if that is allowed.
@@ -287,7 +300,7 @@ impl PutWriter {
 
 /// Names the file, commits, and removes whichever file has lost: the replaced
 /// one, or ours if the commit certainly failed.
-fn commit_op(store: &Inner, op: Op, id: FileId, file: Option<&File>) -> Result<bool, Error> {
+fn commit_op(store: &Inner, op: Op, id: FileId, file: Option<&File>) -> Result<Outcome, Error> {
     store.files.check_room(0)?;
     if let Some(file) = file {
         store.files.publish(file, id)?;
@@ -295,7 +308,7 @@ fn commit_op(store: &Inner, op: Op, id: FileId, file: Option<&File>) -> Result<b
     match store.committer.submit(op) {
         Ok(outcome) => {
             store.release(&outcome);
-            Ok(outcome.found > 0)
+            Ok(outcome)
         }
         Err(failure) => {
             if file.is_some() && !failure.in_doubt {

@@ -9,6 +9,8 @@
 //!
 //! Those of uploads in parts are in `uploads`.
 
+use prism_replica::Stamp;
+
 use crate::{
     codec::{Reader, put_meta},
     error::Error,
@@ -16,7 +18,10 @@ use crate::{
     types::ObjectMeta,
 };
 
+/// Of a file's record, and of objects' records without a stamp.
 const VERSION: u8 = 1;
+/// Of objects' records.
+const STAMPED: u8 = 2;
 const KIND_INLINE: u8 = 0;
 const KIND_FILE: u8 = 1;
 const KIND_PARTS: u8 = 2;
@@ -35,6 +40,8 @@ pub(crate) enum Payload {
 /// What the tree `objects` holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
+    /// Of the last change; given by the commit.
+    pub(crate) stamp: Stamp,
     pub(crate) payload: Payload,
     pub(crate) len: u64,
     pub(crate) meta: ObjectMeta,
@@ -83,7 +90,8 @@ impl Record {
             Payload::File { id } => (KIND_FILE, id, 0),
             Payload::Parts { id } => (KIND_PARTS, id, 0),
         };
-        let mut out = vec![VERSION, kind];
+        let mut out = vec![STAMPED, kind];
+        out.extend_from_slice(&self.stamp.to_bytes());
         out.extend_from_slice(&id.to_bytes());
         out.extend_from_slice(&self.len.to_be_bytes());
         out.extend_from_slice(&crc.to_be_bytes());
@@ -99,10 +107,13 @@ impl Record {
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        if reader.u8()? != VERSION {
-            return None;
-        }
+        let version = reader.u8()?;
         let kind = reader.u8()?;
+        let stamp = match version {
+            VERSION => Stamp::NONE,
+            STAMPED => Stamp::from_bytes(reader.array()?),
+            _ => return None,
+        };
         let id = FileId::from_bytes(reader.array()?);
         let len = reader.u64()?;
         let crc = reader.u32()?;
@@ -113,7 +124,12 @@ impl Record {
             _ => return None,
         };
         let meta = reader.meta()?;
-        Some(Self { payload, len, meta })
+        Some(Self {
+            stamp,
+            payload,
+            len,
+            meta,
+        })
     }
 }
 
@@ -159,6 +175,11 @@ mod tests {
 
     fn record() -> Record {
         Record {
+            stamp: Stamp {
+                epoch: 1,
+                time_us: 1_700_000_000_123_456,
+                origin: 9,
+            },
             payload: Payload::Inline {
                 id: FileId::from_bytes([1, 2, 3, 4, 5, 6, 7, 8]),
                 crc: 0xdead_beef,
@@ -183,6 +204,17 @@ mod tests {
         let id = FileId::from_bytes([9; 8]);
         record.payload = Payload::Parts { id };
         assert_eq!(Record::decode(&record.encode().unwrap()).unwrap(), record);
+    }
+
+    #[test]
+    fn a_record_from_before_there_were_stamps_has_none() {
+        let bytes = record().encode().unwrap();
+        let old = [&[VERSION, bytes[1]], &bytes[2 + Stamp::LEN..]].concat();
+        let wanted = Record {
+            stamp: Stamp::NONE,
+            ..record()
+        };
+        assert_eq!(Record::decode(&old).unwrap(), wanted);
     }
 
     #[test]

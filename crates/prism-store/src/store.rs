@@ -62,7 +62,13 @@ impl Store {
         let generation = lsm.next_generation()?;
         let files = Arc::new(Files::open(layout, generation, &config)?);
         let recovery = recover(&lsm, &files)?;
-        let committer = Committer::new(Arc::clone(&lsm), Arc::clone(&files), config.durability);
+        let origin = prism_replica::origin(&config.node, generation);
+        let committer = Committer::new(
+            Arc::clone(&lsm),
+            Arc::clone(&files),
+            config.durability,
+            origin,
+        );
         let inner = Inner {
             committer,
             lsm,
@@ -226,6 +232,7 @@ impl Store {
                 .map(|parts| parts.map(|parts| (record, Body::Parts(parts)))),
         })?;
         Ok(opened.map(|(record, body)| Object {
+            stamp: record.stamp,
             meta: record.meta,
             len: record.len,
             body,
@@ -237,6 +244,7 @@ impl Store {
     pub fn head(&self, bucket: &str, key: &str) -> Result<Option<ObjectInfo>, Error> {
         let found = self.lookup(&self.view(), bucket, key)?;
         Ok(found.map(|record| ObjectInfo {
+            stamp: record.stamp,
             meta: record.meta,
             len: record.len,
         }))

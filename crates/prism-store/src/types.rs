@@ -2,6 +2,8 @@
 
 use std::fs::File;
 
+use prism_replica::Stamp;
+
 use crate::{error::Error, layout::FileId, parts::Parts, uploads::UploadId};
 
 /// Longest bucket name, in bytes.
@@ -30,6 +32,8 @@ pub struct ObjectMeta {
 /// An object without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectInfo {
+    /// Of the last change of its bytes or metadata.
+    pub stamp: Stamp,
     /// As given at commit.
     pub meta: ObjectMeta,
     /// Length in bytes.
@@ -40,6 +44,8 @@ pub struct ObjectInfo {
 /// written to its key meanwhile.
 #[derive(Debug)]
 pub struct Object {
+    /// Of the last change of its bytes or metadata.
+    pub stamp: Stamp,
     /// As given at commit.
     pub meta: ObjectMeta,
     /// Length in bytes.
@@ -72,6 +78,8 @@ pub struct Committed {
     pub len: u64,
     /// Whether an older object was replaced.
     pub replaced: bool,
+    /// What the object, or part, was given.
+    pub stamp: Stamp,
 }
 
 /// A bucket.

@@ -576,3 +576,22 @@ fn without_fsync_a_clean_close_still_keeps_everything() {
         assert_eq!(read(object), bytes(i, 5000));
     }
 }
+
+#[test]
+fn each_change_of_a_key_has_a_greater_stamp_also_after_opening_anew() {
+    let (dir, store) = with_bucket();
+    let mut last = put(&store, "b", "k", b"1").unwrap().stamp;
+    assert_eq!(store.head("b", "k").unwrap().unwrap().stamp, last);
+    store.change_meta("b", "k", |_| {}).unwrap();
+    let changed = store.get("b", "k").unwrap().unwrap().stamp;
+    assert!(changed > last, "{changed} after {last}");
+    for data in [&b"2"[..], &bytes(1, 100_000)] {
+        let stamp = put(&store, "b", "k", data).unwrap().stamp;
+        assert!(stamp > changed && stamp > last);
+        last = stamp;
+    }
+    drop(store);
+    let store = Store::open(dir.path(), config()).unwrap();
+    assert_eq!(store.head("b", "k").unwrap().unwrap().stamp, last);
+    assert!(put(&store, "b", "k", b"3").unwrap().stamp > last);
+}

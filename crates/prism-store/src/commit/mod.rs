@@ -14,9 +14,11 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use fjall::{OwnedWriteBatch, PersistMode};
+use prism_replica::{Stamp, StampClock};
 
 pub use op::Condition;
 pub(crate) use op::{CompleteOp, DeleteOp, Freed, Op, Outcome, PartOp, PutBytes, PutOp};
@@ -25,6 +27,9 @@ pub use seals::SEAL_LIFETIME;
 use crate::{config::Durability, error::Error, files::Files, group::Group, lsm::Lsm};
 use op::{Failure, OpResult, independent};
 use seals::Seals;
+
+/// The epoch of stamps: that of a cluster whose members do not change.
+const EPOCH: u64 = 1;
 
 /// How many commits shared how many flushes, since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,18 +47,26 @@ pub(crate) struct Committer {
     durability: Durability,
     group: Group<Op, OpResult>,
     seals: Seals,
+    clock: StampClock,
     operations: AtomicU64,
     batches: AtomicU64,
 }
 
 impl Committer {
-    pub(crate) fn new(lsm: Arc<Lsm>, files: Arc<Files>, durability: Durability) -> Self {
+    /// `origin` names this opening of this store in stamps.
+    pub(crate) fn new(
+        lsm: Arc<Lsm>,
+        files: Arc<Files>,
+        durability: Durability,
+        origin: u64,
+    ) -> Self {
         Self {
             lsm,
             files,
             durability,
             group: Group::new(),
             seals: Seals::default(),
+            clock: StampClock::new(origin),
             operations: AtomicU64::new(0),
             batches: AtomicU64::new(0),
         }
@@ -64,6 +77,12 @@ impl Committer {
             operations: self.operations.load(Ordering::Relaxed),
             batches: self.batches.load(Ordering::Relaxed),
         }
+    }
+
+    /// A stamp above `above`, which is what the key has.
+    fn stamp(&self, above: Option<Stamp>) -> Stamp {
+        self.clock
+            .next(EPOCH, now_us(), above.unwrap_or(Stamp::NONE))
     }
 
     /// Commits `op`, together with whatever else is waiting. Blocks on disk.
@@ -125,4 +144,9 @@ impl Committer {
                 in_doubt: true,
             })
     }
+}
+
+fn now_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)
 }

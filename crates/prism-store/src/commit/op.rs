@@ -2,10 +2,12 @@
 
 use std::collections::HashSet;
 
+use prism_replica::Stamp;
+
 use crate::{
     error::Error,
     layout::FileId,
-    record::Payload,
+    record::{Payload, Record},
     types::ObjectMeta,
     uploads::{Garbage, UploadId},
 };
@@ -76,8 +78,8 @@ pub(crate) enum Op {
 pub(crate) struct PutOp {
     pub(crate) bucket: String,
     pub(crate) object_key: Vec<u8>,
-    /// Encoded [`Record`](crate::record::Record).
-    pub(crate) record: Vec<u8>,
+    /// The commit gives it its stamp.
+    pub(crate) record: Record,
     pub(crate) id: FileId,
     pub(crate) bytes: PutBytes,
     pub(crate) condition: Option<Condition>,
@@ -103,8 +105,8 @@ pub(crate) struct PartOp {
     pub(crate) upload_key: Vec<u8>,
     pub(crate) upload: UploadId,
     pub(crate) number: u16,
-    /// Encoded [`Record`](crate::record::Record).
-    pub(crate) record: Vec<u8>,
+    /// The commit gives it its stamp.
+    pub(crate) record: Record,
     pub(crate) id: FileId,
     /// Encoded [`FileRecord`](crate::record::FileRecord).
     pub(crate) file_record: Vec<u8>,
@@ -131,6 +133,8 @@ pub(crate) struct Outcome {
     pub(crate) found: usize,
     /// Bytes of the object that was made of parts.
     pub(crate) len: u64,
+    /// Of the change; none where nothing was stamped.
+    pub(crate) stamp: Stamp,
     /// What the caller has to see to.
     pub(crate) freed: Vec<Freed>,
 }
@@ -273,7 +277,14 @@ mod tests {
             upload_key: Vec::new(),
             upload: UploadId::new(1, 1),
             number,
-            record: Vec::new(),
+            record: Record {
+                stamp: Stamp::NONE,
+                payload: Payload::File {
+                    id: FileId::from_bytes([0; 8]),
+                },
+                len: 0,
+                meta: ObjectMeta::default(),
+            },
             id: FileId::from_bytes([0; 8]),
             file_record: Vec::new(),
         })

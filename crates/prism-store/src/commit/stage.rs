@@ -32,6 +32,7 @@ impl Committer {
             } => {
                 let mut record = present(view, &bucket, &object_key)?;
                 change(&mut record.meta);
+                record.stamp = self.stamp(Some(record.stamp));
                 batch.insert(&self.lsm.objects, object_key, record.encode()?);
                 Ok(Outcome::default())
             }
@@ -120,18 +121,23 @@ impl Committer {
         &self,
         view: &View<'_>,
         batch: &mut OwnedWriteBatch,
-        put: PutOp,
+        mut put: PutOp,
     ) -> Result<Outcome, Error> {
         self.open_bucket(view, &put.bucket)?;
         let current = view.object(&put.object_key)?;
         check(put.condition.as_ref(), current.as_ref())?;
-        let mut outcome = Outcome::default();
+        put.record.stamp = self.stamp(current.as_ref().map(|record| record.stamp));
+        let record = put.record.encode()?;
+        let mut outcome = Outcome {
+            stamp: put.record.stamp,
+            ..Outcome::default()
+        };
         self.stage_loss(batch, current, &mut outcome);
         match put.bytes {
             PutBytes::Inline(bytes) => batch.insert(&self.lsm.inline, put.id.to_bytes(), bytes),
             PutBytes::File(record) => batch.insert(&self.lsm.files, put.id.to_bytes(), record),
         }
-        batch.insert(&self.lsm.objects, put.object_key, put.record);
+        batch.insert(&self.lsm.objects, put.object_key, record);
         Ok(outcome)
     }
 
@@ -160,15 +166,20 @@ impl Committer {
         &self,
         view: &View<'_>,
         batch: &mut OwnedWriteBatch,
-        part: PartOp,
+        mut part: PartOp,
     ) -> Result<Outcome, Error> {
         view.upload(&part.upload_key)?.ok_or(Error::NoSuchUpload)?;
-        let mut outcome = Outcome::default();
         let replaced = view.part(part.upload, part.number)?;
+        part.record.stamp = self.stamp(replaced.as_ref().map(|record| record.stamp));
+        let record = part.record.encode()?;
+        let mut outcome = Outcome {
+            stamp: part.record.stamp,
+            ..Outcome::default()
+        };
         self.stage_loss(batch, replaced, &mut outcome);
         let key = part_key(part.upload, part.number);
         batch.insert(&self.lsm.files, part.id.to_bytes(), part.file_record);
-        batch.insert(&self.lsm.parts, key, part.record);
+        batch.insert(&self.lsm.parts, key, record);
         Ok(outcome)
     }
 
@@ -189,12 +200,16 @@ impl Committer {
             return Err(Error::TooLarge);
         }
         let record = Record {
+            stamp: self.stamp(current.as_ref().map(|record| record.stamp)),
             payload: Payload::Parts { id: complete.id },
             len,
             meta: complete.meta,
         };
+        let mut outcome = Outcome {
+            stamp: record.stamp,
+            ..Outcome::default()
+        };
         let (record, encoded) = (record.encode()?, manifest.encode()?);
-        let mut outcome = Outcome::default();
         self.stage_loss(batch, current, &mut outcome);
         batch.insert(&self.lsm.objects, complete.object_key, record);
         batch.insert(&self.lsm.manifests, complete.id.to_bytes(), encoded);

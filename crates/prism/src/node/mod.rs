@@ -274,6 +274,7 @@ fn open_store(config: &Config, node: &prism_config::Node) -> anyhow::Result<Stor
             prism_config::Durability::Fsync => prism_store::Durability::Fsync,
             prism_config::Durability::None => prism_store::Durability::None,
         },
+        node: node.name.clone(),
         ..prism_store::Config::default()
     };
     let store = Store::open(&node.store, settings)
