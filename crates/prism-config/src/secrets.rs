@@ -116,6 +116,18 @@ pub struct Credential {
     pub secret_key: String,
 }
 
+impl Credential {
+    /// Whether S3 clients can use these: 1 to 128 printable ASCII characters
+    /// each.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        let is_key = |key: &str| {
+            (1..=MAX_KEY_CHARS).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic())
+        };
+        is_key(&self.access_key) && is_key(&self.secret_key)
+    }
+}
+
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credential")
@@ -196,13 +208,7 @@ fn check_credentials(credentials: &[Credential]) -> Result<(), &'static str> {
     if credentials.is_empty() {
         return Err("names no user; add a [[credential]] with access_key and secret_key");
     }
-    let is_key = |key: &str| {
-        (1..=MAX_KEY_CHARS).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic())
-    };
-    if !credentials
-        .iter()
-        .all(|c| is_key(&c.access_key) && is_key(&c.secret_key))
-    {
+    if !credentials.iter().all(Credential::is_usable) {
         return Err("has a key that is empty, longer than 128 characters, or not printable ASCII");
     }
     let mut names: Vec<&str> = credentials.iter().map(|c| c.access_key.as_str()).collect();

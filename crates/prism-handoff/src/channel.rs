@@ -384,7 +384,8 @@ pub type RelayStream = TlsStream<TcpStream>;
 /// One worker's ways to all other nodes.
 pub(crate) struct Peers {
     peers: HashMap<String, SocketAddr>,
-    identity: Identity,
+    /// `None`: there are no other nodes.
+    identity: Option<Identity>,
     channels: RefCell<HashMap<String, Rc<Channel>>>,
     dialling: Mutex<()>,
     failed_ns: RefCell<HashMap<String, u64>>,
@@ -398,7 +399,7 @@ impl Peers {
     pub(crate) fn new(
         peers: &[Peer],
         port: u16,
-        identity: Identity,
+        identity: Option<Identity>,
         importer: Weak<Shared>,
         chores: Rc<Chores>,
         counters: Arc<Counters>,
@@ -424,6 +425,11 @@ impl Peers {
         self.peers.keys().map(String::as_str)
     }
 
+    fn identity(&self, wanted: &str) -> Result<&Identity, PeerError> {
+        let identity = self.identity.as_ref();
+        identity.ok_or_else(|| PeerError::Unknown(wanted.to_owned()))
+    }
+
     fn open_channel(&self, name: &str) -> Option<Rc<Channel>> {
         self.channels
             .borrow()
@@ -441,7 +447,8 @@ impl Peers {
         if let Some(channel) = self.open_channel(name) {
             return Ok(channel);
         }
-        let stream = self.dial(name, self.identity.client_for_hand_off()).await?;
+        let config = self.identity(name)?.client_for_hand_off();
+        let stream = self.dial(name, config).await?;
         let channel = self.start(stream, name);
         self.channels
             .borrow_mut()
@@ -453,7 +460,8 @@ impl Peers {
     pub(crate) async fn fresh_channel(&self, address: IpAddr) -> Result<Rc<Channel>, PeerError> {
         let named = self.peers.iter().find(|(_, at)| at.ip() == address);
         let (name, _) = named.ok_or_else(|| PeerError::Unknown(address.to_string()))?;
-        let stream = self.dial(name, self.identity.client_for_hand_off()).await?;
+        let config = self.identity(name)?.client_for_hand_off();
+        let stream = self.dial(name, config).await?;
         Ok(self.start(stream, name))
     }
 
@@ -492,7 +500,8 @@ impl Peers {
 
     /// A new relay stream to `name`.
     pub(crate) async fn fresh_relay(&self, name: &str) -> Result<RelayStream, PeerError> {
-        self.dial(name, self.identity.client_for_relay()).await
+        let config = self.identity(name)?.client_for_relay();
+        self.dial(name, config).await
     }
 
     /// Keeps a relay stream that is between two requests for the next.

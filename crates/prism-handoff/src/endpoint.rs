@@ -64,8 +64,9 @@ pub struct EndpointConfig {
     pub peer_port: u16,
     /// All other nodes.
     pub peers: Vec<Peer>,
-    /// This node's certificate.
-    pub identity: Identity,
+    /// This node's certificate. `None` for a node that has no others and never
+    /// will: it does not bind the node port.
+    pub identity: Option<Identity>,
     /// The switch; without one nothing is ever handed off.
     pub switch: Option<SwitchAddress>,
     /// How a connection's packets are stopped while it is handed off. Where the
@@ -97,7 +98,7 @@ impl EndpointConfig {
             listen: false,
             peer_port: 7400,
             peers: others.into_iter().cloned().collect(),
-            identity,
+            identity: Some(identity),
             switch: None,
             method: Method::Freeze,
             tls: None,
@@ -297,8 +298,8 @@ impl Shared {
 }
 
 impl Endpoint {
-    /// Binds the node's port and, where it listens, the service address, and
-    /// starts the tasks of one worker. Call it within a `LocalSet`. Workers of
+    /// Binds the node's port, where there may be other nodes, and the service
+    /// address, where it listens, and starts the tasks of one worker. Call it within a `LocalSet`. Workers of
     /// one process bind the same ports (`SO_REUSEPORT`).
     ///
     /// # Errors
@@ -316,7 +317,13 @@ impl Endpoint {
             None => (None, None),
         };
         let freezer = control.as_ref().and_then(|_| freezer());
-        let node_listener = listen((config.address, config.peer_port).into())?;
+        let nodes = match &config.identity {
+            Some(identity) => {
+                let listener = listen((config.address, config.peer_port).into())?;
+                Some((listener, TlsAcceptor::from(identity.server())))
+            }
+            None => None,
+        };
         let mut clients = Vec::new();
         if config.listen {
             clients.push((listen(config.service)?, config.service, None));
@@ -348,7 +355,7 @@ impl Endpoint {
             stopping: Notify::new(),
             listening: Cell::new(true),
         });
-        shared.spawn(node_listener, clients);
+        shared.spawn(nodes, clients);
         Ok(Self { incoming, shared })
     }
 
@@ -435,7 +442,11 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl Shared {
-    fn spawn(self: &Rc<Self>, nodes: TcpListener, clients: Vec<ClientListener>) {
+    fn spawn(
+        self: &Rc<Self>,
+        nodes: Option<(TcpListener, TlsAcceptor)>,
+        clients: Vec<ClientListener>,
+    ) {
         if let Some(control) = &self.control {
             tokio::task::spawn_local(control.clone().run());
             tokio::task::spawn_local(control.clone().keep_clock());
@@ -448,7 +459,9 @@ impl Shared {
             });
         }
         tokio::task::spawn_local(self.chores.clone().run());
-        tokio::task::spawn_local(self.clone().accept_nodes(nodes));
+        if let Some((listener, acceptor)) = nodes {
+            tokio::task::spawn_local(self.clone().accept_nodes(listener, acceptor));
+        }
         for listener in clients {
             tokio::task::spawn_local(self.clone().accept_clients(listener));
         }
@@ -487,8 +500,7 @@ impl Shared {
         }
     }
 
-    async fn accept_nodes(self: Rc<Self>, listener: TcpListener) {
-        let acceptor = TlsAcceptor::from(self.config.identity.server());
+    async fn accept_nodes(self: Rc<Self>, listener: TcpListener, acceptor: TlsAcceptor) {
         loop {
             let (stream, from) = match listener.accept().await {
                 Ok(accepted) => accepted,

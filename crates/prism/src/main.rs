@@ -12,6 +12,7 @@ mod lab;
 mod log;
 mod node;
 mod pki;
+mod serve;
 mod switch;
 
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ struct Cli {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Serve(serve::Args),
     Node(node::Args),
     Switch(switch::Args),
     Check(check::Args),
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         prism_sys::process::end_on_broken_pipe();
     }
     let result = match command {
+        Command::Serve(args) => serve::run(&args),
         Command::Node(args) => node::run(&args),
         Command::Switch(args) => switch::run(&args),
         Command::Check(args) => check::run(args),

@@ -20,6 +20,7 @@ mod multipart;
 mod policy;
 mod put;
 mod relay;
+pub(crate) mod run;
 mod serve;
 mod session;
 mod source;
@@ -33,7 +34,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use prism_config::{Config, HandOffMethod};
+use prism_config::{Config, Credential, HandOffMethod};
 use prism_handoff::pki::Identity;
 use prism_handoff::{
     Endpoint, EndpointConfig, Handle, Incoming, Method, Peer, Process, SwitchAddress, Transit,
@@ -42,7 +43,7 @@ use prism_http::RequestHead;
 use prism_proto::control::ControlKey;
 use prism_s3::Operation;
 use prism_store::{NodeName, Placement, Store};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
 use counters::NodeCounters;
@@ -87,76 +88,13 @@ pub(crate) struct Worker {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
     crate::log::init(&config.log)?;
-    let node = Arc::new(Node::open(config, &args.node)?);
-    if let Err(error) = prism_sys::process::raise_open_files() {
-        tracing::warn!(%error, "the limit of open files stays as it is");
-    }
-    let workers = match node.settings()?.workers {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        n => usize::from(n),
-    };
-    let endpoint = node.endpoint_config()?;
-    let (stop, stopping) = watch::channel(false);
-    let threads: Vec<_> = (0..workers)
-        .map(|n| {
-            let (node, endpoint, stopping) = (node.clone(), endpoint.clone(), stopping.clone());
-            let name = format!("worker-{n}");
-            let work = move || Worker::run(node, endpoint, stopping);
-            std::thread::Builder::new().name(name).spawn(work)
-        })
-        .collect::<Result<_, _>>()
-        .context("starting a worker thread")?;
-    drop(stopping);
-    let supervised = supervise(&node, stop);
-    for thread in threads {
-        match thread.join() {
-            Ok(result) => result?,
-            Err(_) => bail!("a worker panicked; see the log"),
-        }
-    }
-    supervised
-}
-
-/// Answers the admin socket and waits for a signal, or for the workers' end.
-fn supervise(node: &Arc<Node>, stop: watch::Sender<bool>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        use tokio::signal::unix::{SignalKind, signal};
-        let path = node.config.admin_socket(&node.name);
-        let admin = admin::Admin::bind(&path)
-            .with_context(|| format!("admin socket {}", path.display()))?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hang_up = signal(SignalKind::hangup())?;
-        let keep_current = async {
-            let Some(https) = &node.https else {
-                return std::future::pending().await;
-            };
-            loop {
-                tokio::select! {
-                    () = https.keep_current() => {}
-                    _ = hang_up.recv() => https.reload(),
-                }
-            }
-        };
-        tokio::select! {
-            () = keep_current => {}
-            () = admin.run(node.clone()) => {}
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            // All workers have failed to start.
-            () = stop.closed() => {}
-        }
-        tracing::info!("stopping: requests under way are finished first");
-        let _ = stop.send(true);
-        anyhow::Ok(())
-    })
+    let users = config.s3.load_credentials()?;
+    run::until_stopped(Node::open(config, &args.node, &users)?, || {})
 }
 
 impl Node {
-    fn open(config: Config, name: &str) -> anyhow::Result<Self> {
+    /// Opens what the node called `name` needs. `users` may call it.
+    pub(crate) fn open(config: Config, name: &str, users: &[Credential]) -> anyhow::Result<Self> {
         let Some(settings) = config.node(name) else {
             let names: Vec<&str> = config.nodes.iter().map(|n| n.name.as_str()).collect();
             bail!(
@@ -171,7 +109,7 @@ impl Node {
             true => Some(open_store(&config, settings)?),
             false => None,
         };
-        let auth = Auth::new(&config)?;
+        let auth = Auth::new(&config, users);
         let https = Https::load(&config, settings)?;
         let limits = prism_http::Limits {
             head_bytes: config.limits.head_bytes as usize,
@@ -199,6 +137,12 @@ impl Node {
         tls.is_some_and(|tls| tls.redirect_http)
     }
 
+    /// There is no other node and never will be: a configuration that was read
+    /// from a file has an authority, and may be given more nodes.
+    fn is_alone(&self) -> bool {
+        self.config.peers.ca_file.as_os_str().is_empty()
+    }
+
     fn settings(&self) -> anyhow::Result<&prism_config::Node> {
         self.config
             .node(&self.name)
@@ -208,12 +152,14 @@ impl Node {
     fn endpoint_config(self: &Arc<Self>) -> anyhow::Result<EndpointConfig> {
         let settings = self.settings()?;
         let peers = &self.config.peers;
-        let identity = Identity::load(
-            &peers.ca_file,
-            &peers.cert_file(&self.name),
-            &peers.key_file(&self.name),
-        )
-        .context("this node's certificate (make one with `prism pki init`)")?;
+        let identity = match self.is_alone() {
+            true => None,
+            false => {
+                let (cert, key) = (peers.cert_file(&self.name), peers.key_file(&self.name));
+                let identity = Identity::load(&peers.ca_file, &cert, &key);
+                Some(identity.context("this node's certificate (make one with `prism pki init`)")?)
+            }
+        };
         let switch = match &self.config.switch {
             Some(switch) => Some(SwitchAddress {
                 control: switch.control.into(),
@@ -288,19 +234,22 @@ impl Worker {
         node: Arc<Node>,
         endpoint: EndpointConfig,
         stopping: watch::Receiver<bool>,
+        bound: mpsc::Sender<()>,
     ) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         LocalSet::new().block_on(&runtime, async {
             let service = endpoint.service;
-            let bound = Endpoint::bind(endpoint, node.process.clone()).await;
-            let endpoint = bound.with_context(|| {
+            let opened = Endpoint::bind(endpoint, node.process.clone()).await;
+            let endpoint = opened.with_context(|| {
                 format!(
                     "binding the service {service} or the node port of {}",
                     node.name
                 )
             })?;
+            let _ = bound.send(()).await;
+            drop(bound);
             let drain = node.config.limits.drain_timeout();
             let date = RefCell::new((0, Rc::from("")));
             let handle = endpoint.handle();

@@ -8,7 +8,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use prism_config::{Config, HandOffMode};
+use prism_config::{Config, Credential, HandOffMode};
 use prism_handoff::{Connection, Exported, RelayStream};
 use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead};
 use prism_proto::relay::Preamble;
@@ -31,9 +31,9 @@ pub(crate) struct Auth {
 }
 
 impl Auth {
-    pub(crate) fn new(config: &Config) -> anyhow::Result<Self> {
+    pub(crate) fn new(config: &Config, users: &[Credential]) -> Self {
         let mut credentials = Credentials::new();
-        for credential in config.s3.load_credentials()? {
+        for credential in users {
             let (key, secret) = (&credential.access_key, &credential.secret_key);
             credentials.insert(key.as_str(), secret.as_str());
         }
@@ -42,10 +42,10 @@ impl Auth {
             prism_config::Anonymous::Read => Anonymous::Read,
         };
         let region = config.cluster.region.clone();
-        Ok(Self {
+        Self {
             authenticator: Authenticator::new(credentials, region, anonymous),
             by_policy: anonymous == Anonymous::ByPolicy,
-        })
+        }
     }
 }
 

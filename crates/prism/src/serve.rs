@@ -1,0 +1,157 @@
+//! `prism serve DIR`: one node on this machine, for a first try and for the
+//! tests of applications. It is the node of a cluster, with a configuration made
+//! here instead of read: no switch, no other nodes, nothing that takes root.
+//!
+//! Not here: how requests are served (`node`), how objects are kept
+//! (`prism-store`).
+
+mod credentials;
+mod dir;
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use prism_config::{Config, Credential, Durability, Role};
+
+use crate::node::{Node, run::until_stopped};
+
+/// The node's name, which also names its admin socket.
+const NAME: &str = "serve";
+/// After a signal, how long requests under way may take.
+const DRAIN_S: u32 = 5;
+
+/// Serve S3 from a directory, on this machine: no root, no configuration.
+///
+/// For a first try, and for the tests of applications. The access key is taken
+/// from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or made once and kept in
+/// DIR. Ends with SIGINT or SIGTERM.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where everything is kept; made if it is not there.
+    dir: PathBuf,
+    /// Address and port to listen at; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9000")]
+    listen: SocketAddrV4,
+    /// Allow an address that other machines can reach. What goes over the wire
+    /// is not encrypted.
+    #[arg(long)]
+    allow_remote: bool,
+    /// The region that clients sign for.
+    #[arg(long, value_name = "NAME", default_value = "us-east-1")]
+    region: String,
+    /// Answer writes before they are on the disk: faster, but lost with the
+    /// power. For stores in memory, and for tests.
+    #[arg(long)]
+    no_fsync: bool,
+    /// What is logged to standard error: error, warn, info, debug or trace.
+    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    log: String,
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    if !args.listen.ip().is_loopback() && !args.allow_remote {
+        bail!(
+            "{} can be reached from other machines, and nothing on the way is encrypted; \
+             add --allow-remote if that is meant",
+            args.listen
+        );
+    }
+    dir::prepare(&args.dir)?;
+    let config = configuration(args);
+    crate::log::init(&config.log)?;
+    let (user, from) = credentials::of(&args.dir)?;
+    // The directory first: who starts twice is told of that, not of the port.
+    let mut node = Node::open(config, NAME, std::slice::from_ref(&user))?;
+    let address = free_address(args.listen)?;
+    node.config.service.address = address;
+    until_stopped(node, || {
+        // Whoever closed standard output does not want to know.
+        let _ = introduce(args, address, &user, from);
+    })
+}
+
+/// The configuration of a node that is alone.
+fn configuration(args: &Args) -> Config {
+    let mut config = Config::default();
+    config.cluster.name = NAME.into();
+    config.cluster.region.clone_from(&args.region);
+    config.service.address = args.listen;
+    config.limits.drain_timeout_s = DRAIN_S;
+    config.log.level.clone_from(&args.log);
+    config.admin.socket_dir.clone_from(&args.dir);
+    config.nodes.push(prism_config::Node {
+        name: NAME.into(),
+        address: Ipv4Addr::LOCALHOST,
+        roles: vec![Role::Frontend, Role::Backend],
+        store: dir::store(&args.dir),
+        durability: match args.no_fsync {
+            true => Durability::None,
+            false => Durability::Fsync,
+        },
+        ..prism_config::Node::default()
+    });
+    config
+}
+
+/// The address with a port that nobody listens at. The node's own threads share
+/// theirs (`SO_REUSEPORT`), and would share it with another process of this user
+/// as well; so it is tried once without sharing.
+fn free_address(wanted: SocketAddrV4) -> anyhow::Result<SocketAddrV4> {
+    let tried = TcpListener::bind(wanted).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => anyhow::anyhow!(
+            "somebody listens at {wanted} already; choose another port with --listen"
+        ),
+        _ => anyhow::Error::new(error).context(format!("cannot listen at {wanted}")),
+    })?;
+    let port = tried.local_addr().context("the port listened at")?.port();
+    Ok(SocketAddrV4::new(*wanted.ip(), port))
+}
+
+/// Says how to use it.
+fn introduce(
+    args: &Args,
+    address: SocketAddrV4,
+    user: &Credential,
+    from: credentials::From,
+) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "Serving {} at http://{address}", args.dir.display())?;
+    writeln!(out)?;
+    writeln!(out, "  export AWS_ENDPOINT_URL=http://{address}")?;
+    writeln!(out, "  export AWS_DEFAULT_REGION={}", args.region)?;
+    match from {
+        credentials::From::Environment => {
+            writeln!(
+                out,
+                "  (with the access key {:?} of the environment)",
+                user.access_key
+            )?;
+        }
+        credentials::From::File(path) => {
+            writeln!(out, "  export AWS_ACCESS_KEY_ID={}", user.access_key)?;
+            writeln!(out, "  export AWS_SECRET_ACCESS_KEY={}", user.secret_key)?;
+            writeln!(out, "  (kept in {})", path.display())?;
+        }
+    }
+    let curl = format!(
+        "curl --aws-sigv4 aws:amz:{}:s3 -u \"$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY\"",
+        args.region
+    );
+    writeln!(out)?;
+    writeln!(out, "  {curl} -X PUT $AWS_ENDPOINT_URL/first")?;
+    writeln!(
+        out,
+        "  {curl} -T /etc/os-release $AWS_ENDPOINT_URL/first/file"
+    )?;
+    writeln!(out, "  {curl} $AWS_ENDPOINT_URL/first/file")?;
+    writeln!(
+        out,
+        "  aws --endpoint-url $AWS_ENDPOINT_URL s3 ls s3://first"
+    )?;
+    writeln!(out)?;
+    writeln!(out, "Ctrl-C ends it.")?;
+    out.flush()
+}

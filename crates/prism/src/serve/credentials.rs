@@ -1,0 +1,88 @@
+//! Whose requests `prism serve` answers: one user, from the environment or made
+//! once and kept.
+
+use std::env;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use prism_config::{Credential, S3};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::dir;
+
+/// Bytes of chance in a key's public and in its secret part.
+const ACCESS_BYTES: usize = 8;
+const SECRET_BYTES: usize = 20;
+
+/// Where the key is from.
+pub(super) enum From {
+    Environment,
+    File(PathBuf),
+}
+
+/// The user, and where the key is from.
+pub(super) fn of(dir: &Path) -> anyhow::Result<(Credential, From)> {
+    if let Some(given) = from_environment()? {
+        return Ok((given, From::Environment));
+    }
+    let path = dir::credentials(dir);
+    if !path.exists() {
+        make(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let file = S3 {
+        credentials_file: path.clone(),
+        ..S3::default()
+    };
+    let user = file.load_credentials()?.into_iter().next();
+    Ok((user.context("no access key")?, From::File(path)))
+}
+
+fn from_environment() -> anyhow::Result<Option<Credential>> {
+    let (access, secret) = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY");
+    let given = match (env::var(access), env::var(secret)) {
+        (Ok(access_key), Ok(secret_key)) => Credential {
+            access_key,
+            secret_key,
+        },
+        (Err(env::VarError::NotPresent), Err(env::VarError::NotPresent)) => return Ok(None),
+        _ => bail!("set {access} and {secret}, or neither"),
+    };
+    if !given.is_usable() {
+        bail!("{access} and {secret} must be 1 to 128 printable ASCII characters each");
+    }
+    Ok(Some(given))
+}
+
+/// Writes a new key, unless somebody else is first: then theirs counts.
+fn make(path: &Path) -> io::Result<()> {
+    let access_key = random_hex(ACCESS_BYTES)?.to_uppercase();
+    let secret_key = random_hex(SECRET_BYTES)?;
+    let unfinished = path.with_extension(format!("toml.{}", random_hex(ACCESS_BYTES)?));
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)?;
+    writeln!(file, "[[credential]]")?;
+    writeln!(file, "access_key = \"{access_key}\"")?;
+    writeln!(file, "secret_key = \"{secret_key}\"")?;
+    file.sync_all()?;
+    let named = fs::hard_link(&unfinished, path);
+    fs::remove_file(&unfinished)?;
+    match named {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn random_hex(len: usize) -> io::Result<String> {
+    let mut bytes = vec![0; len];
+    let filled = getrandom(bytes.as_mut_slice(), GetRandomFlags::empty())?;
+    if filled < len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
