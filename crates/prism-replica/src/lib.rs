@@ -2,8 +2,23 @@
 //! or threads: whoever uses this brings the time and carries out what is
 //! decided.
 //!
-//! [`Stamp`] orders all versions of one key, whoever wrote them.
+//! A change of a key is made by its *primary*, one after the other. It gives the
+//! change a [`Stamp`] and has every other replica prepare it, which keeps it
+//! durably beside what the key holds ([`receive`]). When all have ([`Write`]),
+//! the primary commits, which is the moment of the change, answers, and tells the
+//! others later. Until it hears of that, a replica does not know what the key
+//! holds: whoever reads there makes it ask the primary ([`settle`]). A change of
+//! which the primary knows nothing, because it gave up or died before its commit,
+//! has not happened.
+//!
+//! Which node is a key's primary, and which are its replicas, is not decided
+//! here. [`history`] judges what clients have seen.
 
+pub mod history;
+mod pending;
 mod stamp;
+mod write;
 
+pub use pending::{Asked, Pending, Receipt, Refusal, Settlement, Standing, receive, settle};
 pub use stamp::{Stamp, StampClock, origin};
+pub use write::{Step, Write};

@@ -1,0 +1,156 @@
+//! Judges whether what clients have seen of one key could have happened one
+//! after the other: each operation at one moment between its call and its
+//! answer (linearizability, after Wing and Gong, with Lowe's memory of what was
+//! tried). An operation that was not answered may have happened at any time after
+//! its call, or never.
+
+use std::collections::HashSet;
+
+/// Most operations of one history.
+pub const OPERATIONS_MAX: usize = 128;
+
+/// What a client did, and what it was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// It wrote this value; none is a deletion.
+    Write(Option<u64>),
+    /// It read this value; none: there was nothing.
+    Read(Option<u64>),
+}
+
+/// One operation. Times are of one clock, of any unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operation {
+    /// Not after it was sent.
+    pub called: u64,
+    /// Not before it was answered; none if it was not. A read that was not
+    /// answered says nothing and does not belong into a history.
+    pub answered: Option<u64>,
+    /// What it was.
+    pub action: Action,
+}
+
+/// Whether there is an order. `initial` is what the key held at first. `None` for
+/// more than [`OPERATIONS_MAX`] operations.
+#[must_use]
+pub fn is_linearizable(initial: Option<u64>, operations: &[Operation]) -> Option<bool> {
+    if operations.len() > OPERATIONS_MAX {
+        return None;
+    }
+    let certain = mask(operations, |operation| operation.answered.is_some());
+    let mut tried = HashSet::new();
+    let mut open = vec![(0_u128, initial)];
+    while let Some((done, value)) = open.pop() {
+        if done & certain == certain {
+            return Some(true);
+        }
+        if !tried.insert((done, value)) {
+            continue;
+        }
+        // None that is still to come may have been answered before this began.
+        let limit = pending(operations, done)
+            .filter_map(|(_, operation)| operation.answered)
+            .min()
+            .unwrap_or(u64::MAX);
+        for (index, operation) in pending(operations, done) {
+            if operation.called > limit {
+                continue;
+            }
+            let after = match operation.action {
+                Action::Write(written) => written,
+                Action::Read(read) if read == value => value,
+                Action::Read(_) => continue,
+            };
+            open.push((done | 1 << index, after));
+        }
+    }
+    Some(false)
+}
+
+fn pending(operations: &[Operation], done: u128) -> impl Iterator<Item = (usize, &Operation)> {
+    let all = operations.iter().enumerate();
+    all.filter(move |(index, _)| done & (1 << index) == 0)
+}
+
+fn mask(operations: &[Operation], wanted: impl Fn(&Operation) -> bool) -> u128 {
+    let all = operations.iter().enumerate();
+    all.filter(|(_, operation)| wanted(operation))
+        .fold(0, |mask, (index, _)| mask | 1 << index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(called: u64, answered: u64, action: Action) -> Operation {
+        Operation {
+            called,
+            answered: Some(answered),
+            action,
+        }
+    }
+
+    fn lost(called: u64, action: Action) -> Operation {
+        Operation {
+            called,
+            answered: None,
+            action,
+        }
+    }
+
+    use Action::{Read, Write};
+
+    fn judge(operations: &[Operation]) -> bool {
+        is_linearizable(None, operations) == Some(true)
+    }
+
+    #[test]
+    fn what_happened_one_after_the_other_has_to_be_seen_so() {
+        assert!(judge(&[op(0, 1, Write(Some(1))), op(2, 3, Read(Some(1)))]));
+        assert!(!judge(&[op(0, 1, Write(Some(1))), op(2, 3, Read(None))]));
+        assert!(!judge(&[op(0, 1, Read(Some(1)))]));
+        let gone = [op(0, 1, Write(Some(1))), op(2, 3, Write(None))];
+        assert!(judge(&[gone[0], gone[1], op(4, 5, Read(None))]));
+        assert!(!judge(&[gone[0], gone[1], op(4, 5, Read(Some(1)))]));
+    }
+
+    #[test]
+    fn a_read_beside_a_write_may_see_either_but_nobody_goes_back() {
+        let write = op(0, 10, Write(Some(1)));
+        let (new, old) = (Read(Some(1)), Read(None));
+        assert!(judge(&[write, op(1, 2, old), op(3, 4, new)]));
+        assert!(!judge(&[write, op(1, 2, new), op(3, 4, old)]));
+        assert!(judge(&[write, op(1, 3, new), op(2, 4, old)]));
+    }
+
+    #[test]
+    fn a_write_that_was_not_answered_may_happen_late_or_never_but_once() {
+        let write = lost(0, Write(Some(1)));
+        assert!(judge(&[write, op(5, 6, Read(None))]));
+        assert!(judge(&[
+            write,
+            op(5, 6, Read(None)),
+            op(7, 8, Read(Some(1)))
+        ]));
+        let other = op(9, 10, Write(Some(2)));
+        let again = op(11, 12, Read(Some(1)));
+        assert!(judge(&[write, other, again]));
+        assert!(!judge(&[write, op(7, 8, Read(Some(1))), other, again]));
+        assert!(!judge(&[lost(20, Write(Some(1))), op(5, 6, Read(Some(1)))]));
+    }
+
+    #[test]
+    fn long_histories_are_judged_in_time_and_too_long_ones_not_at_all() {
+        let step = |n: u64| {
+            let action = match n % 2 {
+                0 => Write(Some(n)),
+                _ => Read(Some(n - 1)),
+            };
+            op(10 * n, 10 * n + 25, action)
+        };
+        let mut long: Vec<_> = (0..OPERATIONS_MAX as u64).map(step).collect();
+        assert!(judge(&long));
+        long.push(step(0));
+        assert_eq!(is_linearizable(None, &long), None);
+    }
+}

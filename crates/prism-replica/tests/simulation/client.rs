@@ -1,0 +1,156 @@
+//! Clients: each does one thing at a time, and keeps what it saw.
+
+use prism_replica::history::{Action, Operation, is_linearizable};
+
+use crate::world::{Event, KEYS, MS, NODES, World};
+
+/// After this a client gives an operation up.
+const PATIENCE: u64 = 300 * MS;
+/// Operations of one client.
+const OPERATIONS: u64 = 30;
+
+/// What a node is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    Write { value: Option<u64>, builds: bool },
+    Read,
+}
+
+/// One client.
+#[derive(Default)]
+pub(crate) struct Client {
+    /// Number of the operation under way, and where it is in the history.
+    pub(crate) now: Option<(u64, usize)>,
+    pub(crate) done: u64,
+}
+
+/// What clients saw of all keys.
+#[derive(Default)]
+pub(crate) struct Seen {
+    by_key: Vec<Vec<Operation>>,
+    pub(crate) answered: u64,
+    pub(crate) given_up: u64,
+}
+
+impl Seen {
+    pub(crate) fn judge(&self) -> Result<(), String> {
+        for (key, history) in self.by_key.iter().enumerate() {
+            // A read that was not answered says nothing.
+            let said =
+                |op: &&Operation| op.answered.is_some() || !matches!(op.action, Action::Read(_));
+            let history: Vec<Operation> = history.iter().filter(said).copied().collect();
+            match is_linearizable(None, &history) {
+                Some(true) => {}
+                Some(false) => return Err(format!("key {key}: not linearizable: {history:#?}")),
+                None => return Err("a history is too long to be judged".into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// What a key holds in the end, as one more read.
+    pub(crate) fn last_read(&mut self, key: usize, now: u64, value: Option<u64>) {
+        let action = Action::Read(value);
+        self.history(key).push(Operation {
+            called: now,
+            answered: Some(now + 1),
+            action,
+        });
+    }
+
+    fn history(&mut self, key: usize) -> &mut Vec<Operation> {
+        self.by_key.resize(KEYS, Vec::new());
+        &mut self.by_key[key]
+    }
+}
+
+impl World {
+    /// The client begins its next operation.
+    pub(crate) fn begin(&mut self, client: usize) {
+        if self.clients[client].done == OPERATIONS || self.is_healing {
+            return;
+        }
+        self.clients[client].done += 1;
+        self.next_id += 1;
+        let (id, key) = (self.next_id, self.rng.usize(..KEYS));
+        let wish = match self.rng.u8(..10) {
+            0..3 => Wish::Write {
+                value: Some(id),
+                builds: false,
+            },
+            3 => Wish::Write {
+                value: Some(id),
+                builds: true,
+            },
+            4 => Wish::Write {
+                value: None,
+                builds: false,
+            },
+            _ => Wish::Read,
+        };
+        let (node, action) = match wish {
+            Wish::Write { value, .. } => (key % NODES, Action::Write(value)),
+            Wish::Read => (self.rng.usize(..NODES), Action::Read(None)),
+        };
+        let (called, answered) = (self.now, None);
+        let history = self.seen.history(key);
+        history.push(Operation {
+            called,
+            answered,
+            action,
+        });
+        let at = history.len() - 1;
+        self.clients[client].now = Some((id, at));
+        // Clients reach nodes by connections, which do not double anything.
+        let delay = self.rng.u64(..MS);
+        self.after(
+            delay,
+            Event::Wish {
+                client,
+                id,
+                node,
+                key,
+                wish,
+            },
+        );
+        self.after(PATIENCE, Event::GiveUp { client, id });
+    }
+
+    /// The node's answer: what was read, or done; an error says nothing.
+    pub(crate) fn answered(
+        &mut self,
+        (client, id): (usize, u64),
+        key: usize,
+        read: Result<Option<u64>, ()>,
+    ) {
+        let Some((_, at)) = self.clients[client].now.filter(|(now, _)| *now == id) else {
+            return;
+        };
+        match read {
+            Ok(value) => {
+                self.seen.answered += 1;
+                let now = self.now;
+                let operation = &mut self.seen.history(key)[at];
+                operation.answered = Some(now);
+                if let Action::Read(read) = &mut operation.action {
+                    *read = value;
+                }
+            }
+            Err(()) => self.seen.given_up += 1,
+        }
+        self.rest(client);
+    }
+
+    pub(crate) fn give_up(&mut self, client: usize, id: u64) {
+        if self.clients[client].now.is_some_and(|(now, _)| now == id) {
+            self.seen.given_up += 1;
+            self.rest(client);
+        }
+    }
+
+    fn rest(&mut self, client: usize) {
+        self.clients[client].now = None;
+        let delay = self.rng.u64(..20 * MS);
+        self.after(delay, Event::Begin { client });
+    }
+}

@@ -1,0 +1,281 @@
+//! Time, the network, and the faults.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::Mutation;
+use crate::client::{Client, Seen, Wish};
+use crate::node::{Effect, Message, Node};
+
+pub(crate) const NODES: usize = 3;
+pub(crate) const KEYS: usize = 3;
+const CLIENTS: usize = 5;
+/// Microseconds of a millisecond.
+pub(crate) const MS: u64 = 1_000;
+/// No message is under way for longer.
+pub(crate) const MESSAGE_LIFE: u64 = 400 * MS;
+/// When the faults end, and when all must be well.
+const HEALED: u64 = 3_000 * MS;
+const END: u64 = 7_000 * MS;
+
+/// What may go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Faults {
+    None,
+    All,
+}
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    Begin {
+        client: usize,
+    },
+    Wish {
+        client: usize,
+        id: u64,
+        node: usize,
+        key: usize,
+        wish: Wish,
+    },
+    GiveUp {
+        client: usize,
+        id: u64,
+    },
+    Arrives {
+        from: usize,
+        to: usize,
+        message: Message,
+    },
+    /// A node's disk is done with something that was begun in this life of it.
+    OnDisk {
+        node: usize,
+        life: u64,
+        effect: Effect,
+    },
+    Tick {
+        node: usize,
+        life: u64,
+    },
+    Crash,
+    Boot {
+        node: usize,
+    },
+    CutOff {
+        node: usize,
+        until: u64,
+    },
+    Heal,
+}
+
+pub(crate) struct World {
+    pub(crate) now: u64,
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) seen: Seen,
+    pub(crate) mutation: Option<Mutation>,
+    pub(crate) next_id: u64,
+    pub(crate) is_healing: bool,
+    faults: Faults,
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    /// By the number in `events`.
+    what: std::collections::HashMap<u64, Event>,
+    number: u64,
+    cut_until: [u64; NODES],
+    crashes: u64,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, faults: Faults, mutation: Option<Mutation>) -> Self {
+        let mut world = Self {
+            now: 0,
+            rng: fastrand::Rng::with_seed(seed),
+            nodes: (0..NODES).map(Node::new).collect(),
+            clients: (0..CLIENTS).map(|_| Client::default()).collect(),
+            seen: Seen::default(),
+            mutation,
+            next_id: 0,
+            is_healing: false,
+            faults,
+            events: BinaryHeap::new(),
+            what: std::collections::HashMap::new(),
+            number: 0,
+            cut_until: [0; NODES],
+            crashes: 0,
+        };
+        for client in 0..CLIENTS {
+            world.after(0, Event::Begin { client });
+        }
+        for node in 0..NODES {
+            world.boot(node);
+        }
+        if faults == Faults::All {
+            for _ in 0..world.rng.u8(1..6) {
+                let at = world.rng.u64(..HEALED);
+                world.after(at, Event::Crash);
+            }
+            for _ in 0..world.rng.u8(..4) {
+                let (at, node) = (world.rng.u64(..HEALED), world.rng.usize(..NODES));
+                let until = at + world.rng.u64(..600 * MS);
+                world.after(at, Event::CutOff { node, until });
+            }
+        }
+        world.after(HEALED, Event::Heal);
+        world
+    }
+
+    /// Answered and given up operations, and crashes.
+    pub(crate) fn run(mut self) -> Result<[u64; 3], String> {
+        while let Some(Reverse((at, number))) = self.events.pop() {
+            if at > END {
+                break;
+            }
+            self.now = at;
+            let event = self.what.remove(&number).unwrap();
+            self.happen(event);
+        }
+        self.judge()?;
+        Ok([self.seen.answered, self.seen.given_up, self.crashes])
+    }
+
+    pub(crate) fn after(&mut self, delay: u64, event: Event) {
+        self.number += 1;
+        self.events.push(Reverse((self.now + delay, self.number)));
+        self.what.insert(self.number, event);
+    }
+
+    pub(crate) fn send(&mut self, from: usize, to: usize, message: Message) {
+        let faulty = self.faults == Faults::All && !self.is_healing;
+        let is_cut = self.cut_until[from].max(self.cut_until[to]) > self.now;
+        if is_cut || (faulty && self.rng.u8(..10) == 0) {
+            return;
+        }
+        let copies = if faulty && self.rng.u8(..10) == 0 {
+            2
+        } else {
+            1
+        };
+        for _ in 0..copies {
+            let late = faulty && self.rng.u8(..12) == 0;
+            let longest = if late { MESSAGE_LIFE } else { 3 * MS };
+            let delay = self.rng.u64(MS / 10..longest);
+            let message = message.clone();
+            self.after(delay, Event::Arrives { from, to, message });
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Begin { client } => self.begin(client),
+            Event::GiveUp { client, id } => self.give_up(client, id),
+            Event::Wish {
+                client,
+                id,
+                node,
+                key,
+                wish,
+            } => {
+                if self.nodes[node].is_up {
+                    self.wished(node, (client, id), key, wish);
+                }
+            }
+            Event::Arrives { from, to, message } => {
+                if self.nodes[to].is_up {
+                    self.receive(to, from, message);
+                }
+            }
+            Event::OnDisk { node, life, effect } => {
+                if self.nodes[node].life == life {
+                    self.on_disk(node, effect);
+                }
+            }
+            Event::Tick { node, life } => {
+                if self.nodes[node].life == life && self.nodes[node].is_up {
+                    self.tick(node);
+                }
+            }
+            Event::Crash => self.crash(),
+            Event::Boot { node } => self.boot(node),
+            Event::CutOff { node, until } => self.cut_until[node] = until,
+            Event::Heal => {
+                self.is_healing = true;
+                self.cut_until = [0; NODES];
+                for node in 0..NODES {
+                    if !self.nodes[node].is_up {
+                        self.boot(node);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was begun on the disk is on it, or is not.
+    fn crash(&mut self) {
+        let node = self.rng.usize(..NODES);
+        if !self.nodes[node].is_up || self.is_healing {
+            return;
+        }
+        self.crashes += 1;
+        let life = self.nodes[node].life;
+        let mut begun: Vec<u64> = Vec::new();
+        for (number, event) in &self.what {
+            if matches!(event, Event::OnDisk { node: n, life: l, .. } if *n == node && *l == life) {
+                begun.push(*number);
+            }
+        }
+        begun.sort_unstable();
+        // In order: the later is not there without the earlier.
+        let kept = self.rng.usize(..=begun.len());
+        for (index, number) in begun.iter().enumerate() {
+            let Some(Event::OnDisk { effect, .. }) = self.what.get(number) else {
+                continue;
+            };
+            if index < kept {
+                let effect = effect.clone();
+                self.nodes[node].change(&effect, self.mutation);
+            }
+        }
+        self.nodes[node].crash();
+        let delay = self.rng.u64(..500 * MS);
+        self.after(delay, Event::Boot { node });
+    }
+
+    fn boot(&mut self, node: usize) {
+        if self.nodes[node].is_up {
+            return;
+        }
+        let skew = self.rng.u64(..200 * MS);
+        self.nodes[node].boot(node, skew);
+        let life = self.nodes[node].life;
+        self.after(0, Event::Tick { node, life });
+    }
+
+    fn judge(&mut self) -> Result<(), String> {
+        for (number, node) in self.nodes.iter().enumerate() {
+            if !node.pending.is_empty() {
+                return Err(format!(
+                    "node {number} still has {:?} pending",
+                    node.pending
+                ));
+            }
+            if node.held != self.nodes[0].held {
+                return Err(format!(
+                    "nodes differ: {:?} and {:?}",
+                    self.nodes[0].held, node.held
+                ));
+            }
+        }
+        if let Some(left) = self.nodes[0]
+            .held
+            .values()
+            .find(|(_, value)| value.is_none())
+        {
+            return Err(format!("a deletion is still remembered: {left:?}"));
+        }
+        for key in 0..KEYS {
+            let value = self.nodes[0].held.get(&key).and_then(|(_, value)| *value);
+            self.seen.last_read(key, self.now, value);
+        }
+        self.seen.judge()
+    }
+}
