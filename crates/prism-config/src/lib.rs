@@ -18,7 +18,7 @@ mod tls;
 pub use load::{ConfigError, Problem};
 pub use model::{
     Admin, Anonymous, Cluster, Config, Durability, HandOffMethod, HandOffMode, HookMode, Limits,
-    Log, LogFormat, Node, Peers, Role, S3, Service, Switch,
+    Log, LogFormat, Node, Peers, Role, S3, Service, Store, Switch,
 };
 pub use secrets::{ControlKey, Credential, SecretError, TicketSecret};
 pub use tls::{Certificate, KernelTls, Tls, TlsSuite, TlsVersion};

@@ -30,6 +30,8 @@ pub struct Config {
     pub nodes: Vec<Node>,
     /// How nodes reach and trust each other.
     pub peers: Peers,
+    /// Bounds on what each backend stores.
+    pub store: Store,
     /// Bounds on memory and time.
     pub limits: Limits,
     /// The S3 interface.
@@ -283,6 +285,30 @@ impl Peers {
     #[must_use]
     pub fn key_file(&self, name: &str) -> PathBuf {
         self.cert_dir.join(format!("{name}.key"))
+    }
+}
+
+/// `[store]`, each per backend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Store {
+    /// Default 0: none. Most bytes of objects and parts that a backend takes;
+    /// more is answered 507. Keys and metadata, some hundred bytes for each
+    /// object, come on top. With a quota a backend looks at every small object
+    /// when it starts.
+    pub quota_bytes: u64,
+    /// Default 268,435,456 (256 MiB). Free bytes of the file system that writes
+    /// leave; they are answered 507 below it. The store's own log and its
+    /// compaction live on them, and so does what deletes write.
+    pub reserve_bytes: u64,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            quota_bytes: 0,
+            reserve_bytes: 256 << 20,
+        }
     }
 }
 

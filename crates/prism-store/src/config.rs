@@ -48,6 +48,10 @@ pub struct Config {
     /// needs them for its journal (up to 128 MiB) and for compaction, and stops
     /// for good where it finds none. Default 256 MiB.
     pub reserve_bytes: u64,
+    /// Most bytes of objects and parts; keys and metadata, some hundred bytes for
+    /// each object, come on top. Default `None`: the file system is the bound.
+    /// With a quota, opening also looks at every small object.
+    pub quota_bytes: Option<u64>,
     /// The node's name, which distinguishes its stamps from those of others.
     /// Default empty: there are no others.
     pub node: String,
@@ -62,6 +66,7 @@ impl Default for Config {
             durability: Durability::Fsync,
             max_object_len: OBJECT_LEN_LIMIT,
             reserve_bytes: 256 * 1024 * 1024,
+            quota_bytes: None,
             node: String::new(),
         }
     }

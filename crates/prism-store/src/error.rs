@@ -196,7 +196,9 @@ impl From<io::Error> for Error {
 impl From<fjall::Error> for Error {
     fn from(error: fjall::Error) -> Self {
         match error {
-            fjall::Error::Io(error) => error.into(),
+            fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+                error.into()
+            }
             fjall::Error::Poisoned => Self::WritesDisabled,
             error => Self::Metadata(Arc::new(error)),
         }

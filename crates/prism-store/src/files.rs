@@ -16,7 +16,12 @@ use crate::{
     config::{Config, Durability},
     error::{Error, OpenError},
     layout::{FileId, Layout, sync_dir},
+    usage::Usage,
 };
+
+/// Free bytes below which nothing is committed: above one batch and a few full
+/// write buffers.
+const TREE_ROOM: u64 = 32 << 20;
 
 /// The files of an open store.
 #[derive(Debug)]
@@ -26,6 +31,7 @@ pub(crate) struct Files {
     next: AtomicU64,
     reserve_bytes: u64,
     durability: Durability,
+    pub(crate) usage: Usage,
 }
 
 impl Files {
@@ -48,6 +54,7 @@ impl Files {
             next: AtomicU64::new(0),
             reserve_bytes: config.reserve_bytes,
             durability: config.durability,
+            usage: Usage::new(config.quota_bytes),
         })
     }
 
@@ -64,12 +71,22 @@ impl Files {
     /// [`Error::NoSpace`] unless `bytes` more would leave the reserve free.
     /// Costs a `statvfs`; does not wait for the disk.
     pub(crate) fn check_room(&self, bytes: u64) -> Result<(), Error> {
+        self.check_free(self.reserve_bytes.saturating_add(bytes))
+    }
+
+    /// [`Error::NoSpace`] where others have used up so much of the reserve that
+    /// the tree could fail in the middle of something, for good. Also asked by
+    /// what only deletes, since a deletion has to be written down as well.
+    pub(crate) fn check_room_for_tree(&self) -> Result<(), Error> {
+        self.check_free(TREE_ROOM.min(self.reserve_bytes / 8))
+    }
+
+    fn check_free(&self, wanted: u64) -> Result<(), Error> {
         let stat = rustix::fs::statvfs(self.layout.root()).map_err(io::Error::from)?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        if free < self.reserve_bytes.saturating_add(bytes) {
-            return Err(Error::NoSpace);
+        match stat.f_bavail.saturating_mul(stat.f_frsize) < wanted {
+            true => Err(Error::NoSpace),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// A file without a name: it vanishes with its last descriptor.

@@ -60,6 +60,7 @@ mod scan;
 mod store;
 mod types;
 mod uploads;
+mod usage;
 
 pub use blocks::BLOCK_LEN;
 pub use codec::META_MAX;

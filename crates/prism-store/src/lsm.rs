@@ -278,6 +278,15 @@ impl View<'_> {
         Ok(value.map(|value| value.to_vec()))
     }
 
+    /// Bytes of all objects in the tree.
+    pub(crate) fn inline_bytes(&self) -> Result<u64, Error> {
+        let mut sum = 0;
+        for guard in self.snapshot.iter(&self.lsm.inline) {
+            sum += u64::from(guard.size()?);
+        }
+        Ok(sum)
+    }
+
     pub(crate) fn file(&self, id: FileId) -> Result<Option<FileRecord>, Error> {
         let value = self.snapshot.get(&self.lsm.files, id.to_bytes())?;
         value.map(|value| FileRecord::decode(&value)).transpose()

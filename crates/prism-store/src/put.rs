@@ -15,6 +15,7 @@ use crate::{
     store::Inner,
     types::{Committed, ObjectMeta},
     uploads::UploadId,
+    usage::Change,
 };
 
 /// How often, in bytes written, the room left on the file system is checked.
@@ -33,6 +34,8 @@ pub struct PutWriter {
     object_key: Vec<u8>,
     expected: Option<u64>,
     written: u64,
+    /// Bytes that will be given back for it, as far as the quota is concerned.
+    replaces: u64,
     /// Value of `written` at which the room is checked next.
     next_room_check: u64,
     sink: Sink,
@@ -105,6 +108,14 @@ impl PutWriter {
         if announced > store.config.max_object_len {
             return Err(Error::TooLarge);
         }
+        let replaces = match &target {
+            Target::Object(_) => store.replaceable(&object_key)?,
+            Target::Part(_) => 0,
+        };
+        store.files.usage.check(Change {
+            taken: announced,
+            given: replaces,
+        })?;
         store.files.check_room(announced)?;
         Ok(Self {
             store,
@@ -112,6 +123,7 @@ impl PutWriter {
             object_key,
             expected,
             written: 0,
+            replaces,
             next_room_check: ROOM_CHECK_INTERVAL,
             sink: Sink::Memory(Vec::new()),
         })
@@ -256,6 +268,10 @@ impl PutWriter {
             return Err(Error::TooLarge);
         }
         if written >= self.next_room_check {
+            self.store.files.usage.check(Change {
+                taken: written,
+                given: self.replaces,
+            })?;
             self.store.files.check_room(more)?;
             self.next_room_check = written + ROOM_CHECK_INTERVAL;
         }

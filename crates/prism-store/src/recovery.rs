@@ -14,6 +14,7 @@ use crate::{
     layout::{FileId, SHARDS},
     lsm::{Lsm, View},
     record::split_object_key,
+    usage::Change,
 };
 
 /// Most dangling references named in a report.
@@ -24,6 +25,8 @@ pub const DANGLING_REPORTED_MAX: usize = 100;
 pub struct RecoveryReport {
     /// Files of objects.
     pub files: u64,
+    /// Bytes of the objects and parts in them.
+    pub bytes: u64,
     /// Files removed because nothing referred to them.
     pub orphans_removed: u64,
     /// Their length in bytes.
@@ -46,6 +49,14 @@ pub(crate) fn recover(lsm: &Lsm, files: &Files) -> Result<RecoveryReport, OpenEr
         collect_orphans(&view, files, &path, &mut report)?;
     }
     find_dangling(&view, files, &mut report)?;
+    let mut used = report.bytes;
+    if files.usage.is_limited() {
+        used += view.inline_bytes().map_err(metadata)?;
+    }
+    files.usage.apply(Change {
+        taken: used,
+        given: 0,
+    });
     if report.orphans_removed > 0 {
         tracing::info!(
             files = report.orphans_removed,
@@ -93,6 +104,7 @@ fn find_dangling(
 ) -> Result<(), OpenError> {
     for file in view.files() {
         let (id, record) = file.map_err(metadata)?;
+        report.bytes += record.len;
         let path = files.layout().file(id);
         if fs::metadata(&path).is_ok_and(|found| found.len() == record.len) {
             continue;

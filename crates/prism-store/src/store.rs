@@ -89,6 +89,13 @@ impl Store {
         &self.inner.recovery
     }
 
+    /// Bytes of objects and parts; without a quota only of those in files. Does
+    /// not block.
+    #[must_use]
+    pub fn bytes_used(&self) -> u64 {
+        self.inner.files.usage.used()
+    }
+
     /// How commits were grouped so far. Does not block.
     #[must_use]
     pub fn commit_stats(&self) -> CommitStats {
@@ -439,6 +446,16 @@ impl Drop for Pinned<'_> {
 }
 
 impl Inner {
+    /// Bytes that a new object in place of this one gives back to the quota, or
+    /// 0 without one. The commit asks again.
+    pub(crate) fn replaceable(&self, object_key: &[u8]) -> Result<u64, Error> {
+        if !self.files.usage.is_limited() {
+            return Ok(0);
+        }
+        let current = self.lsm.view().object(object_key)?;
+        Ok(current.map_or(0, |record| record.len))
+    }
+
     /// Removes what nothing refers to any more. Readers that have a file open
     /// go on reading it. Blocks on disk.
     pub(crate) fn release(&self, outcome: &Outcome) {

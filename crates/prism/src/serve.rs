@@ -45,6 +45,12 @@ pub(crate) struct Args {
     /// power. For stores in memory, and for tests.
     #[arg(long)]
     no_fsync: bool,
+    /// Most bytes of objects; 0 for as many as the disk takes.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    quota_bytes: u64,
+    /// Free bytes of the disk that writes leave.
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
+    reserve_bytes: u64,
     /// What is logged to standard error: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log: String,
@@ -80,6 +86,8 @@ fn configuration(args: &Args) -> Config {
     config.cluster.region.clone_from(&args.region);
     config.service.address = args.listen;
     config.limits.drain_timeout_s = DRAIN_S;
+    config.store.quota_bytes = args.quota_bytes;
+    config.store.reserve_bytes = args.reserve_bytes;
     config.log.level.clone_from(&args.log);
     config.admin.socket_dir.clone_from(&args.dir);
     config.nodes.push(prism_config::Node {

@@ -130,17 +130,29 @@ impl Server {
     }
 
     fn session(&self, place: &Place, what: &str, (access_key, secret_key): (&str, &str)) {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve/session.py");
-        let mut python = Command::new("python3");
-        python.current_dir(place.dir.path()).arg(script);
-        python.args([&self.endpoint, what]);
-        python.env("AWS_ACCESS_KEY_ID", access_key);
-        python.env("AWS_SECRET_ACCESS_KEY", secret_key);
-        assert!(python.status().unwrap().success(), "{what}");
+        self.python(place, "session.py", &[what], (access_key, secret_key));
     }
 
     fn own_session(&self, place: &Place, what: &str) {
         self.session(place, what, (&self.access_key, &self.secret_key));
+    }
+
+    /// A script of tests/serve, with the endpoint and these arguments.
+    fn python(&self, place: &Place, script: &str, what: &[&str], key: (&str, &str)) {
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve");
+        let mut python = Command::new("python3");
+        python
+            .current_dir(place.dir.path())
+            .arg(scripts.join(script));
+        python.arg(&self.endpoint).args(what);
+        python.env("AWS_ACCESS_KEY_ID", key.0);
+        python.env("AWS_SECRET_ACCESS_KEY", key.1);
+        assert!(python.status().unwrap().success(), "{script} {what:?}");
+    }
+
+    fn full(&self, place: &Place, what: &[&str]) {
+        let key = (self.access_key.as_str(), self.secret_key.as_str());
+        self.python(place, "full.py", what, key);
     }
 
     /// Ends it by a signal.
@@ -238,4 +250,59 @@ fn what_cannot_be_meant_is_refused_with_the_reason() {
         no_directory.contains("cannot use the directory"),
         "{no_directory}"
     );
+}
+
+#[test]
+fn over_quota_writes_are_answered_507_and_deletes_make_room() {
+    let place = Place::new();
+    let mut command = place.serve(&place.data(), "127.0.0.1:0");
+    command.args(["--quota-bytes", "12000000"]);
+    let server = Server::start(command);
+    server.full(&place, &["fill", "12000000"]);
+    assert!(server.end(Signal::TERM).success());
+}
+
+#[test]
+fn a_full_disk_is_answered_507_and_hurts_nobody() {
+    if !is_root() {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI must run this test as root"
+        );
+        println!("SKIPPED: needs root for a disk of its own");
+        return;
+    }
+    let place = Place::new();
+    let dir = place.data();
+    fs::create_dir(&dir).unwrap();
+    let mut inner = place.serve(&dir, "127.0.0.1:0");
+    inner.args(["--reserve-bytes", "16777216"]);
+    // A disk that only the server sees, and that ends with it.
+    let script = "mount -t tmpfs -o size=48m,uid=65534,mode=0700 tmpfs \"$0\" && exec \"$@\"";
+    let mut outer = Command::new("unshare");
+    outer.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    outer
+        .arg(&dir)
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    outer.current_dir(place.dir.path()).stdin(Stdio::null());
+    for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
+        outer.env_remove(name);
+    }
+    let server = Server::start(outer);
+    server.full(&place, &["fill", "33554432"]);
+    // Somebody else takes all that is left, reserve included.
+    let filler = dir.join("filler");
+    let inside = |script: &str| {
+        let target = server.child.id().to_string();
+        let mut nsenter = Command::new("nsenter");
+        nsenter.args(["--mount", "--target", &target, "sh", "-c", script]);
+        nsenter.arg(&filler).stderr(Stdio::null());
+        nsenter.status().unwrap()
+    };
+    let _ = inside("cat /dev/zero > \"$0\"");
+    server.full(&place, &["none"]);
+    assert!(inside("rm \"$0\"").success());
+    server.full(&place, &["some"]);
+    assert!(server.end(Signal::TERM).success());
 }

@@ -108,12 +108,16 @@ impl Committer {
                 let shard = op.shard();
                 let outcome = self.stage(&view, &mut batch, op)?;
                 shards.extend(shard);
+                self.files.usage.apply(outcome.bytes);
                 Ok(outcome)
             })
             .collect();
         if let Err(failure) = self.write(&shards, batch) {
-            for result in results.iter_mut().filter(|result| result.is_ok()) {
-                *result = Err(failure.clone());
+            for result in &mut results {
+                if let Ok(outcome) = result {
+                    self.files.usage.revert(outcome.bytes);
+                    *result = Err(failure.clone());
+                }
             }
         }
         results
@@ -132,6 +136,7 @@ impl Committer {
             }
             Durability::None => PersistMode::Buffer,
         };
+        self.files.check_room_for_tree()?;
         self.lsm.wait_for_room()?;
         self.batches.fetch_add(1, Ordering::Relaxed);
         // The tree's journal is flushed before its memory changes, so that no

@@ -10,6 +10,7 @@ use crate::{
     record::{Payload, Record},
     types::ObjectMeta,
     uploads::{Garbage, UploadId},
+    usage,
 };
 
 /// Most operations in one batch: with the largest inline objects and metadata
@@ -135,6 +136,8 @@ pub(crate) struct Outcome {
     pub(crate) len: u64,
     /// Of the change; none where nothing was stamped.
     pub(crate) stamp: Stamp,
+    /// Bytes of objects and parts.
+    pub(crate) bytes: usage::Change,
     /// What the caller has to see to.
     pub(crate) freed: Vec<Freed>,
 }

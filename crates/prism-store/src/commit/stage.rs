@@ -16,6 +16,7 @@ use crate::{
     store::BUCKETS_MAX,
     types::{BucketInfo, OBJECT_LEN_MAX},
     uploads::{Garbage, Manifest, ManifestPart, UploadId, part_key, upload_prefix},
+    usage::Change,
 };
 
 impl Committer {
@@ -128,7 +129,9 @@ impl Committer {
         check(put.condition.as_ref(), current.as_ref())?;
         put.record.stamp = self.stamp(current.as_ref().map(|record| record.stamp));
         let record = put.record.encode()?;
+        let bytes = self.admit(put.record.len, current.as_ref())?;
         let mut outcome = Outcome {
+            bytes,
             stamp: put.record.stamp,
             ..Outcome::default()
         };
@@ -172,7 +175,9 @@ impl Committer {
         let replaced = view.part(part.upload, part.number)?;
         part.record.stamp = self.stamp(replaced.as_ref().map(|record| record.stamp));
         let record = part.record.encode()?;
+        let bytes = self.admit(part.record.len, replaced.as_ref())?;
         let mut outcome = Outcome {
+            bytes,
             stamp: part.record.stamp,
             ..Outcome::default()
         };
@@ -250,6 +255,7 @@ impl Committer {
                 let parts = view.manifest(id)?.map(|manifest| manifest.parts);
                 for part in parts.unwrap_or_default() {
                     batch.remove(&self.lsm.files, part.file.to_bytes());
+                    outcome.bytes.given += part.len;
                     outcome.freed.push(Freed::File(part.file));
                 }
                 batch.remove(&self.lsm.manifests, id.to_bytes());
@@ -266,11 +272,26 @@ impl Committer {
         Ok(outcome)
     }
 
+    /// What `len` bytes in place of `current` take, if the quota allows it.
+    fn admit(&self, len: u64, current: Option<&Record>) -> Result<Change, Error> {
+        let given = match current {
+            Some(record) if !matches!(record.payload, Payload::Parts { .. }) => record.len,
+            _ => 0,
+        };
+        let taken = len;
+        self.files.usage.check(Change { taken, given })?;
+        // What is given is counted where it is removed.
+        Ok(Change { taken, given: 0 })
+    }
+
     /// Removes what a record's payload refers to. Parts are left for later.
     fn stage_loss(&self, batch: &mut OwnedWriteBatch, lost: Option<Record>, outcome: &mut Outcome) {
-        let Some(payload) = lost.map(|record| record.payload) else {
+        let Some(Record { payload, len, .. }) = lost else {
             return;
         };
+        if !matches!(payload, Payload::Parts { .. }) {
+            outcome.bytes.given += len;
+        }
         match payload {
             Payload::Inline { id, .. } => batch.remove(&self.lsm.inline, id.to_bytes()),
             Payload::File { id } => batch.remove(&self.lsm.files, id.to_bytes()),

@@ -221,6 +221,8 @@ fn open_store(config: &Config, node: &prism_config::Node) -> anyhow::Result<Stor
             prism_config::Durability::None => prism_store::Durability::None,
         },
         node: node.name.clone(),
+        quota_bytes: Some(config.store.quota_bytes).filter(|bytes| *bytes > 0),
+        reserve_bytes: config.store.reserve_bytes,
         ..prism_store::Config::default()
     };
     let store = Store::open(&node.store, settings)

@@ -1,0 +1,97 @@
+//! How many bytes of objects a store holds, and how many it may.
+//!
+//! Counted are the bytes of objects and parts, whatever they take on the disk;
+//! keys, metadata and the tree are not. The room on the file system is `files`'
+//! matter.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::Error;
+
+/// Bytes taken, and the bound on them. Changed by commits only, of which there
+/// is one at a time.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    quota: Option<u64>,
+    used: AtomicU64,
+}
+
+/// What a change takes, and what it gives back, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Change {
+    pub(crate) taken: u64,
+    pub(crate) given: u64,
+}
+
+impl Usage {
+    /// Nothing is used yet.
+    pub(crate) fn new(quota: Option<u64>) -> Self {
+        Self {
+            quota,
+            used: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether it matters what is used.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.quota.is_some()
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// [`Error::NoSpace`] if the change is one that grows beyond the quota.
+    pub(crate) fn check(&self, change: Change) -> Result<(), Error> {
+        let Some(quota) = self.quota else {
+            return Ok(());
+        };
+        let after = self.used().saturating_sub(change.given);
+        match change.taken > change.given && after.saturating_add(change.taken) > quota {
+            true => Err(Error::NoSpace),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn apply(&self, change: Change) {
+        let after = self.used().saturating_add(change.taken);
+        self.used
+            .store(after.saturating_sub(change.given), Ordering::Relaxed);
+    }
+
+    /// The change did not happen after all.
+    pub(crate) fn revert(&self, change: Change) {
+        self.apply(Change {
+            taken: change.given,
+            given: change.taken,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(taken: u64, given: u64) -> Change {
+        Change { taken, given }
+    }
+
+    #[test]
+    fn what_grows_beyond_the_quota_is_refused_and_what_shrinks_is_not() {
+        let usage = Usage::new(Some(100));
+        assert!(usage.check(change(100, 0)).is_ok());
+        assert!(usage.check(change(101, 0)).is_err());
+        usage.apply(change(100, 0));
+        assert!(usage.check(change(1, 0)).is_err());
+        assert!(usage.check(change(0, 0)).is_ok());
+        assert!(usage.check(change(50, 60)).is_ok());
+        assert!(usage.check(change(60, 50)).is_err());
+        usage.revert(change(100, 0));
+        assert_eq!(usage.used(), 0);
+        // A store that was given a smaller quota than it holds.
+        usage.apply(change(200, 0));
+        assert!(usage.check(change(99, 100)).is_ok());
+        assert!(usage.check(change(1, 0)).is_err());
+        assert!(Usage::new(None).check(change(u64::MAX, 0)).is_ok());
+    }
+}
