@@ -2,8 +2,8 @@
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # What a target has installed first: a group of scripts/setup.sh. Keyed on the
-# script, so that a change of it makes setup run again.
-SETUP_KEY := $(shell sha256sum scripts/setup.sh | cut -c1-16)
+# script and what it reads, so that a change of it makes setup run again.
+SETUP_KEY := $(shell cat scripts/setup.sh scripts/clients/* | sha256sum | cut -c1-16)
 installed = $(TARGET)/.setup-$(1)-$(SETUP_KEY)
 BUILD := cargo build --release --locked
 PRISM := $(TARGET)/release/prism

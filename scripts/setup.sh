@@ -4,7 +4,7 @@
 #   build     what compiling needs
 #   lint      build, and the Rust components rustfmt and clippy
 #   demo      build, and what a lab and the demo run (when no group is named)
-#   tests     demo and lint, and what only tests run: a JDK, Go, ...
+#   tests     demo and lint, and what only tests run: a JDK, Go, S3 clients, ...
 #   kernels   tests, and QEMU for `make test-kernels`
 #
 # Looks first, installs only what is missing, and says what it does; when all is
@@ -38,6 +38,10 @@ wrk                   | command -v wrk                       | wrk
 python3               | command -v python3                   | python3
 boto3                 | python3 -c "import boto3"            | python3-boto3
 s3cmd                 | command -v s3cmd                     | s3cmd
+rclone                | command -v rclone                    | rclone
+restic                | command -v restic                    | restic
+pip                   | python3 -m pip --version             | python3-pip
+mvn                   | command -v mvn                       | maven
 openssl               | command -v openssl                   | openssl
 go                    | command -v go                        | golang-go
 javac                 | command -v javac                     | default-jdk-headless
@@ -126,6 +130,12 @@ check_rust() {
     done
 }
 
+# Where tests look for the clients that Debian does not have, too.
+install_clients() {
+    "$(dirname "$0")/clients/install.sh" "${PRISM_TEST_CLIENTS:-$HOME/.cache/prism-test-clients}"
+}
+
 install_packages
 check_rust
+case $group in tests | kernels) install_clients ;; esac
 say "everything is there for: $group"

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# S3 clients that Debian does not have, for tests/sessions: install.sh DIR
+#
+#   DIR/s5cmd   Go's module proxy; versions and digests in go.mod and go.sum
+#   DIR/java/   the AWS SDK for Java from Maven Central; version in pom.xml
+#   DIR/python/ pyarrow from PyPI, to be named in PYTHONPATH
+#
+# Each is made once for its version, all at the same time, and takes the network
+# only then. Safe to repeat; what is there already takes no time.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+dir=$1
+pyarrow=22.0.0
+
+say() { printf 'setup: %s\n' "$*"; }
+
+# make NAME KEY COMMAND...: runs the command, which writes to $new, unless
+# DIR/NAME was made for this key. A run that breaks off leaves nothing behind.
+make() {
+    local name=$1 key=$2
+    shift 2
+    local mark="$dir/.$name.made" new="$dir/.$name.new"
+    [ -e "$dir/$name" ] && [ "$(cat "$mark" 2>/dev/null)" = "$key" ] && return
+    local start=$SECONDS
+    say "fetching $name ($key)"
+    rm -rf "$new"
+    "$@" "$new"
+    rm -rf "${dir:?}/$name"
+    mv "$new" "$dir/$name"
+    echo "$key" >"$mark"
+    say "$name is there after $((SECONDS - start)) s"
+}
+
+build_s5cmd() {
+    (cd "$here" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly \
+        go build -o "$1" github.com/peak/s5cmd/v2)
+}
+
+fetch_java() {
+    mvn -q -B -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$1"
+}
+
+fetch_python() {
+    python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore \
+        --only-binary :all: --target "$1" "pyarrow==$pyarrow"
+}
+
+mkdir -p "$dir"
+exec 9>"$dir/.lock"
+flock 9
+sum=$(cat "$here/go.mod" "$here/go.sum" "$here/pom.xml" | sha256sum | cut -c1-12)
+python=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+make s5cmd "$sum" build_s5cmd &
+go=$!
+make java "$sum" fetch_java &
+java=$!
+make python "pyarrow $pyarrow, Python $python" fetch_python &
+wait "$go" && wait "$java" && wait "$!"
