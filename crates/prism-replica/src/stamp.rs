@@ -102,6 +102,11 @@ impl StampClock {
         }
     }
 
+    /// No stamp is given from here on whose time is not above that of this one.
+    pub fn observe(&self, stamp: Stamp) {
+        self.last_us.fetch_max(stamp.time_us, Ordering::Relaxed);
+    }
+
     /// A stamp above `above` and above all that this clock gave before in this
     /// epoch. `now_us` is the time in microseconds since the Unix epoch.
     pub fn next(&self, epoch: u64, now_us: u64, above: Stamp) -> Stamp {
@@ -135,6 +140,12 @@ mod tests {
         assert!(second > first, "{second} after {first}");
         let other = StampClock::new(origin("b", 1)).next(1, 5_000, first);
         assert!(clock.next(1, 901, other) > other);
+        let far = Stamp {
+            time_us: 1 << 50,
+            ..other
+        };
+        clock.observe(far);
+        assert!(clock.next(1, 902, Stamp::NONE) > far);
         // A greater epoch outranks any clock, and is never left again.
         let later = clock.next(2, 10, other);
         assert!(later > other && later.epoch == 2);

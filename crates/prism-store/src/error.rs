@@ -27,6 +27,17 @@ pub enum OpenError {
     /// every one of them for an orphan.
     #[error("{0} holds object files but no metadata; restore its \"db\" directory")]
     MetadataMissing(PathBuf),
+    /// The store was filled with another number of replicas of each key.
+    #[error(
+        "the store was filled with {noted} replicas of each key, the configuration wants {wanted}; \
+         replicas can be changed only while there are no buckets"
+    )]
+    Replicas {
+        /// What it was filled with.
+        noted: u32,
+        /// What is configured.
+        wanted: u32,
+    },
     /// The file system cannot make unnamed files (`O_TMPFILE`).
     #[error("the file system of {0} does not support O_TMPFILE")]
     NoTmpfile(PathBuf),
@@ -74,6 +85,8 @@ pub enum Fault {
     Space,
     /// The disk is too slow for what is asked of it: retry later.
     Load,
+    /// Another replica of the key is out of reach, or not of one mind: retry later.
+    Replica,
     /// The disk or the kernel failed.
     Disk,
 }
@@ -118,6 +131,21 @@ pub enum Error {
     /// came in between. Ask again.
     #[error("the bucket is being deleted")]
     Busy,
+    /// Another replica of the key did not take the change, which has not
+    /// happened. Ask again later.
+    #[error("replica {node} {why}")]
+    Unreplicated {
+        /// Which.
+        node: String,
+        /// Why not.
+        why: Arc<str>,
+    },
+    /// The change was sent to a node that is not the key's primary.
+    #[error("this node is not the primary of the key")]
+    NotPrimary,
+    /// A change of another node's was not prepared, by the rules of replication.
+    #[error("not prepared: {0}")]
+    Refused(prism_replica::Refusal),
     /// Headers and user metadata exceed [`META_MAX`](crate::META_MAX) bytes.
     #[error("metadata too large")]
     MetaTooLarge,
@@ -173,6 +201,7 @@ impl Error {
             | Self::LengthMismatch { .. } => Fault::Caller,
             Self::NoSpace => Fault::Space,
             Self::Stalled => Fault::Load,
+            Self::Unreplicated { .. } | Self::NotPrimary | Self::Refused(_) => Fault::Replica,
             Self::WritesDisabled | Self::Corrupt(_) | Self::Io(_) | Self::Metadata(_) => {
                 Fault::Disk
             }

@@ -13,8 +13,8 @@
 //! Every object has a [`Stamp`], which grows with each change of its key.
 //!
 //! This crate knows nothing of S3, HTTP or other nodes. Bucket-naming rules
-//! beyond length, delimiters and conditional requests are the caller's;
-//! replication is not here either.
+//! beyond length, delimiters and conditional requests are the caller's, and so is
+//! how other replicas are reached: see [`Replicas`].
 //!
 //! ```
 //! use prism_store::{Body, Config, ObjectMeta, Store};
@@ -56,6 +56,7 @@ mod placement;
 mod put;
 mod record;
 mod recovery;
+mod replica;
 mod scan;
 mod store;
 mod types;
@@ -71,9 +72,12 @@ pub use error::{Error, Fault, OpenError};
 pub use layout::FORMAT_VERSION;
 pub use parts::{Parts, Segment};
 pub use placement::{NODES_MAX, NodeName, Placement, PlacementError};
-pub use prism_replica::Stamp;
+pub use prism_replica::{Pending, Refusal, Stamp, Standing};
 pub use put::PutWriter;
 pub use recovery::{DANGLING_REPORTED_MAX, RecoveryReport};
+pub use replica::{
+    Bytes, Change, Decided, Deletion, Prepare, Replicas, Scope, ScopedChange, Unprepared,
+};
 pub use scan::LIST_MAX;
 pub use store::{BUCKETS_MAX, CONFIG_MAX, Store};
 pub use types::{

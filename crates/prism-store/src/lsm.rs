@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    ops::Bound,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -12,8 +13,10 @@ use fjall::{
     AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions,
     PersistMode, Readable, Snapshot,
 };
+use prism_replica::Stamp;
 
 use crate::{
+    commit::PendingRecord,
     config::Config,
     error::{Error, OpenError},
     layout::{FileId, Layout, SHARDS, sync_dir},
@@ -37,6 +40,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(10);
 const STALL_POLL: Duration = Duration::from_millis(2);
 
 const GENERATION_KEY: &str = "generation";
+const REPLICAS_KEY: &str = "replicas";
 
 /// The trees.
 pub(crate) struct Lsm {
@@ -52,6 +56,10 @@ pub(crate) struct Lsm {
     pub(crate) garbage: Keyspace,
     /// Documents of buckets, by bucket length (1), bucket, name.
     pub(crate) configs: Keyspace,
+    /// Prepared changes, by scope; see `commit::prepare`.
+    pub(crate) pending: Keyspace,
+    /// Stamps of deletions that are remembered, by the key of the object.
+    pub(crate) deletions: Keyspace,
     system: Keyspace,
 }
 
@@ -88,6 +96,8 @@ impl Lsm {
             manifests: db.keyspace("manifests", || separated(buffer / 8))?,
             garbage: db.keyspace("garbage", small)?,
             configs: db.keyspace("configs", small)?,
+            pending: db.keyspace("pending", small)?,
+            deletions: db.keyspace("deletions", small)?,
             system: db.keyspace("system", small)?,
             db,
         })
@@ -109,6 +119,21 @@ impl Lsm {
             .insert(GENERATION_KEY, generation.to_be_bytes())?;
         self.db.persist(PersistMode::SyncAll)?;
         Ok(generation)
+    }
+
+    /// How many replicas of each key this store was filled with, if that was noted.
+    pub(crate) fn replicas(&self) -> Result<Option<u32>, OpenError> {
+        let noted = self.system.get(REPLICAS_KEY)?;
+        let read = |value: fjall::UserValue| <[u8; 4]>::try_from(&*value).map(u32::from_be_bytes);
+        let noted = noted.map(read).transpose();
+        noted.map_err(|_| OpenError::Metadata("record of the replicas".into()))
+    }
+
+    /// Notes it, durably. Blocks.
+    pub(crate) fn note_replicas(&self, replicas: u32) -> Result<(), OpenError> {
+        self.system.insert(REPLICAS_KEY, replicas.to_be_bytes())?;
+        self.db.persist(PersistMode::SyncAll)?;
+        Ok(())
     }
 
     /// Waits until the tree's background work has caught up, but no longer than
@@ -262,6 +287,36 @@ impl View<'_> {
         all.map(|guard| Garbage::from_key(&guard.key()?)).collect()
     }
 
+    pub(crate) fn pending(&self, tree_key: &[u8]) -> Result<Option<PendingRecord>, Error> {
+        let value = self.snapshot.get(&self.lsm.pending, tree_key)?;
+        value.map(|value| PendingRecord::decode(&value)).transpose()
+    }
+
+    pub(crate) fn all_pending(&self) -> impl Iterator<Item = Result<PendingRecord, Error>> {
+        self.snapshot
+            .iter(&self.lsm.pending)
+            .map(|guard| PendingRecord::decode(&guard.value()?))
+    }
+
+    /// Of a deletion that is remembered.
+    pub(crate) fn deletion(&self, object_key: &[u8]) -> Result<Option<Stamp>, Error> {
+        let value = self.snapshot.get(&self.lsm.deletions, object_key)?;
+        value.map(|value| deletion_stamp(&value)).transpose()
+    }
+
+    /// Remembered deletions behind that of `after`, by the keys of their objects.
+    pub(crate) fn deletions(
+        &self,
+        after: &[u8],
+    ) -> impl Iterator<Item = Result<(Vec<u8>, Stamp), Error>> {
+        let behind = (Bound::Excluded(after.to_vec()), Bound::Unbounded);
+        let found = self.snapshot.range(&self.lsm.deletions, behind);
+        found.map(|guard| {
+            let (key, value) = guard.into_inner()?;
+            Ok((key.to_vec(), deletion_stamp(&value)?))
+        })
+    }
+
     pub(crate) fn config(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let value = self.snapshot.get(&self.lsm.configs, key)?;
         Ok(value.map(|value| value.to_vec()))
@@ -340,6 +395,13 @@ fn has_files(layout: &Layout) -> Result<bool, OpenError> {
         }
     }
     Ok(false)
+}
+
+fn deletion_stamp(value: &[u8]) -> Result<Stamp, Error> {
+    let bytes = value.try_into();
+    bytes
+        .map(Stamp::from_bytes)
+        .map_err(|_| Error::corrupt("deletion record"))
 }
 
 fn bucket_info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {

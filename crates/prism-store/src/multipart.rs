@@ -6,8 +6,10 @@
 
 use std::{ops::Bound, sync::Arc};
 
+use prism_replica::Stamp;
+
 use crate::{
-    commit::{CompleteOp, Condition, Op},
+    commit::{CompleteOp, Condition, CreateOp, Op},
     error::Error,
     put::{PartOf, PutWriter},
     record::{Payload, Record, object_key},
@@ -40,12 +42,16 @@ impl Store {
         check_key(key)?;
         self.inner.files.check_room(0)?;
         let id = UploadId::new(meta.created_ms, random()?);
-        self.submit(Op::CreateUpload {
+        let record = UploadRecord {
+            stamp: Stamp::NONE,
+            meta,
+        };
+        self.submit(Op::CreateUpload(CreateOp {
             bucket: bucket.to_owned(),
             object_key: object_key(bucket, key),
             upload_key: upload_key(bucket, key, id),
-            record: UploadRecord { meta }.encode()?,
-        })?;
+            record,
+        }))?;
         Ok(id)
     }
 
@@ -204,15 +210,22 @@ impl Store {
         Ok(())
     }
 
-    /// Aborts all uploads of a sealed bucket.
+    /// Aborts all uploads of a sealed bucket, which is what the other replicas do
+    /// at the same time.
     pub(crate) fn abort_all(&self, bucket: &str) -> Result<(), Error> {
         loop {
             let (uploads, more) = self.uploads(bucket, "", None, ABORT_PAGE)?;
             for upload in uploads {
                 let (key, id) = (upload.key.as_str(), upload.id);
-                match self.abort_upload(UploadName { bucket, key, id }) {
-                    Ok(()) | Err(Error::NoSuchUpload) => {}
-                    Err(error) => return Err(error),
+                let abort = Op::Abort {
+                    object_key: object_key(bucket, key),
+                    upload_key: upload_key(bucket, key, id),
+                    id,
+                };
+                match self.inner.committer.submit(abort, None) {
+                    Ok(outcome) => self.inner.release(&outcome),
+                    Err(failure) if matches!(failure.error, Error::NoSuchUpload) => {}
+                    Err(failure) => return Err(failure.error),
                 }
             }
             if !more {

@@ -8,10 +8,11 @@ use prism_replica::Stamp;
 
 use crate::{
     blocks::BlockCrcs,
-    commit::{Condition, Op, Outcome, PartOp, PutBytes, PutOp},
+    commit::{Condition, Op, Outcome, PartOp, PrepareOp, PutBytes, PutOp},
     error::Error,
     layout::FileId,
     record::{FileRecord, Payload, Record},
+    replica::Prepare,
     store::Inner,
     types::{Committed, ObjectMeta},
     uploads::UploadId,
@@ -46,6 +47,8 @@ enum Target {
     /// An object of this bucket.
     Object(String),
     Part(PartOf),
+    /// Whatever another node is the primary of.
+    Prepare(Prepare),
 }
 
 /// A part of an upload.
@@ -63,6 +66,25 @@ enum Sink {
     },
     /// A write failed; how much of it is in the file is unknown.
     Failed(Error),
+}
+
+impl Sink {
+    /// What is committed of it.
+    fn into_bytes(self, len: u64, object_key: Vec<u8>) -> Result<(PutBytes, Option<File>), Error> {
+        match self {
+            Self::Failed(error) => Err(error),
+            Self::Memory(bytes) => Ok((PutBytes::Inline(bytes), None)),
+            Self::File { file, crcs } => {
+                let crcs = crcs.finish();
+                let record = FileRecord {
+                    len,
+                    object_key,
+                    crcs,
+                };
+                Ok((PutBytes::File(record.encode()), Some(file)))
+            }
+        }
+    }
 }
 
 impl PutWriter {
@@ -98,6 +120,21 @@ impl PutWriter {
         Ok(writer)
     }
 
+    /// The names have been checked.
+    pub(crate) fn begin_prepare(store: Arc<Inner>, prepare: Prepare) -> Result<Self, Error> {
+        let inline_max = store.config.inline_max as u64;
+        let (len, change) = (prepare.body_len(), prepare.changes.first());
+        let object_key = change.map(|change| change.scope.object_key());
+        let is_part = change.is_some_and(|change| change.scope.upload.is_some());
+        let target = Target::Prepare(prepare);
+        let expected = Some(len.unwrap_or(0));
+        let mut writer = Self::new(store, target, object_key.unwrap_or_default(), expected)?;
+        if len.is_some_and(|len| is_part || len > inline_max) {
+            writer.spill()?;
+        }
+        Ok(writer)
+    }
+
     fn new(
         store: Arc<Inner>,
         target: Target,
@@ -110,7 +147,8 @@ impl PutWriter {
         }
         let replaces = match &target {
             Target::Object(_) => store.replaceable(&object_key)?,
-            Target::Part(_) => 0,
+            Target::Prepare(prepare) if prepare.is_of_object() => store.replaceable(&object_key)?,
+            Target::Prepare(_) | Target::Part(_) => 0,
         };
         store.files.usage.check(Change {
             taken: announced,
@@ -192,29 +230,40 @@ impl PutWriter {
         self.finish(meta, Some(condition))
     }
 
-    fn finish(self, meta: ObjectMeta, condition: Option<Condition>) -> Result<Committed, Error> {
-        if let Some(expected) = self.expected.filter(|expected| *expected != self.written) {
-            return Err(Error::LengthMismatch {
+    pub(crate) fn finish_prepare(self) -> Result<Outcome, Error> {
+        self.check_complete()?;
+        let Target::Prepare(prepare) = self.target else {
+            return Err(Error::WritesDisabled);
+        };
+        let id = self.store.files.new_id()?;
+        let has_body = prepare.body_len().is_some();
+        let (bytes, file) = self.sink.into_bytes(self.written, self.object_key)?;
+        let bytes = has_body.then_some((bytes, id));
+        let op = Op::Prepare(PrepareOp::new(prepare, bytes));
+        commit_op(&self.store, op, id, file.as_ref())
+    }
+
+    fn check_complete(&self) -> Result<(), Error> {
+        match self.expected {
+            Some(expected) if expected != self.written => Err(Error::LengthMismatch {
                 expected,
                 written: self.written,
-            });
+            }),
+            _ => Ok(()),
         }
+    }
+
+    fn finish(self, meta: ObjectMeta, condition: Option<Condition>) -> Result<Committed, Error> {
+        self.check_complete()?;
         let id = self.store.files.new_id()?;
-        let (payload, bytes, file) = match self.sink {
-            Sink::Failed(error) => return Err(error),
-            Sink::Memory(bytes) => {
-                let crc = crc32c::crc32c(&bytes);
-                (Payload::Inline { id, crc }, PutBytes::Inline(bytes), None)
+        let object_key = self.object_key;
+        let (bytes, file) = self.sink.into_bytes(self.written, object_key.clone())?;
+        let payload = match &bytes {
+            PutBytes::Inline(bytes) => {
+                let crc = crc32c::crc32c(bytes);
+                Payload::Inline { id, crc }
             }
-            Sink::File { file, crcs } => {
-                let record = FileRecord {
-                    len: self.written,
-                    object_key: self.object_key.clone(),
-                    crcs: crcs.finish(),
-                };
-                let bytes = PutBytes::File(record.encode());
-                (Payload::File { id }, bytes, Some(file))
-            }
+            PutBytes::File(_) => Payload::File { id },
         };
         let len = self.written;
         let record = Record {
@@ -225,7 +274,6 @@ impl PutWriter {
         };
         // Before the file has a name.
         record.encode()?;
-        let object_key = self.object_key;
         let op = match (self.target, bytes) {
             (Target::Object(bucket), bytes) => Op::Put(PutOp {
                 bucket,
@@ -244,8 +292,11 @@ impl PutWriter {
                 id,
                 file_record,
             }),
-            // A part was given a file when it began.
-            (Target::Part(_), PutBytes::Inline(_)) => return Err(Error::WritesDisabled),
+            // A part was given a file when it began, and what another node is the
+            // primary of is prepared.
+            (Target::Part(_), PutBytes::Inline(_)) | (Target::Prepare(_), _) => {
+                return Err(Error::WritesDisabled);
+            }
         };
         let outcome = commit_op(&self.store, op, id, file.as_ref())?;
         Ok(Committed {
@@ -314,23 +365,12 @@ impl PutWriter {
     }
 }
 
-/// Names the file, commits, and removes whichever file has lost: the replaced
-/// one, or ours if the commit certainly failed.
+/// Commits, and removes what was replaced.
 fn commit_op(store: &Inner, op: Op, id: FileId, file: Option<&File>) -> Result<Outcome, Error> {
     store.files.check_room(0)?;
-    if let Some(file) = file {
-        store.files.publish(file, id)?;
-    }
-    match store.committer.submit(op) {
-        Ok(outcome) => {
-            store.release(&outcome);
-            Ok(outcome)
-        }
-        Err(failure) => {
-            if file.is_some() && !failure.in_doubt {
-                store.files.remove(id);
-            }
-            Err(failure.error)
-        }
-    }
+    let outcome = store
+        .submit(op, file.map(|file| (file, id)))
+        .map_err(|failure| failure.error)?;
+    store.release(&outcome);
+    Ok(outcome)
 }

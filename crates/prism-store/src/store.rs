@@ -2,7 +2,11 @@
 //! How they commit is in `commit`, how an object comes in, in `put`; listings
 //! are in `scan`, uploads in parts in `multipart`.
 
-use std::{fmt, io, path::Path, sync::Arc};
+use std::{
+    fmt, io,
+    path::Path,
+    sync::{Arc, OnceLock},
+};
 
 use crate::{
     blocks,
@@ -17,6 +21,7 @@ use crate::{
     put::PutWriter,
     record::{Payload, Record, bucket_prefix, object_key},
     recovery::{RecoveryReport, recover},
+    replica::Replicas,
     types::{Body, BucketInfo, Object, ObjectInfo, ObjectMeta, Verified, check_bucket, check_key},
     uploads::Garbage,
 };
@@ -44,6 +49,8 @@ pub struct Store {
 pub(crate) struct Inner {
     pub(crate) committer: Committer,
     pub(crate) lsm: Arc<Lsm>,
+    /// Of other nodes; none where there is one replica.
+    pub(crate) replicas: OnceLock<Arc<dyn Replicas>>,
     pub(crate) pins: Pins,
     /// After the tree, so that its lock on the directory is given up last.
     pub(crate) files: Arc<Files>,
@@ -69,9 +76,11 @@ impl Store {
             config.durability,
             origin,
         );
+        committer.load_pending().map_err(OpenError::from_store)?;
         let inner = Inner {
             committer,
             lsm,
+            replicas: OnceLock::new(),
             pins: Pins::default(),
             files,
             config,
@@ -425,7 +434,7 @@ impl Store {
 
     /// Commits, and sees to what has been replaced.
     pub(crate) fn submit(&self, op: Op) -> Result<Outcome, Error> {
-        let outcome = self.inner.committer.submit(op).map_err(|f| f.error)?;
+        let outcome = self.inner.submit(op, None).map_err(|f| f.error)?;
         self.inner.release(&outcome);
         Ok(outcome)
     }
@@ -477,7 +486,7 @@ impl Inner {
     }
 
     fn try_collect(&self, garbage: Garbage) -> Result<(), Error> {
-        let outcome = self.committer.submit(Op::Collect(garbage));
+        let outcome = self.committer.submit(Op::Collect(garbage), None);
         for freed in outcome.map_err(|failure| failure.error)?.freed {
             if let Freed::File(id) = freed {
                 self.files.remove(id);

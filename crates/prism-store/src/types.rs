@@ -3,6 +3,7 @@
 use std::fs::File;
 
 use prism_replica::Stamp;
+use serde::{Deserialize, Serialize};
 
 use crate::{error::Error, layout::FileId, parts::Parts, uploads::UploadId};
 
@@ -16,7 +17,7 @@ pub const OBJECT_LEN_MAX: u64 = 5 << 40;
 
 /// What is kept beside an object's bytes; given by the writer, returned as it
 /// was. The store looks at none of it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ObjectMeta {
     /// Entity tag, without quotes; for a plain PUT the MD5 in hexadecimal.
     pub etag: String,

@@ -13,6 +13,9 @@
 
 use std::fmt;
 
+use prism_replica::Stamp;
+use serde::{Deserialize, Serialize};
+
 use crate::{
     codec::{Reader, put_meta, put_string},
     error::Error,
@@ -25,6 +28,8 @@ use crate::{
 pub const PARTS_MAX: u16 = 10_000;
 
 const VERSION: u8 = 1;
+/// Of uploads' records with a stamp.
+const STAMPED: u8 = 2;
 const ID_BYTES: usize = 16;
 /// Ends the key within a tree's key; a 0 in the key itself is followed by 255.
 const END: [u8; 2] = [0, 0];
@@ -33,7 +38,8 @@ const BEHIND: [u8; 2] = [0, 1];
 
 /// Names an upload for ever: its time, so that the uploads of one key are
 /// listed in the order in which they began, and a random number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct UploadId([u8; ID_BYTES]);
 
 impl UploadId {
@@ -57,6 +63,20 @@ impl UploadId {
     }
 }
 
+impl From<UploadId> for String {
+    fn from(id: UploadId) -> Self {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for UploadId {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or("not the name of an upload")
+    }
+}
+
 impl fmt::Display for UploadId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", u128::from_be_bytes(self.0))
@@ -66,6 +86,8 @@ impl fmt::Display for UploadId {
 /// What the tree `uploads` holds: what the object is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UploadRecord {
+    /// Given by the commit.
+    pub(crate) stamp: Stamp,
     pub(crate) meta: ObjectMeta,
 }
 
@@ -98,20 +120,25 @@ pub(crate) enum Garbage {
 
 impl UploadRecord {
     pub(crate) fn encode(&self) -> Result<Vec<u8>, Error> {
-        let mut out = vec![VERSION];
+        let mut out = vec![STAMPED];
+        out.extend_from_slice(&self.stamp.to_bytes());
         put_meta(&mut out, &self.meta)?;
         Ok(out)
     }
 
     pub(crate) fn decode(value: &[u8]) -> Result<Self, Error> {
         let mut reader = Reader(value);
-        let read = |reader: &mut Reader<'_>| match reader.u8()? {
-            VERSION => reader.meta(),
-            _ => None,
+        let read = |reader: &mut Reader<'_>| {
+            let stamp = match reader.u8()? {
+                VERSION => Stamp::NONE,
+                STAMPED => Stamp::from_bytes(reader.array()?),
+                _ => return None,
+            };
+            let meta = reader.meta()?;
+            Some(Self { stamp, meta })
         };
         read(&mut reader)
             .filter(|_| reader.0.is_empty())
-            .map(|meta| Self { meta })
             .ok_or_else(|| Error::corrupt("upload record"))
     }
 }
@@ -301,6 +328,7 @@ mod tests {
             assert!(Manifest::decode(&bytes[..len]).is_err(), "{len} bytes");
         }
         let record = UploadRecord {
+            stamp: Stamp::NONE,
             meta: ObjectMeta::default(),
         };
         let bytes = record.encode().unwrap();

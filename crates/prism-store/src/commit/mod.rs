@@ -5,6 +5,7 @@
 //! visible to readers before it is as durable as configured.
 
 mod op;
+mod prepare;
 mod seals;
 mod stage;
 
@@ -21,15 +22,27 @@ use fjall::{OwnedWriteBatch, PersistMode};
 use prism_replica::{Stamp, StampClock};
 
 pub use op::Condition;
-pub(crate) use op::{CompleteOp, DeleteOp, Freed, Op, Outcome, PartOp, PutBytes, PutOp};
+pub(crate) use op::{
+    CompleteOp, CreateOp, DeleteOp, Failure, Freed, Op, OpResult, Outcome, PartOp, PrepareOp,
+    PutBytes, PutOp, SettleOp,
+};
+pub(crate) use prepare::{PendingRecord, holds};
 pub use seals::SEAL_LIFETIME;
+pub(crate) use stage::{check, present};
 
-use crate::{config::Durability, error::Error, files::Files, group::Group, lsm::Lsm};
-use op::{Failure, OpResult, independent};
+use crate::{
+    config::Durability,
+    error::Error,
+    files::Files,
+    group::Group,
+    lsm::Lsm,
+    replica::{Index, Locks},
+};
+use op::{Mark, independent};
 use seals::Seals;
 
-/// The epoch of stamps: that of a cluster whose members do not change.
-const EPOCH: u64 = 1;
+/// The epoch of a cluster whose members do not change.
+pub(crate) const EPOCH: u64 = 1;
 
 /// How many commits shared how many flushes, since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,13 +53,21 @@ pub struct CommitStats {
     pub batches: u64,
 }
 
+/// An operation, and its stamp if that was given by the rules of replication.
+struct Queued {
+    op: Op,
+    stamp: Option<Stamp>,
+}
+
 /// The queue of operations.
 pub(crate) struct Committer {
     lsm: Arc<Lsm>,
     files: Arc<Files>,
     durability: Durability,
-    group: Group<Op, OpResult>,
+    group: Group<Queued, OpResult>,
     seals: Seals,
+    pub(crate) index: Index,
+    pub(crate) locks: Locks,
     clock: StampClock,
     operations: AtomicU64,
     batches: AtomicU64,
@@ -66,6 +87,8 @@ impl Committer {
             durability,
             group: Group::new(),
             seals: Seals::default(),
+            index: Index::default(),
+            locks: Locks::default(),
             clock: StampClock::new(origin),
             operations: AtomicU64::new(0),
             batches: AtomicU64::new(0),
@@ -80,15 +103,34 @@ impl Committer {
     }
 
     /// A stamp above `above`, which is what the key has.
-    fn stamp(&self, above: Option<Stamp>) -> Stamp {
+    pub(crate) fn stamp(&self, epoch: u64, above: Option<Stamp>) -> Stamp {
         self.clock
-            .next(EPOCH, now_us(), above.unwrap_or(Stamp::NONE))
+            .next(epoch, now_us(), above.unwrap_or(Stamp::NONE))
     }
 
-    /// Commits `op`, together with whatever else is waiting. Blocks on disk.
-    pub(crate) fn submit(&self, op: Op) -> OpResult {
+    /// Stamps are above this one from here on.
+    pub(crate) fn observe(&self, stamp: Stamp) {
+        self.clock.observe(stamp);
+    }
+
+    /// Takes up what an earlier process has prepared.
+    pub(crate) fn load_pending(&self) -> Result<(), Error> {
+        for record in self.lsm.view().all_pending() {
+            let record = record?;
+            let (scope, pending) = (record.scope.clone(), record.pending());
+            self.index.insert(scope.tree_key(), scope, pending);
+        }
+        Ok(())
+    }
+
+    /// Commits `op`, together with whatever else is waiting. One that other
+    /// replicas make as well has its stamp already. Blocks on disk.
+    pub(crate) fn submit(&self, op: Op, stamp: Option<Stamp>) -> OpResult {
+        let how_many = |queued: &mut dyn Iterator<Item = &Queued>| {
+            independent(&mut queued.map(|queued| &queued.op))
+        };
         self.group
-            .submit(op, independent, |ops| self.commit(ops))
+            .submit(Queued { op, stamp }, how_many, |ops| self.commit(ops))
             .unwrap_or(Err(Failure {
                 error: Error::WritesDisabled,
                 in_doubt: true,
@@ -96,7 +138,7 @@ impl Committer {
     }
 
     /// One result per operation, in order.
-    fn commit(&self, ops: Vec<Op>) -> Vec<OpResult> {
+    fn commit(&self, ops: Vec<Queued>) -> Vec<OpResult> {
         self.operations
             .fetch_add(ops.len() as u64, Ordering::Relaxed);
         let mut shards = BTreeSet::new();
@@ -104,9 +146,9 @@ impl Committer {
         let view = self.lsm.view();
         let mut results: Vec<OpResult> = ops
             .into_iter()
-            .map(|op| {
+            .map(|Queued { op, stamp }| {
                 let shard = op.shard();
-                let outcome = self.stage(&view, &mut batch, op)?;
+                let outcome = self.stage(&view, &mut batch, op, stamp)?;
                 shards.extend(shard);
                 self.files.usage.apply(outcome.bytes);
                 Ok(outcome)
@@ -121,6 +163,20 @@ impl Committer {
             }
         }
         results
+            .iter()
+            .flatten()
+            .flat_map(|outcome| &outcome.marks)
+            .for_each(|mark| self.mark(mark));
+        results
+    }
+
+    fn mark(&self, mark: &Mark) {
+        match mark {
+            Mark::Pending(tree_key, scope, pending) => {
+                self.index.insert(tree_key.clone(), scope.clone(), *pending);
+            }
+            Mark::Over(tree_key) => self.index.remove(tree_key),
+        }
     }
 
     fn write(&self, shards: &BTreeSet<u16>, batch: OwnedWriteBatch) -> Result<(), Failure> {

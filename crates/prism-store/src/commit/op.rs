@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 
-use prism_replica::Stamp;
+use prism_replica::{Pending, Refusal, Stamp, Standing};
 
 use crate::{
     error::Error,
     layout::FileId,
     record::{Payload, Record},
+    replica::{Change as Prepared, Prepare, Scope as Changed},
     types::ObjectMeta,
-    uploads::{Garbage, UploadId},
+    uploads::{Garbage, UploadId, UploadRecord},
     usage,
 };
 
@@ -58,13 +59,7 @@ pub(crate) enum Op {
         name: &'static str,
         document: Option<Vec<u8>>,
     },
-    CreateUpload {
-        bucket: String,
-        object_key: Vec<u8>,
-        upload_key: Vec<u8>,
-        /// Encoded [`UploadRecord`](crate::uploads::UploadRecord).
-        record: Vec<u8>,
-    },
+    CreateUpload(CreateOp),
     PutPart(PartOp),
     Complete(CompleteOp),
     Abort {
@@ -73,6 +68,67 @@ pub(crate) enum Op {
         id: UploadId,
     },
     Collect(Garbage),
+    /// Changes that another node is the primary of.
+    Prepare(PrepareOp),
+    /// What became of such.
+    Settle(SettleOp),
+    /// Deletions that need not be remembered, by their objects' keys.
+    Forget(Vec<(Vec<u8>, Stamp)>),
+}
+
+/// An upload to be begun.
+pub(crate) struct CreateOp {
+    pub(crate) bucket: String,
+    pub(crate) object_key: Vec<u8>,
+    pub(crate) upload_key: Vec<u8>,
+    /// The commit gives it its stamp.
+    pub(crate) record: UploadRecord,
+}
+
+/// Changes to be prepared, whose bytes are in place or at hand.
+pub(crate) struct PrepareOp {
+    pub(crate) prepare: Prepare,
+    /// Of all changes.
+    object_keys: Vec<Vec<u8>>,
+    pub(crate) bytes: Option<(PutBytes, FileId)>,
+}
+
+/// What became of prepared changes.
+pub(crate) struct SettleOp {
+    pub(crate) items: Vec<(Changed, Stamp, Standing)>,
+    object_keys: Vec<Vec<u8>>,
+}
+
+impl PrepareOp {
+    pub(crate) fn new(prepare: Prepare, bytes: Option<(PutBytes, FileId)>) -> Self {
+        let object_keys = object_keys(prepare.changes.iter().map(|change| &change.scope));
+        Self {
+            prepare,
+            object_keys,
+            bytes,
+        }
+    }
+}
+
+impl SettleOp {
+    pub(crate) fn new(items: Vec<(Changed, Stamp, Standing)>) -> Self {
+        let object_keys = object_keys(items.iter().map(|(scope, ..)| scope));
+        Self { items, object_keys }
+    }
+}
+
+fn object_keys<'a>(scopes: impl Iterator<Item = &'a Changed>) -> Vec<Vec<u8>> {
+    let mut keys: Vec<_> = scopes.map(Changed::object_key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// What is to be noted in memory once a batch is on the disk.
+#[derive(Debug, Clone)]
+pub(crate) enum Mark {
+    Pending(Vec<u8>, Changed, Pending),
+    Over(Vec<u8>),
 }
 
 /// An object whose bytes are in place (file) or at hand (inline).
@@ -140,6 +196,9 @@ pub(crate) struct Outcome {
     pub(crate) bytes: usage::Change,
     /// What the caller has to see to.
     pub(crate) freed: Vec<Freed>,
+    /// A change was not prepared, and nothing was changed.
+    pub(crate) refusal: Option<Refusal>,
+    pub(crate) marks: Vec<Mark>,
 }
 
 /// What nothing refers to any more.
@@ -203,8 +262,26 @@ impl Op {
                 ..
             }) => Some(id.shard()),
             Self::PutPart(part) => Some(part.id.shard()),
+            Self::Prepare(PrepareOp {
+                bytes: Some((PutBytes::File(_), id)),
+                ..
+            }) => Some(id.shard()),
             _ => None,
         }
+    }
+
+    /// Whether other replicas have to make this change as well.
+    pub(crate) fn is_replicated(&self) -> bool {
+        matches!(
+            self,
+            Self::Put(_)
+                | Self::Delete(_)
+                | Self::Change { .. }
+                | Self::CreateUpload(_)
+                | Self::PutPart(_)
+                | Self::Complete(_)
+                | Self::Abort { .. }
+        )
     }
 
     fn scope(&self) -> Scope<'_> {
@@ -212,8 +289,17 @@ impl Op {
             Self::Put(put) => Scope::Object(&put.object_key),
             Self::Delete(delete) => Scope::Objects(&delete.object_keys),
             Self::Change { object_key, .. }
-            | Self::CreateUpload { object_key, .. }
+            | Self::CreateUpload(CreateOp { object_key, .. })
             | Self::Abort { object_key, .. } => Scope::Object(object_key),
+            Self::Settle(settle) => match settle.items.as_slice() {
+                [(scope, ..)] => of(scope, &settle.object_keys),
+                _ => Scope::Objects(&settle.object_keys),
+            },
+            Self::Prepare(op) => match op.prepare.changes.as_slice() {
+                [one] if matches!(one.change, Prepared::Complete { .. }) => Scope::Alone,
+                [one] => of(&one.scope, &op.object_keys),
+                _ => Scope::Objects(&op.object_keys),
+            },
             Self::PutPart(part) => Scope::Part(&part.object_key, part.upload, part.number),
             Self::CreateBucket { .. }
             | Self::SealBucket { .. }
@@ -221,8 +307,16 @@ impl Op {
             | Self::DeleteBucket { .. }
             | Self::Configure { .. }
             | Self::Complete(_)
+            | Self::Forget(_)
             | Self::Collect(_) => Scope::Alone,
         }
+    }
+}
+
+fn of<'a>(scope: &Changed, object_keys: &'a [Vec<u8>]) -> Scope<'a> {
+    match (scope.upload, object_keys) {
+        (Some((id, Some(number))), [object_key]) => Scope::Part(object_key, id, number),
+        _ => Scope::Objects(object_keys),
     }
 }
 

@@ -4,10 +4,14 @@
 use std::time::Instant;
 
 use fjall::OwnedWriteBatch;
+use prism_replica::Stamp;
 
 use super::{
-    Committer,
-    op::{CompleteOp, Condition, DeleteOp, Freed, Op, OpResult, Outcome, PartOp, PutBytes, PutOp},
+    Committer, EPOCH,
+    op::{
+        CompleteOp, Condition, CreateOp, DeleteOp, Freed, Op, OpResult, Outcome, PartOp, PutBytes,
+        PutOp,
+    },
 };
 use crate::{
     error::Error,
@@ -22,10 +26,16 @@ use crate::{
 impl Committer {
     /// Checks one operation's conditions and adds its changes to the batch. On
     /// error the batch is as before.
-    pub(super) fn stage(&self, view: &View<'_>, batch: &mut OwnedWriteBatch, op: Op) -> OpResult {
+    pub(super) fn stage(
+        &self,
+        view: &View<'_>,
+        batch: &mut OwnedWriteBatch,
+        op: Op,
+        stamp: Option<Stamp>,
+    ) -> OpResult {
         let done = match op {
-            Op::Put(put) => self.stage_put(view, batch, put),
-            Op::Delete(delete) => self.stage_delete(view, batch, &delete),
+            Op::Put(put) => self.stage_put(view, batch, put, stamp),
+            Op::Delete(delete) => self.stage_delete(view, batch, &delete, stamp),
             Op::Change {
                 bucket,
                 object_key,
@@ -33,7 +43,7 @@ impl Committer {
             } => {
                 let mut record = present(view, &bucket, &object_key)?;
                 change(&mut record.meta);
-                record.stamp = self.stamp(Some(record.stamp));
+                record.stamp = self.given(stamp, Some(record.stamp));
                 batch.insert(&self.lsm.objects, object_key, record.encode()?);
                 Ok(Outcome::default())
             }
@@ -50,18 +60,12 @@ impl Committer {
                 }
                 Ok(Outcome::default())
             }
-            Op::CreateUpload {
-                bucket,
-                upload_key,
-                record,
-                ..
-            } => {
-                self.open_bucket(view, &bucket)?;
-                batch.insert(&self.lsm.uploads, upload_key, record);
-                Ok(Outcome::default())
-            }
-            Op::PutPart(part) => self.stage_part(view, batch, part),
-            Op::Complete(complete) => self.stage_complete(view, batch, complete),
+            Op::CreateUpload(create) => self.stage_upload(view, batch, create, stamp),
+            Op::PutPart(part) => self.stage_part(view, batch, part, stamp),
+            Op::Complete(complete) => self.stage_complete(view, batch, complete, stamp),
+            Op::Prepare(prepare) => self.stage_prepare(view, batch, prepare),
+            Op::Settle(settle) => self.stage_settle(view, batch, settle),
+            Op::Forget(deletions) => self.stage_forget(view, batch, deletions),
             Op::Abort { upload_key, id, .. } => {
                 view.upload(&upload_key)?.ok_or(Error::NoSuchUpload)?;
                 batch.remove(&self.lsm.uploads, upload_key);
@@ -96,6 +100,12 @@ impl Committer {
                     return Err(Error::NotEmpty);
                 }
                 self.seals.seal(&name, token, Instant::now())?;
+                // In this order: a change looks for the seal when it is locked.
+                let open = self.index.select(|entry| entry.scope.bucket == name);
+                if !open.is_empty() || self.locks.is_busy(&name) {
+                    self.seals.unseal(&name, token);
+                    return Err(Error::Busy);
+                }
             }
             Op::UnsealBucket { name, token } => self.seals.unseal(&name, token),
             Op::DeleteBucket { name, token } => {
@@ -123,11 +133,15 @@ impl Committer {
         view: &View<'_>,
         batch: &mut OwnedWriteBatch,
         mut put: PutOp,
+        stamp: Option<Stamp>,
     ) -> Result<Outcome, Error> {
         self.open_bucket(view, &put.bucket)?;
         let current = view.object(&put.object_key)?;
         check(put.condition.as_ref(), current.as_ref())?;
-        put.record.stamp = self.stamp(current.as_ref().map(|record| record.stamp));
+        put.record.stamp = self.given(stamp, current.as_ref().map(|record| record.stamp));
+        if stamp.is_some() {
+            batch.remove(&self.lsm.deletions, put.object_key.as_slice());
+        }
         let record = put.record.encode()?;
         let bytes = self.admit(put.record.len, current.as_ref())?;
         let mut outcome = Outcome {
@@ -149,6 +163,7 @@ impl Committer {
         view: &View<'_>,
         batch: &mut OwnedWriteBatch,
         delete: &DeleteOp,
+        stamp: Option<Stamp>,
     ) -> Result<Outcome, Error> {
         existing(view, &delete.bucket)?;
         let mut found = Vec::with_capacity(delete.object_keys.len());
@@ -160,6 +175,10 @@ impl Committer {
         let mut outcome = Outcome::default();
         for (object_key, record) in found {
             batch.remove(&self.lsm.objects, object_key.as_slice());
+            if let Some(stamp) = stamp {
+                let (deletions, value) = (&self.lsm.deletions, stamp.to_bytes());
+                batch.insert(deletions, object_key.as_slice(), value);
+            }
             self.stage_loss(batch, Some(record), &mut outcome);
         }
         Ok(outcome)
@@ -170,10 +189,11 @@ impl Committer {
         view: &View<'_>,
         batch: &mut OwnedWriteBatch,
         mut part: PartOp,
+        stamp: Option<Stamp>,
     ) -> Result<Outcome, Error> {
         view.upload(&part.upload_key)?.ok_or(Error::NoSuchUpload)?;
         let replaced = view.part(part.upload, part.number)?;
-        part.record.stamp = self.stamp(replaced.as_ref().map(|record| record.stamp));
+        part.record.stamp = self.given(stamp, replaced.as_ref().map(|record| record.stamp));
         let record = part.record.encode()?;
         let bytes = self.admit(part.record.len, replaced.as_ref())?;
         let mut outcome = Outcome {
@@ -193,6 +213,7 @@ impl Committer {
         view: &View<'_>,
         batch: &mut OwnedWriteBatch,
         complete: CompleteOp,
+        stamp: Option<Stamp>,
     ) -> Result<Outcome, Error> {
         view.upload(&complete.upload_key)?
             .ok_or(Error::NoSuchUpload)?;
@@ -205,7 +226,7 @@ impl Committer {
             return Err(Error::TooLarge);
         }
         let record = Record {
-            stamp: self.stamp(current.as_ref().map(|record| record.stamp)),
+            stamp: self.given(stamp, current.as_ref().map(|record| record.stamp)),
             payload: Payload::Parts { id: complete.id },
             len,
             meta: complete.meta,
@@ -216,6 +237,9 @@ impl Committer {
         };
         let (record, encoded) = (record.encode()?, manifest.encode()?);
         self.stage_loss(batch, current, &mut outcome);
+        if stamp.is_some() {
+            batch.remove(&self.lsm.deletions, complete.object_key.as_slice());
+        }
         batch.insert(&self.lsm.objects, complete.object_key, record);
         batch.insert(&self.lsm.manifests, complete.id.to_bytes(), encoded);
         batch.remove(&self.lsm.uploads, complete.upload_key);
@@ -229,8 +253,44 @@ impl Committer {
         Ok(outcome)
     }
 
+    fn stage_upload(
+        &self,
+        view: &View<'_>,
+        batch: &mut OwnedWriteBatch,
+        mut create: CreateOp,
+        stamp: Option<Stamp>,
+    ) -> Result<Outcome, Error> {
+        self.open_bucket(view, &create.bucket)?;
+        create.record.stamp = self.given(stamp, None);
+        batch.insert(
+            &self.lsm.uploads,
+            create.upload_key,
+            create.record.encode()?,
+        );
+        Ok(Outcome::default())
+    }
+
+    fn stage_forget(
+        &self,
+        view: &View<'_>,
+        batch: &mut OwnedWriteBatch,
+        deletions: Vec<(Vec<u8>, Stamp)>,
+    ) -> Result<Outcome, Error> {
+        for (object_key, stamp) in deletions {
+            if view.deletion(&object_key)? == Some(stamp) {
+                batch.remove(&self.lsm.deletions, object_key);
+            }
+        }
+        Ok(Outcome::default())
+    }
+
+    /// The stamp of a change: as it was given, or above what there is.
+    fn given(&self, stamp: Option<Stamp>, current: Option<Stamp>) -> Stamp {
+        stamp.unwrap_or_else(|| self.stamp(EPOCH, current))
+    }
+
     /// What is left under an upload's id belongs to nobody.
-    fn discard_upload(&self, batch: &mut OwnedWriteBatch, id: UploadId) -> Outcome {
+    pub(super) fn discard_upload(&self, batch: &mut OwnedWriteBatch, id: UploadId) -> Outcome {
         let garbage = Garbage::Upload(id);
         batch.insert(&self.lsm.garbage, garbage.key(), []);
         Outcome {
@@ -273,7 +333,7 @@ impl Committer {
     }
 
     /// What `len` bytes in place of `current` take, if the quota allows it.
-    fn admit(&self, len: u64, current: Option<&Record>) -> Result<Change, Error> {
+    pub(super) fn admit(&self, len: u64, current: Option<&Record>) -> Result<Change, Error> {
         let given = match current {
             Some(record) if !matches!(record.payload, Payload::Parts { .. }) => record.len,
             _ => 0,
@@ -285,7 +345,12 @@ impl Committer {
     }
 
     /// Removes what a record's payload refers to. Parts are left for later.
-    fn stage_loss(&self, batch: &mut OwnedWriteBatch, lost: Option<Record>, outcome: &mut Outcome) {
+    pub(super) fn stage_loss(
+        &self,
+        batch: &mut OwnedWriteBatch,
+        lost: Option<Record>,
+        outcome: &mut Outcome,
+    ) {
         let Some(Record { payload, len, .. }) = lost else {
             return;
         };
@@ -303,25 +368,25 @@ impl Committer {
     }
 
     /// The bucket is there and takes objects.
-    fn open_bucket(&self, view: &View<'_>, bucket: &str) -> Result<(), Error> {
+    pub(crate) fn open_bucket(&self, view: &View<'_>, bucket: &str) -> Result<(), Error> {
         existing(view, bucket)?;
         self.seals.check_open(bucket, Instant::now())
     }
 }
 
-fn existing(view: &View<'_>, bucket: &str) -> Result<BucketInfo, Error> {
+pub(super) fn existing(view: &View<'_>, bucket: &str) -> Result<BucketInfo, Error> {
     view.bucket(bucket)?.ok_or(Error::NoSuchBucket)
 }
 
 /// The object, or why there is none.
-fn present(view: &View<'_>, bucket: &str, object_key: &[u8]) -> Result<Record, Error> {
+pub(crate) fn present(view: &View<'_>, bucket: &str, object_key: &[u8]) -> Result<Record, Error> {
     match view.object(object_key)? {
         Some(record) => Ok(record),
         None => existing(view, bucket).and(Err(Error::NoSuchObject)),
     }
 }
 
-fn check(condition: Option<&Condition>, current: Option<&Record>) -> Result<(), Error> {
+pub(crate) fn check(condition: Option<&Condition>, current: Option<&Record>) -> Result<(), Error> {
     match condition {
         Some(holds) if !holds(current.map(|record| &record.meta)) => Err(Error::ConditionFailed {
             exists: current.is_some(),

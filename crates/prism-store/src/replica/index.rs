@@ -1,0 +1,198 @@
+//! What is in memory of changes that are not over: those that were prepared for
+//! another node, and those that this node is at as primary.
+
+use std::{
+    collections::HashMap,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock},
+    time::{Duration, Instant},
+};
+
+use prism_replica::{Pending, Stamp};
+
+use super::Scope;
+use crate::error::Error;
+
+/// How long a change waits for others of the same key.
+const LOCK_LIMIT: Duration = Duration::from_secs(15);
+
+/// A prepared change, without what it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) scope: Scope,
+    pub(crate) pending: Pending,
+    /// Since when, in this life of the process.
+    pub(crate) since: Instant,
+}
+
+/// Prepared changes by their key in the tree `pending`, which it mirrors.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    entries: RwLock<HashMap<Vec<u8>, Entry>>,
+}
+
+impl Index {
+    pub(crate) fn get(&self, tree_key: &[u8]) -> Option<Entry> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        match entries.is_empty() {
+            true => None,
+            false => entries.get(tree_key).cloned(),
+        }
+    }
+
+    pub(crate) fn insert(&self, tree_key: Vec<u8>, scope: Scope, pending: Pending) {
+        let since = Instant::now();
+        let entry = Entry {
+            scope,
+            pending,
+            since,
+        };
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        entries.insert(tree_key, entry);
+    }
+
+    pub(crate) fn remove(&self, tree_key: &[u8]) {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        entries.remove(tree_key);
+    }
+
+    /// Those that `wanted` says.
+    pub(crate) fn select(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<(Scope, Stamp)> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let found = entries.values().filter(|entry| wanted(entry));
+        found
+            .map(|entry| (entry.scope.clone(), entry.pending.stamp))
+            .collect()
+    }
+}
+
+/// The scopes that this node changes as primary. Each is locked from before it
+/// is read until the change is over.
+#[derive(Debug, Default)]
+pub(crate) struct Locks {
+    held: Mutex<HashMap<Vec<u8>, Held>>,
+    free: Condvar,
+}
+
+#[derive(Debug)]
+struct Held {
+    bucket: String,
+    /// Once there is one.
+    stamp: Option<Stamp>,
+}
+
+/// Some locked scopes; freed when dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Locked<'a> {
+    locks: &'a Locks,
+    keys: Vec<Vec<u8>>,
+}
+
+impl Locks {
+    /// Waits until all are free. [`Error::Stalled`] after too long.
+    pub(crate) fn lock(&self, scopes: &[Scope]) -> Result<Locked<'_>, Error> {
+        let keys: Vec<_> = scopes.iter().map(Scope::tree_key).collect();
+        let until = Instant::now() + LOCK_LIMIT;
+        let mut held = self.locked();
+        // All at once, so that nobody waits for another in a circle.
+        while keys.iter().any(|key| held.contains_key(key)) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::Stalled);
+            }
+            let waited = self.free.wait_timeout(held, left);
+            held = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        for (key, scope) in keys.iter().zip(scopes) {
+            let bucket = scope.bucket.clone();
+            let stamp = None;
+            held.insert(key.clone(), Held { bucket, stamp });
+        }
+        Ok(Locked { locks: self, keys })
+    }
+
+    /// Whether the change with this stamp is under way.
+    pub(crate) fn is_under_way(&self, tree_key: &[u8], stamp: Stamp) -> bool {
+        let held = self.locked();
+        held.get(tree_key)
+            .is_some_and(|held| held.stamp == Some(stamp))
+    }
+
+    /// Whether anything of a bucket is under way.
+    pub(crate) fn is_busy(&self, bucket: &str) -> bool {
+        self.locked().values().any(|held| held.bucket == bucket)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Locked<'_> {
+    /// From here on the change is under way.
+    pub(crate) fn begin(&self, stamp: Stamp) {
+        let mut held = self.locks.locked();
+        for key in &self.keys {
+            if let Some(held) = held.get_mut(key) {
+                held.stamp = Some(stamp);
+            }
+        }
+    }
+
+    /// It is not known whether the change is on the disk: it stays under way for
+    /// as long as the process lives.
+    pub(crate) fn keep(mut self) {
+        self.keys.clear();
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let mut held = self.locks.locked();
+        for key in &self.keys {
+            held.remove(key);
+        }
+        self.locks.free.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_scope_is_locked_by_one_at_a_time_and_several_at_once() {
+        let locks = Locks::default();
+        let scopes = [Scope::object("b", "1"), Scope::object("b", "2")];
+        let count = Mutex::new(0);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for n in 0..100 {
+                        let wanted = scopes.get(n % 2..).unwrap();
+                        let _held = locks.lock(wanted).unwrap();
+                        let mut count = count.try_lock().unwrap();
+                        *count += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(count.into_inner().unwrap(), 400);
+        assert!(!locks.is_busy("b"));
+    }
+
+    #[test]
+    fn a_change_in_doubt_stays_under_way() {
+        let locks = Locks::default();
+        let scope = Scope::object("b", "k");
+        let held = locks.lock(std::slice::from_ref(&scope)).unwrap();
+        assert!(!locks.is_under_way(&scope.tree_key(), Stamp::NONE));
+        held.begin(Stamp::NONE);
+        held.keep();
+        assert!(locks.is_under_way(&scope.tree_key(), Stamp::NONE));
+        assert!(locks.is_busy("b"));
+    }
+}

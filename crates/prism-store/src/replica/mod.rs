@@ -1,0 +1,212 @@
+//! A store as one of several replicas: changes are made together with those of
+//! other nodes.
+//!
+//! The rules are those of [`prism_replica`]; here they are carried out. `primary`
+//! makes a change on all replicas, before anything else of this crate hears of
+//! it; `commit::prepare` keeps what another node's store is the primary of. Who
+//! the others are, and how they are reached, is given as [`Replicas`].
+
+mod here;
+mod index;
+mod primary;
+
+use std::{fs::File, sync::mpsc::Receiver};
+
+use prism_replica::{Refusal, Stamp};
+use serde::{Deserialize, Serialize};
+
+pub use here::Deletion;
+pub(crate) use index::{Index, Locks};
+
+use crate::{
+    error::Error,
+    record::object_key,
+    types::ObjectMeta,
+    uploads::{UploadId, part_key, upload_key},
+};
+
+/// What is changed by itself: the changes of one scope come one after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Scope {
+    /// The bucket.
+    pub bucket: String,
+    /// The key of the object, or of the object to be.
+    pub key: String,
+    /// An upload to that key, or a part of one; none: the object itself.
+    pub upload: Option<(UploadId, Option<u16>)>,
+}
+
+impl Scope {
+    /// The scope of an object.
+    #[must_use]
+    pub fn object(bucket: &str, key: &str) -> Self {
+        Self {
+            bucket: bucket.to_owned(),
+            key: key.to_owned(),
+            upload: None,
+        }
+    }
+
+    pub(crate) fn object_key(&self) -> Vec<u8> {
+        object_key(&self.bucket, &self.key)
+    }
+
+    /// Its key in the tree `pending`.
+    pub(crate) fn tree_key(&self) -> Vec<u8> {
+        let (kind, key) = match self.upload {
+            None => (b'o', self.object_key()),
+            Some((id, None)) => (b'u', upload_key(&self.bucket, &self.key, id)),
+            Some((id, Some(number))) => (b'p', part_key(id, number).to_vec()),
+        };
+        [&[kind], key.as_slice()].concat()
+    }
+}
+
+/// A change of a scope, as it travels.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// An object, or a part, with the bytes that follow.
+    Write {
+        /// Its metadata.
+        meta: ObjectMeta,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// Other metadata for an object.
+    SetMeta(ObjectMeta),
+    /// The end of an object, or of an upload.
+    Remove,
+    /// A new upload.
+    Begin(ObjectMeta),
+    /// An object of the parts with these numbers and stamps.
+    Complete {
+        /// Which upload.
+        upload: UploadId,
+        /// Of the object.
+        meta: ObjectMeta,
+        /// Ascending.
+        parts: Vec<(u16, Stamp)>,
+    },
+}
+
+/// A change of one scope.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScopedChange {
+    /// Of what.
+    pub scope: Scope,
+    /// What the primary holds there.
+    pub before: Option<Stamp>,
+    /// Which.
+    pub change: Change,
+}
+
+/// Changes that are to be prepared, all or none. Bytes follow where there is one
+/// change, of the kind [`Change::Write`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prepare {
+    /// In which the sender is the primary of all scopes.
+    pub epoch: u64,
+    /// Of all changes.
+    pub stamp: Stamp,
+    /// The changes.
+    pub changes: Vec<ScopedChange>,
+}
+
+impl Prepare {
+    /// Whether bytes that follow are to replace those of an object.
+    pub(crate) fn is_of_object(&self) -> bool {
+        let one = self.changes.first().filter(|_| self.changes.len() == 1);
+        one.is_some_and(|change| change.scope.upload.is_none())
+    }
+
+    /// How many bytes follow; none if none do.
+    #[must_use]
+    pub fn body_len(&self) -> Option<u64> {
+        match self.changes.as_slice() {
+            [
+                ScopedChange {
+                    change: Change::Write { len, .. },
+                    ..
+                },
+            ] => Some(*len),
+            _ => None,
+        }
+    }
+}
+
+/// The bytes of a change, at its primary.
+#[derive(Debug)]
+pub enum Bytes {
+    /// There are none.
+    None,
+    /// These.
+    Inline(Vec<u8>),
+    /// All of this file; to be read by offset.
+    File(File),
+}
+
+/// Changes that are over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decided {
+    /// What was changed.
+    pub scopes: Vec<Scope>,
+    /// Of the changes.
+    pub stamp: Stamp,
+    /// Whether they have happened.
+    pub committed: bool,
+}
+
+/// Why a change was not prepared everywhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unprepared {
+    /// A replica is out of reach.
+    Unreachable(String),
+    /// A replica refused.
+    Refused(String, Refusal),
+    /// A replica's store failed, or was told to wait, with this message.
+    Failed(String, String),
+    /// This node has too much to do.
+    Overloaded,
+}
+
+/// The other replicas. Nothing here waits, except where it says so.
+pub trait Replicas: Send + Sync {
+    /// The epoch of what follows.
+    fn epoch(&self) -> u64;
+
+    /// The other replicas of a key, if this node is its primary.
+    fn others(&self, bucket: &str, key: &str) -> Option<Vec<String>>;
+
+    /// Has all of `others` prepare changes. The one answer comes when all have,
+    /// or one will not, within a bounded time; wait for it where blocking is
+    /// allowed.
+    fn prepare(
+        &self,
+        others: &[String],
+        prepare: Prepare,
+        bytes: Bytes,
+    ) -> Receiver<Result<(), Unprepared>>;
+
+    /// Tells all of `others`. It may be lost: they ask in time.
+    fn decided(&self, others: &[String], decided: Decided);
+}
+
+impl From<Unprepared> for Error {
+    fn from(unprepared: Unprepared) -> Self {
+        match unprepared {
+            Unprepared::Unreachable(node) => Self::Unreplicated {
+                node,
+                why: "is out of reach".into(),
+            },
+            Unprepared::Refused(node, refusal) => Self::Unreplicated {
+                node,
+                why: format!("refused: {refusal}").into(),
+            },
+            Unprepared::Failed(node, why) => Self::Unreplicated {
+                node,
+                why: format!("failed: {why}").into(),
+            },
+            Unprepared::Overloaded => Self::Stalled,
+        }
+    }
+}
