@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use crate::load::Problem;
-use crate::model::{Config, Limits, Node, Switch, UNSET};
+use crate::model::{Config, Limits, Node, Store, Switch, UNSET};
 
 /// Longest name of a network interface (`IFNAMSIZ` less the final zero).
 const MAX_INTERFACE_BYTES: usize = 15;
@@ -27,6 +27,7 @@ impl Config {
         }
         self.check_nodes(&mut found);
         self.check_files(&mut found);
+        check_store(&self.store, &mut found);
         check_limits(&self.limits, &mut found);
         found.check(!self.log.level.trim().is_empty(), "log.level", || {
             (
@@ -249,6 +250,20 @@ fn check_interfaces(interfaces: &[String], found: &mut Found) {
             (format!("{name:?} stands there twice"), "remove one".into())
         });
     }
+}
+
+fn check_store(store: &Store, found: &mut Found) {
+    const YEAR_S: u64 = 366 * 86_400;
+    found.range(
+        "store.scrub_interval_s",
+        store.scrub_interval_s.into(),
+        0,
+        YEAR_S,
+    );
+    // Slower would hardly ever end.
+    let rate = store.scrub_bytes_per_s;
+    found.range("store.scrub_bytes_per_s", rate, 64 << 10, 1 << 40);
+    found.range("store.recheck_s", store.recheck_s.into(), 0, 86_400);
 }
 
 fn check_limits(limits: &Limits, found: &mut Found) {

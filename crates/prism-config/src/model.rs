@@ -301,6 +301,15 @@ pub struct Store {
     /// leave; they are answered 507 below it. The store's own log and its
     /// compaction live on them, and so does what deletes write.
     pub reserve_bytes: u64,
+    /// Default 604,800 (a week); 0 for never. How often everything is read and
+    /// compared with its checksums.
+    pub scrub_interval_s: u32,
+    /// Default 33,554,432 (32 MiB). How many bytes per second that reads.
+    pub scrub_bytes_per_s: u64,
+    /// Default 60. How long a block of an object that was compared with its
+    /// checksum may be sent without being compared again; 0 for never. What that
+    /// costs, `docs/operating.md` says.
+    pub recheck_s: u32,
 }
 
 impl Default for Store {
@@ -308,6 +317,9 @@ impl Default for Store {
         Self {
             quota_bytes: 0,
             reserve_bytes: 256 << 20,
+            scrub_interval_s: 7 * 86_400,
+            scrub_bytes_per_s: 32 << 20,
+            recheck_s: 60,
         }
     }
 }

@@ -125,11 +125,13 @@ fn put(store: &Store, key: &str, data: &[u8]) -> Result<(), Failure> {
 
 fn get(store: &Store, key: &str) -> Result<(), Failure> {
     let object = store.get("bench", key)?.ok_or("object lost")?;
-    if let Body::File { file, len } = object.body {
+    if let Body::File(file) = object.body {
+        let len = file.len();
+        file.check_all(0, len)?;
         let mut buffer = vec![0; 256 * 1024];
         let mut at = 0;
         while at < len {
-            at += file.read_at(&mut buffer, at)? as u64;
+            at += file.file().read_at(&mut buffer, at)? as u64;
         }
     }
     Ok(())

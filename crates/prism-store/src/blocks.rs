@@ -1,6 +1,5 @@
 //! Checksums of an object's blocks: computed while it is written, compared
-//! when it is verified. The kernel sends files without looking at them, so the
-//! checksums serve the scrubber, not the answer to a GET.
+//! when it is read or verified.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -61,6 +60,24 @@ impl BlockCrcs {
             self.full.push(self.current);
         }
         self.full
+    }
+}
+
+/// Reads one block of `file`, the bytes `[from, to)`, and compares it with what
+/// was recorded.
+pub(crate) fn verify_block(
+    file: &File,
+    (from, to): (u64, u64),
+    recorded: u32,
+) -> Result<(), Error> {
+    let mut crcs = BlockCrcs::default();
+    crcs.update_from(file, from, to)?;
+    match crcs.finish().as_slice() {
+        [found] if *found == recorded => Ok(()),
+        _ => Err(Error::corrupt(format!(
+            "checksum of the {} bytes from {from} on differs",
+            to - from
+        ))),
     }
 }
 

@@ -1,6 +1,8 @@
 //! How a store is set up. Not here: where it is (an argument of
 //! [`Store::open`](crate::Store::open)) and how the settings are read.
 
+use std::time::Duration;
+
 use crate::error::OpenError;
 
 /// Upper bound of [`Config::inline_max`], in bytes: larger values would make
@@ -52,6 +54,10 @@ pub struct Config {
     /// each object, come on top. Default `None`: the file system is the bound.
     /// With a quota, opening also looks at every small object.
     pub quota_bytes: Option<u64>,
+    /// How long a block of an object that was read and compared with its
+    /// checksum counts as good; then the next reader compares it again. Whole
+    /// seconds; with 0 every read does. Default 60 s.
+    pub recheck: Duration,
     /// The node's name, which distinguishes its stamps from those of others.
     /// Default empty: there are no others.
     pub node: String,
@@ -67,6 +73,7 @@ impl Default for Config {
             max_object_len: OBJECT_LEN_LIMIT,
             reserve_bytes: 256 * 1024 * 1024,
             quota_bytes: None,
+            recheck: Duration::from_secs(60),
             node: String::new(),
         }
     }

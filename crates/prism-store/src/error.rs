@@ -38,6 +38,18 @@ pub enum OpenError {
         /// What is configured.
         wanted: u32,
     },
+    /// The metadata is not what was written. Nothing is changed: opened as it
+    /// is, the store would forget what lies behind the damage.
+    #[error("{path} is damaged{}: {what}; restore it, or start with an empty directory and let the other copies fill it",
+        offset.map(|at| format!(" at byte {at}")).unwrap_or_default())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// The first byte that makes no sense, where that is known.
+        offset: Option<u64>,
+        /// What is wrong.
+        what: String,
+    },
     /// The file system cannot make unnamed files (`O_TMPFILE`).
     #[error("the file system of {0} does not support O_TMPFILE")]
     NoTmpfile(PathBuf),

@@ -113,11 +113,9 @@ impl Files {
         Ok(sync_dir(&self.layout.shard(shard))?)
     }
 
-    /// Opens a file for reading, and tells its length. May block on disk.
-    pub(crate) fn open_file(&self, id: FileId) -> io::Result<(File, u64)> {
-        let file = File::open(self.layout.file(id))?;
-        let len = file.metadata()?.len();
-        Ok((file, len))
+    /// Opens a file for reading. May block on disk.
+    pub(crate) fn open_file(&self, id: FileId) -> io::Result<File> {
+        File::open(self.layout.file(id))
     }
 
     /// Removes a file nothing refers to. A failure leaves an orphan, which the

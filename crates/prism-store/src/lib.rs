@@ -39,7 +39,9 @@
 //! of [`Store`] says whether it may wait for the disk; from an asynchronous
 //! runtime those belong on its blocking pool.
 
+mod audit;
 mod blocks;
+mod checked;
 mod codec;
 mod commit;
 mod config;
@@ -58,12 +60,14 @@ mod record;
 mod recovery;
 mod replica;
 mod scan;
+mod scrub;
 mod store;
 mod types;
 mod uploads;
 mod usage;
 
 pub use blocks::BLOCK_LEN;
+pub use checked::CheckedFile;
 pub use codec::META_MAX;
 pub use commit::{CommitStats, Condition, SEAL_LIFETIME};
 pub use config::{Config, Durability, INLINE_MAX_LIMIT, OBJECT_LEN_LIMIT};
@@ -79,6 +83,7 @@ pub use replica::{
     Bytes, Change, Decided, Deletion, Prepare, Replicas, Scope, ScopedChange, Unprepared,
 };
 pub use scan::LIST_MAX;
+pub use scrub::{Place, Repair, ScrubFault, ScrubReport};
 pub use store::{BUCKETS_MAX, CONFIG_MAX, Store};
 pub use types::{
     BUCKET_NAME_MAX, Body, BucketInfo, Committed, Entry, KEY_MAX, Listing, OBJECT_LEN_MAX, Object,

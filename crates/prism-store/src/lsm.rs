@@ -16,8 +16,9 @@ use fjall::{
 use prism_replica::Stamp;
 
 use crate::{
+    audit::{self, Damage},
     commit::PendingRecord,
-    config::Config,
+    config::{Config, Durability},
     error::{Error, OpenError},
     layout::{FileId, Layout, SHARDS, sync_dir},
     record::{FileRecord, Record},
@@ -41,6 +42,8 @@ const STALL_POLL: Duration = Duration::from_millis(2);
 
 const GENERATION_KEY: &str = "generation";
 const REPLICAS_KEY: &str = "replicas";
+const SCRUBBED_KEY: &str = "scrubbed";
+const CLOSED_KEY: &str = "closed";
 
 /// The trees.
 pub(crate) struct Lsm {
@@ -61,6 +64,8 @@ pub(crate) struct Lsm {
     /// Stamps of deletions that are remembered, by the key of the object.
     pub(crate) deletions: Keyspace,
     system: Keyspace,
+    /// Bytes of an unfinished write that were taken off the log.
+    pub(crate) log_bytes_cut: u64,
 }
 
 impl Lsm {
@@ -72,7 +77,16 @@ impl Lsm {
             }
             create(layout, config)?;
         }
-        Self::open_at(&layout.db(), config)
+        let damage = match config.durability {
+            Durability::Fsync => Damage::Refuse,
+            Durability::None => Damage::Cut,
+        };
+        let log_bytes_cut = audit::before_opening(&layout.db(), damage)?;
+        let lsm = Self::open_at(&layout.db(), config)?;
+        Ok(Self {
+            log_bytes_cut,
+            ..lsm
+        })
     }
 
     fn open_at(path: &Path, config: &Config) -> Result<Self, OpenError> {
@@ -99,6 +113,7 @@ impl Lsm {
             pending: db.keyspace("pending", small)?,
             deletions: db.keyspace("deletions", small)?,
             system: db.keyspace("system", small)?,
+            log_bytes_cut: 0,
             db,
         })
     }
@@ -134,6 +149,27 @@ impl Lsm {
         self.system.insert(REPLICAS_KEY, replicas.to_be_bytes())?;
         self.db.persist(PersistMode::SyncAll)?;
         Ok(())
+    }
+
+    /// 0 if none was noted.
+    pub(crate) fn last_scrub_ms(&self) -> u64 {
+        let noted = self.system.get(SCRUBBED_KEY).ok().flatten();
+        noted
+            .and_then(|value| <[u8; 8]>::try_from(&*value).ok())
+            .map_or(0, u64::from_be_bytes)
+    }
+
+    /// Becomes durable with what is written next.
+    pub(crate) fn note_scrub(&self, began_ms: u64) -> Result<(), Error> {
+        self.system.insert(SCRUBBED_KEY, began_ms.to_be_bytes())?;
+        Ok(self.db.persist(PersistMode::Buffer)?)
+    }
+
+    /// Ends the log with something that nobody will miss: its very end is where
+    /// damage cannot be told from a write that was interrupted.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        self.system.insert(CLOSED_KEY, [])?;
+        Ok(self.db.persist(PersistMode::SyncAll)?)
     }
 
     /// Waits until the tree's background work has caught up, but no longer than
@@ -351,14 +387,31 @@ impl View<'_> {
         Ok(self.snapshot.contains_key(&self.lsm.files, id.to_bytes())?)
     }
 
+    /// The files that objects refer to, behind this one.
+    pub(crate) fn files_after(
+        &self,
+        after: Option<FileId>,
+    ) -> impl Iterator<Item = Result<(FileId, FileRecord), Error>> {
+        let begin = match after {
+            Some(id) => Bound::Excluded(id.to_bytes()),
+            None => Bound::Unbounded,
+        };
+        let found = self
+            .snapshot
+            .range(&self.lsm.files, (begin, Bound::Unbounded));
+        found.map(file_record)
+    }
+
     /// All files that objects refer to.
     pub(crate) fn files(&self) -> impl Iterator<Item = Result<(FileId, FileRecord), Error>> {
-        self.snapshot.iter(&self.lsm.files).map(|guard| {
-            let (key, value) = guard.into_inner()?;
-            let id = <[u8; 8]>::try_from(&*key).map_err(|_| Error::corrupt("file id"))?;
-            Ok((FileId::from_bytes(id), FileRecord::decode(&value)?))
-        })
+        self.snapshot.iter(&self.lsm.files).map(file_record)
     }
+}
+
+fn file_record(guard: fjall::Guard) -> Result<(FileId, FileRecord), Error> {
+    let (key, value) = guard.into_inner()?;
+    let id = <[u8; 8]>::try_from(&*key).map_err(|_| Error::corrupt("file id"))?;
+    Ok((FileId::from_bytes(id), FileRecord::decode(&value)?))
 }
 
 fn options(buffer: u64) -> KeyspaceCreateOptions {

@@ -1,9 +1,10 @@
 //! Reading an object of several files: which bytes are where, and files opened
 //! as they are needed, so that 10,000 parts do not cost 10,000 descriptors.
 
-use std::{fmt, fs::File, ops::Range, sync::Arc};
+use std::{fmt, ops::Range, sync::Arc};
 
 use crate::{
+    checked::{CheckedFile, wrong_length},
     error::Error,
     layout::FileId,
     store::Inner,
@@ -103,24 +104,20 @@ impl Parts {
         segments
     }
 
-    /// Opens the file of one part; use `pread` or `sendfile`. May block on disk.
+    /// Opens the file of one part. May block on disk.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it is missing, or not as long as it was.
-    pub fn open(&self, index: usize) -> Result<File, Error> {
+    pub fn open(&self, index: usize) -> Result<CheckedFile, Error> {
         let part = self.manifest.parts.get(index);
         let part = part.ok_or(Error::InvalidName("no such part"))?;
-        let (file, len) = self.store.files.open_file(part.file).map_err(|e| {
-            if e.kind() == std::io::ErrorKind::NotFound {
-                return Error::corrupt("file of a part missing");
-            }
-            Error::from(e)
-        })?;
-        if len != part.len {
-            let wrong = format!("file of {len} bytes instead of {}", part.len);
-            return Err(Error::corrupt(wrong));
+        let record = || self.store.lsm.view().file(part.file);
+        let file = CheckedFile::open(&self.store, part.file, record)?;
+        let file = file.ok_or_else(|| Error::corrupt("file of a part missing"))?;
+        match file.len() == part.len {
+            true => Ok(file),
+            false => Err(wrong_length(file.len(), part.len)),
         }
-        Ok(file)
     }
 
     pub(crate) fn manifest(&self) -> &Manifest {

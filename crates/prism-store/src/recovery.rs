@@ -31,6 +31,8 @@ pub struct RecoveryReport {
     pub orphans_removed: u64,
     /// Their length in bytes.
     pub orphan_bytes: u64,
+    /// Bytes of a write that was interrupted, taken off the log's end.
+    pub log_bytes_cut: u64,
     /// Entries under `files` that no store made, and which were left alone.
     pub foreign: u64,
     /// Objects whose file is missing or of the wrong length. Reading them
@@ -43,7 +45,10 @@ pub struct RecoveryReport {
 /// Costs a directory scan and, for each file, two lookups and a `stat`.
 pub(crate) fn recover(lsm: &Lsm, files: &Files) -> Result<RecoveryReport, OpenError> {
     let view = lsm.view();
-    let mut report = RecoveryReport::default();
+    let mut report = RecoveryReport {
+        log_bytes_cut: lsm.log_bytes_cut,
+        ..RecoveryReport::default()
+    };
     for shard in 0..SHARDS {
         let path = files.layout().shard(shard);
         collect_orphans(&view, files, &path, &mut report)?;

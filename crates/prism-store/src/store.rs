@@ -3,13 +3,14 @@
 //! are in `scan`, uploads in parts in `multipart`.
 
 use std::{
-    fmt, io,
+    fmt,
     path::Path,
     sync::{Arc, OnceLock},
 };
 
 use crate::{
     blocks,
+    checked::{CheckedFile, Known, wrong_length},
     commit::{CommitStats, Committer, Condition, DeleteOp, Freed, Op, Outcome},
     config::Config,
     error::{Error, OpenError},
@@ -22,6 +23,7 @@ use crate::{
     record::{Payload, Record, bucket_prefix, object_key},
     recovery::{RecoveryReport, recover},
     replica::Replicas,
+    scrub::Corruption,
     types::{Body, BucketInfo, Object, ObjectInfo, ObjectMeta, Verified, check_bucket, check_key},
     uploads::Garbage,
 };
@@ -52,6 +54,8 @@ pub(crate) struct Inner {
     /// Of other nodes; none where there is one replica.
     pub(crate) replicas: OnceLock<Arc<dyn Replicas>>,
     pub(crate) pins: Pins,
+    pub(crate) known: Known,
+    pub(crate) corruption: Corruption,
     /// After the tree, so that its lock on the directory is given up last.
     pub(crate) files: Arc<Files>,
     pub(crate) config: Config,
@@ -82,6 +86,8 @@ impl Store {
             lsm,
             replicas: OnceLock::new(),
             pins: Pins::default(),
+            known: Known::new(config.recheck),
+            corruption: Corruption::default(),
             files,
             config,
             recovery,
@@ -241,7 +247,7 @@ impl Store {
                 inline_body(view, &record, id, crc).map(|body| Some((record, body)))
             }
             Payload::File { id } => self
-                .open_body(&record, id)
+                .open_body(view, &record, id)
                 .map(|body| body.map(|body| (record, body))),
             Payload::Parts { id } => self
                 .open_parts(bucket, key, id)
@@ -342,12 +348,12 @@ impl Store {
             match record.payload {
                 Payload::Inline { id, crc } => drop(inline_body(view, &record, id, crc)?),
                 Payload::File { id } => {
-                    let Some(Body::File { file, len }) = self.open_body(&record, id)? else {
+                    let Some(Body::File(file)) = self.open_body(view, &record, id)? else {
                         return Ok(None);
                     };
                     let recorded = view.file(id)?;
                     let recorded = recorded.ok_or_else(|| Error::corrupt("no checksums"))?;
-                    blocks::verify(&file, len, &recorded.crcs)?;
+                    blocks::verify(file.file(), file.len(), &recorded.crcs)?;
                 }
                 Payload::Parts { id } => {
                     let Some(parts) = self.open_parts(bucket, key, id)? else {
@@ -400,15 +406,16 @@ impl Store {
     }
 
     /// `None` if there is no such file.
-    fn open_body(&self, record: &Record, id: FileId) -> Result<Option<Body>, Error> {
-        match self.inner.files.open_file(id) {
-            Ok((file, len)) if len == record.len => Ok(Some(Body::File { file, len })),
-            Ok((_, len)) => Err(Error::corrupt(format!(
-                "file of {len} bytes instead of {}",
-                record.len
-            ))),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e.into()),
+    fn open_body(
+        &self,
+        view: &View<'_>,
+        record: &Record,
+        id: FileId,
+    ) -> Result<Option<Body>, Error> {
+        match CheckedFile::open(&self.inner, id, || view.file(id))? {
+            Some(file) if file.len() == record.len => Ok(Some(Body::File(file))),
+            Some(file) => Err(wrong_length(file.len(), record.len)),
+            None => Ok(None),
         }
     }
 
@@ -509,6 +516,14 @@ impl Inner {
     }
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(error) = self.lsm.close() {
+            tracing::warn!(%error, "the store was not closed in order");
+        }
+    }
+}
+
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store")
@@ -518,7 +533,12 @@ impl fmt::Debug for Store {
     }
 }
 
-fn inline_body(view: &View<'_>, record: &Record, id: FileId, crc: u32) -> Result<Body, Error> {
+pub(crate) fn inline_body(
+    view: &View<'_>,
+    record: &Record,
+    id: FileId,
+    crc: u32,
+) -> Result<Body, Error> {
     let bytes = view
         .inline(id)?
         .ok_or_else(|| Error::corrupt("inline bytes missing"))?;
@@ -532,7 +552,7 @@ fn verify_parts(view: &View<'_>, parts: &Parts) -> Result<(), Error> {
     for (index, part) in parts.manifest().parts.iter().enumerate() {
         let recorded = view.file(part.file)?;
         let recorded = recorded.ok_or_else(|| Error::corrupt("no checksums of a part"))?;
-        blocks::verify(&parts.open(index)?, part.len, &recorded.crcs)?;
+        blocks::verify(parts.open(index)?.file(), part.len, &recorded.crcs)?;
     }
     Ok(())
 }

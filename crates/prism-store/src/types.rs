@@ -1,11 +1,9 @@
 //! What goes into a store and what comes out.
 
-use std::fs::File;
-
 use prism_replica::Stamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{error::Error, layout::FileId, parts::Parts, uploads::UploadId};
+use crate::{checked::CheckedFile, error::Error, layout::FileId, parts::Parts, uploads::UploadId};
 
 /// Longest bucket name, in bytes.
 pub const BUCKET_NAME_MAX: usize = 63;
@@ -60,15 +58,9 @@ pub struct Object {
 pub enum Body {
     /// A small object, checked against its checksum.
     Inline(Vec<u8>),
-    /// A large object; not checked (see [`Store::verify`](crate::Store::verify)).
-    File {
-        /// Open for reading at offset 0, and nobody else's: use `pread` or
-        /// `sendfile`.
-        file: File,
-        /// Length in bytes, equal to that of the file when it was opened.
-        len: u64,
-    },
-    /// An object uploaded in parts; not checked.
+    /// A large object, to be checked block by block before it is sent.
+    File(CheckedFile),
+    /// An object uploaded in parts, each to be checked likewise.
     Parts(Parts),
 }
 

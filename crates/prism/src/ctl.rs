@@ -1,5 +1,8 @@
-//! `prism ctl`: what the switch on this host knows, read from its pinned tables.
-//! It works without the agent, and changes nothing.
+//! `prism ctl`: what the switch on this host knows, read from its pinned tables
+//! (it works without the agent, and changes nothing); and what backends on this
+//! host are to look at.
+
+mod scrub;
 
 use std::io::{self, BufWriter, Write};
 
@@ -8,7 +11,7 @@ use prism_proto::control::FlowState;
 use prism_switch::{Counter, FlowRecord, SwitchView};
 use serde::Serialize;
 
-/// Show what the switch on this host knows.
+/// Show what the switch on this host knows; have backends verify what they store.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CtlArgs {
     #[command(subcommand)]
@@ -22,6 +25,7 @@ enum CtlCommand {
     /// List counters: every reason for which packets are forwarded, left to the
     /// kernel, or dropped, and what became of commands.
     Counters(CountersArgs),
+    Scrub(scrub::ScrubArgs),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -97,6 +101,7 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
     let printed = match &args.command {
         CtlCommand::Flows(args) => flows(args, &mut out),
         CtlCommand::Counters(args) => counters(args, &mut out),
+        CtlCommand::Scrub(args) => scrub::run(args, &mut out),
     };
     match printed.and_then(|()| Ok(out.flush()?)) {
         // The reader of a pipe has seen enough.

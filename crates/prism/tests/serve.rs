@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -148,6 +148,18 @@ impl Server {
         python.env("AWS_ACCESS_KEY_ID", key.0);
         python.env("AWS_SECRET_ACCESS_KEY", key.1);
         assert!(python.status().unwrap().success(), "{script} {what:?}");
+    }
+
+    /// Runs `prism ctl scrub` on it.
+    fn scrub(&self, place: &Place) -> (bool, serde_json::Value) {
+        let mut command = place.command(&place.program());
+        let socket = place.data().join("serve.sock");
+        command
+            .args(["ctl", "scrub", "--json", "--socket"])
+            .arg(socket);
+        let output = command.output().unwrap();
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.success(), found[0].clone())
     }
 
     fn full(&self, place: &Place, what: &[&str]) {
@@ -305,4 +317,59 @@ fn a_full_disk_is_answered_507_and_hurts_nobody() {
     assert!(inside("rm \"$0\"").success());
     server.full(&place, &["some"]);
     assert!(server.end(Signal::TERM).success());
+}
+
+#[test]
+fn damage_is_found_and_never_sent() {
+    let place = Place::new();
+    let server = Server::start(place.serve(&place.data(), "127.0.0.1:0"));
+    let key = (server.access_key.as_str(), server.secret_key.as_str());
+    let session = |what: &str| server.python(&place, "damaged.py", &[what], key);
+    session("put");
+    let (sound, found) = server.scrub(&place);
+    assert!(sound, "{found}");
+    assert_eq!((&found["objects"], &found["files"]), (&2.into(), &1.into()));
+    let files = walk(&place.data().join("store/files"));
+    let [file] = files.as_slice() else {
+        panic!("one object has the files {files:?}");
+    };
+    for (what, at) in [("second", (1 << 20) + 77), ("first", 5)] {
+        flip(file, at);
+        session(what);
+        let (sound, found) = server.scrub(&place);
+        assert!(!sound && found["fault_count"] == 1, "{found}");
+        let fault = &found["faults"][0];
+        assert_eq!(
+            (&fault["bucket"], &fault["key"]),
+            (&"bucket".into(), &"large".into())
+        );
+        assert_eq!(fault["offset"], at >> 20 << 20);
+        flip(file, at);
+        session("sound");
+    }
+    let (sound, found) = server.scrub(&place);
+    assert!(sound, "{found}");
+    assert!(server.end(Signal::TERM).success());
+}
+
+fn walk(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let below = entries.flat_map(|path| match path.is_dir() {
+        true => walk(&path),
+        false => vec![path],
+    });
+    below.collect()
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
 }

@@ -53,15 +53,20 @@ pub(crate) fn read(object: Object) -> Vec<u8> {
             for segment in parts.segments(0, parts.len()) {
                 let mut part = vec![0; usize::try_from(segment.len).unwrap()];
                 let file = parts.open(segment.index).unwrap();
-                file.read_exact_at(&mut part, segment.offset).unwrap();
+                file.check_all(segment.offset, segment.offset + segment.len)
+                    .unwrap();
+                file.file()
+                    .read_exact_at(&mut part, segment.offset)
+                    .unwrap();
                 data.extend_from_slice(&part);
             }
             data
         }
-        Body::File { mut file, len } => {
+        Body::File(file) => {
+            file.check_all(0, file.len()).unwrap();
             let mut data = Vec::new();
-            file.read_to_end(&mut data).unwrap();
-            assert_eq!(data.len() as u64, len);
+            file.file().read_to_end(&mut data).unwrap();
+            assert_eq!(data.len() as u64, file.len());
             data
         }
     }

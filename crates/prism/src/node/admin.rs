@@ -1,6 +1,7 @@
 //! The admin socket: one command line in, one JSON document out, then the end.
 //!
-//! `counters`, `trace on`, `trace off`, `trace take`. It is for the machine's
+//! `counters`, `trace on`, `trace off`, `trace take`, `scrub start BYTES_PER_S`,
+//! `scrub status`. It is for the machine's
 //! own administrator: the socket's directory decides who that is.
 
 use std::io;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_handoff::trace::Part;
+use prism_store::Store;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -74,9 +76,14 @@ async fn answer(stream: UnixStream, node: &Node) -> io::Result<()> {
         "trace on" => switch_trace(node, true),
         "trace off" => switch_trace(node, false),
         "trace take" => trace(node),
-        other => {
-            json!({ "error": format!("unknown command {other:?}; try: counters, trace on|off|take") })
-        }
+        line => match line.strip_prefix("scrub ") {
+            Some(what) => scrub(node, what),
+            None => json!({
+                "error": format!(
+                    "unknown command {line:?}; try: counters, trace on|off|take, scrub start|status"
+                )
+            }),
+        },
     };
     writer.write_all(format!("{document}\n").as_bytes()).await
 }
@@ -91,7 +98,40 @@ fn counters(node: &Node) -> Value {
         "node": node.name,
         "handoff": named(node.process.counters.named()),
         "requests": named(node.counters.named()),
+        "store": node.store.as_ref().map(|store| named(of_store(node, store))),
     })
+}
+
+fn of_store(node: &Node, store: &Store) -> Vec<(&'static str, u64)> {
+    let (runs, bytes, faults) = node.scrub.totals();
+    vec![
+        ("bytes_used", store.bytes_used()),
+        ("corrupt_reads", store.corrupt_reads()),
+        ("scrub_runs", runs),
+        ("scrub_bytes", bytes),
+        ("scrub_faults", faults),
+    ]
+}
+
+fn scrub(node: &Node, what: &str) -> Value {
+    if node.store.is_none() {
+        return json!({ "error": "this node stores nothing" });
+    }
+    let rate = what.strip_prefix("start").map(|rate| match rate.trim() {
+        "" => Ok(0),
+        rate => rate.parse(),
+    });
+    match (what, rate) {
+        ("status", _) => {
+            let mut status = node.scrub.status();
+            if let Some(fields) = status.as_object_mut() {
+                fields.insert("node".into(), node.name.clone().into());
+            }
+            status
+        }
+        (_, Some(Ok(rate))) => json!({ "node": node.name, "run": node.scrub.ask(rate) }),
+        _ => json!({ "error": "try: scrub start BYTES_PER_S, scrub status" }),
+    }
 }
 
 fn switch_trace(node: &Node, on: bool) -> Value {

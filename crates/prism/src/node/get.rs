@@ -7,8 +7,9 @@ use prism_s3::integrity::TYPE_HEADER;
 use prism_s3::op::ReadObject;
 use prism_s3::range::{ByteRange, Unsatisfiable};
 use prism_s3::{Algorithm, BucketName, Code, ObjectKey, Outcome, RangeSpec, S3Error};
-use prism_store::{Body, Object, ObjectMeta, Store};
+use prism_store::{Body, CheckedFile, Object, ObjectMeta, Parts, Segment, Store};
 
+use super::body;
 use super::errors::store_error;
 use super::meta::{self, is_hidden};
 
@@ -152,33 +153,53 @@ impl Worker {
                 bytes.extend_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
                 io.write_all(&bytes).await?;
             }
-            Body::File { file, .. } => {
+            Body::File(file) => {
+                let end = offset + len;
+                // Nothing was said yet, so an error can be.
+                let good = match body::check(file, offset, end).await {
+                    Ok(good) => good,
+                    Err(error) => return self.send_damaged(io, request, exchange, &error).await,
+                };
                 io.write_more(&bytes).await?;
-                io.send_file(file, offset, len).await?;
+                body::send(io, file, (offset, good, end)).await?;
             }
             Body::Parts(parts) => {
                 let segments = parts.segments(offset, len);
-                let first = segments.first().map(|segment| parts.open(segment.index));
-                let mut opened = match first.transpose() {
-                    Ok(file) => file,
-                    // Nothing was said yet, so the error can be.
-                    Err(error) => {
-                        let (error, path) = (store_error(&error), request.head.path());
-                        return self.send_error(io, exchange, &error, path).await;
-                    }
+                let mut opened = match segments.first() {
+                    Some(segment) => match open(parts, segment).await {
+                        Ok(opened) => Some(opened),
+                        Err(error) => {
+                            return self.send_damaged(io, request, exchange, &error).await;
+                        }
+                    },
+                    None => None,
                 };
                 io.write_more(&bytes).await?;
                 for segment in segments {
-                    let file = match opened.take() {
-                        Some(file) => file,
-                        None => parts.open(segment.index).map_err(io::Error::other)?,
+                    let (file, good) = match opened.take() {
+                        Some(opened) => opened,
+                        None => open(parts, &segment).await.map_err(io::Error::other)?,
                     };
-                    io.send_file(&file, segment.offset, segment.len).await?;
+                    let end = segment.offset + segment.len;
+                    body::send(io, &file, (segment.offset, good, end)).await?;
                 }
             }
         }
         self.node.counters.bytes_out.add(len);
         Ok(written.keep_alive)
+    }
+
+    /// The object's bytes are not what was written, or cannot be read.
+    async fn send_damaged(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        exchange: &Exchange<'_>,
+        error: &prism_store::Error,
+    ) -> io::Result<bool> {
+        let error = store_error(error);
+        self.send_error(io, exchange, &error, request.head.path())
+            .await
     }
 
     /// Sends an error, counting those that are ours.
@@ -195,6 +216,13 @@ impl Worker {
         }
         send_error(io, exchange, error, resource).await
     }
+}
+
+/// Opens a part's file, and says up to where the segment's bytes are good.
+async fn open(parts: &Parts, segment: &Segment) -> Result<(CheckedFile, u64), prism_store::Error> {
+    let file = parts.open(segment.index)?;
+    let good = body::check(&file, segment.offset, segment.offset + segment.len).await?;
+    Ok((file, good))
 }
 
 async fn not_satisfiable(

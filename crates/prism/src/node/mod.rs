@@ -7,6 +7,7 @@
 mod admin;
 mod answer;
 mod ask;
+mod body;
 mod bucket;
 mod copy;
 mod counters;
@@ -21,6 +22,7 @@ mod policy;
 mod put;
 mod relay;
 pub(crate) mod run;
+mod scrub;
 mod serve;
 mod session;
 mod source;
@@ -67,6 +69,7 @@ pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) placement: Placement,
     pub(crate) store: Option<Store>,
+    pub(crate) scrub: scrub::Scrubber,
     pub(crate) auth: Auth,
     https: Option<Https>,
     pub(crate) limits: prism_http::Limits,
@@ -123,6 +126,7 @@ impl Node {
             config,
             placement,
             store,
+            scrub: scrub::Scrubber::default(),
             auth,
             https,
             limits,
@@ -223,6 +227,7 @@ fn open_store(config: &Config, node: &prism_config::Node) -> anyhow::Result<Stor
         node: node.name.clone(),
         quota_bytes: Some(config.store.quota_bytes).filter(|bytes| *bytes > 0),
         reserve_bytes: config.store.reserve_bytes,
+        recheck: Duration::from_secs(config.store.recheck_s.into()),
         ..prism_store::Config::default()
     };
     let store = Store::open(&node.store, settings)

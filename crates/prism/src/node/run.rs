@@ -31,7 +31,23 @@ pub(crate) fn until_stopped(node: Node, ready: impl FnOnce()) -> anyhow::Result<
         .collect::<Result<_, _>>()
         .context("starting a worker thread")?;
     drop((stopping, bound));
+    let scrubbing = node.store.is_some().then(|| {
+        let node = node.clone();
+        let work = move || {
+            if let Some(store) = &node.store {
+                node.scrub.run(&node, store);
+            }
+        };
+        std::thread::Builder::new().name("scrub".into()).spawn(work)
+    });
+    let scrubbing = scrubbing.transpose().context("starting the scrubber")?;
     let supervised = supervise(&node, stop, all_bound, workers, ready);
+    node.scrub.end();
+    if let Some(thread) = scrubbing
+        && thread.join().is_err()
+    {
+        tracing::error!("the scrubber panicked");
+    }
     for thread in threads {
         match thread.join() {
             Ok(result) => result?,

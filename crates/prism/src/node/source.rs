@@ -1,11 +1,10 @@
 //! An object of this node's own store as something to read from.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use prism_store::{Body, Object, Segment};
+use prism_store::{Body, CheckedFile, Object, Segment};
 
 use super::io::Input;
 use super::upload::PIECE_BYTES;
@@ -17,7 +16,7 @@ pub(super) struct LocalObject {
     at: u64,
     end: u64,
     /// The file of the part under way.
-    open: Option<(usize, Arc<File>)>,
+    open: Option<(usize, CheckedFile)>,
     buffer: Vec<u8>,
     start: usize,
 }
@@ -36,7 +35,7 @@ impl LocalObject {
     }
 
     /// Which file, and what of it, comes next.
-    fn next_piece(&mut self) -> io::Result<Option<(Arc<File>, Segment)>> {
+    fn next_piece(&mut self) -> io::Result<Option<(CheckedFile, Segment)>> {
         let want = (self.end - self.at).min(PIECE_BYTES as u64);
         let Body::Parts(parts) = &self.object.body else {
             return Ok(None);
@@ -46,7 +45,7 @@ impl LocalObject {
         };
         let file = match self.open.take() {
             Some((index, file)) if index == segment.index => file,
-            _ => Arc::new(parts.open(segment.index).map_err(io::Error::other)?),
+            _ => parts.open(segment.index).map_err(io::Error::other)?,
         };
         self.open = Some((segment.index, file.clone()));
         Ok(Some((file, segment)))
@@ -55,7 +54,7 @@ impl LocalObject {
     async fn read_file(&mut self) -> io::Result<Vec<u8>> {
         if let Some((file, segment)) = self.next_piece()? {
             return read(
-                move |piece| file.read_at(piece, segment.offset),
+                move |piece| read_checked(&file, piece, segment.offset),
                 segment.len,
             )
             .await;
@@ -63,11 +62,18 @@ impl LocalObject {
         let (object, at) = (self.object.clone(), self.at);
         let want = (self.end - self.at).min(PIECE_BYTES as u64);
         let read_at = move |piece: &mut [u8]| match &object.body {
-            Body::File { file, .. } => file.read_at(piece, at),
+            Body::File(file) => read_checked(file, piece, at),
             Body::Inline(_) | Body::Parts(_) => Ok(0),
         };
         read(read_at, want).await
     }
+}
+
+/// Reads what was compared with its checksum.
+fn read_checked(file: &CheckedFile, piece: &mut [u8], at: u64) -> io::Result<usize> {
+    let end = file.len().min(at + piece.len() as u64);
+    file.check_all(at, end).map_err(io::Error::other)?;
+    file.file().read_at(piece, at)
 }
 
 /// Reads at most `want` bytes where it may block.
@@ -107,7 +113,7 @@ impl Input for LocalObject {
                 let end = usize::try_from(self.end).unwrap_or(usize::MAX);
                 bytes.get(at..end).unwrap_or_default().to_vec()
             }
-            Body::File { .. } | Body::Parts(_) => self.read_file().await?,
+            Body::File(_) | Body::Parts(_) => self.read_file().await?,
         };
         self.start = 0;
         self.at += self.buffer.len() as u64;

@@ -1,0 +1,170 @@
+//! Whether the tree's files are what was written. The tree compares what it
+//! reads, but not everything: not which tables make a tree, not what lies where
+//! nobody reads, and in its log it takes whatever cannot be read for the end.
+//!
+//! Read as it lies on the disk, by the layout of fjall 3 (`db/version` is
+//! `FJL` 3, which the tree itself checks):
+//!
+//! ```text
+//! db/N.jnl                     the log; see `journal`
+//! db/keyspaces/N/current       number and checksum of the tree's present version
+//! db/keyspaces/N/vM            a version: names and checksums of its files
+//! db/keyspaces/N/{tables,blobs}/ID
+//! ```
+
+mod journal;
+mod versions;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use crate::error::OpenError;
+use journal::Tail;
+pub(crate) use versions::tables;
+
+/// How often a file that something appends to is looked at again, and how long
+/// after: one write may be halfway.
+const LOOKS: usize = 5;
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A fault in the tree's files.
+#[derive(Debug)]
+pub(crate) struct TreeFault {
+    pub(crate) path: PathBuf,
+    /// The first byte that may be wrong, where that is known.
+    pub(crate) offset: Option<u64>,
+    pub(crate) what: String,
+}
+
+/// What is to be done about a log that is damaged before its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Damage {
+    /// The store is not opened.
+    Refuse,
+    /// Everything from there on is given up: a store that does not flush what it
+    /// writes has lost it with the power.
+    Cut,
+}
+
+/// Looks at the log and the versions before the tree is opened, which would cut
+/// the log where it first makes no sense. Only its very end may: that was being
+/// written when the power went. Gives the number of bytes cut off there.
+pub(crate) fn before_opening(db: &Path, damage: Damage) -> Result<u64, OpenError> {
+    for keyspace in keyspaces(db).map_err(OpenError::io("read the keyspaces"))? {
+        let found = versions::current(&keyspace);
+        if let Err(fault) = found.map_err(OpenError::io("read a version"))? {
+            return Err(damaged(fault));
+        }
+    }
+    let journals = journals(db).map_err(OpenError::io("read the log"))?;
+    let last = journals.last().cloned();
+    for path in journals {
+        let fail = |e| OpenError::io(format!("read {}", path.display()))(e);
+        match journal::inspect(&path).map_err(fail)? {
+            Tail::Clean => {}
+            Tail::Torn { at } if last.as_ref() == Some(&path) => {
+                return cut(&path, at).map_err(fail);
+            }
+            Tail::Damaged { at } if last.as_ref() == Some(&path) && damage == Damage::Cut => {
+                return cut(&path, at).map_err(fail);
+            }
+            Tail::Torn { at } | Tail::Damaged { at } => {
+                return Err(damaged(journal_fault(path, at)));
+            }
+        }
+    }
+    Ok(0)
+}
+
+/// Faults of the log of a tree that is open.
+pub(crate) fn logs(db: &Path, found: &mut dyn FnMut(TreeFault)) -> io::Result<u64> {
+    let mut bytes = 0;
+    for path in journals(db)? {
+        let Some(len) = present(fs::metadata(&path).map(|data| data.len()))? else {
+            continue;
+        };
+        bytes += len;
+        if let Some(at) = lasting_fault(&path)? {
+            found(journal_fault(path, at));
+        }
+    }
+    Ok(bytes)
+}
+
+/// Where a log makes no sense, and still does not when whatever is written at
+/// this moment has been.
+fn lasting_fault(path: &Path) -> io::Result<Option<u64>> {
+    let mut last = None;
+    for look in 0..LOOKS {
+        if look > 0 {
+            thread::sleep(LOOK_AGAIN);
+        }
+        match present(journal::inspect(path))? {
+            None | Some(Tail::Clean) => return Ok(None),
+            Some(Tail::Damaged { at }) => return Ok(Some(at)),
+            Some(Tail::Torn { at }) => last = Some(at),
+        }
+    }
+    Ok(last)
+}
+
+fn journal_fault(path: PathBuf, at: u64) -> TreeFault {
+    TreeFault {
+        path,
+        offset: Some(at),
+        what: "the log makes no sense here".into(),
+    }
+}
+
+fn damaged(fault: TreeFault) -> OpenError {
+    OpenError::Damaged {
+        path: fault.path,
+        offset: fault.offset,
+        what: fault.what,
+    }
+}
+
+/// Takes off what was being written last.
+fn cut(path: &Path, at: u64) -> io::Result<u64> {
+    let file = fs::File::options().write(true).open(path)?;
+    let len = file.metadata()?.len();
+    file.set_len(at)?;
+    file.sync_all()?;
+    tracing::warn!(path = %path.display(), at, "took what was not finished off the log's end");
+    Ok(len.saturating_sub(at))
+}
+
+/// The logs, oldest first.
+fn journals(db: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(db)? {
+        let path = entry?.path();
+        let number = path
+            .file_name()
+            .and_then(|name| name.to_str()?.strip_suffix(".jnl")?.parse::<u64>().ok());
+        found.extend(number.map(|number| (number, path)));
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Directories of keyspaces.
+pub(crate) fn keyspaces(db: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(db.join("keyspaces"))?;
+    let paths = entries.map(|entry| Ok(entry?.path()));
+    let paths: io::Result<Vec<_>> = paths.collect();
+    Ok(paths?.into_iter().filter(|path| path.is_dir()).collect())
+}
+
+/// `None` for what is not there.
+fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,188 @@
+//! A tree's versions, and the files that they name. Both are written once and
+//! never changed.
+
+use std::{
+    fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+use super::{LOOKS, TreeFault, present};
+
+/// Bytes read at a time.
+const READ_LEN: usize = 256 * 1024;
+/// Longest version that is read: 4 million files.
+const VERSION_MAX: u64 = 256 << 20;
+
+/// Number and contents of a keyspace's present version. `None` if it has none
+/// yet.
+pub(super) fn current(keyspace: &Path) -> io::Result<Result<Option<u64>, TreeFault>> {
+    for _ in 0..LOOKS {
+        let pointer = keyspace.join("current");
+        let Some(bytes) = present(fs::read(&pointer))? else {
+            return Ok(Ok(None));
+        };
+        let Some((number, checksum)) = parse_pointer(&bytes) else {
+            return Ok(Err(fault(pointer, "makes no sense")));
+        };
+        let path = keyspace.join(format!("v{number}"));
+        let version = match present(fs::metadata(&path))? {
+            Some(data) if data.len() <= VERSION_MAX => present(fs::read(&path))?,
+            Some(_) => return Ok(Err(fault(path, "too long for a version"))),
+            None => None,
+        };
+        match version {
+            Some(version) if xxh3_128(&version) == checksum => return Ok(Ok(Some(number))),
+            // A newer version may have come meanwhile.
+            _ if present(fs::read(&pointer))? != Some(bytes) => {}
+            Some(_) => return Ok(Err(fault(path, "differs from its checksum"))),
+            None => return Ok(Err(fault(path, "missing"))),
+        }
+    }
+    Ok(Ok(None))
+}
+
+fn parse_pointer(bytes: &[u8]) -> Option<(u64, u128)> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    let (checksum, kind) = rest.split_first_chunk()?;
+    (kind == [0]).then(|| (u64::from_le_bytes(*number), u128::from_le_bytes(*checksum)))
+}
+
+/// Compares every file of a keyspace's present version with its checksum. `pace`
+/// is told of bytes read, and ends the work by saying no. Gives the bytes read.
+pub(crate) fn tables(
+    keyspace: &Path,
+    pace: &mut dyn FnMut(u64) -> bool,
+    found: &mut dyn FnMut(TreeFault),
+) -> io::Result<u64> {
+    let mut bytes = 0;
+    let mut done = std::collections::HashSet::new();
+    'again: for _ in 0..LOOKS {
+        let number = match current(keyspace)? {
+            Ok(Some(number)) => number,
+            Ok(None) => return Ok(bytes),
+            Err(fault) => {
+                found(fault);
+                return Ok(bytes);
+            }
+        };
+        let version = keyspace.join(format!("v{number}"));
+        let Some(files) = listed(keyspace, &version) else {
+            if current(keyspace)?.is_ok_and(|now| now != Some(number)) {
+                continue 'again;
+            }
+            found(fault(version, "cannot be read"));
+            return Ok(bytes);
+        };
+        for (path, checksum) in files {
+            if done.contains(&path) {
+                continue;
+            }
+            match present(hash(&path, pace))? {
+                Some(None) => return Ok(bytes),
+                Some(Some((sum, len))) => {
+                    bytes += len;
+                    if sum != checksum {
+                        found(fault(path.clone(), "differs from its checksum"));
+                    }
+                    done.insert(path);
+                }
+                // Compaction has replaced it, or it is lost.
+                None if current(keyspace)?.is_ok_and(|now| now == Some(number)) => {
+                    found(fault(path.clone(), "missing"));
+                    done.insert(path);
+                }
+                None => continue 'again,
+            }
+        }
+        break;
+    }
+    Ok(bytes)
+}
+
+/// The files that a version names, with their checksums.
+fn listed(keyspace: &Path, version: &Path) -> Option<Vec<(PathBuf, u128)>> {
+    let archive = sfa::Reader::new(version).ok()?;
+    let section = |name: &[u8]| {
+        let entry = archive.toc().section(name)?;
+        let mut bytes = Vec::new();
+        let reader = entry.buf_reader(version).ok()?;
+        reader.take(VERSION_MAX).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    };
+    let mut files = Vec::new();
+    let tables = section(b"tables")?;
+    let mut rest = Fields(&tables);
+    for _ in 0..rest.u8()? {
+        for _ in 0..rest.u8()? {
+            for _ in 0..rest.u32()? {
+                let (id, checksum) = rest.file()?;
+                rest.array::<8>()?;
+                files.push((keyspace.join("tables").join(id.to_string()), checksum));
+            }
+        }
+    }
+    let blobs = section(b"blob_files")?;
+    let mut rest = Fields(&blobs);
+    for _ in 0..rest.u32()? {
+        let (id, checksum) = rest.file()?;
+        files.push((keyspace.join("blobs").join(id.to_string()), checksum));
+    }
+    Some(files)
+}
+
+/// Little-endian numbers.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// Number and checksum of a file, whose kind must be 0.
+    fn file(&mut self) -> Option<(u64, u128)> {
+        let id = self.array().map(u64::from_le_bytes)?;
+        let kind = self.u8()?;
+        let checksum = self.array().map(u128::from_le_bytes)?;
+        (kind == 0).then_some((id, checksum))
+    }
+}
+
+/// Checksum and length of a file, read from the disk; `None` if told to end.
+fn hash(path: &Path, pace: &mut dyn FnMut(u64) -> bool) -> io::Result<Option<(u128, u64)>> {
+    let mut file = fs::File::open(path)?;
+    crate::scrub::forget_cached(&file);
+    let (mut sum, mut len) = (Xxh3::new(), 0);
+    let mut buffer = vec![0; READ_LEN];
+    loop {
+        let read = file.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(Some((sum.digest128(), len)));
+        }
+        sum.update(buffer.get(..read).unwrap_or_default());
+        len += read as u64;
+        if !pace(read as u64) {
+            return Ok(None);
+        }
+    }
+}
+
+fn fault(path: PathBuf, what: &str) -> TreeFault {
+    TreeFault {
+        path,
+        offset: None,
+        what: what.into(),
+    }
+}
