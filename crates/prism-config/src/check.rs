@@ -41,6 +41,13 @@ impl Config {
     fn check_cluster(&self, found: &mut Found) {
         found.name("cluster.name", &self.cluster.name);
         found.name("cluster.region", &self.cluster.region);
+        let backends = self.backends().count().max(1) as u64;
+        found.range(
+            "cluster.replicas",
+            self.cluster.replicas.into(),
+            1,
+            backends,
+        );
     }
 
     fn check_service(&self, found: &mut Found) {

@@ -51,6 +51,11 @@ pub struct Cluster {
     pub name: String,
     /// Default `us-east-1`. The region that clients sign their requests for.
     pub region: String,
+    /// Default 1, at most the number of backends. How many backends have each
+    /// object. Every write is on all of them before it is answered, and is refused
+    /// while one of them is out of reach; any of them answers reads. Cannot be
+    /// changed while there are buckets.
+    pub replicas: u16,
 }
 
 impl Default for Cluster {
@@ -58,6 +63,7 @@ impl Default for Cluster {
         Self {
             name: String::new(),
             region: "us-east-1".into(),
+            replicas: 1,
         }
     }
 }

@@ -140,21 +140,30 @@ impl Store {
     }
 
     /// Remembered deletions, in the order of their keys, behind `after`, that are
-    /// old enough to be forgotten at `now_ms`. Whoever is their primary first
-    /// makes sure that all others have applied them. May block on disk.
-    pub fn old_deletions(&self, after: &[u8], now_ms: u64) -> Result<Vec<Deletion>, Error> {
+    /// old enough to be forgotten at `now_ms`; and behind what to look next, if there
+    /// are more. Whoever is their primary first makes sure that all others have
+    /// applied them. May block on disk.
+    pub fn old_deletions(
+        &self,
+        after: &[u8],
+        now_ms: u64,
+    ) -> Result<(Vec<Deletion>, Option<Vec<u8>>), Error> {
         let limit = Duration::from_millis(now_ms).saturating_sub(DELETION_AGE);
-        let mut found = Vec::new();
-        for deletion in self.view().deletions(after).take(DELETIONS_PAGE) {
+        let (mut found, mut seen) = (Vec::new(), 0);
+        for deletion in self.view().deletions(after) {
             let (object_key, stamp) = deletion?;
+            seen += 1;
             let split = split_object_key(&object_key);
             let (bucket, key) = split.ok_or_else(|| Error::corrupt("object key"))?;
             if Duration::from_micros(stamp.time_us) <= limit {
                 let scope = Scope::object(bucket, key);
                 found.push(Deletion { scope, stamp });
             }
+            if seen == DELETIONS_PAGE {
+                return Ok((found, Some(object_key)));
+            }
         }
-        Ok(found)
+        Ok((found, None))
     }
 
     /// Forgets deletions, unless something has happened since. Blocks on disk.

@@ -14,6 +14,9 @@ use crate::error::Error;
 
 /// How long a change waits for others of the same key.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
+/// Most changes that are under way or wait for a lock: each holds a thread, and
+/// others are needed to prepare what other nodes are the primaries of.
+const CALLERS_MAX: usize = 256;
 
 /// A prepared change, without what it is.
 #[derive(Debug, Clone)]
@@ -69,8 +72,14 @@ impl Index {
 /// is read until the change is over.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    held: Mutex<HashMap<Vec<u8>, Held>>,
+    state: Mutex<State>,
     free: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: HashMap<Vec<u8>, Held>,
+    callers: usize,
 }
 
 #[derive(Debug)]
@@ -93,47 +102,53 @@ impl Locks {
     pub(crate) fn lock(&self, scopes: &[Scope]) -> Result<Locked<'_>, Error> {
         let keys: Vec<_> = scopes.iter().map(Scope::tree_key).collect();
         let until = Instant::now() + LOCK_LIMIT;
-        let mut held = self.locked();
+        let mut state = self.locked();
+        if state.callers >= CALLERS_MAX {
+            return Err(Error::Stalled);
+        }
+        state.callers += 1;
         // All at once, so that nobody waits for another in a circle.
-        while keys.iter().any(|key| held.contains_key(key)) {
+        while keys.iter().any(|key| state.held.contains_key(key)) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
+                state.callers -= 1;
                 return Err(Error::Stalled);
             }
-            let waited = self.free.wait_timeout(held, left);
-            held = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.free.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         for (key, scope) in keys.iter().zip(scopes) {
             let bucket = scope.bucket.clone();
             let stamp = None;
-            held.insert(key.clone(), Held { bucket, stamp });
+            state.held.insert(key.clone(), Held { bucket, stamp });
         }
         Ok(Locked { locks: self, keys })
     }
 
     /// Whether the change with this stamp is under way.
     pub(crate) fn is_under_way(&self, tree_key: &[u8], stamp: Stamp) -> bool {
-        let held = self.locked();
-        held.get(tree_key)
-            .is_some_and(|held| held.stamp == Some(stamp))
+        let state = self.locked();
+        let held = state.held.get(tree_key);
+        held.is_some_and(|held| held.stamp == Some(stamp))
     }
 
     /// Whether anything of a bucket is under way.
     pub(crate) fn is_busy(&self, bucket: &str) -> bool {
-        self.locked().values().any(|held| held.bucket == bucket)
+        let state = self.locked();
+        state.held.values().any(|held| held.bucket == bucket)
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Locked<'_> {
     /// From here on the change is under way.
     pub(crate) fn begin(&self, stamp: Stamp) {
-        let mut held = self.locks.locked();
+        let mut state = self.locks.locked();
         for key in &self.keys {
-            if let Some(held) = held.get_mut(key) {
+            if let Some(held) = state.held.get_mut(key) {
                 held.stamp = Some(stamp);
             }
         }
@@ -148,9 +163,10 @@ impl Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        let mut held = self.locks.locked();
+        let mut state = self.locks.locked();
+        state.callers -= 1;
         for key in &self.keys {
-            held.remove(key);
+            state.held.remove(key);
         }
         self.locks.free.notify_all();
     }

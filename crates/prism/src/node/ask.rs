@@ -7,8 +7,8 @@
 use std::io;
 
 use prism_http::{Exchange, Limits, RequestHead, ResponseHead};
-use prism_s3::{Code, Document, S3Error};
-use prism_store::Store;
+use prism_s3::{Code, Document, Principal, S3Error};
+use prism_store::{Decided, Refusal, Scope, Stamp, Standing, Store};
 use serde::{Deserialize, Serialize};
 
 use super::answer::{send, set};
@@ -16,6 +16,7 @@ use super::errors::store_error;
 use super::io::Io;
 use super::listing::{ListShare, ObjectsWanted, UploadsWanted};
 use super::relay::Relayed;
+use super::replication::Replication;
 use super::session::{Request, preamble};
 use super::upload::{blocking, joined};
 use super::{Worker, now_ms};
@@ -26,9 +27,13 @@ const MAX_QUESTION_BYTES: u64 = 8 << 20;
 /// Longest answer: a page of a listing, with the same keys.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
-/// Something that every backend does for itself. Asking twice does no harm.
+/// Something that a backend does for itself. Asking twice does no harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Question {
+    /// A change is over, says the primary.
+    Decided(Decided),
+    /// What became of these changes, of which the asked node is the primary.
+    Standing(Vec<(Scope, Stamp)>),
     CreateBucket {
         bucket: String,
     },
@@ -75,6 +80,10 @@ pub(super) enum Reply {
     Share(ListShare),
     /// A document of a bucket, if it has one.
     Document(Option<String>),
+    /// In the order of the question.
+    Standings(Vec<Standing>),
+    /// A change was not prepared.
+    NotPrepared(Refusal),
     Refused {
         code: String,
         message: String,
@@ -108,7 +117,7 @@ impl Worker {
         request: &Request,
         question: &Question,
     ) -> Vec<Result<Reply, S3Error>> {
-        let nodes = self.node.placement.nodes();
+        let nodes = self.node.replication.backends();
         let asked = nodes.map(|node| self.ask_node(node.as_str(), request, question));
         together(asked.collect()).await
     }
@@ -120,18 +129,29 @@ impl Worker {
         request: &Request,
         question: &Question,
     ) -> Result<Reply, S3Error> {
+        self.ask_as(node, &request.principal, question).await
+    }
+
+    /// The same, for somebody, or for the node itself.
+    pub(super) async fn ask_as(
+        &self,
+        node: &str,
+        principal: &Principal,
+        question: &Question,
+    ) -> Result<Reply, S3Error> {
         if node == self.node.name {
             return self.answer_here(question.clone()).await;
         }
         let unavailable = |what: &dyn std::fmt::Display| {
             tracing::warn!(node, error = %what, "a backend did not answer");
+            self.node.replication.avoid(node);
             S3Error::with_message(Code::ServiceUnavailable, "A storage node is out of reach.")
         };
         let body = serde_json::to_vec(question).map_err(|_| Code::InternalError)?;
         let head = head_for(body.len())?;
         let relayed = Relayed {
             head: &head,
-            preamble: preamble(&request.principal, true),
+            preamble: preamble(principal, true),
             max_body_bytes: 0,
         };
         let asked = self.ask(node, &relayed, &body, MAX_ANSWER_BYTES).await;
@@ -169,16 +189,35 @@ impl Worker {
     }
 
     async fn answer_here(&self, question: Question) -> Result<Reply, S3Error> {
+        // First of all, what is open here: the answer is of what counts.
+        match &question {
+            Question::SealBucket { bucket, .. } => self.make_bucket_certain(bucket, &[]).await?,
+            Question::ListObjects(ObjectsWanted {
+                bucket, without, ..
+            })
+            | Question::ListUploads(UploadsWanted {
+                bucket, without, ..
+            }) if !without.is_empty() => self.make_bucket_certain(bucket, without).await?,
+            _ => {}
+        }
         joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            answer(store, question)
+            answer(store, &node.replication, question)
         }))
         .await
     }
 }
 
-fn answer(store: &Store, question: Question) -> Result<Reply, S3Error> {
+fn answer(store: &Store, replication: &Replication, question: Question) -> Result<Reply, S3Error> {
     let done = match question {
+        Question::Decided(decided) => store.decided(decided),
+        Question::Standing(asked) => {
+            let standings = asked
+                .iter()
+                .map(|(scope, stamp)| store.standing(scope, *stamp));
+            let standings = standings.collect::<Result<_, _>>();
+            return Ok(Reply::Standings(standings.map_err(|e| store_error(&e))?));
+        }
         Question::CreateBucket { bucket } => store.create_bucket(&bucket, now_ms()),
         Question::SealBucket { bucket, token } => store.seal_bucket(&bucket, token),
         Question::DropBucket { bucket, token } => store.delete_sealed_bucket(&bucket, token),
@@ -202,10 +241,10 @@ fn answer(store: &Store, question: Question) -> Result<Reply, S3Error> {
             store.delete_many(&bucket, &keys).map(drop)
         }
         Question::ListObjects(wanted) => {
-            return super::listing::objects(store, &wanted).map(Reply::Share);
+            return super::listing::objects(store, replication, &wanted).map(Reply::Share);
         }
         Question::ListUploads(wanted) => {
-            return super::listing::uploads(store, &wanted).map(Reply::Share);
+            return super::listing::uploads(store, replication, &wanted).map(Reply::Share);
         }
     };
     done.map(|()| Reply::Done).map_err(|e| store_error(&e))

@@ -225,8 +225,8 @@ impl Worker {
         let mut by_owner: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for (_, key) in wanted.parsed() {
             let Ok(key) = key else { continue };
-            let owner = self.node.placement.owner(bucket.as_str(), key.as_str());
-            let owner = owner.ok_or(Code::ServiceUnavailable)?.as_str();
+            let owner = self.node.replication.primary(bucket.as_str(), key.as_str());
+            let owner = owner.ok_or(Code::ServiceUnavailable)?;
             let keys = by_owner.entry(owner).or_default();
             keys.push(key.as_str().to_owned());
         }
@@ -247,8 +247,8 @@ impl Worker {
         }
         let results = wanted.parsed().map(|(text, key)| {
             let done = key.and_then(|key| {
-                let owner = self.node.placement.owner(bucket.as_str(), key.as_str());
-                match owner.and_then(|owner| answers.get(owner.as_str())) {
+                let owner = self.node.replication.primary(bucket.as_str(), key.as_str());
+                match owner.and_then(|owner| answers.get(owner)) {
                     Some(Ok(_)) => Ok(()),
                     Some(Err(error)) => Err(error.clone()),
                     None => Err(Code::InternalError.into()),

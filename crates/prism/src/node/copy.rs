@@ -244,12 +244,23 @@ impl Worker {
     /// Finds the source.
     async fn open_source(&self, request: &Request, wanted: &Wanted<'_>) -> Result<Source, S3Error> {
         let CopySource { bucket, key } = wanted.source;
-        let owner = self.node.placement.owner(bucket.as_str(), key.as_str());
-        let owner = owner.ok_or(Code::ServiceUnavailable)?.as_str();
-        match owner == self.node.name {
-            true => self.open_here(wanted).await,
-            false => self.open_at(owner, request, wanted).await,
+        let (bucket, key) = (bucket.as_str(), key.as_str());
+        let mut failure = S3Error::from(Code::ServiceUnavailable);
+        for node in self.node.replication.readers(bucket, key) {
+            let opened = match node == self.node.name {
+                true => {
+                    self.make_certain(bucket, key).await?;
+                    self.open_here(wanted).await
+                }
+                false => self.open_at(&node, request, wanted).await,
+            };
+            match opened {
+                // Another replica may be in reach.
+                Err(error) if error.code() == Code::ServiceUnavailable => failure = error,
+                opened => return opened,
+            }
         }
+        Err(failure)
     }
 
     async fn open_here(&self, wanted: &Wanted<'_>) -> Result<Source, S3Error> {

@@ -35,6 +35,8 @@ counters! {
     unauthenticated,
     /// Requests that ended with an answer of 500 or above.
     failed,
+    /// Changes prepared for other nodes, the primaries of their keys.
+    prepared,
     /// Object bytes sent to clients themselves.
     bytes_out,
     /// Object bytes taken from clients themselves.

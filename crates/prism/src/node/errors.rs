@@ -20,6 +20,12 @@ pub(super) fn store_error(error: &prism_store::Error) -> S3Error {
         Error::InvalidName(what) => S3Error::with_message(Code::InvalidArgument, *what),
         Error::NoSpace => Code::InsufficientStorage.into(),
         Error::Stalled => Code::SlowDown.into(),
+        Error::Unreplicated { .. } | Error::NotPrimary | Error::Refused(_) => {
+            S3Error::with_message(
+                Code::ServiceUnavailable,
+                format!("Nothing was written: {error}."),
+            )
+        }
         Error::TooManyBuckets | Error::WritesDisabled => Code::ServiceUnavailable.into(),
         error => {
             tracing::error!(%error, "store");

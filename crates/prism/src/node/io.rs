@@ -79,6 +79,11 @@ impl RelayIo {
         }
     }
 
+    /// From here on each read and write goes on within this time.
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
     /// Nothing is left of an earlier message.
     pub(crate) fn is_clean(&self) -> bool {
         self.buffered().is_empty()

@@ -16,6 +16,7 @@ use super::ask::{Question, Reply, together};
 use super::errors::store_error;
 use super::get::quoted;
 use super::meta::checksum_wanted;
+use super::replication::Replication;
 use super::session::Request;
 
 /// Entries asked for beyond a node's part of a page: keys are spread by chance.
@@ -24,23 +25,27 @@ const SLACK: usize = 16;
 /// What is wanted of a node's objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ObjectsWanted {
-    bucket: String,
+    pub(super) bucket: String,
     prefix: String,
     delimiter: Option<String>,
     /// Behind this key or common prefix.
     after: Option<String>,
     max: usize,
+    /// These nodes are out of reach: others that have their keys list them.
+    pub(super) without: Vec<String>,
 }
 
 /// What is wanted of a node's uploads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UploadsWanted {
-    bucket: String,
+    pub(super) bucket: String,
     prefix: String,
     delimiter: Option<String>,
     /// Behind the uploads of this key; with an id, behind that upload of it.
     after: Option<(String, String)>,
     max: usize,
+    /// As for objects.
+    pub(super) without: Vec<String>,
 }
 
 /// One line of a listing.
@@ -71,7 +76,11 @@ pub(super) struct ListShare {
 }
 
 /// This store's part of the keys. Blocks on disk.
-pub(super) fn objects(store: &Store, wanted: &ObjectsWanted) -> Result<ListShare, S3Error> {
+pub(super) fn objects(
+    store: &Store,
+    replication: &Replication,
+    wanted: &ObjectsWanted,
+) -> Result<ListShare, S3Error> {
     let mut share = ListShare::default();
     let folder = |key: &str| common_prefix(&wanted.prefix, wanted.delimiter.as_deref(), key);
     let begin = match wanted.after.as_deref() {
@@ -81,6 +90,9 @@ pub(super) fn objects(store: &Store, wanted: &ObjectsWanted) -> Result<ListShare
         Some(after) => Position::After(after),
     };
     let scanned = store.scan(&wanted.bucket, &wanted.prefix, begin, |entry| {
+        if !replication.lists(&wanted.bucket, &entry.key, &wanted.without) {
+            return Step::Entry;
+        }
         if share.items.len() >= wanted.max {
             share.truncated = true;
             return Step::End;
@@ -106,7 +118,11 @@ pub(super) fn objects(store: &Store, wanted: &ObjectsWanted) -> Result<ListShare
 }
 
 /// This store's part of the uploads. Blocks on disk.
-pub(super) fn uploads(store: &Store, wanted: &UploadsWanted) -> Result<ListShare, S3Error> {
+pub(super) fn uploads(
+    store: &Store,
+    replication: &Replication,
+    wanted: &UploadsWanted,
+) -> Result<ListShare, S3Error> {
     let mut share = ListShare::default();
     let folder = |key: &str| common_prefix(&wanted.prefix, wanted.delimiter.as_deref(), key);
     let mut after = wanted.after.clone();
@@ -126,6 +142,9 @@ pub(super) fn uploads(store: &Store, wanted: &UploadsWanted) -> Result<ListShare
         };
         after = Some((last.key.clone(), last.id.to_string()));
         for upload in page {
+            if !replication.lists(&wanted.bucket, &upload.key, &wanted.without) {
+                continue;
+            }
             let prefix = folder(&upload.key);
             let last = share.items.back().map(|(name, _)| name);
             if listed(&upload.key) == Some(true) || (prefix.is_some() && prefix.as_ref() == last) {
@@ -196,14 +215,38 @@ impl Source {
 
 impl Worker {
     /// The first `max` lines of all backends, and whether there are more. The
-    /// question is made from where it is to begin, and for how many.
+    /// question is made from where it is to begin, for how many, and without whom.
     async fn merge(
         &self,
         request: &Request,
         (after, max): (Option<(String, String)>, usize),
-        question: impl Fn(Option<(String, String)>, usize) -> Question,
+        question: impl Fn(Option<(String, String)>, usize, &[String]) -> Question,
     ) -> Result<(Vec<Line>, bool), S3Error> {
-        let nodes = self.node.placement.nodes();
+        let mut without: Vec<String> = Vec::new();
+        loop {
+            let question = |after, max| question(after, max, &without);
+            let from = (after.clone(), max);
+            let merged = self.merge_from(request, from, question, &without).await;
+            match merged {
+                // Others have all of its keys as well.
+                Err((Some(node), _)) if without.len() < self.node.replication.spare() => {
+                    without.push(node);
+                }
+                merged => return merged.map_err(|(_, error)| error),
+            }
+        }
+    }
+
+    /// The same of all but some. An error says which node is out of reach.
+    async fn merge_from(
+        &self,
+        request: &Request,
+        (after, max): (Option<(String, String)>, usize),
+        question: impl Fn(Option<(String, String)>, usize) -> Question,
+        without: &[String],
+    ) -> Result<(Vec<Line>, bool), (Option<String>, S3Error)> {
+        let nodes = self.node.replication.backends();
+        let nodes = nodes.filter(|node| !without.iter().any(|gone| gone == node.as_str()));
         let mut sources: Vec<Source> = nodes
             .map(|node| Source {
                 node: node.as_str().to_owned(),
@@ -223,9 +266,13 @@ impl Worker {
                     return Ok(None);
                 }
                 let question = question(source.after.clone(), piece);
-                match self.ask_node(&source.node, request, &question).await? {
-                    Reply::Share(share) => Ok(Some(share)),
-                    _ => Err(S3Error::from(Code::InternalError)),
+                match self.ask_node(&source.node, request, &question).await {
+                    Ok(Reply::Share(share)) => Ok(Some(share)),
+                    Ok(_) => Err((None, S3Error::from(Code::InternalError))),
+                    Err(error) if error.code() == Code::ServiceUnavailable => {
+                        Err((Some(source.node.clone()), error))
+                    }
+                    Err(error) => Err((None, error)),
                 }
             });
             let shares = together(asked.collect()).await;
@@ -251,13 +298,14 @@ impl Worker {
         list: &ListObjects,
     ) -> Result<Vec<u8>, S3Error> {
         let after = list.after().map(|after| (after.to_owned(), String::new()));
-        let question = |after: Option<(String, String)>, max| {
+        let question = |after: Option<(String, String)>, max, without: &[String]| {
             Question::ListObjects(ObjectsWanted {
                 bucket: bucket.as_str().to_owned(),
                 prefix: list.prefix.clone(),
                 delimiter: list.delimiter.clone(),
                 after: after.map(|(key, _)| key),
                 max,
+                without: without.to_vec(),
             })
         };
         let (lines, more) = self
@@ -277,13 +325,14 @@ impl Worker {
             "" => None,
             key => Some((key.to_owned(), list.upload_marker.clone())),
         };
-        let question = |after: Option<(String, String)>, max| {
+        let question = |after: Option<(String, String)>, max, without: &[String]| {
             Question::ListUploads(UploadsWanted {
                 bucket: bucket.as_str().to_owned(),
                 prefix: list.prefix.clone(),
                 delimiter: list.delimiter.clone(),
                 after,
                 max,
+                without: without.to_vec(),
             })
         };
         let (lines, more) = self.merge(request, (after, list.max), question).await?;

@@ -21,6 +21,8 @@ mod multipart;
 mod policy;
 mod put;
 mod relay;
+mod replicate;
+mod replication;
 pub(crate) mod run;
 mod scrub;
 mod serve;
@@ -49,6 +51,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
 use counters::NodeCounters;
+use replication::Replication;
 use session::Auth;
 use tls::Https;
 
@@ -67,7 +70,7 @@ pub(crate) struct Args {
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) config: Config,
-    pub(crate) placement: Placement,
+    pub(crate) replication: Arc<Replication>,
     pub(crate) store: Option<Store>,
     pub(crate) scrub: scrub::Scrubber,
     pub(crate) auth: Auth,
@@ -108,8 +111,9 @@ impl Node {
         let backends = config.backends().map(|n| NodeName::new(n.name.clone()));
         let backends = backends.collect::<Result<Vec<_>, _>>()?;
         let placement = Placement::new(1, backends)?;
+        let replication = Arc::new(Replication::new(name, placement, config.cluster.replicas));
         let store = match settings.is_backend() {
-            true => Some(open_store(&config, settings)?),
+            true => Some(open_store(&config, settings, &replication)?),
             false => None,
         };
         let auth = Auth::new(&config, users);
@@ -124,7 +128,7 @@ impl Node {
         Ok(Self {
             name,
             config,
-            placement,
+            replication,
             store,
             scrub: scrub::Scrubber::default(),
             auth,
@@ -208,13 +212,21 @@ impl Node {
             let (head, _) = RequestHead::parse(unread, &node.limits).ok()??;
             let operation = Operation::parse(&head, None).ok()?;
             let (bucket, key) = operation.object().filter(|_| operation.moves_data())?;
-            let owner = node.placement.owner(bucket.as_str(), key.as_str())?;
-            (owner.as_str() != node.name).then(|| owner.as_str().to_owned())
+            let (bucket, key) = (bucket.as_str(), key.as_str());
+            let answerers = node.replication.answerers(&operation, bucket, key);
+            answerers
+                .into_iter()
+                .next()
+                .filter(|name| *name != node.name)
         })
     }
 }
 
-fn open_store(config: &Config, node: &prism_config::Node) -> anyhow::Result<Store> {
+fn open_store(
+    config: &Config,
+    node: &prism_config::Node,
+    replication: &Arc<Replication>,
+) -> anyhow::Result<Store> {
     let settings = prism_store::Config {
         max_object_len: config
             .limits
@@ -232,6 +244,10 @@ fn open_store(config: &Config, node: &prism_config::Node) -> anyhow::Result<Stor
     };
     let store = Store::open(&node.store, settings)
         .with_context(|| format!("the store {}", node.store.display()))?;
+    store.expect_replicas(config.cluster.replicas.into())?;
+    if replication.is_on() {
+        store.replicate(replication.clone());
+    }
     tracing::info!(recovery = ?store.recovery(), "store opened");
     Ok(store)
 }
@@ -267,6 +283,13 @@ impl Worker {
                 stopping,
                 policies: RefCell::default(),
             });
+            if worker.node.replication.is_on() {
+                let (jobs, is_first) = worker.node.replication.join();
+                tokio::task::spawn_local(worker.clone().carry_out(jobs));
+                if is_first {
+                    tokio::task::spawn_local(worker.clone().tidy());
+                }
+            }
             worker.serve(endpoint, drain).await;
             Ok(())
         })

@@ -112,7 +112,7 @@ impl Worker {
 
     /// Sends a request's head to `peer`, and says whether the stream was used
     /// before. One that the peer is seen to have closed is replaced.
-    async fn begin(
+    pub(super) async fn begin(
         &self,
         peer: &str,
         request: &Relayed<'_>,
@@ -133,7 +133,7 @@ impl Worker {
         Ok((upstream, used))
     }
 
-    async fn fresh(&self, peer: &str) -> Result<RelayIo, RelayError> {
+    pub(super) async fn fresh(&self, peer: &str) -> Result<RelayIo, RelayError> {
         let stream = self.handle.fresh_relay(peer).await?;
         Ok(RelayIo::new(
             stream,
@@ -227,7 +227,7 @@ pub(crate) async fn read_all(
     Ok(bytes)
 }
 
-fn encode_head(request: &Relayed<'_>) -> Vec<u8> {
+pub(super) fn encode_head(request: &Relayed<'_>) -> Vec<u8> {
     let mut head = Vec::with_capacity(1024);
     request.preamble.encode(&mut head);
     request
@@ -298,7 +298,7 @@ async fn send_body(
 }
 
 /// The head of the final answer.
-async fn read_answer(upstream: &mut RelayIo) -> Result<ResponseHead, RelayError> {
+pub(super) async fn read_answer(upstream: &mut RelayIo) -> Result<ResponseHead, RelayError> {
     loop {
         if let Some((head, len)) =
             ResponseHead::parse(upstream.buffered(), &prism_http::Limits::DEFAULT)?

@@ -35,6 +35,18 @@ impl Worker {
         let Some(store) = node.store.as_ref() else {
             return self.serve_without_store(io, request, exchange).await;
         };
+        if let Some((bucket, key)) = request.operation.object()
+            && let Err(error) = self.make_certain(bucket.as_str(), key.as_str()).await
+        {
+            let keep_alive = exchange.keep_alive && discard_body(io, &request.head).await;
+            let exchange = Exchange {
+                keep_alive,
+                ..*exchange
+            };
+            return self
+                .send_error(io, &exchange, &error, request.head.path())
+                .await;
+        }
         let extra = cors_headers(store, request);
         let exchange = &Exchange {
             extra: extra.as_ref(),

@@ -84,12 +84,11 @@ pub(crate) struct Request {
 enum Route {
     /// This node's store.
     Here,
-    /// Another node, to the client itself.
-    HandOff(String),
-    /// Another node, through this one.
-    Relay(String),
-    /// Any of these nodes, through this one.
-    RelayAny(Vec<String>),
+    /// The first of these nodes, to the client itself; or through this one, the
+    /// first that is in reach.
+    HandOff(Vec<String>),
+    /// The first of these nodes that is in reach, through this one.
+    Relay(Vec<String>),
     /// Every backend, put together here.
     Everyone,
 }
@@ -171,9 +170,8 @@ impl Worker {
         }
         match self.route(&request) {
             Route::Here => self.serve_here(client, &request).await,
-            Route::HandOff(peer) => self.hand_off(client, &request, peer).await,
-            Route::Relay(peer) => self.relay_to(client, &request, &[peer]).await,
-            Route::RelayAny(peers) => self.relay_to(client, &request, &peers).await,
+            Route::HandOff(peers) => self.hand_off(client, &request, &peers).await,
+            Route::Relay(peers) => self.relay_to(client, &request, &peers).await,
             Route::Everyone => {
                 client.consume(request.head_bytes);
                 let done = self.serve_together(&mut client, &request).await;
@@ -307,12 +305,12 @@ impl Worker {
     fn route(&self, request: &Request) -> Route {
         let node = &self.node;
         if let Some((bucket, key)) = request.operation.object() {
-            let owner = node.placement.owner(bucket.as_str(), key.as_str());
-            let owner = owner.map(|n| n.as_str().to_owned()).unwrap_or_default();
+            let (bucket, key) = (bucket.as_str(), key.as_str());
+            let answerers = node.replication.answerers(&request.operation, bucket, key);
             return match request.operation.moves_data() {
-                _ if owner == node.name => Route::Here,
-                true => Route::HandOff(owner),
-                false => Route::Relay(owner),
+                _ if answerers.first() == Some(&node.name) => Route::Here,
+                true => Route::HandOff(answerers),
+                false => Route::Relay(answerers),
             };
         }
         match &request.operation {
@@ -326,7 +324,7 @@ impl Worker {
             Operation::Unsupported { .. } => Route::Here,
             _ if node.store.is_some() => Route::Here,
             // Every backend knows every bucket.
-            _ => Route::RelayAny(self.backends()),
+            _ => Route::Relay(self.backends()),
         }
     }
 
@@ -334,8 +332,8 @@ impl Worker {
     pub(super) fn backends(&self) -> Vec<String> {
         let mut names: Vec<String> = self
             .node
-            .placement
-            .nodes()
+            .replication
+            .backends()
             .map(|n| n.as_str().to_owned())
             .collect();
         fastrand::shuffle(&mut names);
@@ -356,13 +354,13 @@ impl Worker {
     }
 
     /// Moves the connection to whom it is for; relays where that fails.
-    async fn hand_off(&self, client: Connection, request: &Request, owner: String) -> Next {
+    async fn hand_off(&self, client: Connection, request: &Request, peers: &[String]) -> Next {
         let returns = self.node.config.service.hand_off == HandOffMode::Return
             && client.origin() != self.node.name;
         let target = if returns {
             client.origin().to_owned()
         } else {
-            owner.clone()
+            peers.first().cloned().unwrap_or_default()
         };
         match self
             .handle
@@ -372,7 +370,7 @@ impl Worker {
             Exported::Moved | Exported::Lost => Next::Gone,
             Exported::Kept { connection, reason } => {
                 tracing::debug!(client = %connection.client(), ?reason, "relaying instead");
-                self.relay_to(connection, request, &[owner]).await
+                self.relay_to(connection, request, peers).await
             }
         }
     }
@@ -390,7 +388,10 @@ impl Worker {
             match self.relay(&mut client, peer, &relayed).await {
                 Ok(true) if !self.is_stopping() => return Next::Again(client),
                 Ok(_) => return Next::Close(client),
-                Err(error @ RelayError::Peer(_)) => failure = Some(error),
+                Err(error @ RelayError::Peer(_)) => {
+                    self.node.replication.avoid(peer);
+                    failure = Some(error);
+                }
                 Err(error) => {
                     failure = Some(error);
                     break;
@@ -459,8 +460,17 @@ impl Worker {
             return Ok(false);
         };
         io.consume(len);
+        // A change travels with its description.
+        let more = match preamble.alone {
+            true => super::replicate::MAX_HEADER_BYTES as u64 + 4,
+            false => 0,
+        };
+        let limits = prism_http::Limits {
+            body_bytes: self.node.limits.body_bytes.saturating_add(more),
+            ..self.node.limits
+        };
         let (head, len) = loop {
-            match RequestHead::parse(io.buffered(), &self.node.limits) {
+            match RequestHead::parse(io.buffered(), &limits) {
                 Ok(Some(read)) => break read,
                 Ok(None) if io.fill().await? == 0 => return Ok(false),
                 Ok(None) => {}
@@ -474,7 +484,11 @@ impl Worker {
             key => Principal::AccessKey(key),
         };
         let date = self.date();
-        // Nodes ask each other with POST, and read objects with GET.
+        // Nodes ask each other with POST, read objects with GET, and replicate with
+        // PUT.
+        if preamble.alone && *head.method() == Method::Put {
+            return self.serve_prepare(io, &head).await;
+        }
         if preamble.alone && *head.method() == Method::Post {
             let question = Request {
                 head,

@@ -90,6 +90,15 @@ impl Cluster {
         Self::of(Lab::up(spec).unwrap())
     }
 
+    /// One frontend and `backends` backends, of which `replicas` have each key.
+    pub fn replicated(backends: usize, replicas: u16) -> Self {
+        let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
+        let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
+        spec.backends = backends;
+        let spec = spec.configure(move |config| config.cluster.replicas = replicas);
+        Self::of(Lab::up(spec).unwrap())
+    }
+
     /// Makes the bucket, and waits until connections move.
     fn of(lab: Lab) -> Self {
         let namespace = lab.namespace("client").unwrap();
@@ -106,11 +115,11 @@ impl Cluster {
             ),
             netns: NetNs::named(&namespace).unwrap(),
             placement: Placement::new(1, names.map(Result::unwrap).collect()).unwrap(),
-            pin_dir: config.switch.unwrap().pin_dir,
+            pin_dir: config.switch.as_ref().unwrap().pin_dir.clone(),
             lab,
         };
         cluster.make_bucket();
-        cluster.warm_up();
+        cluster.warm_up(config.cluster.replicas);
         cluster
     }
 
@@ -125,13 +134,17 @@ impl Cluster {
     }
 
     /// Nodes relay until they have heard from the switch and from each other.
-    fn warm_up(&self) {
+    fn warm_up(&self, replicas: u16) {
         let objects = self.one_on_each("warm", |_| 1);
         self.put_all(&objects);
         eventually("every backend hands off", WARM_UP, || {
             let mut client = self.connect();
             for object in objects.iter().chain(objects.iter().rev()) {
-                client.get(self, object);
+                // Backends that have all objects hand off what is written only.
+                match replicas > 1 {
+                    true => client.put(self, object),
+                    false => client.get(self, object),
+                }
             }
             drop(client);
             self.backends()

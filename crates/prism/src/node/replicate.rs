@@ -1,0 +1,413 @@
+//! Changes on their way between replicas: sent to those that are to prepare
+//! them, taken in from primaries, and asked about where nobody has told.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use prism_http::{BodyFraming, Exchange, Limits, RequestHead, ResponseHead};
+use prism_s3::{Code, Principal, S3Error};
+use prism_store::{Bytes, Decided, Error, Prepare, PutWriter, Scope, Stamp, Unprepared};
+use tokio::sync::mpsc;
+
+use super::answer::{send, set};
+use super::ask::{Question, Reply, together};
+use super::errors::store_error;
+use super::io::{Input, Io, RelayIo};
+use super::relay::{RelayError, Relayed, encode_head, read_all, read_answer};
+use super::replication::{Job, prefix};
+use super::session::preamble;
+use super::upload::{PIECE_BYTES, blocking, joined};
+use super::{Worker, now_ms};
+
+/// Longest description of a change: 10,000 parts of 120 bytes in JSON, or 1,000
+/// keys of 1 KiB, each byte of which JSON writes with up to six.
+pub(super) const MAX_HEADER_BYTES: usize = 8 << 20;
+/// Longest answer to a change.
+const MAX_REPLY_BYTES: usize = 64 << 10;
+/// Another replica answers, or takes bytes, within this time, or the change is
+/// given up.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often what is open is asked about, and after what time it counts as open.
+const OPEN_AFTER: Duration = Duration::from_secs(2);
+/// How often deletions are looked at that may be forgotten.
+const FORGET_EVERY: Duration = Duration::from_secs(60);
+/// Open changes asked about at once.
+const ASKED_AT_ONCE: usize = 1000;
+
+impl Worker {
+    /// Carries out what the store leaves, until the worker ends.
+    pub(super) async fn carry_out(self: Rc<Self>, mut jobs: mpsc::Receiver<Job>) {
+        while let Some(job) = jobs.recv().await {
+            let worker = self.clone();
+            tokio::task::spawn_local(async move {
+                match job {
+                    Job::Prepare {
+                        others,
+                        header,
+                        len,
+                        bytes,
+                        answer,
+                    } => {
+                        let asked = others
+                            .iter()
+                            .map(|peer| worker.prepare_at(peer, &header, &bytes, len));
+                        let answers = together(asked.collect()).await;
+                        let _ = answer.send(answers.into_iter().collect());
+                    }
+                    Job::Decided { others, decided } => worker.tell(&others, decided).await,
+                }
+            });
+        }
+    }
+
+    /// Tells others what became of a change; whether all have heard it.
+    async fn tell(&self, others: &[String], decided: Decided) {
+        let question = Question::Decided(decided);
+        let nobody = Principal::Anonymous;
+        let asked = others
+            .iter()
+            .map(|peer| self.ask_as(peer, &nobody, &question));
+        for answer in together(asked.collect()).await {
+            if let Err(error) = answer {
+                // It asks in time.
+                tracing::debug!(%error, "a replica has not heard of a change");
+            }
+        }
+    }
+
+    /// Has one replica prepare a change.
+    async fn prepare_at(
+        &self,
+        peer: &str,
+        header: &[u8],
+        bytes: &Bytes,
+        len: u64,
+    ) -> Result<(), Unprepared> {
+        let result = self.try_prepare_at(peer, header, bytes, len).await;
+        let reply = result.map_err(|error| {
+            tracing::warn!(peer, %error, "a replica did not prepare a change");
+            self.node.replication.avoid(peer);
+            Unprepared::Unreachable(peer.to_owned())
+        })?;
+        match reply {
+            Reply::Done => Ok(()),
+            Reply::NotPrepared(refusal) => Err(Unprepared::Refused(peer.to_owned(), refusal)),
+            Reply::Refused { message, .. } => Err(Unprepared::Failed(peer.to_owned(), message)),
+            _ => Err(Unprepared::Failed(peer.to_owned(), "strange answer".into())),
+        }
+    }
+
+    async fn try_prepare_at(
+        &self,
+        peer: &str,
+        header: &[u8],
+        bytes: &Bytes,
+        len: u64,
+    ) -> Result<Reply, RelayError> {
+        let prefix = prefix(header).map_err(RelayError::Broken)?;
+        let head = head_of(prefix.len() as u64 + len).map_err(RelayError::Broken)?;
+        let request = Relayed {
+            head: &head,
+            preamble: preamble(&Principal::Anonymous, true),
+            max_body_bytes: 0,
+        };
+        let (mut upstream, used) = self.begin(peer, &request).await?;
+        upstream.set_timeout(PATIENCE);
+        let mut answer = send_change(&mut upstream, &prefix, bytes, len).await;
+        // Preparing twice does no harm, and an idle stream may have been closed.
+        if used && matches!(answer, Err(RelayError::Broken(_))) {
+            upstream = self.fresh(peer).await?;
+            upstream.set_timeout(PATIENCE);
+            let again = upstream.write_more(&encode_head(&request)).await;
+            again.map_err(RelayError::Broken)?;
+            answer = send_change(&mut upstream, &prefix, bytes, len).await;
+        }
+        let answer = answer?;
+        let framing = answer.framing(head.method())?;
+        let text = read_all(&mut upstream, framing, MAX_REPLY_BYTES).await?;
+        if answer.keep_alive() && upstream.is_clean() {
+            self.handle.keep_relay(peer, upstream.stream);
+        }
+        serde_json::from_slice(&text).map_err(|e| RelayError::Broken(io::Error::other(e)))
+    }
+
+    /// Takes in a change from its primary, and answers.
+    pub(super) async fn serve_prepare(
+        &self,
+        io: &mut impl Io,
+        head: &RequestHead,
+    ) -> io::Result<bool> {
+        let BodyFraming::Length(mut left) = head.framing() else {
+            return Ok(false);
+        };
+        let taken = self.take_in(io, &mut left).await?;
+        let reply = match taken {
+            Ok(()) => {
+                self.node.counters.prepared.add_one();
+                Reply::Done
+            }
+            Err(Error::Refused(refusal)) => Reply::NotPrepared(refusal),
+            Err(error) => {
+                let error = store_error(&error);
+                Reply::Refused {
+                    code: error.code().as_str().to_owned(),
+                    message: error.message().to_owned(),
+                }
+            }
+        };
+        let date = self.date();
+        let exchange = Exchange {
+            keep_alive: left == 0,
+            ..head.exchange(&date)
+        };
+        let text = serde_json::to_vec(&reply).map_err(io::Error::other)?;
+        let mut head = ResponseHead::new(200);
+        set(&mut head, "Content-Type", "application/json")?;
+        send(io, &exchange, head, &text).await
+    }
+
+    async fn take_in(&self, io: &mut impl Io, left: &mut u64) -> io::Result<Result<(), Error>> {
+        let bad = || io::Error::from(io::ErrorKind::InvalidData);
+        let len = read_exactly(io, 4, left).await?;
+        let len = len.try_into().map(u32::from_be_bytes).map_err(|_| bad())?;
+        let len = usize::try_from(len).map_err(|_| bad())?;
+        if len > MAX_HEADER_BYTES {
+            return Err(bad());
+        }
+        let header = read_exactly(io, len, left).await?;
+        let prepare: Prepare = serde_json::from_slice(&header).map_err(io::Error::other)?;
+        if prepare.body_len().unwrap_or(0) != *left {
+            return Err(bad());
+        }
+        let node = self.node.clone();
+        let begin = move || {
+            let store = node.store.as_ref().ok_or(Error::NotPrimary)?;
+            store.begin_prepare(prepare)
+        };
+        let mut writing = tokio::task::spawn_blocking(begin);
+        let mut piece = Vec::new();
+        while *left > 0 {
+            if io.buffered().is_empty() && io.fill().await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            take(io, usize::MAX, left, &mut piece);
+            if piece.len() >= PIECE_BYTES {
+                let writer = match writing.await.map_err(io::Error::other)? {
+                    Ok(writer) => writer,
+                    Err(error) => return Ok(Err(error)),
+                };
+                let piece = std::mem::take(&mut piece);
+                writing = tokio::task::spawn_blocking(move || append(writer, &piece));
+            }
+        }
+        let writer = match writing.await.map_err(io::Error::other)? {
+            Ok(writer) => writer,
+            Err(error) => return Ok(Err(error)),
+        };
+        let prepared = tokio::task::spawn_blocking(move || append(writer, &piece)?.prepare());
+        prepared.await.map_err(io::Error::other)
+    }
+
+    /// Finds out what became of a change of this key, if one is open here: what
+    /// this node holds of it is then what counts.
+    pub(super) async fn make_certain(&self, bucket: &str, key: &str) -> Result<(), S3Error> {
+        let store = self.node.store.as_ref();
+        match store.and_then(|store| store.pending(bucket, key)) {
+            None => Ok(()),
+            Some((scope, pending)) => self.learn(vec![(scope, pending.stamp)]).await,
+        }
+    }
+
+    /// The same of a whole bucket; of keys of these primaries only, if any are
+    /// named.
+    pub(super) async fn make_bucket_certain(
+        &self,
+        bucket: &str,
+        primaries: &[String],
+    ) -> Result<(), S3Error> {
+        let Some(store) = &self.node.store else {
+            return Ok(());
+        };
+        let mut open = store.all_pending(Some(bucket), Duration::ZERO);
+        open.retain(|(scope, _)| {
+            let primary = self.node.replication.primary(&scope.bucket, &scope.key);
+            primaries.is_empty() || primaries.iter().any(|name| Some(name.as_str()) == primary)
+        });
+        self.learn(open).await
+    }
+
+    /// Asks the primaries of open changes what became of them.
+    async fn learn(&self, open: Vec<(Scope, Stamp)>) -> Result<(), S3Error> {
+        let mut by_primary: BTreeMap<&str, Vec<(Scope, Stamp)>> = BTreeMap::new();
+        for (scope, stamp) in open {
+            let primary = self.node.replication.primary(&scope.bucket, &scope.key);
+            let primary = primary.ok_or(Code::ServiceUnavailable)?;
+            by_primary.entry(primary).or_default().push((scope, stamp));
+        }
+        let asked = by_primary
+            .into_iter()
+            .map(|(primary, open)| self.learn_from(primary, open));
+        together(asked.collect()).await.into_iter().collect()
+    }
+
+    async fn learn_from(&self, primary: &str, open: Vec<(Scope, Stamp)>) -> Result<(), S3Error> {
+        let nobody = Principal::Anonymous;
+        for open in open.chunks(ASKED_AT_ONCE) {
+            let question = Question::Standing(open.to_vec());
+            let reply = self.ask_as(primary, &nobody, &question).await;
+            let reply = reply.map_err(|_| {
+                S3Error::with_message(
+                    Code::ServiceUnavailable,
+                    format!("A change was under way when node {primary} went out of reach."),
+                )
+            })?;
+            let Reply::Standings(standings) = reply else {
+                return Err(Code::InternalError.into());
+            };
+            let items = open.iter().cloned().zip(standings);
+            let items = items.map(|((scope, stamp), standing)| (scope, stamp, standing));
+            let items = items.collect();
+            joined(blocking(&self.node, move |node| {
+                let store = node.store.as_ref().ok_or(Code::InternalError)?;
+                store.settle(items).map_err(|e| store_error(&e))
+            }))
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Asks about what has been open for long, and forgets deletions, until the
+    /// node stops. One worker does it.
+    pub(super) async fn tidy(self: Rc<Self>) {
+        let mut forgotten = tokio::time::Instant::now();
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(OPEN_AFTER) => {}
+                () = self.stopped() => return,
+            }
+            let Some(store) = &self.node.store else {
+                return;
+            };
+            let open = store.all_pending(None, OPEN_AFTER);
+            if let Err(error) = self.learn(open).await {
+                tracing::debug!(%error, "changes stay open");
+            }
+            if forgotten.elapsed() >= FORGET_EVERY {
+                forgotten = tokio::time::Instant::now();
+                if let Err(error) = self.forget_deletions().await {
+                    tracing::debug!(%error, "deletions stay remembered");
+                }
+            }
+        }
+    }
+
+    async fn forget_deletions(&self) -> Result<(), S3Error> {
+        let mut after = Vec::new();
+        loop {
+            let begin = after.clone();
+            let (old, last) = joined(blocking(&self.node, move |node| {
+                let store = node.store.as_ref().ok_or(Code::InternalError)?;
+                let found = store.old_deletions(&begin, now_ms());
+                found.map_err(|e| store_error(&e))
+            }))
+            .await?;
+            let mut gone = Vec::new();
+            for deletion in old {
+                let (bucket, key) = (&deletion.scope.bucket, &deletion.scope.key);
+                let is_primary = self.node.replication.primary(bucket, key);
+                if is_primary != Some(&self.node.name)
+                    || self.all_have_applied(&deletion).await.is_ok()
+                {
+                    gone.push(deletion);
+                }
+            }
+            joined(blocking(&self.node, move |node| {
+                let store = node.store.as_ref().ok_or(Code::InternalError)?;
+                store.forget(&gone).map_err(|e| store_error(&e))
+            }))
+            .await?;
+            match last {
+                Some(last) => after = last,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn all_have_applied(&self, deletion: &prism_store::Deletion) -> Result<(), S3Error> {
+        let scope = deletion.scope.clone();
+        let decided = Decided {
+            stamp: deletion.stamp,
+            committed: true,
+            scopes: vec![scope.clone()],
+        };
+        let question = Question::Decided(decided);
+        let nobody = Principal::Anonymous;
+        let holders = self.node.replication.holders(&scope.bucket, &scope.key);
+        for peer in holders.skip(1) {
+            self.ask_as(peer, &nobody, &question).await?;
+        }
+        Ok(())
+    }
+}
+
+fn append(mut writer: PutWriter, piece: &[u8]) -> Result<PutWriter, Error> {
+    writer.write(piece)?;
+    Ok(writer)
+}
+
+/// The next bytes that were read and belong to the body, at most `max`.
+fn take(io: &mut impl Input, max: usize, left: &mut u64, into: &mut Vec<u8>) {
+    let most = usize::try_from(*left).unwrap_or(usize::MAX).min(max);
+    let piece = io.buffered();
+    let piece = piece.get(..piece.len().min(most)).unwrap_or_default();
+    into.extend_from_slice(piece);
+    let taken = piece.len();
+    io.consume(taken);
+    *left -= taken as u64;
+}
+
+async fn read_exactly(io: &mut impl Input, len: usize, left: &mut u64) -> io::Result<Vec<u8>> {
+    if len as u64 > *left {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = Vec::new();
+    while bytes.len() < len {
+        if io.buffered().is_empty() && io.fill().await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let missing = len - bytes.len();
+        take(io, missing, left, &mut bytes);
+    }
+    Ok(bytes)
+}
+
+/// Sends a change, and reads the head of the answer, which may come early.
+async fn send_change(
+    upstream: &mut RelayIo,
+    prefix: &[u8],
+    bytes: &Bytes,
+    len: u64,
+) -> Result<ResponseHead, RelayError> {
+    let sent = async {
+        upstream.write_more(prefix).await?;
+        match bytes {
+            Bytes::None => upstream.write_all(&[]).await,
+            Bytes::Inline(bytes) => upstream.write_all(bytes).await,
+            Bytes::File(file) => upstream.send_file(file, 0, len).await,
+        }
+    };
+    if let Err(error) = sent.await {
+        tracing::debug!(%error, "a change was not sent whole");
+    }
+    read_answer(upstream).await
+}
+
+fn head_of(len: u64) -> io::Result<RequestHead> {
+    let text = format!("PUT / HTTP/1.1\r\nHost: prism\r\nContent-Length: {len}\r\n\r\n");
+    match RequestHead::parse(text.as_bytes(), &Limits::DEFAULT) {
+        Ok(Some((head, _))) => Ok(head),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
