@@ -153,10 +153,12 @@ impl RequestHead {
     }
 
     /// Whether the client waits for `100 Continue` before it sends the body.
-    /// False where no body is announced.
+    /// False where no body is announced. One of no bytes is: `100` could be left
+    /// out (RFC 9110, section 10.1.1), but botocore then takes the next answer on
+    /// the connection for a part of this one, and waits for ever.
     #[must_use]
     pub fn expects_continue(&self) -> bool {
-        self.expects_continue && !matches!(self.framing, BodyFraming::None | BodyFraming::Length(0))
+        self.expects_continue && self.framing != BodyFraming::None
     }
 
     /// Whether the client lets the connection live after the answer.

@@ -271,7 +271,7 @@ fn continue_is_expected_only_with_a_body_and_in_http_1_1() {
         (
             "1.1",
             "Expect: 100-continue\r\nContent-Length: 0\r\n",
-            Ok(false),
+            Ok(true),
         ),
         ("1.1", "Expect: 100-continue\r\n", Ok(false)),
         (

@@ -75,6 +75,20 @@ impl Conditions {
         }
     }
 
+    /// `If-Match` with one tag, or `*`, with or without quotes.
+    #[must_use]
+    pub fn matching(etag: &str) -> Self {
+        let tag = unquoted(etag.trim());
+        let tags = match tag {
+            "*" => Tags::Any,
+            tag => Tags::These(vec![tag.to_owned()]),
+        };
+        Self {
+            if_match: Some(tags),
+            ..Self::default()
+        }
+    }
+
     /// Reads those on the source of a copy.
     #[must_use]
     pub fn of_copy_source(headers: &Headers) -> Self {

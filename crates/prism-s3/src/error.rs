@@ -82,6 +82,7 @@ codes! {
     NoSuchBucketPolicy 404 "The bucket has no policy.",
     NoSuchBucket 404 "The bucket does not exist.",
     NoSuchKey 404 "The key does not exist.",
+    NoSuchVersion 404 "The version does not exist.",
     NoSuchUpload 404 "The upload does not exist.",
     NotImplemented 501 "This operation is not implemented.",
     NotModified 304 "Not modified.",

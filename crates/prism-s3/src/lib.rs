@@ -36,7 +36,7 @@ pub use auth::{Anonymous, Authenticated, Authenticator, Credentials, Payload, Pr
 pub use conditions::{Conditions, Outcome};
 pub use error::{Code, S3Error};
 pub use integrity::{Algorithm, BodyDigest, ChecksumType, Digests, Expected};
-pub use list::{ListObjects, ListUploads, ListVersion};
+pub use list::{ListObjects, ListUploads, ListVersion, ListVersions};
 pub use metadata::ObjectHeaders;
 pub use names::{BucketName, ObjectKey};
 pub use op::{Document, Operation};

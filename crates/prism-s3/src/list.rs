@@ -1,4 +1,5 @@
-//! The parameters of ListObjects, both versions, and of ListMultipartUploads.
+//! The parameters of ListObjects, both versions, of ListObjectVersions and of
+//! ListMultipartUploads.
 
 use data_encoding::BASE64URL_NOPAD;
 
@@ -202,6 +203,51 @@ impl ListUploads {
             key_marker,
             upload_marker,
             max: page_size(query, "max-uploads")?,
+            url_encoded: is_url_encoded(query)?,
+        })
+    }
+}
+
+/// Which versions of a bucket's objects are to be listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListVersions {
+    /// Only of keys that start with this; may be empty.
+    pub prefix: String,
+    /// As of [`ListObjects`].
+    pub delimiter: Option<String>,
+    /// Only behind the versions of this key; empty for the beginning.
+    pub key_marker: String,
+    /// With a key marker: behind this version of that key; else it is empty.
+    pub version_marker: String,
+    /// Versions and common prefixes on a page, 0 to 1,000.
+    pub max: usize,
+    /// Whether names are percent-encoded in the answer.
+    pub url_encoded: bool,
+}
+
+impl ListVersions {
+    pub(crate) const PARAMETERS: [&'static str; 7] = [
+        "versions",
+        "prefix",
+        "delimiter",
+        "key-marker",
+        "version-id-marker",
+        "max-keys",
+        "encoding-type",
+    ];
+
+    pub(crate) fn parse(query: &Query) -> Result<Self, S3Error> {
+        let key_marker = text(query, "key-marker")?.unwrap_or_default();
+        let version_marker = text(query, "version-id-marker")?.unwrap_or_default();
+        if key_marker.is_empty() && !version_marker.is_empty() {
+            return Err(invalid("version-id-marker needs key-marker"));
+        }
+        Ok(Self {
+            prefix: text(query, "prefix")?.unwrap_or_default(),
+            delimiter: text(query, "delimiter")?,
+            key_marker,
+            version_marker,
+            max: page_size(query, "max-keys")?,
             url_encoded: is_url_encoded(query)?,
         })
     }

@@ -172,6 +172,18 @@ impl Statement {
 /// Actions and resource of an operation that reads.
 fn needed(operation: &Operation) -> Option<(&'static [&'static str], String)> {
     let actions: &[&str] = match operation {
+        // A version takes another action, which is none that can be allowed.
+        Operation::GetObject { read, .. } | Operation::HeadObject { read, .. }
+            if read.version.is_some() =>
+        {
+            return None;
+        }
+        Operation::GetObjectAttributes { attributes, .. } if attributes.version.is_some() => {
+            return None;
+        }
+        Operation::GetObjectTagging {
+            version: Some(_), ..
+        } => return None,
         Operation::GetObject { .. } | Operation::HeadObject { .. } => &["s3:GetObject"],
         Operation::GetObjectAttributes { .. } => &["s3:GetObject", "s3:GetObjectAttributes"],
         Operation::GetObjectTagging { .. } => &["s3:GetObjectTagging"],

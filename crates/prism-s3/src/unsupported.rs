@@ -28,9 +28,7 @@ pub(crate) enum Target {
 const HARMLESS: [&str; 1] = ["x-id"];
 
 /// Sub-resources whose operations do not follow from their names.
-const NAMED: [(&str, Level, &str, &str); 4] = [
-    ("GET", Level::Bucket, "versions", "ListObjectVersions"),
-    ("PUT", Level::Bucket, "versioning", "PutBucketVersioning"),
+const NAMED: [(&str, Level, &str, &str); 2] = [
     ("POST", Level::Object, "select", "SelectObjectContent"),
     ("POST", Level::Object, "restore", "RestoreObject"),
 ];

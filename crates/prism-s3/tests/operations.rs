@@ -32,22 +32,11 @@ fn parse(line: &str, fields: &str) -> Result<Operation, S3Error> {
 
 fn describe(operation: &Operation) -> String {
     let place = match operation {
-        Operation::CreateBucket { bucket }
-        | Operation::DeleteBucket { bucket }
-        | Operation::HeadBucket { bucket }
-        | Operation::GetBucketLocation { bucket }
-        | Operation::GetBucketVersioning { bucket }
-        | Operation::GetBucketDocument { bucket, .. }
-        | Operation::PutBucketDocument { bucket, .. }
-        | Operation::DeleteBucketDocument { bucket, .. }
-        | Operation::DeleteObjects { bucket }
-        | Operation::ListMultipartUploads { bucket, .. }
-        | Operation::Preflight { bucket }
-        | Operation::ListObjects { bucket, .. } => bucket.to_string(),
         Operation::Unsupported { what } => what.clone(),
         other => other
             .object()
             .map(|(b, k)| format!("{b}|{k}"))
+            .or_else(|| other.bucket().map(ToString::to_string))
             .unwrap_or_default(),
     };
     format!("{} {place}", operation.name())
@@ -98,11 +87,7 @@ fn requests_become_operations() {
         ),
         ("POST /bkt", "", "Unsupported PostObject"),
         ("GET /bkt?acl", "", "Unsupported GET of a bucket with ?acl"),
-        (
-            "GET /bkt?versions&prefix=a",
-            "",
-            "Unsupported ListObjectVersions",
-        ),
+        ("GET /bkt?versions&prefix=a", "", "ListObjectVersions bkt"),
         (
             "GET /bkt?uploads&prefix=a&max-uploads=3",
             "",
@@ -118,7 +103,12 @@ fn requests_become_operations() {
             "",
             "Unsupported GET of a bucket with ?acl",
         ),
-        ("PUT /bkt?versioning", "", "Unsupported PutBucketVersioning"),
+        ("PUT /bkt?versioning", "", "PutBucketVersioning bkt"),
+        (
+            "PUT /bkt?versioning",
+            "x-amz-mfa: 1 2\r\n",
+            "Unsupported the header x-amz-mfa",
+        ),
         (
             "PUT /bkt?prefix=a",
             "",
@@ -175,10 +165,17 @@ fn requests_become_operations() {
             "x-amz-object-attributes: ETag,ObjectSize\r\n",
             "GetObjectAttributes bkt|k",
         ),
+        ("GET /bkt/k?versionId=1", "", "GetObject bkt|k"),
+        ("DELETE /bkt/k?versionId=1", "", "DeleteObject bkt|k"),
         (
-            "GET /bkt/k?versionId=1",
-            "",
-            "Unsupported GET of an object with ?versionId",
+            "PUT /bkt/k?versionId=1",
+            "Content-Length: 3\r\n",
+            "Unsupported PUT of an object with ?versionId",
+        ),
+        (
+            "PUT /bkt/k?tagging&versionId=1",
+            "Content-Length: 3\r\n",
+            "PutObjectTagging bkt|k",
         ),
         (
             "GET /bkt/k?unheard-of",
@@ -193,7 +190,7 @@ fn requests_become_operations() {
         (
             "PUT /bkt/k",
             "x-amz-copy-source: /src/b?versionId=3\r\n",
-            "Unsupported a copy of a version",
+            "CopyObject bkt|k",
         ),
         (
             "GET /bkt/k",
@@ -315,13 +312,13 @@ fn malformed_requests_get_the_errors_of_s3() {
 
 #[test]
 fn unsupported_operations_are_named_in_the_answer() {
-    let Operation::Unsupported { what } = parse("GET /bkt?versions", "").unwrap() else {
+    let Operation::Unsupported { what } = parse("POST /bkt/k?select", "").unwrap() else {
         panic!("supported");
     };
     let error = Operation::not_implemented(&what);
     assert_eq!(
         (error.status(), error.message()),
-        (501, "ListObjectVersions is not implemented.")
+        (501, "SelectObjectContent is not implemented.")
     );
 }
 

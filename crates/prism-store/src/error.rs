@@ -127,6 +127,15 @@ pub enum Error {
     /// There is no such object, where one is needed.
     #[error("no such object")]
     NoSuchObject,
+    /// There is no such version of the object.
+    #[error("no such version")]
+    NoSuchVersion,
+    /// The version is a delete marker, which has neither bytes nor metadata.
+    #[error("the version is a delete marker")]
+    IsDeleteMarker,
+    /// Versions are kept where objects have one replica only.
+    #[error("versions are not kept of objects with several replicas")]
+    VersionsOfReplicas,
     /// There is no such upload, or it has ended.
     #[error("no such upload")]
     NoSuchUpload,
@@ -204,6 +213,9 @@ impl Error {
             | Self::TooManyBuckets
             | Self::InvalidName(_)
             | Self::NoSuchObject
+            | Self::NoSuchVersion
+            | Self::IsDeleteMarker
+            | Self::VersionsOfReplicas
             | Self::NoSuchUpload
             | Self::PartChanged
             | Self::ConditionFailed { .. }

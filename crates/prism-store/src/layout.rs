@@ -18,7 +18,7 @@ use std::{
 use crate::error::OpenError;
 
 /// The newest format this release reads, and the one it writes. Format 2 added
-/// objects of several files, format 3 stamps; what lies in an older store has
+/// objects of several files, format 3 stamps and versions; what lies in an older store has
 /// the stamp [`NONE`](prism_replica::Stamp::NONE) until it is written again. An
 /// older store becomes one of this format when it is opened, and cannot go back.
 pub const FORMAT_VERSION: u32 = 3;

@@ -41,6 +41,8 @@
 
 mod audit;
 mod blocks;
+mod buckets;
+mod change;
 mod checked;
 mod codec;
 mod commit;
@@ -49,6 +51,7 @@ mod engine;
 mod error;
 mod files;
 mod group;
+mod history;
 mod layout;
 mod lsm;
 mod multipart;
@@ -65,6 +68,7 @@ mod store;
 mod types;
 mod uploads;
 mod usage;
+mod versions;
 
 pub use blocks::BLOCK_LEN;
 pub use checked::CheckedFile;
@@ -73,6 +77,7 @@ pub use commit::{CommitStats, Condition, SEAL_LIFETIME};
 pub use config::{Config, Durability, INLINE_MAX_LIMIT, OBJECT_LEN_LIMIT};
 pub use engine::{Engine, ObjectWriter};
 pub use error::{Error, Fault, OpenError};
+pub use history::VersionPosition;
 pub use layout::FORMAT_VERSION;
 pub use parts::{Parts, Segment};
 pub use placement::{NODES_MAX, NodeName, Placement, PlacementError};
@@ -90,3 +95,4 @@ pub use types::{
     ObjectInfo, ObjectMeta, Part, PartVersion, Position, Step, Upload, UploadName, Verified,
 };
 pub use uploads::{PARTS_MAX, UploadId};
+pub use versions::{Removed, ToDelete, VersionEntry, VersionId, Versioning};

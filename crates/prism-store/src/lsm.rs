@@ -24,6 +24,7 @@ use crate::{
     record::{FileRecord, Record},
     types::BucketInfo,
     uploads::{Garbage, Manifest, UploadId, UploadRecord, part_key, part_number},
+    versions::{Place, Versioning, versions_of},
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -48,7 +49,8 @@ const CLOSED_KEY: &str = "closed";
 /// The trees.
 pub(crate) struct Lsm {
     db: Database,
-    /// Bucket name to creation time, 8 bytes.
+    /// Bucket name to creation time, 8 bytes, and behind it whether it keeps
+    /// versions, unless it never did.
     pub(crate) buckets: Keyspace,
     pub(crate) objects: Keyspace,
     pub(crate) files: Keyspace,
@@ -63,6 +65,8 @@ pub(crate) struct Lsm {
     pub(crate) pending: Keyspace,
     /// Stamps of deletions that are remembered, by the key of the object.
     pub(crate) deletions: Keyspace,
+    pub(crate) versions: Keyspace,
+    pub(crate) nulls: Keyspace,
     system: Keyspace,
     /// Bytes of an unfinished write that were taken off the log.
     pub(crate) log_bytes_cut: u64,
@@ -112,6 +116,8 @@ impl Lsm {
             configs: db.keyspace("configs", small)?,
             pending: db.keyspace("pending", small)?,
             deletions: db.keyspace("deletions", small)?,
+            versions: db.keyspace("versions", || options(buffer / 2))?,
+            nulls: db.keyspace("nulls", small)?,
             system: db.keyspace("system", small)?,
             log_bytes_cut: 0,
             db,
@@ -193,6 +199,7 @@ impl Lsm {
             &self.files,
             &self.parts,
             &self.manifests,
+            &self.versions,
         ]
         .iter()
         .any(|tree| {
@@ -242,11 +249,57 @@ impl View<'_> {
         value.map(|value| Record::decode(&value)).transpose()
     }
 
-    pub(crate) fn any_object(&self, prefix: &[u8]) -> Result<bool, Error> {
-        match self.snapshot.prefix(&self.lsm.objects, prefix).next() {
-            None => Ok(false),
-            Some(guard) => Ok(guard.key().map(|_| true)?),
+    /// Whether there is an object, or a version of one, in a bucket.
+    pub(crate) fn any_object(&self, bucket_prefix: &[u8]) -> Result<bool, Error> {
+        for tree in [&self.lsm.objects, &self.lsm.versions] {
+            if let Some(guard) = self.snapshot.prefix(tree, bucket_prefix).next() {
+                return Ok(guard.key().map(|_| true)?);
+            }
         }
+        Ok(false)
+    }
+
+    /// A version that is not current.
+    pub(crate) fn version(&self, version_key: &[u8]) -> Result<Option<Record>, Error> {
+        let value = self.snapshot.get(&self.lsm.versions, version_key)?;
+        value.map(|value| Record::decode(&value)).transpose()
+    }
+
+    /// Where the null version of a key lies, unless it is current.
+    pub(crate) fn null_place(&self, object_key: &[u8]) -> Result<Option<Place>, Error> {
+        let value = self.snapshot.get(&self.lsm.nulls, object_key)?;
+        let place = value.map(|value| Place::try_from(&*value));
+        place
+            .transpose()
+            .map_err(|_| Error::corrupt("place of a null version"))
+    }
+
+    /// The versions of an object that are not current, and where they lie, the
+    /// newest first.
+    pub(crate) fn versions_of(
+        &self,
+        object_key: &[u8],
+    ) -> impl Iterator<Item = Result<(Place, Record), Error>> {
+        let found = self
+            .snapshot
+            .prefix(&self.lsm.versions, versions_of(object_key));
+        found.map(|guard| {
+            let (key, value) = guard.into_inner()?;
+            let place = key.split_last_chunk().map(|(_, place)| *place);
+            let place = place.ok_or_else(|| Error::corrupt("version key"))?;
+            Ok((place, Record::decode(&value)?))
+        })
+    }
+
+    /// Versions in `range` of their tree's keys, in order.
+    pub(crate) fn versions<R: std::ops::RangeBounds<Vec<u8>>>(
+        &self,
+        range: R,
+    ) -> impl Iterator<Item = Result<(fjall::UserKey, Record), Error>> {
+        self.snapshot.range(&self.lsm.versions, range).map(|guard| {
+            let (key, value) = guard.into_inner()?;
+            Ok((key, Record::decode(&value)?))
+        })
     }
 
     /// Objects in `range`, in order.
@@ -459,9 +512,16 @@ fn deletion_stamp(value: &[u8]) -> Result<Stamp, Error> {
 
 fn bucket_info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
     let name = std::str::from_utf8(name).map_err(|_| Error::corrupt("bucket name"))?;
-    let created = <[u8; 8]>::try_from(value).map_err(|_| Error::corrupt("bucket record"))?;
+    let corrupt = || Error::corrupt("bucket record");
+    let (created, rest) = value.split_first_chunk::<8>().ok_or_else(corrupt)?;
+    let versioning = match rest {
+        [] => Versioning::Never,
+        [byte] => Versioning::from_byte(*byte).ok_or_else(corrupt)?,
+        _ => return Err(corrupt()),
+    };
     Ok(BucketInfo {
         name: name.to_owned(),
-        created_ms: u64::from_be_bytes(created),
+        created_ms: u64::from_be_bytes(*created),
+        versioning,
     })
 }

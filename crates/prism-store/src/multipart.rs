@@ -191,6 +191,7 @@ impl Store {
             len: outcome.len,
             replaced: outcome.found > 0,
             stamp: outcome.stamp,
+            version: outcome.version,
         })
     }
 

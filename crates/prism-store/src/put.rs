@@ -268,6 +268,7 @@ impl PutWriter {
         let len = self.written;
         let record = Record {
             stamp: Stamp::NONE,
+            version: None,
             payload,
             len,
             meta,
@@ -303,6 +304,7 @@ impl PutWriter {
             len,
             replaced: outcome.found > 0,
             stamp: outcome.stamp,
+            version: outcome.version,
         })
     }
 

@@ -7,7 +7,7 @@
 //! | `files` | file id (8) | [`FileRecord`] |
 //! | `inline` | file id (8) | the object's bytes |
 //!
-//! Those of uploads in parts are in `uploads`.
+//! Those of uploads in parts are in `uploads`, those of versions in `versions`.
 
 use prism_replica::Stamp;
 
@@ -16,15 +16,22 @@ use crate::{
     error::Error,
     layout::FileId,
     types::ObjectMeta,
+    versions::VersionId,
 };
 
 /// Of a file's record, and of objects' records without a stamp.
 const VERSION: u8 = 1;
 /// Of objects' records.
 const STAMPED: u8 = 2;
+/// Of those that name a version.
+const VERSIONED: u8 = 3;
 const KIND_INLINE: u8 = 0;
 const KIND_FILE: u8 = 1;
 const KIND_PARTS: u8 = 2;
+const KIND_MARKER: u8 = 3;
+/// How a version is named, in a record that names one.
+const NAMED_NULL: u8 = 0;
+const NAMED_BY_STAMP: u8 = 1;
 
 /// Where an object's bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +42,8 @@ pub(crate) enum Payload {
     File { id: FileId },
     /// In several files, named in the tree `manifests`.
     Parts { id: FileId },
+    /// Nowhere: this version says that the object was deleted.
+    Marker,
 }
 
 /// What the tree `objects` holds.
@@ -42,6 +51,8 @@ pub(crate) enum Payload {
 pub(crate) struct Record {
     /// Of the last change; given by the commit.
     pub(crate) stamp: Stamp,
+    /// None where it was written while its bucket had never kept versions.
+    pub(crate) version: Option<VersionId>,
     pub(crate) payload: Payload,
     pub(crate) len: u64,
     pub(crate) meta: ObjectMeta,
@@ -89,9 +100,22 @@ impl Record {
             Payload::Inline { id, crc } => (KIND_INLINE, id, crc),
             Payload::File { id } => (KIND_FILE, id, 0),
             Payload::Parts { id } => (KIND_PARTS, id, 0),
+            Payload::Marker => (KIND_MARKER, FileId::from_bytes([0; 8]), 0),
         };
-        let mut out = vec![STAMPED, kind];
+        let version = match self.version {
+            None => STAMPED,
+            Some(_) => VERSIONED,
+        };
+        let mut out = vec![version, kind];
         out.extend_from_slice(&self.stamp.to_bytes());
+        match self.version {
+            None => {}
+            Some(VersionId::Null) => out.push(NAMED_NULL),
+            Some(VersionId::Of(stamp)) => {
+                out.push(NAMED_BY_STAMP);
+                out.extend_from_slice(&stamp.to_bytes());
+            }
+        }
         out.extend_from_slice(&id.to_bytes());
         out.extend_from_slice(&self.len.to_be_bytes());
         out.extend_from_slice(&crc.to_be_bytes());
@@ -111,8 +135,12 @@ impl Record {
         let kind = reader.u8()?;
         let stamp = match version {
             VERSION => Stamp::NONE,
-            STAMPED => Stamp::from_bytes(reader.array()?),
+            STAMPED | VERSIONED => Stamp::from_bytes(reader.array()?),
             _ => return None,
+        };
+        let version = match version {
+            VERSIONED => Some(Self::read_version(reader)?),
+            _ => None,
         };
         let id = FileId::from_bytes(reader.array()?);
         let len = reader.u64()?;
@@ -121,15 +149,25 @@ impl Record {
             KIND_INLINE => Payload::Inline { id, crc },
             KIND_FILE => Payload::File { id },
             KIND_PARTS => Payload::Parts { id },
+            KIND_MARKER => Payload::Marker,
             _ => return None,
         };
         let meta = reader.meta()?;
         Some(Self {
             stamp,
+            version,
             payload,
             len,
             meta,
         })
+    }
+
+    fn read_version(reader: &mut Reader<'_>) -> Option<VersionId> {
+        match reader.u8()? {
+            NAMED_NULL => Some(VersionId::Null),
+            NAMED_BY_STAMP => Some(VersionId::Of(Stamp::from_bytes(reader.array()?))),
+            _ => None,
+        }
     }
 }
 
@@ -180,6 +218,7 @@ mod tests {
                 time_us: 1_700_000_000_123_456,
                 origin: 9,
             },
+            version: None,
             payload: Payload::Inline {
                 id: FileId::from_bytes([1, 2, 3, 4, 5, 6, 7, 8]),
                 crc: 0xdead_beef,
@@ -204,6 +243,11 @@ mod tests {
         let id = FileId::from_bytes([9; 8]);
         record.payload = Payload::Parts { id };
         assert_eq!(Record::decode(&record.encode().unwrap()).unwrap(), record);
+        for version in [VersionId::Null, VersionId::Of(record.stamp)] {
+            record.version = Some(version);
+            record.payload = Payload::Marker;
+            assert_eq!(Record::decode(&record.encode().unwrap()).unwrap(), record);
+        }
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl Store {
 
 /// The least tree key greater than those of all keys that begin with `prefix`.
 /// Its last byte is one of UTF-8, or of a bucket's name: never the greatest.
-fn behind(bucket: &str, prefix: &str) -> Vec<u8> {
+pub(crate) fn behind(bucket: &str, prefix: &str) -> Vec<u8> {
     let mut out = object_key(bucket, prefix);
     if let Some(last) = out.last_mut() {
         *last = last.saturating_add(1);

@@ -21,13 +21,17 @@ use crate::{
     error::Error,
     layout::FileId,
     lsm::View,
-    record::{FileRecord, Payload, bucket_prefix, split_object_key},
+    record::{FileRecord, Payload, Record, bucket_prefix, split_object_key},
     store::{Inner, Store, inline_body},
     uploads::{split_upload_key, upload_prefix},
+    versions::object_key_of,
 };
 
 /// Records looked at between two views of the tree, so that none is held long.
 const PAGE: usize = 64;
+
+/// Records by their keys in their tree.
+type Records<'v> = Box<dyn Iterator<Item = Result<(fjall::UserKey, Record), Error>> + 'v>;
 
 /// Something that is not what was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,15 +196,30 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Objects' records, and what of them lies in the tree.
+    /// The records of objects and of versions, and what of them lies in the tree.
     fn records(&mut self) -> Result<(), Error> {
+        self.records_of(
+            |view, after| Box::new(view.objects((after, Bound::Unbounded))),
+            <[u8]>::to_vec,
+        )?;
+        self.records_of(
+            |view, after| Box::new(view.versions((after, Bound::Unbounded))),
+            object_key_of,
+        )
+    }
+
+    fn records_of(
+        &mut self,
+        behind: impl for<'v> Fn(&'v View<'_>, Bound<Vec<u8>>) -> Records<'v>,
+        object_key: fn(&[u8]) -> Vec<u8>,
+    ) -> Result<(), Error> {
         let mut after = Bound::Unbounded;
         while !self.ended {
             let view = self.store.lsm.view();
             let mut last = None;
             let mut bytes = 0;
-            for item in view.objects((after, Bound::Unbounded)).take(PAGE) {
-                let (object_key, record) = match item {
+            for item in behind(&view, after).take(PAGE) {
+                let (tree_key, record) = match item {
                     Ok(item) => item,
                     // What is behind it cannot be reached.
                     Err(error) => return self.unreadable(&error),
@@ -219,13 +238,14 @@ impl Scrub<'_> {
                         true => Ok(()),
                         false => Err(Error::corrupt("file record missing")),
                     }),
+                    Payload::Marker => Ok(()),
                 };
                 if let Err(error) = checked {
-                    let place = object_place(&object_key, None, 0);
+                    let place = object_place(&object_key(&tree_key), None, 0);
                     let what = error.to_string();
                     self.report(&ScrubFault { place, what });
                 }
-                last = Some(object_key.to_vec());
+                last = Some(tree_key.to_vec());
             }
             self.read(bytes);
             match last {

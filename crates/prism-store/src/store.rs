@@ -1,6 +1,7 @@
 //! The store itself: its operations on buckets and objects, and how they read.
-//! How they commit is in `commit`, how an object comes in, in `put`; listings
-//! are in `scan`, uploads in parts in `multipart`.
+//! How they commit is in `commit`, how an object comes in, in `put`; deletions and
+//! other changes are in `change`, buckets in `buckets`, listings in `scan` and
+//! `history`, uploads in parts in `multipart`.
 
 use std::{
     fmt,
@@ -11,7 +12,7 @@ use std::{
 use crate::{
     blocks,
     checked::{CheckedFile, Known, wrong_length},
-    commit::{CommitStats, Committer, Condition, DeleteOp, Freed, Op, Outcome},
+    commit::{CommitStats, Committer, Freed, Op, Outcome, version_of},
     config::Config,
     error::{Error, OpenError},
     files::Files,
@@ -20,12 +21,13 @@ use crate::{
     parts::Parts,
     pins::Pins,
     put::PutWriter,
-    record::{Payload, Record, bucket_prefix, object_key},
+    record::{Payload, Record, object_key},
     recovery::{RecoveryReport, recover},
     replica::Replicas,
     scrub::Corruption,
-    types::{Body, BucketInfo, Object, ObjectInfo, ObjectMeta, Verified, check_bucket, check_key},
+    types::{Body, Object, ObjectInfo, Verified, check_bucket, check_key},
     uploads::Garbage,
+    versions::VersionId,
 };
 
 /// Most buckets of one store: bounds the answer to a bucket listing.
@@ -117,111 +119,6 @@ impl Store {
         self.inner.committer.stats()
     }
 
-    /// Creates a bucket; [`Error::AlreadyExists`] if there is one of that name.
-    /// Blocks on disk.
-    pub fn create_bucket(&self, bucket: &str, created_ms: u64) -> Result<(), Error> {
-        check_bucket(bucket)?;
-        self.inner.files.check_room(0)?;
-        let name = bucket.to_owned();
-        self.submit(Op::CreateBucket { name, created_ms })?;
-        Ok(())
-    }
-
-    /// Deletes an empty bucket, with its uploads and documents. Blocks on disk.
-    ///
-    /// # Errors
-    /// [`Error::NotEmpty`], [`Error::NoSuchBucket`], or [`Error::Busy`] if
-    /// somebody else is at it.
-    pub fn delete_bucket(&self, bucket: &str) -> Result<(), Error> {
-        let token = crate::multipart::random()?;
-        self.seal_bucket(bucket, token)?;
-        let deleted = self.delete_sealed_bucket(bucket, token);
-        if deleted.is_err() {
-            self.unseal_bucket(bucket, token)?;
-        }
-        deleted
-    }
-
-    /// The first half of deleting a bucket that lies on several nodes: it has
-    /// to be empty, and takes nothing in for
-    /// [`SEAL_LIFETIME`](crate::SEAL_LIFETIME). May block on disk.
-    ///
-    /// # Errors
-    /// As for [`Store::delete_bucket`].
-    pub fn seal_bucket(&self, bucket: &str, token: u64) -> Result<(), Error> {
-        check_bucket(bucket)?;
-        let name = bucket.to_owned();
-        self.submit(Op::SealBucket { name, token })?;
-        Ok(())
-    }
-
-    /// Takes a seal off. It may have ended already. May block on disk.
-    pub fn unseal_bucket(&self, bucket: &str, token: u64) -> Result<(), Error> {
-        let name = bucket.to_owned();
-        self.submit(Op::UnsealBucket { name, token })?;
-        Ok(())
-    }
-
-    /// The second half: deletes a bucket that is sealed with this token.
-    /// Blocks on disk.
-    ///
-    /// # Errors
-    /// As for [`Store::delete_bucket`]; [`Error::Busy`] if the seal has ended.
-    pub fn delete_sealed_bucket(&self, bucket: &str, token: u64) -> Result<(), Error> {
-        check_bucket(bucket)?;
-        self.abort_all(bucket)?;
-        let name = bucket.to_owned();
-        self.submit(Op::DeleteBucket { name, token })?;
-        Ok(())
-    }
-
-    /// Keeps a document with a bucket under a short name, or removes it.
-    /// Blocks on disk.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchBucket`], or [`Error::MetaTooLarge`] for more than
-    /// [`CONFIG_MAX`] bytes.
-    pub fn configure_bucket(
-        &self,
-        bucket: &str,
-        name: &'static str,
-        document: Option<Vec<u8>>,
-    ) -> Result<(), Error> {
-        check_bucket(bucket)?;
-        match &document {
-            Some(document) if document.len() > CONFIG_MAX => return Err(Error::MetaTooLarge),
-            Some(_) => self.inner.files.check_room(0)?,
-            None => {}
-        }
-        let bucket = bucket.to_owned();
-        self.submit(Op::Configure {
-            bucket,
-            name,
-            document,
-        })?;
-        Ok(())
-    }
-
-    /// A document of a bucket, if it has one of this name. May block on disk.
-    pub fn bucket_document(&self, bucket: &str, name: &str) -> Result<Option<Vec<u8>>, Error> {
-        check_bucket(bucket)?;
-        let view = self.view();
-        view.bucket(bucket)?.ok_or(Error::NoSuchBucket)?;
-        view.config(&[&bucket_prefix(bucket), name.as_bytes()].concat())
-    }
-
-    /// Looks a bucket up; [`Error::NoSuchBucket`] if there is none. May block
-    /// on disk.
-    pub fn head_bucket(&self, bucket: &str) -> Result<BucketInfo, Error> {
-        check_bucket(bucket)?;
-        self.view().bucket(bucket)?.ok_or(Error::NoSuchBucket)
-    }
-
-    /// All buckets, by name, at most [`BUCKETS_MAX`]. May block on disk.
-    pub fn list_buckets(&self) -> Result<Vec<BucketInfo>, Error> {
-        self.view().buckets(BUCKETS_MAX)
-    }
-
     /// Begins to write an object of `expected_len` bytes, or of as many as will
     /// come. May block on disk.
     ///
@@ -242,7 +139,20 @@ impl Store {
 
     /// Opens an object; `None` if there is none of that key. May block on disk.
     pub fn get(&self, bucket: &str, key: &str) -> Result<Option<Object>, Error> {
-        let opened = self.read(bucket, key, |view, record| match record.payload {
+        self.get_version(bucket, key, None)
+    }
+
+    /// Opens one version of an object, or without one the object.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchVersion`], [`Error::IsDeleteMarker`].
+    pub fn get_version(
+        &self,
+        bucket: &str,
+        key: &str,
+        version: Option<VersionId>,
+    ) -> Result<Option<Object>, Error> {
+        let opened = self.read(bucket, key, version, |view, record| match record.payload {
             Payload::Inline { id, crc } => {
                 inline_body(view, &record, id, crc).map(|body| Some((record, body)))
             }
@@ -250,11 +160,13 @@ impl Store {
                 .open_body(view, &record, id)
                 .map(|body| body.map(|body| (record, body))),
             Payload::Parts { id } => self
-                .open_parts(bucket, key, id)
+                .open_parts(bucket, key, version, id)
                 .map(|parts| parts.map(|parts| (record, Body::Parts(parts)))),
+            Payload::Marker => Err(Error::IsDeleteMarker),
         })?;
         Ok(opened.map(|(record, body)| Object {
             stamp: record.stamp,
+            version: record.version,
             meta: record.meta,
             len: record.len,
             body,
@@ -264,87 +176,33 @@ impl Store {
     /// Looks an object up; `None` if there is none of that key. May block on
     /// disk.
     pub fn head(&self, bucket: &str, key: &str) -> Result<Option<ObjectInfo>, Error> {
-        let found = self.lookup(&self.view(), bucket, key)?;
-        Ok(found.map(|record| ObjectInfo {
-            stamp: record.stamp,
-            meta: record.meta,
-            len: record.len,
-        }))
+        self.head_version(bucket, key, None)
     }
 
-    /// Deletes an object, and says whether there was one. Works on a full disk.
-    /// Blocks on disk.
-    pub fn delete(&self, bucket: &str, key: &str) -> Result<bool, Error> {
-        // Deleting what is not there is common and need not wait for the disk.
-        if self.lookup(&self.view(), bucket, key)?.is_none() {
-            return Ok(false);
-        }
-        let outcome = self.submit(Op::Delete(DeleteOp {
-            bucket: bucket.to_owned(),
-            object_keys: vec![object_key(bucket, key)],
-            condition: None,
-        }))?;
-        Ok(outcome.found > 0)
-    }
-
-    /// The same, if the condition holds at the moment of the commit.
+    /// Looks one version of an object up, or without one the object.
     ///
     /// # Errors
-    /// [`Error::ConditionFailed`].
-    pub fn delete_if(&self, bucket: &str, key: &str, condition: Condition) -> Result<bool, Error> {
-        check_bucket(bucket)?;
-        check_key(key)?;
-        let outcome = self.submit(Op::Delete(DeleteOp {
-            bucket: bucket.to_owned(),
-            object_keys: vec![object_key(bucket, key)],
-            condition: Some(condition),
-        }))?;
-        Ok(outcome.found > 0)
-    }
-
-    /// Deletes several objects of one bucket, all or none, and says how many
-    /// there were. Blocks on disk.
-    pub fn delete_many(&self, bucket: &str, keys: &[&str]) -> Result<usize, Error> {
-        check_bucket(bucket)?;
-        keys.iter().try_for_each(|key| check_key(key))?;
-        let mut object_keys: Vec<_> = keys.iter().map(|key| object_key(bucket, key)).collect();
-        object_keys.sort_unstable();
-        object_keys.dedup();
-        let outcome = self.submit(Op::Delete(DeleteOp {
-            bucket: bucket.to_owned(),
-            object_keys,
-            condition: None,
-        }))?;
-        Ok(outcome.found)
-    }
-
-    /// Changes an object's metadata; its bytes, and what is read of them
-    /// meanwhile, stay. Blocks on disk.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchObject`], [`Error::MetaTooLarge`].
-    pub fn change_meta(
+    /// As for [`Store::get_version`].
+    pub fn head_version(
         &self,
         bucket: &str,
         key: &str,
-        change: impl FnOnce(&mut ObjectMeta) + Send + 'static,
-    ) -> Result<(), Error> {
-        check_bucket(bucket)?;
-        check_key(key)?;
-        self.inner.files.check_room(0)?;
-        self.submit(Op::Change {
-            bucket: bucket.to_owned(),
-            object_key: object_key(bucket, key),
-            change: Box::new(change),
-        })?;
-        Ok(())
+        version: Option<VersionId>,
+    ) -> Result<Option<ObjectInfo>, Error> {
+        let found = self.lookup(&self.view(), bucket, key, version)?;
+        Ok(found.map(|record| ObjectInfo {
+            stamp: record.stamp,
+            version: record.version,
+            meta: record.meta,
+            len: record.len,
+        }))
     }
 
     /// Reads an object in full and compares its checksums; `None` if there is
     /// none of that key, [`Error::Corrupt`] if it is not what was written.
     /// Blocks on disk, for as long as reading takes.
     pub fn verify(&self, bucket: &str, key: &str) -> Result<Option<Verified>, Error> {
-        self.read(bucket, key, |view, record| {
+        self.read(bucket, key, None, |view, record| {
             match record.payload {
                 Payload::Inline { id, crc } => drop(inline_body(view, &record, id, crc)?),
                 Payload::File { id } => {
@@ -356,11 +214,12 @@ impl Store {
                     blocks::verify(file.file(), file.len(), &recorded.crcs)?;
                 }
                 Payload::Parts { id } => {
-                    let Some(parts) = self.open_parts(bucket, key, id)? else {
+                    let Some(parts) = self.open_parts(bucket, key, None, id)? else {
                         return Ok(None);
                     };
                     verify_parts(view, &parts)?;
                 }
+                Payload::Marker => return Err(Error::IsDeleteMarker),
             }
             Ok(Some(Verified { bytes: record.len }))
         })
@@ -370,10 +229,24 @@ impl Store {
         self.inner.lsm.view()
     }
 
-    fn lookup(&self, view: &View<'_>, bucket: &str, key: &str) -> Result<Option<Record>, Error> {
+    pub(crate) fn lookup(
+        &self,
+        view: &View<'_>,
+        bucket: &str,
+        key: &str,
+        version: Option<VersionId>,
+    ) -> Result<Option<Record>, Error> {
         check_bucket(bucket)?;
         check_key(key)?;
-        let found = view.object(&object_key(bucket, key))?;
+        let object_key = object_key(bucket, key);
+        if let Some(id) = version {
+            let (record, _) = version_of(view, bucket, &object_key, id)?;
+            return match record.payload {
+                Payload::Marker => Err(Error::IsDeleteMarker),
+                _ => Ok(Some(record)),
+            };
+        }
+        let found = view.object(&object_key)?;
         if found.is_none() && view.bucket(bucket)?.is_none() {
             return Err(Error::NoSuchBucket);
         }
@@ -386,12 +259,13 @@ impl Store {
         &self,
         bucket: &str,
         key: &str,
+        version: Option<VersionId>,
         open: impl Fn(&View<'_>, Record) -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
         let mut missing = None;
         for _ in 0..OPEN_ATTEMPTS {
             let view = self.view();
-            let Some(record) = self.lookup(&view, bucket, key)? else {
+            let Some(record) = self.lookup(&view, bucket, key, version)? else {
                 return Ok(None);
             };
             if missing == Some(record.payload) {
@@ -420,7 +294,13 @@ impl Store {
     }
 
     /// `None` if the object is no longer this one.
-    fn open_parts(&self, bucket: &str, key: &str, id: FileId) -> Result<Option<Parts>, Error> {
+    fn open_parts(
+        &self,
+        bucket: &str,
+        key: &str,
+        version: Option<VersionId>,
+        id: FileId,
+    ) -> Result<Option<Parts>, Error> {
         // Pinned first, then looked at: whoever replaces the object from here on
         // sees the pin.
         let pin = Pinned {
@@ -429,7 +309,7 @@ impl Store {
         };
         self.inner.pins.pin(id);
         let view = self.view();
-        let record = self.lookup(&view, bucket, key)?;
+        let record = self.lookup(&view, bucket, key, version)?;
         if record.is_none_or(|record| record.payload != Payload::Parts { id }) {
             return Ok(None);
         }

@@ -3,7 +3,14 @@
 use prism_replica::Stamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{checked::CheckedFile, error::Error, layout::FileId, parts::Parts, uploads::UploadId};
+use crate::{
+    checked::CheckedFile,
+    error::Error,
+    layout::FileId,
+    parts::Parts,
+    uploads::UploadId,
+    versions::{VersionId, Versioning},
+};
 
 /// Longest bucket name, in bytes.
 pub const BUCKET_NAME_MAX: usize = 63;
@@ -33,6 +40,8 @@ pub struct ObjectMeta {
 pub struct ObjectInfo {
     /// Of the last change of its bytes or metadata.
     pub stamp: Stamp,
+    /// The version's name; none where its bucket had never kept versions.
+    pub version: Option<VersionId>,
     /// As given at commit.
     pub meta: ObjectMeta,
     /// Length in bytes.
@@ -45,6 +54,8 @@ pub struct ObjectInfo {
 pub struct Object {
     /// Of the last change of its bytes or metadata.
     pub stamp: Stamp,
+    /// The version's name; none where its bucket had never kept versions.
+    pub version: Option<VersionId>,
     /// As given at commit.
     pub meta: ObjectMeta,
     /// Length in bytes.
@@ -73,6 +84,8 @@ pub struct Committed {
     pub replaced: bool,
     /// What the object, or part, was given.
     pub stamp: Stamp,
+    /// The name of the version that it is, where versions are kept.
+    pub version: Option<VersionId>,
 }
 
 /// A bucket.
@@ -82,6 +95,8 @@ pub struct BucketInfo {
     pub name: String,
     /// When it was created, in milliseconds since the Unix epoch.
     pub created_ms: u64,
+    /// Whether it keeps versions.
+    pub versioning: Versioning,
 }
 
 /// One line of a listing.

@@ -229,13 +229,18 @@ pub(crate) fn upload_key(bucket: &str, key: &str, id: UploadId) -> Vec<u8> {
 /// What all uploads begin with whose keys begin with `prefix`.
 pub(crate) fn upload_prefix(bucket: &str, prefix: &str) -> Vec<u8> {
     let mut out = bucket_prefix(bucket);
-    for byte in prefix.bytes() {
-        out.push(byte);
-        if byte == 0 {
+    escape(prefix.as_bytes(), &mut out);
+    out
+}
+
+/// Appends a key, or the beginning of one, so that [`END`] ends it.
+pub(crate) fn escape(key: &[u8], out: &mut Vec<u8>) {
+    for byte in key {
+        out.push(*byte);
+        if *byte == 0 {
             out.push(u8::MAX);
         }
     }
-    out
 }
 
 /// Greater than every upload of `key`, smaller than those of greater keys.
@@ -251,6 +256,11 @@ pub(crate) fn split_upload_key(upload_key: &[u8]) -> Option<(String, UploadId)> 
     let (_, rest) = rest.split_at_checked(usize::from(*len))?;
     let (escaped, id) = rest.split_last_chunk::<ID_BYTES>()?;
     let escaped = escaped.strip_suffix(&END)?;
+    Some((unescape(escaped)?, UploadId(*id)))
+}
+
+/// The key that [`escape`] has escaped.
+pub(crate) fn unescape(escaped: &[u8]) -> Option<String> {
     let mut key = Vec::with_capacity(escaped.len());
     let mut bytes = escaped.iter();
     while let Some(byte) = bytes.next() {
@@ -259,7 +269,7 @@ pub(crate) fn split_upload_key(upload_key: &[u8]) -> Option<(String, UploadId)> 
             return None;
         }
     }
-    Some((String::from_utf8(key).ok()?, UploadId(*id)))
+    String::from_utf8(key).ok()
 }
 
 /// The key of a part in its tree.

@@ -12,8 +12,8 @@ use std::{
 
 use common::{bytes, meta, object_files, put, read};
 use prism_store::{
-    Body, Config, Error, Object, ObjectMeta, PARTS_MAX, Part, Parts, Position, Segment, Step,
-    Store, UploadId, UploadName,
+    Body, Condition, Config, Error, Object, ObjectMeta, PARTS_MAX, Part, Parts, Position, Segment,
+    Step, Store, ToDelete, UploadId, UploadName,
 };
 
 const PART: usize = 100_000;
@@ -338,19 +338,20 @@ fn of_many_who_create_a_key_under_condition_exactly_one_does() {
         threads.into_iter().map(|t| t.join().unwrap()).sum()
     });
     assert_eq!((won, object_files(dir.path()).len()), (1, 1));
-    let never = || Box::new(|_: Option<&ObjectMeta>| false);
-    let kept = store.delete_if("b", "k", never());
+    let never = || -> Condition { Box::new(|_: Option<&ObjectMeta>| false) };
+    let delete_if = |key: &str, condition| {
+        let deletion = ToDelete { key, version: None };
+        store.delete_version("b", deletion, Some(condition))
+    };
+    let kept = delete_if("k", never());
     assert!(matches!(kept, Err(Error::ConditionFailed { exists: true })));
-    let nothing = store.delete_if("b", "x", never());
+    let nothing = delete_if("x", never());
     assert!(matches!(
         nothing,
         Err(Error::ConditionFailed { exists: false })
     ));
-    assert!(
-        store
-            .delete_if("b", "k", Box::new(|meta| meta.is_some()))
-            .unwrap()
-    );
+    delete_if("k", Box::new(|meta| meta.is_some())).unwrap();
+    assert!(store.head("b", "k").unwrap().is_none());
 }
 
 #[test]
@@ -380,7 +381,8 @@ fn a_sealed_bucket_takes_nothing_in_and_can_be_deleted_by_its_sealer_only() {
     store.unseal_bucket("b", 1).unwrap();
     put(&store, "b", "k", b"x").unwrap();
     assert!(matches!(store.seal_bucket("b", 2), Err(Error::NotEmpty)));
-    store.delete_many("b", &["k", "k", "none"]).unwrap();
+    let all = ["k", "k", "none"].map(|key| ToDelete { key, version: None });
+    assert_eq!(store.delete_many("b", &all).unwrap(), [None, None, None]);
     store
         .configure_bucket("b", "cors", Some(b"x".to_vec()))
         .unwrap();
@@ -399,22 +401,22 @@ fn metadata_changes_without_touching_the_bytes() {
     let whole = make(&store, "k");
     let object = store.get("b", "k").unwrap().unwrap();
     let change = |meta: &mut ObjectMeta| meta.user.push(("new".into(), "1".into()));
-    store.change_meta("b", "k", change).unwrap();
+    store.change_meta("b", "k", None, change).unwrap();
     assert!(read(object) == whole);
     let object = store.get("b", "k").unwrap().unwrap();
     assert_eq!(object.meta.user, [("new".to_owned(), "1".to_owned())]);
     assert!(read(object) == whole);
     assert!(matches!(
-        store.change_meta("b", "x", |_| {}),
+        store.change_meta("b", "x", None, |_| {}),
         Err(Error::NoSuchObject)
     ));
     assert!(matches!(
-        store.change_meta("c", "x", |_| {}),
+        store.change_meta("c", "x", None, |_| {}),
         Err(Error::NoSuchBucket)
     ));
     let grow = |meta: &mut ObjectMeta| meta.user.push(("x".into(), "y".repeat(20_000)));
     assert!(matches!(
-        store.change_meta("b", "k", grow),
+        store.change_meta("b", "k", None, grow),
         Err(Error::MetaTooLarge)
     ));
 }

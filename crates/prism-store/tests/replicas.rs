@@ -200,7 +200,7 @@ fn whatever_is_done_at_a_primary_is_on_all_replicas_whether_they_are_told_or_ask
             }
             if n % 4 != 0 {
                 let change = |meta: &mut ObjectMeta| meta.etag = "changed".into();
-                store.change_meta("b", key, change).unwrap();
+                store.change_meta("b", key, None, change).unwrap();
             }
         }
         cluster.settle();
@@ -274,7 +274,9 @@ fn with_a_replica_down_writes_are_refused_and_leave_nothing_anywhere() {
             put(&store, "b", &key, &bytes(1, 50_000)).map(drop),
             put(&store, "b", &key, b"new").map(drop),
             store.delete("b", &key).map(drop),
-            store.change_meta("b", &key, |meta| meta.etag.clear()),
+            store
+                .change_meta("b", &key, None, |meta| meta.etag.clear())
+                .map(drop),
         ];
         for refused in refused {
             assert!(

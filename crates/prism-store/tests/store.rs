@@ -582,7 +582,7 @@ fn each_change_of_a_key_has_a_greater_stamp_also_after_opening_anew() {
     let (dir, store) = with_bucket();
     let mut last = put(&store, "b", "k", b"1").unwrap().stamp;
     assert_eq!(store.head("b", "k").unwrap().unwrap().stamp, last);
-    store.change_meta("b", "k", |_| {}).unwrap();
+    store.change_meta("b", "k", None, |_| {}).unwrap();
     let changed = store.get("b", "k").unwrap().unwrap().stamp;
     assert!(changed > last, "{changed} after {last}");
     for data in [&b"2"[..], &bytes(1, 100_000)] {

@@ -62,6 +62,16 @@ fn boto3_copies_lists_deletes_and_tags_over_all_backends() {
     watch.finish(ClientResets::AtItsEnd);
 }
 
+#[test]
+fn boto3_keeps_versions_of_objects_on_all_backends() {
+    let Some(_turn) = turn() else { return };
+    let cluster = Cluster::up(3);
+    let watch = Watch::events(&cluster, "boto3-versions");
+    boto3(&cluster, "versions.py");
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::AtItsEnd);
+}
+
 /// While objects are written and deleted, others try to delete their bucket: a
 /// write that was answered is there, and a bucket that was deleted has nothing.
 #[test]

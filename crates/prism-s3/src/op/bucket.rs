@@ -3,7 +3,7 @@
 use prism_http::{Method, RequestHead};
 
 use super::{Document, Operation, Target, other_method, unsupported};
-use crate::list::{ListObjects, ListUploads};
+use crate::list::{ListObjects, ListUploads, ListVersions};
 use crate::query::Query;
 use crate::unsupported::{self as un, Level};
 use crate::{BucketName, S3Error};
@@ -36,6 +36,11 @@ pub(super) fn bucket(
     }
     Ok(match (kind, method) {
         (Kind::Location, _) => Operation::GetBucketLocation { bucket },
+        (Kind::Versioning, Method::Put) => Operation::PutBucketVersioning { bucket },
+        (Kind::Versions, _) => {
+            let list = ListVersions::parse(query)?;
+            Operation::ListObjectVersions { bucket, list }
+        }
         (Kind::Versioning, _) => Operation::GetBucketVersioning { bucket },
         (Kind::Uploads, _) => {
             let list = ListUploads::parse(query)?;
@@ -66,6 +71,7 @@ pub(super) fn bucket(
 enum Kind {
     Location,
     Versioning,
+    Versions,
     Uploads,
     Delete,
     Document(Document),
@@ -76,7 +82,8 @@ impl Kind {
     fn of(method: &Method, query: &Query) -> Self {
         match method {
             Method::Get if query.has("location") => Self::Location,
-            Method::Get if query.has("versioning") => Self::Versioning,
+            Method::Get | Method::Put if query.has("versioning") => Self::Versioning,
+            Method::Get if query.has("versions") => Self::Versions,
             Method::Get if query.has("uploads") => Self::Uploads,
             Method::Post if query.has("delete") => Self::Delete,
             Method::Get | Method::Put | Method::Delete => Document::ALL
@@ -91,6 +98,7 @@ impl Kind {
         match self {
             Self::Location => &["location"],
             Self::Versioning => &["versioning"],
+            Self::Versions => &ListVersions::PARAMETERS,
             Self::Uploads => &ListUploads::PARAMETERS,
             Self::Delete => &["delete"],
             Self::Document(Document::Cors) => &["cors"],

@@ -16,7 +16,7 @@ pub use self::params::{
 };
 pub use self::target::CopySource;
 use crate::conditions::Conditions;
-use crate::list::{ListObjects, ListUploads};
+use crate::list::{ListObjects, ListUploads, ListVersions};
 use crate::query::{Query, decode};
 use crate::streaming::Form;
 pub(crate) use crate::unsupported::Target;
@@ -27,7 +27,10 @@ pub const MAX_PUT_BYTES: u64 = 5 << 30;
 
 /// A request, understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "bucket and key are the same everywhere")]
+#[allow(
+    missing_docs,
+    reason = "bucket, key and version are the same everywhere"
+)]
 pub enum Operation {
     /// `GET /`.
     ListBuckets,
@@ -42,6 +45,8 @@ pub enum Operation {
     GetBucketLocation { bucket: BucketName },
     /// `GET /bucket?versioning`.
     GetBucketVersioning { bucket: BucketName },
+    /// `PUT /bucket?versioning`, with [`crate::xml::parse_versioning`] as body.
+    PutBucketVersioning { bucket: BucketName },
     /// `GET /bucket?cors` and the like.
     GetBucketDocument {
         bucket: BucketName,
@@ -61,6 +66,11 @@ pub enum Operation {
     ListObjects {
         bucket: BucketName,
         list: ListObjects,
+    },
+    /// `GET /bucket?versions`.
+    ListObjectVersions {
+        bucket: BucketName,
+        list: ListVersions,
     },
     /// `GET /bucket?uploads`.
     ListMultipartUploads {
@@ -99,6 +109,7 @@ pub enum Operation {
     DeleteObject {
         bucket: BucketName,
         key: ObjectKey,
+        version: Option<String>,
         conditions: Conditions,
     },
     /// `GET /bucket/key?attributes`.
@@ -108,11 +119,23 @@ pub enum Operation {
         attributes: Attributes,
     },
     /// `GET /bucket/key?tagging`.
-    GetObjectTagging { bucket: BucketName, key: ObjectKey },
+    GetObjectTagging {
+        bucket: BucketName,
+        key: ObjectKey,
+        version: Option<String>,
+    },
     /// `PUT /bucket/key?tagging`, with [`crate::xml::parse_tagging`] as body.
-    PutObjectTagging { bucket: BucketName, key: ObjectKey },
+    PutObjectTagging {
+        bucket: BucketName,
+        key: ObjectKey,
+        version: Option<String>,
+    },
     /// `DELETE /bucket/key?tagging`.
-    DeleteObjectTagging { bucket: BucketName, key: ObjectKey },
+    DeleteObjectTagging {
+        bucket: BucketName,
+        key: ObjectKey,
+        version: Option<String>,
+    },
     /// `POST /bucket/key?uploads`.
     CreateMultipartUpload {
         bucket: BucketName,
@@ -212,6 +235,8 @@ impl Operation {
             Self::HeadBucket { .. } => "HeadBucket",
             Self::GetBucketLocation { .. } => "GetBucketLocation",
             Self::GetBucketVersioning { .. } => "GetBucketVersioning",
+            Self::PutBucketVersioning { .. } => "PutBucketVersioning",
+            Self::ListObjectVersions { .. } => "ListObjectVersions",
             Self::GetBucketDocument { document: Cors, .. } => "GetBucketCors",
             Self::PutBucketDocument { document: Cors, .. } => "PutBucketCors",
             Self::DeleteBucketDocument { document: Cors, .. } => "DeleteBucketCors",
@@ -257,9 +282,9 @@ impl Operation {
             | Self::HeadObject { bucket, key, .. }
             | Self::DeleteObject { bucket, key, .. }
             | Self::GetObjectAttributes { bucket, key, .. }
-            | Self::GetObjectTagging { bucket, key }
-            | Self::PutObjectTagging { bucket, key }
-            | Self::DeleteObjectTagging { bucket, key }
+            | Self::GetObjectTagging { bucket, key, .. }
+            | Self::PutObjectTagging { bucket, key, .. }
+            | Self::DeleteObjectTagging { bucket, key, .. }
             | Self::CreateMultipartUpload { bucket, key, .. }
             | Self::UploadPart { bucket, key, .. }
             | Self::UploadPartCopy { bucket, key, .. }
@@ -279,6 +304,8 @@ impl Operation {
             | Self::HeadBucket { bucket }
             | Self::GetBucketLocation { bucket }
             | Self::GetBucketVersioning { bucket }
+            | Self::PutBucketVersioning { bucket }
+            | Self::ListObjectVersions { bucket, .. }
             | Self::GetBucketDocument { bucket, .. }
             | Self::PutBucketDocument { bucket, .. }
             | Self::DeleteBucketDocument { bucket, .. }

@@ -2,7 +2,7 @@
 
 use prism_http::{Method, RequestHead};
 
-use super::params::upload_id;
+use super::params::{upload_id, version_id};
 use super::{
     Attributes, CompleteUpload, CopyObject, CopyPart, CopySource, CreateUpload, ListParts,
     Operation, PutObject, ReadObject, Target, UploadPart, is_streaming, other_method, unsupported,
@@ -45,9 +45,10 @@ impl Kind {
             (Self::Upload, Method::Get) => &ListParts::PARAMETERS,
             (Self::Upload, _) => &["uploadId"],
             (Self::Part, _) => &["uploadId", "partNumber"],
-            (Self::Tagging, _) => &["tagging"],
-            (Self::Attributes, _) => &["attributes"],
+            (Self::Tagging, _) => &["tagging", "versionId"],
+            (Self::Attributes, _) => &["attributes", "versionId"],
             (Self::Plain, Method::Get | Method::Head) => &ReadObject::PARAMETERS,
+            (Self::Plain, Method::Delete) => &["versionId"],
             (Self::Plain, _) => &[],
         }
     }
@@ -116,13 +117,30 @@ pub(super) fn object(
             key,
             upload: upload_id(query),
         },
-        (Kind::Tagging, Method::Get) => Operation::GetObjectTagging { bucket, key },
-        (Kind::Tagging, Method::Put) => Operation::PutObjectTagging { bucket, key },
-        (Kind::Tagging, _) => Operation::DeleteObjectTagging { bucket, key },
+        (Kind::Tagging, _) => {
+            let version = version_id(query)?;
+            match method {
+                Method::Get => Operation::GetObjectTagging {
+                    bucket,
+                    key,
+                    version,
+                },
+                Method::Put => Operation::PutObjectTagging {
+                    bucket,
+                    key,
+                    version,
+                },
+                _ => Operation::DeleteObjectTagging {
+                    bucket,
+                    key,
+                    version,
+                },
+            }
+        }
         (Kind::Attributes, _) => Operation::GetObjectAttributes {
             bucket,
             key,
-            attributes: Attributes::parse(headers)?,
+            attributes: Attributes::parse(headers, query)?,
         },
         (Kind::Plain, _) => return plain(head, query, bucket, key),
     })
@@ -153,6 +171,7 @@ fn plain(
         Method::Delete => Operation::DeleteObject {
             bucket,
             key,
+            version: version_id(query)?,
             conditions: Conditions::from_headers(head.headers()),
         },
         Method::Post => unsupported("POST of an object"),
@@ -166,9 +185,7 @@ fn copy(
     (bucket, key): (BucketName, ObjectKey),
     (kind, source): (Kind, &str),
 ) -> Result<Operation, S3Error> {
-    let Some(source) = CopySource::parse(source)? else {
-        return Ok(unsupported("a copy of a version"));
-    };
+    let source = CopySource::parse(source)?;
     Ok(match kind {
         Kind::Part => Operation::UploadPartCopy {
             bucket,

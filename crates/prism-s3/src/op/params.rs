@@ -49,6 +49,8 @@ pub struct ReadObject {
     pub range: Option<RangeSpec>,
     /// One part of the object instead, from 1.
     pub part: Option<u16>,
+    /// One version of it, as the client names it, instead of the current one.
+    pub version: Option<String>,
     /// Conditions to weigh first.
     pub conditions: Conditions,
     /// Headers of the answer that the client sets: name and value, which is fit
@@ -143,6 +145,7 @@ pub struct CompleteUpload {
 #[allow(missing_docs, reason = "named by S3")]
 #[allow(clippy::struct_excessive_bools, reason = "a set of S3's names")]
 pub struct Attributes {
+    pub version: Option<String>,
     pub etag: bool,
     pub checksum: bool,
     pub parts: bool,
@@ -166,8 +169,9 @@ impl PutObject {
 }
 
 impl ReadObject {
-    pub(super) const PARAMETERS: [&'static str; 7] = [
+    pub(super) const PARAMETERS: [&'static str; 8] = [
         "partNumber",
+        "versionId",
         OVERRIDES[0].0,
         OVERRIDES[1].0,
         OVERRIDES[2].0,
@@ -199,6 +203,7 @@ impl ReadObject {
         Ok(Self {
             range,
             part,
+            version: version_id(query)?,
             conditions: Conditions::from_headers(head.headers()),
             overrides,
         })
@@ -342,7 +347,7 @@ impl CompleteUpload {
 }
 
 impl Attributes {
-    pub(super) fn parse(headers: &Headers) -> Result<Self, S3Error> {
+    pub(super) fn parse(headers: &Headers, query: &Query) -> Result<Self, S3Error> {
         let invalid = |message| S3Error::with_message(Code::InvalidArgument, message);
         let max_parts = match single(headers, "x-amz-max-parts")? {
             None => crate::ListObjects::MAX_KEYS,
@@ -352,6 +357,7 @@ impl Attributes {
                 .min(crate::ListObjects::MAX_KEYS),
         };
         let mut attributes = Self {
+            version: version_id(query)?,
             max_parts,
             after: marker(single(headers, "x-amz-part-number-marker")?)?,
             ..Self::default()
@@ -372,6 +378,17 @@ impl Attributes {
             true => Ok(attributes),
             false => Err(invalid("x-amz-object-attributes is missing.")),
         }
+    }
+}
+
+/// The name of a version, whatever it is: only its keeper can tell.
+pub(super) fn version_id(query: &Query) -> Result<Option<String>, S3Error> {
+    match query.get("versionId") {
+        Some("") => Err(S3Error::with_message(
+            Code::InvalidArgument,
+            "versionId must not be empty.",
+        )),
+        named => Ok(named.map(str::to_owned)),
     }
 }
 

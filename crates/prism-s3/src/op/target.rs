@@ -10,29 +10,31 @@ pub struct CopySource {
     pub bucket: BucketName,
     /// Its key.
     pub key: ObjectKey,
+    /// Which version of it, as the client names it; else the current one.
+    pub version: Option<String>,
 }
 
 impl CopySource {
     /// Reads `x-amz-copy-source`: `bucket/key` or `/bucket/key`, encoded as a
-    /// path is. A version other than `null` comes back as [`None`].
-    pub(super) fn parse(value: &str) -> Result<Option<Self>, S3Error> {
+    /// path is, and perhaps `?versionId=`.
+    pub(super) fn parse(value: &str) -> Result<Self, S3Error> {
         let (path, version) = match value.split_once("?versionId=") {
             Some((path, version)) => (path, Some(version)),
             None => (value, None),
         };
-        if version.is_some_and(|version| version != "null") {
-            return Ok(None);
-        }
         let path = decode(path)?;
         let path = path.strip_prefix('/').unwrap_or(&path);
         let (bucket, key) = path.split_once('/').ok_or_else(|| {
             let message = "x-amz-copy-source must be a bucket, a slash and a key.";
             S3Error::with_message(Code::InvalidArgument, message)
         })?;
-        Ok(Some(Self {
+        Ok(Self {
             bucket: BucketName::parse(bucket)?,
             key: ObjectKey::parse(key)?,
-        }))
+            version: version
+                .map(|version| decode(version).map(Into::into))
+                .transpose()?,
+        })
     }
 }
 
@@ -62,13 +64,17 @@ mod tests {
     #[test]
     fn sources_of_copies() {
         let named = |value: &str| {
-            let source = CopySource::parse(value).unwrap().unwrap();
-            format!("{}|{}", source.bucket, source.key)
+            let source = CopySource::parse(value).unwrap();
+            let version = source.version.as_deref().unwrap_or("-");
+            format!("{}|{}|{version}", source.bucket, source.key)
         };
-        assert_eq!(named("bkt/a/b"), "bkt|a/b");
-        assert_eq!(named("/bkt/a%2Fb%20c%3F+"), "bkt|a/b c?+");
-        assert_eq!(named("bkt/k?versionId=null"), "bkt|k");
-        assert_eq!(CopySource::parse("bkt/k?versionId=3").unwrap(), None);
+        assert_eq!(named("bkt/a/b"), "bkt|a/b|-");
+        assert_eq!(named("/bkt/a%2Fb%20c%3F+"), "bkt|a/b c?+|-");
+        assert_eq!(named("bkt/k?versionId=null"), "bkt|k|null");
+        assert_eq!(
+            named("bkt/a%3FversionId=1?versionId=3%2F"),
+            "bkt|a?versionId=1|3/"
+        );
         for bad in [
             "",
             "bkt",

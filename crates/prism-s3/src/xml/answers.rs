@@ -3,6 +3,7 @@
 use ::time::OffsetDateTime;
 
 use super::parts::PartEntry;
+use super::requests::DeleteTarget;
 use super::{Document, NAMESPACE, yes_or_no};
 use crate::S3Error;
 use crate::cors::CorsRule;
@@ -33,25 +34,46 @@ pub fn copy_result(
     doc.finish()
 }
 
-/// What became of one key of a DeleteObjects.
-pub type DeleteResult<'a> = (&'a str, Result<(), S3Error>);
+/// What became of one target of a DeleteObjects.
+pub type DeleteResult<'a> = (&'a DeleteTarget, Result<Deleted, S3Error>);
+
+/// What was deleted where versions are kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// The delete marker that was made or, if it is the version that was named,
+    /// deleted.
+    pub marker: Option<String>,
+}
 
 /// `DeleteResult`; with `quiet`, failures only.
 #[must_use]
-pub fn delete_result<'a>(quiet: bool, keys: impl IntoIterator<Item = DeleteResult<'a>>) -> Vec<u8> {
+pub fn delete_result<'a>(
+    quiet: bool,
+    results: impl IntoIterator<Item = DeleteResult<'a>>,
+) -> Vec<u8> {
     let mut doc = Document::new();
     doc.open("DeleteResult", Some(NAMESPACE));
-    for (key, result) in keys {
+    for (target, result) in results {
+        let name = |doc: &mut Document| {
+            doc.text("Key", &target.key);
+            if let Some(version) = &target.version {
+                doc.text("VersionId", version);
+            }
+        };
         match result {
-            Ok(()) if quiet => {}
-            Ok(()) => {
+            Ok(_) if quiet => {}
+            Ok(deleted) => {
                 doc.open("Deleted", None);
-                doc.text("Key", key);
+                name(&mut doc);
+                if let Some(marker) = &deleted.marker {
+                    doc.text("DeleteMarker", "true");
+                    doc.text("DeleteMarkerVersionId", marker);
+                }
                 doc.close("Deleted");
             }
             Err(error) => {
                 doc.open("Error", None);
-                doc.text("Key", key);
+                name(&mut doc);
                 doc.text("Code", error.code().as_str());
                 doc.text("Message", error.message());
                 doc.close("Error");
@@ -79,11 +101,16 @@ pub fn tagging(tags: &Tags) -> Vec<u8> {
     doc.finish()
 }
 
-/// `VersioningConfiguration` of a bucket that never had versions.
+/// `VersioningConfiguration`; with nothing for a bucket that never kept versions.
 #[must_use]
-pub fn versioning() -> Vec<u8> {
+pub fn versioning(enabled: Option<bool>) -> Vec<u8> {
     let mut doc = Document::new();
     doc.open("VersioningConfiguration", Some(NAMESPACE));
+    match enabled {
+        None => {}
+        Some(true) => doc.text("Status", "Enabled"),
+        Some(false) => doc.text("Status", "Suspended"),
+    }
     doc.close("VersioningConfiguration");
     doc.finish()
 }

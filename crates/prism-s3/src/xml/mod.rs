@@ -5,6 +5,7 @@ mod listing;
 mod parts;
 mod read;
 mod requests;
+mod versions;
 
 use ::time::OffsetDateTime;
 use quick_xml::Writer;
@@ -12,16 +13,18 @@ use quick_xml::events::{BytesDecl, BytesEnd, BytesStart, BytesText, Event};
 
 pub(crate) use self::answers::cors_configuration;
 pub use self::answers::{
-    Attributes, DeleteResult, PartsOfObject, copy_result, delete_result, tagging, versioning,
+    Attributes, DeleteResult, Deleted, PartsOfObject, copy_result, delete_result, tagging,
+    versioning,
 };
 pub use self::listing::{ListEntry, ListPage};
 pub use self::parts::{
     Completed, PartEntry, PartsPage, UploadEntry, UploadsPage, complete_result, initiate_result,
 };
 pub use self::requests::{
-    CompletedPart, DeleteRequest, MAX_DELETED_KEYS, parse_complete, parse_cors, parse_delete,
-    parse_location_constraint, parse_tagging,
+    CompletedPart, DeleteRequest, DeleteTarget, MAX_DELETED_KEYS, parse_complete, parse_cors,
+    parse_delete, parse_location_constraint, parse_tagging, parse_versioning,
 };
+pub use self::versions::{VersionEntry, VersionsPage};
 use crate::BucketName;
 use crate::time::iso_millis;
 

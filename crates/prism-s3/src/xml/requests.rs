@@ -14,9 +14,19 @@ pub const MAX_DELETED_KEYS: usize = 1000;
 pub struct DeleteRequest {
     /// Only failures are to be told.
     pub quiet: bool,
-    /// At most [`MAX_DELETED_KEYS`], as they came. One that can be no key stays:
-    /// it fails alone.
-    pub keys: Vec<String>,
+    /// At most [`MAX_DELETED_KEYS`], as they came.
+    pub targets: Vec<DeleteTarget>,
+}
+
+/// An object, or a version of one, that DeleteObjects is to delete.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeleteTarget {
+    /// The key, or what can be none: it fails alone.
+    pub key: String,
+    /// Which version, as the client names it.
+    pub version: Option<String>,
+    /// What its ETag must be, as of `If-Match`.
+    pub etag: Option<String>,
 }
 
 /// A part as the client names it when it completes an upload.
@@ -52,11 +62,11 @@ pub fn parse_location_constraint(body: &[u8]) -> Result<Option<String>, S3Error>
 /// The keys of a `Delete`.
 ///
 /// # Errors
-/// `MalformedXML`, also for none or too many keys; `NotImplemented` for versions
-/// and conditions.
+/// `MalformedXML`, also for none or too many keys; `NotImplemented` for conditions
+/// other than on ETags.
 pub fn parse_delete(body: &[u8]) -> Result<DeleteRequest, S3Error> {
     let mut request = DeleteRequest::default();
-    let mut key = None;
+    let (mut key, mut target) = (None, DeleteTarget::default());
     elements(body, "Delete", |path, text| {
         match path {
             ["Quiet"] => request.quiet = text.trim().eq_ignore_ascii_case("true"),
@@ -65,13 +75,15 @@ pub fn parse_delete(body: &[u8]) -> Result<DeleteRequest, S3Error> {
                 Some(_) => return Err(malformed()),
             },
             ["Object"] => {
-                request.keys.push(key.take().ok_or_else(malformed)?);
-                if request.keys.len() > MAX_DELETED_KEYS {
+                target.key = key.take().ok_or_else(malformed)?;
+                request.targets.push(std::mem::take(&mut target));
+                if request.targets.len() > MAX_DELETED_KEYS {
                     return Err(malformed());
                 }
             }
-            ["Object", "VersionId"] if text.trim() == "null" || text.trim().is_empty() => {}
-            ["Object", "VersionId" | "ETag" | "LastModifiedTime" | "Size"] => {
+            ["Object", "VersionId"] => target.version = given(&text),
+            ["Object", "ETag"] => target.etag = given(&text),
+            ["Object", "LastModifiedTime" | "Size"] => {
                 let what = path.last().copied().unwrap_or_default();
                 return Err(S3Error::with_message(
                     Code::NotImplemented,
@@ -82,10 +94,42 @@ pub fn parse_delete(body: &[u8]) -> Result<DeleteRequest, S3Error> {
         }
         Ok(())
     })?;
-    match request.keys.is_empty() {
+    match request.targets.is_empty() {
         true => Err(malformed()),
         false => Ok(request),
     }
+}
+
+/// Whether a `VersioningConfiguration` enables versions or suspends them.
+///
+/// # Errors
+/// `MalformedXML`; `NotImplemented` for deletions that need a second factor.
+pub fn parse_versioning(body: &[u8]) -> Result<bool, S3Error> {
+    let mut enabled = None;
+    elements(body, "VersioningConfiguration", |path, text| {
+        match (path, text.trim()) {
+            (["Status"], "Enabled") => enabled = Some(true),
+            (["Status"], "Suspended") => enabled = Some(false),
+            (["MfaDelete" | "MFADelete"], "Disabled") => {}
+            (["MfaDelete" | "MFADelete"], "Enabled") => {
+                return Err(S3Error::with_message(
+                    Code::NotImplemented,
+                    "MFA delete is not implemented.",
+                ));
+            }
+            _ => return Err(malformed()),
+        }
+        Ok(())
+    })?;
+    enabled.ok_or_else(|| {
+        S3Error::with_message(Code::MalformedXML, "Status must be Enabled or Suspended.")
+    })
+}
+
+/// What an element says, if it says anything.
+fn given(text: &str) -> Option<String> {
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 /// The parts of a `CompleteMultipartUpload`.
@@ -184,9 +228,9 @@ pub fn parse_cors(body: &[u8]) -> Result<CorsConfig, S3Error> {
 
 impl DeleteRequest {
     /// The keys that can be keys, and why the others cannot.
-    pub fn parsed(&self) -> impl Iterator<Item = (&str, Result<ObjectKey, S3Error>)> {
-        let keys = self.keys.iter();
-        keys.map(|key| (key.as_str(), ObjectKey::parse(key)))
+    pub fn parsed(&self) -> impl Iterator<Item = (&DeleteTarget, Result<ObjectKey, S3Error>)> {
+        let targets = self.targets.iter();
+        targets.map(|target| (target, ObjectKey::parse(&target.key)))
     }
 }
 
@@ -198,10 +242,21 @@ mod tests {
     #[test]
     fn keys_to_delete() {
         let body = "<Delete xmlns=\"n\"><Object><Key>a &amp;\n</Key></Object><Quiet>true</Quiet>\
-                    <Object><Key>b</Key><VersionId>null</VersionId></Object></Delete>";
+                    <Object><Key>b</Key><VersionId>null</VersionId></Object>\
+                    <Object><ETag>&quot;e&quot;</ETag><Key>c</Key><VersionId/></Object></Delete>";
         let request = parse_delete(body.as_bytes()).unwrap();
         assert!(request.quiet);
-        assert_eq!(request.keys, ["a &\n", "b"]);
+        let target = |key: &str, version: Option<&str>, etag: Option<&str>| DeleteTarget {
+            key: key.to_owned(),
+            version: version.map(str::to_owned),
+            etag: etag.map(str::to_owned),
+        };
+        let wanted = [
+            target("a &\n", None, None),
+            target("b", Some("null"), None),
+            target("c", None, Some("\"e\"")),
+        ];
+        assert_eq!(request.targets, wanted);
         let of = |inner: &str| parse_delete(format!("<Delete>{inner}</Delete>").as_bytes());
         let code = |inner: &str| of(inner).unwrap_err().code();
         let one = "<Object><Key>k</Key></Object>";
@@ -215,10 +270,28 @@ mod tests {
         ] {
             assert_eq!(code(bad), Code::MalformedXML, "{bad}");
         }
-        let version = "<Object><Key>k</Key><VersionId>3</VersionId></Object>";
-        assert_eq!(code(version), Code::NotImplemented);
+        let size = "<Object><Key>k</Key><Size>3</Size></Object>";
+        assert_eq!(code(size), Code::NotImplemented);
         let request = of("<Object><Key></Key></Object>").unwrap();
         assert!(request.parsed().next().unwrap().1.is_err());
+    }
+
+    #[test]
+    fn versions_are_enabled_or_suspended_and_need_no_second_factor() {
+        let of = |inner: &str| {
+            let body = format!("<VersioningConfiguration>{inner}</VersioningConfiguration>");
+            parse_versioning(body.as_bytes()).map_err(|error| error.code())
+        };
+        assert_eq!(of("<Status>Enabled</Status>"), Ok(true));
+        assert_eq!(
+            of("<Status>Suspended</Status><MfaDelete>Disabled</MfaDelete>"),
+            Ok(false)
+        );
+        let mfa = of("<Status>Enabled</Status><MfaDelete>Enabled</MfaDelete>");
+        assert_eq!(mfa, Err(Code::NotImplemented));
+        for bad in ["", "<Status/>", "<Status>On</Status>", "<X/>"] {
+            assert_eq!(of(bad), Err(Code::MalformedXML), "{bad}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod op;
 mod prepare;
 mod seals;
 mod stage;
+mod versions;
 
 use std::{
     collections::BTreeSet,
@@ -29,6 +30,7 @@ pub(crate) use op::{
 pub(crate) use prepare::{PendingRecord, holds};
 pub use seals::SEAL_LIFETIME;
 pub(crate) use stage::{check, present};
+pub(crate) use versions::version_of;
 
 use crate::{
     config::Durability,

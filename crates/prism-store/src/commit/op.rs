@@ -12,6 +12,7 @@ use crate::{
     types::ObjectMeta,
     uploads::{Garbage, UploadId, UploadRecord},
     usage,
+    versions::{Removed, VersionId, Versioning},
 };
 
 /// Most operations in one batch: with the largest inline objects and metadata
@@ -33,7 +34,13 @@ pub(crate) enum Op {
     Change {
         bucket: String,
         object_key: Vec<u8>,
+        /// The current one if none.
+        version: Option<VersionId>,
         change: Change,
+    },
+    SetVersioning {
+        name: String,
+        versioning: Versioning,
     },
     CreateBucket {
         name: String,
@@ -149,10 +156,14 @@ pub(crate) enum PutBytes {
     File(Vec<u8>),
 }
 
-/// Objects of one bucket. A condition counts for each of them.
+/// Objects of one bucket, or versions, one of each. A condition counts for each
+/// of them.
 pub(crate) struct DeleteOp {
     pub(crate) bucket: String,
     pub(crate) object_keys: Vec<Vec<u8>>,
+    /// Which version of each; the object itself where none is named, or where
+    /// this is shorter.
+    pub(crate) versions: Vec<Option<VersionId>>,
     pub(crate) condition: Option<Condition>,
 }
 
@@ -194,6 +205,11 @@ pub(crate) struct Outcome {
     pub(crate) stamp: Stamp,
     /// Bytes of objects and parts.
     pub(crate) bytes: usage::Change,
+    /// Of the object that was made; none where no versions are kept.
+    pub(crate) version: Option<VersionId>,
+    /// What was done about each of the keys to be deleted; nothing is said where
+    /// no versions are kept.
+    pub(crate) removed: Vec<Option<Removed>>,
     /// What the caller has to see to.
     pub(crate) freed: Vec<Freed>,
     /// A change was not prepared, and nothing was changed.
@@ -235,7 +251,7 @@ impl Outcome {
     pub(super) fn lost(&mut self, payload: Payload) {
         self.found += 1;
         match payload {
-            Payload::Inline { .. } => {}
+            Payload::Inline { .. } | Payload::Marker => {}
             Payload::File { id } => self.freed.push(Freed::File(id)),
             Payload::Parts { id } => self.freed.push(Freed::Garbage(Garbage::Manifest(id))),
         }
@@ -306,6 +322,7 @@ impl Op {
             | Self::UnsealBucket { .. }
             | Self::DeleteBucket { .. }
             | Self::Configure { .. }
+            | Self::SetVersioning { .. }
             | Self::Complete(_)
             | Self::Forget(_)
             | Self::Collect(_) => Scope::Alone,
@@ -357,6 +374,7 @@ mod tests {
         Op::Delete(DeleteOp {
             bucket: "b".into(),
             object_keys: keys.iter().map(|key| key.as_bytes().to_vec()).collect(),
+            versions: Vec::new(),
             condition: None,
         })
     }
@@ -376,6 +394,7 @@ mod tests {
             number,
             record: Record {
                 stamp: Stamp::NONE,
+                version: None,
                 payload: Payload::File {
                     id: FileId::from_bytes([0; 8]),
                 },

@@ -77,6 +77,7 @@ impl PendingRecord {
     fn record(&self, payload: Payload, meta: ObjectMeta, len: u64) -> Record {
         Record {
             stamp: self.stamp,
+            version: None,
             payload,
             len,
             meta,
@@ -126,7 +127,7 @@ impl Committer {
             if let (Receipt::Prepare { .. }, Change::Write { len, .. }) = (receipt, &change.change)
             {
                 let current = current(view, &change.scope)?;
-                outcome.bytes = self.admit(*len, current.as_ref())?;
+                outcome.bytes = self.admit(*len, current.as_slice())?;
             }
             receipts.push(receipt);
         }

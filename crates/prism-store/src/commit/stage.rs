@@ -12,6 +12,7 @@ use super::{
         CompleteOp, Condition, CreateOp, DeleteOp, Freed, Op, OpResult, Outcome, PartOp, PutBytes,
         PutOp,
     },
+    versions::version_of,
 };
 use crate::{
     error::Error,
@@ -21,6 +22,7 @@ use crate::{
     types::{BucketInfo, OBJECT_LEN_MAX},
     uploads::{Garbage, Manifest, ManifestPart, UploadId, part_key, upload_prefix},
     usage::Change,
+    versions::Versioning,
 };
 
 impl Committer {
@@ -39,13 +41,15 @@ impl Committer {
             Op::Change {
                 bucket,
                 object_key,
+                version,
                 change,
             } => {
-                let mut record = present(view, &bucket, &object_key)?;
-                change(&mut record.meta);
-                record.stamp = self.given(stamp, Some(record.stamp));
-                batch.insert(&self.lsm.objects, object_key, record.encode()?);
-                Ok(Outcome::default())
+                let (record, place) = match version {
+                    None => (present(view, &bucket, &object_key)?, None),
+                    Some(id) => version_of(view, &bucket, &object_key, id)?,
+                };
+                let at = (place, stamp);
+                self.stage_change(batch, object_key, record, at, change)
             }
             Op::Configure {
                 bucket,
@@ -94,6 +98,12 @@ impl Committer {
                 }
                 batch.insert(&self.lsm.buckets, name, created_ms.to_be_bytes());
             }
+            Op::SetVersioning { name, versioning } => {
+                let bucket = existing(view, &name)?;
+                let mut value = bucket.created_ms.to_be_bytes().to_vec();
+                value.extend(versioning.byte());
+                batch.insert(&self.lsm.buckets, name, value);
+            }
             Op::SealBucket { name, token } => {
                 existing(view, &name)?;
                 if view.any_object(&bucket_prefix(&name))? {
@@ -135,21 +145,25 @@ impl Committer {
         mut put: PutOp,
         stamp: Option<Stamp>,
     ) -> Result<Outcome, Error> {
-        self.open_bucket(view, &put.bucket)?;
+        let bucket = self.open_bucket(view, &put.bucket)?;
         let current = view.object(&put.object_key)?;
         check(put.condition.as_ref(), current.as_ref())?;
-        put.record.stamp = self.given(stamp, current.as_ref().map(|record| record.stamp));
         if stamp.is_some() {
             batch.remove(&self.lsm.deletions, put.object_key.as_slice());
         }
+        let succession =
+            self.succession(view, (bucket.versioning, stamp), &put.object_key, current)?;
+        put.record.stamp = succession.stamp;
+        put.record.version = succession.version;
         let record = put.record.encode()?;
-        let bytes = self.admit(put.record.len, current.as_ref())?;
+        let bytes = self.admit(put.record.len, succession.lost())?;
         let mut outcome = Outcome {
             bytes,
-            stamp: put.record.stamp,
+            stamp: succession.stamp,
+            version: succession.version,
             ..Outcome::default()
         };
-        self.stage_loss(batch, current, &mut outcome);
+        self.stage_succession(batch, &put.object_key, succession, &mut outcome);
         match put.bytes {
             PutBytes::Inline(bytes) => batch.insert(&self.lsm.inline, put.id.to_bytes(), bytes),
             PutBytes::File(record) => batch.insert(&self.lsm.files, put.id.to_bytes(), record),
@@ -165,7 +179,11 @@ impl Committer {
         delete: &DeleteOp,
         stamp: Option<Stamp>,
     ) -> Result<Outcome, Error> {
-        existing(view, &delete.bucket)?;
+        let bucket = existing(view, &delete.bucket)?;
+        if bucket.versioning != Versioning::Never || !delete.versions.is_empty() {
+            let how = (bucket.versioning, stamp);
+            return self.stage_delete_versions(view, batch, how, delete);
+        }
         let mut found = Vec::with_capacity(delete.object_keys.len());
         for object_key in &delete.object_keys {
             let current = view.object(object_key)?;
@@ -195,7 +213,7 @@ impl Committer {
         let replaced = view.part(part.upload, part.number)?;
         part.record.stamp = self.given(stamp, replaced.as_ref().map(|record| record.stamp));
         let record = part.record.encode()?;
-        let bytes = self.admit(part.record.len, replaced.as_ref())?;
+        let bytes = self.admit(part.record.len, replaced.as_slice())?;
         let mut outcome = Outcome {
             bytes,
             stamp: part.record.stamp,
@@ -217,7 +235,7 @@ impl Committer {
     ) -> Result<Outcome, Error> {
         view.upload(&complete.upload_key)?
             .ok_or(Error::NoSuchUpload)?;
-        self.open_bucket(view, &complete.bucket)?;
+        let bucket = self.open_bucket(view, &complete.bucket)?;
         let current = view.object(&complete.object_key)?;
         check(complete.condition.as_ref(), current.as_ref())?;
         let manifest = manifest_of(view, &complete)?;
@@ -225,21 +243,29 @@ impl Committer {
         if len > OBJECT_LEN_MAX {
             return Err(Error::TooLarge);
         }
+        let succession = self.succession(
+            view,
+            (bucket.versioning, stamp),
+            &complete.object_key,
+            current,
+        )?;
         let record = Record {
-            stamp: self.given(stamp, current.as_ref().map(|record| record.stamp)),
+            stamp: succession.stamp,
+            version: succession.version,
             payload: Payload::Parts { id: complete.id },
             len,
             meta: complete.meta,
         };
         let mut outcome = Outcome {
             stamp: record.stamp,
+            version: record.version,
             ..Outcome::default()
         };
         let (record, encoded) = (record.encode()?, manifest.encode()?);
-        self.stage_loss(batch, current, &mut outcome);
         if stamp.is_some() {
             batch.remove(&self.lsm.deletions, complete.object_key.as_slice());
         }
+        self.stage_succession(batch, &complete.object_key, succession, &mut outcome);
         batch.insert(&self.lsm.objects, complete.object_key, record);
         batch.insert(&self.lsm.manifests, complete.id.to_bytes(), encoded);
         batch.remove(&self.lsm.uploads, complete.upload_key);
@@ -285,7 +311,7 @@ impl Committer {
     }
 
     /// The stamp of a change: as it was given, or above what there is.
-    fn given(&self, stamp: Option<Stamp>, current: Option<Stamp>) -> Stamp {
+    pub(super) fn given(&self, stamp: Option<Stamp>, current: Option<Stamp>) -> Stamp {
         stamp.unwrap_or_else(|| self.stamp(EPOCH, current))
     }
 
@@ -332,12 +358,10 @@ impl Committer {
         Ok(outcome)
     }
 
-    /// What `len` bytes in place of `current` take, if the quota allows it.
-    pub(super) fn admit(&self, len: u64, current: Option<&Record>) -> Result<Change, Error> {
-        let given = match current {
-            Some(record) if !matches!(record.payload, Payload::Parts { .. }) => record.len,
-            _ => 0,
-        };
+    /// What `len` bytes in place of what is lost take, if the quota allows it.
+    pub(super) fn admit(&self, len: u64, lost: &[Record]) -> Result<Change, Error> {
+        let whole = |record: &&Record| !matches!(record.payload, Payload::Parts { .. });
+        let given = lost.iter().filter(whole).map(|record| record.len).sum();
         let taken = len;
         self.files.usage.check(Change { taken, given })?;
         // What is given is counted where it is removed.
@@ -363,14 +387,16 @@ impl Committer {
             Payload::Parts { id } => {
                 batch.insert(&self.lsm.garbage, Garbage::Manifest(id).key(), []);
             }
+            Payload::Marker => {}
         }
         outcome.lost(payload);
     }
 
     /// The bucket is there and takes objects.
-    pub(crate) fn open_bucket(&self, view: &View<'_>, bucket: &str) -> Result<(), Error> {
-        existing(view, bucket)?;
-        self.seals.check_open(bucket, Instant::now())
+    pub(crate) fn open_bucket(&self, view: &View<'_>, bucket: &str) -> Result<BucketInfo, Error> {
+        let info = existing(view, bucket)?;
+        self.seals.check_open(bucket, Instant::now())?;
+        Ok(info)
     }
 }
 

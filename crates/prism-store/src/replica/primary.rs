@@ -7,13 +7,16 @@ use prism_replica::{Refusal, Stamp};
 
 use super::{Bytes, Change, Decided, Prepare, Replicas, Scope, ScopedChange, Unprepared};
 use crate::{
-    commit::{DeleteOp, Failure, Op, OpResult, Outcome, PutBytes, check, holds, present},
+    commit::{
+        DeleteOp, Failure, Op, OpResult, Outcome, PutBytes, check, holds, present, version_of,
+    },
     error::Error,
     layout::FileId,
     lsm::View,
     record::{Payload, split_object_key},
     store::Inner,
     uploads::split_upload_key,
+    versions::Versioning,
 };
 
 /// A change that may be made: what others are told, and what is committed here.
@@ -61,17 +64,27 @@ impl Inner {
 
     /// Keys whose other replicas are the same go together.
     fn delete_everywhere(&self, replicas: &Arc<dyn Replicas>, delete: DeleteOp) -> OpResult {
-        let mut groups: Vec<(Vec<String>, Vec<Vec<u8>>)> = Vec::new();
-        for object_key in delete.object_keys {
-            let others = others(replicas, slice::from_ref(&scope_of(&object_key)?))?;
+        let mut groups: Vec<(Vec<String>, Vec<usize>)> = Vec::new();
+        for (index, object_key) in delete.object_keys.iter().enumerate() {
+            let others = others(replicas, slice::from_ref(&scope_of(object_key)?))?;
             match groups.iter_mut().find(|(known, _)| *known == others) {
-                Some((_, keys)) => keys.push(object_key),
-                None => groups.push((others, vec![object_key])),
+                Some((_, indexes)) => indexes.push(index),
+                None => groups.push((others, vec![index])),
             }
         }
-        let mut whole = Outcome::default();
+        let mut whole = Outcome {
+            removed: vec![None; delete.object_keys.len()],
+            ..Outcome::default()
+        };
         let mut condition = delete.condition;
-        for (others, object_keys) in groups {
+        for (others, indexes) in groups {
+            let of_group = |index: &usize| delete.object_keys.get(*index).cloned();
+            let object_keys: Vec<_> = indexes.iter().filter_map(of_group).collect();
+            let version_of = |index: &usize| delete.versions.get(*index).copied().flatten();
+            let mut versions: Vec<_> = indexes.iter().map(version_of).collect();
+            if versions.iter().all(Option::is_none) {
+                versions.clear();
+            }
             let scopes: Vec<_> = object_keys
                 .iter()
                 .map(|key| scope_of(key))
@@ -79,11 +92,17 @@ impl Inner {
             let op = Op::Delete(DeleteOp {
                 bucket: delete.bucket.clone(),
                 object_keys,
+                versions,
                 // Only a single key has one.
                 condition: condition.take(),
             });
             let outcome = self.submit_everywhere(replicas, &others, &scopes, op, None)?;
             whole.found += outcome.found;
+            for (index, done) in indexes.iter().zip(outcome.removed) {
+                if let Some(place) = whole.removed.get_mut(*index) {
+                    *place = done;
+                }
+            }
             whole.freed.extend(outcome.freed);
         }
         Ok(whole)
@@ -157,6 +176,11 @@ impl Inner {
     ) -> Result<Option<Plan>, Failure> {
         let (mut changes, mut bytes) = (Vec::new(), Bytes::None);
         let scope = scopes.first().ok_or(Error::WritesDisabled)?;
+        // Others are told of one state of a key, not of several.
+        let bucket = view.bucket(&scope.bucket)?;
+        if bucket.is_some_and(|info| info.versioning != Versioning::Never) {
+            return Err(Error::VersionsOfReplicas.into());
+        }
         let mut change = |scope: &Scope, change: Change| -> Result<(), Error> {
             let before = holds(view, scope)?;
             let scope = scope.clone();
@@ -193,8 +217,13 @@ impl Inner {
             }
             Op::Delete(mut delete) => {
                 let mut kept = Vec::new();
-                for (scope, object_key) in scopes.iter().zip(delete.object_keys) {
+                let versions = std::mem::take(&mut delete.versions).into_iter();
+                let versions = versions.chain(std::iter::repeat(None));
+                for ((scope, object_key), version) in
+                    scopes.iter().zip(delete.object_keys).zip(versions)
+                {
                     let current = view.object(&object_key)?;
+                    let current = current.filter(|r| version.is_none_or(|id| id == r.id()));
                     check(delete.condition.as_ref(), current.as_ref())?;
                     if current.is_some() {
                         change(scope, Change::Remove)?;
@@ -211,15 +240,20 @@ impl Inner {
             Op::Change {
                 bucket,
                 object_key,
+                version,
                 change: edit,
             } => {
-                let mut record = present(view, &bucket, &object_key)?;
+                let mut record = match version {
+                    None => present(view, &bucket, &object_key)?,
+                    Some(id) => version_of(view, &bucket, &object_key, id)?.0,
+                };
                 edit(&mut record.meta);
                 record.encode()?;
                 change(scope, Change::SetMeta(record.meta.clone()))?;
                 Op::Change {
                     bucket,
                     object_key,
+                    version,
                     change: Box::new(|meta| *meta = record.meta),
                 }
             }

@@ -2,7 +2,9 @@
 
 use std::io;
 
-use prism_http::{AnswerBody, BodyReader, Exchange, RequestHead, ResponseFraming, ResponseHead};
+use prism_http::{
+    AnswerBody, BodyReader, CONTINUE, Exchange, RequestHead, ResponseFraming, ResponseHead,
+};
 use prism_s3::S3Error;
 use time::OffsetDateTime;
 
@@ -74,8 +76,19 @@ pub(crate) async fn send_error(
     error: &S3Error,
     resource: &str,
 ) -> io::Result<bool> {
+    let head = ResponseHead::new(error.status());
+    send_error_with(io, exchange, head, error, resource).await
+}
+
+/// The same, with a head that has its status and says more.
+pub(crate) async fn send_error_with(
+    io: &mut impl Io,
+    exchange: &Exchange<'_>,
+    mut head: ResponseHead,
+    error: &S3Error,
+    resource: &str,
+) -> io::Result<bool> {
     let id = request_id();
-    let mut head = ResponseHead::new(error.status());
     set(&mut head, "x-amz-request-id", &id)?;
     if error.status() == 304 {
         return send(io, exchange, head, &[]).await;
@@ -94,11 +107,12 @@ pub(crate) fn set(head: &mut ResponseHead, name: &str, value: impl AsRef<[u8]>) 
 /// bytes are another request.
 pub(crate) async fn discard_body(io: &mut impl Io, head: &RequestHead) -> bool {
     let mut body = BodyReader::new(head.framing().into(), MAX_DISCARD_BYTES);
+    let waits = head.expects_continue() && io.buffered().is_empty();
     if body.is_done() {
-        return true;
+        // For nothing: see `expects_continue`.
+        return !waits || io.write_all(CONTINUE).await.is_ok();
     }
     // The client has not begun to send, and is not to.
-    let waits = head.expects_continue() && io.buffered().is_empty();
     if waits || body.left().is_some_and(|left| left > MAX_DISCARD_BYTES) {
         return false;
     }

@@ -19,6 +19,7 @@ use super::relay::Relayed;
 use super::replication::Replication;
 use super::session::{Request, preamble};
 use super::upload::{blocking, joined};
+use super::versions::{Deleted, Target, VersionsWanted, delete_here, versioning};
 use super::{Worker, now_ms};
 
 /// Longest question: 1,000 keys of 1 KiB, each byte of which JSON writes with up
@@ -67,9 +68,14 @@ pub(super) enum Question {
     },
     ListObjects(ObjectsWanted),
     ListUploads(UploadsWanted),
+    SetVersioning {
+        bucket: String,
+        enabled: bool,
+    },
+    ListVersions(VersionsWanted),
     DeleteObjects {
         bucket: String,
-        keys: Vec<String>,
+        targets: Vec<Target>,
     },
 }
 
@@ -78,6 +84,8 @@ pub(super) enum Question {
 pub(super) enum Reply {
     Done,
     Share(ListShare),
+    /// What became of each target, in their order.
+    Deleted(Vec<Deleted>),
     /// A document of a bucket, if it has one.
     Document(Option<String>),
     /// In the order of the question.
@@ -197,6 +205,9 @@ impl Worker {
             })
             | Question::ListUploads(UploadsWanted {
                 bucket, without, ..
+            })
+            | Question::ListVersions(VersionsWanted {
+                bucket, without, ..
             }) if !without.is_empty() => self.make_bucket_certain(bucket, without).await?,
             _ => {}
         }
@@ -236,9 +247,14 @@ fn answer(store: &Store, replication: &Replication, question: Question) -> Resul
             let text = found.map(String::from_utf8).transpose();
             return Ok(Reply::Document(text.map_err(|_| Code::InternalError)?));
         }
-        Question::DeleteObjects { bucket, keys } => {
-            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            store.delete_many(&bucket, &keys).map(drop)
+        Question::SetVersioning { bucket, enabled } => {
+            store.set_versioning(&bucket, versioning(enabled))
+        }
+        Question::DeleteObjects { bucket, targets } => {
+            return delete_here(store, &bucket, &targets).map(Reply::Deleted);
+        }
+        Question::ListVersions(wanted) => {
+            return super::versions::share(store, replication, &wanted).map(Reply::Share);
         }
         Question::ListObjects(wanted) => {
             return super::listing::objects(store, replication, &wanted).map(Reply::Share);
@@ -298,7 +314,11 @@ mod tests {
     fn what_nodes_say_to_each_other_survives_the_way() {
         let question = Question::DeleteObjects {
             bucket: "b".into(),
-            keys: vec!["a\"\u{1}\u{10ffff}".into()],
+            targets: vec![Target {
+                key: "a\"\u{1}\u{10ffff}".into(),
+                version: Some("null".into()),
+                etag: None,
+            }],
         };
         let text = serde_json::to_string(&question).unwrap();
         assert_eq!(serde_json::from_str::<Question>(&text).unwrap(), question);
@@ -312,9 +332,14 @@ mod tests {
 
     #[test]
     fn the_longest_question_and_answer_fit() {
-        let keys = vec!["\u{1}".repeat(1024); 1000];
+        let target = Target {
+            key: "\u{1}".repeat(1024),
+            version: Some("v".repeat(39)),
+            etag: Some("e".repeat(40)),
+        };
+        let targets = vec![target; 1000];
         let bucket = "b".repeat(63);
-        let question = serde_json::to_vec(&Question::DeleteObjects { bucket, keys }).unwrap();
+        let question = serde_json::to_vec(&Question::DeleteObjects { bucket, targets }).unwrap();
         assert!(
             (question.len() as u64) < MAX_QUESTION_BYTES,
             "{}",

@@ -19,6 +19,7 @@ use super::ask::{Question, Reply, together};
 use super::io::Io;
 use super::serve::Answer;
 use super::session::Request;
+use super::versions::{Deleted, Target};
 
 /// Longest body of a CreateBucket, and of a bucket's document.
 const MAX_XML_BYTES: u64 = 64 << 10;
@@ -90,6 +91,17 @@ impl Worker {
             }
             Operation::ListObjects { bucket, list } => {
                 let xml = self.list_objects(request, bucket, list).await?;
+                Ok((ResponseHead::new(200), xml))
+            }
+            Operation::PutBucketVersioning { bucket } => {
+                let enabled = xml::parse_versioning(body)?;
+                let bucket = bucket.as_str().to_owned();
+                let question = Question::SetVersioning { bucket, enabled };
+                everywhere(self.ask_everyone(request, &question).await)?;
+                done(200)
+            }
+            Operation::ListObjectVersions { bucket, list } => {
+                let xml = self.list_versions(request, bucket, list).await?;
                 Ok((ResponseHead::new(200), xml))
             }
             Operation::ListMultipartUploads { bucket, list } => {
@@ -222,41 +234,53 @@ impl Worker {
             ));
         }
         let wanted = xml::parse_delete(body)?;
-        let mut by_owner: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for (_, key) in wanted.parsed() {
+        let mut by_owner: BTreeMap<&str, Vec<Target>> = BTreeMap::new();
+        for (target, key) in wanted.parsed() {
             let Ok(key) = key else { continue };
             let owner = self.node.replication.primary(bucket.as_str(), key.as_str());
             let owner = owner.ok_or(Code::ServiceUnavailable)?;
-            let keys = by_owner.entry(owner).or_default();
-            keys.push(key.as_str().to_owned());
+            by_owner.entry(owner).or_default().push(target.into());
         }
-        let asked = by_owner.iter().map(|(owner, keys)| {
+        let asked = by_owner.iter().map(|(owner, targets)| {
             let question = Question::DeleteObjects {
                 bucket: bucket.as_str().to_owned(),
-                keys: keys.clone(),
+                targets: targets.clone(),
             };
             async move { (*owner, self.ask_node(owner, request, &question).await) }
         });
-        let answers: BTreeMap<&str, Result<Reply, S3Error>> =
-            together(asked.collect()).await.into_iter().collect();
+        let mut answers: BTreeMap<&str, Result<Deletions, S3Error>> = together(asked.collect())
+            .await
+            .into_iter()
+            .map(|(owner, reply)| (owner, deletions(reply)))
+            .collect();
         if let Some(Err(error)) = answers
             .values()
             .find(|answer| matches!(answer, Err(e) if e.code() == Code::NoSuchBucket))
         {
             return Err(error.clone());
         }
-        let results = wanted.parsed().map(|(text, key)| {
+        let results = wanted.parsed().map(|(target, key)| {
             let done = key.and_then(|key| {
                 let owner = self.node.replication.primary(bucket.as_str(), key.as_str());
-                match owner.and_then(|owner| answers.get(owner)) {
-                    Some(Ok(_)) => Ok(()),
+                match owner.and_then(|owner| answers.get_mut(owner)) {
+                    Some(Ok(done)) => done.next().ok_or(Code::InternalError)?.into_result(),
                     Some(Err(error)) => Err(error.clone()),
                     None => Err(Code::InternalError.into()),
                 }
             });
-            (text, done)
+            (target, done)
         });
         Ok(xml::delete_result(wanted.quiet, results))
+    }
+}
+
+/// What a node says of its targets, in their order.
+type Deletions = std::vec::IntoIter<Deleted>;
+
+fn deletions(reply: Result<Reply, S3Error>) -> Result<Deletions, S3Error> {
+    match reply? {
+        Reply::Deleted(done) => Ok(done.into_iter()),
+        _ => Err(Code::InternalError.into()),
     }
 }
 

@@ -3,25 +3,26 @@
 
 use std::io;
 
-use prism_http::{BodyReader, Exchange, Headers, ResponseFraming};
+use prism_http::{BodyReader, Exchange, Headers, ResponseFraming, ResponseHead};
 use prism_s3::op::{CopyObject, CopyPart, CopySource};
-use prism_s3::query::encode_path;
+use prism_s3::query::{encode, encode_path};
 use prism_s3::{
     Algorithm, BucketName, Code, Conditions, Digests, Expected, ObjectHeaders, ObjectKey, Outcome,
     S3Error, Tags, xml,
 };
-use prism_store::{ObjectMeta, PutWriter};
+use prism_store::{ObjectMeta, PutWriter, VersionId};
 
-use super::answer::from_ms;
+use super::answer::{from_ms, set};
 use super::errors::store_error;
 use super::io::{Io, RelayIo};
 use super::meta::{self, checksum_wanted, kept};
 use super::multipart::named;
 use super::put::{commit_part, conditions_error, holds};
+use super::serve::Answer;
 use super::session::Request;
 use super::source::LocalObject;
 use super::upload::{Failed, Pipe, blocking, joined, receive};
-use super::{Worker, now_ms};
+use super::{Worker, now_ms, versions};
 
 /// The largest object that one copy takes: 5 GiB, as in S3.
 const MAX_COPY_BYTES: u64 = prism_s3::op::MAX_PUT_BYTES;
@@ -41,6 +42,8 @@ struct Source {
     headers: ObjectHeaders,
     tags: Tags,
     checksum: Option<Algorithm>,
+    /// The version's name, where there are versions.
+    version: Option<String>,
 }
 
 /// Where its bytes come from.
@@ -66,6 +69,10 @@ struct Wanted<'a> {
 struct Copied {
     digests: Digests,
     created_ms: u64,
+    /// Of the copy.
+    version: Option<VersionId>,
+    /// Of what was copied, as it was named.
+    source_version: Option<String>,
 }
 
 impl Worker {
@@ -77,7 +84,8 @@ impl Worker {
         (bucket, key, copy): (&BucketName, &ObjectKey, &CopyObject),
     ) -> io::Result<bool> {
         let work = async {
-            let is_itself = (&copy.source.bucket, &copy.source.key) == (bucket, key);
+            let is_itself = (&copy.source.bucket, &copy.source.key) == (bucket, key)
+                && copy.source.version.is_none();
             if is_itself && copy.headers.is_none() && copy.tags.is_none() {
                 return Err(S3Error::with_message(
                     Code::InvalidRequest,
@@ -91,7 +99,7 @@ impl Worker {
             };
             let source = self.open_source(request, &wanted).await?;
             let copied = self.copy_whole(bucket, key, copy, source).await?;
-            Ok(answer(false, &copied))
+            answer(false, &copied)
         };
         let path = request.head.path();
         self.answer_in_time(io, exchange, path, work).await
@@ -112,7 +120,7 @@ impl Worker {
             };
             let source = self.open_source(request, &wanted).await?;
             let copied = self.copy_as_part(bucket, key, part, source).await?;
-            Ok::<_, S3Error>(answer(true, &copied))
+            answer(true, &copied)
         };
         let path = request.head.path();
         self.answer_in_time(io, exchange, path, work).await
@@ -140,6 +148,7 @@ impl Worker {
         }))
         .await?;
         let (conditions, md5) = (copy.conditions.clone(), source.md5.clone());
+        let source_version = source.version.clone();
         let finish = move |writer: PutWriter, digests: Digests| -> Result<Copied, S3Error> {
             let etag = checked(&digests, md5.as_deref())?;
             let created_ms = now_ms();
@@ -158,10 +167,12 @@ impl Worker {
                     )
                 }
             };
-            committed.map_err(|e| conditions_error(&conditions, &e))?;
+            let committed = committed.map_err(|e| conditions_error(&conditions, &e))?;
             Ok(Copied {
                 digests,
                 created_ms,
+                version: committed.version,
+                source_version,
             })
         };
         self.pull(source, Pipe::plain(writer, expected), finish)
@@ -189,14 +200,16 @@ impl Worker {
             Ok((writer.map_err(|e| store_error(&e))?, expected))
         }))
         .await?;
-        let md5 = source.md5.clone();
+        let (md5, source_version) = (source.md5.clone(), source.version.clone());
         let finish = move |writer: PutWriter, digests: Digests| -> Result<Copied, S3Error> {
             checked(&digests, md5.as_deref())?;
             let created_ms = now_ms();
-            let digests = commit_part(writer, digests)?;
+            let stored = commit_part(writer, digests)?;
             Ok(Copied {
-                digests,
+                digests: stored.digests,
                 created_ms,
+                version: None,
+                source_version,
             })
         };
         self.pull(source, Pipe::plain(writer, expected), finish)
@@ -243,7 +256,7 @@ impl Worker {
 
     /// Finds the source.
     async fn open_source(&self, request: &Request, wanted: &Wanted<'_>) -> Result<Source, S3Error> {
-        let CopySource { bucket, key } = wanted.source;
+        let CopySource { bucket, key, .. } = wanted.source;
         let (bucket, key) = (bucket.as_str(), key.as_str());
         let mut failure = S3Error::from(Code::ServiceUnavailable);
         for node in self.node.replication.readers(bucket, key) {
@@ -268,7 +281,9 @@ impl Worker {
         let object = joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
             let (bucket, key) = (source.bucket.as_str(), source.key.as_str());
-            let object = store.get(bucket, key).map_err(|e| store_error(&e))?;
+            let version = versions::named(source.version.as_deref())?;
+            let object = store.get_version(bucket, key, version);
+            let object = object.map_err(|e| source_of_copy(&e))?;
             let object = object.ok_or(Code::NoSuchKey)?;
             let modified = from_ms(object.meta.created_ms);
             match conditions.for_read(&object.meta.etag, modified) {
@@ -300,6 +315,7 @@ impl Worker {
             headers: ObjectHeaders::from_stored(fields)?,
             tags: meta::tags(meta),
             checksum: meta::checksum(meta).map(|(algorithm, ..)| algorithm),
+            version: object.version.map(|id| id.to_string()),
             from: Origin::Here(LocalObject::new(object, at, end)),
         })
     }
@@ -342,6 +358,7 @@ impl Worker {
             checksum: Algorithm::ALL
                 .into_iter()
                 .find(|algorithm| field(algorithm.header()).is_some()),
+            version: field(versions::ID).map(str::to_owned),
             from: Origin::Node {
                 io: Box::new(io),
                 peer: peer.to_owned(),
@@ -353,7 +370,11 @@ impl Worker {
 
 /// A GET as nodes send it to each other.
 fn source_head(wanted: &Wanted<'_>) -> Result<prism_http::RequestHead, S3Error> {
-    let CopySource { bucket, key } = wanted.source;
+    let CopySource {
+        bucket,
+        key,
+        version,
+    } = wanted.source;
     let mut headers = Headers::new();
     let invalid = |_| Code::InvalidArgument;
     headers.append("Host", "prism").map_err(invalid)?;
@@ -366,7 +387,9 @@ fn source_head(wanted: &Wanted<'_>) -> Result<prism_http::RequestHead, S3Error> 
         headers.append("Range", range).map_err(invalid)?;
     }
     let key = encode_path(key.as_str());
-    let mut text = format!("GET /{}/{key} HTTP/1.1\r\n", bucket.as_str()).into_bytes();
+    let version = version.as_deref().map(encode);
+    let query = version.map_or(String::new(), |version| format!("?versionId={version}"));
+    let mut text = format!("GET /{}/{key}{query} HTTP/1.1\r\n", bucket.as_str()).into_bytes();
     headers.write_to(&mut text);
     text.extend_from_slice(b"\r\n");
     match prism_http::RequestHead::parse(&text, &prism_http::Limits::DEFAULT) {
@@ -388,8 +411,20 @@ fn source_error(status: u16, xml: &[u8]) -> S3Error {
             Code::InvalidArgument,
             "The range does not lie within the source.",
         ),
+        (405, _) => source_of_copy(&prism_store::Error::IsDeleteMarker),
         (_, Some(code)) => code.into(),
         (_, None) => Code::ServiceUnavailable.into(),
+    }
+}
+
+/// What a client is told of a source that cannot be read.
+fn source_of_copy(error: &prism_store::Error) -> S3Error {
+    match error {
+        prism_store::Error::IsDeleteMarker => S3Error::with_message(
+            Code::InvalidRequest,
+            "The source of a copy request may not specifically refer to a delete marker by version id.",
+        ),
+        error => store_error(error),
     }
 }
 
@@ -429,12 +464,18 @@ fn out_of_reach(peer: &str, error: &dyn std::fmt::Display) -> S3Error {
     S3Error::with_message(Code::ServiceUnavailable, "A storage node is out of reach.")
 }
 
-fn answer(is_part: bool, copied: &Copied) -> Vec<u8> {
+fn answer(is_part: bool, copied: &Copied) -> Result<Answer, S3Error> {
     let checksum = copied.digests.checksum.as_ref();
     let checksum = checksum.and_then(|(name, value)| {
         let algorithm = Algorithm::from_header(name)?;
         Some((algorithm, value.as_str()))
     });
     let modified = from_ms(copied.created_ms);
-    xml::copy_result(is_part, &copied.digests.etag(), modified, checksum)
+    let mut head = ResponseHead::new(200);
+    versions::set_id(&mut head, copied.version).map_err(|_| Code::InternalError)?;
+    if let Some(version) = &copied.source_version {
+        set(&mut head, versions::SOURCE_ID, version).map_err(|_| Code::InternalError)?;
+    }
+    let xml = xml::copy_result(is_part, &copied.digests.etag(), modified, checksum);
+    Ok((head, xml))
 }

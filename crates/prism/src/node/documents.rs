@@ -13,6 +13,7 @@ use prism_s3::{BodyDigest, Code, Expected, S3Error, xml};
 use super::Worker;
 use super::answer::{request_id, send_xml, set};
 use super::io::Io;
+use super::serve::Answer;
 use super::session::Request;
 
 /// How long an answer may take before its beginning is sent, and how often a
@@ -49,7 +50,7 @@ impl Worker {
             Ok(expected) => expected,
             Err(error) => return Ok(refused(error)),
         };
-        if head.expects_continue() && !body.is_done() && io.buffered().is_empty() {
+        if head.expects_continue() && io.buffered().is_empty() {
             io.write_all(CONTINUE).await?;
         }
         let mut bytes = Vec::new();
@@ -80,12 +81,12 @@ impl Worker {
         io: &mut impl Io,
         exchange: &Exchange<'_>,
         resource: &str,
-        work: impl Future<Output = Result<Vec<u8>, S3Error>>,
+        work: impl Future<Output = Result<Answer, S3Error>>,
     ) -> io::Result<bool> {
         let mut work = std::pin::pin!(work);
         if let Ok(done) = tokio::time::timeout(SIGN_OF_LIFE, &mut work).await {
             return match done {
-                Ok(xml) => send_xml(io, exchange, ResponseHead::new(200), &xml).await,
+                Ok((head, xml)) => send_xml(io, exchange, head, &xml).await,
                 Err(error) => self.send_error(io, exchange, &error, resource).await,
             };
         }
@@ -99,7 +100,7 @@ async fn answer_late(
     io: &mut impl Io,
     exchange: &Exchange<'_>,
     resource: &str,
-    mut work: Pin<&mut impl Future<Output = Result<Vec<u8>, S3Error>>>,
+    mut work: Pin<&mut impl Future<Output = Result<Answer, S3Error>>>,
     every: Duration,
 ) -> io::Result<bool> {
     let id = request_id();
@@ -121,7 +122,8 @@ async fn answer_late(
             }
         }
     };
-    let document = done.unwrap_or_else(|error| {
+    // Headers come too late.
+    let document = done.map(|(_, xml)| xml).unwrap_or_else(|error| {
         tracing::warn!(%error, resource, "request failed behind its answer's beginning");
         error.xml(resource, &id)
     });
@@ -200,7 +202,7 @@ mod tests {
             };
             let mut work = std::pin::pin!(async {
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                result
+                result.map(|xml| (ResponseHead::new(200), xml))
             });
             let every = Duration::from_millis(5);
             let kept = answer_late(&mut io, &exchange, "/b/k", work.as_mut(), every).await;
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn a_late_answer_is_one_document_with_white_space_behind_its_prolog() {
         let prolog = std::str::from_utf8(xml::PROLOG).unwrap();
-        let done = late(Ok(xml::versioning()));
+        let done = late(Ok(xml::versioning(None)));
         let rest = done.strip_prefix(prolog).unwrap();
         assert!(rest.starts_with("  "), "{done}");
         assert!(

@@ -8,6 +8,10 @@ pub(super) fn store_error(error: &prism_store::Error) -> S3Error {
     match error {
         Error::NoSuchBucket => Code::NoSuchBucket.into(),
         Error::NoSuchObject => Code::NoSuchKey.into(),
+        Error::NoSuchVersion => Code::NoSuchVersion.into(),
+        // Of a version that was named.
+        Error::IsDeleteMarker => Code::MethodNotAllowed.into(),
+        Error::VersionsOfReplicas => S3Error::with_message(Code::NotImplemented, error.to_string()),
         Error::NoSuchUpload => Code::NoSuchUpload.into(),
         Error::PartChanged => Code::InvalidPart.into(),
         Error::ConditionFailed { .. } => Code::PreconditionFailed.into(),

@@ -7,16 +7,16 @@ use prism_s3::integrity::TYPE_HEADER;
 use prism_s3::op::ReadObject;
 use prism_s3::range::{ByteRange, Unsatisfiable};
 use prism_s3::{Algorithm, BucketName, Code, ObjectKey, Outcome, RangeSpec, S3Error};
-use prism_store::{Body, CheckedFile, Object, ObjectMeta, Parts, Segment, Store};
+use prism_store::{Body, CheckedFile, Object, Parts, Segment, Store};
 
 use super::body;
 use super::errors::store_error;
 use super::meta::{self, is_hidden};
 
-use super::Worker;
-use super::answer::{from_ms, request_id, send, send_error, send_xml, set};
+use super::answer::{from_ms, request_id, send, send_error_with, send_xml, set};
 use super::io::Io;
 use super::session::Request;
+use super::{Worker, versions};
 
 impl Worker {
     /// Answers a GET or HEAD. The lookup is from memory or one read of the
@@ -30,17 +30,22 @@ impl Worker {
         (bucket, key, read): (&BucketName, &ObjectKey, &ReadObject),
     ) -> io::Result<bool> {
         let resource = request.head.path();
-        let found = match store.get(bucket.as_str(), key.as_str()) {
-            Ok(Some(object)) => Ok(object),
-            Ok(None) => Err(match store.head_bucket(bucket.as_str()) {
-                Ok(_) => Code::NoSuchKey.into(),
-                Err(error) => store_error(&error),
-            }),
-            Err(error) => Err(store_error(&error)),
+        let found = match &read.version {
+            None => store.get(bucket.as_str(), key.as_str()),
+            Some(name) => match versions::named(Some(name)) {
+                Ok(version) => store.get_version(bucket.as_str(), key.as_str(), version),
+                Err(error) => return self.send_error(io, exchange, &error, resource).await,
+            },
         };
         let object = match found {
-            Ok(object) => object,
-            Err(error) => return self.send_error(io, exchange, &error, resource).await,
+            Ok(Some(object)) => object,
+            missing => {
+                let missing = missing.map(drop);
+                let (head, error) = versions::missing(store, (bucket, key, read), missing)?;
+                return self
+                    .send_error_with(io, exchange, head, &error, resource)
+                    .await;
+            }
         };
         let modified = from_ms(object.meta.created_ms);
         let etag = quoted(&object.meta.etag);
@@ -48,7 +53,7 @@ impl Worker {
             Outcome::Proceed => {}
             Outcome::NotModified => {
                 let mut head = ResponseHead::new(304);
-                describe(&mut head, &object.meta)?;
+                describe(&mut head, &object)?;
                 return send(io, exchange, head, &[]).await;
             }
             Outcome::Failed => {
@@ -73,7 +78,7 @@ impl Worker {
             }
         };
         let mut head = ResponseHead::new(if range.is_some() { 206 } else { 200 });
-        describe(&mut head, &object.meta)?;
+        describe(&mut head, &object)?;
         self.describe_more(&mut head, request, &object, (range, part))?;
         for (name, value) in &read.overrides {
             set(&mut head, name, value)?;
@@ -210,11 +215,25 @@ impl Worker {
         error: &S3Error,
         resource: &str,
     ) -> io::Result<bool> {
+        let head = ResponseHead::new(error.status());
+        self.send_error_with(io, exchange, head, error, resource)
+            .await
+    }
+
+    /// The same, with a head that says more.
+    async fn send_error_with(
+        &self,
+        io: &mut impl Io,
+        exchange: &Exchange<'_>,
+        head: ResponseHead,
+        error: &S3Error,
+        resource: &str,
+    ) -> io::Result<bool> {
         if error.status() >= 500 && error.code() != Code::NotImplemented {
             self.node.counters.failed.add_one();
             tracing::warn!(%error, resource, "request failed");
         }
-        send_error(io, exchange, error, resource).await
+        send_error_with(io, exchange, head, error, resource).await
     }
 }
 
@@ -242,7 +261,9 @@ async fn not_satisfiable(
 }
 
 /// The headers that every answer about an object carries.
-fn describe(head: &mut ResponseHead, meta: &ObjectMeta) -> io::Result<()> {
+fn describe(head: &mut ResponseHead, object: &Object) -> io::Result<()> {
+    let meta = &object.meta;
+    versions::set_id(head, object.version)?;
     set(head, "ETag", quoted(&meta.etag))?;
     set(
         head,

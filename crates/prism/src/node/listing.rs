@@ -65,14 +65,22 @@ pub(super) enum Item {
         /// Algorithm and type of its parts' checksums.
         checksum: Option<(String, String)>,
     },
+    /// A version, or a delete marker.
+    Version {
+        id: String,
+        is_latest: bool,
+        created_ms: u64,
+        /// ETag and length of what is no delete marker.
+        object: Option<(String, u64)>,
+    },
 }
 
 /// What one backend has, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ListShare {
-    items: VecDeque<(String, Item)>,
+    pub(super) items: VecDeque<(String, Item)>,
     /// There is more behind the last.
-    truncated: bool,
+    pub(super) truncated: bool,
 }
 
 /// This store's part of the keys. Blocks on disk.
@@ -176,17 +184,19 @@ pub(super) fn uploads(
     }
 }
 
-fn common_prefix(prefix: &str, delimiter: Option<&str>, key: &str) -> Option<String> {
+pub(super) fn common_prefix(prefix: &str, delimiter: Option<&str>, key: &str) -> Option<String> {
     let found = prism_s3::list::common_prefix(prefix, delimiter, key);
     found.map(str::to_owned)
 }
 
-/// A line of a listing with its place: names in order, then uploads by age.
-type Line = (String, Item);
+/// A line of a listing.
+pub(super) type Line = (String, Item);
 
-fn place((name, item): &Line) -> (&str, &str) {
+/// The place of a line: names in order, then uploads by age. Versions of one key
+/// are all on one node, in their order.
+pub(super) fn place((name, item): &Line) -> (&str, &str) {
     match item {
-        Item::Upload { id, .. } => (name.as_str(), id.as_str()),
+        Item::Upload { id, .. } | Item::Version { id, .. } => (name.as_str(), id.as_str()),
         Item::Key { .. } | Item::Prefix => (name.as_str(), ""),
     }
 }
@@ -216,7 +226,7 @@ impl Source {
 impl Worker {
     /// The first `max` lines of all backends, and whether there are more. The
     /// question is made from where it is to begin, for how many, and without whom.
-    async fn merge(
+    pub(super) async fn merge(
         &self,
         request: &Request,
         (after, max): (Option<(String, String)>, usize),
@@ -430,7 +440,7 @@ fn uploads_page(bucket: &BucketName, list: &ListUploads, lines: Vec<Line>, more:
                 });
             }
             Item::Prefix => page.common_prefixes.push(name),
-            Item::Key { .. } => {}
+            Item::Key { .. } | Item::Version { .. } => {}
         }
     }
     page.xml()

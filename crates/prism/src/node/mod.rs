@@ -30,6 +30,7 @@ mod session;
 mod source;
 mod tls;
 mod upload;
+mod versions;
 
 use std::cell::RefCell;
 use std::path::PathBuf;

@@ -8,7 +8,7 @@ use prism_s3::integrity::etag_of_parts;
 use prism_s3::op::{CompleteUpload, CreateUpload, ListParts, MAX_PARTS, MIN_PART_BYTES};
 use prism_s3::xml::{self, Completed, CompletedPart, PartEntry, PartsPage};
 use prism_s3::{Algorithm, BucketName, ChecksumType, Code, ObjectKey, S3Error};
-use prism_store::{Body, Error, ObjectMeta, Part, Store, Upload, UploadId, UploadName};
+use prism_store::{Body, Error, ObjectMeta, Part, Store, Upload, UploadId, UploadName, VersionId};
 
 use super::answer::{from_ms, send_xml, set};
 use super::documents::Document;
@@ -22,7 +22,7 @@ use super::put::{conditions_error, holds};
 use super::serve::Answer;
 use super::session::Request;
 use super::upload::{blocking, joined};
-use super::{Node, Worker, now_ms};
+use super::{Node, Worker, now_ms, versions};
 
 /// Longest list of parts: 10,000 with a number, an ETag, a SHA-256 and their
 /// elements take 300 bytes each; some clients indent.
@@ -132,10 +132,12 @@ impl Worker {
             } => Err(error),
         };
         match result {
-            Ok(completed) => {
+            Ok((completed, version)) => {
                 let location = self.location(request);
                 let xml = xml::complete_result(&location, bucket, key, &completed);
-                send_xml(io, &exchange, ResponseHead::new(200), &xml).await
+                let mut head = ResponseHead::new(200);
+                versions::set_id(&mut head, version)?;
+                send_xml(io, &exchange, head, &xml).await
             }
             Err(error) => {
                 let path = request.head.path();
@@ -160,7 +162,7 @@ fn complete_here(
     (bucket, key): (&BucketName, &ObjectKey),
     complete: &CompleteUpload,
     xml: &[u8],
-) -> Result<Completed, S3Error> {
+) -> Result<(Completed, Option<VersionId>), S3Error> {
     let store = node.store.as_ref().ok_or(Code::InternalError)?;
     let wanted = xml::parse_complete(xml)?;
     let name = named(bucket, key, &complete.upload)?;
@@ -194,7 +196,7 @@ fn complete_here(
         }
     };
     match store.complete_upload(name, &versions, meta, condition) {
-        Ok(_) => Ok(completed),
+        Ok(committed) => Ok((completed, committed.version)),
         // Somebody was faster, perhaps this client's first try.
         Err(Error::NoSuchUpload) => completed_before(store, name),
         Err(error) => Err(conditions_error(&conditions, &error)),
@@ -202,15 +204,19 @@ fn complete_here(
 }
 
 /// A client that did not hear the first answer asks again.
-fn completed_before(store: &Store, name: UploadName<'_>) -> Result<Completed, S3Error> {
+fn completed_before(
+    store: &Store,
+    name: UploadName<'_>,
+) -> Result<(Completed, Option<VersionId>), S3Error> {
     let object = store.get(name.bucket, name.key);
     let object = object.map_err(|e| store_error(&e))?;
     match object {
         Some(object) if matches!(&object.body, Body::Parts(p) if p.upload() == name.id) => {
-            Ok(Completed {
+            let completed = Completed {
                 etag: quoted(&object.meta.etag),
                 checksum: meta::checksum(&object.meta),
-            })
+            };
+            Ok((completed, object.version))
         }
         _ => Err(Code::NoSuchUpload.into()),
     }

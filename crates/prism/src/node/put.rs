@@ -5,7 +5,7 @@ use std::io;
 use prism_http::{Exchange, ResponseHead};
 use prism_s3::op::{PutObject, UploadPart};
 use prism_s3::{BucketName, Code, Digests, Expected, ObjectKey, Outcome, S3Error};
-use prism_store::{ObjectMeta, PutWriter};
+use prism_store::{ObjectMeta, PutWriter, VersionId};
 
 use super::Worker;
 use super::answer::{send, set};
@@ -13,9 +13,16 @@ use super::errors::store_error;
 use super::io::Io;
 use super::meta::{checksum_wanted, kept};
 use super::multipart::named;
-use super::now_ms;
 use super::session::Request;
 use super::upload::{Pipe, blocking, joined};
+use super::{now_ms, versions};
+
+/// A body that was stored.
+pub(super) struct Stored {
+    pub(super) digests: Digests,
+    /// Of the object that it became, where versions are kept.
+    pub(super) version: Option<VersionId>,
+}
 
 impl Worker {
     pub(super) async fn put_object(
@@ -28,7 +35,7 @@ impl Worker {
         let pipe = self.begin_put(request, bucket, key, put).await;
         let (headers, tags) = (put.headers.clone(), put.tags.clone());
         let conditions = put.conditions.clone();
-        let commit = move |writer: PutWriter, digests: Digests| -> Result<Digests, S3Error> {
+        let commit = move |writer: PutWriter, digests: Digests| -> Result<Stored, S3Error> {
             let meta = ObjectMeta {
                 etag: digests.etag().trim_matches('"').to_owned(),
                 created_ms: now_ms(),
@@ -44,8 +51,10 @@ impl Worker {
                     )
                 }
             };
-            committed.map_err(|e| conditions_error(&conditions, &e))?;
-            Ok(digests)
+            let version = committed
+                .map_err(|e| conditions_error(&conditions, &e))?
+                .version;
+            Ok(Stored { digests, version })
         };
         let stored = self.store_body(io, request, exchange, pipe, commit).await?;
         self.answer_stored(io, request, exchange, stored).await
@@ -70,11 +79,12 @@ impl Worker {
         io: &mut impl Io,
         request: &Request,
         exchange: &Exchange<'_>,
-        stored: Result<Digests, (S3Error, bool)>,
+        stored: Result<Stored, (S3Error, bool)>,
     ) -> io::Result<bool> {
         match stored {
-            Ok(digests) => {
+            Ok(Stored { digests, version }) => {
                 let mut head = ResponseHead::new(200);
+                versions::set_id(&mut head, version)?;
                 set(&mut head, "ETag", digests.etag())?;
                 if let Some((name, value)) = &digests.checksum {
                     set(&mut head, name, value)?;
@@ -148,7 +158,7 @@ impl Worker {
 }
 
 /// Makes what was written a part of its upload.
-pub(super) fn commit_part(writer: PutWriter, digests: Digests) -> Result<Digests, S3Error> {
+pub(super) fn commit_part(writer: PutWriter, digests: Digests) -> Result<Stored, S3Error> {
     let checksum = digests.checksum.iter();
     let meta = ObjectMeta {
         etag: digests.etag().trim_matches('"').to_owned(),
@@ -159,7 +169,10 @@ pub(super) fn commit_part(writer: PutWriter, digests: Digests) -> Result<Digests
         user: Vec::new(),
     };
     writer.commit(meta).map_err(|e| store_error(&e))?;
-    Ok(digests)
+    Ok(Stored {
+        digests,
+        version: None,
+    })
 }
 
 /// Whether the conditions of a write hold for what its key has now.

@@ -7,15 +7,14 @@ use prism_s3::cors::{self, CorsConfig};
 use prism_s3::op::Attributes;
 use prism_s3::xml::{self, PartEntry, PartsOfObject};
 use prism_s3::{BucketName, Code, Conditions, Document, ObjectKey, Operation, S3Error, Tags};
-use prism_store::{Body, Object, ObjectMeta, Store};
+use prism_store::{Body, Object, ObjectInfo, ObjectMeta, Store, ToDelete};
 
 use super::answer::{discard_body, from_ms, send, send_xml, set};
 use super::errors::store_error;
 use super::io::Io;
-use super::put::{conditions_error, holds};
 use super::session::Request;
 use super::upload::{blocking, joined};
-use super::{Worker, meta, multipart};
+use super::{Worker, meta, multipart, versions};
 
 /// Longest body of a PutObjectTagging: ten tags with every character escaped.
 const MAX_TAGGING_BYTES: u64 = 64 << 10;
@@ -69,8 +68,13 @@ impl Worker {
                 self.complete_upload(io, request, exchange, (bucket, key, complete))
                     .await
             }
-            Operation::PutObjectTagging { bucket, key } => {
-                self.put_tagging(io, request, exchange, (bucket, key)).await
+            Operation::PutObjectTagging {
+                bucket,
+                key,
+                version,
+            } => {
+                let what = (bucket, key, version.as_deref());
+                self.put_tagging(io, request, exchange, what).await
             }
             _ => {
                 // Bodies of all others mean nothing.
@@ -174,7 +178,7 @@ impl Worker {
         io: &mut impl Io,
         request: &Request,
         exchange: &Exchange<'_>,
-        (bucket, key): (&BucketName, &ObjectKey),
+        (bucket, key, version): (&BucketName, &ObjectKey, Option<&str>),
     ) -> io::Result<bool> {
         let body = self.read_document(io, request, MAX_TAGGING_BYTES).await?;
         let exchange = Exchange {
@@ -185,9 +189,10 @@ impl Worker {
         let answer = match tags {
             Ok(tags) => {
                 let (bucket, key) = (bucket.clone(), key.clone());
+                let version = version.map(str::to_owned);
                 joined(blocking(&self.node, move |node| {
                     let store = node.store.as_ref().ok_or(Code::InternalError)?;
-                    retag(store, (&bucket, &key), tags, 200)
+                    retag(store, (&bucket, &key, version.as_deref()), tags, 200)
                 }))
                 .await
             }
@@ -216,8 +221,9 @@ fn small_here(
             ok(xml::location(region))
         }
         Operation::GetBucketVersioning { bucket } => {
-            existing(store, bucket)?;
-            ok(xml::versioning())
+            let info = store.head_bucket(bucket.as_str());
+            let info = info.map_err(|e| store_error(&e))?;
+            ok(xml::versioning(versions::enabled(info.versioning)))
         }
         Operation::GetBucketDocument { bucket, document } => {
             let found = store.bucket_document(bucket.as_str(), document.as_str());
@@ -239,14 +245,26 @@ fn small_here(
         Operation::DeleteObject {
             bucket,
             key,
+            version,
             conditions,
-        } => delete(store, (bucket, key), conditions),
-        Operation::GetObjectTagging { bucket, key } => {
-            let object = head(store, (bucket, key))?;
-            ok(xml::tagging(&meta::tags(&object)))
+        } => delete(store, (bucket, key, version.as_deref()), conditions),
+        Operation::GetObjectTagging {
+            bucket,
+            key,
+            version,
+        } => {
+            let object = head(store, (bucket, key, version.as_deref()))?;
+            let mut head = ResponseHead::new(200);
+            versions::set_id(&mut head, object.version).map_err(|_| Code::InternalError)?;
+            Ok((head, xml::tagging(&meta::tags(&object.meta))))
         }
-        Operation::DeleteObjectTagging { bucket, key } => {
-            retag(store, (bucket, key), Tags::default(), 204)
+        Operation::DeleteObjectTagging {
+            bucket,
+            key,
+            version,
+        } => {
+            let what = (bucket, key, version.as_deref());
+            retag(store, what, Tags::default(), 204)
         }
         Operation::GetObjectAttributes {
             bucket,
@@ -286,40 +304,47 @@ fn list_buckets(store: &Store) -> Result<Vec<u8>, S3Error> {
     Ok(xml::list_buckets(listed))
 }
 
-fn head(store: &Store, (bucket, key): (&BucketName, &ObjectKey)) -> Result<ObjectMeta, S3Error> {
-    let found = store.head(bucket.as_str(), key.as_str());
+/// An object, or the version of it that the client names.
+type What<'a> = (&'a BucketName, &'a ObjectKey, Option<&'a str>);
+
+fn head(store: &Store, (bucket, key, version): What<'_>) -> Result<ObjectInfo, S3Error> {
+    let version = versions::named(version)?;
+    let found = store.head_version(bucket.as_str(), key.as_str(), version);
     let found = found.map_err(|e| store_error(&e))?;
-    Ok(found.ok_or(Code::NoSuchKey)?.meta)
+    Ok(found.ok_or(Code::NoSuchKey)?)
 }
 
 fn delete(
     store: &Store,
-    (bucket, key): (&BucketName, &ObjectKey),
+    (bucket, key, version): What<'_>,
     conditions: &Conditions,
 ) -> Result<Answer, S3Error> {
-    let (bucket, key) = (bucket.as_str(), key.as_str());
-    let done = match conditions.is_empty() {
-        true => store.delete(bucket, key),
-        false => {
-            let asked = conditions.clone();
-            let condition = Box::new(move |current: Option<&ObjectMeta>| holds(&asked, current));
-            store.delete_if(bucket, key, condition)
-        }
-    };
-    done.map_err(|e| conditions_error(conditions, &e))?;
-    Ok((ResponseHead::new(204), Vec::new()))
+    let key = key.as_str();
+    let version = versions::named(version)?;
+    let removed = versions::delete(
+        store,
+        bucket.as_str(),
+        ToDelete { key, version },
+        conditions,
+    )?;
+    let mut head = ResponseHead::new(204);
+    versions::set_removed(&mut head, removed).map_err(|_| Code::InternalError)?;
+    Ok((head, Vec::new()))
 }
 
 fn retag(
     store: &Store,
-    (bucket, key): (&BucketName, &ObjectKey),
+    (bucket, key, version): What<'_>,
     tags: Tags,
     status: u16,
 ) -> Result<Answer, S3Error> {
+    let version = versions::named(version)?;
     let change = move |meta: &mut ObjectMeta| meta::set_tags(meta, &tags);
-    let changed = store.change_meta(bucket.as_str(), key.as_str(), change);
-    changed.map_err(|e| store_error(&e))?;
-    Ok((ResponseHead::new(status), Vec::new()))
+    let changed = store.change_meta(bucket.as_str(), key.as_str(), version, change);
+    let mut head = ResponseHead::new(status);
+    let id = changed.map_err(|e| store_error(&e))?;
+    versions::set_id(&mut head, id).map_err(|_| Code::InternalError)?;
+    Ok((head, Vec::new()))
 }
 
 fn object_attributes(
@@ -327,7 +352,8 @@ fn object_attributes(
     (bucket, key): (&BucketName, &ObjectKey),
     asked: &Attributes,
 ) -> Result<Answer, S3Error> {
-    let object = store.get(bucket.as_str(), key.as_str());
+    let version = versions::named(asked.version.as_deref())?;
+    let object = store.get_version(bucket.as_str(), key.as_str(), version);
     let object = object
         .map_err(|e| store_error(&e))?
         .ok_or(Code::NoSuchKey)?;
@@ -341,6 +367,7 @@ fn object_attributes(
     let mut head = ResponseHead::new(200);
     let modified = prism_s3::time::http_date(from_ms(object.meta.created_ms));
     set(&mut head, "Last-Modified", modified).map_err(|_| Code::InternalError)?;
+    versions::set_id(&mut head, object.version).map_err(|_| Code::InternalError)?;
     Ok((head, answer.xml()))
 }
 

@@ -320,6 +320,8 @@ impl Worker {
             | Operation::DeleteBucketDocument { .. }
             | Operation::DeleteObjects { .. }
             | Operation::ListMultipartUploads { .. }
+            | Operation::ListObjectVersions { .. }
+            | Operation::PutBucketVersioning { .. }
             | Operation::ListObjects { .. } => Route::Everyone,
             Operation::Unsupported { .. } => Route::Here,
             _ if node.store.is_some() => Route::Here,

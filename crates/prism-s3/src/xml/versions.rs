@@ -1,0 +1,141 @@
+//! Pages of the versions of a bucket's objects.
+
+use ::time::OffsetDateTime;
+
+use super::listing::name;
+use super::{Document, NAMESPACE, yes_or_no};
+use crate::BucketName;
+use crate::list::ListVersions;
+use crate::time::iso_millis;
+
+/// A version, or a delete marker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionEntry {
+    /// The key.
+    pub key: String,
+    /// Its name.
+    pub id: String,
+    /// Whether it is the newest of its key.
+    pub is_latest: bool,
+    /// When it was written.
+    pub modified: OffsetDateTime,
+    /// The ETag, with its quotes, and the size in bytes; none of a delete marker.
+    pub object: Option<(String, u64)>,
+}
+
+/// One page of a bucket's versions.
+#[derive(Debug, Clone)]
+pub struct VersionsPage<'a> {
+    /// The bucket.
+    pub bucket: &'a BucketName,
+    /// What was asked.
+    pub request: &'a ListVersions,
+    /// By key, then the newest first.
+    pub versions: Vec<VersionEntry>,
+    /// Prefixes up to the delimiter, ascending.
+    pub common_prefixes: Vec<String>,
+    /// The last version or common prefix of this page, if there is more behind
+    /// it: key, and name or nothing.
+    pub next: Option<(String, String)>,
+}
+
+impl VersionsPage<'_> {
+    /// `ListVersionsResult`.
+    #[must_use]
+    pub fn xml(&self) -> Vec<u8> {
+        let request = self.request;
+        let name = |text: &str| name(text, request.url_encoded);
+        let mut doc = Document::new();
+        doc.open("ListVersionsResult", Some(NAMESPACE));
+        doc.text("Name", self.bucket.as_str());
+        doc.text("Prefix", &name(&request.prefix));
+        if let Some(delimiter) = &request.delimiter {
+            doc.text("Delimiter", &name(delimiter));
+        }
+        doc.text("MaxKeys", &request.max.to_string());
+        if request.url_encoded {
+            doc.text("EncodingType", "url");
+        }
+        doc.text("KeyMarker", &name(&request.key_marker));
+        doc.text("VersionIdMarker", &request.version_marker);
+        if let Some((key, id)) = &self.next {
+            doc.text("NextKeyMarker", &name(key));
+            if !id.is_empty() {
+                doc.text("NextVersionIdMarker", id);
+            }
+        }
+        doc.text("IsTruncated", yes_or_no(self.next.is_some()));
+        for version in &self.versions {
+            self.version(&mut doc, version);
+        }
+        for prefix in &self.common_prefixes {
+            doc.open("CommonPrefixes", None);
+            doc.text("Prefix", &name(prefix));
+            doc.close("CommonPrefixes");
+        }
+        doc.close("ListVersionsResult");
+        doc.finish()
+    }
+
+    fn version(&self, doc: &mut Document, version: &VersionEntry) {
+        let element = match version.object {
+            Some(_) => "Version",
+            None => "DeleteMarker",
+        };
+        doc.open(element, None);
+        doc.text("Key", &name(&version.key, self.request.url_encoded));
+        doc.text("VersionId", &version.id);
+        doc.text("IsLatest", yes_or_no(version.is_latest));
+        doc.text("LastModified", &iso_millis(version.modified));
+        if let Some((etag, size)) = &version.object {
+            doc.text("ETag", etag);
+            doc.text("Size", &size.to_string());
+            doc.text("StorageClass", "STANDARD");
+        }
+        doc.owner("Owner");
+        doc.close(element);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn versions_and_delete_markers_are_told_apart_and_in_order() {
+        let entry = |id: &str, object| VersionEntry {
+            key: "a b".to_owned(),
+            id: id.to_owned(),
+            is_latest: id == "2",
+            modified: OffsetDateTime::UNIX_EPOCH,
+            object,
+        };
+        let request = ListVersions {
+            prefix: String::new(),
+            delimiter: None,
+            key_marker: "k".to_owned(),
+            version_marker: "9".to_owned(),
+            max: 2,
+            url_encoded: true,
+        };
+        let page = VersionsPage {
+            bucket: &BucketName::parse("bkt").unwrap(),
+            request: &request,
+            versions: vec![entry("2", None), entry("1", Some(("\"e\"".to_owned(), 3)))],
+            common_prefixes: vec!["c/".to_owned()],
+            next: Some(("a b".to_owned(), "1".to_owned())),
+        };
+        let xml = String::from_utf8(page.xml()).unwrap();
+        for part in [
+            "<KeyMarker>k</KeyMarker><VersionIdMarker>9</VersionIdMarker>",
+            "<NextKeyMarker>a%20b</NextKeyMarker><NextVersionIdMarker>1</NextVersionIdMarker>",
+            "<DeleteMarker><Key>a%20b</Key><VersionId>2</VersionId><IsLatest>true</IsLatest>",
+            "<Version><Key>a%20b</Key><VersionId>1</VersionId><IsLatest>false</IsLatest>",
+            "<Size>3</Size>",
+            "</Version><CommonPrefixes><Prefix>c/</Prefix>",
+        ] {
+            assert!(xml.contains(part), "{part}: {xml}");
+        }
+    }
+}
