@@ -29,9 +29,8 @@ impl Store {
         let token = crate::multipart::random()?;
         self.seal_bucket(bucket, token)?;
         let deleted = self.delete_sealed_bucket(bucket, token);
-        if deleted.is_err() {
-            self.unseal_bucket(bucket, token)?;
-        }
+        // Also after a deletion: the name may be taken again at once.
+        self.unseal_bucket(bucket, token)?;
         deleted
     }
 

@@ -53,6 +53,8 @@ mod files;
 mod group;
 mod history;
 mod layout;
+#[cfg(feature = "leveldb")]
+mod level;
 mod lsm;
 mod multipart;
 mod parts;
@@ -79,6 +81,8 @@ pub use engine::{Engine, ObjectWriter};
 pub use error::{Error, Fault, OpenError};
 pub use history::VersionPosition;
 pub use layout::FORMAT_VERSION;
+#[cfg(feature = "leveldb")]
+pub use level::{LEVEL_OBJECT_MAX, LevelStore};
 pub use parts::{Parts, Segment};
 pub use placement::{NODES_MAX, NodeName, Placement, PlacementError};
 pub use prism_replica::{Pending, Refusal, Stamp, Standing};

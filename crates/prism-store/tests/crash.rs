@@ -8,7 +8,11 @@ use std::time::Duration;
 
 use common::workload::{From, Model, run_and_kill, write_until_killed};
 
-const KILLS: u64 = 40;
+/// With `PRISM_CRASH_KILLS=300` as many as that.
+fn kills() -> u64 {
+    let asked = std::env::var("PRISM_CRASH_KILLS").ok();
+    asked.map_or(40, |kills| kills.parse().unwrap())
+}
 
 #[test]
 fn answered_writes_survive_sigkill_and_others_happen_entirely_or_not_at_all() {
@@ -18,7 +22,8 @@ fn answered_writes_survive_sigkill_and_others_happen_entirely_or_not_at_all() {
     // Not there yet, so that the first kills also hit its creation.
     let dir = parent.path().join("store");
     let mut model = Model::default();
-    for kill in 0..KILLS {
+    let kills = kills();
+    for kill in 0..kills {
         let (from, longest) = match kill {
             0..8 => (From::Start, 40_000),
             _ => (From::FirstWrite, 80_000),
@@ -36,10 +41,10 @@ fn answered_writes_survive_sigkill_and_others_happen_entirely_or_not_at_all() {
         model.judge(&dir, &context);
     }
     println!(
-        "{} answers over {KILLS} kills, seed {base_seed}",
+        "{} answers over {kills} kills, seed {base_seed}",
         model.answers
     );
-    assert!(model.answers > KILLS, "the writer hardly got to write");
+    assert!(model.answers > kills, "the writer hardly got to write");
 }
 
 /// Not a test: the process that gets killed.

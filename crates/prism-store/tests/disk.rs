@@ -14,7 +14,11 @@ use common::{
 };
 use prism_store::{Config, Error, Store};
 
-const POWER_CUTS: u64 = 12;
+/// With `PRISM_POWER_CUTS=200` as many as that.
+fn power_cuts() -> u64 {
+    let asked = env::var("PRISM_POWER_CUTS").ok();
+    asked.map_or(12, |cuts| cuts.parse().unwrap())
+}
 
 #[test]
 fn a_full_disk_refuses_writes_serves_reads_and_takes_writes_again() {
@@ -139,7 +143,8 @@ fn power_loss() {
         .unwrap();
     run(Command::new("mkfs.ext4").arg("-qF").arg(&image));
     let mut model = Model::default();
-    for cut in 0..POWER_CUTS {
+    let cuts = power_cuts();
+    for cut in 0..cuts {
         mount(&["-o", "loop"], &image, &dir);
         let store = dir.join("store");
         let after = Duration::from_micros(rng.u64(..250_000));
@@ -160,10 +165,10 @@ fn power_loss() {
         run(Command::new("umount").arg(&dir));
     }
     println!(
-        "{} answers over {POWER_CUTS} power cuts, seed {base_seed}",
+        "{} answers over {cuts} power cuts, seed {base_seed}",
         model.answers
     );
-    assert!(model.answers > POWER_CUTS, "the writer hardly got to write");
+    assert!(model.answers > cuts, "the writer hardly got to write");
 }
 
 /// Not a test: the process that is writing when the power goes.

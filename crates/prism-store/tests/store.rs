@@ -14,7 +14,7 @@ use std::{
 };
 
 use common::{bytes, meta, object_files, put, read};
-use prism_store::{BLOCK_LEN, Body, Config, Durability, Engine, Error, OpenError, Store, Verified};
+use prism_store::{BLOCK_LEN, Body, Config, Durability, Error, OpenError, Store, Verified};
 
 const KIB: usize = 1024;
 
@@ -72,28 +72,6 @@ fn objects_of_every_size_come_back_as_they_were_and_survive_reopening() {
     check(&store);
     assert_eq!(store.recovery().files, 5);
     assert_eq!(store.recovery().orphans_removed, 0);
-}
-
-#[test]
-fn a_store_can_be_used_as_any_engine() {
-    let (_dir, store) = with_bucket();
-    let engine: Arc<dyn Engine> = Arc::new(store);
-    let mut writer = engine.begin_put("b", "k", Some(5)).unwrap();
-    writer.write(b"hello").unwrap();
-    assert_eq!(writer.written(), 5);
-    writer.commit(meta(b"hello")).unwrap();
-    assert_eq!(read(engine.get("b", "k").unwrap().unwrap()), b"hello");
-    assert_eq!(engine.head("b", "k").unwrap().unwrap().len, 5);
-    assert_eq!(
-        engine.verify("b", "k").unwrap(),
-        Some(Verified { bytes: 5 })
-    );
-    assert_eq!(engine.list("b", "", "", 9).unwrap().entries.len(), 1);
-    assert!(engine.delete("b", "k").unwrap());
-    engine.create_bucket("c", 2).unwrap();
-    assert_eq!(engine.list_buckets().unwrap().len(), 2);
-    assert_eq!(engine.head_bucket("c").unwrap().created_ms, 2);
-    engine.delete_bucket("c").unwrap();
 }
 
 #[test]

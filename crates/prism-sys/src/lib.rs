@@ -11,6 +11,8 @@ mod sockopt;
 
 pub mod clock;
 pub mod diag;
+#[cfg(feature = "leveldb")]
+pub mod leveldb;
 pub mod listen;
 pub mod mem;
 pub mod netns;
