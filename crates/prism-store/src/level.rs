@@ -1,7 +1,7 @@
 //! An engine on LevelDB, which the paper used: for comparisons, with the feature
 //! `leveldb`. Objects lie in the database whole, so they are bounded, and go
-//! through memory on their way in and out. No uploads in parts, no quota, no
-//! replicas, no scrub.
+//! through memory on their way in and out. No uploads in parts, versions,
+//! quota, replicas or scrub.
 //!
 //! | key | value |
 //! |---|---|
@@ -31,6 +31,7 @@ use crate::{
         Body, BucketInfo, Committed, Entry, Listing, Object, ObjectInfo, ObjectMeta, Verified,
         check_bucket, check_key,
     },
+    versions::Versioning,
 };
 
 /// Longest object, in bytes: it is in memory whole, several times.
@@ -175,6 +176,7 @@ impl Engine for LevelStore {
         let found = self.inner.read(bucket, &object_key(bucket, key))?;
         Ok(found.map(|(record, data)| Object {
             stamp: record.stamp,
+            version: None,
             meta: record.meta,
             len: record.len,
             body: Body::Inline(data),
@@ -187,6 +189,7 @@ impl Engine for LevelStore {
         let found = self.inner.record(bucket, &object_key(bucket, key))?;
         Ok(found.map(|record| ObjectInfo {
             stamp: record.stamp,
+            version: None,
             meta: record.meta,
             len: record.len,
         }))
@@ -277,6 +280,7 @@ impl ObjectWriter for LevelWriter {
         }
         let record = Record {
             stamp: Stamp::NONE,
+            version: None,
             payload: Payload::Inline {
                 id: FileId::from_bytes([0; 8]),
                 crc: crc32c::crc32c(&self.data),
@@ -297,6 +301,7 @@ impl ObjectWriter for LevelWriter {
             len,
             replaced,
             stamp: record.stamp,
+            version: None,
         })
     }
 }
@@ -370,5 +375,6 @@ fn info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
     Ok(BucketInfo {
         name: name.to_owned(),
         created_ms: u64::from_be_bytes(created),
+        versioning: Versioning::Never,
     })
 }

@@ -56,6 +56,7 @@ mod layout;
 #[cfg(feature = "leveldb")]
 mod level;
 mod lsm;
+mod mend;
 mod multipart;
 mod parts;
 mod pins;
@@ -83,6 +84,7 @@ pub use history::VersionPosition;
 pub use layout::FORMAT_VERSION;
 #[cfg(feature = "leveldb")]
 pub use level::{LEVEL_OBJECT_MAX, LevelStore};
+pub use mend::DamagedBlock;
 pub use parts::{Parts, Segment};
 pub use placement::{NODES_MAX, NodeName, Placement, PlacementError};
 pub use prism_replica::{Pending, Refusal, Stamp, Standing};

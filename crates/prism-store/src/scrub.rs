@@ -43,7 +43,7 @@ pub struct ScrubFault {
 }
 
 /// Where a fault is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Place {
     /// In an object's bytes.
     Object {

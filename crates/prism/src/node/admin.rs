@@ -111,6 +111,7 @@ fn of_store(node: &Node, store: &Store) -> Vec<(&'static str, u64)> {
         ("scrub_runs", runs),
         ("scrub_bytes", bytes),
         ("scrub_faults", faults),
+        ("mended_blocks", node.scrub.mended()),
         ("open_changes", open_changes),
     ]
 }

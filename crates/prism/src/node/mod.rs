@@ -16,6 +16,7 @@ mod errors;
 mod get;
 mod io;
 mod listing;
+mod mend;
 mod meta;
 mod multipart;
 mod policy;
@@ -248,6 +249,7 @@ fn open_store(
     store.expect_replicas(config.cluster.replicas.into())?;
     if replication.is_on() {
         store.replicate(replication.clone());
+        store.set_repair(replication.clone());
     }
     tracing::info!(recovery = ?store.recovery(), "store opened");
     Ok(store)

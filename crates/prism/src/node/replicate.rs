@@ -57,6 +57,10 @@ impl Worker {
                         let _ = answer.send(answers.into_iter().collect());
                     }
                     Job::Decided { others, decided } => worker.tell(&others, decided).await,
+                    Job::Mend(fault) => {
+                        worker.mend(&fault).await;
+                        worker.node.replication.mended(&fault);
+                    }
                 }
             });
         }

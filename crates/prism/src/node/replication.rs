@@ -4,7 +4,7 @@
 //! A store waits for others where it may block; the connections to them belong to
 //! the workers. So the store leaves a job with a worker, and waits for its answer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prism_s3::Operation;
-use prism_store::{Bytes, Decided, NodeName, Placement, Prepare, Replicas, Unprepared};
+use prism_store::{
+    Bytes, Decided, NodeName, Place, Placement, Prepare, Repair, Replicas, ScrubFault, Unprepared,
+};
 use tokio::sync::mpsc;
 
 /// Jobs that wait for one worker.
@@ -36,6 +38,8 @@ pub(super) enum Job {
         others: Vec<String>,
         decided: Decided,
     },
+    /// To be put right with the bytes of others.
+    Mend(ScrubFault),
 }
 
 /// Who has what, and the way to them.
@@ -47,6 +51,8 @@ pub(crate) struct Replication {
     next: AtomicUsize,
     /// When a node was found out of reach.
     unreachable: Mutex<HashMap<String, Instant>>,
+    /// What is being mended, or waits for it.
+    mending: Mutex<HashSet<Place>>,
 }
 
 impl Replication {
@@ -58,6 +64,7 @@ impl Replication {
             workers: Mutex::default(),
             next: AtomicUsize::new(0),
             unreachable: Mutex::default(),
+            mending: Mutex::default(),
         }
     }
 
@@ -131,6 +138,11 @@ impl Replication {
         since.is_some_and(|since| since.elapsed() < AVOIDED)
     }
 
+    /// A job to mend this is over.
+    pub(super) fn mended(&self, fault: &ScrubFault) {
+        locked(&self.mending).remove(&whole(&fault.place));
+    }
+
     /// A worker that carries jobs out; whether it is the first.
     pub(super) fn join(&self) -> (mpsc::Receiver<Job>, bool) {
         let (sender, receiver) = mpsc::channel(JOBS_MAX);
@@ -139,21 +151,23 @@ impl Replication {
         (receiver, workers.len() == 1)
     }
 
-    /// Leaves a job with the workers in turn; drops it if all have too many.
-    fn leave(&self, mut job: Job) {
+    /// Leaves a job with the workers in turn; drops it if all have too many, and
+    /// says whether one has taken it.
+    fn leave(&self, mut job: Job) -> bool {
         let workers = locked(&self.workers);
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         for n in 0..workers.len() {
             let Some(worker) = workers.get(first.wrapping_add(n) % workers.len()) else {
-                return;
+                return false;
             };
             match worker.try_send(job) {
-                Ok(()) => return,
+                Ok(()) => return true,
                 Err(
                     mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back),
                 ) => job = back,
             }
         }
+        false
     }
 }
 
@@ -177,13 +191,13 @@ impl Replicas for Replication {
         let (answer, answered) = sync_channel(1);
         let len = prepare.body_len().unwrap_or(0);
         match serde_json::to_vec(&prepare) {
-            Ok(header) => self.leave(Job::Prepare {
+            Ok(header) => drop(self.leave(Job::Prepare {
                 others: others.to_vec(),
                 header: Arc::new(header),
                 len,
                 bytes: Arc::new(bytes),
                 answer,
-            }),
+            })),
             Err(error) => {
                 let why = Unprepared::Failed(self.name.clone(), error.to_string());
                 let _ = answer.send(Err(why));
@@ -197,6 +211,29 @@ impl Replicas for Replication {
         let others = others.to_vec();
         self.leave(Job::Decided { others, decided });
     }
+}
+
+impl Repair for Replication {
+    fn damaged(&self, fault: &ScrubFault) {
+        let place = whole(&fault.place);
+        let mut mending = locked(&self.mending);
+        // Of more than that, the next reader or scrub will tell again.
+        if mending.len() < JOBS_MAX && mending.insert(place.clone()) {
+            drop(mending);
+            if !self.leave(Job::Mend(fault.clone())) {
+                locked(&self.mending).remove(&place);
+            }
+        }
+    }
+}
+
+/// The file that a place is in: it is mended whole.
+fn whole(place: &Place) -> Place {
+    let mut place = place.clone();
+    if let Place::Object { offset, .. } = &mut place {
+        *offset = 0;
+    }
+    place
 }
 
 /// Whether every replica may answer.

@@ -2,6 +2,7 @@
 //! looking through means is `prism-store`'s; asking for it, the admin socket's.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ const NAP: Duration = Duration::from_millis(50);
 pub(crate) struct Scrubber {
     state: Mutex<State>,
     changed: Condvar,
+    mended: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +104,16 @@ impl Scrubber {
             "fault_count": run.fault_count,
             "faults": run.faults.iter().map(shown).collect::<Vec<_>>(),
         })
+    }
+
+    /// A damaged block was put right.
+    pub(crate) fn count_mended(&self) {
+        self.mended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Blocks that were put right.
+    pub(crate) fn mended(&self) -> u64 {
+        self.mended.load(Ordering::Relaxed)
     }
 
     /// Runs, bytes and faults so far.

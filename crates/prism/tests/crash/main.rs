@@ -2,7 +2,8 @@
 //! was answered is there afterwards, what was not happened entirely or not at
 //! all, and no file is left that nothing refers to.
 //!
-//! Ten kills; with `PRISM_CRASH_KILLS=300` as many as that.
+//! Ten kills, and five where there are replicas; with `PRISM_CRASH_KILLS=300` as
+//! many as that, and half of it.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -15,11 +16,13 @@
 mod support;
 mod writers;
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use prism_config::Config;
 
+use support::objects::Object;
 use support::{Cluster, eventually, say, turn};
 use writers::{Model, Target, Writers};
 
@@ -30,7 +33,75 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
 fn answered_writes_survive_kills_of_any_process() {
-    crash(|_| {});
+    crash(|_| {}, kills());
+}
+
+#[test]
+fn answered_writes_survive_kills_where_every_backend_has_everything() {
+    crash(|config| config.cluster.replicas = 3, kills().div_ceil(2));
+}
+
+#[test]
+fn damage_is_mended_from_another_replica() {
+    let Some(_turn) = turn() else { return };
+    let cluster = Cluster::replicated(3, 2);
+    let target = Target::of(&cluster);
+    let objects: Vec<Object> = (0..6)
+        .map(|n| Object::new(format!("mend-{n}"), 2_500_000))
+        .collect();
+    cluster.put_all(&objects);
+    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let files = |host: &str| {
+        let mut files = Vec::new();
+        each_file(
+            &config.node(host).unwrap().store.join("files"),
+            &mut |path| {
+                files.push(path.to_owned());
+            },
+        );
+        files
+    };
+    // The other replica of an object may be damaged as well, in another block.
+    let mut damaged = 0;
+    for (host, n) in cluster.backends().iter().zip(0_u64..) {
+        for path in files(host) {
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            file.write_all_at(&[0; 100], n << 20).unwrap();
+            damaged += 1;
+        }
+    }
+    assert_eq!(damaged, 2 * objects.len() as u64);
+    // Readers get what was written or an error, and have it mended.
+    for object in &objects {
+        if let Ok((200, found)) = target.get(&object.key) {
+            assert_eq!(found, object.bytes());
+        }
+    }
+    no_faults_are_left(&cluster);
+    std::fs::remove_file(&files("be0")[0]).unwrap();
+    no_faults_are_left(&cluster);
+    let backends = cluster.backends();
+    let mended = backends
+        .iter()
+        .map(|host| cluster.counter(host, "store", "mended_blocks"));
+    // Three blocks of the file that was lost.
+    assert_eq!(mended.sum::<u64>(), damaged + 3);
+    for object in &objects {
+        assert_eq!(
+            target.get(&object.key).unwrap(),
+            (200, object.bytes().to_vec())
+        );
+    }
+}
+
+/// Scrubs find less and less.
+fn no_faults_are_left(cluster: &Cluster) {
+    eventually("no fault is left", PATIENCE, || {
+        let backends = cluster.backends();
+        let scrubs = backends.iter().map(|host| scrub(cluster, host));
+        let faults: Vec<_> = scrubs.map(|status| status["fault_count"].clone()).collect();
+        faults.iter().all(|count| *count == 0)
+    });
 }
 
 fn kills() -> usize {
@@ -38,7 +109,7 @@ fn kills() -> usize {
     asked.map_or(10, |kills| kills.parse().unwrap())
 }
 
-fn crash(configure: impl FnOnce(&mut Config) + Send + 'static) {
+fn crash(configure: impl FnOnce(&mut Config) + Send + 'static, kills: usize) {
     let Some(_turn) = turn() else { return };
     let seed = fastrand::u64(..1 << 32);
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -48,7 +119,7 @@ fn crash(configure: impl FnOnce(&mut Config) + Send + 'static) {
     });
     let target = Target::of(&cluster);
     let mut model = Model::default();
-    let (mut killed, kills) = (0, kills());
+    let mut killed = 0;
     while killed < kills {
         let context = format!("seed {seed}, after {killed} kills");
         let writers = Writers::start(&target, model, rng.u64(..));
@@ -92,7 +163,7 @@ fn strike(cluster: &mut Cluster, rng: &mut fastrand::Rng) -> usize {
     hosts.len()
 }
 
-/// Frontends reach every backend again.
+/// Frontends reach every backend again, and nothing is open between replicas.
 fn wait_until_all_serve(cluster: &Cluster, target: &Target) {
     for backend in cluster.backends() {
         let key = cluster.key_on(&backend, "probe");
@@ -102,21 +173,24 @@ fn wait_until_all_serve(cluster: &Cluster, target: &Target) {
                 .is_ok_and(|(status, _)| [200, 404].contains(&status))
         });
     }
+    eventually("no change is open", PATIENCE, || {
+        let backends = cluster.backends();
+        let mut open = backends
+            .iter()
+            .map(|host| cluster.counter(host, "store", "open_changes"));
+        open.all(|open| open == 0)
+    });
 }
 
 /// Each file on a backend's disk is one that its tree knows, and is sound.
 fn no_orphans(cluster: &Cluster, context: &str) {
     let config = Config::load(&cluster.lab.config_path()).unwrap();
     for backend in cluster.backends() {
-        let run = cluster.lab.ask(&backend, "scrub start").unwrap()["run"].clone();
-        let mut status = serde_json::Value::Null;
-        eventually("the scrub ends", PATIENCE, || {
-            status = cluster.lab.ask(&backend, "scrub status").unwrap();
-            status["run"] == run && status["running"] == false
-        });
+        let status = scrub(cluster, &backend);
         assert_eq!(status["fault_count"], 0, "{context}: {backend}: {status}");
         let store = &config.node(&backend).unwrap().store;
-        let files = count_files(&store.join("files"));
+        let mut files = 0;
+        each_file(&store.join("files"), &mut |_| files += 1);
         assert_eq!(
             status["files"], files,
             "{context}: files of {backend}: {status}"
@@ -124,11 +198,22 @@ fn no_orphans(cluster: &Cluster, context: &str) {
     }
 }
 
-fn count_files(dir: &Path) -> usize {
-    let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
-    let count = |entry: std::fs::DirEntry| match entry.file_type().unwrap().is_dir() {
-        true => count_files(&entry.path()),
-        false => 1,
-    };
-    entries.map(count).sum()
+/// What a scrub of a backend's store finds.
+fn scrub(cluster: &Cluster, backend: &str) -> serde_json::Value {
+    let run = cluster.lab.ask(backend, "scrub start").unwrap()["run"].clone();
+    let mut status = serde_json::Value::Null;
+    eventually("the scrub ends", PATIENCE, || {
+        status = cluster.lab.ask(backend, "scrub status").unwrap();
+        status["run"] == run && status["running"] == false
+    });
+    status
+}
+
+fn each_file(dir: &Path, visit: &mut dyn FnMut(&Path)) {
+    for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => each_file(&entry.path(), visit),
+            false => visit(&entry.path()),
+        }
+    }
 }

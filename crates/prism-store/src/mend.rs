@@ -1,0 +1,154 @@
+//! Putting right what a scrub or a reader has found wrong in an object's file,
+//! with bytes that somebody else has. Only what has the recorded checksum is
+//! taken, so it does not matter whom the bytes are from, nor of which version.
+
+use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
+
+use crate::{
+    blocks::{self, BLOCK_LEN},
+    error::Error,
+    layout::FileId,
+    lsm::View,
+    record::{FileRecord, Payload, object_key},
+    scrub::Place,
+    store::Store,
+};
+
+/// A block that is not what was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedBlock {
+    /// Its place, as a fault names it.
+    pub place: Place,
+    /// Its bytes in the whole object.
+    pub bytes: Range<u64>,
+}
+
+/// The file that a place is in.
+struct Found {
+    id: FileId,
+    record: FileRecord,
+    /// Of the file's first byte in the object.
+    start: u64,
+}
+
+impl Store {
+    /// All damaged blocks of the file that a fault is in. None where the object is
+    /// another by now, is in the tree, or is an upload under way. Blocks on disk,
+    /// for as long as reading the file takes.
+    ///
+    /// # Errors
+    /// Where the tree cannot be read.
+    pub fn damaged_blocks(&self, place: &Place) -> Result<Vec<DamagedBlock>, Error> {
+        let Some((found, file)) = self.found(place)? else {
+            return Ok(Vec::new());
+        };
+        let mut damaged = Vec::new();
+        for (at, recorded) in (0..).step_by(BLOCK_LEN as usize).zip(&found.record.crcs) {
+            let range = (at, found.record.len.min(at + BLOCK_LEN));
+            let sound = file
+                .as_ref()
+                .is_some_and(|file| blocks::verify_block(file, range, *recorded).is_ok());
+            if !sound {
+                damaged.push(DamagedBlock {
+                    place: at_offset(place, at),
+                    bytes: found.start + range.0..found.start + range.1,
+                });
+            }
+        }
+        Ok(damaged)
+    }
+
+    /// Writes a damaged block again, and its file where that is missing. Blocks on
+    /// disk.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if `data` is not what was written either,
+    /// [`Error::NoSuchObject`] if the object is another by now.
+    pub fn mend(&self, place: &Place, data: &[u8]) -> Result<(), Error> {
+        let Place::Object { offset, .. } = place else {
+            return Err(Error::NoSuchObject);
+        };
+        let (found, file) = self.found(place)?.ok_or(Error::NoSuchObject)?;
+        let index = usize::try_from(offset / BLOCK_LEN).unwrap_or(usize::MAX);
+        let recorded = found.record.crcs.get(index).ok_or(Error::NoSuchObject)?;
+        if crc32c::crc32c(data) != *recorded {
+            return Err(Error::corrupt(
+                "the other copy is not what was written either",
+            ));
+        }
+        let files = &self.inner.files;
+        let file = match file {
+            Some(file) => file,
+            None => {
+                let file = files.create()?;
+                files.publish(&file, found.id)?;
+                files.sync_shard(found.id.shard())?;
+                file
+            }
+        };
+        if file.metadata()?.len() != found.record.len {
+            file.set_len(found.record.len)?;
+        }
+        // In place: a reader compares what it sends, and a crash in between
+        // leaves the block as bad as it was.
+        file.write_all_at(data, *offset)?;
+        file.sync_all()?;
+        Ok(())
+    }
+
+    /// The file of a place, open for writing if it is there.
+    fn found(&self, place: &Place) -> Result<Option<(Found, Option<File>)>, Error> {
+        let Place::Object {
+            bucket, key, part, ..
+        } = place
+        else {
+            return Ok(None);
+        };
+        let view = self.view();
+        let Some((id, start)) = file_of(&view, &object_key(bucket, key), *part)? else {
+            return Ok(None);
+        };
+        let Some(record) = view.file(id)? else {
+            return Ok(None);
+        };
+        let path = self.inner.files.layout().file(id);
+        let file = match File::options().read(true).write(true).open(path) {
+            Ok(file) => Some(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Some((Found { id, record, start }, file)))
+    }
+}
+
+/// The file of an object, or of one of its parts, and where its bytes begin.
+fn file_of(
+    view: &View<'_>,
+    object_key: &[u8],
+    part: Option<u16>,
+) -> Result<Option<(FileId, u64)>, Error> {
+    let payload = view.object(object_key)?.map(|record| record.payload);
+    match (payload, part) {
+        (Some(Payload::File { id }), None) => Ok(Some((id, 0))),
+        (Some(Payload::Parts { id }), Some(number)) => {
+            let manifest = view.manifest(id)?;
+            let mut start = 0;
+            for part in manifest.map(|manifest| manifest.parts).unwrap_or_default() {
+                if part.number == number {
+                    return Ok(Some((part.file, start)));
+                }
+                start += part.len;
+            }
+            Ok(None)
+        }
+        _ => Ok(None),
+    }
+}
+
+fn at_offset(place: &Place, at: u64) -> Place {
+    let mut place = place.clone();
+    if let Place::Object { offset, .. } = &mut place {
+        *offset = at;
+    }
+    place
+}

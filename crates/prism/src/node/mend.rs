@@ -1,0 +1,115 @@
+//! Damaged objects are put right with the bytes of another replica. What is
+//! damaged, and whether what comes is what was written, the store says.
+
+use std::io;
+
+use prism_http::{Headers, Limits, RequestHead};
+use prism_s3::query::encode_path;
+use prism_s3::{Code, Principal, S3Error};
+use prism_store::{DamagedBlock, Place, ScrubFault};
+
+use super::Worker;
+use super::errors::store_error;
+use super::relay::read_all;
+use super::upload::{blocking, joined};
+
+/// Longest block.
+const MAX_BLOCK_BYTES: usize = prism_store::BLOCK_LEN as usize;
+
+impl Worker {
+    /// Mends all of the file that a fault is in, as far as others have it.
+    pub(super) async fn mend(&self, fault: &ScrubFault) {
+        let Place::Object { bucket, key, .. } = &fault.place else {
+            return;
+        };
+        let place = fault.place.clone();
+        let damaged = joined(blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            store.damaged_blocks(&place).map_err(|e| store_error(&e))
+        }));
+        for block in damaged.await.unwrap_or_default() {
+            match self.mend_block(bucket, key, &block).await {
+                Ok(peer) => {
+                    self.node.scrub.count_mended();
+                    tracing::info!(bucket, key, bytes = ?block.bytes, peer, "mended from another replica");
+                }
+                Err(error) => {
+                    tracing::error!(bucket, key, bytes = ?block.bytes, %error, "not mended");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Asks the other replicas one after the other; gives the one that had it.
+    async fn mend_block(
+        &self,
+        bucket: &str,
+        key: &str,
+        block: &DamagedBlock,
+    ) -> Result<String, S3Error> {
+        let mut failure = S3Error::from(Code::ServiceUnavailable);
+        let peers = self.node.replication.readers(bucket, key);
+        for peer in peers.into_iter().filter(|peer| *peer != self.node.name) {
+            let data = match self.read_block(&peer, (bucket, key), block).await {
+                Ok(data) => data,
+                Err(error) => {
+                    tracing::debug!(peer, %error, "a replica cannot mend another");
+                    continue;
+                }
+            };
+            let place = block.place.clone();
+            let mended = joined(blocking(&self.node, move |node| {
+                let store = node.store.as_ref().ok_or(Code::InternalError)?;
+                store.mend(&place, &data).map_err(|e| store_error(&e))
+            }));
+            match mended.await {
+                Ok(()) => return Ok(peer),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    async fn read_block(
+        &self,
+        peer: &str,
+        (bucket, key): (&str, &str),
+        block: &DamagedBlock,
+    ) -> io::Result<Vec<u8>> {
+        let head = head_of(bucket, key, block)?;
+        // The node itself; others believe it.
+        let nobody = Principal::AccessKey(String::from("prism"));
+        let asked = self.ask_for_object(peer, &head, &nobody).await;
+        let (mut upstream, answer) = asked.map_err(io::Error::other)?;
+        let framing = answer.framing(head.method()).map_err(io::Error::other)?;
+        let data = read_all(&mut upstream, framing, MAX_BLOCK_BYTES).await;
+        let data = data.map_err(io::Error::other)?;
+        if answer.status() != 206 {
+            return Err(io::Error::other(format!("status {}", answer.status())));
+        }
+        if answer.keep_alive() && upstream.is_clean() {
+            self.handle.keep_relay(peer, upstream.stream);
+        }
+        Ok(data)
+    }
+}
+
+fn head_of(bucket: &str, key: &str, block: &DamagedBlock) -> io::Result<RequestHead> {
+    let mut headers = Headers::new();
+    let range = format!(
+        "bytes={}-{}",
+        block.bytes.start,
+        block.bytes.end.saturating_sub(1)
+    );
+    for (name, value) in [("Host", "prism"), ("Range", range.as_str())] {
+        headers.append(name, value).map_err(io::Error::other)?;
+    }
+    let mut text = format!("GET /{bucket}/{} HTTP/1.1\r\n", encode_path(key)).into_bytes();
+    headers.write_to(&mut text);
+    text.extend_from_slice(b"\r\n");
+    match RequestHead::parse(&text, &Limits::DEFAULT) {
+        Ok(Some((head, _))) => Ok(head),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
