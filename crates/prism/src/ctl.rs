@@ -1,15 +1,24 @@
 //! `prism ctl`: what the switch on this host knows, read from its pinned tables
 //! (it works without the agent, and changes nothing); and what backends on this
-//! host are to look at.
+//! host are to look at, and how they see their cluster.
 
+mod cluster;
 mod scrub;
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
 
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use prism_proto::control::FlowState;
 use prism_switch::{Counter, FlowRecord, SwitchView};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// How long a node's answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Show what the switch on this host knows; have backends verify what they store.
 #[derive(Args, Clone, Debug)]
@@ -26,6 +35,7 @@ enum CtlCommand {
     /// kernel, or dropped, and what became of commands.
     Counters(CountersArgs),
     Scrub(scrub::ScrubArgs),
+    Cluster(cluster::ClusterArgs),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -102,12 +112,27 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
         CtlCommand::Flows(args) => flows(args, &mut out),
         CtlCommand::Counters(args) => counters(args, &mut out),
         CtlCommand::Scrub(args) => scrub::run(args, &mut out),
+        CtlCommand::Cluster(args) => cluster::run(args, &mut out),
     };
     match printed.and_then(|()| Ok(out.flush()?)) {
         // The reader of a pipe has seen enough.
         Err(e) if is_broken_pipe(&e) => Ok(()),
         other => other,
     }
+}
+
+/// What the node with this admin socket answers.
+fn ask<T: DeserializeOwned>(socket: &Path, question: &str) -> anyhow::Result<T> {
+    let talk = || -> anyhow::Result<T> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        writeln!(stream, "{question}")?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        serde_json::from_str(&line).with_context(|| line.trim().to_owned())
+    };
+    talk().with_context(|| format!("asking the node at {}", socket.display()))
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -172,6 +172,17 @@ fn boto3_sees_no_difference_and_every_object_is_on_two_of_three_backends() {
     assert!(objects.len() >= 3);
 }
 
+/// What `prism ctl cluster` says, and whether all backends are in reach.
+fn ctl_cluster(cluster: &Cluster) -> (serde_json::Value, bool) {
+    let output = Command::new(env!("CARGO_BIN_EXE_prism"))
+        .args(["ctl", "cluster", "--json", "--node", "fe0", "--config"])
+        .arg(cluster.lab.config_path())
+        .output()
+        .unwrap();
+    let seen = serde_json::from_slice(&output.stdout).unwrap();
+    (seen, output.status.success())
+}
+
 #[test]
 fn with_a_backend_down_reads_and_listings_go_on_and_writes_are_refused() {
     let Some(_turn) = turn() else { return };
@@ -184,6 +195,15 @@ fn with_a_backend_down_reads_and_listings_go_on_and_writes_are_refused() {
     assert!(copies >= 2 * objects.len() as u64, "{copies}");
 
     cluster.lab.kill("be1").unwrap();
+    let (seen, is_all) = ctl_cluster(&cluster);
+    assert!(!is_all);
+    assert_eq!(seen["replicas"], 3);
+    let away: Vec<_> = seen["backends"].as_array().unwrap().iter().collect();
+    assert_eq!(
+        (&away[1]["name"], &away[1]["in_reach"]),
+        (&"be1".into(), &false.into())
+    );
+    assert_eq!((&away[2]["in_reach"], away.len()), (&true.into(), 3));
     let mut refused = 0;
     for round in 0..2 {
         for object in &objects {
@@ -206,6 +226,9 @@ fn with_a_backend_down_reads_and_listings_go_on_and_writes_are_refused() {
     assert_eq!(listed, ["o00", "o01", "o02", "o03", "o04"]);
 
     cluster.lab.restart("be1").unwrap();
+    eventually("all are in reach", Duration::from_secs(5), || {
+        ctl_cluster(&cluster).1
+    });
     eventually("writes are taken again", Duration::from_secs(5), || {
         objects
             .iter()

@@ -165,6 +165,10 @@ pub enum Unprepared {
     Refused(String, Refusal),
     /// A replica's store failed, or was told to wait, with this message.
     Failed(String, String),
+    /// A replica has no room, by its quota or on its disk.
+    NoSpace,
+    /// A replica is about to delete the bucket.
+    Busy,
     /// This node has too much to do.
     Overloaded,
 }
@@ -206,6 +210,8 @@ impl From<Unprepared> for Error {
                 node,
                 why: format!("failed: {why}").into(),
             },
+            Unprepared::NoSpace => Self::NoSpace,
+            Unprepared::Busy => Self::Busy,
             Unprepared::Overloaded => Self::Stalled,
         }
     }

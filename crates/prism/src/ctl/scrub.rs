@@ -1,21 +1,19 @@
 //! `prism ctl scrub`: has backends of this host look through what they store,
 //! and says what they found.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use prism_config::Config;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use super::ask;
 
 /// How often a backend is asked how far it is.
 const POLL: Duration = Duration::from_millis(200);
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Look through everything that backends of this host store, for bytes that are
 /// not what was written. Fails if there are any.
@@ -145,19 +143,6 @@ fn finish(socket: &Path, run: u64) -> anyhow::Result<Status> {
         }
         thread::sleep(POLL);
     }
-}
-
-fn ask<T: DeserializeOwned>(socket: &Path, question: &str) -> anyhow::Result<T> {
-    let talk = || -> anyhow::Result<T> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        writeln!(stream, "{question}")?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        serde_json::from_str(&line).with_context(|| line.trim().to_owned())
-    };
-    talk().with_context(|| format!("asking the node at {}", socket.display()))
 }
 
 fn print(status: &Status, out: &mut impl Write) -> std::io::Result<()> {

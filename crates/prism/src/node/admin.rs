@@ -1,6 +1,6 @@
 //! The admin socket: one command line in, one JSON document out, then the end.
 //!
-//! `counters`, `trace on`, `trace off`, `trace take`, `scrub start BYTES_PER_S`,
+//! `counters`, `cluster`, `trace on`, `trace off`, `trace take`, `scrub start BYTES_PER_S`,
 //! `scrub status`. It is for the machine's
 //! own administrator: the socket's directory decides who that is.
 
@@ -73,6 +73,10 @@ async fn answer(stream: UnixStream, node: &Node) -> io::Result<()> {
         .await?;
     let document = match line.trim() {
         "counters" => counters(node),
+        "cluster" => match node.replication.survey().await {
+            Some(survey) => survey,
+            None => json!({ "error": "no worker answers" }),
+        },
         "trace on" => switch_trace(node, true),
         "trace off" => switch_trace(node, false),
         "trace take" => trace(node),
@@ -80,7 +84,7 @@ async fn answer(stream: UnixStream, node: &Node) -> io::Result<()> {
             Some(what) => scrub(node, what),
             None => json!({
                 "error": format!(
-                    "unknown command {line:?}; try: counters, trace on|off|take, scrub start|status"
+                    "unknown command {line:?}; try: counters, cluster, trace on|off|take, scrub start|status"
                 )
             }),
         },

@@ -5,6 +5,7 @@
 //! so; the answer is JSON as well. All of it lies within the nodes' mutual TLS.
 
 use std::io;
+use std::time::Duration;
 
 use prism_http::{Exchange, Limits, RequestHead, ResponseHead};
 use prism_s3::{Code, Document, Principal, S3Error};
@@ -33,6 +34,8 @@ const MAX_ANSWER_BYTES: usize = 8 << 20;
 pub(super) enum Question {
     /// A change is over, says the primary.
     Decided(Decided),
+    /// How the asked backend is.
+    Report,
     /// What became of these changes, of which the asked node is the primary.
     Standing(Vec<(Scope, Stamp)>),
     CreateBucket {
@@ -92,6 +95,10 @@ pub(super) enum Reply {
     Standings(Vec<Standing>),
     /// A change was not prepared.
     NotPrepared(Refusal),
+    Report {
+        open_changes: u64,
+        bytes_used: u64,
+    },
     Refused {
         code: String,
         message: String,
@@ -221,6 +228,12 @@ impl Worker {
 
 fn answer(store: &Store, replication: &Replication, question: Question) -> Result<Reply, S3Error> {
     let done = match question {
+        Question::Report => {
+            return Ok(Reply::Report {
+                open_changes: store.all_pending(None, Duration::ZERO).len() as u64,
+                bytes_used: store.bytes_used(),
+            });
+        }
         Question::Decided(decided) => store.decided(decided),
         Question::Standing(asked) => {
             let standings = asked

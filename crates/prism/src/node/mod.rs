@@ -29,6 +29,7 @@ mod scrub;
 mod serve;
 mod session;
 mod source;
+mod survey;
 mod tls;
 mod upload;
 mod versions;
@@ -286,12 +287,10 @@ impl Worker {
                 stopping,
                 policies: RefCell::default(),
             });
-            if worker.node.replication.is_on() {
-                let (jobs, is_first) = worker.node.replication.join();
-                tokio::task::spawn_local(worker.clone().carry_out(jobs));
-                if is_first {
-                    tokio::task::spawn_local(worker.clone().tidy());
-                }
+            let (jobs, is_first) = worker.node.replication.join();
+            tokio::task::spawn_local(worker.clone().carry_out(jobs));
+            if is_first && worker.node.replication.is_on() {
+                tokio::task::spawn_local(worker.clone().tidy());
             }
             worker.serve(endpoint, drain).await;
             Ok(())

@@ -57,6 +57,9 @@ impl Worker {
                         let _ = answer.send(answers.into_iter().collect());
                     }
                     Job::Decided { others, decided } => worker.tell(&others, decided).await,
+                    Job::Survey(answer) => {
+                        let _ = answer.send(worker.survey().await);
+                    }
                     Job::Mend(fault) => {
                         worker.mend(&fault).await;
                         worker.node.replication.mended(&fault);
@@ -98,7 +101,11 @@ impl Worker {
         match reply {
             Reply::Done => Ok(()),
             Reply::NotPrepared(refusal) => Err(Unprepared::Refused(peer.to_owned(), refusal)),
-            Reply::Refused { message, .. } => Err(Unprepared::Failed(peer.to_owned(), message)),
+            Reply::Refused { code, message } => Err(match Code::parse(&code) {
+                Some(Code::InsufficientStorage) => Unprepared::NoSpace,
+                Some(Code::OperationAborted) => Unprepared::Busy,
+                _ => Unprepared::Failed(peer.to_owned(), message),
+            }),
             _ => Err(Unprepared::Failed(peer.to_owned(), "strange answer".into())),
         }
     }
@@ -217,6 +224,9 @@ impl Worker {
     /// Finds out what became of a change of this key, if one is open here: what
     /// this node holds of it is then what counts.
     pub(super) async fn make_certain(&self, bucket: &str, key: &str) -> Result<(), S3Error> {
+        if !self.node.replication.is_on() {
+            return Ok(());
+        }
         let store = self.node.store.as_ref();
         match store.and_then(|store| store.pending(bucket, key)) {
             None => Ok(()),
@@ -260,8 +270,9 @@ impl Worker {
         let nobody = Principal::Anonymous;
         for open in open.chunks(ASKED_AT_ONCE) {
             let question = Question::Standing(open.to_vec());
-            let reply = self.ask_as(primary, &nobody, &question).await;
-            let reply = reply.map_err(|_| {
+            let reply = self.ask_as(primary, &nobody, &question);
+            let reply = tokio::time::timeout(PATIENCE, reply).await;
+            let reply = reply.ok().and_then(Result::ok).ok_or_else(|| {
                 S3Error::with_message(
                     Code::ServiceUnavailable,
                     format!("A change was under way when node {primary} went out of reach."),

@@ -15,7 +15,7 @@ use prism_s3::Operation;
 use prism_store::{
     Bytes, Decided, NodeName, Place, Placement, Prepare, Repair, Replicas, ScrubFault, Unprepared,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// Jobs that wait for one worker.
 const JOBS_MAX: usize = 1024;
@@ -40,6 +40,8 @@ pub(super) enum Job {
     },
     /// To be put right with the bytes of others.
     Mend(ScrubFault),
+    /// Asked by the admin socket.
+    Survey(oneshot::Sender<serde_json::Value>),
 }
 
 /// Who has what, and the way to them.
@@ -125,6 +127,15 @@ impl Replication {
     /// How many nodes may be out of reach with every key still in reach.
     pub(super) fn spare(&self) -> usize {
         self.replicas - 1
+    }
+
+    /// The cluster as this node sees it; none if no worker answers.
+    pub(super) async fn survey(&self) -> Option<serde_json::Value> {
+        let (answer, answered) = oneshot::channel();
+        match self.leave(Job::Survey(answer)) {
+            true => answered.await.ok(),
+            false => None,
+        }
     }
 
     pub(super) fn avoid(&self, name: &str) {

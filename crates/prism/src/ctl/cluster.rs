@@ -1,0 +1,101 @@
+//! `prism ctl cluster`: the cluster as a node of this host sees it.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use prism_config::Config;
+use serde::{Deserialize, Serialize};
+
+use super::ask;
+
+/// Show the backends of the cluster as a node of this host sees them. Fails if
+/// one of them is out of its reach.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct ClusterArgs {
+    /// The cluster's configuration file.
+    #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
+    config: PathBuf,
+    /// Which node is asked. Without: the first that runs on this host.
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Print JSON: an object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a node answers.
+#[derive(Serialize, Deserialize)]
+struct Survey {
+    cluster: String,
+    asked: String,
+    epoch: u64,
+    replicas: u64,
+    backends: Vec<Backend>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Backend {
+    name: String,
+    in_reach: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    open_changes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_used: Option<u64>,
+}
+
+pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let config = Config::load(&args.config)?;
+    let socket = match &args.node {
+        Some(name) => {
+            let known = config.node(name);
+            known.with_context(|| format!("no [[node]] is called {name:?}"))?;
+            config.admin_socket(name)
+        }
+        None => {
+            let all = config.nodes.iter();
+            let mut sockets = all.map(|node| config.admin_socket(&node.name));
+            let here = sockets.find(|socket| socket.exists());
+            here.with_context(|| format!("no node of {} runs here", args.config.display()))?
+        }
+    };
+    let survey: Survey = ask(&socket, "cluster")?;
+    match args.json {
+        true => writeln!(out, "{}", serde_json::to_string_pretty(&survey)?)?,
+        false => print(&survey, out)?,
+    }
+    out.flush()?;
+    let away: Vec<&str> = survey
+        .backends
+        .iter()
+        .filter(|backend| !backend.in_reach)
+        .map(|backend| backend.name.as_str())
+        .collect();
+    match away.as_slice() {
+        [] => Ok(()),
+        away => bail!("out of reach of {}: {}", survey.asked, away.join(", ")),
+    }
+}
+
+fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "{}, as {} sees it: {} backends, replicas of each object: {}, epoch {}",
+        survey.cluster,
+        survey.asked,
+        survey.backends.len(),
+        survey.replicas,
+        survey.epoch,
+    )?;
+    for backend in &survey.backends {
+        match (backend.open_changes, backend.bytes_used) {
+            (Some(open), Some(bytes)) => writeln!(
+                out,
+                "{:<16} in reach      {open:>6} open changes {bytes:>16} bytes",
+                backend.name
+            )?,
+            _ => writeln!(out, "{:<16} out of reach", backend.name)?,
+        }
+    }
+    Ok(())
+}
