@@ -7,7 +7,6 @@ use fjall::UserKey;
 
 use crate::{
     error::Error,
-    lsm::View,
     record::{Payload, Record, object_key, split_object_key},
     scan::behind,
     store::Store,
@@ -17,6 +16,7 @@ use crate::{
         Place, VersionEntry, VersionId, Versioning, behind_prefix, behind_versions, place,
         split_version_key, version_key, versions_of,
     },
+    view::View,
 };
 
 /// Where a listing of versions begins.

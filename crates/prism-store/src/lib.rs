@@ -72,6 +72,7 @@ mod types;
 mod uploads;
 mod usage;
 mod versions;
+mod view;
 
 pub use blocks::BLOCK_LEN;
 pub use checked::CheckedFile;

@@ -8,10 +8,10 @@ use crate::{
     blocks::{self, BLOCK_LEN},
     error::Error,
     layout::FileId,
-    lsm::View,
     record::{FileRecord, Payload, object_key},
     scrub::Place,
     store::Store,
+    view::View,
 };
 
 /// A block that is not what was written.

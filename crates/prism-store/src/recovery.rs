@@ -12,9 +12,10 @@ use crate::{
     error::{Error, OpenError},
     files::Files,
     layout::{FileId, SHARDS},
-    lsm::{Lsm, View},
+    lsm::Lsm,
     record::split_object_key,
     usage::Change,
+    view::View,
 };
 
 /// Most dangling references named in a report.

@@ -20,11 +20,11 @@ use crate::{
     blocks::{self, BLOCK_LEN},
     error::Error,
     layout::FileId,
-    lsm::View,
     record::{FileRecord, Payload, Record, bucket_prefix, split_object_key},
     store::{Inner, Store, inline_body},
     uploads::{split_upload_key, upload_prefix},
     versions::object_key_of,
+    view::View,
 };
 
 /// Records looked at between two views of the tree, so that none is held long.

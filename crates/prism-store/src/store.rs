@@ -17,7 +17,7 @@ use crate::{
     error::{Error, OpenError},
     files::Files,
     layout::{FileId, Layout},
-    lsm::{Lsm, View},
+    lsm::Lsm,
     parts::Parts,
     pins::Pins,
     put::PutWriter,
@@ -28,6 +28,7 @@ use crate::{
     types::{Body, Object, ObjectInfo, Verified, check_bucket, check_key},
     uploads::Garbage,
     versions::VersionId,
+    view::View,
 };
 
 /// Most buckets of one store: bounds the answer to a bucket listing.

@@ -16,11 +16,11 @@ use super::{
 use crate::{
     error::Error,
     layout::FileId,
-    lsm::View,
     record::{Payload, Record},
     replica::{Change, Prepare, Scope, ScopedChange},
     types::ObjectMeta,
     uploads::{Manifest, ManifestPart, UploadId, UploadRecord, part_key, upload_key},
+    view::View,
 };
 
 /// What the tree `pending` holds.

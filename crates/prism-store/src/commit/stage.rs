@@ -16,13 +16,13 @@ use super::{
 };
 use crate::{
     error::Error,
-    lsm::View,
     record::{Payload, Record, bucket_prefix},
     store::BUCKETS_MAX,
     types::{BucketInfo, OBJECT_LEN_MAX},
     uploads::{Garbage, Manifest, ManifestPart, UploadId, part_key, upload_prefix},
     usage::Change,
     versions::Versioning,
+    view::View,
 };
 
 impl Committer {

@@ -11,10 +11,10 @@ use super::{
 };
 use crate::{
     error::Error,
-    lsm::View,
     record::{Payload, Record},
     types::ObjectMeta,
     versions::{Place, Removed, VersionId, Versioning, place, version_key},
+    view::View,
 };
 
 /// What has to go before a key gets a new current state, and how that is named.

@@ -12,11 +12,11 @@ use crate::{
     },
     error::Error,
     layout::FileId,
-    lsm::View,
     record::{Payload, split_object_key},
     store::Inner,
     uploads::split_upload_key,
     versions::Versioning,
+    view::View,
 };
 
 /// A change that may be made: what others are told, and what is committed here.
