@@ -38,7 +38,7 @@ const STALL_POLL: Duration = Duration::from_millis(2);
 const GENERATION_KEY: &str = "generation";
 const REPLICAS_KEY: &str = "replicas";
 const SCRUBBED_KEY: &str = "scrubbed";
-const CLOSED_KEY: &str = "closed";
+const SEALED_KEY: &str = "sealed";
 
 /// The trees.
 pub(crate) struct Lsm {
@@ -167,8 +167,8 @@ impl Lsm {
 
     /// Ends the log with something that nobody will miss: its very end is where
     /// damage cannot be told from a write that was interrupted.
-    pub(crate) fn close(&self) -> Result<(), Error> {
-        self.system.insert(CLOSED_KEY, [])?;
+    pub(crate) fn seal_log(&self) -> Result<(), Error> {
+        self.system.insert(SEALED_KEY, [])?;
         Ok(self.db.persist(PersistMode::SyncAll)?)
     }
 

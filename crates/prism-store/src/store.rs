@@ -6,14 +6,17 @@
 use std::{
     fmt,
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use crate::{
     blocks,
     checked::{CheckedFile, Known, wrong_length},
     commit::{CommitStats, Committer, Freed, Op, Outcome, version_of},
-    config::Config,
+    config::{Config, Durability},
     error::{Error, OpenError},
     files::Files,
     layout::{FileId, Layout},
@@ -59,6 +62,8 @@ pub(crate) struct Inner {
     pub(crate) pins: Pins,
     pub(crate) known: Known,
     pub(crate) corruption: Corruption,
+    /// Batches committed when the log was last sealed.
+    sealed_batches: AtomicU64,
     /// After the tree, so that its lock on the directory is given up last.
     pub(crate) files: Arc<Files>,
     pub(crate) config: Config,
@@ -91,6 +96,7 @@ impl Store {
             pins: Pins::default(),
             known: Known::new(config.recheck),
             corruption: Corruption::default(),
+            sealed_batches: AtomicU64::new(0),
             files,
             config,
             recovery,
@@ -112,6 +118,23 @@ impl Store {
     #[must_use]
     pub fn bytes_used(&self) -> u64 {
         self.inner.files.usage.used()
+    }
+
+    /// Puts an empty write behind the last one, if there was any since the last
+    /// call: damage of the log's very end cannot be told from a write that was
+    /// interrupted. Closing the store does the same. Without `fsync` it does
+    /// nothing. Blocks on disk.
+    ///
+    /// # Errors
+    /// Where the tree takes no writes.
+    pub fn seal_log(&self) -> Result<(), Error> {
+        let batches = self.inner.committer.stats().batches;
+        let sealed = self.inner.sealed_batches.swap(batches, Ordering::Relaxed);
+        if sealed == batches || self.inner.config.durability == Durability::None {
+            return Ok(());
+        }
+        self.inner.files.check_room_for_tree()?;
+        self.inner.lsm.seal_log()
     }
 
     /// How commits were grouped so far. Does not block.
@@ -399,7 +422,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Err(error) = self.lsm.close() {
+        if let Err(error) = self.lsm.seal_log() {
             tracing::warn!(%error, "the store was not closed in order");
         }
     }

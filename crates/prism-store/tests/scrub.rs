@@ -275,6 +275,47 @@ fn a_changed_bit_of_a_stopped_store_is_found_and_never_read() {
 }
 
 #[test]
+fn a_changed_bit_of_a_killed_store_undoes_nothing_that_its_log_was_sealed_behind() {
+    let seed = fastrand::u64(..1 << 32);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let original = tempfile::tempdir().unwrap();
+    let mut contents = filled(original.path());
+    let store = Store::open(original.path(), config()).unwrap();
+    let (key, data) = ("last", bytes(99, 500));
+    put(&store, BUCKET, key, &data).unwrap();
+    contents.insert(key.into(), data);
+    store.seal_log().unwrap();
+    // What a kill leaves: the store is still open.
+    let killed = tempfile::tempdir().unwrap();
+    copy(original.path(), killed.path());
+    let log = by_kind(killed.path())["log"].last().cloned().unwrap();
+    let end = fs::read(&log)
+        .unwrap()
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .unwrap();
+    let mut refused = 0;
+    for _ in 0..3 * FLIPS {
+        let dir = tempfile::tempdir().unwrap();
+        copy(killed.path(), dir.path());
+        let log = dir.path().join(log.strip_prefix(killed.path()).unwrap());
+        // Near the end, where the last writes are.
+        let at = end - rng.usize(..1_500.min(end));
+        let byte = fs::read(&log).unwrap()[at] ^ 1 << rng.u8(..8);
+        let file = fs::File::options().write(true).open(&log).unwrap();
+        file.write_all_at(&[byte], at as u64).unwrap();
+        match Store::open(dir.path(), config()) {
+            Ok(store) => {
+                let context = format!("seed {seed}, byte {at} of {end}");
+                assert_eq!(no_wrong_bytes(&store, &contents, &context), 0);
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 0);
+}
+
+#[test]
 fn a_changed_bit_of_an_open_store_is_found_and_never_read() {
     let seed = fastrand::u64(..1 << 32);
     let mut rng = fastrand::Rng::with_seed(seed);

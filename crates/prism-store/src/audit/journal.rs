@@ -14,6 +14,7 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
+use rustix::{fs::SeekFrom, io::Errno};
 use xxhash_rust::xxh3::Xxh3;
 
 const START: u8 = 1;
@@ -60,10 +61,14 @@ pub(super) fn inspect(path: &Path) -> io::Result<Tail> {
 
 /// What it is that is no batch.
 fn tail(file: &File, at: u64) -> io::Result<Tail> {
+    let Some(end) = end_of_data(file, at)? else {
+        return Ok(Tail::Clean);
+    };
     let mut cursor = Cursor::new(file, at);
-    let (mut zeros, mut window) = (true, [0; HEAD + 1]);
-    while let Some(byte) = cursor.byte()? {
-        zeros &= byte == 0;
+    let mut window = [0; HEAD + 1];
+    while cursor.at < end
+        && let Some(byte) = cursor.byte()?
+    {
         window.rotate_left(1);
         let [.., last] = &mut window;
         *last = byte;
@@ -75,11 +80,33 @@ fn tail(file: &File, at: u64) -> io::Result<Tail> {
             }
         }
     }
-    Ok(if zeros {
-        Tail::Clean
-    } else {
-        Tail::Torn { at }
-    })
+    Ok(Tail::Torn { at })
+}
+
+/// Behind the last byte from `at` on that is not zero; `None` if all are. Most of
+/// a log is zeros, 64 MiB of them in a new one.
+fn end_of_data(file: &File, mut at: u64) -> io::Result<Option<u64>> {
+    let mut buffer = vec![0; READ_LEN];
+    let mut end = None;
+    loop {
+        // Over what was never written, where the file system knows.
+        match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(data) => at = data,
+            Err(Errno::NXIO) => return Ok(end),
+            Err(_) => {}
+        }
+        let read = file.read_at(&mut buffer, at)?;
+        if read == 0 {
+            return Ok(end);
+        }
+        let piece = buffer.get(..read).unwrap_or_default();
+        // Compared as a whole first, which is fast.
+        if piece.iter().fold(0, |all, byte| all | byte) != 0 {
+            let last = piece.iter().rposition(|byte| *byte != 0);
+            end = last.map(|last| at + last as u64 + 1).or(end);
+        }
+        at += read as u64;
+    }
 }
 
 struct Batch {

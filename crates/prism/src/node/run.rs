@@ -1,11 +1,15 @@
 //! The process around a node: its threads, its admin socket, its signals.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tokio::sync::{mpsc, watch};
 
 use super::{Node, Worker, admin};
+
+/// How long the log's end stays one that a write may have been interrupted at.
+const SEAL_EVERY: Duration = Duration::from_secs(2);
 
 /// Serves until SIGTERM or SIGINT. `ready` is called once clients are accepted.
 pub(crate) fn until_stopped(node: Node, ready: impl FnOnce()) -> anyhow::Result<()> {
@@ -99,6 +103,7 @@ fn supervise(
             }
         };
         tokio::select! {
+            () = keep_sealed(node) => {}
             () = keep_current => {}
             () = admin.run(node.clone()) => {}
             () = accepting => {}
@@ -111,4 +116,22 @@ fn supervise(
         let _ = stop.send(true);
         anyhow::Ok(())
     })
+}
+
+/// Seals the log of the store, if there is one, from time to time.
+async fn keep_sealed(node: &Arc<Node>) {
+    if node.store.is_none() {
+        return std::future::pending().await;
+    }
+    loop {
+        tokio::time::sleep(SEAL_EVERY).await;
+        let node = node.clone();
+        let sealing = tokio::task::spawn_blocking(move || match &node.store {
+            Some(store) => store.seal_log(),
+            None => Ok(()),
+        });
+        if let Ok(Err(error)) = sealing.await {
+            tracing::debug!(%error, "the log was not sealed");
+        }
+    }
 }
