@@ -143,6 +143,13 @@ impl Store {
         self.inner.committer.stats()
     }
 
+    /// Whether [`Store::begin_put`] of an object of this length only looks into the
+    /// tree, as [`Store::head`] does, and makes no file.
+    #[must_use]
+    pub fn begins_in_memory(&self, len: u64) -> bool {
+        len <= self.inner.config.inline_max as u64
+    }
+
     /// Begins to write an object of `expected_len` bytes, or of as many as will
     /// come. May block on disk.
     ///

@@ -10,6 +10,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Handoff(crate::bench_handoff::Args),
+    Store(crate::bench_store::Args),
     Switch(crate::bench_switch::BenchSwitchArgs),
     Tls(crate::bench_tls::Args),
 }
@@ -18,6 +19,7 @@ enum Command {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Handoff(args) => crate::bench_handoff::run(args),
+        Command::Store(args) => crate::bench_store::run(args),
         Command::Switch(args) => crate::bench_switch::run(args),
         Command::Tls(args) => crate::bench_tls::run(args),
     }

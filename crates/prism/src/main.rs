@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_handoff;
+mod bench_store;
 mod bench_switch;
 mod bench_tls;
 mod check;

@@ -113,6 +113,12 @@ impl Worker {
         let expected = Expected::from_request(headers, &request.payload)?;
         let (bucket, key) = (bucket.as_str().to_owned(), key.as_str().to_owned());
         let (length, conditions) = (put.length, put.conditions.clone());
+        let store = self.node.store.as_ref().ok_or(Code::InternalError)?;
+        if conditions.is_empty() && length.is_some_and(|len| store.begins_in_memory(len)) {
+            let writer = store.begin_put(&bucket, &key, length);
+            let writer = writer.map_err(|e| store_error(&e))?;
+            return Pipe::new(writer, expected, &request.payload, headers);
+        }
         let writer = blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
             if !conditions.is_empty() {

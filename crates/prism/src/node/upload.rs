@@ -36,8 +36,30 @@ struct Chunks {
     data: Vec<u8>,
 }
 
-/// A write under way on the blocking pool.
-type Writing = JoinHandle<Result<Pipe, S3Error>>;
+/// A body between two pieces, or with a write under way on the blocking pool.
+enum Writing {
+    Idle(Pipe),
+    Busy(JoinHandle<Result<Pipe, S3Error>>),
+}
+
+impl Writing {
+    /// Writes a piece, after what is under way.
+    async fn write(self, piece: Vec<u8>) -> Result<Self, S3Error> {
+        let mut pipe = self.done().await?;
+        Ok(Self::Busy(tokio::task::spawn_blocking(move || {
+            pipe.take(&piece)?;
+            Ok(pipe)
+        })))
+    }
+
+    /// What is under way has been written.
+    async fn done(self) -> Result<Pipe, S3Error> {
+        match self {
+            Self::Idle(pipe) => Ok(pipe),
+            Self::Busy(writing) => joined(writing).await,
+        }
+    }
+}
 
 /// Why a body was not stored.
 pub(super) enum Failed {
@@ -160,28 +182,28 @@ impl Worker {
 }
 
 /// Reads a body to its end, and has `finish` commit what was verified. Gives
-/// the number of bytes as well.
+/// the number of bytes as well. A body of one piece changes threads once: for
+/// small ones that is what they cost.
 pub(super) async fn receive<T: Send + 'static>(
     io: &mut impl Input,
     body: &mut BodyReader,
     pipe: Pipe,
     finish: impl FnOnce(PutWriter, Digests) -> Result<T, S3Error> + Send + 'static,
 ) -> Result<(T, u64), Failed> {
-    let mut writing: Writing = tokio::task::spawn_blocking(move || Ok(pipe));
+    let mut writing = Writing::Idle(pipe);
     let mut piece = Vec::new();
     while !body.is_done() {
         let step = body.consume(io.buffered()).map_err(S3Error::from)?;
         piece.extend_from_slice(io.buffered().get(step.data).unwrap_or_default());
         io.consume(step.consumed);
         if piece.len() >= PIECE_BYTES {
-            let pipe = joined(writing).await?;
-            writing = write(pipe, std::mem::take(&mut piece));
+            writing = writing.write(std::mem::take(&mut piece)).await?;
         }
         if !body.is_done() && io.buffered().is_empty() && io.fill().await? == 0 {
             return Err(Failed::Connection(io::ErrorKind::UnexpectedEof.into()));
         }
     }
-    let mut pipe = joined(writing).await?;
+    let mut pipe = writing.done().await?;
     let committing = tokio::task::spawn_blocking(move || {
         pipe.take(&piece)?;
         let (writer, digests) = pipe.verify()?;
@@ -189,13 +211,6 @@ pub(super) async fn receive<T: Send + 'static>(
         Ok::<_, S3Error>((finish(writer, digests)?, len))
     });
     Ok(joined(committing).await?)
-}
-
-fn write(mut pipe: Pipe, piece: Vec<u8>) -> Writing {
-    tokio::task::spawn_blocking(move || {
-        pipe.take(&piece)?;
-        Ok(pipe)
-    })
 }
 
 /// Runs `work` where it may block on the disk.

@@ -1,0 +1,241 @@
+//! The load: what is asked, and `wrk`, which asks it over and over.
+//!
+//! Requests are signed once, for a quarter of an hour: who serves them verifies
+//! each, who sends them pays nothing. Answers are checked before the first turn.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddrV4, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
+use prism_s3::sign::Body;
+use time::OffsetDateTime;
+
+use super::system::{System, TICK};
+
+/// Objects that are read or written in turn.
+const OBJECTS: usize = 64;
+const BUCKET: &str = "bench";
+/// No single answer takes this long.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What is measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Case {
+    pub(super) writes: bool,
+    bytes: usize,
+}
+
+impl Case {
+    pub(super) const ALL: &'static [Self] = &[
+        Self::new(false, 4 << 10),
+        Self::new(false, 1 << 20),
+        Self::new(true, 4 << 10),
+        Self::new(true, 1 << 20),
+    ];
+
+    const fn new(writes: bool, bytes: usize) -> Self {
+        Self { writes, bytes }
+    }
+
+    /// As in "GET 4 KiB".
+    pub(super) fn name(&self) -> String {
+        let method = if self.writes { "PUT" } else { "GET" };
+        match self.bytes >> 20 {
+            0 => format!("{method} {} KiB", self.bytes >> 10),
+            mib => format!("{method} {mib} MiB"),
+        }
+    }
+}
+
+/// A case, ready to be run against one system.
+pub(super) struct Target {
+    address: SocketAddrV4,
+    script: PathBuf,
+}
+
+/// What a run came to.
+pub(super) struct Ran {
+    pub(super) requests: u64,
+    pub(super) seconds: f64,
+    /// Of the client.
+    pub(super) cpu: Duration,
+}
+
+impl Target {
+    /// Stores the objects, looks whether they are served, and writes the script.
+    pub(super) fn prepare(system: &System, case: &Case) -> Result<Self> {
+        let mut bodies = Vec::new();
+        for n in 0..OBJECTS {
+            let mut body = vec![0; case.bytes];
+            fastrand::Rng::with_seed(n as u64).fill(&mut body);
+            bodies.push(body);
+        }
+        store(system, case, &bodies).with_context(|| format!("storing at {}", system.name()))?;
+        let mut bytes = b"local requests = {}\n".to_vec();
+        for (n, body) in bodies.iter().enumerate() {
+            let path = path_of(case, n);
+            let request = match case.writes {
+                false => {
+                    let get = request(system, "GET", &path, b"")?;
+                    let got = call(system.address, &get, &[])?;
+                    ensure!(got == *body, "{}: {path} has other bytes", system.name());
+                    get
+                }
+                true => [request(system, "PUT", &path, body)?, body.clone()].concat(),
+            };
+            bytes.extend_from_slice(format!("requests[{}] = \"", n + 1).as_bytes());
+            escape(&request, &mut bytes);
+            bytes.extend_from_slice(b"\"\n");
+        }
+        bytes.extend_from_slice(
+            b"local n = 0\n\
+              function request()\n  n = n % #requests + 1\n  return requests[n]\nend\n",
+        );
+        let method = if case.writes { "put" } else { "get" };
+        let script = system
+            .directory()
+            .join(format!("{method}-{}.lua", case.bytes));
+        fs::write(&script, bytes)?;
+        Ok(Self {
+            address: system.address,
+            script,
+        })
+    }
+
+    /// Runs the client. A run with an error does not count: it fails.
+    pub(super) fn run(&self, time: Duration, connections: usize) -> Result<Ran> {
+        let mut wrk = Command::new("wrk");
+        wrk.args(["-t1", &format!("-c{connections}")]);
+        wrk.arg(format!("-d{}", time.as_secs().max(1)));
+        wrk.arg("-s").arg(&self.script);
+        wrk.arg(format!("http://{}/", self.address));
+        let (start, cpu) = (Instant::now(), children_cpu());
+        let output = wrk.output().context("running wrk")?;
+        let cpu = children_cpu().saturating_sub(cpu);
+        let seconds = start.elapsed().as_secs_f64();
+        let text = String::from_utf8_lossy(&output.stdout);
+        if !output.status.success() || text.contains("Non-2xx") || text.contains("Socket errors") {
+            bail!("wrk: {text}{}", String::from_utf8_lossy(&output.stderr));
+        }
+        let requests = text
+            .lines()
+            .find_map(|line| line.trim().split_once(" requests in "))
+            .and_then(|(count, _)| count.parse().ok())
+            .with_context(|| format!("wrk says no number of requests: {text}"))?;
+        Ok(Ran {
+            requests,
+            seconds,
+            cpu,
+        })
+    }
+}
+
+fn path_of(case: &Case, n: usize) -> String {
+    format!("/{BUCKET}/{}-{n}", case.bytes)
+}
+
+fn store(system: &System, case: &Case, bodies: &[Vec<u8>]) -> Result<()> {
+    if let Some(files) = system.files() {
+        fs::create_dir_all(files.join(BUCKET))?;
+        for (n, body) in bodies.iter().enumerate() {
+            let path = path_of(case, n);
+            fs::write(files.join(path.trim_start_matches('/')), body)?;
+        }
+        return Ok(());
+    }
+    let bucket = request(system, "PUT", &format!("/{BUCKET}"), b"")?;
+    // Of an earlier case, it is there.
+    let _ = call(system.address, &bucket, &[]);
+    for (n, body) in bodies.iter().enumerate() {
+        let put = request(system, "PUT", &path_of(case, n), body)?;
+        call(system.address, &put, body)?;
+    }
+    Ok(())
+}
+
+/// The head of a request whose body is signed.
+fn request(system: &System, method: &str, target: &str, body: &[u8]) -> Result<Vec<u8>> {
+    let mut headers = Headers::new();
+    headers.append("Host", system.address.to_string())?;
+    let now = OffsetDateTime::now_utc();
+    let signer = system.signer();
+    signer.sign(method, target, &mut headers, Body::Bytes(body), now)?;
+    if method == "PUT" {
+        headers.append("Content-Length", body.len().to_string())?;
+    }
+    let mut bytes = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
+    headers.write_to(&mut bytes);
+    bytes.extend_from_slice(b"\r\n");
+    Ok(bytes)
+}
+
+/// One request over a connection of its own. The body of its answer, if it is 200.
+fn call(address: SocketAddrV4, head: &[u8], body: &[u8]) -> Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.write_all(head)?;
+    stream.write_all(body)?;
+    let (mut bytes, mut piece) = (Vec::new(), vec![0; 64 << 10]);
+    let mut more = |bytes: &mut Vec<u8>| -> Result<()> {
+        let n = stream.read(&mut piece)?;
+        ensure!(n > 0, "the answer ends early");
+        bytes.extend_from_slice(piece.get(..n).unwrap_or_default());
+        Ok(())
+    };
+    let (answer, len) = loop {
+        if let Some(answer) = ResponseHead::parse(&bytes, &Limits::DEFAULT)? {
+            break answer;
+        }
+        more(&mut bytes)?;
+    };
+    bytes.drain(..len);
+    let mut reader = BodyReader::new(answer.framing(&Method::Get)?, u64::MAX);
+    let mut whole = Vec::new();
+    while !reader.is_done() {
+        let step = reader.consume(&bytes)?;
+        whole.extend_from_slice(bytes.get(step.data).unwrap_or_default());
+        bytes.drain(..step.consumed);
+        if !reader.is_done() && bytes.is_empty() {
+            more(&mut bytes)?;
+        }
+    }
+    let text = || String::from_utf8_lossy(&whole).into_owned();
+    ensure!(
+        answer.status() == 200,
+        "status {}: {}",
+        answer.status(),
+        text()
+    );
+    Ok(whole)
+}
+
+/// Bytes as within a text of Lua.
+fn escape(bytes: &[u8], out: &mut Vec<u8>) {
+    for byte in bytes {
+        match byte {
+            b' '..=b'~' if !matches!(byte, b'"' | b'\\') => out.push(*byte),
+            byte => {
+                let mut escaped = String::new();
+                let _ = write!(escaped, "\\{byte:03}");
+                out.extend_from_slice(escaped.as_bytes());
+            }
+        }
+    }
+}
+
+/// CPU time of children that have ended: only `wrk` does.
+fn children_cpu() -> Duration {
+    let usage = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let Some((_, rest)) = usage.rsplit_once(')') else {
+        return Duration::ZERO;
+    };
+    let fields = rest.split_whitespace().skip(13).take(2);
+    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
+    TICK * u32::try_from(ticks).unwrap_or(u32::MAX)
+}
