@@ -22,6 +22,7 @@ mod multipart;
 mod policy;
 mod put;
 mod relay;
+mod relayed;
 mod replicate;
 mod replication;
 pub(crate) mod run;

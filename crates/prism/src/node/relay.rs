@@ -168,7 +168,7 @@ impl Worker {
     ) -> Result<(RelayIo, ResponseHead), RelayError> {
         let request = Relayed {
             head,
-            preamble: super::session::preamble(principal, true),
+            preamble: super::relayed::preamble(principal, true),
             max_body_bytes: 0,
         };
         self.begin_asking(peer, &request, &[]).await

@@ -16,8 +16,8 @@ use super::ask::{Question, Reply, together};
 use super::errors::store_error;
 use super::io::{Input, Io, RelayIo};
 use super::relay::{RelayError, Relayed, encode_head, read_all, read_answer};
+use super::relayed::preamble;
 use super::replication::{Job, prefix};
-use super::session::preamble;
 use super::upload::{PIECE_BYTES, blocking, joined};
 use super::{Worker, now_ms};
 

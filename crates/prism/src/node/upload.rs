@@ -37,6 +37,7 @@ struct Chunks {
 }
 
 /// A body between two pieces, or with a write under way on the blocking pool.
+#[allow(clippy::large_enum_variant, reason = "one for each body under way")]
 enum Writing {
     Idle(Pipe),
     Busy(JoinHandle<Result<Pipe, S3Error>>),
