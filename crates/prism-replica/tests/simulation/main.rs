@@ -16,6 +16,7 @@
 
 mod client;
 mod node;
+mod protocol;
 mod world;
 
 use std::time::Instant;

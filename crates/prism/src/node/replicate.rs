@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use prism_http::{BodyFraming, Exchange, Limits, RequestHead, ResponseHead};
+use prism_replica::{Step, Write};
 use prism_s3::{Code, Principal, S3Error};
 use prism_store::{Bytes, Decided, Error, Prepare, PutWriter, Scope, Stamp, Unprepared};
 use tokio::sync::mpsc;
@@ -54,7 +55,7 @@ impl Worker {
                             .iter()
                             .map(|peer| worker.prepare_at(peer, &header, &bytes, len));
                         let answers = together(asked.collect()).await;
-                        let _ = answer.send(answers.into_iter().collect());
+                        let _ = answer.send(verdict(&others, answers));
                     }
                     Job::Decided { others, decided } => worker.tell(&others, decided).await,
                     Job::Survey(answer) => {
@@ -367,6 +368,18 @@ impl Worker {
     }
 }
 
+/// All have to have it.
+fn verdict(others: &[String], answers: Vec<Result<(), Unprepared>>) -> Result<(), Unprepared> {
+    let mut write = Write::new(others.iter());
+    for (peer, answer) in others.iter().zip(answers) {
+        answer?;
+        if write.prepared(&peer) == Step::Commit {
+            return Ok(());
+        }
+    }
+    Err(Unprepared::Overloaded)
+}
+
 fn append(mut writer: PutWriter, piece: &[u8]) -> Result<PutWriter, Error> {
     writer.write(piece)?;
     Ok(writer)
@@ -424,5 +437,19 @@ fn head_of(len: u64) -> io::Result<RequestHead> {
     match RequestHead::parse(text.as_bytes(), &Limits::DEFAULT) {
         Ok(Some((head, _))) => Ok(head),
         _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_prepared_when_every_other_replica_says_so() {
+        let others = ["b".to_owned(), "c".to_owned()];
+        assert_eq!(verdict(&others, vec![Ok(()), Ok(())]), Ok(()));
+        assert!(verdict(&others, vec![Ok(())]).is_err());
+        let gone = Unprepared::Unreachable("c".into());
+        assert_eq!(verdict(&others, vec![Ok(()), Err(gone.clone())]), Err(gone));
     }
 }
