@@ -1,82 +1,31 @@
 //! Channels between nodes: persistent mutual TLS connections that carry frames
-//! (docs/protocol.md, section 2), one per worker and peer, dialled when first
-//! needed, unless the peer has dialled already: either end sends hand-offs on it,
-//! so that a verdict leaves together with the next hand-off to the same peer.
+//! (docs/protocol.md, section 2), one per worker and peer: either end sends
+//! hand-offs on it, so that a verdict leaves together with the next hand-off to the
+//! same peer. Who dials them is in `peers`, the handshake in `node_tls`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
 
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
 use prism_proto::wire::DecodeError;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::net::TcpStream;
+use prism_tls::{Event, MAX_RECORD_BYTES, OpenError, SealError, Session};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Mutex, oneshot};
-use tokio_rustls::{TlsConnector, TlsStream};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::chores::Chores;
 use crate::counters::Counters;
 use crate::endpoint::Shared;
-use crate::pki::{Identity, node_name};
+use crate::node_tls::Secured;
 
-/// How long a dial may take, TCP and TLS.
-const DIAL_DEADLINE: Duration = Duration::from_secs(1);
-/// After a failed dial, for how long the peer counts as out of reach.
-const DIAL_HOLD_OFF: Duration = Duration::from_millis(250);
-/// Relay streams kept idle per peer.
-const MAX_IDLE_RELAYS: usize = 64;
-/// First size of a channel's receive buffer; it grows to one frame at most.
-const BUFFER_BYTES: usize = 16 << 10;
-
-/// A node of the cluster, as the configuration names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Its name, which its certificate carries.
-    pub name: String,
-    /// Where its node port listens.
-    pub address: IpAddr,
-}
-
-impl std::str::FromStr for Peer {
-    type Err = String;
-
-    /// Reads `NAME=ADDRESS`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let fault = || format!("{text:?} is not NAME=ADDRESS");
-        let (name, address) = text.split_once('=').ok_or_else(fault)?;
-        let address = address.parse().map_err(|_| fault())?;
-        Ok(Self {
-            name: name.into(),
-            address,
-        })
-    }
-}
-
-/// Why a peer was not reached.
-#[derive(Debug, thiserror::Error)]
-pub enum PeerError {
-    /// The configuration knows no such node.
-    #[error("no node is called {0:?}")]
-    Unknown(String),
-    /// A dial failed just now; none is tried so soon again.
-    #[error("node {0} was out of reach just now")]
-    HeldOff(String),
-    /// TCP or TLS failed.
-    #[error("node {name} at {address}: {source}")]
-    Dial {
-        /// Which.
-        name: String,
-        /// Where.
-        address: SocketAddr,
-        /// Why.
-        source: io::Error,
-    },
-}
+/// Room for what is read at once: a record that has come in part, and another.
+const SEALED_BYTES: usize = 2 * MAX_RECORD_BYTES;
+/// A buffer that a large frame has made larger is given back.
+const KEPT_BYTES: usize = 64 << 10;
 
 /// A hand-off as it came in, and the channel for its verdict.
 pub(crate) struct Arrived {
@@ -88,10 +37,17 @@ pub(crate) struct Arrived {
 /// Verdicts under way, by hand-off.
 type Verdicts = RefCell<HashMap<u64, oneshot::Sender<Frame>>>;
 
+struct Writer {
+    tcp: OwnedWriteHalf,
+    /// Records on their way out; sealed in the order in which they leave.
+    sealed: Vec<u8>,
+}
+
 /// One live channel.
 pub(crate) struct Channel {
     pub(crate) peer: String,
-    writer: Mutex<WriteHalf<TlsStream<TcpStream>>>,
+    session: RefCell<Session>,
+    writer: Mutex<Writer>,
     /// Frames that leave with the next, or a little later by themselves.
     later: RefCell<Vec<u8>>,
     chores: Rc<Chores>,
@@ -103,16 +59,19 @@ impl Channel {
     /// Takes over a TLS connection; connections that arrive are imported by
     /// `importer`.
     pub(crate) fn start(
-        stream: TlsStream<TcpStream>,
+        secured: Secured,
         peer: String,
         importer: Weak<Shared>,
         chores: Rc<Chores>,
         counters: Arc<Counters>,
     ) -> Rc<Self> {
-        let (reader, writer) = tokio::io::split(stream);
+        let Secured { tcp, session } = secured;
+        let (reader, tcp) = tcp.into_split();
+        let sealed = Vec::new();
         let channel = Rc::new(Self {
             peer,
-            writer: Mutex::new(writer),
+            session: RefCell::new(session),
+            writer: Mutex::new(Writer { tcp, sealed }),
             later: RefCell::default(),
             chores,
             verdicts: RefCell::default(),
@@ -171,29 +130,35 @@ impl Channel {
 
     /// [`Self::send`] for a frame that is bytes already.
     pub(crate) async fn send_encoded(&self, bytes: &[u8]) -> io::Result<()> {
+        self.write(|session, sealed| {
+            // Secrets of clients' sessions may be in it.
+            let later = Zeroizing::new(self.later.take());
+            for bytes in [&later, bytes] {
+                session.seal(bytes, sealed)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Sends what `seal` makes, after what is being sent.
+    async fn write(
+        &self,
+        seal: impl FnOnce(&mut Session, &mut Vec<u8>) -> Result<(), SealError>,
+    ) -> io::Result<()> {
         let mut writer = self.writer.lock().await;
+        let Writer { tcp, sealed } = &mut *writer;
         if !self.open.get() {
             return Err(io::ErrorKind::NotConnected.into());
-        }
-        // Secrets of clients' sessions may be in it.
-        let mut all = Zeroizing::new(self.later.take());
-        let bytes = match all.is_empty() {
-            true => bytes,
-            false => {
-                all.reserve_exact(bytes.len());
-                all.extend_from_slice(bytes);
-                &all
-            }
-        };
-        if bytes.is_empty() {
-            return Ok(());
         }
         let guard = CloseUnlessSent {
             channel: self,
             sent: false,
         };
-        writer.write_all(bytes).await?;
-        writer.flush().await?;
+        sealed.clear();
+        sealed.shrink_to(KEPT_BYTES);
+        seal(&mut self.session.borrow_mut(), sealed).map_err(io::Error::other)?;
+        tcp.write_all(sealed).await?;
         guard.disarm();
         Ok(())
     }
@@ -211,31 +176,88 @@ impl Channel {
 
     async fn read(
         self: &Rc<Self>,
-        mut reader: ReadHalf<TlsStream<TcpStream>>,
+        mut tcp: OwnedReadHalf,
         importer: &Weak<Shared>,
         counters: &Counters,
     ) -> Result<(), ChannelError> {
-        let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+        let mut sealed = Vec::with_capacity(SEALED_BYTES);
+        let mut frames = Vec::new();
         loop {
-            while let Some(len) = announced_len(&buffer, counters)? {
-                let end = FRAME_PREFIX_BYTES + len;
-                let Some(bytes) = buffer.get(FRAME_PREFIX_BYTES..end) else {
-                    let missing = end - buffer.len();
-                    reserve(&mut buffer, missing.min(1 << 20));
-                    break;
+            let mut start = 0;
+            loop {
+                let records = sealed.get_mut(start..).unwrap_or_default();
+                let opened = self.session.borrow_mut().open(records);
+                let opened = match opened {
+                    Ok(opened) => opened,
+                    Err(error) => return Err(self.abort(error).await),
                 };
-                self.on_frame(bytes, importer, counters).await?;
-                consume(&mut buffer, end);
+                match opened.event {
+                    Event::Incomplete { .. } => break,
+                    Event::Data(place) => {
+                        let data = records.get_mut(place).unwrap_or_default();
+                        self.on_data(data, &mut frames, importer, counters).await?;
+                        data.zeroize();
+                    }
+                    Event::Empty | Event::KeyUpdate => {}
+                    Event::CloseNotify | Event::Aborted(_) | Event::Discarded => return Ok(()),
+                }
+                start += opened.consumed;
             }
-            if buffer.is_empty() && buffer.capacity() > BUFFER_BYTES * 16 {
-                buffer.shrink_to(BUFFER_BYTES);
-            }
-            if buffer.len() == buffer.capacity() {
-                reserve(&mut buffer, BUFFER_BYTES);
-            }
-            if reader.read_buf(&mut buffer).await? == 0 {
+            sealed.drain(..start);
+            if tcp.read_buf(&mut sealed).await? == 0 {
                 return Ok(());
             }
+        }
+    }
+
+    /// Tells the peer why nothing more is read.
+    async fn abort(&self, error: OpenError) -> ChannelError {
+        let alert = error.alert();
+        let told = self.write(|session, sealed| session.seal_fatal_alert(alert, sealed));
+        // A courtesy.
+        let _ = told.await;
+        error.into()
+    }
+
+    /// Acts upon the frames that `data` ends; `part` keeps the beginning of the next.
+    async fn on_data(
+        self: &Rc<Self>,
+        data: &[u8],
+        part: &mut Vec<u8>,
+        importer: &Weak<Shared>,
+        counters: &Counters,
+    ) -> Result<(), ChannelError> {
+        // Most frames are one record, and are read where they are.
+        if part.is_empty() {
+            let read = self.on_frames(data, importer, counters).await?;
+            append(part, data.get(read..).unwrap_or_default());
+        } else {
+            append(part, data);
+            let read = self.on_frames(part, importer, counters).await?;
+            consume(part, read);
+        }
+        Ok(())
+    }
+
+    /// Acts upon the whole frames at the start of `bytes`; gives their length.
+    async fn on_frames(
+        self: &Rc<Self>,
+        bytes: &[u8],
+        importer: &Weak<Shared>,
+        counters: &Counters,
+    ) -> Result<usize, ChannelError> {
+        let mut read = 0;
+        loop {
+            let rest = bytes.get(read..).unwrap_or_default();
+            let Some(len) = announced_len(rest, counters)? else {
+                return Ok(read);
+            };
+            let end = FRAME_PREFIX_BYTES + len;
+            let Some(frame) = rest.get(FRAME_PREFIX_BYTES..end) else {
+                return Ok(read);
+            };
+            self.on_frame(frame, importer, counters).await?;
+            read += end;
         }
     }
 
@@ -312,16 +334,19 @@ fn consume(buffer: &mut Vec<u8>, end: usize) {
     buffer.copy_within(end.., 0);
     buffer.get_mut(rest..).unwrap_or_default().zeroize();
     buffer.truncate(rest);
+    if rest == 0 {
+        *buffer = Vec::new();
+    }
 }
 
-/// Makes room for `more` bytes, and leaves no copy of what was there before.
-fn reserve(buffer: &mut Vec<u8>, more: usize) {
-    if buffer.capacity() - buffer.len() >= more {
-        return;
+/// Appends `bytes`, and leaves no copy of what was there before.
+fn append(buffer: &mut Vec<u8>, bytes: &[u8]) {
+    if buffer.capacity() - buffer.len() < bytes.len() {
+        let mut larger = Vec::with_capacity(2 * (buffer.len() + bytes.len()));
+        larger.extend_from_slice(buffer);
+        std::mem::replace(buffer, larger).zeroize();
     }
-    let mut larger = Vec::with_capacity((buffer.len() + more).max(2 * buffer.capacity()));
-    larger.extend_from_slice(buffer);
-    std::mem::replace(buffer, larger).zeroize();
+    buffer.extend_from_slice(bytes);
 }
 
 /// A frame over the limit ends the channel: nothing behind it can be found.
@@ -335,6 +360,8 @@ enum ChannelError {
     Io(#[from] io::Error),
     #[error("the peer sent nonsense: {0}")]
     Decode(#[from] DecodeError),
+    #[error("the peer broke TLS: {0}")]
+    Tls(#[from] OpenError),
 }
 
 struct CloseUnlessSent<'c> {
@@ -376,198 +403,4 @@ impl Drop for AwaitedVerdict {
             channel.verdicts.borrow_mut().remove(&self.id);
         }
     }
-}
-
-/// A connection that carries relayed requests.
-pub type RelayStream = TlsStream<TcpStream>;
-
-/// One worker's ways to all other nodes.
-pub(crate) struct Peers {
-    peers: HashMap<String, SocketAddr>,
-    /// `None`: there are no other nodes.
-    identity: Option<Identity>,
-    channels: RefCell<HashMap<String, Rc<Channel>>>,
-    dialling: Mutex<()>,
-    failed_ns: RefCell<HashMap<String, u64>>,
-    idle_relays: RefCell<HashMap<String, Vec<RelayStream>>>,
-    importer: Weak<Shared>,
-    chores: Rc<Chores>,
-    counters: Arc<Counters>,
-}
-
-impl Peers {
-    pub(crate) fn new(
-        peers: &[Peer],
-        port: u16,
-        identity: Option<Identity>,
-        importer: Weak<Shared>,
-        chores: Rc<Chores>,
-        counters: Arc<Counters>,
-    ) -> Self {
-        let peers = peers
-            .iter()
-            .map(|p| (p.name.clone(), (p.address, port).into()))
-            .collect();
-        Self {
-            peers,
-            identity,
-            channels: RefCell::default(),
-            dialling: Mutex::new(()),
-            failed_ns: RefCell::default(),
-            idle_relays: RefCell::default(),
-            importer,
-            chores,
-            counters,
-        }
-    }
-
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.peers.keys().map(String::as_str)
-    }
-
-    fn identity(&self, wanted: &str) -> Result<&Identity, PeerError> {
-        let identity = self.identity.as_ref();
-        identity.ok_or_else(|| PeerError::Unknown(wanted.to_owned()))
-    }
-
-    fn open_channel(&self, name: &str) -> Option<Rc<Channel>> {
-        self.channels
-            .borrow()
-            .get(name)
-            .filter(|c| c.is_open())
-            .cloned()
-    }
-
-    /// The channel to `name`, dialled if there is none.
-    pub(crate) async fn channel(&self, name: &str) -> Result<Rc<Channel>, PeerError> {
-        if let Some(channel) = self.open_channel(name) {
-            return Ok(channel);
-        }
-        let _one_at_a_time = self.dialling.lock().await;
-        if let Some(channel) = self.open_channel(name) {
-            return Ok(channel);
-        }
-        let config = self.identity(name)?.client_for_hand_off();
-        let stream = self.dial(name, config).await?;
-        let channel = self.start(stream, name);
-        self.channels
-            .borrow_mut()
-            .insert(name.to_owned(), channel.clone());
-        Ok(channel)
-    }
-
-    /// A channel that nothing else uses, to the node at `address`.
-    pub(crate) async fn fresh_channel(&self, address: IpAddr) -> Result<Rc<Channel>, PeerError> {
-        let named = self.peers.iter().find(|(_, at)| at.ip() == address);
-        let (name, _) = named.ok_or_else(|| PeerError::Unknown(address.to_string()))?;
-        let config = self.identity(name)?.client_for_hand_off();
-        let stream = self.dial(name, config).await?;
-        Ok(self.start(stream, name))
-    }
-
-    fn start(&self, stream: TlsStream<TcpStream>, name: &str) -> Rc<Channel> {
-        let (importer, chores) = (self.importer.clone(), self.chores.clone());
-        Channel::start(stream, name.into(), importer, chores, self.counters.clone())
-    }
-
-    /// Where the node called `name` is.
-    pub(crate) fn address(&self, name: &str) -> Option<IpAddr> {
-        self.peers.get(name).map(SocketAddr::ip)
-    }
-
-    /// Hand-offs to the peer at the other end of `channel`, which it has dialled,
-    /// go there, where none is open to it.
-    pub(crate) fn adopt(&self, channel: &Rc<Channel>) {
-        if self.open_channel(&channel.peer).is_none() {
-            self.channels
-                .borrow_mut()
-                .insert(channel.peer.clone(), channel.clone());
-        }
-    }
-
-    /// A relay stream to `name`, and whether it has been used before.
-    pub(crate) async fn relay(&self, name: &str) -> Result<(RelayStream, bool), PeerError> {
-        let idle = self
-            .idle_relays
-            .borrow_mut()
-            .get_mut(name)
-            .and_then(Vec::pop);
-        match idle {
-            Some(stream) => Ok((stream, true)),
-            None => self.fresh_relay(name).await.map(|stream| (stream, false)),
-        }
-    }
-
-    /// A new relay stream to `name`.
-    pub(crate) async fn fresh_relay(&self, name: &str) -> Result<RelayStream, PeerError> {
-        let config = self.identity(name)?.client_for_relay();
-        self.dial(name, config).await
-    }
-
-    /// Keeps a relay stream that is between two requests for the next.
-    pub(crate) fn keep_relay(&self, name: &str, stream: RelayStream) {
-        let mut idle = self.idle_relays.borrow_mut();
-        let idle = idle.entry(name.to_owned()).or_default();
-        if idle.len() < MAX_IDLE_RELAYS {
-            idle.push(stream);
-        }
-    }
-
-    async fn dial(
-        &self,
-        name: &str,
-        config: Arc<rustls::ClientConfig>,
-    ) -> Result<RelayStream, PeerError> {
-        let unknown = || PeerError::Unknown(name.to_owned());
-        let address = *self.peers.get(name).ok_or_else(unknown)?;
-        let server_name = node_name(name).map_err(|_| unknown())?;
-        let now_ns = crate::control::now_ns();
-        let held_off =
-            self.failed_ns.borrow().get(name).is_some_and(|at| {
-                u128::from(now_ns.saturating_sub(*at)) < DIAL_HOLD_OFF.as_nanos()
-            });
-        if held_off {
-            return Err(PeerError::HeldOff(name.to_owned()));
-        }
-        let dialled = tokio::time::timeout(DIAL_DEADLINE, async {
-            let tcp = TcpStream::connect(address).await?;
-            tune(&tcp)?;
-            TlsConnector::from(config).connect(server_name, tcp).await
-        });
-        let result = dialled
-            .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        match result {
-            Ok(stream) => {
-                self.failed_ns.borrow_mut().remove(name);
-                Ok(stream.into())
-            }
-            Err(source) => {
-                self.failed_ns
-                    .borrow_mut()
-                    .insert(name.to_owned(), crate::control::now_ns());
-                Err(PeerError::Dial {
-                    name: name.to_owned(),
-                    address,
-                    source,
-                })
-            }
-        }
-    }
-}
-
-/// How long a peer may leave data unacknowledged before its channel breaks.
-const USER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What every connection between nodes gets: no Nagle, and an end in bounded
-/// time when the peer vanishes.
-pub(crate) fn tune(tcp: &TcpStream) -> io::Result<()> {
-    tcp.set_nodelay(true)?;
-    let socket = socket2::SockRef::from(tcp);
-    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
-    let keepalive = socket2::TcpKeepalive::new()
-        .with_time(USER_TIMEOUT)
-        .with_interval(Duration::from_secs(1))
-        .with_retries(3);
-    socket.set_tcp_keepalive(&keepalive)
 }

@@ -208,6 +208,16 @@ impl Connection {
         self.rest.io_timeout = timeout;
     }
 
+    /// Acknowledges to the client what it has sent, where the kernel has put that
+    /// off: a socket that is about to move cannot do it later, and a client whose
+    /// next packet is small may wait for it before it sends that (Nagle).
+    pub fn acknowledge(&self) {
+        if let Some(stream) = &self.stream {
+            // What fails on a connection is found by whoever uses it next.
+            let _ = SockRef::from(&stream.as_fd()).set_tcp_quickack(true);
+        }
+    }
+
     /// Reads more. Returns the number of bytes added to [`Self::buffered`]; 0 when
     /// the client has closed its direction.
     ///

@@ -15,11 +15,11 @@ use prism_sys::listen::{ListenOptions, listen_tcp};
 use prism_sys::tcp::ktls::Offered;
 use prism_sys::tcp::{Blank, Freezer, RestoreError};
 use prism_tls::accept::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
-use tokio_rustls::TlsAcceptor;
 
-use crate::channel::{Channel, Peer, Peers, RelayStream, tune};
+use crate::channel::Channel;
 use crate::chores::Chores;
 use crate::connection::{Connection, Input, Rest};
 use crate::control::{Control, SwitchAddress};
@@ -27,6 +27,8 @@ use crate::counters::Counters;
 use crate::frozen::FrozenSockets;
 use crate::given_up::GivenUp;
 use crate::gone::Gone;
+use crate::node_tls::{self, Dialled, RelayStream};
+use crate::peers::{Peer, Peers, tune};
 use crate::pki::{Identity, peer_name};
 use crate::secure::TlsService;
 use crate::stream::Stream;
@@ -76,7 +78,7 @@ pub struct EndpointConfig {
     pub tls: Option<TlsService>,
     /// Most client connections of the process.
     pub max_connections: u64,
-    /// Looks at a connection that is handed to this node, before it is restored.
+    /// Looks at a connection that comes back to this node, before it is restored.
     pub transit: Option<Transit>,
 }
 
@@ -108,8 +110,9 @@ impl EndpointConfig {
     }
 }
 
-/// Given an arriving connection's context and unread bytes, names the node that
-/// it is to be passed on to; `None` where this node is to take it.
+/// Given the context and the unread bytes of a connection that comes back to the
+/// node that accepted it, names the node that it is to be passed on to; `None` where
+/// this node is to take it.
 pub type Transit = Arc<dyn Fn(&[u8], &[u8]) -> Option<String> + Send + Sync>;
 
 /// What the workers of one process share.
@@ -320,7 +323,7 @@ impl Endpoint {
         let nodes = match &config.identity {
             Some(identity) => {
                 let listener = listen((config.address, config.peer_port).into())?;
-                Some((listener, TlsAcceptor::from(identity.server())))
+                Some((listener, identity.server()))
             }
             None => None,
         };
@@ -444,7 +447,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 impl Shared {
     fn spawn(
         self: &Rc<Self>,
-        nodes: Option<(TcpListener, TlsAcceptor)>,
+        nodes: Option<(TcpListener, Arc<rustls::ServerConfig>)>,
         clients: Vec<ClientListener>,
     ) {
         if let Some(control) = &self.control {
@@ -459,8 +462,8 @@ impl Shared {
             });
         }
         tokio::task::spawn_local(self.chores.clone().run());
-        if let Some((listener, acceptor)) = nodes {
-            tokio::task::spawn_local(self.clone().accept_nodes(listener, acceptor));
+        if let Some((listener, config)) = nodes {
+            tokio::task::spawn_local(self.clone().accept_nodes(listener, config));
         }
         for listener in clients {
             tokio::task::spawn_local(self.clone().accept_clients(listener));
@@ -500,7 +503,11 @@ impl Shared {
         }
     }
 
-    async fn accept_nodes(self: Rc<Self>, listener: TcpListener, acceptor: TlsAcceptor) {
+    async fn accept_nodes(
+        self: Rc<Self>,
+        listener: TcpListener,
+        config: Arc<rustls::ServerConfig>,
+    ) {
         loop {
             let (stream, from) = match listener.accept().await {
                 Ok(accepted) => accepted,
@@ -510,9 +517,9 @@ impl Shared {
                     continue;
                 }
             };
-            let (shared, acceptor) = (self.clone(), acceptor.clone());
+            let (shared, config) = (self.clone(), config.clone());
             tokio::task::spawn_local(async move {
-                let handshake = shared.admit(stream, &acceptor);
+                let handshake = shared.admit(stream, &config);
                 if let Err(error) = handshake.await {
                     shared.counters.peers_refused.add_one();
                     tracing::warn!(%from, %error, "refused a connection to the node port");
@@ -522,25 +529,27 @@ impl Shared {
     }
 
     /// Lets a node in, by its certificate.
-    async fn admit(self: &Rc<Self>, stream: TcpStream, acceptor: &TlsAcceptor) -> io::Result<()> {
+    async fn admit(
+        self: &Rc<Self>,
+        stream: TcpStream,
+        config: &Arc<rustls::ServerConfig>,
+    ) -> io::Result<()> {
         tune(&stream)?;
-        let accepting = acceptor.accept(stream);
-        let stream = tokio::time::timeout(PEER_HANDSHAKE, accepting)
+        let known = |certificate: &CertificateDer<'_>| peer_name(certificate, self.peers.names());
+        let accepting = node_tls::accept(config, stream, known);
+        let (dialled, peer) = tokio::time::timeout(PEER_HANDSHAKE, accepting)
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        let (_, tls) = stream.get_ref();
-        let peer = tls
-            .peer_certificates()
-            .and_then(|chain| peer_name(chain.first()?, self.peers.names()))
-            .ok_or_else(|| io::Error::other("its certificate names no node of this cluster"))?;
-        if tls.alpn_protocol() == Some(prism_proto::node::ALPN_HAND_OFF) {
-            let counters = self.counters.clone();
-            let (importer, chores) = (Rc::downgrade(self), self.chores.clone());
-            let channel = Channel::start(stream.into(), peer, importer, chores, counters);
-            self.peers.adopt(&channel);
-            return Ok(());
-        }
-        let stream = Box::new(stream.into());
+        let stream = match dialled {
+            Dialled::Relay(stream) => stream,
+            Dialled::Channel(secured) => {
+                let counters = self.counters.clone();
+                let (importer, chores) = (Rc::downgrade(self), self.chores.clone());
+                let channel = Channel::start(secured, peer, importer, chores, counters);
+                self.peers.adopt(&channel);
+                return Ok(());
+            }
+        };
         let incoming = Incoming::Relay { stream, peer };
         self.incoming
             .send(incoming)

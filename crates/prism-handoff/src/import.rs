@@ -55,17 +55,22 @@ async fn import(shared: Rc<Shared>, arrived: Arrived) {
     }
 }
 
-/// The channel to the node that the connection is meant for, where the
-/// application says that this node is only on the way, and that one is in reach.
+/// The channel to the node that the connection is meant for, where it has come back
+/// to the node that accepted it, the application says that it is only on its way,
+/// and that other node is in reach.
 async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
     let transit = shared.config.transit.as_ref()?;
     let HandOff {
+        origin,
         context,
         input,
         tls,
         tcp,
         ..
     } = &*arrived.hand_off;
+    if *origin != shared.config.name {
+        return None;
+    }
     // Of a TLS session the kernel has records.
     let received = match tls {
         Some(_) => &[],

@@ -205,6 +205,8 @@ impl Identity {
         server.alpn_protocols = vec![ALPN_HAND_OFF.to_vec(), ALPN_RELAY.to_vec()];
         // Channels are long-lived: tickets would only be packets nobody uses.
         server.send_tls13_tickets = 0;
+        // A channel's session leaves rustls with the end of its handshake.
+        server.enable_secret_extraction = true;
         let client = |alpn: &[u8]| -> Result<Arc<ClientConfig>, PkiError> {
             let mut client = ClientConfig::builder_with_provider(provider.clone())
                 .with_protocol_versions(&[&rustls::version::TLS13])
@@ -213,6 +215,7 @@ impl Identity {
                 .with_client_auth_cert(chain.clone(), key.clone_key())
                 .map_err(tls_error)?;
             client.alpn_protocols = vec![alpn.to_vec()];
+            client.enable_secret_extraction = true;
             client.resumption = rustls::client::Resumption::disabled();
             Ok(Arc::new(client))
         };

@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod capture;
 pub mod keys;
 pub mod session;
 
+pub use capture::{Capture, CaptureError};
 pub use keys::{DirectionKeys, KeysError, Secret, SessionKeys, Suite, Version};
 pub use session::{
     Event, HEADER_BYTES, KernelError, KernelKeys, MAX_OVERHEAD_BYTES, MAX_PLAINTEXT_BYTES,

@@ -6,6 +6,7 @@
 //! (direct), or over the frontend (return). Nodes note when each step happened;
 //! all processes of one machine share the monotonic clock.
 
+mod awake;
 mod load;
 mod steps;
 
@@ -57,6 +58,11 @@ pub(crate) struct Args {
     /// as long as half a hand-off, and is not a part of it.
     #[arg(long)]
     spread: bool,
+    /// Let cores that have nothing to do sleep. Otherwise they are kept awake while
+    /// this runs (`/dev/cpu_dma_latency` held at 0), as on a host that is tuned for
+    /// latency; waking a virtual core takes as long as half a hand-off.
+    #[arg(long)]
+    sleepy: bool,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -80,6 +86,8 @@ struct Report {
     method: HandOffMethod,
     /// All hosts ran on this one.
     core: Option<usize>,
+    /// Cores with nothing to do were kept from sleeping.
+    awake: bool,
     modes: Vec<Mode>,
 }
 
@@ -116,6 +124,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         only.set(core);
         sched_setaffinity(None, &only).with_context(|| format!("using core {core} only"))?;
     }
+    let awake = match args.sleepy {
+        true => None,
+        false => awake::hold(),
+    };
     let modes = [HandOffMode::Direct, HandOffMode::Return]
         .into_iter()
         .map(|mode| measure(args, mode, prism.clone()))
@@ -126,6 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         tls: args.tls,
         method: args.method(),
         core,
+        awake: awake.is_some(),
         modes,
     };
     if args.json {
@@ -230,8 +243,13 @@ fn print_table(report: &Report) {
         HandOffMethod::Freeze => "freeze",
         HandOffMethod::TwoPhase => "two-phase",
     };
+    let idle = match report.awake {
+        true => "kept awake",
+        false => "asleep when idle",
+    };
     println!(
-        "Linux {kernel}, {cpus} CPUs, {method}, one {scheme} connection, all hosts on {place}\n"
+        "Linux {kernel}, {cpus} CPUs ({idle}), {method}, one {scheme} connection, \
+         all hosts on {place}\n"
     );
     for mode in &report.modes {
         println!("{}: {} measured, µs", mode.mode, mode.count);

@@ -218,6 +218,11 @@ impl Blank {
         let fd = socket.as_fd();
         options::repair_on(fd).map_err(failed("TCP_REPAIR"))?;
         options::set_nodelay(fd, true).map_err(failed("TCP_NODELAY"))?;
+        // A new socket acknowledges its first segments at once. The connection is not
+        // new: its requests are acknowledged by their answers.
+        SockRef::from(&fd)
+            .set_tcp_quickack(false)
+            .map_err(failed("TCP_QUICKACK"))?;
         let congestion = options::congestion(fd).map_err(failed("TCP_CONGESTION"))?;
         let mss_clamp_bytes = mss_clamp_bytes.max(*MSS_RANGE_BYTES.start());
         options::set_mss_clamp(fd, mss_clamp_bytes).map_err(failed("TCP_MAXSEG"))?;

@@ -1,14 +1,13 @@
 //! One connection's handshake, as a state that each step consumes.
 
 use std::fmt;
-use std::sync::Arc;
 
 use rustls::{HandshakeKind, ServerConnection};
 
-use super::capture::{Captured, session_keys};
 use super::config::ServerConfig;
 use super::error::AcceptError;
 use super::frame::{Frame, MAX_HANDSHAKE_BYTES, frame, opens_http, opens_tls};
+use crate::capture::Capture;
 use crate::keys::SessionKeys;
 
 /// A handshake that waits for the client.
@@ -76,7 +75,7 @@ pub struct NotTls {
 
 struct Handshake {
     connection: ServerConnection,
-    captured: Arc<Captured>,
+    capture: Capture,
     /// Less than one record, between two steps.
     pending: Vec<u8>,
     /// Bytes of all records that rustls got.
@@ -101,12 +100,12 @@ impl Acceptor {
     /// # Errors
     /// When rustls refuses its configuration, which [`ServerConfig`] rules out.
     pub fn new(config: &ServerConfig) -> Result<Self, AcceptError> {
-        let captured = Arc::new(Captured::default());
-        let connection = ServerConnection::new(config.with_key_log(captured.clone()))
+        let capture = Capture::default();
+        let connection = ServerConnection::new(config.with_key_log(capture.key_log()))
             .map_err(AcceptError::Local)?;
         Ok(Self(Box::new(Handshake {
             connection,
-            captured,
+            capture,
             pending: Vec::new(),
             taken_bytes: 0,
             answered: false,
@@ -238,9 +237,6 @@ impl Handshake {
 
     fn established(self) -> Result<Established, AcceptError> {
         let connection = self.connection;
-        let version = connection
-            .protocol_version()
-            .ok_or(AcceptError::NoSecrets)?;
         let cipher_suite = connection
             .negotiated_cipher_suite()
             .and_then(|suite| suite.suite().as_str())
@@ -248,11 +244,7 @@ impl Handshake {
         let server_name = connection.server_name().map(str::to_owned);
         let alpn = connection.alpn_protocol().map(<[u8]>::to_vec);
         let resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
-        let extracted = connection
-            .dangerous_extract_secrets()
-            .map_err(AcceptError::Local)?;
-        let keys =
-            session_keys(version, extracted, &self.captured).ok_or(AcceptError::NoSecrets)?;
+        let keys = self.capture.session_keys(connection.into())?;
         Ok(Established {
             output: Vec::new(),
             keys,

@@ -2,6 +2,8 @@
 
 use rustls::AlertDescription;
 
+use crate::capture::CaptureError;
+
 /// Who has to act so that the next handshake succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -83,6 +85,15 @@ impl From<rustls::Error> for AcceptError {
             | Error::PeerMisbehaved(_)
             | Error::PeerSentOversizedRecord => Self::Protocol(error),
             _ => Self::Local(error),
+        }
+    }
+}
+
+impl From<CaptureError> for AcceptError {
+    fn from(error: CaptureError) -> Self {
+        match error {
+            CaptureError::Kept(error) => Self::Local(error),
+            CaptureError::NoSecrets => Self::NoSecrets,
         }
     }
 }

@@ -12,7 +12,6 @@
 //! [`SessionKeys`]: crate::SessionKeys
 
 mod acceptor;
-mod capture;
 mod certificates;
 mod clock;
 mod config;

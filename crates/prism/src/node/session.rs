@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use prism_config::{Config, Credential, HandOffMode};
 use prism_handoff::{Connection, Exported};
-use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead};
+use prism_http::{BodyFraming, Exchange, HeadError, Method, RequestHead, ResponseHead};
 use prism_s3::auth::with_hoisted;
 use prism_s3::{
     Anonymous, Authenticator, Code, Credentials, Operation, Payload, Principal, S3Error,
@@ -363,6 +363,12 @@ impl Worker {
         } else {
             peers.first().cloned().unwrap_or_default()
         };
+        if !matches!(
+            request.head.framing(),
+            BodyFraming::None | BodyFraming::Length(0)
+        ) {
+            client.acknowledge();
+        }
         match self
             .handle
             .export(client, &target, &vouch(&request.principal))

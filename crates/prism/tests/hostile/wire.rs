@@ -63,6 +63,7 @@ pub fn acceptor(dir: &Path, name: &str) -> Arc<ServerConfig> {
         .with_single_cert(chain, key)
         .unwrap();
     config.alpn_protocols = vec![ALPN_HAND_OFF.to_vec(), ALPN_RELAY.to_vec()];
+    config.send_tls13_tickets = 0;
     Arc::new(config)
 }
 

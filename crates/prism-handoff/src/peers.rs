@@ -1,0 +1,273 @@
+//! A worker's ways to the other nodes: the channel to each, which is dialled when
+//! first needed unless the peer has dialled already, and streams for relaying.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+
+use crate::channel::Channel;
+use crate::chores::Chores;
+use crate::counters::Counters;
+use crate::endpoint::Shared;
+use crate::node_tls::{RelayStream, connect_channel, connect_relay};
+use crate::pki::{Identity, node_name};
+
+/// How long a dial may take, TCP and TLS.
+const DIAL_DEADLINE: Duration = Duration::from_secs(1);
+/// After a failed dial, for how long the peer counts as out of reach.
+const DIAL_HOLD_OFF: Duration = Duration::from_millis(250);
+/// Relay streams kept idle per peer.
+const MAX_IDLE_RELAYS: usize = 64;
+/// A node of the cluster, as the configuration names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name, which its certificate carries.
+    pub name: String,
+    /// Where its node port listens.
+    pub address: IpAddr,
+}
+
+impl std::str::FromStr for Peer {
+    type Err = String;
+
+    /// Reads `NAME=ADDRESS`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fault = || format!("{text:?} is not NAME=ADDRESS");
+        let (name, address) = text.split_once('=').ok_or_else(fault)?;
+        let address = address.parse().map_err(|_| fault())?;
+        Ok(Self {
+            name: name.into(),
+            address,
+        })
+    }
+}
+
+/// Why a peer was not reached.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// The configuration knows no such node.
+    #[error("no node is called {0:?}")]
+    Unknown(String),
+    /// A dial failed just now; none is tried so soon again.
+    #[error("node {0} was out of reach just now")]
+    HeldOff(String),
+    /// TCP or TLS failed.
+    #[error("node {name} at {address}: {source}")]
+    Dial {
+        /// Which.
+        name: String,
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// One worker's ways to all other nodes.
+pub(crate) struct Peers {
+    peers: HashMap<String, SocketAddr>,
+    /// `None`: there are no other nodes.
+    identity: Option<Identity>,
+    channels: RefCell<HashMap<String, Rc<Channel>>>,
+    dialling: Mutex<()>,
+    failed_ns: RefCell<HashMap<String, u64>>,
+    idle_relays: RefCell<HashMap<String, Vec<RelayStream>>>,
+    importer: Weak<Shared>,
+    chores: Rc<Chores>,
+    counters: Arc<Counters>,
+}
+
+impl Peers {
+    pub(crate) fn new(
+        peers: &[Peer],
+        port: u16,
+        identity: Option<Identity>,
+        importer: Weak<Shared>,
+        chores: Rc<Chores>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let peers = peers
+            .iter()
+            .map(|p| (p.name.clone(), (p.address, port).into()))
+            .collect();
+        Self {
+            peers,
+            identity,
+            channels: RefCell::default(),
+            dialling: Mutex::new(()),
+            failed_ns: RefCell::default(),
+            idle_relays: RefCell::default(),
+            importer,
+            chores,
+            counters,
+        }
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.peers.keys().map(String::as_str)
+    }
+
+    fn identity(&self, wanted: &str) -> Result<&Identity, PeerError> {
+        let identity = self.identity.as_ref();
+        identity.ok_or_else(|| PeerError::Unknown(wanted.to_owned()))
+    }
+
+    fn open_channel(&self, name: &str) -> Option<Rc<Channel>> {
+        self.channels
+            .borrow()
+            .get(name)
+            .filter(|c| c.is_open())
+            .cloned()
+    }
+
+    /// The channel to `name`, dialled if there is none.
+    pub(crate) async fn channel(&self, name: &str) -> Result<Rc<Channel>, PeerError> {
+        if let Some(channel) = self.open_channel(name) {
+            return Ok(channel);
+        }
+        let _one_at_a_time = self.dialling.lock().await;
+        if let Some(channel) = self.open_channel(name) {
+            return Ok(channel);
+        }
+        let channel = self.dial_channel(name).await?;
+        self.channels
+            .borrow_mut()
+            .insert(name.to_owned(), channel.clone());
+        Ok(channel)
+    }
+
+    /// A channel that nothing else uses, to the node at `address`.
+    pub(crate) async fn fresh_channel(&self, address: IpAddr) -> Result<Rc<Channel>, PeerError> {
+        let named = self.peers.iter().find(|(_, at)| at.ip() == address);
+        let (name, _) = named.ok_or_else(|| PeerError::Unknown(address.to_string()))?;
+        self.dial_channel(name).await
+    }
+
+    async fn dial_channel(&self, name: &str) -> Result<Rc<Channel>, PeerError> {
+        let config = self.identity(name)?.client_for_hand_off();
+        let shake_hands = async |server, tcp| connect_channel(&config, server, tcp).await;
+        let secured = self.dial(name, shake_hands).await?;
+        let (importer, chores) = (self.importer.clone(), self.chores.clone());
+        let counters = self.counters.clone();
+        Ok(Channel::start(
+            secured,
+            name.into(),
+            importer,
+            chores,
+            counters,
+        ))
+    }
+
+    /// Where the node called `name` is.
+    pub(crate) fn address(&self, name: &str) -> Option<IpAddr> {
+        self.peers.get(name).map(SocketAddr::ip)
+    }
+
+    /// Hand-offs to the peer at the other end of `channel`, which it has dialled,
+    /// go there, where none is open to it.
+    pub(crate) fn adopt(&self, channel: &Rc<Channel>) {
+        if self.open_channel(&channel.peer).is_none() {
+            self.channels
+                .borrow_mut()
+                .insert(channel.peer.clone(), channel.clone());
+        }
+    }
+
+    /// A relay stream to `name`, and whether it has been used before.
+    pub(crate) async fn relay(&self, name: &str) -> Result<(RelayStream, bool), PeerError> {
+        let idle = self
+            .idle_relays
+            .borrow_mut()
+            .get_mut(name)
+            .and_then(Vec::pop);
+        match idle {
+            Some(stream) => Ok((stream, true)),
+            None => self.fresh_relay(name).await.map(|stream| (stream, false)),
+        }
+    }
+
+    /// A new relay stream to `name`.
+    pub(crate) async fn fresh_relay(&self, name: &str) -> Result<RelayStream, PeerError> {
+        let config = self.identity(name)?.client_for_relay();
+        let shake_hands = async |server, tcp| connect_relay(config, server, tcp).await;
+        self.dial(name, shake_hands).await
+    }
+
+    /// Keeps a relay stream that is between two requests for the next.
+    pub(crate) fn keep_relay(&self, name: &str, stream: RelayStream) {
+        let mut idle = self.idle_relays.borrow_mut();
+        let idle = idle.entry(name.to_owned()).or_default();
+        if idle.len() < MAX_IDLE_RELAYS {
+            idle.push(stream);
+        }
+    }
+
+    async fn dial<S>(
+        &self,
+        name: &str,
+        shake_hands: impl AsyncFnOnce(ServerName<'static>, TcpStream) -> io::Result<S>,
+    ) -> Result<S, PeerError> {
+        let unknown = || PeerError::Unknown(name.to_owned());
+        let address = *self.peers.get(name).ok_or_else(unknown)?;
+        let server_name = node_name(name).map_err(|_| unknown())?;
+        let now_ns = crate::control::now_ns();
+        let held_off =
+            self.failed_ns.borrow().get(name).is_some_and(|at| {
+                u128::from(now_ns.saturating_sub(*at)) < DIAL_HOLD_OFF.as_nanos()
+            });
+        if held_off {
+            return Err(PeerError::HeldOff(name.to_owned()));
+        }
+        let dialled = tokio::time::timeout(DIAL_DEADLINE, async {
+            let tcp = TcpStream::connect(address).await?;
+            tune(&tcp)?;
+            shake_hands(server_name, tcp).await
+        });
+        let result = dialled
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        match result {
+            Ok(secured) => {
+                self.failed_ns.borrow_mut().remove(name);
+                Ok(secured)
+            }
+            Err(source) => {
+                self.failed_ns
+                    .borrow_mut()
+                    .insert(name.to_owned(), crate::control::now_ns());
+                Err(PeerError::Dial {
+                    name: name.to_owned(),
+                    address,
+                    source,
+                })
+            }
+        }
+    }
+}
+
+/// How long a peer may leave data unacknowledged before its channel breaks.
+const USER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What every connection between nodes gets: no Nagle, and an end in bounded
+/// time when the peer vanishes.
+pub(crate) fn tune(tcp: &TcpStream) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    let socket = socket2::SockRef::from(tcp);
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    // Otherwise the first segments are acknowledged at once, each at the cost of a
+    // packet, for as long as a channel is young or wakes from a rest.
+    socket.set_tcp_quickack(false)?;
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(USER_TIMEOUT)
+        .with_interval(Duration::from_secs(1))
+        .with_retries(3);
+    socket.set_tcp_keepalive(&keepalive)
+}

@@ -1,0 +1,133 @@
+//! Taking the secrets of one session out of rustls, at either end.
+//!
+//! rustls offers derived keys, but a TLS 1.3 session needs its traffic secrets
+//! to follow a later KeyUpdate; only the key log has those. So each connection
+//! gets a key log of its own, which keeps the two application secrets in
+//! memory and writes nothing anywhere.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::{Connection, ConnectionTrafficSecrets, KeyLog, ProtocolVersion};
+
+use crate::keys::{DirectionKeys, Secret, SessionKeys, Suite};
+
+const CLIENT_LABEL: &str = "CLIENT_TRAFFIC_SECRET_0";
+const SERVER_LABEL: &str = "SERVER_TRAFFIC_SECRET_0";
+
+/// Collects the secrets of one connection while rustls shakes hands for it.
+#[derive(Debug, Default)]
+pub struct Capture(Arc<Captured>);
+
+/// rustls ended the handshake without the secrets of the session, or has not
+/// ended it.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CaptureError {
+    /// rustls does not give the session away.
+    #[error("rustls keeps the session: {0}")]
+    Kept(#[from] rustls::Error),
+    /// A secret is missing, or of a suite that Prism does not know.
+    #[error("the handshake left no usable secrets")]
+    NoSecrets,
+}
+
+impl Capture {
+    /// To be the `key_log` of the connection's configuration, which must allow
+    /// `enable_secret_extraction`.
+    #[must_use]
+    pub fn key_log(&self) -> Arc<dyn KeyLog> {
+        self.0.clone()
+    }
+
+    /// Ends `connection`, whose handshake is over, and gives its session. rustls
+    /// must not have seen any record after the handshake: its data would be lost,
+    /// and a KeyUpdate would have made the secrets old.
+    ///
+    /// # Errors
+    /// [`CaptureError`].
+    pub fn session_keys(self, connection: Connection) -> Result<SessionKeys, CaptureError> {
+        let version = connection.protocol_version();
+        let is_client = matches!(connection, Connection::Client(_));
+        let extracted = connection.dangerous_extract_secrets()?;
+        let (read_sequence, read) = extracted.rx;
+        let (write_sequence, write) = extracted.tx;
+        if version != Some(ProtocolVersion::TLSv1_3) {
+            let keys = || {
+                let (suite, write) = tls12(&write, write_sequence)?;
+                let (_, read) = tls12(&read, read_sequence)?;
+                Some(SessionKeys { suite, read, write })
+            };
+            return keys().ok_or(CaptureError::NoSecrets);
+        }
+        let (suite, ..) = parts(&write).ok_or(CaptureError::NoSecrets)?;
+        let TrafficSecrets { client, server } = self.0.take();
+        let (Some(client), Some(server)) = (client, server) else {
+            return Err(CaptureError::NoSecrets);
+        };
+        let (read, write) = match is_client {
+            true => (server, client),
+            false => (client, server),
+        };
+        let direction = |secret, sequence| DirectionKeys::Tls13 { secret, sequence };
+        Ok(SessionKeys {
+            suite,
+            read: direction(read, read_sequence),
+            write: direction(write, write_sequence),
+        })
+    }
+}
+
+/// The first application traffic secrets of one TLS 1.3 session.
+#[derive(Debug, Default)]
+struct Captured(Mutex<TrafficSecrets>);
+
+#[derive(Debug, Default)]
+struct TrafficSecrets {
+    client: Option<Secret>,
+    server: Option<Secret>,
+}
+
+impl KeyLog for Captured {
+    fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
+        let mut secrets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match label {
+            CLIENT_LABEL => secrets.client = Secret::new(secret).ok(),
+            SERVER_LABEL => secrets.server = Secret::new(secret).ok(),
+            _ => {}
+        }
+    }
+
+    fn will_log(&self, label: &str) -> bool {
+        matches!(label, CLIENT_LABEL | SERVER_LABEL)
+    }
+}
+
+impl Captured {
+    fn take(&self) -> TrafficSecrets {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The IV stays as rustls has it. For GCM its last 8 bytes are the base that
+/// explicit nonces count up from: rustls used the base itself for the Finished
+/// message, its record 0, and the next is `sequence` above it.
+fn tls12(secrets: &ConnectionTrafficSecrets, sequence: u64) -> Option<(Suite, DirectionKeys)> {
+    let (suite, key, iv) = parts(secrets)?;
+    let key = Secret::new(key).ok()?;
+    let iv = iv.try_into().ok()?;
+    Some((suite, DirectionKeys::Tls12 { key, iv, sequence }))
+}
+
+fn parts(secrets: &ConnectionTrafficSecrets) -> Option<(Suite, &[u8], &[u8])> {
+    match secrets {
+        ConnectionTrafficSecrets::Aes128Gcm { key, iv } => {
+            Some((Suite::Aes128Gcm, key.as_ref(), iv.as_ref()))
+        }
+        ConnectionTrafficSecrets::Aes256Gcm { key, iv } => {
+            Some((Suite::Aes256Gcm, key.as_ref(), iv.as_ref()))
+        }
+        ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => {
+            Some((Suite::ChaCha20Poly1305, key.as_ref(), iv.as_ref()))
+        }
+        _ => None,
+    }
+}
