@@ -2,37 +2,37 @@
 //! nodes, exports them, and speaks to the switch. Everything in it belongs to
 //! one thread; what workers share is [`Process`].
 
+mod accept;
+mod config;
+
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use prism_proto::control::{FlowKey, Owner};
 use prism_proto::export::Method;
-use prism_sys::listen::{ListenOptions, listen_tcp};
 use prism_sys::tcp::ktls::Offered;
 use prism_sys::tcp::{Blank, Freezer, RestoreError};
-use prism_tls::accept::ServerConfig;
-use rustls::pki_types::CertificateDer;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
-use crate::channel::Channel;
 use crate::chores::Chores;
 use crate::connection::{Connection, Input, Rest};
-use crate::control::{Control, SwitchAddress};
+use crate::control::Control;
 use crate::counters::Counters;
 use crate::frozen::FrozenSockets;
 use crate::given_up::GivenUp;
 use crate::gone::Gone;
-use crate::node_tls::{self, Dialled, RelayStream};
-use crate::peers::{Peer, Peers, tune};
-use crate::pki::{Identity, peer_name};
-use crate::secure::TlsService;
+use crate::node_tls::RelayStream;
+use crate::peers::Peers;
 use crate::stream::Stream;
 use crate::trace::Trace;
+
+use accept::{ClientListener, listen};
+pub use config::{EndpointConfig, Transit};
 
 /// Sockets prepared for connections to come, in each worker.
 const BLANKS: usize = 8;
@@ -43,77 +43,9 @@ const PORTS: std::ops::Range<u16> = 20_000..30_000;
 const USUAL_MSS_BYTES: u16 = 1460;
 /// Connections and hand-offs that wait for [`Endpoint::next`].
 const MAX_WAITING: usize = 1024;
-/// How long a peer may take for its TLS handshake.
-const PEER_HANDSHAKE: Duration = Duration::from_secs(5);
-/// Rest after a failed `accept` (no descriptors left, say).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Reads and writes of a new connection go on within this time, unless the
 /// application says otherwise.
 const DEFAULT_IO_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// What an endpoint needs to know.
-#[derive(Clone)]
-pub struct EndpointConfig {
-    /// This node's name.
-    pub name: String,
-    /// This node's address.
-    pub address: IpAddr,
-    /// Where clients connect.
-    pub service: SocketAddr,
-    /// This node accepts clients: it has the service address.
-    pub listen: bool,
-    /// Port of every node for other nodes.
-    pub peer_port: u16,
-    /// All other nodes.
-    pub peers: Vec<Peer>,
-    /// This node's certificate. `None` for a node that has no others and never
-    /// will: it does not bind the node port.
-    pub identity: Option<Identity>,
-    /// The switch; without one nothing is ever handed off.
-    pub switch: Option<SwitchAddress>,
-    /// How a connection's packets are stopped while it is handed off. Where the
-    /// host cannot freeze sockets, the switch blocks them.
-    pub method: Method,
-    /// The service over TLS, where there is one.
-    pub tls: Option<TlsService>,
-    /// Most client connections of the process.
-    pub max_connections: u64,
-    /// Looks at a connection that comes back to this node, before it is restored.
-    pub transit: Option<Transit>,
-}
-
-impl EndpointConfig {
-    /// A node called `name` among `nodes`, with the service at `service`: it
-    /// accepts no clients and knows no switch until told so, and uses the usual
-    /// port and limits. `None` where the name is not among the nodes.
-    pub fn new(
-        name: &str,
-        nodes: &[Peer],
-        service: SocketAddr,
-        identity: Identity,
-    ) -> Option<Self> {
-        let (own, others): (Vec<&Peer>, Vec<&Peer>) = nodes.iter().partition(|n| n.name == name);
-        Some(Self {
-            name: name.to_owned(),
-            address: own.first()?.address,
-            service,
-            listen: false,
-            peer_port: 7400,
-            peers: others.into_iter().cloned().collect(),
-            identity: Some(identity),
-            switch: None,
-            method: Method::Freeze,
-            tls: None,
-            max_connections: 100_000,
-            transit: None,
-        })
-    }
-}
-
-/// Given the context and the unread bytes of a connection that comes back to the
-/// node that accepted it, names the node that it is to be passed on to; `None` where
-/// this node is to take it.
-pub type Transit = Arc<dyn Fn(&[u8], &[u8]) -> Option<String> + Send + Sync>;
 
 /// What the workers of one process share.
 #[derive(Debug, Default)]
@@ -431,19 +363,6 @@ fn freezer() -> Option<Freezer> {
     }
 }
 
-/// Where clients connect, and how they are spoken to.
-type ClientListener = (TcpListener, SocketAddr, Option<ServerConfig>);
-
-/// A listener that the other workers' listeners share the address with.
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let options = ListenOptions {
-        nodelay: true,
-        ..ListenOptions::default()
-    };
-    let listener = listen_tcp(address, &options).map_err(io::Error::other)?;
-    TcpListener::from_std(listener)
-}
-
 impl Shared {
     fn spawn(
         self: &Rc<Self>,
@@ -468,92 +387,5 @@ impl Shared {
         for listener in clients {
             tokio::task::spawn_local(self.clone().accept_clients(listener));
         }
-    }
-
-    async fn accept_clients(self: Rc<Self>, (listener, service, tls): ClientListener) {
-        while self.listening.get() {
-            let (stream, client) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a client");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            if !self.has_room() {
-                self.counters.connections_over_limit.add_one();
-                continue;
-            }
-            self.counters.accepted.add_one();
-            // Counted as a connection from here on.
-            let rest = self.rest(client, service, service);
-            if let Some(tls) = tls.clone() {
-                tokio::task::spawn_local(self.clone().secure(stream, rest, tls));
-                continue;
-            }
-            let connection = self.connection(stream, rest);
-            if self
-                .incoming
-                .send(Incoming::Client(connection))
-                .await
-                .is_err()
-            {
-                return;
-            }
-        }
-    }
-
-    async fn accept_nodes(
-        self: Rc<Self>,
-        listener: TcpListener,
-        config: Arc<rustls::ServerConfig>,
-    ) {
-        loop {
-            let (stream, from) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a node");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            let (shared, config) = (self.clone(), config.clone());
-            tokio::task::spawn_local(async move {
-                let handshake = shared.admit(stream, &config);
-                if let Err(error) = handshake.await {
-                    shared.counters.peers_refused.add_one();
-                    tracing::warn!(%from, %error, "refused a connection to the node port");
-                }
-            });
-        }
-    }
-
-    /// Lets a node in, by its certificate.
-    async fn admit(
-        self: &Rc<Self>,
-        stream: TcpStream,
-        config: &Arc<rustls::ServerConfig>,
-    ) -> io::Result<()> {
-        tune(&stream)?;
-        let known = |certificate: &CertificateDer<'_>| peer_name(certificate, self.peers.names());
-        let accepting = node_tls::accept(config, stream, known);
-        let (dialled, peer) = tokio::time::timeout(PEER_HANDSHAKE, accepting)
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        let stream = match dialled {
-            Dialled::Relay(stream) => stream,
-            Dialled::Channel(secured) => {
-                let counters = self.counters.clone();
-                let (importer, chores) = (Rc::downgrade(self), self.chores.clone());
-                let channel = Channel::start(secured, peer, importer, chores, counters);
-                self.peers.adopt(&channel);
-                return Ok(());
-            }
-        };
-        let incoming = Incoming::Relay { stream, peer };
-        self.incoming
-            .send(incoming)
-            .await
-            .map_err(|_| io::ErrorKind::NotConnected.into())
     }
 }
