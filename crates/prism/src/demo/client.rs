@@ -2,6 +2,7 @@
 
 use std::io::{BufReader, Read, Write};
 use std::net::IpAddr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use prism_lab::Lab;
+
+use rustix::process::Signal;
 
 use super::files::DemoFile;
 use super::{BUCKET, Scheme};
@@ -194,8 +197,10 @@ fn wait(child: &mut Child, cancel: &AtomicBool) -> Result<ExitStatus> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let status = child.try_wait()?;
-        // Ctrl-C ends the client too; then its status says nothing of interest.
-        let is_cancelled = cancel.load(Ordering::Relaxed);
+        // Ctrl-C ends the client too, and may be noticed there first; its status then
+        // says nothing of interest.
+        let by_interrupt = status.is_some_and(|s| s.signal() == Some(Signal::INT.as_raw()));
+        let is_cancelled = by_interrupt || cancel.load(Ordering::Relaxed);
         if let Some(status) = status.filter(|status| status.success() || !is_cancelled) {
             return Ok(status);
         }
