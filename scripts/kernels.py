@@ -47,7 +47,7 @@ TESTS = [
     ("prism-switch", "closing", [], 60),
     ("prism-switch", "icmp", [], 60),
     ("prism-switch", "differential", [], 120),
-    ("prism-switch", "network", [], 120),
+    ("prism-switch", "network", ["bulk_data", "appear_later", "flows_survive"], 120),
     ("prism", "netem", [], 120),
     ("prism", "ktls", [], 300),
     ("prism", "owners", [], 180),

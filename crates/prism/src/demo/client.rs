@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use prism_lab::Lab;
-
 use rustix::process::Signal;
 
 use super::files::DemoFile;
