@@ -50,7 +50,7 @@ TESTS = [
     ("prism-switch", "network", ["bulk_data", "appear_later", "flows_survive"], 120),
     ("prism", "netem", [], 120),
     ("prism", "ktls", [], 300),
-    ("prism", "owners", [], 180),
+    ("prism", "owners", ["killed"], 120),
     ("prism", "connections", ["half_closes_gets", "stalls"], 120),
 ]
 # Programs of these packages' tests run one test at a time: they share names.
