@@ -85,10 +85,12 @@ impl Sender {
     /// Ciphertext that TCP should have, less what it has: what the kernel keeps.
     fn kept_bytes(&self) -> u64 {
         let (written, queued, sequence) = self.since;
+        // First: a record that TCP gets in between counts as kept, not as too much.
+        let given = ktls::queued_bytes(self.fd.as_fd()).unwrap() - queued;
         let records = ktls::tx_sequence(self.fd.as_fd()).unwrap() - sequence;
         let overhead = self.suite.info(0).record_overhead_bytes() as u64;
         let expected = self.written - written + records * overhead;
-        expected - (ktls::queued_bytes(self.fd.as_fd()).unwrap() - queued)
+        expected - given
     }
 
     /// Moves to `host`, once TCP has every record.
