@@ -1,9 +1,9 @@
-//! The object engine of one node, and the placement of objects on nodes.
+//! The object engine of one node.
 //!
 //! [`Store`] keeps buckets and objects in one directory. Metadata and small
 //! objects live in a log-structured merge tree; larger objects are immutable
 //! files, so that an answer can leave by `sendfile`. An object uploaded in parts
-//! stays the files of its parts. [`Placement`] says which nodes own an object.
+//! stays the files of its parts.
 //!
 //! What an answered write means: with [`Durability::Fsync`] (the default) it
 //! survives the death of any process and the loss of power, as far as the disk
@@ -60,7 +60,6 @@ mod mend;
 mod multipart;
 mod parts;
 mod pins;
-mod placement;
 mod put;
 mod record;
 mod recovery;
@@ -87,7 +86,6 @@ pub use layout::FORMAT_VERSION;
 pub use level::{LEVEL_OBJECT_MAX, LevelStore};
 pub use mend::DamagedBlock;
 pub use parts::{Parts, Segment};
-pub use placement::{NODES_MAX, NodeName, Placement, PlacementError};
 pub use prism_replica::{Pending, Refusal, Stamp, Standing};
 pub use put::PutWriter;
 pub use recovery::{DANGLING_REPORTED_MAX, RecoveryReport};

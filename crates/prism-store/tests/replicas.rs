@@ -16,9 +16,10 @@ use std::{
 };
 
 use common::{bytes, meta, object_files, put, read};
+use prism_cluster::Placement;
 use prism_store::{
-    Bytes, Config, Decided, Error, ObjectMeta, OpenError, Placement, Prepare, Refusal, Replicas,
-    Scope, Stamp, Standing, Store, Unprepared, UploadName,
+    Bytes, Config, Decided, Error, ObjectMeta, OpenError, Prepare, Refusal, Replicas, Scope, Stamp,
+    Standing, Store, Unprepared, UploadName,
 };
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -46,7 +47,7 @@ impl Cluster {
             dirs: NAMES.iter().map(|_| tempfile::tempdir().unwrap()).collect(),
             stores: NAMES.iter().map(|_| Mutex::new(None)).collect(),
             silent: AtomicBool::new(false),
-            placement: Placement::new(1, names.collect()).unwrap(),
+            placement: Placement::new(names.collect()).unwrap(),
             replicas,
         });
         for name in NAMES {

@@ -11,7 +11,7 @@ use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
 use prism_lab::Lab;
 use prism_s3::Signer;
 use prism_s3::sign::Body;
-use prism_store::{NodeName, Placement};
+use prism_cluster::{NodeName, Placement};
 use prism_sys::netns::NetNs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -130,7 +130,7 @@ fn key_of(backend: &str) -> Result<String> {
         .map(NodeName::new)
         .into_iter()
         .collect::<Result<Vec<_>, _>>()?;
-    let placement = Placement::new(1, nodes)?;
+    let placement = Placement::new(nodes)?;
     (0..1000)
         .map(|n| format!("object-{n}"))
         .find(|key| {

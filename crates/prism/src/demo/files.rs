@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use prism_store::{NodeName, Placement};
+use prism_cluster::{NodeName, Placement};
 
 use super::{BACKENDS, BUCKET};
 
@@ -45,7 +45,7 @@ pub(super) fn gather(from: &Path, to: &Path) -> Result<Vec<DemoFile>> {
         files.push(DemoFile { key, content });
     }
     let backends = (0..BACKENDS).map(|index| NodeName::new(format!("be{index}")));
-    let placement = Placement::new(1, backends.collect::<Result<_, _>>()?)?;
+    let placement = Placement::new(backends.collect::<Result<_, _>>()?)?;
     for (bytes, backend) in MADE_BYTES.into_iter().zip(placement.nodes()) {
         let key = key_of(backend, bytes, &placement).context("no name for a file")?;
         let content = noise(bytes);
@@ -140,7 +140,7 @@ mod tests {
         let files = gather(&from, &to).unwrap_or_default();
         let _ = std::fs::remove_dir_all(&to);
         let names = ["be0", "be1", "be2"].map(|name| NodeName::new(name).ok());
-        let placement = Placement::new(1, names.into_iter().flatten().collect()).ok();
+        let placement = Placement::new(names.into_iter().flatten().collect()).ok();
         let owner = |key: &str| {
             placement
                 .as_ref()?

@@ -42,6 +42,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use prism_cluster::{NodeName, Placement};
 use prism_config::{Config, Credential, HandOffMethod};
 use prism_handoff::pki::Identity;
 use prism_handoff::{
@@ -50,7 +51,7 @@ use prism_handoff::{
 use prism_http::RequestHead;
 use prism_proto::control::ControlKey;
 use prism_s3::Operation;
-use prism_store::{NodeName, Placement, Store};
+use prism_store::Store;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
@@ -114,7 +115,7 @@ impl Node {
         };
         let backends = config.backends().map(|n| NodeName::new(n.name.clone()));
         let backends = backends.collect::<Result<Vec<_>, _>>()?;
-        let placement = Placement::new(1, backends)?;
+        let placement = Placement::new(backends)?;
         let replication = Arc::new(Replication::new(name, placement, config.cluster.replicas));
         let store = match settings.is_backend() {
             true => Some(open_store(&config, settings, &replication)?),

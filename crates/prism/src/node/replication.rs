@@ -11,10 +11,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use prism_cluster::{NodeName, Placement};
 use prism_s3::Operation;
-use prism_store::{
-    Bytes, Decided, NodeName, Place, Placement, Prepare, Repair, Replicas, ScrubFault, Unprepared,
-};
+use prism_store::{Bytes, Decided, Place, Prepare, Repair, Replicas, ScrubFault, Unprepared};
 use tokio::sync::{mpsc, oneshot};
 
 /// Jobs that wait for one worker.
@@ -276,7 +275,7 @@ mod tests {
 
     fn replication(name: &str, replicas: u16) -> Replication {
         let names = ["a", "b", "c", "d"].map(|name| name.parse().unwrap());
-        let placement = Placement::new(1, names.to_vec()).unwrap();
+        let placement = Placement::new(names.to_vec()).unwrap();
         Replication::new(name, placement, replicas)
     }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use prism_lab::impair::{Faults, Impairment};
 use prism_lab::{Capture, Lab, LabName, LabSpec};
 use prism_proto::control::{FlowKey, FlowState, Owner};
-use prism_store::{NodeName, Placement};
+use prism_cluster::{NodeName, Placement};
 use prism_switch::SwitchView;
 use prism_sys::netns::NetNs;
 
@@ -123,7 +123,7 @@ impl Bed {
         };
         let nodes = backends(&lab).into_iter();
         let nodes = nodes.map(|n| NodeName::new(n).unwrap());
-        let placement = Placement::new(1, nodes.collect()).unwrap();
+        let placement = Placement::new(nodes.collect()).unwrap();
         let region = prism_config::Config::load(&lab.config_path())
             .unwrap()
             .cluster

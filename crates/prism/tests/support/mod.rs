@@ -19,7 +19,7 @@ use prism_config::Config;
 use prism_lab::{Lab, LabName, LabSpec};
 use prism_proto::control::FlowState;
 use prism_s3::Signer;
-use prism_store::{NodeName, Placement};
+use prism_cluster::{NodeName, Placement};
 use prism_switch::SwitchView;
 use prism_sys::netns::NetNs;
 
@@ -114,7 +114,7 @@ impl Cluster {
                 &config.cluster.region,
             ),
             netns: NetNs::named(&namespace).unwrap(),
-            placement: Placement::new(1, names.map(Result::unwrap).collect()).unwrap(),
+            placement: Placement::new(names.map(Result::unwrap).collect()).unwrap(),
             pin_dir: config.switch.as_ref().unwrap().pin_dir.clone(),
             lab,
         };

@@ -13,10 +13,11 @@
 //! own the object; equal weights are ordered by name. The function is part of
 //! the data format: changing it strands every object stored under it.
 //!
-//! Not here: which nodes are alive, and how an epoch is agreed on.
+//! Not here: which of them are in sync, and what changes with time.
 
-use std::{collections::BTreeSet, fmt, hash::Hasher, str::FromStr};
+use std::{borrow::Borrow, collections::BTreeSet, fmt, hash::Hasher, str::FromStr};
 
+use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
 
 /// Most nodes in one placement.
@@ -50,7 +51,8 @@ pub enum PlacementError {
 
 /// The name of a node, by which it owns objects: a node that returns under its
 /// old name owns its old objects, whatever its address.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct NodeName(String);
 
 impl NodeName {
@@ -78,16 +80,35 @@ impl FromStr for NodeName {
     }
 }
 
+impl TryFrom<String> for NodeName {
+    type Error = PlacementError;
+
+    fn try_from(name: String) -> Result<Self, PlacementError> {
+        Self::new(name)
+    }
+}
+
+impl From<NodeName> for String {
+    fn from(name: NodeName) -> Self {
+        name.0
+    }
+}
+
+impl Borrow<str> for NodeName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl fmt::Display for NodeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// The owners of all objects, as of one epoch.
+/// The owners of all objects.
 #[derive(Debug, Clone)]
 pub struct Placement {
-    epoch: u64,
     /// In order of name, so that a stable sort breaks ties by name.
     nodes: Vec<Node>,
 }
@@ -101,7 +122,7 @@ struct Node {
 
 impl Placement {
     /// A placement over `nodes`, whose order does not matter.
-    pub fn new(epoch: u64, nodes: Vec<NodeName>) -> Result<Self, PlacementError> {
+    pub fn new(nodes: Vec<NodeName>) -> Result<Self, PlacementError> {
         if nodes.is_empty() {
             return Err(PlacementError::NoNodes);
         }
@@ -115,13 +136,7 @@ impl Placement {
             }
         }
         let nodes = names.into_iter().map(Node::new).collect();
-        Ok(Self { epoch, nodes })
-    }
-
-    /// The epoch given at creation; of two placements the greater one counts.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.epoch
+        Ok(Self { nodes })
     }
 
     /// All nodes, in order of name.
@@ -131,12 +146,12 @@ impl Placement {
 
     /// The `replicas` owners of an object, the heaviest first; all nodes when
     /// there are fewer. O(n log n) in the number of nodes, O(n) for one replica.
-    pub fn owners(
-        &self,
+    pub fn owners<'a>(
+        &'a self,
         bucket: &str,
         key: &str,
         replicas: usize,
-    ) -> impl ExactSizeIterator<Item = &NodeName> {
+    ) -> impl ExactSizeIterator<Item = &'a NodeName> + use<'a> {
         let mut ranked: Vec<(u64, &NodeName)> = self
             .nodes
             .iter()

@@ -34,7 +34,7 @@ fn a_weight_is_the_hash_of_the_documented_bytes() {
 
 #[test]
 fn each_node_owns_its_even_share() {
-    let placement = Placement::new(1, names(5)).unwrap();
+    let placement = Placement::new(names(5)).unwrap();
     let mut owned: HashMap<NodeName, i64> = HashMap::new();
     for key in keys() {
         *owned.entry(owner(&placement, &key)).or_default() += 1;
@@ -48,8 +48,8 @@ fn each_node_owns_its_even_share() {
 
 #[test]
 fn a_new_node_takes_its_share_and_nothing_else_moves() {
-    let before = Placement::new(1, names(5)).unwrap();
-    let after = Placement::new(2, names(6)).unwrap();
+    let before = Placement::new(names(5)).unwrap();
+    let after = Placement::new(names(6)).unwrap();
     let mut moved = 0_i64;
     for key in keys() {
         let (old, new) = (owner(&before, &key), owner(&after, &key));
@@ -63,10 +63,10 @@ fn a_new_node_takes_its_share_and_nothing_else_moves() {
 
 #[test]
 fn a_node_that_leaves_loses_its_own_objects_and_no_other_moves() {
-    let before = Placement::new(1, names(5)).unwrap();
+    let before = Placement::new(names(5)).unwrap();
     let mut rest = names(5);
     let gone = rest.remove(2);
-    let after = Placement::new(2, rest).unwrap();
+    let after = Placement::new(rest).unwrap();
     for key in keys() {
         let old = owner(&before, &key);
         if old != gone {
@@ -81,7 +81,7 @@ fn a_node_that_leaves_loses_its_own_objects_and_no_other_moves() {
 
 #[test]
 fn owners_are_distinct_and_fewer_replicas_are_a_head_of_more() {
-    let placement = Placement::new(1, names(7)).unwrap();
+    let placement = Placement::new(names(7)).unwrap();
     for key in keys().take(200) {
         let all: Vec<_> = placement.owners("bucket", &key, 7).collect();
         assert_eq!(
@@ -100,8 +100,8 @@ fn the_order_in_which_nodes_are_given_does_not_matter() {
     let mut reversed = names(9);
     reversed.reverse();
     let (a, b) = (
-        Placement::new(1, names(9)).unwrap(),
-        Placement::new(1, reversed).unwrap(),
+        Placement::new(names(9)).unwrap(),
+        Placement::new(reversed).unwrap(),
     );
     for key in keys().take(500) {
         assert!(a.owners("b", &key, 9).eq(b.owners("b", &key, 9)));
@@ -116,19 +116,16 @@ fn boundaries_between_bucket_and_key_count() {
 
 #[test]
 fn unusable_node_lists_are_refused() {
-    assert_eq!(
-        Placement::new(0, vec![]).unwrap_err(),
-        PlacementError::NoNodes
-    );
+    assert_eq!(Placement::new(vec![]).unwrap_err(), PlacementError::NoNodes);
     let twice = vec![NodeName::new("a").unwrap(), NodeName::new("a").unwrap()];
     assert!(matches!(
-        Placement::new(0, twice),
+        Placement::new(twice),
         Err(PlacementError::Duplicate(_))
     ));
     assert!(NodeName::new("").is_err());
     assert!(NodeName::new("x".repeat(256)).is_err());
     assert_eq!(
-        Placement::new(0, names(NODES_MAX + 1)).unwrap_err(),
+        Placement::new(names(NODES_MAX + 1)).unwrap_err(),
         PlacementError::TooManyNodes
     );
 }
@@ -164,7 +161,7 @@ fn weights_and_owners_are_what_they_have_always_been() {
         ("photos/1.jpg", ["be0", "be1", "be3"]),
         ("photos/2.jpg", ["be0", "be3", "be2"]),
     ];
-    let placement = Placement::new(1, names(5)).unwrap();
+    let placement = Placement::new(names(5)).unwrap();
     for (key, expected) in owners {
         let found: Vec<_> = placement
             .owners("bucket", key, 3)

@@ -1,0 +1,192 @@
+//! What a cluster has agreed on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::placement::{NODES_MAX, NodeName};
+
+/// Why a state or a placing makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    /// There would be nobody to hold a key.
+    #[error("a cluster needs at least one backend")]
+    NoMembers,
+    /// More than [`NODES_MAX`] backends.
+    #[error("more than {NODES_MAX} backends")]
+    TooManyMembers,
+    /// More replicas than backends, or none.
+    #[error(
+        "{replicas} replicas of each object on {members} backends: from 1 to {members} are possible"
+    )]
+    Replicas {
+        /// Wanted.
+        replicas: u16,
+        /// There are.
+        members: usize,
+    },
+    /// Not a state of ours: it was changed by hand, or by another version.
+    #[error("nothing is known of the backend {0}, which holds keys")]
+    Unknown(NodeName),
+}
+
+/// Which backends hold keys, and how many of them each key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Placing {
+    /// All of them.
+    pub members: BTreeSet<NodeName>,
+    /// From 1 (partitioned) to all of them (replicated).
+    pub replicas: u16,
+}
+
+impl Placing {
+    /// A placing that makes sense.
+    ///
+    /// # Errors
+    /// [`StateError`]: no members, too many, or not so many replicas.
+    pub fn new(
+        members: impl IntoIterator<Item = NodeName>,
+        replicas: u16,
+    ) -> Result<Self, StateError> {
+        let members = members.into_iter().collect();
+        let placing = Self { members, replicas };
+        placing.check()?;
+        Ok(placing)
+    }
+
+    fn check(&self) -> Result<(), StateError> {
+        match self.members.len() {
+            0 => Err(StateError::NoMembers),
+            n if n > NODES_MAX => Err(StateError::TooManyMembers),
+            members if self.replicas == 0 || usize::from(self.replicas) > members => {
+                let replicas = self.replicas;
+                Err(StateError::Replicas { replicas, members })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a backend has what it is to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// It has: reads are served there.
+    InSync,
+    /// It gets every write, but has missed some: nothing is read there.
+    Lagging,
+    /// It does not answer, and gets nothing.
+    Out,
+}
+
+/// A backend, as the cluster sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Backend {
+    /// Whether it has what it is to have.
+    pub status: Status,
+    /// The epoch that made it so.
+    pub since: u64,
+}
+
+/// How far a change of the placing has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Phase {
+    /// There is none.
+    Settled,
+    /// Writes are made by both placings, reads by the old one: those that hold
+    /// more by the new one fetch it.
+    Filling {
+        /// The placing to be.
+        to: Placing,
+        /// The epoch in which it began.
+        since: u64,
+    },
+    /// Writes are still made by both, reads by the new one.
+    Moved {
+        /// The placing that was.
+        from: Placing,
+    },
+}
+
+/// What a cluster has agreed on: small, and nothing about objects.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Grows by one with each change.
+    pub epoch: u64,
+    /// By which keys are read.
+    pub placing: Placing,
+    /// Whether that is being changed.
+    pub phase: Phase,
+    /// Every member of any placing.
+    pub backends: BTreeMap<NodeName, Backend>,
+}
+
+impl State {
+    /// The first state of a cluster that has nothing yet.
+    #[must_use]
+    pub fn new(placing: Placing) -> Self {
+        let backend = Backend {
+            status: Status::InSync,
+            since: 1,
+        };
+        let backends = placing.members.iter().cloned();
+        Self {
+            epoch: 1,
+            backends: backends.map(|name| (name, backend)).collect(),
+            placing,
+            phase: Phase::Settled,
+        }
+    }
+
+    /// Looks whether a state that comes from outside makes sense.
+    ///
+    /// # Errors
+    /// [`StateError`] with what does not.
+    pub fn check(&self) -> Result<(), StateError> {
+        for placing in [Some(&self.placing), self.other()].into_iter().flatten() {
+            placing.check()?;
+            for name in &placing.members {
+                if !self.backends.contains_key(name) {
+                    return Err(StateError::Unknown(name.clone()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The placing that counts for writes only.
+    #[must_use]
+    pub fn other(&self) -> Option<&Placing> {
+        match &self.phase {
+            Phase::Settled => None,
+            Phase::Filling { to: other, .. } | Phase::Moved { from: other } => Some(other),
+        }
+    }
+
+    /// A backend's status; none if it holds nothing.
+    #[must_use]
+    pub fn status(&self, name: &str) -> Option<Status> {
+        self.backends.get(name).map(|backend| backend.status)
+    }
+
+    /// Since which epoch a backend has to get hold of what it is to have, if it
+    /// has to: from when all that live have adopted that epoch, every write
+    /// reaches it, and what was there before is to be fetched.
+    #[must_use]
+    pub fn fetches_since(&self, name: &str) -> Option<u64> {
+        let backend = self.backends.get(name)?;
+        let filling = match &self.phase {
+            Phase::Filling { to, since } if to.members.contains(name) => Some(*since),
+            _ => None,
+        };
+        match backend.status {
+            Status::Out => None,
+            Status::Lagging => filling.max(Some(backend.since)),
+            Status::InSync => filling,
+        }
+    }
+}

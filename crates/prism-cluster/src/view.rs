@@ -1,0 +1,206 @@
+//! A state made quick to ask.
+
+use crate::{
+    placement::{NodeName, Placement},
+    state::{Placing, State, StateError, Status},
+};
+
+/// Who has a key, by one state of the cluster.
+#[derive(Debug, Clone)]
+pub struct View {
+    state: State,
+    reads: Ranking,
+    /// Of the placing that counts for writes only.
+    writes: Option<Ranking>,
+}
+
+#[derive(Debug, Clone)]
+struct Ranking {
+    placement: Placement,
+    replicas: usize,
+}
+
+impl Ranking {
+    fn new(placing: &Placing) -> Result<Self, StateError> {
+        let nodes = placing.members.iter().cloned().collect();
+        // Names are distinct in a set, and their number was looked at.
+        let placement = Placement::new(nodes).map_err(|_| StateError::NoMembers)?;
+        Ok(Self {
+            placement,
+            replicas: placing.replicas.into(),
+        })
+    }
+
+    fn owners<'a>(
+        &'a self,
+        bucket: &str,
+        key: &str,
+    ) -> impl Iterator<Item = &'a NodeName> + use<'a> {
+        self.placement.owners(bucket, key, self.replicas)
+    }
+}
+
+impl View {
+    /// Who has what by `state`.
+    ///
+    /// # Errors
+    /// [`StateError`] if it makes no sense.
+    pub fn new(state: State) -> Result<Self, StateError> {
+        state.check()?;
+        Ok(Self {
+            reads: Ranking::new(&state.placing)?,
+            writes: state.other().map(Ranking::new).transpose()?,
+            state,
+        })
+    }
+
+    /// What this is the view of.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Of the state.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.state.epoch
+    }
+
+    /// Some key is, or is about to be, on several backends: writes of it need
+    /// others, or may do so without a restart.
+    #[must_use]
+    pub fn is_replicated(&self) -> bool {
+        let other = self.state.other();
+        self.state.placing.replicas > 1 || other.is_some()
+    }
+
+    /// Every backend that holds keys or is about to, or did until just now.
+    pub fn backends(&self) -> impl ExactSizeIterator<Item = &NodeName> {
+        self.state.backends.keys()
+    }
+
+    /// Those at which a key may be read, the primary first. Empty if none of those
+    /// that have it is in sync.
+    pub fn readers<'a>(
+        &'a self,
+        bucket: &str,
+        key: &str,
+    ) -> impl Iterator<Item = &'a NodeName> + use<'a> {
+        let owners = self.reads.owners(bucket, key);
+        owners.filter(|name| self.status(name) == Some(Status::InSync))
+    }
+
+    /// Who makes the changes of a key.
+    #[must_use]
+    pub fn primary(&self, bucket: &str, key: &str) -> Option<&NodeName> {
+        self.readers(bucket, key).next()
+    }
+
+    /// Those that every change of a key is made at, the primary first if there is
+    /// one.
+    #[must_use]
+    pub fn writers(&self, bucket: &str, key: &str) -> Vec<&NodeName> {
+        let mut found: Vec<&NodeName> = self.readers(bucket, key).collect();
+        let all = [Some(&self.reads), self.writes.as_ref()];
+        for ranking in all.into_iter().flatten() {
+            for name in ranking.owners(bucket, key) {
+                let gets = self
+                    .status(name)
+                    .is_some_and(|status| status != Status::Out);
+                if gets && !found.contains(&name) {
+                    found.push(name);
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether `name` gets the changes of a key, but need not have what was there
+    /// before: it fetches that, see [`State::fetches_since`].
+    #[must_use]
+    pub fn lacks(&self, name: &str, bucket: &str, key: &str) -> bool {
+        let is = |other: &&NodeName| other.as_str() == name;
+        self.writers(bucket, key).iter().any(is) && !self.readers(bucket, key).any(|n| is(&n))
+    }
+
+    /// Whether `name` is to have a key, by any placing, as soon as it is in sync.
+    /// What it has no place for may go.
+    #[must_use]
+    pub fn has_place(&self, name: &str, bucket: &str, key: &str) -> bool {
+        let all = [Some(&self.reads), self.writes.as_ref()];
+        let mut all = all.into_iter().flatten();
+        all.any(|ranking| ranking.owners(bucket, key).any(|n| n.as_str() == name))
+    }
+
+    fn status(&self, name: &NodeName) -> Option<Status> {
+        self.state.status(name.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::state::Phase;
+
+    fn name(name: &str) -> NodeName {
+        NodeName::new(name).unwrap()
+    }
+
+    fn placing(members: &[&str], replicas: u16) -> Placing {
+        Placing::new(members.iter().map(|n| name(n)), replicas).unwrap()
+    }
+
+    fn readers(view: &View, key: &str) -> Vec<String> {
+        view.readers("b", key).map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_lagging_backend_is_written_to_and_not_read_and_one_that_is_out_neither() {
+        let mut state = State::new(placing(&["be0", "be1", "be2"], 3));
+        let all = readers(&View::new(state.clone()).unwrap(), "k");
+        assert_eq!(all.len(), 3);
+        let first = name(all.first().unwrap());
+        for status in [Status::Lagging, Status::Out] {
+            state.backends.get_mut(&first).unwrap().status = status;
+            let view = View::new(state.clone()).unwrap();
+            assert_eq!(readers(&view, "k"), all.get(1..).unwrap());
+            assert_ne!(view.primary("b", "k"), Some(&first));
+            let is_lagging = status == Status::Lagging;
+            assert_eq!(view.writers("b", "k").contains(&&first), is_lagging);
+            assert_eq!(view.lacks(first.as_str(), "b", "k"), is_lagging);
+            assert!(view.has_place(first.as_str(), "b", "k"));
+        }
+    }
+
+    #[test]
+    fn while_keys_move_writes_go_to_both_and_reads_to_one() {
+        let mut state = State::new(placing(&["be0", "be1"], 1));
+        let wide = State::new(placing(&["be0", "be1", "be2"], 1));
+        state.backends = wide.backends;
+        let old = View::new(state.clone()).unwrap();
+        state.phase = Phase::Filling {
+            to: wide.placing.clone(),
+            since: 2,
+        };
+        let filling = View::new(state.clone()).unwrap();
+        state.phase = Phase::Moved {
+            from: state.placing.clone(),
+        };
+        state.placing = wide.placing;
+        let moved = View::new(state).unwrap();
+        let keys = (0..100).map(|n| n.to_string());
+        let moving = |key: &String| moved.primary("b", key) == Some(&name("be2"));
+        let moving: Vec<String> = keys.filter(moving).collect();
+        assert!((15..60).contains(&moving.len()), "{} move", moving.len());
+        for key in moving {
+            assert_eq!(readers(&filling, &key), readers(&old, &key));
+            assert!(filling.lacks("be2", "b", &key) && !moved.lacks("be2", "b", &key));
+            let mut writers = [filling.writers("b", &key), moved.writers("b", &key)];
+            assert_ne!(writers.first(), writers.last());
+            writers.iter_mut().for_each(|names| names.sort());
+            assert_eq!(writers.first(), writers.last());
+            assert!(!old.has_place("be2", "b", &key) && filling.has_place("be2", "b", &key));
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Random lives of clusters: backends die and return, adopt late, fetch what they
+//! lack, throw away what is not theirs, while the placing is changed and keys
+//! are written. No reader ever misses a write; and rules that are broken on
+//! purpose are found.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+use prism_cluster::{Live, NodeName, Phase, Placing, Report, State, Status, View, step};
+
+const KEYS: usize = 24;
+const BACKENDS: usize = 5;
+
+/// What is done wrong.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    Nothing,
+    /// A step does not wait until all have adopted the one before.
+    StepsUnadopted,
+    /// What is missing is fetched while some have not adopted the epoch.
+    FetchesEarly,
+    /// A backend says that it has everything, and has not.
+    ClaimsUnfetched,
+    /// A write needs readers only.
+    WritesToReadersOnly,
+}
+
+struct Node {
+    view: View,
+    caught_up: u64,
+    lives: bool,
+    /// Of each key, 0 for none.
+    versions: [u64; KEYS],
+}
+
+struct World {
+    rng: Rng,
+    fault: Fault,
+    state: State,
+    wish: Option<Placing>,
+    nodes: BTreeMap<NodeName, Node>,
+    /// What was answered last.
+    answered: [u64; KEYS],
+    next_version: u64,
+    writes: u64,
+}
+
+fn name(index: usize) -> NodeName {
+    NodeName::new(format!("be{index}")).unwrap()
+}
+
+fn key(index: usize) -> String {
+    format!("key{index}")
+}
+
+impl World {
+    fn new(seed: u64, fault: Fault) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let members = rng.usize(1..=BACKENDS);
+        let replicas = u16::try_from(rng.usize(1..=members)).unwrap();
+        let state = State::new(Placing::new((0..members).map(name), replicas).unwrap());
+        let node = || Node {
+            view: View::new(state.clone()).unwrap(),
+            caught_up: 0,
+            lives: true,
+            versions: [0; KEYS],
+        };
+        Self {
+            nodes: (0..BACKENDS).map(|index| (name(index), node())).collect(),
+            rng,
+            fault,
+            state,
+            wish: None,
+            answered: [0; KEYS],
+            next_version: 0,
+            writes: 0,
+        }
+    }
+
+    fn live(&self) -> Live {
+        let live = self.nodes.iter().filter(|(_, node)| node.lives);
+        let report = |node: &Node| Report {
+            epoch: match self.fault {
+                Fault::StepsUnadopted => self.state.epoch,
+                _ => node.view.epoch(),
+            },
+            caught_up: node.caught_up,
+        };
+        live.map(|(name, node)| (name.clone(), report(node)))
+            .collect()
+    }
+
+    fn all_have_adopted(&self, epoch: u64) -> bool {
+        let mut live = self.nodes.values().filter(|node| node.lives);
+        live.all(|node| node.view.epoch() >= epoch)
+    }
+
+    fn act(&mut self) {
+        let who = name(self.rng.usize(0..BACKENDS));
+        match self.rng.u32(0..100) {
+            0..3 => self.die_or_return(&who),
+            3..5 => self.wish(),
+            5..20 => self.adopt(&who),
+            20..30 => {
+                if let Some(next) = step(&self.state, &self.live(), self.wish.as_ref()) {
+                    assert_eq!(next.epoch, self.state.epoch + 1);
+                    next.check().unwrap();
+                    self.state = next;
+                }
+            }
+            30..40 => self.fetch(&who),
+            40..45 => self.trim(&who),
+            _ => self.write(&who),
+        }
+    }
+
+    fn die_or_return(&mut self, who: &NodeName) {
+        let view = View::new(self.state.clone()).unwrap();
+        let node = self.nodes.get_mut(who).unwrap();
+        node.lives = !node.lives;
+        if node.lives {
+            node.view = view;
+            node.caught_up = 0;
+        }
+    }
+
+    fn wish(&mut self) {
+        let mut members: Vec<NodeName> = (0..BACKENDS).map(name).collect();
+        self.rng.shuffle(&mut members);
+        members.truncate(self.rng.usize(1..=BACKENDS));
+        let replicas = u16::try_from(self.rng.usize(1..=members.len())).unwrap();
+        self.wish = Some(Placing::new(members, replicas).unwrap());
+    }
+
+    fn adopt(&mut self, who: &NodeName) {
+        let node = self.nodes.get_mut(who).unwrap();
+        if node.lives {
+            node.view = View::new(self.state.clone()).unwrap();
+        }
+    }
+
+    fn fetch(&mut self, who: &NodeName) {
+        let node = &self.nodes[who];
+        let Some(since) = node.view.state().fetches_since(who.as_str()) else {
+            return;
+        };
+        if !node.lives || !(self.fault == Fault::FetchesEarly || self.all_have_adopted(since)) {
+            return;
+        }
+        for index in 0..KEYS {
+            if !self.nodes[who].view.lacks(who.as_str(), "b", &key(index)) {
+                continue;
+            }
+            if self.fault == Fault::ClaimsUnfetched && self.rng.u32(0..8) == 0 {
+                continue;
+            }
+            let mut sources = self.nodes[who].view.readers("b", &key(index));
+            let Some(source) = sources.find(|name| self.nodes[*name].lives) else {
+                return;
+            };
+            let version = self.nodes[source].versions[index];
+            drop(sources);
+            let own = &mut self.nodes.get_mut(who).unwrap().versions[index];
+            *own = version.max(*own);
+        }
+        self.nodes.get_mut(who).unwrap().caught_up = since;
+    }
+
+    fn trim(&mut self, who: &NodeName) {
+        let node = self.nodes.get_mut(who).unwrap();
+        if !node.lives {
+            return;
+        }
+        for (index, version) in node.versions.iter_mut().enumerate() {
+            if !node.view.has_place(who.as_str(), "b", &key(index)) {
+                *version = 0;
+            }
+        }
+    }
+
+    /// A write of some key, and a read of it, at one node and by its view.
+    fn write(&mut self, who: &NodeName) {
+        let index = self.rng.usize(0..KEYS);
+        let node = &self.nodes[who];
+        if !node.lives {
+            return;
+        }
+        let view = node.view.clone();
+        if view.readers("b", &key(index)).any(|name| name == who) {
+            let (found, expected) = (node.versions[index], self.answered[index]);
+            assert_eq!(found, expected, "{who} reads {index} in {:?}", view.state());
+        }
+        if view.primary("b", &key(index)) != Some(who) {
+            return;
+        }
+        let writers: Vec<NodeName> = match self.fault {
+            Fault::WritesToReadersOnly => view.readers("b", &key(index)).cloned().collect(),
+            _ => view
+                .writers("b", &key(index))
+                .into_iter()
+                .cloned()
+                .collect(),
+        };
+        let prepares = |name: &NodeName| {
+            let node = &self.nodes[name];
+            node.lives && node.view.epoch() <= view.epoch()
+        };
+        if writers.iter().all(prepares) {
+            self.next_version += 1;
+            self.writes += 1;
+            self.answered[index] = self.next_version;
+            for name in &writers {
+                self.nodes.get_mut(name).unwrap().versions[index] = self.next_version;
+            }
+        }
+    }
+
+    /// All return, and nothing happens any more but what has to.
+    fn settle(&mut self) {
+        for index in 0..BACKENDS {
+            if !self.nodes[&name(index)].lives {
+                self.die_or_return(&name(index));
+            }
+        }
+        for _ in 0..200 {
+            for index in 0..BACKENDS {
+                self.adopt(&name(index));
+                self.fetch(&name(index));
+                self.trim(&name(index));
+            }
+            if let Some(next) = step(&self.state, &self.live(), self.wish.as_ref()) {
+                self.state = next;
+            }
+        }
+        assert_eq!(self.state.phase, Phase::Settled);
+        let wish = self
+            .wish
+            .clone()
+            .unwrap_or_else(|| self.state.placing.clone());
+        assert_eq!(self.state.placing, wish);
+        let mut backends = self.state.backends.values();
+        assert!(backends.all(|backend| backend.status == Status::InSync));
+        let view = View::new(self.state.clone()).unwrap();
+        for index in 0..KEYS {
+            let readers: Vec<_> = view.readers("b", &key(index)).collect();
+            assert_eq!(readers.len(), usize::from(wish.replicas));
+            for (name, node) in &self.nodes {
+                let expected = match readers.contains(&name) {
+                    true => self.answered[index],
+                    false => 0,
+                };
+                assert_eq!(node.versions[index], expected, "{name} has {index}");
+            }
+        }
+    }
+}
+
+fn live_through(seed: u64, fault: Fault) -> (u64, u64) {
+    let mut world = World::new(seed, fault);
+    for _ in 0..3000 {
+        world.act();
+    }
+    world.settle();
+    (world.state.epoch, world.writes)
+}
+
+#[test]
+fn no_reader_misses_a_write_whatever_happens_to_the_cluster() {
+    let (mut epochs, mut writes) = (0, 0);
+    for seed in 0..60 {
+        let (epoch, written) = live_through(seed, Fault::Nothing);
+        epochs += epoch;
+        writes += written;
+    }
+    assert!(
+        epochs > 1_000 && writes > 5_000,
+        "{epochs} epochs, {writes} writes"
+    );
+}
+
+#[test]
+fn broken_rules_are_found() {
+    let faults = [
+        Fault::StepsUnadopted,
+        Fault::FetchesEarly,
+        Fault::ClaimsUnfetched,
+        Fault::WritesToReadersOnly,
+    ];
+    // Expected panics are not to be printed.
+    std::panic::set_hook(Box::new(|_| {}));
+    let is_found = |fault| {
+        (0..200).any(|seed| std::panic::catch_unwind(|| live_through(seed, fault)).is_err())
+    };
+    let missed: Vec<_> = faults
+        .into_iter()
+        .filter(|fault| !is_found(*fault))
+        .collect();
+    let _ = std::panic::take_hook();
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
