@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use prism_cluster::{NodeName, Placement};
 use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
 use prism_lab::Lab;
 use prism_s3::Signer;
 use prism_s3::sign::Body;
-use prism_cluster::{NodeName, Placement};
 use prism_sys::netns::NetNs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};

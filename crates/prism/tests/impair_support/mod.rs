@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use prism_cluster::{NodeName, Placement};
 use prism_lab::impair::{Faults, Impairment};
 use prism_lab::{Capture, Lab, LabName, LabSpec};
 use prism_proto::control::{FlowKey, FlowState, Owner};
-use prism_cluster::{NodeName, Placement};
 use prism_switch::SwitchView;
 use prism_sys::netns::NetNs;
 

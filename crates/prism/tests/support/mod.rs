@@ -15,11 +15,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use prism_cluster::{NodeName, Placement};
 use prism_config::Config;
 use prism_lab::{Lab, LabName, LabSpec};
 use prism_proto::control::FlowState;
 use prism_s3::Signer;
-use prism_cluster::{NodeName, Placement};
 use prism_switch::SwitchView;
 use prism_sys::netns::NetNs;
 
