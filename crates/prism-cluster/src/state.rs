@@ -88,6 +88,8 @@ pub struct Backend {
     pub status: Status,
     /// The epoch that made it so.
     pub since: u64,
+    /// The identity of the store that it has; 0 until that is known.
+    pub store: u64,
 }
 
 /// How far a change of the placing has come.
@@ -132,6 +134,7 @@ impl State {
         let backend = Backend {
             status: Status::InSync,
             since: 1,
+            store: 0,
         };
         let backends = placing.members.iter().cloned();
         Self {
@@ -171,6 +174,14 @@ impl State {
     #[must_use]
     pub fn status(&self, name: &str) -> Option<Status> {
         self.backends.get(name).map(|backend| backend.status)
+    }
+
+    /// Whether this is the store of which the state speaks. A backend with another
+    /// one, one that was lost and begun anew say, must not serve anything.
+    #[must_use]
+    pub fn is_store_of(&self, name: &str, store: u64) -> bool {
+        let backend = self.backends.get(name);
+        backend.is_some_and(|backend| backend.store == store)
     }
 
     /// Since which epoch a backend has to get hold of what it is to have, if it

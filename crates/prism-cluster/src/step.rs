@@ -13,6 +13,8 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
+    /// The identity of its store: not 0, and another one for each that is created.
+    pub store: u64,
     /// The epoch that it has adopted: it acts by no earlier one any more.
     pub epoch: u64,
     /// It has everything that it was to fetch by this epoch; 0: never.
@@ -42,13 +44,10 @@ pub fn step(state: &State, live: &Live, wish: Option<&Placing>) -> Option<State>
 
 /// Whether something has changed.
 fn change(state: &State, live: &Live, wish: Option<&Placing>, next: &mut State) -> bool {
-    if let Some((name, status)) = state
-        .backends
-        .iter()
-        .find_map(|(name, backend)| Some((name, other_status(state, live, name, *backend)?)))
-    {
-        let since = next.epoch;
-        let backend = Backend { status, since };
+    let mut backends = state.backends.iter();
+    let other =
+        backends.find_map(|(name, backend)| Some((name, other(state, live, name, *backend)?)));
+    if let Some((name, backend)) = other {
         next.backends.insert(name.clone(), backend);
         return true;
     }
@@ -77,28 +76,48 @@ fn change(state: &State, live: &Live, wish: Option<&Placing>, next: &mut State) 
     }
 }
 
-/// What a backend's status changes to.
-fn other_status(state: &State, live: &Live, name: &NodeName, backend: Backend) -> Option<Status> {
+/// What a backend becomes.
+fn other(state: &State, live: &Live, name: &NodeName, backend: Backend) -> Option<Backend> {
+    let since = state.epoch + 1;
+    let turned = |status, store| {
+        Some(Backend {
+            status,
+            since,
+            store,
+        })
+    };
     match (backend.status, live.get(name)) {
-        (Status::InSync | Status::Lagging, None) => {
-            may_be_missed(state, name).then_some(Status::Out)
+        (Status::Out, None) => None,
+        (Status::Out, Some(report)) => turned(Status::Lagging, report.store),
+        (status, Some(report)) if backend.store == 0 => Some(Backend {
+            status,
+            store: report.store,
+            ..backend
+        }),
+        (Status::Lagging, Some(report))
+            if report.store == backend.store && report.caught_up >= backend.since =>
+        {
+            turned(Status::InSync, backend.store)
         }
-        (Status::Out, Some(_)) => Some(Status::Lagging),
-        (Status::Lagging, Some(report)) if report.caught_up >= backend.since => {
-            Some(Status::InSync)
-        }
+        (_, Some(report)) if report.store == backend.store => None,
+        // Gone, or there with another store.
+        _ if may_be_missed(state, live, name) => turned(Status::Out, backend.store),
         _ => None,
     }
 }
 
-/// Without this backend every key can be read still, as far as it can be now.
-fn may_be_missed(state: &State, name: &NodeName) -> bool {
+/// Without this backend every key is at another that has it.
+fn may_be_missed(state: &State, live: &Live, name: &NodeName) -> bool {
     let is_in_sync = |name: &NodeName| state.status(name.as_str()) == Some(Status::InSync);
     if !state.placing.members.contains(name) || !is_in_sync(name) {
         return true;
     }
-    let members = state.placing.members.iter();
-    let missing = members.filter(|name| !is_in_sync(name)).count();
+    let has = |name: &NodeName| {
+        let other_store = |report: &Report| !state.is_store_of(name.as_str(), report.store);
+        is_in_sync(name) && !live.get(name).is_some_and(other_store)
+    };
+    let others = state.placing.members.iter().filter(|other| *other != name);
+    let missing = others.filter(|other| !has(other)).count();
     missing + 1 < usize::from(state.placing.replicas)
 }
 
@@ -125,12 +144,14 @@ fn begin(live: &Live, wish: &Placing, next: &mut State) -> bool {
         return false;
     }
     let since = next.epoch;
-    let backend = Backend {
-        status: Status::InSync,
-        since,
-    };
-    next.backends
-        .extend(new.into_iter().map(|name| (name, backend)));
+    for name in new {
+        let backend = Backend {
+            status: Status::InSync,
+            since,
+            store: live.get(&name).map_or(0, |report| report.store),
+        };
+        next.backends.insert(name, backend);
+    }
     next.phase = Phase::Filling {
         to: wish.clone(),
         since,

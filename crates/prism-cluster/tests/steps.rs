@@ -24,11 +24,14 @@ enum Fault {
     ClaimsUnfetched,
     /// A write needs readers only.
     WritesToReadersOnly,
+    /// A backend with another store than it had serves.
+    ServesFromAnyStore,
 }
 
 struct Node {
     view: View,
     caught_up: u64,
+    store: u64,
     lives: bool,
     /// Of each key, 0 for none.
     versions: [u64; KEYS],
@@ -63,6 +66,7 @@ impl World {
         let node = || Node {
             view: View::new(state.clone()).unwrap(),
             caught_up: 0,
+            store: 1,
             lives: true,
             versions: [0; KEYS],
         };
@@ -81,6 +85,7 @@ impl World {
     fn live(&self) -> Live {
         let live = self.nodes.iter().filter(|(_, node)| node.lives);
         let report = |node: &Node| Report {
+            store: node.store,
             epoch: match self.fault {
                 Fault::StepsUnadopted => self.state.epoch,
                 _ => node.view.epoch(),
@@ -101,7 +106,8 @@ impl World {
         match self.rng.u32(0..100) {
             0..3 => self.die_or_return(&who),
             3..5 => self.wish(),
-            5..20 => self.adopt(&who),
+            5 => self.lose_store(&who),
+            6..20 => self.adopt(&who),
             20..30 => {
                 if let Some(next) = step(&self.state, &self.live(), self.wish.as_ref()) {
                     assert_eq!(next.epoch, self.state.epoch + 1);
@@ -122,6 +128,26 @@ impl World {
         if node.lives {
             node.view = view;
             node.caught_up = 0;
+        }
+    }
+
+    /// A backend comes back with nothing, where others have everything.
+    fn lose_store(&mut self, who: &NodeName) {
+        let state = &self.state;
+        let mut backends = state.backends.iter();
+        let others_have = backends.all(|(name, backend)| {
+            let node = &self.nodes[name];
+            node.lives && backend.status == Status::InSync && backend.store == node.store
+        });
+        if state.phase != Phase::Settled || state.placing.replicas == 1 || !others_have {
+            return;
+        }
+        self.die_or_return(who);
+        let node = self.nodes.get_mut(who).unwrap();
+        node.versions = [0; KEYS];
+        node.store += 1;
+        if self.rng.bool() {
+            self.die_or_return(who);
         }
     }
 
@@ -179,11 +205,17 @@ impl World {
         }
     }
 
+    fn serves(&self, who: &NodeName) -> bool {
+        let node = &self.nodes[who];
+        let knows = || node.view.state().is_store_of(who.as_str(), node.store);
+        node.lives && (knows() || self.fault == Fault::ServesFromAnyStore)
+    }
+
     /// A write of some key, and a read of it, at one node and by its view.
     fn write(&mut self, who: &NodeName) {
         let index = self.rng.usize(0..KEYS);
         let node = &self.nodes[who];
-        if !node.lives {
+        if !self.serves(who) {
             return;
         }
         let view = node.view.clone();
@@ -202,10 +234,8 @@ impl World {
                 .cloned()
                 .collect(),
         };
-        let prepares = |name: &NodeName| {
-            let node = &self.nodes[name];
-            node.lives && node.view.epoch() <= view.epoch()
-        };
+        let prepares =
+            |name: &NodeName| self.serves(name) && self.nodes[name].view.epoch() <= view.epoch();
         if writers.iter().all(prepares) {
             self.next_version += 1;
             self.writes += 1;
@@ -286,6 +316,7 @@ fn broken_rules_are_found() {
         Fault::FetchesEarly,
         Fault::ClaimsUnfetched,
         Fault::WritesToReadersOnly,
+        Fault::ServesFromAnyStore,
     ];
     // Expected panics are not to be printed.
     std::panic::set_hook(Box::new(|_| {}));

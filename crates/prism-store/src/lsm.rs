@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    hash::{BuildHasher, Hasher, RandomState},
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -36,6 +37,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(10);
 const STALL_POLL: Duration = Duration::from_millis(2);
 
 const GENERATION_KEY: &str = "generation";
+const IDENTITY_KEY: &str = "identity";
 const REPLICAS_KEY: &str = "replicas";
 const SCRUBBED_KEY: &str = "scrubbed";
 const SEALED_KEY: &str = "sealed";
@@ -132,8 +134,20 @@ impl Lsm {
         }
         self.system
             .insert(GENERATION_KEY, generation.to_be_bytes())?;
+        if self.identity()?.is_none() {
+            self.system
+                .insert(IDENTITY_KEY, new_identity().to_be_bytes())?;
+        }
         self.db.persist(PersistMode::SyncAll)?;
         Ok(generation)
+    }
+
+    /// Another one for each store that was ever created.
+    pub(crate) fn identity(&self) -> Result<Option<u64>, OpenError> {
+        let noted = self.system.get(IDENTITY_KEY)?;
+        let read = |value: fjall::UserValue| <[u8; 8]>::try_from(&*value).map(u64::from_be_bytes);
+        let noted = noted.map(read).transpose();
+        noted.map_err(|_| OpenError::Metadata("record of the identity".into()))
     }
 
     /// How many replicas of each key this store was filled with, if that was noted.
@@ -209,6 +223,11 @@ impl Lsm {
     pub(crate) fn view(&self) -> View<'_> {
         View::new(self, self.db.snapshot())
     }
+}
+
+/// Random, and not 0.
+fn new_identity() -> u64 {
+    RandomState::new().build_hasher().finish() | 1
 }
 
 fn options(buffer: u64) -> KeyspaceCreateOptions {

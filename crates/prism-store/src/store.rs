@@ -68,6 +68,7 @@ pub(crate) struct Inner {
     pub(crate) files: Arc<Files>,
     pub(crate) config: Config,
     recovery: RecoveryReport,
+    identity: u64,
 }
 
 impl Store {
@@ -79,6 +80,7 @@ impl Store {
         let layout = Layout::open(dir.as_ref())?;
         let lsm = Arc::new(Lsm::open(&layout, &config)?);
         let generation = lsm.next_generation()?;
+        let identity = lsm.identity()?.unwrap_or_default();
         let files = Arc::new(Files::open(layout, generation, &config)?);
         let recovery = recover(&lsm, &files)?;
         let origin = prism_replica::origin(&config.node, generation);
@@ -100,6 +102,7 @@ impl Store {
             files,
             config,
             recovery,
+            identity,
         };
         inner.collect_all().map_err(OpenError::from_store)?;
         Ok(Self {
@@ -111,6 +114,14 @@ impl Store {
     #[must_use]
     pub fn recovery(&self) -> &RecoveryReport {
         &self.inner.recovery
+    }
+
+    /// Tells this store from every other one that was ever created: one that was
+    /// lost and begun anew has another. Not 0. A copy of a store has the same. Does
+    /// not block.
+    #[must_use]
+    pub fn identity(&self) -> u64 {
+        self.inner.identity
     }
 
     /// Bytes of objects and parts; without a quota only of those in files. Does

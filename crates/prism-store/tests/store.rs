@@ -37,6 +37,16 @@ fn with_bucket() -> (tempfile::TempDir, Store) {
 }
 
 #[test]
+fn a_store_keeps_its_identity_and_has_it_alone() {
+    let (dir, store) = with_bucket();
+    let identity = store.identity();
+    drop(store);
+    assert_eq!(open(dir.path()).identity(), identity);
+    let (_other, store) = with_bucket();
+    assert!(store.identity() != identity && store.identity() != 0);
+}
+
+#[test]
 fn objects_of_every_size_come_back_as_they_were_and_survive_reopening() {
     let (dir, store) = with_bucket();
     let block = usize::try_from(BLOCK_LEN).unwrap();
