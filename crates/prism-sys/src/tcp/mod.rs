@@ -23,6 +23,7 @@ mod options;
 mod pause;
 mod restore;
 mod save;
+mod send_queue;
 mod silent;
 
 pub use freeze::{FreezeError, Freezer, MARK};

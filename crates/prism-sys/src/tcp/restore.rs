@@ -27,15 +27,15 @@
 
 use std::fmt;
 use std::io;
-use std::mem::size_of;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use prism_proto::{MAX_QUEUE_BYTES, TcpState};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::freeze::{self, Freezer};
 use super::options::{self, MSS_RANGE_BYTES, Queue};
+use super::send_queue::{fill_send_queue, unlock_buffers};
 use super::silent::Silent;
 use crate::fault::{self, Fault};
 use crate::sockopt;
@@ -50,13 +50,6 @@ const MAX_WINDOW_SHIFT: u8 = 14;
 /// Receive windows up to this need no larger buffer: half of the default of
 /// `tcp_rmem[1]`, 128 KiB.
 const DEFAULT_WINDOW_BYTES: u32 = 64 << 10;
-
-/// The smallest piece tried when the kernel has no memory for a larger one.
-const MIN_CHUNK_BYTES: usize = 2048;
-
-/// Kernel memory per byte of payload that the send buffer limit counts, at
-/// worst: segments of 536 bytes in `sk_buff`s of 1,280.
-const SEND_OVERHEAD: usize = 3;
 
 /// A connection that exists in this host's kernel, in repair mode. Nothing has
 /// been sent; segments that reach it are already taken.
@@ -168,7 +161,7 @@ impl RestoreError {
 pub struct GoLiveError(#[source] pub io::Error);
 
 /// Names the call that failed, where the error number says nothing special.
-fn failed(call: &'static str) -> impl FnOnce(io::Error) -> RestoreError {
+pub(super) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> RestoreError {
     move |source| match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => RestoreError::NotPermitted,
         Some(libc::ENOMEM | libc::ENOBUFS | libc::EMFILE | libc::ENFILE) => {
@@ -402,69 +395,6 @@ fn raise_receive_buffer(fd: BorrowedFd<'_>, window: u32) -> Result<(), RestoreEr
         .map_err(failed("SO_RCVBUFFORCE"))
 }
 
-/// Gives the sizes of both buffers back to the kernel's autotuning, which a
-/// size that was set by hand ends.
-fn unlock_buffers(fd: BorrowedFd<'_>) -> Result<(), RestoreError> {
-    sockopt::set(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &0_i32).map_err(failed("SO_BUF_LOCK"))
-}
-
-/// Puts back what was sent and not acknowledged. It counts as sent, and is
-/// sent again when the retransmission timer says so.
-fn fill_send_queue(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), RestoreError> {
-    options::select_queue(fd, Queue::Send).map_err(failed("TCP_REPAIR_QUEUE"))?;
-    let rest = queue_bytes(fd, bytes)?;
-    if rest.is_empty() {
-        return Ok(());
-    }
-    // The buffer of a fresh socket is small. Enlarge it for as long as it
-    // takes; the application then waits until the queue is below its old size.
-    let before: i32 =
-        sockopt::get(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).map_err(failed("SO_SNDBUF"))?;
-    set_send_buffer(fd, (bytes.len() * SEND_OVERHEAD) as i32 + before)?;
-    let rest = queue_bytes(fd, rest)?;
-    set_send_buffer(fd, before / 2)?;
-    unlock_buffers(fd)?;
-    if rest.is_empty() {
-        Ok(())
-    } else {
-        let full = io::Error::from_raw_os_error(libc::ENOBUFS);
-        Err(RestoreError::NoResources(full))
-    }
-}
-
-/// The kernel doubles `bytes`.
-fn set_send_buffer(fd: BorrowedFd<'_>, bytes: i32) -> Result<(), RestoreError> {
-    sockopt::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
-        .map_err(failed("SO_SNDBUFFORCE"))
-}
-
-/// Queues as much as fits; returns what did not. Where the kernel has no
-/// memory for one large piece, smaller ones may do.
-fn queue_bytes<'a>(fd: BorrowedFd<'_>, mut rest: &'a [u8]) -> Result<&'a [u8], RestoreError> {
-    let mut chunk = rest.len();
-    while !rest.is_empty() {
-        let piece = rest.get(..chunk).unwrap_or(rest);
-        match send(fd, piece) {
-            Ok(0) => break,
-            Ok(taken) => rest = rest.get(taken..).unwrap_or_default(),
-            Err(error) => match error.raw_os_error() {
-                Some(libc::EAGAIN) => break,
-                Some(libc::EINTR) => {}
-                Some(libc::ENOMEM) if chunk > MIN_CHUNK_BYTES => chunk /= 2,
-                _ => return Err(failed("send")(error)),
-            },
-        }
-    }
-    Ok(rest)
-}
-
-fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: `bytes` is readable for its length; the kernel copies it.
-    let result = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-    sockopt::check_length(result)
-}
-
 /// The kernel checks the window against the sequence numbers.
 fn set_window(fd: BorrowedFd<'_>, state: &TcpState) -> Result<(), RestoreError> {
     options::set_window(fd, &state.window).map_err(|error| match error.raw_os_error() {
@@ -506,7 +436,3 @@ fn end_input(fd: BorrowedFd<'_>) -> Result<(), RestoreError> {
         .shutdown(std::net::Shutdown::Read)
         .map_err(failed("shutdown"))
 }
-
-/// The longest buffer that is asked for fits the option's type.
-const _: () =
-    assert!(MAX_QUEUE_BYTES * SEND_OVERHEAD < (i32::MAX / 4) as usize && size_of::<usize>() >= 8);

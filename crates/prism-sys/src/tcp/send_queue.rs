@@ -1,0 +1,85 @@
+//! What a restored socket has sent and the client has not acknowledged.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use prism_proto::MAX_QUEUE_BYTES;
+
+use super::options::{self, Queue};
+use super::restore::{RestoreError, failed};
+use crate::sockopt;
+
+/// The smallest piece tried when the kernel has no memory for a larger one.
+const MIN_CHUNK_BYTES: usize = 2048;
+
+/// Kernel memory per byte of payload that the send buffer limit counts, at
+/// worst: segments of 536 bytes in `sk_buff`s of 1,280.
+const SEND_OVERHEAD: usize = 3;
+
+/// Gives the sizes of both buffers back to the kernel's autotuning, which a
+/// size that was set by hand ends.
+pub(super) fn unlock_buffers(fd: BorrowedFd<'_>) -> Result<(), RestoreError> {
+    sockopt::set(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &0_i32).map_err(failed("SO_BUF_LOCK"))
+}
+
+/// Puts back what was sent and not acknowledged. It counts as sent, and is
+/// sent again when the retransmission timer says so.
+pub(super) fn fill_send_queue(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), RestoreError> {
+    options::select_queue(fd, Queue::Send).map_err(failed("TCP_REPAIR_QUEUE"))?;
+    let rest = queue_bytes(fd, bytes)?;
+    if rest.is_empty() {
+        return Ok(());
+    }
+    // The buffer of a fresh socket is small. Enlarge it for as long as it
+    // takes; the application then waits until the queue is below its old size.
+    let before: i32 =
+        sockopt::get(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).map_err(failed("SO_SNDBUF"))?;
+    set_send_buffer(fd, (bytes.len() * SEND_OVERHEAD) as i32 + before)?;
+    let rest = queue_bytes(fd, rest)?;
+    set_send_buffer(fd, before / 2)?;
+    unlock_buffers(fd)?;
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        let full = io::Error::from_raw_os_error(libc::ENOBUFS);
+        Err(RestoreError::NoResources(full))
+    }
+}
+
+/// The kernel doubles `bytes`.
+fn set_send_buffer(fd: BorrowedFd<'_>, bytes: i32) -> Result<(), RestoreError> {
+    sockopt::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
+        .map_err(failed("SO_SNDBUFFORCE"))
+}
+
+/// Queues as much as fits; returns what did not. Where the kernel has no
+/// memory for one large piece, smaller ones may do.
+fn queue_bytes<'a>(fd: BorrowedFd<'_>, mut rest: &'a [u8]) -> Result<&'a [u8], RestoreError> {
+    let mut chunk = rest.len();
+    while !rest.is_empty() {
+        let piece = rest.get(..chunk).unwrap_or(rest);
+        match send(fd, piece) {
+            Ok(0) => break,
+            Ok(taken) => rest = rest.get(taken..).unwrap_or_default(),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN) => break,
+                Some(libc::EINTR) => {}
+                Some(libc::ENOMEM) if chunk > MIN_CHUNK_BYTES => chunk /= 2,
+                _ => return Err(failed("send")(error)),
+            },
+        }
+    }
+    Ok(rest)
+}
+
+fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: `bytes` is readable for its length; the kernel copies it.
+    let result = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    sockopt::check_length(result)
+}
+
+/// The longest buffer that is asked for fits the option's type.
+const _: () =
+    assert!(MAX_QUEUE_BYTES * SEND_OVERHEAD < (i32::MAX / 4) as usize && size_of::<usize>() >= 8);
