@@ -126,15 +126,17 @@ impl Reply {
 }
 
 impl Worker {
-    /// The answers of all backends, this node's own included, in the order of
-    /// the nodes. They are asked at the same time.
+    /// The answers of all backends but those that are out, this node's own included.
+    /// They are asked at the same time.
     pub(super) async fn ask_everyone(
         &self,
         request: &Request,
         question: &Question,
     ) -> Vec<Result<Reply, S3Error>> {
-        let nodes = self.node.replication.backends();
-        let asked = nodes.map(|node| self.ask_node(node.as_str(), request, question));
+        let nodes = self.node.replication.takers();
+        let asked = nodes
+            .iter()
+            .map(|node| self.ask_node(node, request, question));
         together(asked.collect()).await
     }
 

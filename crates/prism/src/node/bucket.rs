@@ -11,8 +11,9 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use prism_cluster::NodeName;
 use prism_http::{Exchange, ResponseHead};
-use prism_s3::{BucketName, Code, Document, Expected, Operation, Policy, S3Error, xml};
+use prism_s3::{BucketName, Code, Document, Expected, ObjectKey, Operation, Policy, S3Error, xml};
 
 use super::Worker;
 use super::ask::{Question, Reply, together};
@@ -234,11 +235,16 @@ impl Worker {
             ));
         }
         let wanted = xml::parse_delete(body)?;
-        let mut by_owner: BTreeMap<&str, Vec<Target>> = BTreeMap::new();
+        // The same view from beginning to end.
+        let view = self.node.replication.view();
+        let owner_of = |key: &ObjectKey| {
+            let owner = view.primary(bucket.as_str(), key.as_str());
+            owner.map(NodeName::to_string)
+        };
+        let mut by_owner: BTreeMap<String, Vec<Target>> = BTreeMap::new();
         for (target, key) in wanted.parsed() {
             let Ok(key) = key else { continue };
-            let owner = self.node.replication.primary(bucket.as_str(), key.as_str());
-            let owner = owner.ok_or(Code::ServiceUnavailable)?;
+            let owner = owner_of(&key).ok_or(Code::ServiceUnavailable)?;
             by_owner.entry(owner).or_default().push(target.into());
         }
         let asked = by_owner.iter().map(|(owner, targets)| {
@@ -246,9 +252,9 @@ impl Worker {
                 bucket: bucket.as_str().to_owned(),
                 targets: targets.clone(),
             };
-            async move { (*owner, self.ask_node(owner, request, &question).await) }
+            async move { (owner, self.ask_node(owner, request, &question).await) }
         });
-        let mut answers: BTreeMap<&str, Result<Deletions, S3Error>> = together(asked.collect())
+        let mut answers: BTreeMap<&String, Result<Deletions, S3Error>> = together(asked.collect())
             .await
             .into_iter()
             .map(|(owner, reply)| (owner, deletions(reply)))
@@ -261,8 +267,7 @@ impl Worker {
         }
         let results = wanted.parsed().map(|(target, key)| {
             let done = key.and_then(|key| {
-                let owner = self.node.replication.primary(bucket.as_str(), key.as_str());
-                match owner.and_then(|owner| answers.get_mut(owner)) {
+                match owner_of(&key).and_then(|owner| answers.get_mut(&owner)) {
                     Some(Ok(done)) => done.next().ok_or(Code::InternalError)?.into_result(),
                     Some(Err(error)) => Err(error.clone()),
                     None => Err(Code::InternalError.into()),

@@ -6,21 +6,18 @@
 use std::collections::VecDeque;
 
 use prism_s3::xml::{ListEntry, ListPage, UploadEntry, UploadsPage};
-use prism_s3::{BucketName, Code, ListObjects, ListUploads, S3Error};
+use prism_s3::{BucketName, ListObjects, ListUploads, S3Error};
 use prism_store::{Position, Step, Store, UploadId};
 use serde::{Deserialize, Serialize};
 
 use super::Worker;
 use super::answer::from_ms;
-use super::ask::{Question, Reply, together};
+use super::ask::Question;
 use super::errors::store_error;
 use super::get::quoted;
 use super::meta::checksum_wanted;
 use super::replication::Replication;
 use super::session::Request;
-
-/// Entries asked for beyond a node's part of a page: keys are spread by chance.
-const SLACK: usize = 16;
 
 /// What is wanted of a node's objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +78,8 @@ pub(super) struct ListShare {
     pub(super) items: VecDeque<(String, Item)>,
     /// There is more behind the last.
     pub(super) truncated: bool,
+    /// Of the view by which the backend left to others what others list.
+    pub(super) epoch: u64,
 }
 
 /// This store's part of the keys. Blocks on disk.
@@ -97,8 +96,10 @@ pub(super) fn objects(
         Some(after) if folder(after).as_deref() == Some(after) => Position::Behind(after),
         Some(after) => Position::After(after),
     };
+    let lister = replication.lister(&wanted.bucket, &wanted.without);
+    share.epoch = lister.epoch();
     let scanned = store.scan(&wanted.bucket, &wanted.prefix, begin, |entry| {
-        if !replication.lists(&wanted.bucket, &entry.key, &wanted.without) {
+        if !lister.lists(&entry.key) {
             return Step::Entry;
         }
         if share.items.len() >= wanted.max {
@@ -132,6 +133,8 @@ pub(super) fn uploads(
     wanted: &UploadsWanted,
 ) -> Result<ListShare, S3Error> {
     let mut share = ListShare::default();
+    let lister = replication.lister(&wanted.bucket, &wanted.without);
+    share.epoch = lister.epoch();
     let folder = |key: &str| common_prefix(&wanted.prefix, wanted.delimiter.as_deref(), key);
     let mut after = wanted.after.clone();
     let listed = |key: &str| {
@@ -150,7 +153,7 @@ pub(super) fn uploads(
         };
         after = Some((last.key.clone(), last.id.to_string()));
         for upload in page {
-            if !replication.lists(&wanted.bucket, &upload.key, &wanted.without) {
+            if !lister.lists(&upload.key) {
                 continue;
             }
             let prefix = folder(&upload.key);
@@ -201,105 +204,7 @@ pub(super) fn place((name, item): &Line) -> (&str, &str) {
     }
 }
 
-/// One backend, as far as it has been asked.
-struct Source {
-    node: String,
-    share: ListShare,
-    /// Behind which line the next piece begins.
-    after: Option<(String, String)>,
-}
-
-impl Source {
-    fn needs_more(&self) -> bool {
-        self.share.items.is_empty() && self.share.truncated
-    }
-
-    fn take(&mut self, share: ListShare) {
-        if let Some(last) = share.items.back() {
-            let (name, id) = place(last);
-            self.after = Some((name.to_owned(), id.to_owned()));
-        }
-        self.share = share;
-    }
-}
-
 impl Worker {
-    /// The first `max` lines of all backends, and whether there are more. The
-    /// question is made from where it is to begin, for how many, and without whom.
-    pub(super) async fn merge(
-        &self,
-        request: &Request,
-        (after, max): (Option<(String, String)>, usize),
-        question: impl Fn(Option<(String, String)>, usize, &[String]) -> Question,
-    ) -> Result<(Vec<Line>, bool), S3Error> {
-        let mut without: Vec<String> = Vec::new();
-        loop {
-            let question = |after, max| question(after, max, &without);
-            let from = (after.clone(), max);
-            let merged = self.merge_from(request, from, question, &without).await;
-            match merged {
-                // Others have all of its keys as well.
-                Err((Some(node), _)) if without.len() < self.node.replication.spare() => {
-                    without.push(node);
-                }
-                merged => return merged.map_err(|(_, error)| error),
-            }
-        }
-    }
-
-    /// The same of all but some. An error says which node is out of reach.
-    async fn merge_from(
-        &self,
-        request: &Request,
-        (after, max): (Option<(String, String)>, usize),
-        question: impl Fn(Option<(String, String)>, usize) -> Question,
-        without: &[String],
-    ) -> Result<(Vec<Line>, bool), (Option<String>, S3Error)> {
-        let nodes = self.node.replication.backends();
-        let nodes = nodes.filter(|node| !without.iter().any(|gone| gone == node.as_str()));
-        let mut sources: Vec<Source> = nodes
-            .map(|node| Source {
-                node: node.as_str().to_owned(),
-                share: ListShare {
-                    items: VecDeque::new(),
-                    truncated: true,
-                },
-                after: after.clone(),
-            })
-            .collect();
-        let piece = (max / sources.len().max(1) + SLACK).min(max).max(1);
-        let mut lines: Vec<Line> = Vec::new();
-        loop {
-            let question = &question;
-            let asked = sources.iter().map(|source| async move {
-                if !source.needs_more() {
-                    return Ok(None);
-                }
-                let question = question(source.after.clone(), piece);
-                match self.ask_node(&source.node, request, &question).await {
-                    Ok(Reply::Share(share)) => Ok(Some(share)),
-                    Ok(_) => Err((None, S3Error::from(Code::InternalError))),
-                    Err(error) if error.code() == Code::ServiceUnavailable => {
-                        Err((Some(source.node.clone()), error))
-                    }
-                    Err(error) => Err((None, error)),
-                }
-            });
-            let shares = together(asked.collect()).await;
-            for (source, share) in sources.iter_mut().zip(shares) {
-                if let Some(share) = share? {
-                    source.take(share);
-                }
-            }
-            if drain(&mut sources, &mut lines, max) {
-                let more = sources
-                    .iter()
-                    .any(|s| !s.share.items.is_empty() || s.share.truncated);
-                return Ok((lines, more));
-            }
-        }
-    }
-
     /// The page of keys that the client asked for.
     pub(super) async fn list_objects(
         &self,
@@ -348,32 +253,6 @@ impl Worker {
         let (lines, more) = self.merge(request, (after, list.max), question).await?;
         Ok(uploads_page(bucket, list, lines, more))
     }
-}
-
-/// Moves lines from the sources, in order, until there are `max`, or one of the
-/// sources has to be asked again before it is known what comes next. Whether
-/// the page is done.
-fn drain(sources: &mut [Source], lines: &mut Vec<Line>, max: usize) -> bool {
-    while lines.len() < max {
-        if sources.iter().any(Source::needs_more) {
-            return false;
-        }
-        let fronts = sources
-            .iter()
-            .filter_map(|source| source.share.items.front());
-        let Some(first) = fronts.min_by(|a, b| place(a).cmp(&place(b))).cloned() else {
-            return true;
-        };
-        // Several backends may have keys below one common prefix.
-        for source in &mut *sources {
-            let front = source.share.items.front();
-            if front.is_some_and(|line| place(line) == place(&first)) {
-                source.share.items.pop_front();
-            }
-        }
-        lines.push(first);
-    }
-    true
 }
 
 fn objects_page(bucket: &BucketName, list: &ListObjects, lines: &[Line], more: bool) -> Vec<u8> {
@@ -444,48 +323,4 @@ fn uploads_page(bucket: &BucketName, list: &ListUploads, lines: Vec<Line>, more:
         }
     }
     page.xml()
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::indexing_slicing)]
-    use super::*;
-
-    fn source(names: &[&str], truncated: bool) -> Source {
-        let items = names.iter().map(|name| ((*name).to_owned(), Item::Prefix));
-        Source {
-            node: String::new(),
-            share: ListShare {
-                items: items.collect(),
-                truncated,
-            },
-            after: None,
-        }
-    }
-
-    fn names(lines: &[Line]) -> Vec<&str> {
-        lines.iter().map(|(name, _)| name.as_str()).collect()
-    }
-
-    #[test]
-    fn shares_are_merged_in_order_and_what_several_have_is_told_once() {
-        let mut sources = [source(&["a", "c", "d"], false), source(&["b", "c"], false)];
-        let mut lines = Vec::new();
-        assert!(drain(&mut sources, &mut lines, 3));
-        assert_eq!(names(&lines), ["a", "b", "c"]);
-        assert!(drain(&mut sources, &mut lines, 9));
-        assert_eq!(names(&lines), ["a", "b", "c", "d"]);
-    }
-
-    #[test]
-    fn nothing_goes_on_behind_a_share_that_was_cut_off() {
-        let mut sources = [source(&["a"], true), source(&["b", "x"], false)];
-        let mut lines = Vec::new();
-        assert!(!drain(&mut sources, &mut lines, 9));
-        assert_eq!(names(&lines), ["a"]);
-        sources[0].take(source(&["aa", "c"], false).share);
-        assert_eq!(sources[0].after, Some(("c".to_owned(), String::new())));
-        assert!(drain(&mut sources, &mut lines, 9));
-        assert_eq!(names(&lines), ["a", "aa", "b", "c", "x"]);
-    }
 }

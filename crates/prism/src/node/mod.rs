@@ -17,6 +17,7 @@ mod get;
 mod io;
 mod listing;
 mod mend;
+mod merge;
 mod meta;
 mod multipart;
 mod policy;
@@ -42,7 +43,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use prism_cluster::{NodeName, Placement};
+use prism_cluster::{NodeName, Placing, State, View};
 use prism_config::{Config, Credential, HandOffMethod};
 use prism_handoff::pki::Identity;
 use prism_handoff::{
@@ -115,8 +116,9 @@ impl Node {
         };
         let backends = config.backends().map(|n| NodeName::new(n.name.clone()));
         let backends = backends.collect::<Result<Vec<_>, _>>()?;
-        let placement = Placement::new(backends)?;
-        let replication = Arc::new(Replication::new(name, placement, config.cluster.replicas));
+        let state = State::new(Placing::new(backends, config.cluster.replicas)?);
+        let view = Arc::new(View::new(state)?);
+        let replication = Arc::new(Replication::new(name, view));
         let store = match settings.is_backend() {
             true => Some(open_store(&config, settings, &replication)?),
             false => None,

@@ -248,26 +248,26 @@ impl Worker {
         let mut open = store.all_pending(Some(bucket), Duration::ZERO);
         open.retain(|(scope, _)| {
             let primary = self.node.replication.primary(&scope.bucket, &scope.key);
-            primaries.is_empty() || primaries.iter().any(|name| Some(name.as_str()) == primary)
+            primaries.is_empty() || primary.is_some_and(|name| primaries.contains(&name))
         });
         self.learn(open).await
     }
 
     /// Asks the primaries of open changes what became of them.
     async fn learn(&self, open: Vec<(Scope, Stamp)>) -> Result<(), S3Error> {
-        let mut by_primary: BTreeMap<&str, Vec<(Scope, Stamp)>> = BTreeMap::new();
+        let mut by_primary: BTreeMap<String, Vec<(Scope, Stamp)>> = BTreeMap::new();
         for (scope, stamp) in open {
             let primary = self.node.replication.primary(&scope.bucket, &scope.key);
             let primary = primary.ok_or(Code::ServiceUnavailable)?;
             by_primary.entry(primary).or_default().push((scope, stamp));
         }
         let asked = by_primary
-            .into_iter()
+            .iter()
             .map(|(primary, open)| self.learn_from(primary, open));
         together(asked.collect()).await.into_iter().collect()
     }
 
-    async fn learn_from(&self, primary: &str, open: Vec<(Scope, Stamp)>) -> Result<(), S3Error> {
+    async fn learn_from(&self, primary: &str, open: &[(Scope, Stamp)]) -> Result<(), S3Error> {
         let nobody = Principal::Anonymous;
         for open in open.chunks(ASKED_AT_ONCE) {
             let question = Question::Standing(open.to_vec());
@@ -310,7 +310,8 @@ impl Worker {
             if let Err(error) = self.learn(open).await {
                 tracing::debug!(%error, "changes stay open");
             }
-            if forgotten.elapsed() >= FORGET_EVERY {
+            // Who has missed some must not hear of one from before it as if it were new.
+            if forgotten.elapsed() >= FORGET_EVERY && self.node.replication.is_calm() {
                 forgotten = tokio::time::Instant::now();
                 if let Err(error) = self.forget_deletions().await {
                     tracing::debug!(%error, "deletions stay remembered");
@@ -332,8 +333,7 @@ impl Worker {
             let mut gone = Vec::new();
             for deletion in old {
                 let (bucket, key) = (&deletion.scope.bucket, &deletion.scope.key);
-                let is_primary = self.node.replication.primary(bucket, key);
-                if is_primary != Some(&self.node.name)
+                if !self.node.replication.is_primary(bucket, key)
                     || self.all_have_applied(&deletion).await.is_ok()
                 {
                     gone.push(deletion);
@@ -360,9 +360,9 @@ impl Worker {
         };
         let question = Question::Decided(decided);
         let nobody = Principal::Anonymous;
-        let holders = self.node.replication.holders(&scope.bucket, &scope.key);
-        for peer in holders.skip(1) {
-            self.ask_as(peer, &nobody, &question).await?;
+        let replication = &self.node.replication;
+        for peer in replication.other_writers(&scope.bucket, &scope.key) {
+            self.ask_as(&peer, &nobody, &question).await?;
         }
         Ok(())
     }

@@ -8,10 +8,10 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use prism_cluster::{NodeName, Placement};
+use prism_cluster::{NodeName, Phase, Status, View};
 use prism_s3::Operation;
 use prism_store::{Bytes, Decided, Place, Prepare, Repair, Replicas, ScrubFault, Unprepared};
 use tokio::sync::{mpsc, oneshot};
@@ -20,8 +20,6 @@ use tokio::sync::{mpsc, oneshot};
 const JOBS_MAX: usize = 1024;
 /// A node that was out of reach is asked last for so long.
 const AVOIDED: Duration = Duration::from_secs(2);
-/// The epoch of a cluster whose members do not change.
-const EPOCH: u64 = 1;
 
 /// Something for other replicas.
 pub(super) enum Job {
@@ -46,8 +44,8 @@ pub(super) enum Job {
 /// Who has what, and the way to them.
 pub(crate) struct Replication {
     name: String,
-    placement: Placement,
-    replicas: usize,
+    /// The cluster as this node acts by it.
+    view: RwLock<Arc<View>>,
     workers: Mutex<Vec<mpsc::Sender<Job>>>,
     next: AtomicUsize,
     /// When a node was found out of reach.
@@ -57,11 +55,10 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
-    pub(super) fn new(name: &str, placement: Placement, replicas: u16) -> Self {
+    pub(super) fn new(name: &str, view: Arc<View>) -> Self {
         Self {
             name: name.to_owned(),
-            placement,
-            replicas: usize::from(replicas.max(1)),
+            view: RwLock::new(view),
             workers: Mutex::default(),
             next: AtomicUsize::new(0),
             unreachable: Mutex::default(),
@@ -69,63 +66,110 @@ impl Replication {
         }
     }
 
-    /// There are keys that another node has as well.
-    pub(super) fn is_on(&self) -> bool {
-        self.replicas > 1
+    /// The cluster as this node sees it now. Whoever asks twice may be answered by
+    /// two views, which are one step apart.
+    pub(super) fn view(&self) -> Arc<View> {
+        let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
+        view.clone()
     }
 
-    /// All backends, by name.
-    pub(super) fn backends(&self) -> impl ExactSizeIterator<Item = &NodeName> {
-        self.placement.nodes()
+    /// There are keys that another node has as well, or is about to have.
+    pub(super) fn is_on(&self) -> bool {
+        self.view().is_replicated()
+    }
+
+    /// Every backend of the cluster, by name.
+    pub(super) fn backends(&self) -> Vec<String> {
+        self.those(|_| true)
+    }
+
+    /// Those that are told of everything.
+    pub(super) fn takers(&self) -> Vec<String> {
+        self.those(|status| status != Status::Out)
+    }
+
+    /// Those that have all that they are to have.
+    pub(super) fn in_sync(&self) -> Vec<String> {
+        self.those(|status| status == Status::InSync)
+    }
+
+    fn those(&self, wanted: impl Fn(Status) -> bool) -> Vec<String> {
+        let view = self.view();
+        let backends = view.state().backends.iter();
+        let wanted = backends.filter(|(_, backend)| wanted(backend.status));
+        wanted.map(|(name, _)| name.to_string()).collect()
     }
 
     /// Who makes the changes of a key.
-    pub(super) fn primary(&self, bucket: &str, key: &str) -> Option<&str> {
-        self.placement.owner(bucket, key).map(NodeName::as_str)
+    pub(super) fn primary(&self, bucket: &str, key: &str) -> Option<String> {
+        let view = self.view();
+        view.primary(bucket, key).map(NodeName::to_string)
     }
 
-    /// Who has a key, the primary first.
-    pub(super) fn holders(&self, bucket: &str, key: &str) -> impl Iterator<Item = &str> {
-        let owners = self.placement.owners(bucket, key, self.replicas);
-        owners.map(NodeName::as_str)
+    /// Whether that is this node.
+    pub(super) fn is_primary(&self, bucket: &str, key: &str) -> bool {
+        let view = self.view();
+        let primary = view.primary(bucket, key);
+        primary.is_some_and(|name| name.as_str() == self.name)
+    }
+
+    /// Every other backend that the changes of a key are made at.
+    pub(super) fn other_writers(&self, bucket: &str, key: &str) -> Vec<String> {
+        others_of(&self.view(), &self.name, bucket, key)
     }
 
     /// Who may answer an operation on a key, in the order in which they are to be
     /// asked: this node first, those out of reach last.
     pub(super) fn answerers(&self, operation: &Operation, bucket: &str, key: &str) -> Vec<String> {
-        if !self.is_on() || !only_reads(operation) {
-            return self
-                .primary(bucket, key)
-                .map(str::to_owned)
-                .into_iter()
-                .collect();
+        let view = self.view();
+        if !view.is_replicated() || !only_reads(operation) {
+            let primary = view.primary(bucket, key);
+            return primary.map(NodeName::to_string).into_iter().collect();
         }
-        self.readers(bucket, key)
+        self.readers_of(&view, bucket, key)
     }
 
     /// The same, for reading.
     pub(super) fn readers(&self, bucket: &str, key: &str) -> Vec<String> {
-        let mut holders: Vec<String> = self.holders(bucket, key).map(str::to_owned).collect();
-        if self.is_on() {
-            fastrand::shuffle(&mut holders);
-            holders.sort_by_key(|name| (*name != self.name, self.is_avoided(name)));
-        }
-        holders
+        self.readers_of(&self.view(), bucket, key)
     }
 
-    /// Whether this node lists a key, where `without` are out of reach: one of
-    /// those that have it does.
-    pub(super) fn lists(&self, bucket: &str, key: &str, without: &[String]) -> bool {
-        if !self.is_on() {
-            return true;
+    fn readers_of(&self, view: &View, bucket: &str, key: &str) -> Vec<String> {
+        let readers = view.readers(bucket, key);
+        let mut readers: Vec<String> = readers.map(NodeName::to_string).collect();
+        if readers.len() > 1 {
+            fastrand::shuffle(&mut readers);
+            readers.sort_by_key(|name| (*name != self.name, self.is_avoided(name)));
         }
-        let mut holders = self.holders(bucket, key);
-        holders.find(|name| !without.iter().any(|gone| gone == name)) == Some(&self.name)
+        readers
     }
 
-    /// How many nodes may be out of reach with every key still in reach.
+    /// What this node lists, where `without` are out of reach.
+    pub(super) fn lister<'a>(&'a self, bucket: &'a str, without: &'a [String]) -> Lister<'a> {
+        Lister {
+            view: self.view(),
+            name: &self.name,
+            bucket,
+            without,
+        }
+    }
+
+    /// How many of those in sync may be out of reach with every key still in reach.
     pub(super) fn spare(&self) -> usize {
-        self.replicas - 1
+        let view = self.view();
+        let placing = &view.state().placing;
+        let members = placing.members.iter();
+        let in_sync = |name: &&NodeName| view.state().status(name.as_str()) == Some(Status::InSync);
+        let missing = members.clone().count() - members.filter(in_sync).count();
+        usize::from(placing.replicas).saturating_sub(missing + 1)
+    }
+
+    /// Nobody has to get hold of anything, and nothing moves.
+    pub(super) fn is_calm(&self) -> bool {
+        let view = self.view();
+        let state = view.state();
+        let mut backends = state.backends.values();
+        state.phase == Phase::Settled && backends.all(|b| b.status == Status::InSync)
     }
 
     /// The cluster as this node sees it; none if no worker answers.
@@ -181,15 +225,42 @@ impl Replication {
     }
 }
 
+/// Which keys a node lists: of those that have a key, one does.
+pub(super) struct Lister<'a> {
+    view: Arc<View>,
+    name: &'a str,
+    bucket: &'a str,
+    without: &'a [String],
+}
+
+impl Lister<'_> {
+    /// Another node may list other keys by another view.
+    pub(super) fn epoch(&self) -> u64 {
+        self.view.epoch()
+    }
+
+    /// Whether this node lists a key that it has.
+    pub(super) fn lists(&self, key: &str) -> bool {
+        // Nobody has ever had anything but what is its own.
+        if self.view.epoch() == 1 && !self.view.is_replicated() {
+            return true;
+        }
+        let mut readers = self.view.readers(self.bucket, key);
+        let in_reach = |name: &&NodeName| !self.without.iter().any(|gone| gone == name.as_str());
+        let first = readers.find(in_reach);
+        first.is_some_and(|name| name.as_str() == self.name)
+    }
+}
+
 impl Replicas for Replication {
     fn epoch(&self) -> u64 {
-        EPOCH
+        self.view().epoch()
     }
 
     fn others(&self, bucket: &str, key: &str) -> Option<Vec<String>> {
-        let mut holders = self.holders(bucket, key);
-        let is_primary = holders.next() == Some(&self.name);
-        is_primary.then(|| holders.map(str::to_owned).collect())
+        let view = self.view();
+        let primary = view.primary(bucket, key)?;
+        (primary.as_str() == self.name).then(|| others_of(&view, &self.name, bucket, key))
     }
 
     fn prepare(
@@ -237,6 +308,12 @@ impl Repair for Replication {
     }
 }
 
+fn others_of(view: &View, name: &str, bucket: &str, key: &str) -> Vec<String> {
+    let writers = view.writers(bucket, key).into_iter();
+    let others = writers.filter(|writer| writer.as_str() != name);
+    others.map(NodeName::to_string).collect()
+}
+
 /// The file that a place is in: it is mended whole.
 fn whole(place: &Place) -> Place {
     let mut place = place.clone();
@@ -271,12 +348,17 @@ pub(super) fn prefix(header: &[u8]) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use prism_cluster::{Backend, Placing, State};
+
     use super::*;
 
-    fn replication(name: &str, replicas: u16) -> Replication {
+    fn view(replicas: u16) -> State {
         let names = ["a", "b", "c", "d"].map(|name| name.parse().unwrap());
-        let placement = Placement::new(names.to_vec()).unwrap();
-        Replication::new(name, placement, replicas)
+        State::new(Placing::new(names, replicas).unwrap())
+    }
+
+    fn replication(name: &str, replicas: u16) -> Replication {
+        Replication::new(name, Arc::new(View::new(view(replicas)).unwrap()))
     }
 
     #[test]
@@ -285,13 +367,13 @@ mod tests {
         for key in 0..50 {
             let key = key.to_string();
             for without in [vec![], vec!["b".to_owned()], vec!["c".into(), "d".into()]] {
-                let list = |node: &&Replication| node.lists("bucket", &key, &without);
+                let list = |node: &&Replication| node.lister("bucket", &without).lists(&key);
                 let listing: Vec<_> = nodes.iter().filter(list).map(|n| &n.name).collect();
                 assert_eq!(listing.len(), 1, "{key} without {without:?}: {listing:?}");
                 assert!(!without.contains(listing[0]));
             }
         }
-        assert!(replication("a", 1).lists("bucket", "x", &[]));
+        assert!(replication("a", 1).lister("bucket", &[]).lists("x"));
     }
 
     #[test]
@@ -320,6 +402,29 @@ mod tests {
             let others: Vec<_> = primaries.collect();
             assert_eq!(others.len(), 1);
             assert_eq!(others[0].len(), 1);
+        }
+    }
+
+    #[test]
+    fn who_is_out_is_asked_nothing_and_whom_it_takes_with_it_is_known() {
+        let node = replication("a", 3);
+        assert_eq!((node.spare(), node.is_calm()), (2, true));
+        let mut state = view(3);
+        state.epoch = 2;
+        let out = Backend {
+            status: Status::Out,
+            since: 2,
+        };
+        state.backends.insert("b".parse().unwrap(), out);
+        let node = Replication::new("a", Arc::new(View::new(state).unwrap()));
+        assert_eq!(node.epoch(), 2);
+        assert_eq!((node.spare(), node.is_calm()), (1, false));
+        assert_eq!(node.backends(), ["a", "b", "c", "d"]);
+        assert_eq!(node.takers(), ["a", "c", "d"]);
+        assert_eq!(node.in_sync(), ["a", "c", "d"]);
+        for key in 0..50 {
+            let readers = node.readers("bucket", &key.to_string());
+            assert!(!readers.contains(&"b".to_owned()) && readers.len() >= 2);
         }
     }
 

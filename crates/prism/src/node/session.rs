@@ -329,14 +329,9 @@ impl Worker {
         }
     }
 
-    /// All backends, in an order that differs from call to call.
+    /// All backends that are in sync, in an order that differs from call to call.
     pub(super) fn backends(&self) -> Vec<String> {
-        let mut names: Vec<String> = self
-            .node
-            .replication
-            .backends()
-            .map(|n| n.as_str().to_owned())
-            .collect();
+        let mut names = self.node.replication.in_sync();
         fastrand::shuffle(&mut names);
         names
     }

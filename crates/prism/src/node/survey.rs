@@ -18,13 +18,13 @@ impl Worker {
     pub(super) async fn survey(&self) -> Value {
         let replication = &self.node.replication;
         let nodes = replication.backends();
-        let asked = nodes.map(|node| self.report_of(node.as_str()));
+        let asked = nodes.iter().map(|node| self.report_of(node));
         let backends = together(asked.collect()).await;
         json!({
             "cluster": self.node.config.cluster.name,
             "asked": self.node.name,
             "epoch": replication.epoch(),
-            "replicas": replication.spare() + 1,
+            "replicas": replication.view().state().placing.replicas,
             "backends": backends,
         })
     }

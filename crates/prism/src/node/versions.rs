@@ -266,8 +266,10 @@ pub(super) fn share(
             None => VersionPosition::Key(Position::After(after)),
         },
     };
+    let lister = replication.lister(&wanted.bucket, &wanted.without);
+    share.epoch = lister.epoch();
     let scanned = store.scan_versions(&wanted.bucket, &wanted.prefix, begin, |entry| {
-        if !replication.lists(&wanted.bucket, &entry.key, &wanted.without) {
+        if !lister.lists(&entry.key) {
             return Step::Entry;
         }
         if share.items.len() >= wanted.max {
