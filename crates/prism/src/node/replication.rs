@@ -414,6 +414,7 @@ mod tests {
         let out = Backend {
             status: Status::Out,
             since: 2,
+            store: 0,
         };
         state.backends.insert("b".parse().unwrap(), out);
         let node = Replication::new("a", Arc::new(View::new(state).unwrap()));
