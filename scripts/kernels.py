@@ -12,7 +12,6 @@ Usage: scripts/kernels.py [--kernel 6.1] [--one-by-one] [WORD...]
 """
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -23,13 +22,14 @@ import threading
 import time
 
 from kernel_image import Archive, ImageError, kernel
+from programs import build, groups_of
 
 # Series, and the Debian package that depends on its newest kernel.
 KERNELS = [("6.1", "linux-image-amd64"), ("6.12", "linux-image-6.12-amd64")]
 
-# What runs, of all that asks something of the kernel: package, test program ("lib"
-# for the tests inside the crate), names of tests (parts of them; all where there
-# are none), and the limit in seconds.
+# What runs, of all that asks something of the kernel: package, test program or
+# group ("lib" for the tests inside the crate), names of tests (parts of them; all
+# where there are none), and the limit in seconds.
 TESTS = [
     ("prism-sys", "lib", [], 60),
     ("prism-sys", "netns", [], 30),
@@ -85,28 +85,15 @@ FAILED = re.compile(r"^    (\w[\w:]+)$", re.M)
 COMPLAINT = re.compile(r"^\[[ \d.]+\] (BUG:|WARNING:|Oops|general protection|Kernel panic|INFO: task).*", re.M)
 
 
-def build(rows):
-    """Builds the test programs: {(package, name): (path, directory)}, and the
-    paths of the programs that they start."""
-    packages = {row[0] for row in rows}
-    command = ["cargo", "test", "--release", "--locked", "--no-run", "--message-format=json-render-diagnostics"]
-    for package in sorted(packages):
-        command += ["-p", package]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    if done.returncode != 0:
-        sys.exit(done.returncode)
-    tests, others = {}, []
-    for line in done.stdout.splitlines():
-        message = json.loads(line)
-        if message.get("reason") != "compiler-artifact" or not message.get("executable"):
-            continue
-        directory = os.path.dirname(message["manifest_path"])
-        package, target = os.path.basename(directory), message["target"]
-        if not message["profile"]["test"]:
-            others.append(message["executable"])
-        elif target["kind"][0] in ("lib", "test"):
-            name = "lib" if target["kind"][0] == "lib" else target["name"]
-            tests[package, name] = (message["executable"], directory)
+def built(rows):
+    """Builds the test programs: {(package, name): (path, directory, tests)} with
+    "lib", a group or a program as name, and the paths of what they start."""
+    packages = sorted({row[0] for row in rows})
+    programs, others = build(*(word for package in packages for word in ("-p", package)))
+    tests = {}
+    for package, kind, name, path, directory in programs:
+        for group, names in groups_of(kind, name, path).items():
+            tests[package, "lib" if kind == "lib" else group or name] = (path, directory, names)
     return tests, others
 
 
@@ -134,11 +121,14 @@ def image(rows, programs, others, modules, path):
     archive.modules(modules, MODULES)
     lines = ["load " + " ".join(MODULES)]
     for package, name, words, limit_s in rows:
-        program, directory = programs[package, name]
+        program, directory, tests = programs[package, name]
+        tests = [test for test in tests if not words or any(word in test for word in words)]
+        if not tests:
+            raise ImageError(f"no test is {label_of(package, name, words)}")
         archive.program(program)
         # Cargo's directory for what tests write: beside "release".
         archive.directory(os.path.normpath(os.path.join(os.path.dirname(program), "../../tmp")))
-        arguments = [program, *words] + (["--test-threads=1"] if package in SERIAL else [])
+        arguments = [program, "--exact", *tests] + (["--test-threads=1"] if package in SERIAL else [])
         label = label_of(package, name, words)
         lines.append(" ".join(["run", quoted(label), str(limit_s), quoted(directory), *map(quoted, arguments)]))
     if any(package in SERIAL for package, *_ in rows):
@@ -276,7 +266,7 @@ def main():
     os.chdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     place = os.path.abspath(os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "kernels"))
     start = time.monotonic()
-    programs, others = build(rows)
+    programs, others = built(rows)
     built_s = time.monotonic() - start
     runs = []
     for series, package in KERNELS:

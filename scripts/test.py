@@ -1,87 +1,136 @@
 #!/usr/bin/env python3
 """Builds and runs all tests of the workspace, and sums up.
 
-Does what `cargo test --release --workspace` does, and further: tests of the
-lab and of the program run one at a time, since they measure and share this
-machine; each test program has a time limit; tests that were skipped for want
-of privilege are listed; and namespaces that a test left behind are a failure.
+Runs what `cargo test --release --workspace` runs, and further: two test programs
+(or groups of a program's tests) at a time, but those alone that judge time or
+watch the machine; each has a time limit; tests that were skipped for want of
+privilege are listed; and namespaces that a test left behind are a failure.
 
-Usage: scripts/test.py [FILTER]   (only tests whose name contains FILTER)
+Usage: scripts/test.py [FILTER...]
+       (only tests whose name contains a FILTER; "bulk::" is a whole group)
 """
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
-# Their integration tests run one at a time.
+from programs import build, groups_of
+
+# Their integration tests run one at a time within a process.
 SERIAL_PACKAGES = {"prism", "prism-lab"}
-# Far above what any test program takes; a hang ends here.
+# At a time. Most tests of labs wait more than they compute.
+LANES = 2
+# These have the machine to themselves: they judge rates or times that another
+# test would change, or look at all labs there are.
+ALONE = {
+    "prism bulk", "prism clients", "prism demo", "prism owners",
+    "prism-lab lab", "prism-sys freeze", "prism-sys handoff", "prism-switch network",
+}
+# The longest begin first, so that no lane ends long after the other.
+LONGEST = [
+    "prism connections", "prism tls_clients", "prism sessions", "prism impair", "prism hostile",
+    "prism replicas", "prism tls_sessions", "prism mixture", "prism objects", "prism uploads",
+    "prism-store scrub", "prism crash", "prism serve", "prism-switch aging",
+]
+# Far above what any of them takes; a hang ends here.
 LIMIT_S = 480
-CARGO = ["cargo", "test", "--release", "--locked", "--workspace"]
+DOCUMENTATION = ["cargo", "test", "--release", "--locked", "--workspace", "--quiet", "--doc"]
 COUNTS = re.compile(r"(\d+) passed; (\d+) failed; (\d+) ignored")
-FAILED = re.compile(r"^test (\S+) .*FAILED$|^test (\S+) - .*FAILED$", re.M)
+# In the list at a test program's end.
+FAILED = re.compile(r"^    (\w.*)$", re.M)
 
 
-def build():
-    """Builds the test programs; gives (package, kind, name, path, directory)."""
-    command = CARGO + ["--no-run", "--message-format=json-render-diagnostics"]
-    output = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    if output.returncode != 0:
-        sys.exit(output.returncode)
-    programs = []
-    for line in output.stdout.splitlines():
-        message = json.loads(line)
-        if message.get("reason") != "compiler-artifact" or not message["profile"]["test"]:
-            continue
-        if not message.get("executable"):
-            continue
-        directory = os.path.dirname(message["manifest_path"])
-        package = re.sub(r"@.*", "", message["package_id"].rpartition("#")[2])
-        if re.fullmatch(r"[\d.]+", package):
-            package = os.path.basename(message["package_id"].partition("#")[0])
-        target = message["target"]
-        programs.append((package, target["kind"][0], target["name"], message["executable"], directory))
-    # Unprivileged and quick first.
-    return sorted(programs, key=lambda p: (p[0] in SERIAL_PACKAGES, p[1] == "test", p[0], p[2]))
+class Job:
+    """A test program, or a group of its tests, and what came of it."""
 
+    def __init__(self, label, command, directory=".", environment=()):
+        self.label, self.command, self.directory = label, command, directory
+        self.environment = {**os.environ, **dict(environment)}
+        self.status, self.output, self.seconds, self.cpu_s = None, "", 0.0, 0.0
 
-def run(command, directory, environment):
-    """Runs a test program with its output shown; gives (status, output, seconds)."""
-    start = time.monotonic()
-    process = subprocess.Popen(
-        command, cwd=directory, env=environment, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )
-
-    def stop(*_):
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(LIMIT_S)
-    lines = []
-    try:
+    def run(self, show):
+        """Runs it to its end; `show` is called with each line."""
+        start = time.monotonic()
+        process = subprocess.Popen(
+            self.command, cwd=self.directory, env=self.environment, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+        RUNNING.add(process)
+        limit = threading.Timer(LIMIT_S, kill, [process])
+        limit.start()
+        lines = []
         for line in process.stdout:
-            text = line.decode(errors="replace")
-            lines.append(text)
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        status = process.wait()
-    except KeyboardInterrupt:
-        os.killpg(process.pid, signal.SIGINT)
-        process.wait()
-        raise
-    finally:
-        signal.alarm(0)
-    seconds = time.monotonic() - start
-    if seconds >= LIMIT_S:
-        lines.append(f"ended after {LIMIT_S} s without result\n")
-        sys.stdout.write(lines[-1])
-    return status, "".join(lines), seconds
+            lines.append(line.decode(errors="replace"))
+            show(lines[-1])
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = self.status = os.waitstatus_to_exitcode(status)
+        limit.cancel()
+        RUNNING.discard(process)
+        self.seconds, self.cpu_s = time.monotonic() - start, usage.ru_utime + usage.ru_stime
+        if self.seconds >= LIMIT_S:
+            lines.append(f"ended after {LIMIT_S} s without result\n")
+            show(lines[-1])
+        self.output = "".join(lines)
+
+
+RUNNING = set()
+
+
+def kill(process, how=signal.SIGKILL):
+    if process.returncode is None:
+        try:
+            os.killpg(process.pid, how)
+        except ProcessLookupError:
+            pass
+
+
+def jobs_of(package, kind, name, path, directory, words):
+    """The jobs that a program's tests make, those with none of `words` left out."""
+    for group, tests in groups_of(kind, name, path).items():
+        tests = [test for test in tests if not words or any(word in test for word in words)]
+        if not tests:
+            continue
+        command = [path] + (["--exact", *tests] if group or words else [])
+        if package in SERIAL_PACKAGES and kind == "test":
+            command.append("--test-threads=1")
+        label = f"{package} {group or name}" if kind == "test" else f"{package} ({kind})"
+        yield Job(label, command, directory, {"CARGO_MANIFEST_DIR": directory})
+
+
+def run_all(jobs):
+    """Runs the jobs, those of the lanes first."""
+    together = [job for job in jobs if job.label not in ALONE]
+    together.sort(key=lambda job: LONGEST.index(job.label) if job.label in LONGEST else len(LONGEST))
+    waiting, turn = iter(together), threading.Lock()
+
+    def lane():
+        while True:
+            with turn:
+                job = next(waiting, None)
+            if job is None:
+                return
+            job.run(lambda line: None)
+            with turn:
+                sys.stdout.write(f"\n== {job.label}\n{job.output}")
+                sys.stdout.flush()
+
+    def shown(line):
+        sys.stdout.write(line)
+        sys.stdout.flush()
+
+    lanes = [threading.Thread(target=lane, daemon=True) for _ in range(LANES)]
+    for thread in lanes:
+        thread.start()
+    for thread in lanes:
+        thread.join()
+    for job in jobs:
+        if job.label in ALONE:
+            print(f"\n== {job.label} (alone)", flush=True)
+            job.run(shown)
 
 
 def namespaces():
@@ -91,43 +140,45 @@ def namespaces():
         return set()
 
 
+def judge(job):
+    """Counts of passed, failed and ignored tests, and what failed."""
+    counts = [sum(int(m[i]) for m in COUNTS.findall(job.output)) for i in range(3)]
+    named = FAILED.findall(job.output.rpartition("\nfailures:\n")[2]) if counts[1] else []
+    failures = [f"{job.label}: {test}" for test in named]
+    if job.status != 0 and not named:
+        failures.append(f"{job.label}: ended with status {job.status}")
+    return counts, failures
+
+
 def main():
     words = sys.argv[1:]
     start = time.monotonic()
     before = namespaces()
     if os.geteuid() != 0:
         print("test: not root: tests that need privilege (tiers 2 to 4) are skipped", flush=True)
-    programs = build()
+    programs, _ = build("--workspace")
     built_s = time.monotonic() - start
-    rows, failures, skipped = [], [], 0
-    totals = [0, 0, 0]
-    jobs = []
-    for package, kind, name, path, directory in programs:
-        command = [path, *words]
-        if package in SERIAL_PACKAGES and kind == "test":
-            command.append("--test-threads=1")
-        label = f"{package} {name}" if kind == "test" else f"{package} ({kind})"
-        jobs.append((label, command, directory, {"CARGO_MANIFEST_DIR": directory}))
-    jobs.append(("documentation", CARGO + ["--quiet", "--doc", *words], ".", {}))
-    for label, command, directory, more in jobs:
-        print(f"\n== {label}", flush=True)
-        status, output, seconds = run(command, directory, {**os.environ, **more})
-        counts = [sum(int(m[i]) for m in COUNTS.findall(output)) for i in range(3)]
-        totals = [total + count for total, count in zip(totals, counts)]
-        skipped += output.count("SKIPPED")
-        named = [a or b for a, b in FAILED.findall(output)]
-        failures += [f"{label}: {test}" for test in named]
-        if status != 0 and not named:
-            failures.append(f"{label}: ended with status {status}")
-        if sum(counts) or status:
-            rows.append((label, *counts, seconds))
-    left = namespaces() - before
-    failures += [f"left behind: namespace {name}" for name in sorted(left)]
+    jobs = [job for program in programs for job in jobs_of(*program, words)]
+    jobs.append(Job("documentation", [*DOCUMENTATION, *words]))
+    try:
+        run_all(jobs)
+    except KeyboardInterrupt:
+        for process in list(RUNNING):
+            kill(process, signal.SIGINT)
+        sys.exit(130)
 
-    print(f"\n{'TESTS':<44} {'PASSED':>7} {'FAILED':>7} {'IGNORED':>8} {'SECONDS':>8}")
-    for label, passed, failed, ignored, seconds in rows:
-        print(f"{label:<44} {passed:>7} {failed:>7} {ignored:>8} {seconds:>8.1f}")
-    print(f"{'in all':<44} {totals[0]:>7} {totals[1]:>7} {totals[2]:>8} {time.monotonic() - start:>8.1f}")
+    print(f"\n{'TESTS':<40} {'PASSED':>7} {'FAILED':>7} {'IGNORED':>8} {'SECONDS':>8} {'CPU':>7}")
+    totals, failures = [0, 0, 0], []
+    for job in jobs:
+        counts, failed = judge(job)
+        totals = [total + count for total, count in zip(totals, counts)]
+        failures += failed
+        if sum(counts) or job.status:
+            columns = " ".join(f"{count:>{width}}" for count, width in zip(counts, (7, 7, 8)))
+            print(f"{job.label:<40} {columns} {job.seconds:>8.1f} {job.cpu_s:>7.1f}")
+    failures += [f"left behind: namespace {name}" for name in sorted(namespaces() - before)]
+    skipped = sum(job.output.count("SKIPPED") for job in jobs)
+    print(f"{'in all':<40} {totals[0]:>7} {totals[1]:>7} {totals[2]:>8} {time.monotonic() - start:>8.1f}")
     print(f"(of which building: {built_s:.1f} s; skipped for want of privilege: {skipped})")
     for failure in failures:
         print(f"FAILED  {failure}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# S3 clients that Debian does not have, for tests/sessions: install.sh DIR
+# S3 clients that Debian does not have, for the tests of sessions: install.sh DIR
 #
 #   DIR/s5cmd   Go's module proxy; versions and digests in go.mod and go.sum
 #   DIR/java/   the AWS SDK for Java from Maven Central; version in pom.xml

@@ -1,0 +1,190 @@
+//! What a configuration file may say, and what is reported about a bad one.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use prism_config::{Config, ConfigError, HandOffMode, Problem, SecretError};
+
+const GOOD: &str = r#"
+[cluster]
+name = "demo"
+[service]
+address = "10.77.0.1:80"
+hand_off = "return"
+[switch]
+control = "10.77.0.2:7300"
+key_file = "switch.key"
+interfaces = ["eth0", "eth1"]
+[[node]]
+name = "fe0"
+address = "10.77.0.10"
+roles = ["frontend"]
+[[node]]
+name = "be0"
+address = "10.77.0.11"
+roles = ["backend"]
+store = "objects"
+[peers]
+ca_file = "/etc/prism/ca.crt"
+cert_dir = "pki"
+[s3]
+credentials_file = "credentials.toml"
+"#;
+
+fn problems(text: &str) -> Vec<Problem> {
+    match Config::from_toml(text) {
+        Err(ConfigError::Invalid(problems)) => problems,
+        other => panic!("expected faults, got {other:?}"),
+    }
+}
+
+fn fields(text: &str) -> Vec<String> {
+    problems(text)
+        .into_iter()
+        .map(|problem| problem.field)
+        .collect()
+}
+
+fn write_private(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
+}
+
+#[test]
+fn a_good_file_gives_typed_values_and_defaults() {
+    let config = Config::from_toml(GOOD).unwrap();
+    assert_eq!(config.service.hand_off, HandOffMode::Return);
+    assert_eq!(config.cluster.region, "us-east-1");
+    assert_eq!(config.limits.max_object_bytes, 5 << 30);
+    assert_eq!(config.frontends().count(), 1);
+    assert_eq!(
+        config.peer_address("be0").unwrap().to_string(),
+        "10.77.0.11:7400"
+    );
+    assert_eq!(config.admin_socket("be0"), Path::new("/run/prism/be0.sock"));
+}
+
+#[test]
+fn what_is_written_reads_back_the_same() {
+    let config = Config::from_toml(GOOD).unwrap();
+    assert_eq!(
+        Config::from_toml(&config.to_toml().unwrap()).unwrap(),
+        config
+    );
+}
+
+#[test]
+fn relative_paths_are_relative_to_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("prism.toml");
+    std::fs::write(&path, GOOD).unwrap();
+    let config = Config::load(&path).unwrap();
+    assert_eq!(
+        config.peers.cert_file("be0"),
+        directory.path().join("pki/be0.crt")
+    );
+    assert_eq!(config.peers.ca_file, Path::new("/etc/prism/ca.crt"));
+    assert_eq!(
+        config.node("be0").unwrap().store,
+        directory.path().join("objects")
+    );
+}
+
+#[test]
+fn all_faults_are_reported_at_once() {
+    let text = GOOD
+        .replace("hand_off = \"return\"", "hand_off = \"teleport\"\ntypo = 1")
+        .replace("10.77.0.11\"", "10.77.0.10\"")
+        .replace("roles = [\"frontend\"]", "roles = [\"frontend\", \"chef\"]")
+        .replace("[peers]", "[peers]\nport = \"many\"")
+        .replace("[\"eth0\", \"eth1\"]", "[]");
+    let found = fields(&text);
+    for field in [
+        "service.hand_off",
+        "service.typo",
+        "node[0].roles[1]",
+        "node[1].address",
+        "peers.port",
+        "switch.interfaces",
+    ] {
+        assert!(found.iter().any(|f| f == field), "{field} not in {found:?}");
+    }
+}
+
+#[test]
+fn a_misspelt_field_does_not_hide_the_missing_one() {
+    let found = fields(&GOOD.replace("name = \"demo\"", "nam = \"demo\""));
+    assert_eq!(found, ["cluster.nam", "cluster.name"]);
+}
+
+#[test]
+fn a_missing_field_is_reported_once_with_its_fix() {
+    let found = problems(&GOOD.replace("address = \"10.77.0.1:80\"", ""));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(
+        found[0].to_string(),
+        "service.address: is missing; give the address and port of clients, as in \"10.0.0.1:80\""
+    );
+}
+
+#[test]
+fn a_flow_must_outlive_a_silent_connection() {
+    let text = GOOD.replace("[switch]", "[switch]\nidle_timeout_s = 30");
+    assert_eq!(fields(&text), ["switch.idle_timeout_s"]);
+}
+
+#[test]
+fn nodes_need_both_roles_and_unique_names() {
+    assert_eq!(
+        fields(&GOOD.replace("[\"backend\"]", "[\"frontend\"]")),
+        ["node"]
+    );
+    assert_eq!(
+        fields(&GOOD.replace("\"be0\"", "\"fe0\"")),
+        ["node[1].name"]
+    );
+}
+
+#[test]
+fn text_that_is_not_toml_names_the_place() {
+    let error = Config::from_toml("[cluster\n").unwrap_err();
+    assert!(matches!(error, ConfigError::Syntax(_)));
+    assert!(error.to_string().contains("line 1"), "{error}");
+}
+
+#[test]
+fn secrets_must_be_private_and_well_formed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("prism.toml");
+    std::fs::write(&path, GOOD).unwrap();
+    let config = Config::load(&path).unwrap();
+    let switch = config.switch.clone().unwrap();
+
+    assert!(matches!(switch.load_key(), Err(SecretError::Read { .. })));
+    std::fs::write(&switch.key_file, "00112233445566778899aabbccddeeff\n").unwrap();
+    std::fs::set_permissions(&switch.key_file, PermissionsExt::from_mode(0o644)).unwrap();
+    assert!(matches!(
+        switch.load_key(),
+        Err(SecretError::Exposed { mode: 0o644, .. })
+    ));
+    write_private(&switch.key_file, "00112233445566778899aabbccddeeff\n");
+    let key = switch.load_key().unwrap();
+    assert_eq!(key.bytes()[..3], [0x00, 0x11, 0x22]);
+    assert_eq!(format!("{key:?}"), "ControlKey(..)");
+    write_private(&switch.key_file, "+0112233445566778899aabbccddeeff");
+    assert!(matches!(switch.load_key(), Err(SecretError::Form { .. })));
+
+    let users = &config.s3.credentials_file;
+    write_private(
+        users,
+        "[[credential]]\naccess_key = \"a\"\nsecret_key = \"hush\"\n",
+    );
+    let credentials = config.s3.load_credentials().unwrap();
+    assert!(!format!("{credentials:?}").contains("hush"));
+    write_private(
+        users,
+        "[[credential]]\naccess_key = \"a\"\nsecret = \"hush\"\n",
+    );
+    let error = config.s3.load_credentials().unwrap_err();
+    assert!(!error.to_string().contains("hush"), "{error}");
+}

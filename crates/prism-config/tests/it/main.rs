@@ -1,0 +1,11 @@
+//! Configuration files, good ones and every fault of one.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "test code"
+)]
+
+mod config;
+mod tls;

@@ -1,0 +1,291 @@
+//! Bodies: the end is found exactly, however the stream is cut.
+
+use std::num::NonZeroU64;
+
+use prism_http::{
+    BodyError, BodyReader, ChunkHeader, ChunkedDecoder, LAST_CHUNK, Limits, RequestHead,
+    ResponseFraming, write_chunk,
+};
+
+/// Feeds `pieces` one after the other; gives the data and the bytes taken.
+fn read<'a>(
+    reader: &mut BodyReader,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<(Vec<u8>, usize), BodyError> {
+    let (mut data, mut total) = (Vec::new(), 0);
+    for piece in pieces {
+        let mut rest = piece;
+        while !reader.is_done() && !rest.is_empty() {
+            let step = reader.consume(rest)?;
+            assert!(step.data.end <= step.consumed && step.consumed <= rest.len());
+            assert!(step.consumed > 0, "no progress");
+            assert_eq!(step.done, reader.is_done());
+            data.extend_from_slice(&rest[step.data]);
+            rest = &rest[step.consumed..];
+            total += step.consumed;
+        }
+    }
+    Ok((data, total))
+}
+
+fn chunked(bytes: &[u8]) -> Result<(Vec<u8>, usize, bool), BodyError> {
+    let mut reader = BodyReader::new(ResponseFraming::Chunked, 1 << 40);
+    let (data, total) = read(&mut reader, [bytes])?;
+    Ok((data, total, reader.is_done()))
+}
+
+#[test]
+fn chunked_bodies_end_where_they_end() {
+    let rows: &[(&[u8], &[u8], &[u8])] = &[
+        (b"0\r\n\r\n", b"", b""),
+        (b"3\r\nabc\r\n0\r\n\r\n", b"abc", b""),
+        (b"3\r\nabc\r\n0\r\n\r\nGET /", b"abc", b"GET /"),
+        (
+            b"00A\r\n0123456789\r\n000\r\n\r\n\r\n",
+            b"0123456789",
+            b"\r\n",
+        ),
+        (b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n", b"ab", b""),
+        (b"1;n=v;q=\"x y\"\r\na\r\n0;last\r\n\r\n", b"a", b""),
+        (b"1\r\n\n\r\n0\r\nX-T: 1\r\n\r\nrest", b"\n", b"rest"),
+    ];
+    for (input, data, rest) in rows {
+        let (got, consumed, done) = chunked(input).unwrap();
+        assert_eq!(
+            (got.as_slice(), &input[consumed..], done),
+            (*data, *rest, true)
+        );
+    }
+}
+
+#[test]
+fn malformed_chunks_are_refused() {
+    use BodyError::*;
+    let rows: &[(&[u8], BodyError)] = &[
+        (b"\r\n", ChunkSize),
+        (b";x\r\n", ChunkSize),
+        (b"g\r\n", ChunkSize),
+        (b"0x1\r\n", ChunkSize),
+        (b"-1\r\n", ChunkSize),
+        (b"+1\r\n", ChunkSize),
+        (b" 1\r\n", ChunkSize),
+        (b"1 \r\n", ChunkSize),
+        (b"1\n", ChunkSize),
+        (b"1\ra", ChunkSize),
+        (b"1;a\n", ChunkSize),
+        (b"1;a\rb", ChunkSize),
+        (b"1;\0\r\n", ChunkSize),
+        (b"1\r\nab\r\n", ChunkEnd),
+        (b"1\r\na\n", ChunkEnd),
+        (b"1\r\na\rb", ChunkEnd),
+        (b"1\r\na0\r\n\r\n", ChunkEnd),
+        (b"10000000000000000\r\n", ChunkSizeOverflow),
+        (b"00000000000000001\r\n", ChunkSizeOverflow),
+        (b"ffffffffffffffff\r\n", TooLong),
+        (b"0\r\nX : 1\r\n\r\n", Trailer),
+        (b"0\r\n X: 1\r\n\r\n", Trailer),
+        (b"0\r\nX: 1\n\r\n", Trailer),
+        (b"0\r\nX: 1\rY: 2\r\n\r\n", Trailer),
+        (b"0\r\nX: \0\r\n\r\n", Trailer),
+        (b"0\r\n\n", Trailer),
+        (b"0\r\nGET / HTTP/1.1\r\n\r\n", Trailer),
+    ];
+    for (input, error) in rows {
+        assert_eq!(
+            chunked(input).unwrap_err(),
+            *error,
+            "{:?}",
+            String::from_utf8_lossy(input)
+        );
+    }
+}
+
+#[test]
+fn sums_of_chunk_sizes_cannot_overflow() {
+    let mut reader = BodyReader::new(ResponseFraming::Chunked, u64::MAX);
+    let step = reader.consume(b"fffffffffffffffe\r\n").unwrap();
+    assert!(step.data.is_empty() && !step.done);
+    let mut reader = BodyReader::new(ResponseFraming::Chunked, 4);
+    let got = read(&mut reader, [&b"3\r\nabc\r\n2\r\nde\r\n"[..]]);
+    assert_eq!(got.unwrap_err(), BodyError::TooLong);
+}
+
+#[test]
+fn extensions_and_trailers_are_bounded() {
+    let ext = |n: usize| format!("1;{}\r\na\r\n0\r\n\r\n", "e".repeat(n));
+    // The CR that ends the extension counts.
+    assert!(chunked(ext(ChunkedDecoder::MAX_EXTENSION_BYTES - 1).as_bytes()).is_ok());
+    let got = chunked(ext(ChunkedDecoder::MAX_EXTENSION_BYTES).as_bytes());
+    assert_eq!(got.unwrap_err(), BodyError::ExtensionsTooLong);
+    let many = "1;eeeeeeeeeeeeeee\r\na\r\n".repeat(1025);
+    assert_eq!(
+        chunked(many.as_bytes()).unwrap_err(),
+        BodyError::ExtensionsTooLong
+    );
+
+    let trailer = |n: usize| format!("0\r\nX: {}\r\n\r\n", "t".repeat(n - 7));
+    assert!(chunked(trailer(ChunkedDecoder::MAX_TRAILER_BYTES).as_bytes()).is_ok());
+    let got = chunked(trailer(ChunkedDecoder::MAX_TRAILER_BYTES + 1).as_bytes());
+    assert_eq!(got.unwrap_err(), BodyError::TrailersTooLong);
+    let fields = |n: usize| format!("0\r\n{}\r\n", "X: 1\r\n".repeat(n));
+    assert!(chunked(fields(ChunkedDecoder::MAX_TRAILERS).as_bytes()).is_ok());
+    let got = chunked(fields(ChunkedDecoder::MAX_TRAILERS + 1).as_bytes());
+    assert_eq!(got.unwrap_err(), BodyError::TrailersTooLong);
+    assert_eq!(BodyError::TrailersTooLong.status(), 431);
+}
+
+#[test]
+fn trailers_are_kept_apart() {
+    let mut reader = BodyReader::new(ResponseFraming::Chunked, 10);
+    let body = b"1\r\na\r\n0\r\nx-amz-checksum-crc32: AAA=\r\nB: 2\r\n\r\n";
+    read(&mut reader, [&body[..]]).unwrap();
+    let trailers = reader.trailers().unwrap();
+    assert_eq!(trailers.get("X-Amz-Checksum-Crc32"), Some(&b"AAA="[..]));
+    assert_eq!(trailers.len(), 2);
+}
+
+#[test]
+fn declared_lengths_stop_at_the_last_byte() {
+    let mut reader = BodyReader::new(ResponseFraming::Length(5), 0);
+    let (data, taken) = read(&mut reader, [&b"ab"[..], b"", b"cdeGET"]).unwrap();
+    assert_eq!((data.as_slice(), taken), (&b"abcde"[..], 5));
+    assert!(reader.is_done() && reader.end_of_input().is_ok());
+    for framing in [ResponseFraming::None, ResponseFraming::Length(0)] {
+        let mut reader = BodyReader::new(framing, 0);
+        assert!(reader.is_done());
+        let step = reader.consume(b"GET").unwrap();
+        assert_eq!((step.data, step.consumed, step.done), (0..0, 0, true));
+    }
+}
+
+#[test]
+fn an_early_end_is_told_from_a_right_one() {
+    let cut = |framing| BodyReader::new(framing, 9).end_of_input();
+    assert_eq!(cut(ResponseFraming::Length(1)), Err(BodyError::Truncated));
+    assert_eq!(cut(ResponseFraming::Chunked), Err(BodyError::Truncated));
+    assert_eq!(cut(ResponseFraming::UntilClose), Ok(()));
+    assert_eq!(cut(ResponseFraming::None), Ok(()));
+}
+
+#[test]
+fn bodies_until_close_are_bounded() {
+    let mut reader = BodyReader::new(ResponseFraming::UntilClose, 3);
+    assert_eq!(read(&mut reader, [&b"abc"[..]]).unwrap().0, b"abc");
+    assert_eq!(reader.consume(b"d").unwrap_err(), BodyError::TooLong);
+}
+
+#[test]
+fn skipping_counts_like_reading() {
+    let mut reader = BodyReader::new(ResponseFraming::Length(5), 0);
+    reader.skip(4).unwrap();
+    assert_eq!(reader.left(), Some(1));
+    assert_eq!(reader.skip(2), Err(BodyError::TooLong));
+    let mut reader = BodyReader::new(ResponseFraming::Chunked, 5);
+    assert!(reader.skip(1).is_err() && reader.skip(0).is_ok());
+}
+
+/// A body in random chunks with extensions and trailers, and its plain bytes.
+fn random_chunked(rng: &mut fastrand::Rng) -> (Vec<u8>, Vec<u8>) {
+    let (mut coded, mut plain) = (Vec::new(), Vec::new());
+    for _ in 0..rng.usize(..8) {
+        let data: Vec<u8> = (0..rng.usize(..40)).map(|_| rng.u8(..)).collect();
+        plain.extend_from_slice(&data);
+        match NonZeroU64::new(data.len() as u64) {
+            Some(size) if rng.bool() => {
+                let line = ChunkHeader::new(size);
+                let digits = &line.as_bytes()[..line.as_bytes().len() - 2];
+                coded.extend_from_slice(digits);
+                coded.extend_from_slice(b";a=b\r\n");
+                coded.extend_from_slice(&data);
+                coded.extend_from_slice(ChunkHeader::END);
+            }
+            _ => write_chunk(&data, &mut coded),
+        }
+    }
+    match rng.bool() {
+        true => coded.extend_from_slice(b"0\r\nT: v\r\n\r\n"),
+        false => coded.extend_from_slice(LAST_CHUNK),
+    }
+    (coded, plain)
+}
+
+#[test]
+fn any_split_of_a_stream_gives_the_same_body() {
+    for seed in 0..3_000 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (mut stream, plain) = random_chunked(&mut rng);
+        let length = stream.len();
+        stream.extend_from_slice(b"GET / HTTP/1.1\r\n");
+        let mut pieces = Vec::new();
+        let mut rest = stream.as_slice();
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rng.usize(1..=rest.len().min(12)));
+            pieces.push(piece);
+            rest = after;
+        }
+        let mut reader = BodyReader::new(ResponseFraming::Chunked, plain.len() as u64);
+        let (data, consumed) = read(&mut reader, pieces).unwrap();
+        assert_eq!((data, consumed), (plain, length), "seed {seed}");
+        assert!(reader.is_done(), "seed {seed}");
+    }
+}
+
+#[test]
+fn damaged_streams_never_panic_nor_exceed_the_limit() {
+    for seed in 0..5_000 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (mut stream, _) = random_chunked(&mut rng);
+        for _ in 0..rng.usize(1..4) {
+            let at = rng.usize(..stream.len());
+            stream[at] = rng.u8(..);
+        }
+        let mut reader = BodyReader::new(ResponseFraming::Chunked, 100);
+        if let Ok((data, _)) = read(&mut reader, [stream.as_slice()]) {
+            assert!(data.len() <= 100, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn pipelined_requests_come_out_one_by_one() {
+    let mut stream = Vec::new();
+    for n in 0..20 {
+        let line = format!("PUT /{n} HTTP/1.1\r\nHost: h\r\n");
+        stream.extend_from_slice(line.as_bytes());
+        match n % 3 {
+            0 => stream.extend_from_slice(b"\r\n"),
+            1 => stream.extend_from_slice(format!("Content-Length: {n}\r\n\r\n").as_bytes()),
+            _ => stream.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n"),
+        }
+        let body = vec![b'\n'; n];
+        match n % 3 {
+            0 => {}
+            1 => stream.extend_from_slice(&body),
+            _ => {
+                write_chunk(&body, &mut stream);
+                stream.extend_from_slice(LAST_CHUNK);
+            }
+        }
+    }
+    let mut rest = stream.as_slice();
+    for n in 0..20 {
+        let (head, taken) = RequestHead::parse(rest, &Limits::DEFAULT).unwrap().unwrap();
+        assert_eq!(head.path(), format!("/{n}"));
+        let mut reader = BodyReader::new(head.framing().into(), 100);
+        let (body, body_taken) = read(&mut reader, [&rest[taken..]]).unwrap();
+        assert_eq!(body.len(), if n % 3 == 0 { 0 } else { n });
+        assert!(reader.is_done());
+        rest = &rest[taken + body_taken..];
+    }
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn the_longest_chunk_header_fits() {
+    let line = ChunkHeader::new(NonZeroU64::MAX);
+    assert_eq!(line.as_bytes(), b"ffffffffffffffff\r\n");
+    assert_eq!(ChunkHeader::new(NonZeroU64::MIN).as_bytes(), b"1\r\n");
+    let mut out = Vec::new();
+    write_chunk(b"", &mut out);
+    assert!(out.is_empty(), "an empty chunk would end the body");
+}

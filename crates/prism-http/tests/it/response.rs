@@ -1,0 +1,320 @@
+//! Answers: written for every kind of request, and parsed as strictly.
+
+use prism_http::{
+    AnswerBody, Exchange, HeadError, HeaderError, Headers, Limits, Method, ResponseFraming,
+    ResponseHead, Version, Written,
+};
+
+const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+fn exchange(method: &Method, version: Version, keep_alive: bool) -> Exchange<'_> {
+    Exchange {
+        method,
+        version,
+        keep_alive,
+        date: DATE,
+        extra: None,
+    }
+}
+
+fn write(status: u16, exchange: &Exchange<'_>, body: AnswerBody) -> (String, Written) {
+    let head = ResponseHead::new(status).with("ETag", "\"x\"").unwrap();
+    let mut out = Vec::new();
+    let written = head.write_to(exchange, body, &mut out);
+    (String::from_utf8(out).unwrap(), written)
+}
+
+#[test]
+fn framing_fits_method_version_and_status() {
+    use ResponseFraming as F;
+    let (get, head) = (Method::Get, Method::Head);
+    let (new, old) = (Version::Http11, Version::Http10);
+    let rows = [
+        (
+            200,
+            &get,
+            new,
+            true,
+            AnswerBody::Length(5),
+            F::Length(5),
+            "Content-Length: 5\r\n",
+            true,
+        ),
+        (
+            200,
+            &get,
+            new,
+            true,
+            AnswerBody::Empty,
+            F::Length(0),
+            "Content-Length: 0\r\n",
+            true,
+        ),
+        (
+            200,
+            &get,
+            new,
+            true,
+            AnswerBody::Unknown,
+            F::Chunked,
+            "Transfer-Encoding: chunked\r\n",
+            true,
+        ),
+        (
+            200,
+            &get,
+            old,
+            true,
+            AnswerBody::Unknown,
+            F::UntilClose,
+            "",
+            false,
+        ),
+        (
+            200,
+            &get,
+            old,
+            true,
+            AnswerBody::Length(5),
+            F::Length(5),
+            "Content-Length: 5\r\n",
+            true,
+        ),
+        (
+            200,
+            &get,
+            new,
+            false,
+            AnswerBody::Length(5),
+            F::Length(5),
+            "Content-Length: 5\r\n",
+            false,
+        ),
+        (
+            200,
+            &head,
+            new,
+            true,
+            AnswerBody::Length(5),
+            F::None,
+            "Content-Length: 5\r\n",
+            true,
+        ),
+        (
+            200,
+            &head,
+            old,
+            true,
+            AnswerBody::Unknown,
+            F::None,
+            "",
+            true,
+        ),
+        (204, &get, new, true, AnswerBody::Empty, F::None, "", true),
+        (
+            204,
+            &get,
+            new,
+            true,
+            AnswerBody::Length(5),
+            F::None,
+            "",
+            true,
+        ),
+        (
+            304,
+            &get,
+            new,
+            true,
+            AnswerBody::Length(5),
+            F::None,
+            "",
+            true,
+        ),
+    ];
+    for (status, method, version, keep, body, framing, line, alive) in rows {
+        let (text, written) = write(status, &exchange(method, version, keep), body);
+        assert_eq!(
+            written,
+            Written {
+                framing,
+                keep_alive: alive
+            },
+            "{text}"
+        );
+        let connection = match (alive, version) {
+            (false, _) => "Connection: close\r\n",
+            (true, Version::Http10) => "Connection: keep-alive\r\n",
+            (true, Version::Http11) => "",
+        };
+        let (_, fields) = text.split_once("\r\n").unwrap();
+        assert_eq!(
+            fields,
+            format!("ETag: \"x\"\r\n{line}Date: {DATE}\r\n{connection}\r\n")
+        );
+    }
+}
+
+#[test]
+fn interim_answers_hold_no_framing() {
+    let (text, written) = write(
+        100,
+        &exchange(&Method::Put, Version::Http11, true),
+        AnswerBody::Length(1),
+    );
+    assert_eq!(text, "HTTP/1.1 100 Continue\r\nETag: \"x\"\r\n\r\n");
+    assert_eq!(written.framing, ResponseFraming::None);
+}
+
+#[test]
+fn fields_of_the_writer_cannot_be_doubled_or_forged() {
+    let head = ResponseHead::new(200)
+        .with("content-length", "99")
+        .unwrap()
+        .with("Transfer-Encoding", "chunked")
+        .unwrap()
+        .with("Connection", "close")
+        .unwrap()
+        .with("date", "never")
+        .unwrap();
+    let mut out = Vec::new();
+    let method = Method::Get;
+    let _ = head.write_to(
+        &exchange(&method, Version::Http11, true),
+        AnswerBody::Length(1),
+        &mut out,
+    );
+    assert_eq!(
+        String::from_utf8(out).unwrap(),
+        format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nDate: {DATE}\r\n\r\n")
+    );
+    assert_eq!(
+        ResponseHead::new(200).with("X", "a\r\nY: b"),
+        Err(HeaderError::Value)
+    );
+    let evil = Exchange {
+        date: "x\r\nEvil: 1",
+        ..exchange(&method, Version::Http11, true)
+    };
+    let mut out = Vec::new();
+    let _ = ResponseHead::new(200).write_to(&evil, AnswerBody::Empty, &mut out);
+    assert!(!String::from_utf8(out).unwrap().contains("Evil"));
+    let mut extra = Headers::new();
+    extra.append("Vary", "Origin").unwrap();
+    extra.append("Content-Length", "7").unwrap();
+    let varied = Exchange {
+        extra: Some(&extra),
+        ..exchange(&method, Version::Http11, true)
+    };
+    let mut out = Vec::new();
+    let _ = ResponseHead::new(200).write_to(&varied, AnswerBody::Empty, &mut out);
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.contains("\r\nVary: Origin\r\n") && !text.contains(": 7"));
+    assert_eq!(ResponseHead::new(7).status(), 500);
+}
+
+fn parse(text: &str) -> Result<ResponseHead, HeadError> {
+    let (head, consumed) = ResponseHead::parse(text.as_bytes(), &Limits::DEFAULT)?.unwrap();
+    assert_eq!(consumed, text.len());
+    Ok(head)
+}
+
+#[test]
+fn what_is_written_is_parsed_back() {
+    let method = Method::Get;
+    let (text, _) = write(
+        206,
+        &exchange(&method, Version::Http11, false),
+        AnswerBody::Length(7),
+    );
+    let head = parse(&text).unwrap();
+    assert_eq!(head.status(), 206);
+    assert_eq!(head.headers().get("etag"), Some(&b"\"x\""[..]));
+    assert_eq!(head.framing(&method), Ok(ResponseFraming::Length(7)));
+    assert!(!head.keep_alive());
+    for end in 0..text.len() {
+        assert_eq!(
+            ResponseHead::parse(&text.as_bytes()[..end], &Limits::DEFAULT),
+            Ok(None)
+        );
+    }
+}
+
+#[test]
+fn parsed_framing_fits_method_and_status() {
+    use ResponseFraming as F;
+    let rows = [
+        ("HTTP/1.1 200 OK", "", Method::Get, Ok(F::UntilClose)),
+        (
+            "HTTP/1.1 200 OK",
+            "Content-Length: 4\r\n",
+            Method::Get,
+            Ok(F::Length(4)),
+        ),
+        (
+            "HTTP/1.1 200 OK",
+            "Content-Length: 4\r\n",
+            Method::Head,
+            Ok(F::None),
+        ),
+        (
+            "HTTP/1.1 200",
+            "Transfer-Encoding: chunked\r\n",
+            Method::Get,
+            Ok(F::Chunked),
+        ),
+        ("HTTP/1.1 204 No Content", "", Method::Get, Ok(F::None)),
+        (
+            "HTTP/1.1 304 Not Modified",
+            "Content-Length: 4\r\n",
+            Method::Get,
+            Ok(F::None),
+        ),
+        ("HTTP/1.1 100 Continue", "", Method::Put, Ok(F::None)),
+        (
+            "HTTP/1.1 200 OK",
+            "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+            Method::Get,
+            Err(HeadError::AmbiguousLength),
+        ),
+        (
+            "HTTP/1.0 200 OK",
+            "Transfer-Encoding: chunked\r\n",
+            Method::Get,
+            Err(HeadError::TransferEncoding),
+        ),
+    ];
+    for (line, fields, method, framing) in rows {
+        let head = parse(&format!("{line}\r\n{fields}\r\n")).unwrap();
+        assert_eq!(head.framing(&method), framing, "{line} {fields}");
+    }
+}
+
+#[test]
+fn malformed_answers_are_refused() {
+    use HeadError::*;
+    let rows = [
+        ("HTTP/1.1 200 OK\n\r\n", BareLf),
+        ("HTTP/1.1 099 Low\r\n\r\n", Status),
+        ("HTTP/1.1 600 High\r\n\r\n", Status),
+        ("HTTP/1.1 2x0 OK\r\n\r\n", StartLine),
+        ("HTTP/2.0 200 OK\r\n\r\n", Version),
+        ("ICY 200 OK\r\n\r\n", StartLine),
+        ("HTTP/1.1 200 OK\r\nA : b\r\n\r\n", HeaderName),
+        ("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n", LineFolding),
+    ];
+    for (text, error) in rows {
+        assert_eq!(parse(text).unwrap_err(), error, "{text:?}");
+    }
+}
+
+#[test]
+fn relaying_drops_hop_by_hop_fields() {
+    let mut head =
+        parse("HTTP/1.1 200 OK\r\nConnection: close, X-Keep, Hop\r\nHop: 1\r\nX-Keep: 1\r\nKeep-Alive: 1\r\nETag: e\r\nContent-Length: 3\r\n\r\n")
+            .unwrap();
+    assert_eq!(head.declared_length(), Ok(Some(3)));
+    head.remove_hop_by_hop();
+    let names: Vec<_> = head.headers().iter().map(|(n, _)| n.to_owned()).collect();
+    assert_eq!(names, ["X-Keep", "ETag"]);
+}

@@ -1,0 +1,607 @@
+//! Signatures: the published examples, and every way to damage a request.
+
+use prism_http::{Headers, Limits, RequestHead};
+use prism_s3::sign::Body;
+use prism_s3::time::{http_date, iso_basic, parse_iso_basic};
+use prism_s3::{
+    Anonymous, Authenticated, Authenticator, Code, Credentials, Payload, Principal, S3Error, Signer,
+};
+use time::{Duration, OffsetDateTime};
+
+const ACCESS_KEY: &str = "AKIAIOSFODNN7EXAMPLE";
+const SECRET: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
+const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+fn now() -> OffsetDateTime {
+    parse_iso_basic("20130524T000000Z").unwrap()
+}
+
+fn authenticator(anonymous: Anonymous) -> Authenticator {
+    let mut credentials = Credentials::new();
+    credentials.insert(ACCESS_KEY, SECRET);
+    credentials.insert("other/key", "other secret");
+    Authenticator::new(credentials, "us-east-1", anonymous)
+}
+
+fn head(method: &str, target: &str, headers: &Headers) -> RequestHead {
+    let mut bytes = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
+    headers.write_to(&mut bytes);
+    bytes.extend_from_slice(b"\r\n");
+    RequestHead::parse(&bytes, &Limits::DEFAULT)
+        .unwrap()
+        .unwrap()
+        .0
+}
+
+fn headers(fields: &[(&str, &str)]) -> Headers {
+    let mut headers = Headers::new();
+    fields
+        .iter()
+        .for_each(|(n, v)| headers.append(n, v).unwrap());
+    headers
+}
+
+fn check(method: &str, target: &str, headers: &Headers) -> Result<Authenticated, S3Error> {
+    authenticator(Anonymous::Deny).authenticate(&head(method, target, headers), now())
+}
+
+fn code(result: Result<Authenticated, S3Error>) -> Code {
+    result.unwrap_err().code()
+}
+
+/// The examples of "Signature Calculations for the Authorization Header" in
+/// the Amazon S3 API reference.
+#[test]
+fn published_examples_verify_and_are_reproduced() {
+    let put_hash = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072";
+    type Row<'a> = (
+        &'a str,
+        &'a str,
+        &'a [(&'a str, &'a str)],
+        &'a [u8],
+        &'a str,
+        &'a str,
+        &'a str,
+    );
+    let rows: [Row<'_>; 4] = [
+        (
+            "GET",
+            "/test.txt",
+            &[("Range", "bytes=0-9")],
+            b"",
+            EMPTY,
+            "host;range;x-amz-content-sha256;x-amz-date",
+            "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41",
+        ),
+        (
+            "PUT",
+            "/test$file.text",
+            &[
+                ("Date", "Fri, 24 May 2013 00:00:00 GMT"),
+                ("x-amz-storage-class", "REDUCED_REDUNDANCY"),
+            ],
+            b"Welcome to Amazon S3.",
+            put_hash,
+            "date;host;x-amz-content-sha256;x-amz-date;x-amz-storage-class",
+            "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd",
+        ),
+        (
+            "GET",
+            "/?lifecycle",
+            &[],
+            b"",
+            EMPTY,
+            "host;x-amz-content-sha256;x-amz-date",
+            "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543",
+        ),
+        (
+            "GET",
+            "/?max-keys=2&prefix=J",
+            &[],
+            b"",
+            EMPTY,
+            "host;x-amz-content-sha256;x-amz-date",
+            "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7",
+        ),
+    ];
+    for (method, target, extra, body, hash, signed, signature) in rows {
+        let mut fields = headers(extra);
+        fields
+            .append("Host", "examplebucket.s3.amazonaws.com")
+            .unwrap();
+        let signer = Signer::new(ACCESS_KEY, SECRET, "us-east-1");
+        signer
+            .sign(method, target, &mut fields, Body::Bytes(body), now())
+            .unwrap();
+        assert_eq!(fields.get_str("x-amz-content-sha256"), Some(hash));
+        let expected = format!(
+            "AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20130524/us-east-1/s3/aws4_request,\
+             SignedHeaders={signed},Signature={signature}"
+        );
+        assert_eq!(
+            fields.get_str("authorization"),
+            Some(expected.as_str()),
+            "{target}"
+        );
+
+        let got = check(method, target, &fields).unwrap();
+        assert_eq!(got.principal, Principal::AccessKey(ACCESS_KEY.to_owned()));
+        assert!(matches!(got.payload, Payload::Sha256(_)));
+        // As printed in the reference, with blanks behind the commas.
+        fields
+            .set("Authorization", expected.replace(',', ", "))
+            .unwrap();
+        assert!(check(method, target, &fields).is_ok());
+    }
+}
+
+const TARGET: &str = "/bucket/a%20key+%C3%A9/x?prefix=a%2Fb&list-type=2&flag";
+
+fn signed(body: Body<'_>) -> Headers {
+    let mut fields = headers(&[
+        ("Host", "s3.test:9000"),
+        ("Content-Type", "text/plain"),
+        ("x-amz-meta-a", "two  spaces"),
+        ("X-Amz-Meta-A", "again"),
+    ]);
+    Signer::new(ACCESS_KEY, SECRET, "us-east-1")
+        .sign("PUT", TARGET, &mut fields, body, now())
+        .unwrap();
+    fields
+}
+
+#[test]
+fn what_is_signed_is_verified() {
+    let got = check("PUT", TARGET, &signed(Body::Unsigned)).unwrap();
+    assert_eq!(got.payload, Payload::Unsigned);
+    assert!(matches!(
+        check("PUT", TARGET, &signed(Body::Bytes(b"x")))
+            .unwrap()
+            .payload,
+        Payload::Sha256(_)
+    ));
+}
+
+#[test]
+fn equivalent_spellings_of_a_request_verify() {
+    let fields = signed(Body::Unsigned);
+    for target in [
+        "/bucket/a%20key%2B%c3%a9/x?flag=&list-type=2&prefix=a%2fb",
+        "/%62ucket/a%20key+%C3%A9/x?prefix=a/b&list-type=2&flag",
+    ] {
+        assert!(check("PUT", target, &fields).is_ok(), "{target}");
+    }
+    let mut more = fields.clone();
+    more.append("User-Agent", "unsigned").unwrap();
+    more.append("Connection", "close").unwrap();
+    assert!(check("PUT", TARGET, &more).is_ok());
+}
+
+#[test]
+fn every_damaged_part_is_noticed() {
+    let good = signed(Body::Bytes(b"body"));
+    assert!(check("PUT", TARGET, &good).is_ok());
+    let no_match = |r| assert_eq!(code(r), Code::SignatureDoesNotMatch);
+
+    no_match(check("POST", TARGET, &good));
+    for target in [
+        "/bucket/a%20key+%C3%A9/y?prefix=a%2Fb&list-type=2&flag",
+        "/bucket/a%20key+%C3%A9/x/?prefix=a%2Fb&list-type=2&flag",
+        "/bucket//a%20key+%C3%A9/x?prefix=a%2Fb&list-type=2&flag",
+        "/bucket/../bucket/a%20key+%C3%A9/x?prefix=a%2Fb&list-type=2&flag",
+        "/bucket/a%2520key+%C3%A9/x?prefix=a%2Fb&list-type=2&flag",
+        "/bucket/a%20key+%C3%A9/x?prefix=a%2Fc&list-type=2&flag",
+        "/bucket/a%20key+%C3%A9/x?prefix=a%2Fb&list-type=2",
+        "/bucket/a%20key+%C3%A9/x?prefix=a%2Fb&list-type=2&flag&flag",
+        "/bucket/a%20key+%C3%A9/x?prefix=a%2Fb&list-type=2&flag=1",
+        "/bucket/a%20key+%C3%A9/x",
+    ] {
+        no_match(check("PUT", target, &good));
+    }
+    for (name, value) in [
+        ("Host", "s3.test:9001"),
+        ("Content-Type", "text/html"),
+        ("x-amz-meta-a", "two  spaces"),
+        ("x-amz-content-sha256", EMPTY),
+        ("x-amz-content-sha256", "UNSIGNED-PAYLOAD"),
+        ("x-amz-date", "20130524T000001Z"),
+    ] {
+        let mut bad = good.clone();
+        bad.set(name, value).unwrap();
+        no_match(check("PUT", TARGET, &bad));
+    }
+    for name in ["Content-Type", "x-amz-meta-a"] {
+        let mut bad = good.clone();
+        bad.remove(name);
+        assert_eq!(
+            code(check("PUT", TARGET, &bad)),
+            Code::AccessDenied,
+            "{name}"
+        );
+    }
+    let mut added = good.clone();
+    added.append("x-amz-meta-b", "unsigned").unwrap();
+    assert_eq!(code(check("PUT", TARGET, &added)), Code::AccessDenied);
+}
+
+#[test]
+fn each_digit_of_the_signature_counts() {
+    let good = signed(Body::Unsigned);
+    let text = good.get_str("authorization").unwrap().to_owned();
+    let start = text.find("Signature=").unwrap() + "Signature=".len();
+    for at in start..text.len() {
+        let mut bytes = text.clone().into_bytes();
+        bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
+        let mut bad = good.clone();
+        bad.set("Authorization", bytes).unwrap();
+        assert_eq!(
+            code(check("PUT", TARGET, &bad)),
+            Code::SignatureDoesNotMatch,
+            "{at}"
+        );
+    }
+}
+
+#[test]
+fn malformed_authorization_is_named_as_such() {
+    let good = signed(Body::Unsigned);
+    let text = good.get_str("authorization").unwrap().to_owned();
+    let long = format!("SignedHeaders={}", "a;".repeat(200));
+    let rows: &[(&str, &str, Code)] = &[
+        (
+            "AWS4-HMAC-SHA256 ",
+            "AWS4-ECDSA-P256-SHA256 ",
+            Code::NotImplemented,
+        ),
+        ("AWS4-HMAC-SHA256 ", "AWS key:sig", Code::InvalidRequest),
+        ("AWS4-HMAC-SHA256 ", "Basic ", Code::InvalidRequest),
+        ("AWS4-HMAC-SHA256 ", "Bearer ", Code::InvalidRequest),
+        (
+            "AWS4-HMAC-SHA256 ",
+            "aws4-hmac-sha256 ",
+            Code::InvalidRequest,
+        ),
+        (
+            "/us-east-1/",
+            "/eu-west-1/",
+            Code::AuthorizationHeaderMalformed,
+        ),
+        ("/s3/", "/ec2/", Code::AuthorizationHeaderMalformed),
+        (
+            "/20130524/",
+            "/20130525/",
+            Code::AuthorizationHeaderMalformed,
+        ),
+        ("/20130524/", "//", Code::AuthorizationHeaderMalformed),
+        ("/20130524/", "/2013/", Code::AuthorizationHeaderMalformed),
+        ("/aws4_request", "/aws4", Code::AuthorizationHeaderMalformed),
+        ("/aws4_request", "", Code::AuthorizationHeaderMalformed),
+        (ACCESS_KEY, "", Code::AuthorizationHeaderMalformed),
+        (ACCESS_KEY, "AKIAUNKNOWN", Code::InvalidAccessKeyId),
+        (ACCESS_KEY, "other/key", Code::SignatureDoesNotMatch),
+        (
+            "Signature=",
+            "Signature=0",
+            Code::AuthorizationHeaderMalformed,
+        ),
+        (
+            "Signature=",
+            "Signature=G",
+            Code::AuthorizationHeaderMalformed,
+        ),
+        ("Signature=", "Sig=", Code::AuthorizationHeaderMalformed),
+        (
+            "Signature=",
+            "Signature",
+            Code::AuthorizationHeaderMalformed,
+        ),
+        (
+            "Signature=",
+            "Credential=",
+            Code::AuthorizationHeaderMalformed,
+        ),
+        (",Signature=", ",", Code::AuthorizationHeaderMalformed),
+        (
+            "content-type;host",
+            "host;content-type",
+            Code::AuthorizationHeaderMalformed,
+        ),
+        (
+            "content-type;host",
+            "Content-Type;host",
+            Code::AuthorizationHeaderMalformed,
+        ),
+        (
+            "content-type;host",
+            "content-type;host;host",
+            Code::AuthorizationHeaderMalformed,
+        ),
+        ("SignedHeaders=", &long, Code::AuthorizationHeaderMalformed),
+        ("content-type;host", "content-type", Code::AccessDenied),
+        ("content-type;host", "host", Code::SignatureDoesNotMatch),
+        ("x-amz-date;", "", Code::AccessDenied),
+        (";x-amz-date", "", Code::AccessDenied),
+        ("content-type;", "absent;content-type;", Code::AccessDenied),
+    ];
+    for (from, to, expected) in rows {
+        assert!(text.contains(from), "{from}");
+        let mut bad = good.clone();
+        bad.set("Authorization", text.replacen(from, to, 1))
+            .unwrap();
+        let got = check("PUT", TARGET, &bad).unwrap_err();
+        assert_eq!(got.code(), *expected, "{from} -> {to}: {got}");
+    }
+    let mut twice = good.clone();
+    twice.append("Authorization", text).unwrap();
+    assert_eq!(code(check("PUT", TARGET, &twice)), Code::InvalidRequest);
+    let mut token = good.clone();
+    token.append("x-amz-security-token", "t").unwrap();
+    assert_eq!(code(check("PUT", TARGET, &token)), Code::InvalidToken);
+}
+
+#[test]
+fn time_may_differ_by_fifteen_minutes_and_no_more() {
+    let request = head("PUT", TARGET, &signed(Body::Unsigned));
+    let auth = authenticator(Anonymous::Deny);
+    for (seconds, fine) in [(900, true), (-900, true), (901, false), (-901, false)] {
+        let got = auth.authenticate(&request, now() + Duration::seconds(seconds));
+        assert_eq!(got.is_ok(), fine, "{seconds}");
+        if let Err(error) = got {
+            assert_eq!(error.code(), Code::RequestTimeTooSkewed);
+        }
+    }
+    let far = now() + Duration::days(400);
+    assert_eq!(
+        code(auth.authenticate(&request, far)),
+        Code::RequestTimeTooSkewed
+    );
+}
+
+#[test]
+fn keys_of_two_days_verify_around_midnight() {
+    let auth = authenticator(Anonymous::Deny);
+    let signer = Signer::new("other/key", "other secret", "us-east-1");
+    for offset in [-60, 60, -30, 30] {
+        let time = now() + Duration::seconds(offset);
+        let mut fields = headers(&[("Host", "h")]);
+        signer
+            .sign("GET", "/", &mut fields, Body::Unsigned, time)
+            .unwrap();
+        assert!(
+            auth.authenticate(&head("GET", "/", &fields), now()).is_ok(),
+            "{offset}"
+        );
+    }
+}
+
+#[test]
+fn a_request_needs_a_date_and_a_payload_hash() {
+    let mut fields = signed(Body::Unsigned);
+    let text = fields
+        .get_str("authorization")
+        .unwrap()
+        .replace(";x-amz-date", "");
+    fields.set("Authorization", &text).unwrap();
+    fields.remove("x-amz-date");
+    assert_eq!(code(check("PUT", TARGET, &fields)), Code::AccessDenied);
+    fields.set("Date", http_date(now())).unwrap();
+    assert_eq!(
+        code(check("PUT", TARGET, &fields)),
+        Code::SignatureDoesNotMatch
+    );
+    fields.set("Date", iso_basic(now())).unwrap();
+    assert_eq!(
+        code(check("PUT", TARGET, &fields)),
+        Code::SignatureDoesNotMatch
+    );
+
+    let mut fields = signed(Body::Unsigned);
+    for (value, expected) in [
+        (
+            "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD",
+            Code::NotImplemented,
+        ),
+        (
+            "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
+            Code::SignatureDoesNotMatch,
+        ),
+        (
+            "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+            Code::SignatureDoesNotMatch,
+        ),
+        ("unsigned-payload", Code::InvalidArgument),
+        ("", Code::InvalidArgument),
+        (
+            "E3B0C44298FC1C149AFBF4C8996FB92427AE41E4649B934CA495991B7852B855",
+            Code::InvalidArgument,
+        ),
+    ] {
+        fields.set("x-amz-content-sha256", value).unwrap();
+        assert_eq!(code(check("PUT", TARGET, &fields)), expected, "{value}");
+    }
+    fields.remove("x-amz-content-sha256");
+    assert_eq!(
+        code(check("PUT", TARGET, &fields)),
+        Code::MissingSecurityHeader
+    );
+}
+
+const PRESIGNED: &str = "/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256\
+    &X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request\
+    &X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host\
+    &X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404";
+const EXAMPLE_HOST: &str = "examplebucket.s3.amazonaws.com";
+
+/// The example of "Authenticating Requests: Using Query Parameters" in the
+/// Amazon S3 API reference.
+#[test]
+fn the_published_presigned_url_verifies_and_is_reproduced() {
+    let fields = headers(&[("Host", EXAMPLE_HOST)]);
+    let known = check("GET", PRESIGNED, &fields).unwrap();
+    assert_eq!(known.principal, Principal::AccessKey(ACCESS_KEY.into()));
+    assert_eq!(known.payload, Payload::Unsigned);
+    let signer = Signer::new(ACCESS_KEY, SECRET, "us-east-1");
+    let made = signer.presign("GET", "/test.txt", EXAMPLE_HOST, 86_400, now());
+    assert_eq!(made.unwrap(), PRESIGNED);
+}
+
+#[test]
+fn a_presigned_url_counts_for_its_time_its_method_and_its_parameters_only() {
+    let fields = headers(&[("Host", EXAMPLE_HOST)]);
+    let at = |seconds| {
+        let head = head("GET", PRESIGNED, &fields);
+        let known =
+            authenticator(Anonymous::Deny).authenticate(&head, now() + Duration::seconds(seconds));
+        known.map(|_| ()).map_err(|e| e.code())
+    };
+    assert_eq!(at(86_400), Ok(()));
+    assert_eq!(at(86_401), Err(Code::AccessDenied));
+    assert_eq!(at(-15 * 60), Ok(()));
+    assert_eq!(at(-15 * 60 - 1), Err(Code::AccessDenied));
+    let wrong = Code::SignatureDoesNotMatch;
+    assert_eq!(code(check("PUT", PRESIGNED, &fields)), wrong);
+    for (from, to) in [
+        ("test.txt", "test.txT"),
+        ("Expires=86400", "Expires=86401"),
+        ("Signature=a", "Signature=b"),
+        ("&X-Amz-Date", "&x=&X-Amz-Date"),
+    ] {
+        let target = PRESIGNED.replace(from, to);
+        assert_eq!(code(check("GET", &target, &fields)), wrong, "{to}");
+    }
+    let other_host = headers(&[("Host", "other")]);
+    assert_eq!(code(check("GET", PRESIGNED, &other_host)), wrong);
+    let unsigned = headers(&[("Host", EXAMPLE_HOST), ("x-amz-meta-a", "b")]);
+    assert_eq!(code(check("GET", PRESIGNED, &unsigned)), Code::AccessDenied);
+}
+
+#[test]
+fn malformed_presigned_urls_are_refused() {
+    let fields = headers(&[("Host", EXAMPLE_HOST)]);
+    let malformed = Code::AuthorizationQueryParametersError;
+    for (from, to, expected) in [
+        ("&X-Amz-Expires=86400", "", malformed),
+        ("=86400", "=604801", malformed),
+        ("=86400", "=0", malformed),
+        ("=86400", "=x", malformed),
+        ("=86400", "=86400&X-Amz-Expires=9", malformed),
+        ("&X-Amz-Date=20130524T000000Z", "", malformed),
+        ("20130524T000000Z", "20130524", malformed),
+        ("AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256", malformed),
+        ("%2Faws4_request", "", malformed),
+        ("us-east-1", "eu-west-1", Code::AuthorizationHeaderMalformed),
+        ("IOSFODNN7", "IOSFODNN8", Code::InvalidAccessKeyId),
+        ("=host", "=date", Code::AccessDenied),
+        ("=aeee", "=AEEE", malformed),
+        ("=host", "=host&X-Amz-Security-Token=t", Code::InvalidToken),
+    ] {
+        let target = PRESIGNED.replace(from, to);
+        assert_eq!(code(check("GET", &target, &fields)), expected, "{to}");
+    }
+    let version_2 = check(
+        "GET",
+        "/b/k?AWSAccessKeyId=a&Signature=b&Expires=1",
+        &fields,
+    );
+    assert_eq!(code(version_2), Code::InvalidRequest);
+    let both = check("PUT", "/b/k?X-Amz-Signature=00", &signed(Body::Unsigned));
+    assert_eq!(code(both), Code::InvalidArgument);
+}
+
+#[test]
+fn headers_in_a_presigned_query_count_as_headers() {
+    let fields = headers(&[("Host", "h"), ("x-amz-acl", "private")]);
+    let target = "/b/k?x-amz-meta-a=1&X-Amz-Acl=public-read&x-amz-checksum-crc32=AAAAAA%3D%3D";
+    let hoist = prism_s3::auth::with_hoisted;
+    let plain = hoist(&head("PUT", target, &fields)).unwrap();
+    assert_eq!(plain, None, "not presigned");
+    let target = format!("{target}&X-Amz-Signature=00&X-Amz-Date=1");
+    let hoisted = hoist(&head("PUT", &target, &fields)).unwrap().unwrap();
+    let field = |name| hoisted.headers().get_str(name);
+    assert_eq!(field("x-amz-meta-a"), Some("1"));
+    assert_eq!(field("x-amz-acl"), Some("private"));
+    assert_eq!(field("x-amz-checksum-crc32"), Some("AAAAAA=="));
+    assert_eq!(field("x-amz-signature"), None);
+    assert_eq!(hoist(&hoisted).unwrap(), None, "twice is once");
+    let split = "/b/k?x-amz-meta-a=b%0D%0Ac&X-Amz-Signature=00";
+    assert!(hoist(&head("PUT", split, &fields)).is_err());
+}
+
+#[test]
+fn anonymous_callers_read_only_where_allowed() {
+    let fields = headers(&[("Host", "h")]);
+    let run =
+        |policy, method| authenticator(policy).authenticate(&head(method, "/b/k", &fields), now());
+    for method in ["GET", "HEAD", "PUT", "DELETE", "POST"] {
+        assert_eq!(
+            code(run(Anonymous::Deny, method)),
+            Code::AccessDenied,
+            "{method}"
+        );
+    }
+    assert!(run(Anonymous::ByPolicy, "GET").is_ok());
+    for method in ["PUT", "DELETE", "POST"] {
+        assert_eq!(code(run(Anonymous::ByPolicy, method)), Code::AccessDenied);
+        assert_eq!(
+            code(run(Anonymous::Read, method)),
+            Code::AccessDenied,
+            "{method}"
+        );
+    }
+    for method in ["GET", "HEAD"] {
+        assert_eq!(
+            run(Anonymous::Read, method).unwrap().principal,
+            Principal::Anonymous
+        );
+    }
+    let may = |target: &str| {
+        let operation = prism_s3::Operation::parse(&head("GET", target, &fields), None).unwrap();
+        Principal::Anonymous.authorize(&operation).is_ok()
+    };
+    assert!(may("/bkt/k") && may("/bkt") && !may("/") && !may("/bkt?acl"));
+}
+
+#[test]
+fn debug_output_holds_no_secret() {
+    let text = format!(
+        "{:?} {:?}",
+        authenticator(Anonymous::Read),
+        Signer::new(ACCESS_KEY, SECRET, "us-east-1")
+    );
+    assert!(!text.contains(SECRET) && !text.contains("other secret"));
+}
+
+#[test]
+fn the_payload_is_read_again_behind_the_node_that_verified() {
+    let authenticator = authenticator(Anonymous::Read);
+    let read = |fields: &Headers, caller: &Principal| {
+        let head = head("PUT", "/b/k", fields);
+        authenticator.payload(&head, caller).map_err(|e| e.code())
+    };
+    let body = |value: &str| {
+        let fields = headers(&[("Host", "h"), ("x-amz-content-sha256", value)]);
+        read(&fields, &Principal::Anonymous)
+    };
+    assert!(matches!(body(EMPTY), Ok(Payload::Sha256(_))));
+    assert_eq!(body("UNSIGNED-PAYLOAD"), Ok(Payload::Unsigned));
+    assert_eq!(body("junk"), Err(Code::InvalidArgument));
+    assert_eq!(body("STREAMING-X"), Err(Code::NotImplemented));
+    let unsigned = body("STREAMING-UNSIGNED-PAYLOAD-TRAILER").unwrap();
+    assert!(matches!(unsigned, Payload::Streaming(s) if s.chain.is_none() && s.trailer));
+    let signed = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
+    assert_eq!(body(signed), Err(Code::AccessDenied));
+    let none = headers(&[("Host", "h")]);
+    assert_eq!(read(&none, &Principal::Anonymous), Ok(Payload::Unsigned));
+
+    // Chunks are verified with the key of the caller, and of nobody else.
+    let mut fields = self::signed(Body::Unsigned);
+    fields.set("x-amz-content-sha256", signed).unwrap();
+    let caller = |key: &str| Principal::AccessKey(key.to_owned());
+    let payload = read(&fields, &caller(ACCESS_KEY)).unwrap();
+    assert!(matches!(payload, Payload::Streaming(s) if s.chain.is_some() && !s.trailer));
+    assert_eq!(read(&fields, &caller("other/key")), Err(Code::AccessDenied));
+    assert_eq!(
+        read(&fields, &Principal::Anonymous),
+        Err(Code::AccessDenied)
+    );
+}

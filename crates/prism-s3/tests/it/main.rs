@@ -1,0 +1,12 @@
+//! Signatures, operations and bodies in chunks, from outside.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "test code"
+)]
+
+mod auth;
+mod operations;
+mod streaming;

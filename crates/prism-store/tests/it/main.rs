@@ -1,0 +1,20 @@
+//! The store's tests from outside, a module for each of its promises.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "test code"
+)]
+
+mod common;
+
+mod crash;
+mod disk;
+mod engine;
+mod memory;
+mod multipart;
+mod quota;
+mod replicas;
+mod scrub;
+mod store;
+mod versions;

@@ -1,0 +1,65 @@
+//! The store's memory does not grow with the objects it holds.
+
+use std::{env, fs, process::Command};
+
+use crate::common::{bytes, meta, put};
+use prism_store::{Config, Durability, Store, Verified};
+
+const MIB: u64 = 1024 * 1024;
+/// What the whole process may take, in bytes: half of what a node may.
+const LIMIT: u64 = 64 * MIB;
+
+/// What is measured is a process, so it has one of its own.
+#[test]
+fn large_objects_and_many_small_ones_pass_through_bounded_memory() {
+    let mut process = Command::new(env::current_exe().unwrap());
+    process.args(["--exact", "memory::process", "--ignored", "--nocapture"]);
+    let status = process.status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+#[ignore = "started by the test above"]
+fn process() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        durability: Durability::None,
+        reserve_bytes: 0,
+        ..Config::default()
+    };
+    let store = Store::open(dir.path(), config).unwrap();
+    store.create_bucket("b", 0).unwrap();
+
+    let chunk = bytes(1, 256 * 1024);
+    let len = 512 * MIB;
+    let mut writer = store.begin_put("b", "large", Some(len)).unwrap();
+    while writer.written() < len {
+        writer.write(&chunk).unwrap();
+    }
+    writer.commit(meta(b"")).unwrap();
+    let verified = store.verify("b", "large").unwrap();
+    assert_eq!(verified, Some(Verified { bytes: len }));
+    let large = peak();
+    store.delete("b", "large").unwrap();
+
+    for k in 0..20_000 {
+        put(&store, "b", &format!("small/{k}"), &chunk[..8 * 1024]).unwrap();
+    }
+    let many = peak();
+    println!(
+        "peak after 512 MiB: {} KiB; after 160 MiB of small ones: {} KiB",
+        large / 1024,
+        many / 1024
+    );
+    assert!(large < LIMIT && many < LIMIT);
+}
+
+/// Peak resident memory of this process, in bytes.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmHWM:"))
+        .unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}

@@ -1,0 +1,446 @@
+//! Three stores as replicas of each other, in one process: whatever is done at a
+//! key's primary is on all of them, or on none, also when one of them goes.
+
+use std::{
+    os::unix::fs::FileExt,
+    sync::{
+        Arc, Mutex, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver},
+    },
+    thread,
+    time::Duration,
+};
+
+use crate::common::{bytes, meta, object_files, put, read};
+use prism_cluster::Placement;
+use prism_store::{
+    Bytes, Config, Decided, Error, ObjectMeta, OpenError, Prepare, Refusal, Replicas, Scope, Stamp,
+    Standing, Store, Unprepared, UploadName,
+};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// Three stores, and what lies between them.
+struct Cluster {
+    dirs: Vec<tempfile::TempDir>,
+    stores: Vec<Mutex<Option<Arc<Store>>>>,
+    /// Verdicts are lost.
+    silent: AtomicBool,
+    placement: Placement,
+    replicas: usize,
+}
+
+/// One node's way to the others.
+struct Ways {
+    cluster: Weak<Cluster>,
+    name: &'static str,
+}
+
+impl Cluster {
+    fn new(replicas: usize) -> Arc<Self> {
+        let names = NAMES.iter().map(|name| name.parse().unwrap());
+        let cluster = Arc::new(Self {
+            dirs: NAMES.iter().map(|_| tempfile::tempdir().unwrap()).collect(),
+            stores: NAMES.iter().map(|_| Mutex::new(None)).collect(),
+            silent: AtomicBool::new(false),
+            placement: Placement::new(names.collect()).unwrap(),
+            replicas,
+        });
+        for name in NAMES {
+            cluster.start(name);
+            cluster.store(name).create_bucket("b", 1).unwrap();
+        }
+        cluster
+    }
+
+    fn start(self: &Arc<Self>, name: &'static str) {
+        let at = NAMES.iter().position(|n| *n == name).unwrap();
+        let config = Config {
+            reserve_bytes: 0,
+            node: name.into(),
+            ..Config::default()
+        };
+        let store = Arc::new(Store::open(self.dirs[at].path(), config).unwrap());
+        let cluster = Arc::downgrade(self);
+        store.replicate(Arc::new(Ways { cluster, name }));
+        *self.stores[at].lock().unwrap() = Some(store);
+    }
+
+    fn stop(&self, name: &str) {
+        let at = NAMES.iter().position(|n| *n == name).unwrap();
+        drop(self.stores[at].lock().unwrap().take());
+    }
+
+    fn reach(&self, name: &str) -> Option<Arc<Store>> {
+        let at = NAMES.iter().position(|n| *n == name).unwrap();
+        self.stores[at].lock().unwrap().clone()
+    }
+
+    fn store(&self, name: &str) -> Arc<Store> {
+        self.reach(name).unwrap()
+    }
+
+    fn owners(&self, key: &str) -> Vec<String> {
+        let owners = self.placement.owners("b", key, self.replicas);
+        owners.map(|name| name.as_str().to_owned()).collect()
+    }
+
+    fn primary(&self, key: &str) -> Arc<Store> {
+        self.store(&self.owners(key)[0])
+    }
+
+    /// Every replica asks what became of what it does not know.
+    fn settle(&self) {
+        for store in NAMES.iter().filter_map(|name| self.reach(name)) {
+            let open = store.all_pending(None, Duration::ZERO);
+            let told = open.into_iter().filter_map(|(scope, stamp)| {
+                let primary = self.reach(&self.owners(&scope.key)[0])?;
+                let standing = primary.standing(&scope, stamp).unwrap();
+                Some((scope, stamp, standing))
+            });
+            store.settle(told.collect()).unwrap();
+        }
+    }
+
+    /// What all replicas of a key hold.
+    fn agreed(&self, key: &str) -> Option<Vec<u8>> {
+        let mut found = self.owners(key).into_iter().map(|name| {
+            let store = self.store(&name);
+            assert_eq!(store.pending("b", key), None, "{key} at {name}");
+            let object = store.get("b", key).unwrap();
+            if object.is_some() {
+                store.verify("b", key).unwrap();
+            }
+            object.map(|object| (object.stamp, object.meta.clone(), read(object)))
+        });
+        let first = found.next().unwrap();
+        assert!(found.all(|other| other == first), "{key} differs");
+        first.map(|(_, _, data)| data)
+    }
+}
+
+impl Replicas for Ways {
+    fn epoch(&self) -> u64 {
+        1
+    }
+
+    fn others(&self, bucket: &str, key: &str) -> Option<Vec<String>> {
+        assert_eq!(bucket, "b");
+        let mut owners = self.cluster.upgrade().unwrap().owners(key);
+        (owners.remove(0) == self.name).then_some(owners)
+    }
+
+    fn prepare(
+        &self,
+        others: &[String],
+        prepare: Prepare,
+        bytes: Bytes,
+    ) -> Receiver<Result<(), Unprepared>> {
+        let (answer, answered) = mpsc::channel();
+        let (cluster, others) = (self.cluster.upgrade().unwrap(), others.to_vec());
+        thread::spawn(move || {
+            let data = match bytes {
+                Bytes::None => Vec::new(),
+                Bytes::Inline(data) => data,
+                Bytes::File(file) => {
+                    let mut data = vec![0; prepare.body_len().unwrap().try_into().unwrap()];
+                    file.read_exact_at(&mut data, 0).unwrap();
+                    data
+                }
+            };
+            let done = others.iter().try_for_each(|name| {
+                let unreachable = || Unprepared::Unreachable(name.clone());
+                let store = cluster.reach(name).ok_or_else(unreachable)?;
+                let prepared = store.begin_prepare(prepare.clone()).and_then(|mut writer| {
+                    writer.write(&data)?;
+                    writer.prepare()
+                });
+                prepared.map_err(|error| match error {
+                    Error::Refused(refusal) => Unprepared::Refused(name.clone(), refusal),
+                    error => Unprepared::Failed(name.clone(), error.to_string()),
+                })
+            });
+            let _ = answer.send(done);
+        });
+        answered
+    }
+
+    fn decided(&self, others: &[String], decided: Decided) {
+        let cluster = self.cluster.upgrade().unwrap();
+        if cluster.silent.load(Ordering::Relaxed) {
+            return;
+        }
+        for store in others.iter().filter_map(|name| cluster.reach(name)) {
+            store.decided(decided.clone()).unwrap();
+        }
+    }
+}
+
+fn keys() -> Vec<String> {
+    (0..12).map(|n| format!("k{n}")).collect()
+}
+
+#[test]
+fn whatever_is_done_at_a_primary_is_on_all_replicas_whether_they_are_told_or_ask() {
+    for (silent, replicas) in [(false, 3), (true, 3), (true, 2)] {
+        let cluster = Cluster::new(replicas);
+        cluster.silent.store(silent, Ordering::Relaxed);
+        for (n, key) in keys().iter().enumerate() {
+            let store = cluster.primary(key);
+            put(&store, "b", key, &bytes(1, 100)).unwrap();
+            put(&store, "b", key, &bytes(2, 100_000)).unwrap();
+            match n % 4 {
+                0 => assert!(store.delete("b", key).unwrap()),
+                1 => put_in_parts(&store, key),
+                2 => put(&store, "b", key, &bytes(3, 7)).map(drop).unwrap(),
+                _ => {}
+            }
+            if n % 4 != 0 {
+                let change = |meta: &mut ObjectMeta| meta.etag = "changed".into();
+                store.change_meta("b", key, None, change).unwrap();
+            }
+        }
+        cluster.settle();
+        for (n, key) in keys().iter().enumerate() {
+            let wanted = match n % 4 {
+                0 => None,
+                1 => Some([bytes(4, 30_000), bytes(5, 10)].concat()),
+                2 => Some(bytes(3, 7)),
+                _ => Some(bytes(2, 100_000)),
+            };
+            assert!(cluster.agreed(key) == wanted, "{key}");
+        }
+        for (at, name) in NAMES.iter().enumerate() {
+            let store = cluster.store(name);
+            assert_eq!(store.uploads("b", "", None, 9).unwrap().0.len(), 0);
+            drop(store);
+            cluster.stop(name);
+            // Nothing is left that nobody has.
+            let files = object_files(cluster.dirs[at].path()).len();
+            cluster.start(name);
+            assert_eq!(cluster.store(name).recovery().orphans_removed, 0);
+            assert_eq!(object_files(cluster.dirs[at].path()).len(), files);
+        }
+    }
+}
+
+fn put_in_parts(store: &Store, key: &str) {
+    let id = store
+        .create_upload("b", key, ObjectMeta::default())
+        .unwrap();
+    let name = UploadName {
+        bucket: "b",
+        key,
+        id,
+    };
+    for (number, data) in [
+        (1, bytes(9, 5)),
+        (2, bytes(5, 10)),
+        (1, bytes(4, 30_000)),
+        (7, bytes(6, 6)),
+    ] {
+        let mut writer = store.begin_part(name, number, None).unwrap();
+        writer.write(&data).unwrap();
+        writer.commit(meta(&data)).unwrap();
+    }
+    let (parts, _) = store.parts(name, 0, 2).unwrap();
+    let parts: Vec<_> = parts.iter().map(|p| (p.number, p.version)).collect();
+    store
+        .complete_upload(name, &parts, ObjectMeta::default(), None)
+        .unwrap();
+    let id = store
+        .create_upload("b", key, ObjectMeta::default())
+        .unwrap();
+    let name = UploadName { id, ..name };
+    store.abort_upload(name).unwrap();
+}
+
+#[test]
+fn with_a_replica_down_writes_are_refused_and_leave_nothing_anywhere() {
+    let cluster = Cluster::new(3);
+    for key in keys() {
+        put(&cluster.primary(&key), "b", &key, b"old").unwrap();
+    }
+    cluster.settle();
+    for key in keys() {
+        let owners = cluster.owners(&key);
+        let down: &'static str = NAMES.iter().find(|n| **n == owners[1]).unwrap();
+        cluster.stop(down);
+        let store = cluster.primary(&key);
+        let refused = [
+            put(&store, "b", &key, &bytes(1, 50_000)).map(drop),
+            put(&store, "b", &key, b"new").map(drop),
+            store.delete("b", &key).map(drop),
+            store
+                .change_meta("b", &key, None, |meta| meta.etag.clear())
+                .map(drop),
+        ];
+        for refused in refused {
+            assert!(
+                matches!(&refused, Err(Error::Unreplicated { node, .. }) if node == down),
+                "{refused:?}"
+            );
+        }
+        assert_eq!(read(store.get("b", &key).unwrap().unwrap()), b"old");
+        drop(store);
+        cluster.start(down);
+        cluster.settle();
+        assert_eq!(cluster.agreed(&key).unwrap(), b"old");
+        put(&cluster.primary(&key), "b", &key, b"after").unwrap();
+        cluster.settle();
+        assert_eq!(cluster.agreed(&key).unwrap(), b"after");
+    }
+}
+
+/// A change that was prepared and never heard of again.
+fn prepare_only(store: &Store, key: &str, stamp: Stamp, data: &[u8]) -> Result<(), Error> {
+    let len = data.len() as u64;
+    let change = prism_store::ScopedChange {
+        scope: Scope::object("b", key),
+        before: None,
+        change: prism_store::Change::Write {
+            meta: meta(data),
+            len,
+        },
+    };
+    let prepare = Prepare {
+        epoch: 1,
+        stamp,
+        changes: vec![change],
+    };
+    let mut writer = store.begin_prepare(prepare)?;
+    writer.write(data)?;
+    writer.prepare()
+}
+
+#[test]
+fn a_prepared_change_is_seen_by_nobody_survives_and_is_dropped_if_its_primary_knows_nothing() {
+    let cluster = Cluster::new(3);
+    let owners = cluster.owners("k");
+    let other: &'static str = NAMES.iter().find(|n| **n == owners[2]).unwrap();
+    let stamp = Stamp {
+        epoch: 1,
+        time_us: 5,
+        origin: 5,
+    };
+    for data in [bytes(1, 10), bytes(1, 60_000)] {
+        prepare_only(&cluster.store(other), "k", stamp, &data).unwrap();
+        // Again, as after a broken connection.
+        prepare_only(&cluster.store(other), "k", stamp, &data).unwrap();
+        cluster.stop(other);
+        cluster.start(other);
+        let store = cluster.store(other);
+        assert_eq!(store.get("b", "k").unwrap().map(read), None);
+        assert_eq!(store.list("b", "", "", 9).unwrap().entries, []);
+        let (scope, pending) = store.pending("b", "k").unwrap();
+        assert_eq!(pending.stamp, stamp);
+        assert!(matches!(store.seal_bucket("b", 1), Err(Error::Busy)));
+        let primary = cluster.primary("k");
+        assert_eq!(primary.standing(&scope, stamp).unwrap(), Standing::Nothing);
+        drop((store, primary));
+        cluster.settle();
+        let at = NAMES.iter().position(|n| *n == other).unwrap();
+        assert_eq!(cluster.agreed("k"), None);
+        assert_eq!(object_files(cluster.dirs[at].path()).len(), 0);
+        let store = cluster.store(other);
+        store.seal_bucket("b", 1).unwrap();
+        let sealed = prepare_only(&store, "k", stamp, b"x");
+        assert!(matches!(sealed, Err(Error::Busy)), "{sealed:?}");
+        store.unseal_bucket("b", 1).unwrap();
+    }
+}
+
+#[test]
+fn a_primary_whose_clock_was_set_back_is_told_and_then_above_what_others_have() {
+    let cluster = Cluster::new(3);
+    let other = cluster.owners("k")[1].clone();
+    let future = Stamp {
+        epoch: 1,
+        time_us: 1 << 60,
+        origin: 1,
+    };
+    prepare_only(&cluster.store(&other), "k", future, b"never").unwrap();
+    let store = cluster.primary("k");
+    let refused = put(&store, "b", "k", b"1").unwrap_err();
+    let newer = Refusal::Newer(future).to_string();
+    assert!(refused.to_string().contains(&newer), "{refused}");
+    let stamp = put(&store, "b", "k", b"2").unwrap().stamp;
+    assert!(stamp > future);
+    drop(store);
+    cluster.settle();
+    assert_eq!(cluster.agreed("k").unwrap(), b"2");
+}
+
+#[test]
+fn only_the_primary_makes_changes_and_deletions_are_forgotten_in_time() {
+    let cluster = Cluster::new(3);
+    let other = cluster.store(&cluster.owners("k")[1]);
+    let refused = put(&other, "b", "k", b"1");
+    assert!(matches!(refused, Err(Error::NotPrimary)), "{refused:?}");
+    let store = cluster.primary("k");
+    put(&store, "b", "k", b"1").unwrap();
+    store.delete("b", "k").unwrap();
+    cluster.settle();
+    for store in [&store, &other] {
+        assert_eq!(store.old_deletions(&[], 0).unwrap().0, []);
+        let (old, _) = store.old_deletions(&[], u64::MAX / 2).unwrap();
+        assert_eq!(old.len(), 1);
+        store.forget(&old).unwrap();
+        assert_eq!(store.old_deletions(&[], u64::MAX / 2).unwrap().0, []);
+    }
+    assert_eq!(cluster.agreed("k"), None);
+}
+
+#[test]
+fn writers_of_one_key_come_one_after_the_other_and_conditions_see_that() {
+    let cluster = Cluster::new(2);
+    let won = OnceLock::new();
+    thread::scope(|scope| {
+        for n in 0..8_u8 {
+            let (cluster, won) = (&cluster, &won);
+            scope.spawn(move || {
+                let store = cluster.primary("k");
+                let mut writer = store.begin_put("b", "k", None).unwrap();
+                writer.write(&[n]).unwrap();
+                let is_absent = Box::new(|meta: Option<&ObjectMeta>| meta.is_none());
+                match writer.commit_if(meta(&[n]), is_absent) {
+                    Ok(_) => won.set(n).unwrap(),
+                    Err(Error::ConditionFailed { exists: true }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+                put(&store, "b", &format!("own{n}"), b"x")
+                    .map(drop)
+                    .or_else(|error| match error {
+                        Error::NotPrimary => Ok(()),
+                        error => Err(error),
+                    })
+                    .unwrap();
+            });
+        }
+    });
+    cluster.settle();
+    assert_eq!(cluster.agreed("k").unwrap(), [*won.get().unwrap()]);
+}
+
+#[test]
+fn the_number_of_replicas_of_a_store_that_is_in_use_is_not_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        reserve_bytes: 0,
+        ..Config::default()
+    };
+    let store = Store::open(dir.path(), config).unwrap();
+    store.expect_replicas(3).unwrap();
+    store.expect_replicas(2).unwrap();
+    store.create_bucket("b", 1).unwrap();
+    store.expect_replicas(2).unwrap();
+    let refused = store.expect_replicas(3).unwrap_err();
+    assert!(matches!(
+        refused,
+        OpenError::Replicas {
+            noted: 2,
+            wanted: 3
+        }
+    ));
+}

@@ -1,0 +1,260 @@
+//! A switch in a namespace of its own, and packets made and checked byte by byte.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::process::Command;
+use std::time::Duration;
+
+use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request};
+use prism_switch::bench::{Hook, Run};
+use prism_switch::{
+    Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig, SwitchView,
+};
+use prism_sys::netns::NetNs;
+
+pub mod packet;
+
+pub const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 40_000);
+pub const VIP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), 80);
+pub const OTHER_VIP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 2), 80);
+pub const FRONTEND: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub const BACKEND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 1), 9000);
+pub const BACKEND2: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 2), 80);
+pub const FOREIGN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 1), 80);
+pub const CONTROL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 9, 9), 7171);
+pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xc1];
+pub const KEY_ID: u32 = 7;
+
+pub fn key() -> ControlKey {
+    ControlKey::new(*b"0123456789abcdef")
+}
+
+/// True where the test is to run; without root it is skipped, but never in CI.
+pub fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    assert!(
+        root || std::env::var_os("CI").is_none(),
+        "CI must run as root"
+    );
+    if !root {
+        eprintln!("SKIPPED: needs root");
+    }
+    root
+}
+
+pub fn sh(command: &str) {
+    let out = Command::new("sh").args(["-ec", command]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{command}: {stderr}");
+}
+
+pub fn mac_of(ip: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = ip.octets();
+    [2, 0xaa, a, b, c, d]
+}
+
+pub fn node(ip: Ipv4Addr, tenant: u32, frontend: bool, backend: bool) -> NodeConfig {
+    NodeConfig {
+        addr: IpAddr::V4(ip),
+        tenant,
+        roles: Roles { frontend, backend },
+        link: Some(Link {
+            ifindex: 1,
+            node_mac: mac_of(ip),
+            own_mac: [2, 0xbb, 0, 0, 0, 1],
+            mtu_bytes: 9000,
+        }),
+    }
+}
+
+pub fn config(name: &str) -> SwitchConfig {
+    SwitchConfig {
+        pin_dir: format!("prismtest-{}-{name}", std::process::id()),
+        control: CONTROL,
+        services: vec![
+            ServiceConfig {
+                addr: SocketAddr::V4(VIP),
+                tenant: 1,
+                frontends: vec![IpAddr::V4(FRONTEND)],
+            },
+            ServiceConfig {
+                addr: SocketAddr::V4(OTHER_VIP),
+                tenant: 2,
+                frontends: vec![],
+            },
+        ],
+        nodes: vec![
+            node(FRONTEND, 1, true, false),
+            node(*BACKEND.ip(), 1, false, true),
+            node(*BACKEND2.ip(), 1, false, true),
+            node(*FOREIGN.ip(), 2, false, true),
+        ],
+        senders: vec![SenderConfig {
+            key_id: KEY_ID,
+            key: key(),
+            tenant: 1,
+        }],
+        max_flows: 4096,
+        ..SwitchConfig::default()
+    }
+}
+
+/// A loaded switch without interfaces; removed when it goes.
+pub struct Lab {
+    pub switch: Switch,
+    pub view: SwitchView,
+    pub config: SwitchConfig,
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        Switch::unload(&self.config.pin_dir).unwrap();
+    }
+}
+
+/// Runs `test` with a switch in a fresh namespace, where clients are reached
+/// through a neighbour entry.
+pub fn in_lab(
+    name: &str,
+    adjust: impl FnOnce(&mut SwitchConfig) + Send,
+    test: impl FnOnce(&Lab) + Send,
+) {
+    if !is_root() {
+        return;
+    }
+    let mut config = config(name);
+    adjust(&mut config);
+    let ns = NetNs::anonymous().unwrap();
+    ns.run(|| {
+        sh("ip link set lo up
+            ip link add c0 type veth peer name c1
+            ip link set c0 up && ip link set c1 up
+            ip addr add 192.0.2.254/24 dev c0
+            ip neigh replace 192.0.2.1 lladdr 02:00:00:00:00:c1 dev c0 nud permanent
+            echo 1 > /proc/sys/net/ipv4/ip_forward");
+        let switch = Switch::load(&config).unwrap();
+        let view = SwitchView::open(&config.pin_dir).unwrap();
+        let lab = Lab {
+            switch,
+            view,
+            config,
+        };
+        test(&lab);
+    })
+    .unwrap();
+}
+
+impl Lab {
+    pub fn run(&self, hook: Hook, packet: &[u8]) -> Run {
+        self.switch.run_packet(hook, packet, 1).unwrap()
+    }
+
+    pub fn counter(&self, name: &str) -> u64 {
+        let counters = self.view.counters().unwrap();
+        counters
+            .iter()
+            .find(|c| c.name == name)
+            .unwrap_or_else(|| panic!("no counter {name}"))
+            .value
+    }
+
+    /// All counters that are not zero.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        let counters = self.view.counters().unwrap().into_iter();
+        counters
+            .filter(|c| c.value > 0)
+            .map(|c| (c.name, c.value))
+            .collect()
+    }
+
+    /// Sends a request as it is; the answer, checked, or none.
+    pub fn raw_command(&self, hook: Hook, datagram: &[u8]) -> Option<Answer> {
+        let source = SocketAddrV4::new(FRONTEND, 5555);
+        let run = self.run(hook, &packet::udp(source, CONTROL, datagram));
+        if run.verdict != prism_switch::bench::Verdict::Send {
+            return None;
+        }
+        packet::verify(&run.packet);
+        let p = packet::Parsed::new(&run.packet);
+        assert_eq!((p.source, p.dest), (CONTROL, source), "answer goes back");
+        assert_eq!(&run.packet[..6], &packet::SENDER_MAC);
+        Some(Answer::decode(p.payload, KEY_ID, &key()).unwrap())
+    }
+
+    pub fn clock(&self) -> u64 {
+        let query = request(Ops::QUERY, 0, flow(CLIENT), 0);
+        self.patient_command(Hook::Tc, &query.encode(&key()))
+            .time_ns
+    }
+
+    /// Sends a request with the right time.
+    pub fn command(&self, hook: Hook, mut request: Request) -> Answer {
+        request.time_ns = self.clock();
+        self.patient_command(hook, &request.encode(&key()))
+    }
+
+    /// Repeats a request until it is answered, as senders do: an entry that is
+    /// being collected answers a little later.
+    fn patient_command(&self, hook: Hook, datagram: &[u8]) -> Answer {
+        for _ in 0..1000 {
+            if let Some(answer) = self.raw_command(hook, datagram) {
+                return answer;
+            }
+            pause(1);
+        }
+        panic!("no answer: {:?}", self.counters());
+    }
+
+    /// Makes `owner` the owner of the flow of `client`.
+    pub fn own(&self, client: SocketAddrV4, owner: SocketAddrV4, epoch: u64) -> Answer {
+        let ops = Ops::OWN.and(Ops::UNBLOCK);
+        let mut request = request(ops, epoch, flow(client), 0);
+        request.owner = owned(owner);
+        self.command(Hook::Tc, request)
+    }
+
+    pub fn plain(&self, ops: Ops, client: SocketAddrV4, epoch: u64) -> Answer {
+        self.command(Hook::Tc, request(ops, epoch, flow(client), 0))
+    }
+
+    pub fn flows(&self) -> Vec<prism_switch::FlowRecord> {
+        self.view.flows().unwrap().map(Result::unwrap).collect()
+    }
+
+    /// Flows that are no tombstones.
+    pub fn live(&self) -> usize {
+        let absent = prism_proto::control::FlowState::Absent;
+        self.flows().iter().filter(|f| f.state != absent).count()
+    }
+}
+
+pub fn flow(client: SocketAddrV4) -> FlowKey {
+    FlowKey {
+        client: client.into(),
+        vip: VIP.into(),
+    }
+}
+
+/// An owner that is its own next hop; the VIP is reached through the frontend.
+pub fn owned(addr: SocketAddrV4) -> Owner {
+    let via = if addr == VIP { FRONTEND } else { *addr.ip() };
+    Owner {
+        addr: addr.into(),
+        via: via.into(),
+    }
+}
+
+pub fn request(ops: Ops, epoch: u64, flow: FlowKey, time_ns: u64) -> Request {
+    Request {
+        key_id: KEY_ID,
+        request_id: 0xabcd,
+        time_ns,
+        ops,
+        epoch,
+        flow,
+        owner: Owner::NONE,
+    }
+}
+
+pub fn pause(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}

@@ -1,0 +1,394 @@
+//! Four hosts and real TCP through the attached programs: a connection is moved
+//! to a backend, and bulk data (GSO packets, checksums left to the device) goes
+//! both ways, also while the switch is loaded again and again.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+use prism_proto::control::{Answer, FlowKey, Ops, Request, Status};
+use prism_switch::{InterfaceConfig, Switch, SwitchConfig, SwitchView};
+use prism_sys::netns::NetNs;
+use prism_sys::tcp::{Paused, restore};
+
+/// Interfaces of the switch: to the client, the frontend, the backend.
+const LINKS: [&str; 3] = ["s0", "s1", "s2"];
+const BULK_BYTES: usize = 1 << 30;
+/// How often programs are replaced under traffic, at least.
+const REPLACEMENTS: u32 = 100;
+/// As much as an emulated processor moves in seconds.
+const EMULATED_BULK_BYTES: usize = 64 << 20;
+
+struct Net {
+    switch: NetNs,
+    client: NetNs,
+    frontend: NetNs,
+    backend: NetNs,
+    config: SwitchConfig,
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        let name = self.config.pin_dir.clone();
+        self.switch.run(|| Switch::unload(&name).unwrap()).unwrap();
+    }
+}
+
+fn host(switch: &NetNs, link: &str, address: &str, gateway: &str) -> NetNs {
+    let ns = NetNs::anonymous().unwrap();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), ns.as_fd().as_raw_fd());
+    switch
+        .run(|| {
+            sh(&format!(
+                "ip link add {link} type veth peer name e0 netns {path}
+                 ip link set {link} up && ip addr add {gateway}/24 dev {link}"
+            ));
+        })
+        .unwrap();
+    ns.run(|| {
+        sh(&format!(
+            "ip link set lo up && ip link set e0 up && ip addr add {address}/24 dev e0
+             ip route add default via {gateway}"
+        ));
+    })
+    .unwrap();
+    ns
+}
+
+impl Net {
+    fn new(name: &str) -> Self {
+        let switch = NetNs::anonymous().unwrap();
+        switch
+            .run(|| {
+                sh(&format!(
+                    "ip link set lo up && ip addr add {}/32 dev lo
+                     echo 1 > /proc/sys/net/ipv4/ip_forward",
+                    CONTROL.ip()
+                ));
+            })
+            .unwrap();
+        let client = host(&switch, LINKS[0], "192.0.2.1", "192.0.2.254");
+        let frontend = host(&switch, LINKS[1], "10.0.0.1", "10.0.0.254");
+        let backend = host(&switch, LINKS[2], "10.0.1.1", "10.0.1.254");
+        frontend
+            .run(|| sh(&format!("ip addr add {}/32 dev lo", VIP.ip())))
+            .unwrap();
+        let mut config = config(name);
+        config.nodes.iter_mut().for_each(|n| n.link = None);
+        config.interfaces = LINKS.map(interface).into();
+        let net = Self {
+            switch,
+            client,
+            frontend,
+            backend,
+            config,
+        };
+        net.load();
+        net
+    }
+
+    fn load(&self) {
+        self.switch
+            .run(|| drop(Switch::load(&self.config).unwrap()))
+            .unwrap();
+    }
+
+    /// Sends a command from the frontend, with the right time; its answer.
+    fn command(&self, mut request: Request) -> Answer {
+        let socket = self
+            .frontend
+            .run(|| UdpSocket::bind((FRONTEND, 0)).unwrap());
+        let socket = socket.unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(2)))
+            .unwrap();
+        socket.connect(CONTROL).unwrap();
+        let exchange = |request: Request| {
+            socket.send(&request.encode(&key())).unwrap();
+            let mut buffer = [0; 200];
+            let n = socket.recv(&mut buffer).unwrap();
+            Answer::decode(&buffer[..n], KEY_ID, &key()).unwrap()
+        };
+        request.time_ns = exchange(request).time_ns;
+        if request.epoch == 0 {
+            request.epoch = request.time_ns;
+        }
+        exchange(request)
+    }
+
+    /// A connection from the client to the VIP, moved to the backend.
+    fn moved_connection(&self) -> (TcpStream, TcpStream) {
+        let listener = self.frontend.run(|| TcpListener::bind(VIP).unwrap());
+        let listener = listener.unwrap();
+        let client = self
+            .client
+            .run(|| TcpStream::connect(VIP).unwrap())
+            .unwrap();
+        let (accepted, peer) = listener.accept().unwrap();
+        assert_eq!(
+            peer,
+            client.local_addr().unwrap(),
+            "the client keeps its address"
+        );
+        let flow = FlowKey {
+            client: peer,
+            vip: VIP.into(),
+        };
+        let state = self.frontend.run(|| {
+            let paused = Paused::pause(OwnedFd::from(accepted)).unwrap();
+            let state = paused.save(SocketAddr::V4(VIP)).unwrap();
+            paused.close_silently();
+            state
+        });
+        let state = state.unwrap();
+        let live = self.backend.run(|| {
+            let restored = restore(&state, SocketAddr::V4(BACKEND)).unwrap();
+            let mut own = request(Ops::OWN.and(Ops::UNBLOCK), 0, flow, 0);
+            own.owner = owned(BACKEND);
+            assert_eq!(self.command(own).status, Status::Ok);
+            restored.go_live().unwrap()
+        });
+        let server = TcpStream::from(live.unwrap().fd);
+        server.set_nonblocking(false).unwrap();
+        (client, server)
+    }
+
+    /// Replaces the programs of all interfaces again and again; how often.
+    fn replace_for(&self, time: Duration) -> u32 {
+        let replace = || {
+            let switch = Switch::load(&self.config).unwrap();
+            let start = Instant::now();
+            let mut times = 0;
+            while start.elapsed() < time {
+                LINKS
+                    .map(interface)
+                    .iter()
+                    .for_each(|i| switch.attach(i).unwrap());
+                times += 1;
+            }
+            times
+        };
+        self.switch.run(replace).unwrap()
+    }
+
+    fn retransmissions(&self) -> u64 {
+        [&self.client, &self.backend]
+            .map(|ns| ns.run(retransmissions_here).unwrap())
+            .iter()
+            .sum()
+    }
+}
+
+fn interface(name: &str) -> InterfaceConfig {
+    InterfaceConfig {
+        name: name.into(),
+        xdp: false,
+    }
+}
+
+fn retransmissions_here() -> u64 {
+    let table = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut tcp = table.lines().filter(|line| line.starts_with("Tcp:"));
+    let names = tcp.next().unwrap().split_whitespace();
+    let mut values = names.zip(tcp.next().unwrap().split_whitespace());
+    values
+        .find(|(name, _)| *name == "RetransSegs")
+        .unwrap()
+        .1
+        .parse()
+        .unwrap()
+}
+
+/// A block whose length is prime: no shift of the stream by a packet goes unseen.
+fn block() -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(1);
+    (0..1_048_573).map(|_| random.u8(..)).collect()
+}
+
+fn send(mut to: &TcpStream, until: impl Fn(usize) -> bool) -> usize {
+    let block = block();
+    let mut sent = 0;
+    while !until(sent) {
+        to.write_all(&block).unwrap();
+        sent += block.len();
+    }
+    to.shutdown(std::net::Shutdown::Write).unwrap();
+    sent
+}
+
+fn receive(mut from: &TcpStream) -> usize {
+    let block = block();
+    let mut buffer = vec![0; block.len()];
+    let mut received = 0;
+    loop {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match from.read(&mut buffer[filled..]).unwrap() {
+                0 if filled == 0 => return received,
+                0 => panic!("the stream ends within a block"),
+                n => filled += n,
+            }
+        }
+        assert!(buffer == block, "block at {received} differs");
+        received += filled;
+    }
+}
+
+/// Bits per second from one end to the other.
+fn transfer(from: &TcpStream, to: &TcpStream, until: impl Fn(usize) -> bool + Sync) -> f64 {
+    let start = Instant::now();
+    let bytes = std::thread::scope(|s| {
+        let sent = s.spawn(|| send(from, &until));
+        let received = receive(to);
+        assert_eq!(sent.join().unwrap(), received);
+        received
+    });
+    bytes as f64 * 8.0 / start.elapsed().as_secs_f64()
+}
+
+#[test]
+fn a_moved_connection_carries_bulk_data_both_ways_intact() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new("bulk");
+    let (client, server) = net.moved_connection();
+    // An emulated processor (scripts/kernels.py) says nothing about speed.
+    let is_emulated = std::env::var_os("PRISM_TEST_EMULATED").is_some();
+    let bulk = if is_emulated {
+        EMULATED_BULK_BYTES
+    } else {
+        BULK_BYTES
+    };
+    let down = transfer(&server, &client, |sent| sent >= bulk);
+    let up = transfer(&client, &server, |sent| sent >= bulk);
+    println!(
+        "to the client {:.1} Gbit/s, to the owner {:.1} Gbit/s",
+        down / 1e9,
+        up / 1e9
+    );
+    assert!(is_emulated || (down > 1e9 && up > 1e9));
+    let view = SwitchView::open(&net.config.pin_dir).unwrap();
+    let f = view.flows().unwrap().next().unwrap().unwrap();
+    assert!(f.to_client.bytes as usize > bulk && f.to_owner.bytes as usize > bulk);
+    assert!(
+        f.to_client.bytes / f.to_client.packets > 1514,
+        "GSO packets go through whole: {f:?}"
+    );
+}
+
+/// Sends messages back and forth until `stop`. With one packet under way at a
+/// time, nothing is lost but by the switch, and every loss is a retransmission.
+fn ping_pong(client: &TcpStream, server: &TcpStream, stop: impl Fn() -> bool) -> u64 {
+    let mut rounds = 0u64;
+    let mut buffer = [0; 8];
+    for end in [client, server] {
+        end.set_nodelay(true).unwrap();
+        end.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    }
+    while !stop() {
+        rounds += 1;
+        for (mut from, mut to) in [(client, server), (server, client)] {
+            from.write_all(&rounds.to_le_bytes()).unwrap();
+            to.read_exact(&mut buffer).unwrap();
+            assert_eq!(u64::from_le_bytes(buffer), rounds);
+        }
+    }
+    rounds
+}
+
+#[test]
+fn loading_the_switch_again_loses_no_packet() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new("restart");
+    let connections = [(); 3].map(|()| net.moved_connection());
+    let before = net.retransmissions();
+    let done = AtomicBool::new(false);
+    let (loads, replaced, rounds) = std::thread::scope(|s| {
+        let running: Vec<_> = connections
+            .iter()
+            .map(|(client, server)| {
+                s.spawn(|| ping_pong(client, server, || done.load(Ordering::Relaxed)))
+            })
+            .collect();
+        let start = Instant::now();
+        let (mut loads, mut replaced) = (0, 0);
+        // A slow processor may take longer.
+        while start.elapsed() < Duration::from_secs(4)
+            || (replaced < REPLACEMENTS && start.elapsed() < Duration::from_secs(60))
+        {
+            net.load();
+            loads += 1;
+            replaced += net.replace_for(Duration::from_millis(500));
+        }
+        done.store(true, Ordering::Relaxed);
+        let rounds: u64 = running.into_iter().map(|r| r.join().unwrap()).sum();
+        (loads, replaced, rounds)
+    });
+    println!("{loads} loads, {replaced} replacements, {rounds} rounds");
+    assert!(replaced >= REPLACEMENTS && rounds > 1000);
+    assert_eq!(net.retransmissions() - before, 0);
+}
+
+#[test]
+fn interfaces_that_appear_later_are_added_and_unloading_leaves_nothing() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new("late");
+    let filters = |link: &str| {
+        let out = std::process::Command::new("tc")
+            .args(["filter", "show", "dev", link, "ingress"])
+            .output()
+            .unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    net.switch
+        .run(|| {
+            sh("ip link add d0.5 type veth peer name d1");
+            let mut config = net.config.clone();
+            config.interfaces.clear();
+            let switch = Switch::load(&config).unwrap();
+            assert!(switch.attach(&interface("no-such")).is_err());
+            let mut xdp = interface("d0.5");
+            xdp.xdp = true;
+            for _ in 0..2 {
+                switch.attach(&xdp).unwrap();
+                assert!(filters("d0.5").contains("prism_tc"));
+            }
+            // The interface goes, and comes again under the same name.
+            sh("ip link del d0.5; ip link add d0.5 type veth peer name d1");
+            switch.attach(&xdp).unwrap();
+            Switch::unload(&config.pin_dir).unwrap();
+            for link in LINKS.into_iter().chain(["d0.5"]) {
+                assert_eq!(filters(link), "", "{link}");
+            }
+            assert!(SwitchView::open(&config.pin_dir).is_err());
+            Switch::unload(&config.pin_dir).unwrap();
+        })
+        .unwrap();
+}
+
+#[test]
+fn flows_survive_and_another_size_is_not_forced_on_them() {
+    in_lab(
+        "reload",
+        |_| {},
+        |lab| {
+            let client = SocketAddrV4::new(*CLIENT.ip(), 5);
+            lab.own(client, BACKEND, 5);
+            let mut config = lab.config.clone();
+            config.max_flows = 99;
+            config.services.pop();
+            drop(Switch::load(&config).unwrap());
+            let f = lab.view.flow_of(&flow(client)).unwrap().unwrap();
+            assert_eq!((f.epoch, f.owner), (5, owned(BACKEND)));
+            assert!(lab.counter("control_ok") > 0, "counters go on");
+        },
+    );
+}

@@ -1,0 +1,460 @@
+//! A network in user space for the tests of hand-off: one client and two
+//! hosts, each in an anonymous namespace behind a TUN device, and a thread
+//! between them that forwards, blocks, rewrites and counts packets, as the
+//! switch does. Every name ends with the test, however it ends.
+
+pub mod veth;
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use prism_proto::TcpState;
+use prism_sys::netns::NetNs;
+use prism_sys::tcp::{Live, Paused, restore};
+
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+pub const VIP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+pub const PORT: u16 = 8080;
+/// Each host's own address, beside the VIP.
+pub const HOSTS: [Ipv4Addr; 2] = [
+    Ipv4Addr::new(203, 0, 113, 11),
+    Ipv4Addr::new(203, 0, 113, 12),
+];
+
+pub fn service() -> SocketAddr {
+    SocketAddr::from((VIP, PORT))
+}
+
+/// Whether the test can run; says so where it cannot, and fails under CI.
+pub fn privileged() -> bool {
+    // SAFETY: no arguments, always succeeds.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI must run this test as root"
+        );
+        eprintln!("SKIPPED: needs root");
+    }
+    root
+}
+
+/// What went by, from host to client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets a host emitted, forwarded or not.
+    pub emitted: [u64; 2],
+    pub resets: u64,
+    pub fins: u64,
+    pub client_resets: u64,
+}
+
+#[derive(Default)]
+struct Switch {
+    owner: usize,
+    blocked: bool,
+    deaf: bool,
+    /// Owner's socket address where it is not the service address.
+    rewrite: Option<SocketAddr>,
+    counts: Counts,
+}
+
+pub struct Net {
+    pub client: NetNs,
+    pub hosts: [NetNs; 2],
+    switch: Arc<Mutex<Switch>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Net {
+    pub fn new() -> Self {
+        let (client, client_tun) = node(&[CLIENT]);
+        let (host0, tun0) = node(&[VIP, HOSTS[0]]);
+        let (host1, tun1) = node(&[VIP, HOSTS[1]]);
+        let switch = Arc::new(Mutex::new(Switch::default()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let (switch, stop) = (switch.clone(), stop.clone());
+            move || forward(&[client_tun, tun0, tun1], &switch, &stop)
+        });
+        Self {
+            client,
+            hosts: [host0, host1],
+            switch,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    pub fn block(&self) {
+        self.switch.lock().unwrap().blocked = true;
+    }
+
+    /// What the client sends is lost; what is sent to it passes.
+    pub fn deafen(&self) {
+        self.switch.lock().unwrap().deaf = true;
+    }
+
+    pub fn unblock(&self) {
+        let mut switch = self.switch.lock().unwrap();
+        switch.blocked = false;
+        switch.deaf = false;
+    }
+
+    /// The flow belongs to `host`, whose socket is bound to `bind`.
+    pub fn own(&self, host: usize, bind: SocketAddr) {
+        let mut switch = self.switch.lock().unwrap();
+        switch.owner = host;
+        switch.rewrite = (bind != service()).then_some(bind);
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.switch.lock().unwrap().counts
+    }
+
+    /// A connection from the client to a listener on host 0.
+    pub fn connect(&self) -> (TcpStream, OwnedFd) {
+        let listener = self.hosts[0]
+            .run(|| TcpListener::bind(service()).unwrap())
+            .unwrap();
+        let client = self
+            .client
+            .run(|| TcpStream::connect(service()).unwrap())
+            .unwrap();
+        let (server, _) = listener.accept().unwrap();
+        server.set_nonblocking(true).unwrap();
+        (client, server.into())
+    }
+
+    /// The two-phase hand-off to `host`, at the service address.
+    pub fn hand_off(&self, fd: OwnedFd, host: usize) -> (Live, TcpState) {
+        self.hand_off_to(fd, host, service())
+    }
+
+    /// The same to any address of the host, and with what follows it: where
+    /// something is unacknowledged, the client is asked.
+    pub fn hand_off_to(&self, fd: OwnedFd, host: usize, bind: SocketAddr) -> (Live, TcpState) {
+        let (live, state) = self.hand_off_unasked(fd, host, bind);
+        if !state.sent.is_empty() {
+            prism_sys::tcp::probe_peer(live.fd.as_fd()).unwrap();
+        }
+        (live, state)
+    }
+
+    pub fn hand_off_unasked(&self, fd: OwnedFd, host: usize, bind: SocketAddr) -> (Live, TcpState) {
+        self.block();
+        let paused = Paused::pause(fd).unwrap();
+        let state = paused.save(service()).unwrap();
+        paused.close_silently();
+        let restored = self.hosts[host]
+            .run(|| restore(&state, bind).unwrap())
+            .unwrap();
+        let live = restored.go_live().unwrap();
+        self.own(host, bind);
+        self.unblock();
+        (live, state)
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+pub fn sysctl(ns: &NetNs, name: &str, value: &str) {
+    ns.run(|| std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value).unwrap())
+        .unwrap();
+}
+
+pub fn ip(args: &str) {
+    let output = Command::new("ip").args(args.split(' ')).output().unwrap();
+    assert!(
+        output.status.success(),
+        "ip {args}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn node(addresses: &[Ipv4Addr]) -> (NetNs, File) {
+    let ns = NetNs::anonymous().unwrap();
+    let tun = ns
+        .run(|| {
+            let tun = open_tun("psys0");
+            ip("link set lo up");
+            ip("link set psys0 up");
+            for address in addresses {
+                ip(&format!("addr add {address}/32 dev psys0"));
+            }
+            ip(&format!("route add default dev psys0 src {}", addresses[0]));
+            tun
+        })
+        .unwrap();
+    (ns, tun)
+}
+
+fn open_tun(name: &str) -> File {
+    const TUNSETIFF: u64 = 0x4004_54ca;
+    const IFF_TUN_NO_PI: u16 = 0x0001 | 0x1000;
+    let tun = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun")
+        .unwrap();
+    let mut request = [0u8; 40];
+    request[..name.len()].copy_from_slice(name.as_bytes());
+    request[16..18].copy_from_slice(&IFF_TUN_NO_PI.to_ne_bytes());
+    // SAFETY: `struct ifreq` is 40 bytes: a name of 16, then the flags.
+    let result = unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETIFF as _, request.as_mut_ptr()) };
+    assert_eq!(result, 0, "TUNSETIFF: {}", std::io::Error::last_os_error());
+    // SAFETY: plain fcntl on a descriptor that is open.
+    unsafe { libc::fcntl(tun.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+    tun
+}
+
+/// The switch. Device 0 is the client's, 1 and 2 are the hosts'.
+fn forward(tuns: &[File; 3], switch: &Mutex<Switch>, stop: &AtomicBool) {
+    let mut packet = [0u8; 65536];
+    while !stop.load(Ordering::Relaxed) {
+        wait(tuns);
+        for (from, tun) in tuns.iter().enumerate() {
+            let mut tun_reader = tun;
+            while let Ok(length) = tun_reader.read(&mut packet) {
+                pass(
+                    from,
+                    &mut packet[..length],
+                    tuns,
+                    &mut switch.lock().unwrap(),
+                );
+            }
+        }
+    }
+}
+
+fn wait(tuns: &[File; 3]) {
+    let mut polls = tuns.each_ref().map(|tun| libc::pollfd {
+        fd: tun.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    // SAFETY: three valid entries.
+    unsafe { libc::poll(polls.as_mut_ptr(), 3, 20) };
+}
+
+fn pass(from: usize, packet: &mut [u8], tuns: &[File; 3], switch: &mut Switch) {
+    let is_tcp = packet.len() >= 40 && packet[0] == 0x45 && packet[9] == 6;
+    if !is_tcp {
+        return;
+    }
+    let flags = packet[33];
+    if from == 0 {
+        switch.counts.client_resets += u64::from(flags & 4 != 0);
+    } else {
+        switch.counts.emitted[from - 1] += 1;
+        switch.counts.resets += u64::from(flags & 4 != 0);
+        switch.counts.fins += u64::from(flags & 1 != 0);
+    }
+    if switch.blocked || (from == 0 && switch.deaf) || (from != 0 && from - 1 != switch.owner) {
+        return;
+    }
+    if from != 0 && !from_owner(packet, switch) {
+        return;
+    }
+    let to = if from == 0 { 1 + switch.owner } else { 0 };
+    if let Some(SocketAddr::V4(owner)) = switch.rewrite {
+        if from == 0 {
+            readdress(packet, 16, 22, *owner.ip(), owner.port());
+        } else {
+            readdress(packet, 12, 20, VIP, PORT);
+        }
+    }
+    let _ = (&tuns[to]).write(packet);
+}
+
+/// Whether a host's packet comes from the socket that owns the flow.
+fn from_owner(packet: &[u8], switch: &Switch) -> bool {
+    let SocketAddr::V4(owner) = switch.rewrite.unwrap_or_else(service) else {
+        return false;
+    };
+    packet[12..16] == owner.ip().octets() && packet[20..22] == owner.port().to_be_bytes()
+}
+
+/// Replaces an address and a port, and mends both checksums (RFC 1624).
+fn readdress(packet: &mut [u8], address_at: usize, port_at: usize, address: Ipv4Addr, port: u16) {
+    let [a, b, c, d] = address.octets();
+    for (at, new) in [(address_at, [a, b]), (address_at + 2, [c, d])] {
+        replace(packet, at, new, &[10, 36]);
+    }
+    replace(packet, port_at, port.to_be_bytes(), &[36]);
+}
+
+fn replace(packet: &mut [u8], at: usize, new: [u8; 2], checksums: &[usize]) {
+    let word = |p: &[u8], at: usize| u32::from(u16::from_be_bytes([p[at], p[at + 1]]));
+    let old = word(packet, at);
+    let new_word = u32::from(u16::from_be_bytes(new));
+    for sum_at in checksums {
+        let mut sum = (!word(packet, *sum_at) & 0xffff) + (!old & 0xffff) + new_word;
+        sum = (sum & 0xffff) + (sum >> 16);
+        sum = (sum & 0xffff) + (sum >> 16);
+        packet[*sum_at..*sum_at + 2].copy_from_slice(&(!sum as u16).to_be_bytes());
+    }
+    packet[at..at + 2].copy_from_slice(&new);
+}
+
+/// Byte `offset` of the endless stream of one direction.
+pub fn byte(direction: u8, offset: u64) -> u8 {
+    let mixed = (offset ^ u64::from(direction) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as u8
+}
+
+pub fn bytes(direction: u8, offset: u64, length: usize) -> Vec<u8> {
+    (0..length as u64)
+        .map(|i| byte(direction, offset + i))
+        .collect()
+}
+
+/// The server's application: what a user of a handed-over connection does.
+pub struct App {
+    stream: Option<TcpStream>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    pub read: u64,
+    pub written: u64,
+    pub ended: bool,
+}
+
+pub const UP: u8 = 1;
+pub const DOWN: u8 = 2;
+
+impl App {
+    pub fn new(fd: OwnedFd) -> Self {
+        Self {
+            stream: Some(fd.into()),
+            input: vec![],
+            output: vec![],
+            read: 0,
+            written: 0,
+            ended: false,
+        }
+    }
+
+    /// An application that goes on with a connection: `owed` of the `written`
+    /// bytes have not been taken by the kernel yet.
+    pub fn resumed(fd: OwnedFd, read: u64, written: u64, owed: usize) -> Self {
+        let output = bytes(DOWN, written - owed as u64, owed);
+        Self {
+            read,
+            written,
+            output,
+            ..Self::new(fd)
+        }
+    }
+
+    pub fn stream(&self) -> &TcpStream {
+        self.stream.as_ref().unwrap()
+    }
+
+    /// Hands the connection off; bytes that the application holds go along.
+    pub fn hand_off(&mut self, net: &Net, host: usize, bind: SocketAddr) -> TcpState {
+        self.moved_by(|fd| net.hand_off_to(fd, host, bind))
+    }
+
+    /// The same by any means.
+    pub fn moved_by(&mut self, means: impl FnOnce(OwnedFd) -> (Live, TcpState)) -> TcpState {
+        let fd = OwnedFd::from(self.stream.take().unwrap());
+        let (live, state) = means(fd);
+        self.input.extend(live.input);
+        let rest = std::mem::take(&mut self.output);
+        self.output = live.output;
+        self.output.extend(rest);
+        assert_eq!(live.peer_closed, state.peer_closed);
+        self.stream = Some(live.fd.into());
+        state
+    }
+
+    /// Takes the socket away and gives it back as it was.
+    pub fn paused_by(&mut self, means: impl FnOnce(OwnedFd) -> OwnedFd) {
+        let fd = OwnedFd::from(self.stream.take().unwrap());
+        self.stream = Some(means(fd).into());
+    }
+
+    /// Reads what is there, up to `most` bytes, and compares it.
+    pub fn read_some(&mut self, most: usize) -> usize {
+        let mut got = self
+            .input
+            .drain(..most.min(self.input.len()))
+            .collect::<Vec<_>>();
+        if got.is_empty() {
+            got.resize(most, 0);
+            let length = match self.stream().read(&mut got) {
+                Ok(0) => {
+                    self.ended = true;
+                    0
+                }
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+                Err(error) => panic!("read: {error}"),
+            };
+            got.truncate(length);
+        }
+        assert!(
+            got == bytes(UP, self.read, got.len()),
+            "wrong bytes from offset {}",
+            self.read
+        );
+        self.read += got.len() as u64;
+        got.len()
+    }
+
+    /// Writes up to `most` new bytes behind those that are owed; returns how
+    /// many bytes the kernel took.
+    pub fn write_some(&mut self, most: usize) -> usize {
+        if self.output.len() < most {
+            let more = most - self.output.len();
+            self.output.extend(bytes(DOWN, self.written, more));
+            self.written += more as u64;
+        }
+        match self.stream().write(&self.output) {
+            Ok(length) => {
+                self.output.drain(..length);
+                length
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            Err(error) => panic!("write: {error}"),
+        }
+    }
+
+    pub fn owed(&self) -> usize {
+        self.output.len()
+    }
+
+    pub fn into_fd(mut self) -> OwnedFd {
+        self.stream.take().unwrap().into()
+    }
+
+    pub fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.stream.as_ref().unwrap().as_fd()
+    }
+}
+
+/// Waits, bounded, until `done`.
+pub fn eventually(what: &str, seconds: u64, mut done: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+    while !done() {
+        assert!(
+            std::time::Instant::now() < end,
+            "not within {seconds} s: {what}"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,420 @@
+//! Records that the kernel makes, read by a peer that knows the keys; and
+//! connections that move in the middle of them. Where the kernel has no TLS,
+//! each test says so and passes.
+
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use crate::common::{self, DOWN, Net, bytes, eventually, privileged};
+use crate::peer::{self, Peer, SUITES, Suite};
+use prism_sys::sendfile::{send_more, sendfile};
+use prism_sys::tcp::ktls::{
+    self, AttachError, Cipher, ContentType, CryptoError, Offered, ProbeError,
+};
+use prism_sys::tcp::{Freezer, MARK, Paused};
+
+/// A record in the middle of a session: no sequence number may be guessed.
+const FIRST: u64 = 0x1_0000_00fe;
+const CLOSE_NOTIFY: [u8; 2] = [1, 0];
+
+/// Whether the kernel does TLS, and the test may move connections.
+fn possible() -> bool {
+    if !privileged() {
+        return false;
+    }
+    let offered = ktls::is_offered().unwrap();
+    if !offered {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: this kernel has no TLS");
+    }
+    offered
+}
+
+/// The sender: a socket whose output the kernel encrypts, and what it was given.
+struct Sender {
+    fd: OwnedFd,
+    suite: Suite,
+    /// Plaintext written so far.
+    written: u64,
+    /// Of these, since the keys were set; with what TCP and TLS had counted.
+    since: (u64, u64, u64),
+}
+
+impl Sender {
+    fn start(fd: OwnedFd, suite: Suite, sequence: u64, written: u64) -> Self {
+        ktls::attach(fd.as_fd()).unwrap();
+        let queued = ktls::queued_bytes(fd.as_fd()).unwrap();
+        ktls::set_tx(fd.as_fd(), &suite.info(sequence)).unwrap();
+        Self {
+            fd,
+            suite,
+            written,
+            since: (written, queued, sequence),
+        }
+    }
+
+    /// One `write` of up to `length` bytes; whether anything was taken.
+    fn write(&mut self, length: usize) -> bool {
+        let mut stream = TcpStream::from(self.fd.try_clone().unwrap());
+        match stream.write(&bytes(DOWN, self.written, length)) {
+            Ok(length) => self.written += length as u64,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+            Err(error) => panic!("write: {error}"),
+        }
+        true
+    }
+
+    fn write_all(&mut self, length: usize) {
+        let end = self.written + length as u64;
+        eventually("all is written", 20, || {
+            while self.written < end && self.write((end - self.written) as usize) {}
+            self.written == end
+        });
+    }
+
+    /// Ciphertext that TCP should have, less what it has: what the kernel keeps.
+    fn kept_bytes(&self) -> u64 {
+        let (written, queued, sequence) = self.since;
+        // First: a record that TCP gets in between counts as kept, not as too much.
+        let given = ktls::queued_bytes(self.fd.as_fd()).unwrap() - queued;
+        let records = ktls::tx_sequence(self.fd.as_fd()).unwrap() - sequence;
+        let overhead = self.suite.info(0).record_overhead_bytes() as u64;
+        let expected = self.written - written + records * overhead;
+        expected - given
+    }
+
+    /// Moves to `host`, once TCP has every record.
+    fn hand_off(self, net: &Net, host: usize) -> (Self, usize) {
+        eventually("TCP has every record", 20, || self.kept_bytes() == 0);
+        let sequence = ktls::tx_sequence(self.fd.as_fd()).unwrap();
+        let (live, state) = net.hand_off(self.fd, host);
+        let owed = state.unsent.len();
+        // Ciphertext already: it has to be in the queue before the keys are.
+        let mut stream = TcpStream::from(live.fd);
+        let mut output = &live.output[..];
+        eventually("what is owed is written", 20, || {
+            while !output.is_empty() {
+                match stream.write(output) {
+                    Ok(length) => output = &output[length..],
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                        return false;
+                    }
+                }
+            }
+            true
+        });
+        (
+            Self::start(stream.into(), self.suite, sequence, self.written),
+            owed,
+        )
+    }
+}
+
+fn client(stream: &TcpStream, suite: Suite) -> Peer {
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    Peer::new(stream.try_clone().unwrap(), suite, DOWN, FIRST)
+}
+
+/// A file that holds this part of the stream, after some bytes of another kind.
+fn file(skip: usize, offset: u64, length: usize) -> std::fs::File {
+    let mut file = tempfile();
+    file.write_all(&vec![0xff; skip]).unwrap();
+    file.write_all(&bytes(DOWN, offset, length)).unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file
+}
+
+fn tempfile() -> std::fs::File {
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_TMPFILE)
+        .open(std::env::temp_dir())
+        .unwrap()
+}
+
+#[test]
+fn files_heads_and_alerts_leave_as_records_of_every_suite() {
+    if !possible() {
+        return;
+    }
+    for suite in SUITES {
+        let net = Net::new();
+        let (stream, server) = net.connect();
+        let mut peer = client(&stream, suite);
+        let mut sender = Sender::start(server, suite, FIRST, 0);
+        assert_eq!(ktls::tx_sequence(sender.fd.as_fd()).unwrap(), FIRST);
+        let sent = send_more(sender.fd.as_fd(), &bytes(DOWN, 0, 100)).unwrap();
+        assert_eq!(sent, 100);
+        let (skip, length) = (1234, 200_000);
+        let file = file(skip, 100, length);
+        let mut at = 0;
+        eventually("the file is sent", 20, || {
+            let from = (skip + at) as u64;
+            match sendfile(sender.fd.as_fd(), file.as_fd(), from, length - at) {
+                Ok(sent) => at += sent,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            if at < length {
+                peer.read_record();
+            }
+            at == length
+        });
+        sender.written = (100 + length) as u64;
+        let alert = ktls::send_record(sender.fd.as_fd(), ContentType::Alert, &CLOSE_NOTIFY);
+        assert_eq!(alert.unwrap(), CLOSE_NOTIFY.len());
+        sender.written += CLOSE_NOTIFY.len() as u64;
+        peer.read_until(ContentType::Alert);
+        assert_eq!(peer.last, CLOSE_NOTIFY);
+        assert_eq!(peer.plaintext, (100 + length) as u64, "{suite:?}");
+        // Full records but for the last and the alert.
+        let records = peer.sequence - FIRST;
+        assert!((14..=16).contains(&records), "{records} records, {suite:?}");
+        assert_eq!(ktls::tx_sequence(sender.fd.as_fd()).unwrap(), peer.sequence);
+        assert_eq!(sender.kept_bytes(), 0, "{suite:?}");
+    }
+}
+
+#[test]
+fn records_go_on_after_each_hand_off() {
+    if !possible() {
+        return;
+    }
+    for suite in SUITES {
+        let net = Net::new();
+        let (stream, server) = net.connect();
+        let mut peer = client(&stream, suite);
+        let mut sender = Sender::start(server, suite, FIRST, 0);
+        for round in 0..6 {
+            sender.write_all(40_000);
+            let file = file(0, sender.written, 5_000);
+            let sent = sendfile(sender.fd.as_fd(), file.as_fd(), 0, 5_000).unwrap();
+            sender.written += sent as u64;
+            peer.read_plaintext(sender.written);
+            (sender, _) = sender.hand_off(&net, (round + 1) % 2);
+        }
+        sender.write_all(1);
+        peer.read_plaintext(sender.written);
+        assert_eq!(net.counts().resets + net.counts().fins, 0);
+    }
+}
+
+#[test]
+fn records_in_every_queue_survive_a_hand_off() {
+    if !possible() {
+        return;
+    }
+    for suite in SUITES {
+        let net = Net::new();
+        let (stream, server) = net.connect();
+        let mut peer = client(&stream, suite);
+        let mut sender = Sender::start(server, suite, FIRST, 0);
+        // The client does not read: at the end nothing takes any more.
+        while sender.write(100_000) {}
+        let (mut kept, mut owed) = (0, 0);
+        for host in [1, 0, 1] {
+            kept = kept.max(sender.kept_bytes());
+            let records = peer.sequence;
+            eventually("TCP has every record", 20, || {
+                if sender.kept_bytes() > 0 {
+                    peer.read_record();
+                }
+                sender.kept_bytes() == 0
+            });
+            let more;
+            (sender, more) = hand_off_while_reading(sender, &net, host, &mut peer);
+            owed = owed.max(more);
+            assert!(peer.sequence >= records);
+            while sender.write(100_000) {}
+        }
+        let _ = writeln!(
+            std::io::stderr(),
+            "    {suite:?}: kept by TLS {kept}, owed {owed} bytes"
+        );
+        assert!(owed > 0, "nothing was queued");
+        peer.read_plaintext(sender.written);
+        eventually("TCP has every record", 20, || sender.kept_bytes() == 0);
+        assert_eq!(ktls::tx_sequence(sender.fd.as_fd()).unwrap(), peer.sequence);
+    }
+}
+
+/// The target writes what is owed while the client takes it.
+fn hand_off_while_reading(
+    sender: Sender,
+    net: &Net,
+    host: usize,
+    peer: &mut Peer,
+) -> (Sender, usize) {
+    let enough = sender.written;
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| sender.hand_off(net, host));
+        while peer.plaintext < enough && !moving.is_finished() {
+            peer.read_record();
+        }
+        moving.join().unwrap()
+    })
+}
+
+#[test]
+fn a_connection_with_keys_can_be_paused_and_taken_back() {
+    if !possible() {
+        return;
+    }
+    let suite = SUITES[0];
+    let net = Net::new();
+    let (stream, server) = net.connect();
+    let mut peer = client(&stream, suite);
+    let mut sender = Sender::start(server, suite, FIRST, 0);
+    sender.write_all(1000);
+    net.block();
+    let paused = Paused::pause(sender.fd).unwrap();
+    paused.save(common::service()).unwrap();
+    sender.fd = paused.resume().unwrap();
+    net.unblock();
+    sender.write_all(1000);
+    peer.read_plaintext(2000);
+    assert_eq!(net.counts().resets + net.counts().fins, 0);
+}
+
+#[test]
+fn received_records_are_decrypted_and_keep_their_type() {
+    if !possible() {
+        return;
+    }
+    for suite in SUITES {
+        let net = Net::new();
+        let (stream, server) = net.connect();
+        let mut from = Sender::start(stream.into(), suite, FIRST, 0);
+        ktls::attach(server.as_fd()).unwrap();
+        let key = suite.info(FIRST);
+        ktls::set_rx(server.as_fd(), &key).unwrap();
+        from.write_all(20_000);
+        ktls::send_record(from.fd.as_fd(), ContentType::Handshake, &[24, 0, 0, 1, 0]).unwrap();
+        let (mut got, mut buffer) = (Vec::<u8>::new(), [0; 9000]);
+        let mut handshake = None;
+        eventually("all records arrive", 20, || {
+            match ktls::receive(server.as_fd(), &mut buffer) {
+                Ok((ContentType::ApplicationData, length)) => got.extend(&buffer[..length]),
+                Ok((content, length)) => handshake = Some((content, buffer[..length].to_vec())),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            handshake.is_some()
+        });
+        assert!(got == bytes(DOWN, 0, 20_000));
+        assert_eq!(
+            handshake.unwrap(),
+            (ContentType::Handshake, vec![24, 0, 0, 1, 0])
+        );
+        assert_eq!(ktls::rx_sequence(server.as_fd()).unwrap(), FIRST + 3);
+        assert!(matches!(
+            ktls::tx_sequence(server.as_fd()),
+            Err(CryptoError::NotSet)
+        ));
+    }
+}
+
+#[test]
+fn a_record_that_is_not_authentic_is_refused() {
+    if !possible() {
+        return;
+    }
+    let net = Net::new();
+    let (stream, server) = net.connect();
+    ktls::attach(server.as_fd()).unwrap();
+    ktls::set_rx(server.as_fd(), &SUITES[0].info(FIRST)).unwrap();
+    let mut forged = vec![23, 3, 3, 0, 30];
+    forged.resize(35, 7);
+    (&stream).write_all(&forged).unwrap();
+    let mut kind = ErrorKind::WouldBlock;
+    eventually("the record arrives", 5, || {
+        kind = ktls::receive(server.as_fd(), &mut [0; 100])
+            .unwrap_err()
+            .kind();
+        kind != ErrorKind::WouldBlock
+    });
+    assert_eq!(kind, ErrorKind::InvalidData);
+}
+
+#[test]
+fn wrong_orders_are_refused_and_leave_the_connection_as_it_was() {
+    if !possible() {
+        return;
+    }
+    let suite = SUITES[0];
+    let net = Net::new();
+    let (mut stream, server) = net.connect();
+    let fd = server.as_fd();
+    let info = suite.info(FIRST);
+    assert!(matches!(ktls::set_tx(fd, &info), Err(CryptoError::NotSet)));
+    assert!(matches!(ktls::tx_sequence(fd), Err(CryptoError::NotSet)));
+    let alert = ktls::send_record(fd, ContentType::Alert, &CLOSE_NOTIFY);
+    assert_eq!(alert.unwrap_err().kind(), ErrorKind::InvalidInput);
+    ktls::attach(fd).unwrap();
+    assert!(matches!(ktls::attach(fd), Err(AttachError::Twice)));
+    assert!(matches!(ktls::tx_sequence(fd), Err(CryptoError::NotSet)));
+    TcpStream::from(server.try_clone().unwrap())
+        .write_all(b"bare")
+        .unwrap();
+    let mut bare = [0; 4];
+    stream.read_exact(&mut bare).unwrap();
+    assert_eq!(&bare, b"bare");
+    ktls::set_tx(fd, &info).unwrap();
+    assert!(matches!(ktls::set_tx(fd, &info), Err(CryptoError::Twice)));
+    assert_eq!(ktls::tx_sequence(fd).unwrap(), FIRST);
+}
+
+/// A socket whose packets do not get out of the host sends the same bytes for the
+/// first time again and again.
+#[test]
+fn bytes_are_counted_once_however_often_they_fail_to_leave() {
+    if !privileged() {
+        return;
+    }
+    let net = Net::new();
+    net.hosts[0].run(|| Freezer::new().unwrap()).unwrap();
+    let (mut stream, server) = net.connect();
+    let mark = |mark| socket2::SockRef::from(&server).set_mark(mark).unwrap();
+    let mut sender = TcpStream::from(server.try_clone().unwrap());
+    let before = ktls::queued_bytes(server.as_fd()).unwrap();
+    let given = || ktls::queued_bytes(server.as_fd()).unwrap() - before;
+    sender.write_all(&bytes(DOWN, 0, 1000)).unwrap();
+    mark(MARK);
+    sender.write_all(&bytes(DOWN, 1000, 5000)).unwrap();
+    assert_eq!(given(), 6000);
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(given(), 6000);
+    mark(0);
+    let mut got = vec![0; 6000];
+    stream.read_exact(&mut got).unwrap();
+    assert!(got == bytes(DOWN, 0, 6000));
+    assert_eq!(given(), 6000);
+}
+
+#[test]
+fn a_kernel_without_tls_or_a_socket_without_a_connection_is_told_apart() {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let error = ktls::attach(socket.as_fd()).unwrap_err();
+    let probed = Offered::probe();
+    if ktls::is_offered().unwrap() {
+        assert!(matches!(error, AttachError::NotEstablished), "{error}");
+        // All of them, on the kernels that this is tested on.
+        let offered = probed.unwrap();
+        for suite in SUITES {
+            let cipher = match suite.cipher {
+                peer::Cipher::Aes128 => Cipher::Aes128Gcm,
+                peer::Cipher::Aes256 => Cipher::Aes256Gcm,
+                peer::Cipher::ChaCha => Cipher::ChaCha20Poly1305,
+            };
+            assert!(offered.has(suite.version, cipher), "{suite:?}");
+        }
+    } else {
+        assert!(matches!(error, AttachError::NotOffered), "{error}");
+        let wanted = ProbeError::Attach(AttachError::NotOffered);
+        assert_eq!(probed.unwrap_err().to_string(), wanted.to_string());
+    }
+}

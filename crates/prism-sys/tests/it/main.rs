@@ -1,0 +1,22 @@
+//! System calls against the running kernel: connections that are frozen, saved and
+//! restored, kTLS, namespaces, and what the kernel tells of its sockets.
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "test code"
+)]
+
+mod common;
+mod peer;
+
+mod diag;
+mod freeze;
+mod handoff;
+mod ktls;
+mod lifecycle;
+mod netem;
+mod netns;
+mod queues;

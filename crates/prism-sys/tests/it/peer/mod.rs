@@ -1,0 +1,184 @@
+//! The other end of a TLS session after its handshake: it knows the keys, takes
+//! records apart by itself, and accepts each sequence number once, in order.
+
+use std::io::Read;
+use std::net::TcpStream;
+
+use aws_lc_rs::aead::{
+    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
+};
+use prism_sys::tcp::ktls::{ContentType, CryptoInfo, Key, Version};
+
+use crate::common::bytes;
+
+/// A version with a cipher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Suite {
+    pub version: Version,
+    pub cipher: Cipher,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    Aes128,
+    Aes256,
+    ChaCha,
+}
+
+const fn suite(version: Version, cipher: Cipher) -> Suite {
+    Suite { version, cipher }
+}
+
+pub const SUITES: [Suite; 6] = [
+    suite(Version::Tls13, Cipher::Aes128),
+    suite(Version::Tls13, Cipher::Aes256),
+    suite(Version::Tls13, Cipher::ChaCha),
+    suite(Version::Tls12, Cipher::Aes128),
+    suite(Version::Tls12, Cipher::Aes256),
+    suite(Version::Tls12, Cipher::ChaCha),
+];
+
+const KEY: [u8; 32] = *b"a key of 32 bytes, for this test";
+const IV: [u8; 12] = [
+    0xf0, 1, 2, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x10,
+];
+
+impl Suite {
+    /// What the kernel is told.
+    pub fn info(self, sequence: u64) -> CryptoInfo {
+        let key = match self.cipher {
+            Cipher::Aes128 => Key::Aes128Gcm(*KEY.first_chunk().unwrap()),
+            Cipher::Aes256 => Key::Aes256Gcm(KEY),
+            Cipher::ChaCha => Key::ChaCha20Poly1305(KEY),
+        };
+        let mut iv = IV;
+        if self.has_explicit_nonce() {
+            iv[4..].copy_from_slice(&explicit_nonce(sequence));
+        }
+        CryptoInfo {
+            version: self.version,
+            key,
+            iv,
+            sequence,
+        }
+    }
+
+    fn algorithm(self) -> (&'static Algorithm, usize) {
+        match self.cipher {
+            Cipher::Aes128 => (&AES_128_GCM, 16),
+            Cipher::Aes256 => (&AES_256_GCM, 32),
+            Cipher::ChaCha => (&CHACHA20_POLY1305, 32),
+        }
+    }
+
+    fn has_explicit_nonce(self) -> bool {
+        self.version == Version::Tls12 && self.cipher != Cipher::ChaCha
+    }
+}
+
+/// What counts up from record to record in TLS 1.2 with GCM.
+fn explicit_nonce(sequence: u64) -> [u8; 8] {
+    let base = u64::from_be_bytes(*IV.last_chunk().unwrap());
+    base.wrapping_add(sequence).to_be_bytes()
+}
+
+pub struct Peer {
+    stream: TcpStream,
+    suite: Suite,
+    key: LessSafeKey,
+    direction: u8,
+    /// Of the next record.
+    pub sequence: u64,
+    /// Bytes of application data so far, all as they should be.
+    pub plaintext: u64,
+    /// Content of the last record that was no application data.
+    pub last: Vec<u8>,
+}
+
+impl Peer {
+    pub fn new(stream: TcpStream, suite: Suite, direction: u8, sequence: u64) -> Self {
+        let (algorithm, length) = suite.algorithm();
+        let key = UnboundKey::new(algorithm, &KEY[..length]).unwrap();
+        Self {
+            stream,
+            suite,
+            key: LessSafeKey::new(key),
+            direction,
+            sequence,
+            plaintext: 0,
+            last: Vec::new(),
+        }
+    }
+
+    pub fn read_plaintext(&mut self, until: u64) {
+        while self.plaintext < until {
+            self.read_record();
+        }
+        assert_eq!(self.plaintext, until);
+    }
+
+    pub fn read_until(&mut self, content: ContentType) {
+        while self.read_record() != content as u8 {}
+    }
+
+    /// Reads, opens and compares one record; gives its content type.
+    pub fn read_record(&mut self) -> u8 {
+        let mut header = [0; 5];
+        self.stream.read_exact(&mut header).unwrap();
+        assert_eq!(header[1..3], [3, 3], "not a record: {header:?}");
+        let mut body = vec![0; usize::from(u16::from_be_bytes([header[3], header[4]]))];
+        self.stream.read_exact(&mut body).unwrap();
+        let (content, data) = self.open(header, body);
+        self.sequence += 1;
+        if content == ContentType::ApplicationData as u8 {
+            let wanted = bytes(self.direction, self.plaintext, data.len());
+            assert!(data == wanted, "wrong bytes from offset {}", self.plaintext);
+            self.plaintext += data.len() as u64;
+        } else {
+            self.last = data;
+        }
+        content
+    }
+
+    fn open(&self, header: [u8; 5], mut body: Vec<u8>) -> (u8, Vec<u8>) {
+        let nonce = self.nonce(&mut body);
+        let aad = match self.suite.version {
+            Version::Tls13 => header.to_vec(),
+            Version::Tls12 => {
+                let length = (body.len() - 16) as u16;
+                let mut aad = self.sequence.to_be_bytes().to_vec();
+                aad.extend_from_slice(&header[..3]);
+                aad.extend_from_slice(&length.to_be_bytes());
+                aad
+            }
+        };
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let opened = self.key.open_in_place(nonce, Aad::from(aad), &mut body);
+        let length = opened
+            .unwrap_or_else(|_| panic!("record {:#x} is not authentic", self.sequence))
+            .len();
+        body.truncate(length);
+        match self.suite.version {
+            Version::Tls12 => (header[0], body),
+            Version::Tls13 => {
+                assert_eq!(header[0], 23);
+                (body.pop().unwrap(), body)
+            }
+        }
+    }
+
+    /// The nonce of this record and no other; takes an explicit one off.
+    fn nonce(&self, body: &mut Vec<u8>) -> [u8; 12] {
+        let mut nonce = IV;
+        if self.suite.has_explicit_nonce() {
+            let wanted = explicit_nonce(self.sequence);
+            let explicit: Vec<u8> = body.drain(..8).collect();
+            assert_eq!(explicit, wanted, "nonce of record {:#x}", self.sequence);
+            nonce[4..].copy_from_slice(&wanted);
+        } else {
+            let mask = self.sequence.to_be_bytes();
+            nonce[4..].iter_mut().zip(mask).for_each(|(n, m)| *n ^= m);
+        }
+        nonce
+    }
+}

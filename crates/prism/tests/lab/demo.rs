@@ -1,0 +1,213 @@
+//! `prism demo`, as somebody runs it who has just built the program: what it
+//! says, and that it leaves nothing behind, interrupted or not.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use crate::support::{say, turn};
+
+/// How long the demo may take, and to end when it is interrupted.
+const DEMO_TIMEOUT: Duration = Duration::from_secs(60);
+const END_TIMEOUT: Duration = Duration::from_secs(15);
+/// What the demo finds out, in its order.
+const CHECKS: [&str; 7] = [
+    "client connections",
+    "answers compared",
+    "answered by",
+    "resets at client",
+    "client talked to",
+    "through frontend",
+    "time of hand-off",
+];
+
+/// A demo under way; a test that fails ends it, and it cleans up.
+struct Demo {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+/// Who gets the signal.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// The demo alone.
+    Kill,
+    /// What it has started as well, as a terminal does at Ctrl-C.
+    Keyboard,
+}
+
+impl Demo {
+    fn start(rounds: &str) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_prism"))
+            .args(["demo", "--rounds", rounds, "--dir"])
+            .arg(env!("CARGO_MANIFEST_DIR"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, output }
+    }
+
+    /// Reads on until a line has `text` in it.
+    fn read_until(&mut self, text: &str) {
+        let mut line = String::new();
+        while !line.contains(text) {
+            line.clear();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "no {text:?}");
+        }
+    }
+
+    fn interrupt(&self, by: By) {
+        let pid = Pid::from_child(&self.child);
+        match by {
+            By::Kill => kill_process(pid, Signal::INT).unwrap(),
+            By::Keyboard => kill_process_group(pid, Signal::INT).unwrap(),
+        }
+    }
+
+    /// How it ended, and what it said that was not read yet.
+    fn end(&mut self, timeout: Duration) -> (ExitStatus, String, String) {
+        let deadline = Instant::now() + timeout;
+        // All that it says fits into the pipes.
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "not over after {timeout:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let (mut output, mut errors) = (String::new(), String::new());
+        self.output.read_to_string(&mut output).unwrap();
+        let stderr = self.child.stderr.as_mut().unwrap();
+        stderr.read_to_string(&mut errors).unwrap();
+        (status, output, errors)
+    }
+
+    /// Namespaces and directories of its lab.
+    fn left(&self) -> Vec<PathBuf> {
+        let name = format!("demo-{}", self.child.id());
+        let namespaces = std::fs::read_dir("/run/netns").into_iter().flatten();
+        let prefix = format!("prism-{name}-");
+        let mut left: Vec<_> = namespaces
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.to_string_lossy().contains(&prefix))
+            .collect();
+        let places = [
+            format!("/run/prism-lab/{name}"),
+            format!("/dev/shm/prism-lab-{name}"),
+            format!("/sys/fs/bpf/prism-lab-{name}"),
+        ];
+        let directories = places.iter().map(Path::new).filter(|path| path.exists());
+        left.extend(directories.map(Path::to_owned));
+        left
+    }
+
+    /// It ends at once, says why, and leaves nothing.
+    fn ends_interrupted(mut self, when: &str, by: By) {
+        assert!(!self.left().is_empty(), "{when}: nothing to clean up");
+        self.interrupt(by);
+        let start = Instant::now();
+        let (status, output, errors) = self.end(END_TIMEOUT);
+        say(&format!(
+            "interrupted {when} ({by:?}): over {:.1?} later",
+            start.elapsed()
+        ));
+        assert!(
+            status.code().is_some_and(|code| code > 0),
+            "{when}: {status}"
+        );
+        assert!(!output.contains("All of it"), "{when}: {output}");
+        assert!(errors.contains("interrupted"), "{when}: {errors}");
+        assert_eq!(self.left(), [] as [PathBuf; 0], "{when}: left behind");
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            self.interrupt(By::Kill);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// What is said of HTTP, and of HTTPS.
+fn both(output: &str) -> [&str; 2] {
+    let at = output.find("The same over HTTPS").unwrap_or(output.len());
+    output.split_at(at).into()
+}
+
+/// The value of a check that holds.
+fn value<'o>(output: &'o str, check: &str) -> &'o str {
+    let of_check = |line: &'o str| {
+        let rest = line.trim_start().strip_prefix("ok")?;
+        rest.trim_start().strip_prefix(check).map(str::trim)
+    };
+    let found = output.lines().find_map(of_check);
+    found.unwrap_or_else(|| panic!("{check} does not hold:\n{output}"))
+}
+
+#[test]
+fn the_demo_shows_one_connection_answered_by_all_backends() {
+    let Some(_turn) = turn() else { return };
+    let mut demo = Demo::start("2");
+    let (status, output, errors) = demo.end(DEMO_TIMEOUT);
+    assert!(status.success(), "{status}\n{output}\n{errors}");
+    assert!(
+        !output.contains("FAIL") && !output.contains("WRONG"),
+        "{output}"
+    );
+    for part in both(&output) {
+        check_part(part);
+    }
+    assert_eq!(demo.left(), [] as [PathBuf; 0], "left behind");
+}
+
+fn check_part(output: &str) {
+    for check in CHECKS {
+        assert_ne!(value(output, check), "", "{check}");
+    }
+    let connections = value(output, "client connections");
+    assert!(connections.starts_with("1, "), "{connections}");
+    let compared = value(output, "answers compared");
+    let counts: Vec<usize> = compared.split(' ').filter_map(|w| w.parse().ok()).collect();
+    // Twelve files found and three made, twice.
+    assert_eq!(counts, [30, 30], "{compared}");
+    let shares = value(output, "answered by");
+    for backend in ["be0", "be1", "be2"] {
+        assert!(shares.contains(backend), "{shares}");
+    }
+    assert!(!shares.contains("fe0") && !shares.contains('+'), "{shares}");
+    assert_eq!(value(output, "resets at client"), "0");
+    say(value(output, "time of hand-off"));
+}
+
+#[test]
+fn an_interrupted_demo_removes_its_lab() {
+    let Some(_turn) = turn() else { return };
+    let moments = [
+        ("while aws-cli stores", "1. the lab is up"),
+        ("while curl fetches", "2. aws-cli has stored"),
+    ];
+    for by in [By::Kill, By::Keyboard] {
+        for (when, line) in moments {
+            let mut demo = Demo::start("100");
+            demo.read_until(line);
+            std::thread::sleep(Duration::from_millis(200));
+            demo.ends_interrupted(when, by);
+        }
+        let demo = Demo::start("100");
+        let start = Instant::now();
+        while demo.left().is_empty() && start.elapsed() < END_TIMEOUT {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        demo.ends_interrupted("while the lab comes up", by);
+    }
+}

@@ -1,0 +1,67 @@
+//! What nobody should send: forged, replayed, cut and senseless messages at
+//! the control address, the node port and the service port. Nothing changes,
+//! it is counted, and the service goes on. Needs root; without it each test
+//! says so and passes, except under CI, where it fails.
+
+mod control_port;
+mod frames;
+mod node_port;
+mod service_port;
+mod verdicts;
+mod wire;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::impair_support::{Bed, Client, Known, Way, eventually};
+
+/// Decides what is noise, and how it looks.
+const SEED: u64 = 0x4057_11e5;
+const OBJECTS: usize = 24;
+/// Channels and relay streams to other nodes that may come up meanwhile and
+/// stay; far fewer than the connections that must not.
+const POOLED: usize = 8;
+
+/// A lab, and a connection that lives on a backend.
+fn bed_with_connection(label: &str) -> (Bed, Client, Known) {
+    let bed = Bed::up(label, &Way::Direct);
+    bed.fill(OBJECTS);
+    let mut client = bed.client();
+    client.get_from(&bed, "be0");
+    bed.assert_only(&client);
+    let known = bed.flow_of(client.local()).unwrap();
+    (bed, client, known)
+}
+
+impl Bed {
+    /// The flows of earlier connections are gone.
+    pub fn assert_only(&self, client: &Client) {
+        eventually("earlier flows go", Duration::from_secs(5), || {
+            self.flows().iter().all(|k| k.flow.client == client.local())
+        });
+    }
+
+    /// Certificates of the lab.
+    pub fn pki(&self) -> PathBuf {
+        self.lab.config_path().with_file_name("pki")
+    }
+
+    pub fn node_port(&self, host: &str) -> SocketAddr {
+        (self.lab.address(host).unwrap(), 7400).into()
+    }
+
+    /// Resident memory of the process of `host`, in KiB.
+    pub fn resident_kib(&self, host: &str) -> u64 {
+        let status = format!("/proc/{}/status", self.lab.pid(host).unwrap());
+        let text = std::fs::read_to_string(status).unwrap();
+        let line = text.lines().find(|line| line.starts_with("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().nth(1));
+        number.unwrap().parse().unwrap()
+    }
+
+    pub fn descriptors(&self, host: &str) -> usize {
+        let path = format!("/proc/{}/fd", self.lab.pid(host).unwrap());
+        std::fs::read_dir(path).unwrap().count()
+    }
+}

@@ -1,0 +1,257 @@
+//! Frames of a node that has a certificate: repeated, cut and senseless.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use prism_proto::node::{ALPN_HAND_OFF, FRAME_PREFIX_BYTES, Frame, MAX_FRAME_BYTES, Refusal};
+
+use super::wire::{Wire, acceptor, dialler, framed};
+use super::{OBJECTS, SEED};
+use crate::impair_support::{Bed, Client, Way, eventually, path, say, turn};
+
+/// A hand-off to `be2`, whose place the test takes.
+pub fn intercept(bed: &Bed, client: &mut Client, listener: &TcpListener) -> (Wire, Vec<u8>) {
+    let target = path(bed.object_of("be2"));
+    let acceptor = acceptor(&bed.pki(), "be2");
+    listener.set_nonblocking(true).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < deadline {
+        let request = client.signed("GET", &target, b"");
+        client.stream.write_all(&request).unwrap();
+        // Answered once the frontend has tried in vain, without a hand-off.
+        client.stream.set_nonblocking(true).unwrap();
+        while client.stream.peek(&mut [0]).is_err() && Instant::now() < deadline {
+            let Ok((tcp, _)) = listener.accept() else {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            tcp.set_nonblocking(false).unwrap();
+            let wire = Wire::accept(tcp, acceptor.clone());
+            if let Ok(mut wire) = wire
+                && wire.is_for_hand_offs()
+            {
+                client.stream.set_nonblocking(false).unwrap();
+                let frame = wire.frame().unwrap();
+                return (wire, frame);
+            }
+        }
+        client.stream.set_nonblocking(false).unwrap();
+        assert_eq!(client.answer("GET").unwrap().status, 503);
+    }
+    panic!("the frontend does not hand over");
+}
+
+/// The same connection, with a request that `be0` can answer.
+fn redirected(bed: &Bed, frame: &[u8]) -> Vec<u8> {
+    let Ok(Frame::HandOff(mut hand_off)) = Frame::decode(&frame[FRAME_PREFIX_BYTES..]) else {
+        panic!("no hand-off");
+    };
+    let head = format!(
+        "GET {} HTTP/1.1\r\nHost: x\r\nx-amz-content-sha256: UNSIGNED-PAYLOAD\r\n\r\n",
+        path(bed.object_of("be0"))
+    );
+    hand_off.input = head.into_bytes();
+    hand_off.tcp.received.clear();
+    Frame::HandOff(hand_off).encode()
+}
+
+#[test]
+fn a_hand_off_sent_again_does_not_disturb_the_connection() {
+    let Some(_turn) = turn() else { return };
+    let mut bed = Bed::up("hos-again", &Way::Direct);
+    bed.fill(OBJECTS);
+    bed.lab.stop("be2").unwrap();
+    let resets = bed.watch_resets();
+    let listener = bed.on("be2", || TcpListener::bind(bed.node_port("be2")).unwrap());
+    // The frontend may have found nobody there just now.
+    std::thread::sleep(Duration::from_millis(400));
+    let mut client = bed.client();
+    let (mut source, frame) = intercept(&bed, &mut client, &listener);
+    let frame = redirected(&bed, &frame);
+    let Ok(Frame::HandOff(sent)) = Frame::decode(&frame[FRAME_PREFIX_BYTES..]) else {
+        panic!("no hand-off");
+    };
+    let dial = |host: &str| {
+        let config = dialler(&bed.pki(), Some((&bed.pki(), "be2")), ALPN_HAND_OFF);
+        let address = bed.node_port(host);
+        bed.on("be2", || Wire::dial(address, host, config)).unwrap()
+    };
+    let mut target = dial("be0");
+    target.send(&frame).unwrap();
+    let verdict = target.verdict().unwrap();
+    assert_eq!(verdict, Frame::Accepted { id: sent.id });
+    source.send(&verdict.encode()).unwrap();
+    let answer = client.answer("GET").unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let known = bed.flow_of(client.local()).unwrap();
+    assert_eq!(known.epoch, sent.epoch, "the hand-off's own epoch");
+
+    // To its owner, at the very epoch of the flow; and to another node.
+    let stale = Frame::Refused {
+        id: sent.id,
+        reason: Refusal::Stale,
+    };
+    let mut other = dial("be1");
+    for round in 0..20 {
+        for (host, wire) in [("be0", &mut target), ("be1", &mut other)] {
+            // A node that is not to answer may pass it on to the one that is.
+            let before = bed.total("imports_refused");
+            wire.send(&frame).unwrap();
+            assert_eq!(wire.verdict().unwrap(), stale, "{host}, round {round}");
+            assert_eq!(bed.total("imports_refused"), before + 1, "{host}");
+            assert_eq!(bed.flow_of(client.local()).as_ref(), Some(&known), "{host}");
+        }
+        client.get(bed.object_of("be0"));
+    }
+    // After it has moved on, to the node that it moved from.
+    client.get_from(&bed, "be1");
+    let known = bed.flow_of(client.local()).unwrap();
+    target.send(&frame).unwrap();
+    assert_eq!(target.verdict().unwrap(), stale, "after it moved on");
+    client.get(bed.object_of("be1"));
+    assert_eq!(bed.flow_of(client.local()).as_ref(), Some(&known));
+    // After it has ended.
+    let local = client.local();
+    drop(client);
+    eventually("the flow goes", Duration::from_secs(5), || {
+        bed.flow_of(local).is_none()
+    });
+    target.send(&frame).unwrap();
+    assert_eq!(target.verdict().unwrap(), stale, "after its end");
+    assert!(bed.flow_of(local).is_none(), "the flow came back");
+    assert_eq!(bed.total("connections_open"), 0);
+    assert_eq!(resets.stop().unwrap().captured, 0, "resets");
+}
+
+#[test]
+fn senseless_frames_of_a_node_are_refused_and_counted() {
+    let Some(_turn) = turn() else { return };
+    let mut bed = Bed::up("hos-frames", &Way::Direct);
+    bed.fill(OBJECTS);
+    bed.lab.stop("be2").unwrap();
+    let listener = bed.on("be2", || TcpListener::bind(bed.node_port("be2")).unwrap());
+    std::thread::sleep(Duration::from_millis(400));
+    let mut random = fastrand::Rng::with_seed(SEED);
+    let mut lost = bed.client();
+    let (source, frame) = intercept(&bed, &mut lost, &listener);
+    // Both ends of that hand-off are given up: the frontend takes it back.
+    drop((source, lost, listener));
+    let mut client = bed.client();
+    client.get_from(&bed, "be0");
+    let known = bed.flow_of(client.local()).unwrap();
+
+    let pki = bed.pki();
+    let address = bed.node_port("be0");
+    let dial = || {
+        let config = dialler(&pki, Some((&pki, "be2")), ALPN_HAND_OFF);
+        bed.on("be2", || Wire::dial(address, "be0", config))
+            .unwrap()
+    };
+    let malformed = || bed.count("be0", "frames_malformed");
+    let (start, resident) = (malformed(), bed.resident_kib("be0"));
+    let mut sent = 0;
+
+    // A hand-off whose body is cut, at every place: refused by its number.
+    let body = &frame[FRAME_PREFIX_BYTES..];
+    let mut wire = dial();
+    for len in 9..body.len() {
+        wire.send(&framed(&body[..len])).unwrap();
+        sent += 1;
+        let verdict = wire.verdict().unwrap();
+        let refused = matches!(
+            &verdict,
+            Frame::Refused {
+                reason: Refusal::Malformed,
+                ..
+            }
+        );
+        assert!(refused, "cut to {len}: {verdict:?}");
+    }
+    // With bytes behind its end, and with nonsense behind its number.
+    let mut bodies = vec![[body, b"more"].concat()];
+    for _ in 0..100 {
+        let len = random.usize(0..4_096);
+        let noise = std::iter::repeat_with(|| random.u8(..)).take(len);
+        bodies.push(body[..9].iter().copied().chain(noise).collect());
+    }
+    for body in &bodies {
+        wire.send(&framed(body)).unwrap();
+        sent += 1;
+        let verdict = wire.verdict().unwrap();
+        assert!(matches!(verdict, Frame::Refused { .. }), "{verdict:?}");
+    }
+    assert_eq!(malformed(), start + sent);
+
+    // What has no number ends the channel.
+    let mut fatal = vec![
+        vec![],
+        vec![0],
+        vec![99; 20],
+        vec![3; 5],
+        vec![2; 8],
+        vec![1; 4],
+    ];
+    for _ in 0..50 {
+        let len = random.usize(1..600);
+        let mut noise: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(len).collect();
+        noise[0] |= 4;
+        fatal.push(noise);
+    }
+    for body in &fatal {
+        let mut wire = dial();
+        wire.send(&framed(body)).unwrap();
+        sent += 1;
+        wire.assert_ended();
+    }
+    eventually("they are counted", Duration::from_secs(2), || {
+        malformed() >= start + sent
+    });
+    assert_eq!(malformed(), start + sent);
+
+    // Verdicts that nobody waits for.
+    let before = bed.count("be0", "verdicts_unexpected");
+    let mut wire = dial();
+    for id in 0..100 {
+        wire.send(&Frame::Accepted { id }.encode()).unwrap();
+    }
+    eventually("they are counted", Duration::from_secs(2), || {
+        bed.count("be0", "verdicts_unexpected") == before + 100
+    });
+
+    // Frames longer than any; and the longest, begun and never ended.
+    for len in [MAX_FRAME_BYTES + 1, u32::MAX as usize] {
+        let mut wire = dial();
+        wire.send(&u32::try_from(len).unwrap().to_be_bytes())
+            .unwrap();
+        wire.assert_ended();
+        sent += 1;
+    }
+    let counted = malformed() - start;
+    let longest = u32::try_from(MAX_FRAME_BYTES).unwrap().to_be_bytes();
+    let begun: Vec<Wire> = (0..40)
+        .map(|_| {
+            let mut wire = dial();
+            wire.send(&longest).unwrap();
+            wire.send(&vec![1; 256 << 10]).unwrap();
+            wire
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let grown = bed.resident_kib("be0").saturating_sub(resident);
+    say(&format!(
+        "seed {SEED:#x}: {sent} senseless frames; {grown} KiB more with 40 frames of {} MiB begun",
+        MAX_FRAME_BYTES >> 20
+    ));
+    assert!(grown < 96 << 10, "{grown} KiB");
+    drop(begun);
+
+    assert_eq!(bed.flow_of(client.local()).as_ref(), Some(&known));
+    client.get(bed.object_of("be1"));
+    client.get(bed.object_of("be0"));
+    drop(client);
+    assert_eq!(
+        counted, sent,
+        "frames that are too long are counted as well"
+    );
+}

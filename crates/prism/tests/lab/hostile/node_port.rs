@@ -1,0 +1,87 @@
+//! The node port: peers that are none.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use prism_proto::node::ALPN_HAND_OFF;
+
+use super::wire::{Wire, dialler, framed};
+use super::{POOLED, bed_with_connection};
+use crate::impair_support::{Bed, eventually, turn};
+
+/// Node `host` refuses whoever `dial` makes, before any frame.
+fn refuses(bed: &Bed, host: &str, what: &str, dial: impl FnOnce(SocketAddr) + Send) {
+    let before = bed.count(host, "peers_refused");
+    let address = bed.node_port(host);
+    // Not from outside: the switch lets no node's TCP out that is no flow.
+    bed.on("be1", || dial(address));
+    eventually(what, Duration::from_secs(3), || {
+        bed.count(host, "peers_refused") == before + 1
+    });
+}
+
+#[test]
+fn strangers_at_the_node_port_are_refused_and_counted() {
+    let Some(_turn) = turn() else { return };
+    let (bed, mut client, known) = bed_with_connection("hos-strange");
+    let pki = bed.pki();
+    let other = tempdir("other-authority");
+    prism_handoff::pki::init(&other, &["fe0".into(), "be1".into()]).unwrap();
+    refuses(&bed, "be0", "plain garbage", |address| {
+        let mut tcp = TcpStream::connect(address).unwrap();
+        tcp.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let _ = tcp.read_to_end(&mut Vec::new());
+    });
+    let strangers = [
+        ("no certificate", dialler(&pki, None, ALPN_HAND_OFF)),
+        (
+            "another authority",
+            dialler(&pki, Some((&other, "be1")), ALPN_HAND_OFF),
+        ),
+        (
+            "the node's own name",
+            dialler(&pki, Some((&pki, "be0")), ALPN_HAND_OFF),
+        ),
+    ];
+    for (what, config) in strangers {
+        refuses(&bed, "be0", what, move |address| {
+            // The refusal comes after our half of a TLS 1.3 handshake.
+            if let Ok(mut wire) = Wire::dial(address, "be0", config) {
+                let _ = wire.send(&framed(&[2; 9]));
+                wire.assert_ended();
+            }
+        });
+    }
+    // Many that say nothing: each costs a descriptor for five seconds.
+    let (descriptors, before) = (bed.descriptors("be0"), bed.count("be0", "peers_refused"));
+    let address = bed.node_port("be0");
+    let silent: Vec<TcpStream> = bed.on("be1", || {
+        (0..500)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect()
+    });
+    client.get(bed.object_of("be0"));
+    client.get(bed.object_of("be1"));
+    client.get(bed.object_of("be0"));
+    eventually("the silent are sent away", Duration::from_secs(8), || {
+        bed.count("be0", "peers_refused") == before + 500
+    });
+    drop(silent);
+    eventually("their descriptors go", Duration::from_secs(3), || {
+        bed.descriptors("be0") <= descriptors + POOLED
+    });
+    let flow = bed.flow_of(client.local()).unwrap();
+    assert_eq!(flow.flow, known.flow);
+    drop(client);
+    bed.assert_drained();
+}
+
+/// A directory of this test program's own, empty.
+fn tempdir(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}

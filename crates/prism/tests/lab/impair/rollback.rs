@@ -1,0 +1,142 @@
+//! Targets that refuse a connection whose state they have: it is built again
+//! where it was, and its request is relayed.
+
+use std::io::Write;
+use std::time::Duration;
+
+use super::OBJECTS;
+use crate::impair_support::{Bed, Client, Way, content, eventually, path, say, turn};
+
+/// Connections that a node may have.
+const LIMIT: u32 = 3;
+/// Hand-offs in a row that one connection has refused.
+const ROUNDS: usize = 20;
+
+/// What `host` has been refused, and what `be0` has refused.
+fn refused(bed: &Bed, host: &str) -> [u64; 2] {
+    [
+        bed.count(host, "kept_target_refused"),
+        bed.count("be0", "imports_refused"),
+    ]
+}
+
+/// Every request of `work`, which says how many they are, is refused by `be0`
+/// and answered through `host`, where the connection stays.
+fn stays(bed: &Bed, host: &str, client: &mut Client, work: impl FnOnce(&mut Client) -> usize) {
+    let before = refused(bed, host);
+    let requests = work(client) as u64;
+    assert_eq!(
+        refused(bed, host),
+        before.map(|count| count + requests),
+        "at {host}"
+    );
+    if let Some(known) = bed.flow_of(client.local()) {
+        assert_eq!(known.owner.via, bed.lab.address(host).unwrap(), "{known:?}");
+    }
+}
+
+/// Requests one by one.
+fn one_by_one(bed: &Bed, client: &mut Client) -> usize {
+    let n = bed.object_of("be0");
+    (0..ROUNDS).for_each(|_| client.get(n));
+    ROUNDS
+}
+
+/// Requests that are there together: all but the first are carried along unread.
+fn pipelined(bed: &Bed, client: &mut Client) -> usize {
+    let n = bed.object_of("be0");
+    let requests: Vec<_> = (0..ROUNDS)
+        .map(|_| client.signed("GET", &path(n), b""))
+        .collect();
+    client.stream.write_all(&requests.concat()).unwrap();
+    for _ in 0..ROUNDS {
+        let answer = client.answer("GET").unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert!(answer.body == content(n), "other bytes");
+    }
+    ROUNDS
+}
+
+/// Requests whose successor comes in two pieces, the second while the first
+/// request's hand-off is under way.
+fn in_pieces(bed: &Bed, client: &mut Client) -> usize {
+    let n = bed.object_of("be0");
+    let requests: Vec<_> = (0..ROUNDS)
+        .map(|_| client.signed("GET", &path(n), b""))
+        .collect();
+    let half = requests[0].len() / 2;
+    let bytes = requests.concat();
+    for piece in [&bytes[..half], &bytes[half..3 * half]] {
+        client.stream.write_all(piece).unwrap();
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    for piece in bytes[3 * half..].chunks(half) {
+        client.stream.write_all(piece).unwrap();
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    for _ in 0..ROUNDS {
+        let answer = client.answer("GET").unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert!(answer.body == content(n), "other bytes");
+    }
+    ROUNDS
+}
+
+/// Bodies that are partly in the socket when it is saved.
+fn uploads(bed: &Bed, client: &mut Client) -> usize {
+    let new = (OBJECTS..).find(|n| bed.owner(*n) == "be0").unwrap();
+    let body = content(new).repeat(1 << 17 >> 10);
+    for _ in 0..5 {
+        let put = client.request("PUT", &path(new), &body).unwrap();
+        assert_eq!(put.status, 200, "{}", put.text());
+        let got = client.request("GET", &path(new), b"").unwrap();
+        assert_eq!(got.status, 200, "{}", got.text());
+        assert!(got.body == body, "other bytes");
+    }
+    10
+}
+
+#[test]
+fn a_connection_that_a_full_target_refuses_again_and_again_is_none_the_worse() {
+    let Some(_turn) = turn() else { return };
+    let bed = Bed::up_with("imp-full", &Way::Direct, |config| {
+        config.limits.connections = LIMIT;
+    });
+    bed.fill(OBJECTS);
+    bed.warm();
+    bed.assert_drained();
+    let resets = bed.watch_resets();
+    let mut holders: Vec<Client> = (0..LIMIT).map(|_| bed.client()).collect();
+    for holder in &mut holders {
+        holder.get_from(&bed, "be0");
+    }
+    assert_eq!(bed.count("be0", "connections_open"), u64::from(LIMIT));
+
+    let mut client = bed.client();
+    for host in ["fe0", "be1", "be2"] {
+        if host != "fe0" {
+            client.get_from(&bed, host);
+        }
+        stays(&bed, host, &mut client, |client| one_by_one(&bed, client));
+        stays(&bed, host, &mut client, |client| pipelined(&bed, client));
+        stays(&bed, host, &mut client, |client| in_pieces(&bed, client));
+        stays(&bed, host, &mut client, |client| uploads(&bed, client));
+    }
+    // Those who fill it have not noticed, and once there is room it moves.
+    let n = bed.object_of("be0");
+    holders.iter_mut().for_each(|holder| holder.get(n));
+    holders.pop();
+    eventually("there is room", Duration::from_secs(5), || {
+        bed.count("be0", "connections_open") < u64::from(LIMIT)
+    });
+    client.get_from(&bed, "be0");
+    say(&format!(
+        "{} hand-offs refused",
+        bed.total("kept_target_refused")
+    ));
+    drop((client, holders));
+    bed.assert_drained();
+    assert_eq!(bed.total("exports_lost"), 0);
+    assert_eq!(bed.total("imported"), bed.total("exports_moved"));
+    assert_eq!(resets.stop().unwrap().captured, 0, "resets");
+}

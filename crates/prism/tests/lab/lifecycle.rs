@@ -1,0 +1,246 @@
+//! Processes that end and come back while clients are connected, and labs that
+//! are taken down after everything in them was killed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use prism_http::Method;
+use serde_json::Value;
+
+use crate::support::client::{Client, Request};
+use crate::support::objects::Object;
+use crate::support::packets::{ClientResets, Watch};
+use crate::support::{Cluster, say, turn};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn the_other_backends_serve_on_when_one_is_killed() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = Cluster::up(3);
+    let objects = cluster.one_on_each("killed", |_| 100_000);
+    cluster.put_all(&objects);
+    cluster.assert_no_flows();
+    let watch = Watch::all(&cluster, "killed");
+    let mut clients: Vec<Client> = (0..4).map(|_| cluster.connect()).collect();
+    for (client, object) in clients.iter_mut().zip(&objects) {
+        client.get(&cluster, object);
+    }
+    // The last has only been connected; the first is with the one that dies.
+    let dead = &objects[0];
+    cluster
+        .lab
+        .kill(cluster.owner(&dead.key).to_owned().as_str())
+        .unwrap();
+    let mut first = clients.remove(0);
+    let port = first.port();
+    first.expect_end();
+    drop(first);
+    for client in &mut clients {
+        for object in objects.iter().skip(1).rev().chain(&objects[1..]) {
+            client.get(&cluster, object);
+        }
+        let refused = client.call(&Request::get(dead).encode(&cluster));
+        assert_eq!(refused.status(), 503, "{}", refused.text());
+        client.get(&cluster, &objects[1]);
+    }
+    cluster.lab.restart("be0").unwrap();
+    let begun = Instant::now();
+    loop {
+        clients[0].send(&Request::get(dead).encode(&cluster));
+        let head = clients[0].head();
+        if head.status() == 200 {
+            clients[0].expect_body(&head, dead);
+            break;
+        }
+        clients[0].body(&head, &Method::Get, |_| {});
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "still {}",
+            head.status()
+        );
+    }
+    drop(clients);
+    cluster.assert_flows(&[port]);
+    watch.finish(ClientResets::None);
+}
+
+#[test]
+fn transfers_go_on_while_the_switch_agent_restarts() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = Cluster::up(3);
+    let objects = cluster.one_on_each("restart", |n| (n as u64 + 1) * MIB);
+    let long = Object::new("long".into(), 300 * MIB);
+    cluster.put_all(&objects);
+    cluster.put_all(std::slice::from_ref(&long));
+    cluster.assert_no_flows();
+    let watch = Watch::events(&cluster, "agent-restart");
+    let requests: Vec<Vec<u8>> = objects
+        .iter()
+        .map(|object| Request::get(object).encode(&cluster))
+        .collect();
+    let mut busy: Vec<Client> = (0..4).map(|_| cluster.connect()).collect();
+    let mut slow = cluster.connect();
+    slow.send(&Request::get(&long).encode(&cluster));
+    let stop = AtomicBool::new(false);
+    let (stop, requests, objects, long) = (&stop, &requests, &objects, &long);
+    let (fetched, slow_read) = std::thread::scope(|scope| {
+        let busy = busy.drain(..).enumerate().map(|(n, mut client)| {
+            scope.spawn(move || {
+                let mut count = n;
+                while !stop.load(Ordering::Relaxed) {
+                    client.send(&requests[count % 3]);
+                    client.expect(&objects[count % 3]);
+                    count += 1;
+                }
+                count - n
+            })
+        });
+        let busy: Vec<_> = busy.collect();
+        let slow = scope.spawn(move || read_slowly(&mut slow, long, stop));
+        let cluster = &mut cluster;
+        std::thread::sleep(Duration::from_millis(300));
+        cluster.lab.restart("switch").unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        cluster.lab.kill("switch").unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        cluster.lab.restart("switch").unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        stop.store(true, Ordering::Relaxed);
+        let fetched: usize = busy.into_iter().map(|t| t.join().unwrap()).sum();
+        (fetched, slow.join().unwrap())
+    });
+    say(&format!(
+        "{fetched} objects fetched; {} of 300 MiB read before the end of the restarts",
+        slow_read / MIB
+    ));
+    assert!(fetched > 20);
+    assert!(slow_read < long.len, "the long transfer ended too early");
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::None);
+}
+
+/// Reads an answer in small steps until told to go on at full speed. Returns
+/// how much had been read by then.
+fn read_slowly(client: &mut Client, object: &Object, go_on: &AtomicBool) -> u64 {
+    let head = client.head();
+    assert_eq!(head.status(), 200);
+    let (mut offset, mut slowly) = (0, 0);
+    client.body(&head, &Method::Get, |piece| {
+        object.check(offset, piece);
+        offset += piece.len() as u64;
+        if !go_on.load(Ordering::Relaxed) {
+            slowly = offset;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    assert_eq!(offset, object.len);
+    slowly
+}
+
+#[test]
+fn a_lab_whose_processes_were_killed_goes_away_without_a_trace() {
+    let Some(_turn) = turn() else { return };
+    let name = format!("gone{}", std::process::id());
+    let links = host_links();
+    let guard = Down(&name);
+    prism(&["lab", "up", "--name", &name, "--backends", "2"]);
+    assert!(
+        !traces(&name).is_empty(),
+        "the lab left no trace while it was up"
+    );
+    let status = prism(&["lab", "status", "--json", "--name", &name]);
+    let status: Value = serde_json::from_str(&status).unwrap();
+    let hosts = status["hosts"].as_array().unwrap();
+    let pids: Vec<u64> = hosts
+        .iter()
+        .filter_map(|host| host["pid"].as_u64())
+        .collect();
+    assert_eq!(pids.len(), 4, "{status}");
+    for pid in &pids {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(*pid).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+    prism(&["lab", "down", "--name", &name]);
+    assert_eq!(traces(&name), [] as [String; 0]);
+    assert_eq!(host_links(), links);
+    drop(guard);
+}
+
+/// Takes the lab down where the test fails.
+struct Down<'n>(&'n str);
+
+impl Drop for Down<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let down = Command::new(env!("CARGO_BIN_EXE_prism"))
+                .args(["lab", "down", "--name", self.0])
+                .output();
+            say(&format!("{down:?}"));
+        }
+    }
+}
+
+fn prism(arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_prism"));
+    let output = command.args(arguments).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Everything on this machine that bears the lab's name: namespaces,
+/// directories, pins, cgroups, mounts and processes.
+fn traces(name: &str) -> Vec<String> {
+    let own = format!("prism-lab-{name}");
+    let mut found = Vec::new();
+    let places = [
+        (Path::new("/run/netns"), format!("prism-{name}-")),
+        (Path::new("/run/prism-lab"), name.to_owned()),
+        (Path::new("/dev/shm"), own.clone()),
+        (Path::new("/sys/fs/bpf"), own.clone()),
+        (Path::new("/sys/fs/cgroup"), own),
+    ];
+    for (place, prefix) in places {
+        let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
+        let ours = paths.filter(|path| file_name(path).starts_with(&prefix));
+        found.extend(ours.map(|path| path.display().to_string()));
+    }
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    found.extend(
+        mounts
+            .lines()
+            .filter(|m| m.contains(name))
+            .map(str::to_owned),
+    );
+    found.extend(processes(name));
+    found
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Processes that name the lab's files on their command line.
+fn processes(name: &str) -> Vec<String> {
+    let files = format!("/run/prism-lab/{name}");
+    let commands = std::fs::read_dir("/proc").unwrap().flatten();
+    let commands = commands.map(|entry: std::fs::DirEntry| -> PathBuf { entry.path() });
+    let lines = commands.filter_map(|path| std::fs::read(path.join("cmdline")).ok());
+    let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
+    lines.filter(|line| line.contains(&files)).collect()
+}
+
+/// The interfaces of the machine's own network.
+fn host_links() -> String {
+    let output = Command::new("ip").args(["-o", "link"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let names = text.lines().filter_map(|line| line.split(": ").nth(1));
+    names.collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,42 @@
+//! Tests of the built program: whole clusters in labs on this machine, with the
+//! clients that people have. One program, since each would contain the same: the
+//! lab, the client that compares every byte, TLS, and the store's placement.
+//!
+//! Each module is a group of tests; one alone runs by `scripts/test.py NAME::`.
+//! Tests take turns within a process. Needs root; without it each test says so
+//! and passes, except under CI, where it fails.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_precision_loss,
+    unreachable_pub,
+    reason = "test code"
+)]
+
+mod bulk;
+mod clients;
+mod connections;
+mod crash;
+mod demo;
+mod greeter;
+mod hostile;
+mod impair;
+mod ktls;
+mod lifecycle;
+mod mixture;
+mod netem;
+mod objects;
+mod owners;
+mod replicas;
+mod serve;
+mod sessions;
+mod tls_clients;
+mod tls_secrecy;
+mod tls_sessions;
+mod uploads;
+
+mod impair_support;
+mod support;
+mod tls_support;

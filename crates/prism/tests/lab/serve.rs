@@ -1,0 +1,374 @@
+//! `prism serve` as its users meet it: one command without privilege, a real
+//! client, a restart, and what it says where it cannot serve.
+//!
+//! Needs no root; where the tests have it, `serve` gets a user without any.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// "nobody".
+const UID: u32 = 65_534;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A place that belongs to a user without privilege, with the program in it:
+/// it may have been built where that user cannot look.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        fs::copy(env!("CARGO_BIN_EXE_prism"), place.program()).unwrap();
+        for path in [place.dir.path(), &place.program()] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+            if is_root() {
+                chown(path, Some(UID), Some(UID)).unwrap();
+            }
+        }
+        place
+    }
+
+    fn program(&self) -> PathBuf {
+        self.dir.path().join("prism")
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// A command as the user without privilege.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = match is_root() {
+            false => Command::new(program),
+            true => {
+                let mut command = Command::new("setpriv");
+                let user = UID.to_string();
+                command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+                command
+                    .args(["--inh-caps=-all", "--no-new-privs"])
+                    .arg(program);
+                command
+            }
+        };
+        command.current_dir(self.dir.path());
+        for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    fn serve(&self, dir: &Path, listen: &str) -> Command {
+        let mut command = self.command(&self.program());
+        command.arg("serve").arg(dir).args(["--listen", listen]);
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+
+    /// What `serve` says where it does not serve.
+    fn refused(&self, mut command: Command) -> String {
+        let Output { status, stderr, .. } = command.output().unwrap();
+        let said = String::from_utf8(stderr).unwrap();
+        assert!(!status.success(), "it ended well, saying {said:?}");
+        said
+    }
+}
+
+/// One that serves.
+struct Server {
+    child: Child,
+    endpoint: String,
+    access_key: String,
+    secret_key: String,
+    /// Kept, or what it says later would end it.
+    _said: BufReader<ChildStdout>,
+}
+
+impl Server {
+    fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            assert!(
+                said.read_line(&mut line).unwrap() > 0,
+                "it ended after {lines:?}"
+            );
+            let is_last = line.starts_with("Ctrl-C");
+            lines.push(line);
+            if is_last {
+                break;
+            }
+        }
+        let value = |name: &str| {
+            let mut found = lines
+                .iter()
+                .filter_map(|line| line.trim().strip_prefix(name));
+            found.next().unwrap_or_default().to_owned()
+        };
+        Self {
+            endpoint: value("export AWS_ENDPOINT_URL="),
+            access_key: value("export AWS_ACCESS_KEY_ID="),
+            secret_key: value("export AWS_SECRET_ACCESS_KEY="),
+            child,
+            _said: said,
+        }
+    }
+
+    fn session(&self, place: &Place, what: &str, (access_key, secret_key): (&str, &str)) {
+        self.python(place, "session.py", &[what], (access_key, secret_key));
+    }
+
+    fn own_session(&self, place: &Place, what: &str) {
+        self.session(place, what, (&self.access_key, &self.secret_key));
+    }
+
+    /// A script beside this file, with the endpoint and these arguments.
+    fn python(&self, place: &Place, script: &str, what: &[&str], key: (&str, &str)) {
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/serve");
+        let mut python = Command::new("python3");
+        python
+            .current_dir(place.dir.path())
+            .arg(scripts.join(script));
+        python.arg(&self.endpoint).args(what);
+        python.env("AWS_ACCESS_KEY_ID", key.0);
+        python.env("AWS_SECRET_ACCESS_KEY", key.1);
+        assert!(python.status().unwrap().success(), "{script} {what:?}");
+    }
+
+    /// Runs `prism ctl scrub` on it.
+    fn scrub(&self, place: &Place) -> (bool, serde_json::Value) {
+        let mut command = place.command(&place.program());
+        let socket = place.data().join("serve.sock");
+        command
+            .args(["ctl", "scrub", "--json", "--socket"])
+            .arg(socket);
+        let output = command.output().unwrap();
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.success(), found[0].clone())
+    }
+
+    fn full(&self, place: &Place, what: &[&str]) {
+        let key = (self.access_key.as_str(), self.secret_key.as_str());
+        self.python(place, "full.py", what, key);
+    }
+
+    /// Ends it by a signal.
+    fn end(mut self, signal: Signal) -> ExitStatus {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn one_command_without_privilege_serves_a_real_client_and_a_restart_keeps_everything() {
+    let place = Place::new();
+    let first = Server::start(place.serve(&place.data(), "127.0.0.1:0"));
+    first.own_session(&place, "fill");
+    let key = (first.access_key.clone(), first.secret_key.clone());
+    let file = fs::metadata(place.data().join("credentials.toml")).unwrap();
+    assert_eq!(file.permissions().mode() & 0o777, 0o600);
+    assert!(first.end(Signal::TERM).success());
+
+    let second = Server::start(place.serve(&place.data(), "127.0.0.1:0"));
+    assert_eq!((&second.access_key, &second.secret_key), (&key.0, &key.1));
+    second.own_session(&place, "check");
+    assert!(second.end(Signal::INT).success());
+
+    // The environment's key counts, and the file's does not then.
+    let mut command = place.serve(&place.data(), "127.0.0.1:0");
+    command
+        .env("AWS_ACCESS_KEY_ID", "theirs")
+        .env("AWS_SECRET_ACCESS_KEY", "secret");
+    let third = Server::start(command);
+    assert_eq!(
+        third.secret_key, "",
+        "a secret that the user gave is not repeated"
+    );
+    third.session(&place, "check", ("theirs", "secret"));
+    assert!(third.end(Signal::TERM).success());
+}
+
+#[test]
+fn a_directory_or_port_in_use_is_named_and_left_alone() {
+    let place = Place::new();
+    let server = Server::start(place.serve(&place.data(), "127.0.0.1:0"));
+    let again = place.refused(place.serve(&place.data(), "127.0.0.1:0"));
+    assert!(again.contains("in use by another process"), "{again}");
+    let address = server.endpoint.strip_prefix("http://").unwrap();
+    let other = place.dir.path().join("other");
+    let taken = place.refused(place.serve(&other, address));
+    assert!(taken.contains("somebody listens at"), "{taken}");
+    server.own_session(&place, "fill");
+    assert!(server.end(Signal::TERM).success());
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_with_the_reason() {
+    let place = Place::new();
+    let remote = place.refused(place.serve(&place.data(), "0.0.0.0:0"));
+    assert!(remote.contains("--allow-remote"), "{remote}");
+    let mut half = place.serve(&place.data(), "127.0.0.1:0");
+    half.env("AWS_ACCESS_KEY_ID", "only this");
+    let half = place.refused(half);
+    assert!(half.contains("or neither"), "{half}");
+    // The program lies there, which is not ours to serve from.
+    let foreign = place.refused(place.serve(place.dir.path(), "127.0.0.1:0"));
+    assert!(foreign.contains("holds something else"), "{foreign}");
+    assert!(!place.dir.path().join("store").exists());
+    if is_root() {
+        let locked = place.dir.path().join("locked");
+        fs::create_dir(&locked).unwrap();
+        let denied = place.refused(place.serve(&locked, "127.0.0.1:0"));
+        assert!(denied.contains("Permission denied"), "{denied}");
+        assert!(denied.contains("locked"), "{denied}");
+    }
+    let file = place.dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let no_directory = place.refused(place.serve(&file, "127.0.0.1:0"));
+    assert!(
+        no_directory.contains("cannot use the directory"),
+        "{no_directory}"
+    );
+}
+
+#[test]
+fn over_quota_writes_are_answered_507_and_deletes_make_room() {
+    let place = Place::new();
+    let mut command = place.serve(&place.data(), "127.0.0.1:0");
+    command.args(["--quota-bytes", "12000000"]);
+    let server = Server::start(command);
+    server.full(&place, &["fill", "12000000"]);
+    assert!(server.end(Signal::TERM).success());
+}
+
+#[test]
+fn a_full_disk_is_answered_507_and_hurts_nobody() {
+    if !is_root() {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI must run this test as root"
+        );
+        println!("SKIPPED: needs root for a disk of its own");
+        return;
+    }
+    let place = Place::new();
+    let dir = place.data();
+    fs::create_dir(&dir).unwrap();
+    let mut inner = place.serve(&dir, "127.0.0.1:0");
+    inner.args(["--reserve-bytes", "16777216"]);
+    // A disk that only the server sees, and that ends with it.
+    let script = "mount -t tmpfs -o size=48m,uid=65534,mode=0700 tmpfs \"$0\" && exec \"$@\"";
+    let mut outer = Command::new("unshare");
+    outer.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    outer
+        .arg(&dir)
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    outer.current_dir(place.dir.path()).stdin(Stdio::null());
+    for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
+        outer.env_remove(name);
+    }
+    let server = Server::start(outer);
+    server.full(&place, &["fill", "33554432"]);
+    // Somebody else takes all that is left, reserve included.
+    let filler = dir.join("filler");
+    let inside = |script: &str| {
+        let target = server.child.id().to_string();
+        let mut nsenter = Command::new("nsenter");
+        nsenter.args(["--mount", "--target", &target, "sh", "-c", script]);
+        nsenter.arg(&filler).stderr(Stdio::null());
+        nsenter.status().unwrap()
+    };
+    let _ = inside("cat /dev/zero > \"$0\"");
+    server.full(&place, &["none"]);
+    assert!(inside("rm \"$0\"").success());
+    server.full(&place, &["some"]);
+    assert!(server.end(Signal::TERM).success());
+}
+
+#[test]
+fn damage_is_found_and_never_sent() {
+    let place = Place::new();
+    let server = Server::start(place.serve(&place.data(), "127.0.0.1:0"));
+    let key = (server.access_key.as_str(), server.secret_key.as_str());
+    let session = |what: &str| server.python(&place, "damaged.py", &[what], key);
+    session("put");
+    let (sound, found) = server.scrub(&place);
+    assert!(sound, "{found}");
+    assert_eq!((&found["objects"], &found["files"]), (&2.into(), &1.into()));
+    let files = walk(&place.data().join("store/files"));
+    let [file] = files.as_slice() else {
+        panic!("one object has the files {files:?}");
+    };
+    for (what, at) in [("second", (1 << 20) + 77), ("first", 5)] {
+        flip(file, at);
+        session(what);
+        let (sound, found) = server.scrub(&place);
+        assert!(!sound && found["fault_count"] == 1, "{found}");
+        let fault = &found["faults"][0];
+        assert_eq!(
+            (&fault["bucket"], &fault["key"]),
+            (&"bucket".into(), &"large".into())
+        );
+        assert_eq!(fault["offset"], at >> 20 << 20);
+        flip(file, at);
+        session("sound");
+    }
+    let (sound, found) = server.scrub(&place);
+    assert!(sound, "{found}");
+    assert!(server.end(Signal::TERM).success());
+}
+
+fn walk(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let below = entries.flat_map(|path| match path.is_dir() {
+        true => walk(&path),
+        false => vec![path],
+    });
+    below.collect()
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}

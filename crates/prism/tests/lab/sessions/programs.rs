@@ -1,0 +1,190 @@
+//! The clients: whether they are there, and how a session is run.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::Cluster;
+
+/// How a session reaches the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    Http,
+    Https,
+}
+
+impl Transport {
+    pub const BOTH: [Self; 2] = [Self::Http, Self::Https];
+}
+
+/// Clients of S3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Aws,
+    Boto3,
+    S3cmd,
+    Rclone,
+    Restic,
+    S5cmd,
+    Arrow,
+    Java,
+}
+
+impl Program {
+    /// Those that take long come first.
+    pub const ALL: [Self; 8] = [
+        Self::Aws,
+        Self::Restic,
+        Self::S3cmd,
+        Self::Java,
+        Self::Boto3,
+        Self::Rclone,
+        Self::Arrow,
+        Self::S5cmd,
+    ];
+
+    /// The transport of its only session in the short form: both are used, by
+    /// clients of each language.
+    pub const fn transport(self) -> &'static Transport {
+        match self {
+            Self::S3cmd | Self::Restic => &Transport::Http,
+            _ => &Transport::Https,
+        }
+    }
+
+    /// Whether it is on this machine. Under CI all have to be.
+    pub fn is_there(self) -> bool {
+        let mut probe = Command::new("sh");
+        probe
+            .env("CLIENTS", clients())
+            .env("PYTHONPATH", clients().join("python"));
+        let probed = probe.args(["-c", self.probe()]).output().unwrap();
+        let is_there = probed.status.success();
+        assert!(
+            is_there || std::env::var_os("CI").is_none(),
+            "CI must have {self:?}: scripts/setup.sh tests"
+        );
+        if !is_there {
+            let _ = writeln!(io::stderr(), "SKIPPED: {self:?} is not installed");
+        }
+        is_there
+    }
+
+    const fn probe(self) -> &'static str {
+        match self {
+            Self::Aws => "command -v aws",
+            Self::Boto3 => "python3 -c 'import boto3'",
+            Self::S3cmd => "command -v s3cmd",
+            Self::Rclone => "command -v rclone",
+            Self::Restic => "command -v restic",
+            Self::S5cmd => "test -x \"$CLIENTS/s5cmd\"",
+            Self::Arrow => "python3 -c 'import pyarrow'",
+            Self::Java => "command -v javac && test -d \"$CLIENTS/java\"",
+        }
+    }
+
+    /// Runs its session to the end. If it fails, says what it said.
+    pub fn session(
+        self,
+        cluster: &Cluster,
+        transport: Transport,
+        shared: &Path,
+        classes: &Path,
+    ) -> Result<(), String> {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut command = match self {
+            Self::Boto3 => python(cluster, "boto.py"),
+            Self::Arrow => {
+                let mut command = python(cluster, "arrow.py");
+                command.env("PYTHONPATH", clients().join("python"));
+                command
+            }
+            Self::Java => {
+                let mut command = cluster.lab.command("client", "java").unwrap();
+                command.args(["-XX:TieredStopAtLevel=1", "-cp"]);
+                command.arg(class_path(classes)).arg("Session");
+                command
+            }
+            Self::Aws => shell(cluster, "aws.sh"),
+            Self::S3cmd => shell(cluster, "s3cmd.sh"),
+            Self::Rclone => shell(cluster, "rclone.sh"),
+            Self::Restic => shell(cluster, "restic.sh"),
+            Self::S5cmd => shell(cluster, "s5cmd.sh"),
+        };
+        let endpoint = match transport {
+            Transport::Http => cluster.lab.endpoint(),
+            Transport::Https => cluster.lab.https_endpoint().unwrap(),
+        };
+        let bucket = format!("{self:?}-{transport:?}").to_lowercase();
+        command
+            .env("AWS_ENDPOINT_URL", &endpoint)
+            .env("CLIENTS", clients())
+            .env("CA_FILE", cluster.lab.ca_file().unwrap())
+            .env("BUCKET", bucket)
+            .env("SHARED", shared)
+            .env("SCRATCH", scratch.path())
+            .env("HOME", scratch.path())
+            .current_dir(scratch.path());
+        let output = command.output().unwrap();
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = [output.stdout, output.stderr].concat();
+        Err(format!(
+            "{}: {}",
+            output.status,
+            String::from_utf8_lossy(&said)
+        ))
+    }
+}
+
+/// Compiles the session of Java, if it is one of these.
+pub fn compile_java(sessions: &[(Program, Transport)]) -> tempfile::TempDir {
+    let classes = tempfile::tempdir().unwrap();
+    if sessions
+        .iter()
+        .any(|(program, _)| *program == Program::Java)
+    {
+        let mut javac = Command::new("javac");
+        javac.arg("-cp").arg(class_path(classes.path()));
+        javac
+            .arg("-d")
+            .arg(classes.path())
+            .arg(source("Session.java"));
+        let output = javac.output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+    }
+    classes
+}
+
+/// Where `scripts/setup.sh tests` keeps what Debian does not have.
+fn clients() -> PathBuf {
+    let home = || std::env::var_os("HOME").unwrap_or_default();
+    std::env::var_os("PRISM_TEST_CLIENTS").map_or_else(
+        || Path::new(&home()).join(".cache/prism-test-clients"),
+        PathBuf::from,
+    )
+}
+
+fn class_path(classes: &Path) -> String {
+    format!("{}:{}/java/*", classes.display(), clients().display())
+}
+
+fn source(name: &str) -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab");
+    tests.join("sessions").join(name)
+}
+
+fn python(cluster: &Cluster, script: &str) -> Command {
+    let mut command = cluster.lab.command("client", "python3").unwrap();
+    command.arg(source(script));
+    command
+}
+
+/// A script of commands. The first that fails ends it.
+fn shell(cluster: &Cluster, script: &str) -> Command {
+    let mut command = cluster.lab.command("client", "bash").unwrap();
+    command.args(["-euxo", "pipefail"]).arg(source(script));
+    command
+}

@@ -1,0 +1,323 @@
+//! What the tests of whole clusters share: a lab that runs the real program, a
+//! client that speaks for itself (sockets inside the client's namespace, every
+//! byte compared), and the packets that the client saw.
+//!
+//! Needs root; without it each test says so and passes, except under CI.
+
+pub mod client;
+pub mod netem;
+pub mod objects;
+pub mod packets;
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prism_cluster::{NodeName, Placement};
+use prism_config::Config;
+use prism_lab::{Lab, LabName, LabSpec};
+use prism_proto::control::FlowState;
+use prism_s3::Signer;
+use prism_switch::SwitchView;
+use prism_sys::netns::NetNs;
+
+use client::{Client, Request};
+use objects::Object;
+
+/// The bucket of every test; made with the cluster.
+pub const BUCKET: &str = "bucket";
+/// How long nodes may take until they hand off instead of relaying.
+const WARM_UP: Duration = Duration::from_secs(10);
+/// How long flows may take to go after their clients.
+const FLOWS_GONE: Duration = Duration::from_secs(5);
+/// Lines of each host's log that a failing test shows.
+const LOG_LINES: usize = 25;
+
+/// The right to build labs: one test at a time on this machine's few cores.
+pub fn turn() -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let is_root = rustix::process::geteuid().is_root();
+    assert!(
+        is_root || std::env::var_os("CI").is_none(),
+        "CI must run these tests as root"
+    );
+    if !is_root {
+        // Not println!, which the test harness hides for a test that passes.
+        let _ = writeln!(io::stderr(), "SKIPPED: needs root");
+        return None;
+    }
+    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Says a figure even where the test passes.
+pub fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "    {text}");
+}
+
+/// Waits until `done`, or fails saying `what` after `timeout`.
+pub fn eventually(what: &str, timeout: Duration, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + timeout;
+    while !done() {
+        assert!(Instant::now() < deadline, "not within {timeout:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A lab whose nodes hand off, and whose bucket exists.
+pub struct Cluster {
+    pub lab: Lab,
+    pub service: SocketAddr,
+    pub signer: Signer,
+    netns: NetNs,
+    placement: Placement,
+    pin_dir: String,
+}
+
+impl Cluster {
+    /// One frontend and `backends` backends.
+    pub fn up(backends: usize) -> Self {
+        Self::up_with(backends, |_| {})
+    }
+
+    /// The same with changes.
+    pub fn up_with(backends: usize, change: impl FnOnce(&mut LabSpec)) -> Self {
+        let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
+        let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
+        spec.backends = backends;
+        change(&mut spec);
+        Self::of(Lab::up(spec).unwrap())
+    }
+
+    /// One frontend and `backends` backends, of which `replicas` have each key.
+    pub fn replicated(backends: usize, replicas: u16) -> Self {
+        let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
+        let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
+        spec.backends = backends;
+        let spec = spec.configure(move |config| config.cluster.replicas = replicas);
+        Self::of(Lab::up(spec).unwrap())
+    }
+
+    /// Makes the bucket, and waits until connections move.
+    fn of(lab: Lab) -> Self {
+        let namespace = lab.namespace("client").unwrap();
+        let namespace = namespace.file_name().unwrap().to_str().unwrap().to_owned();
+        let config = Config::load(&lab.config_path()).unwrap();
+        let names = config.backends().map(|node| NodeName::new(&node.name));
+        let credential = lab.credential();
+        let cluster = Self {
+            service: lab.service().into(),
+            signer: Signer::new(
+                &credential.access_key,
+                &credential.secret_key,
+                &config.cluster.region,
+            ),
+            netns: NetNs::named(&namespace).unwrap(),
+            placement: Placement::new(names.map(Result::unwrap).collect()).unwrap(),
+            pin_dir: config.switch.as_ref().unwrap().pin_dir.clone(),
+            lab,
+        };
+        cluster.make_bucket();
+        cluster.warm_up(config.cluster.replicas);
+        cluster
+    }
+
+    /// On a slow processor the nodes' first handshakes with each other, all at
+    /// once, may take longer than a request waits for them.
+    fn make_bucket(&self) {
+        eventually("the bucket is made", WARM_UP, || {
+            let made = self.connect().call(&self.request("PUT", ""));
+            assert!([200, 503].contains(&made.status()), "{}", made.text());
+            made.status() == 200
+        });
+    }
+
+    /// Nodes relay until they have heard from the switch and from each other.
+    fn warm_up(&self, replicas: u16) {
+        let objects = self.one_on_each("warm", |_| 1);
+        self.put_all(&objects);
+        eventually("every backend hands off", WARM_UP, || {
+            let mut client = self.connect();
+            for object in objects.iter().chain(objects.iter().rev()) {
+                // Backends that have all objects hand off what is written only.
+                match replicas > 1 {
+                    true => client.put(self, object),
+                    false => client.get(self, object),
+                }
+            }
+            drop(client);
+            self.backends()
+                .iter()
+                .all(|host| self.counter(host, "handoff", "exports_moved") > 0)
+        });
+        self.assert_no_flows();
+    }
+
+    /// A connection of the client's host to the service.
+    pub fn connect(&self) -> Client {
+        self.connect_with(|_| {})
+    }
+
+    /// The same, from this port of the client.
+    pub fn connect_from(&self, port: u16) -> Client {
+        let local = SocketAddr::from((self.lab.address("client").unwrap(), port));
+        self.connect_with(|socket| {
+            socket.set_reuse_address(true).unwrap();
+            socket.bind(&local.into()).unwrap();
+        })
+    }
+
+    /// The same, with the socket prepared.
+    pub fn connect_with(&self, prepare: impl FnOnce(&socket2::Socket) + Send) -> Client {
+        self.connect_to(self.service, prepare)
+    }
+
+    /// The same, to another address.
+    pub fn connect_to(
+        &self,
+        address: SocketAddr,
+        prepare: impl FnOnce(&socket2::Socket) + Send,
+    ) -> Client {
+        self.in_client(|| {
+            use socket2::{Domain, Socket, Type};
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            prepare(&socket);
+            socket.connect(&address.into()).unwrap();
+            Client::new(socket.into())
+        })
+    }
+
+    /// Runs `work` inside the client's namespace, with all threads it starts.
+    pub fn in_client<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.netns.run(work).unwrap()
+    }
+
+    /// A signed request without a body; `target` follows the bucket's name.
+    pub fn request(&self, method: &str, target: &str) -> Vec<u8> {
+        Request::new(method, target).encode(self)
+    }
+
+    /// Stores objects over one connection.
+    pub fn put_all(&self, objects: &[Object]) {
+        let mut client = self.connect();
+        for object in objects {
+            client.put(self, object);
+        }
+    }
+
+    /// One object for each backend, in the backends' order.
+    pub fn one_on_each(&self, label: &str, len: impl Fn(usize) -> u64) -> Vec<Object> {
+        let backends = self.backends();
+        let one = |(n, host): (usize, &String)| Object::new(self.key_on(host, label), len(n));
+        backends.iter().enumerate().map(one).collect()
+    }
+
+    /// A key that placement gives to `backend`.
+    pub fn key_on(&self, backend: &str, label: &str) -> String {
+        (0..10_000)
+            .map(|n| format!("{label}-{n}"))
+            .find(|key| self.owner(key) == backend)
+            .unwrap()
+    }
+
+    /// The backend that holds `key`.
+    pub fn owner(&self, key: &str) -> &str {
+        self.placement.owner(BUCKET, key).unwrap().as_str()
+    }
+
+    /// Names of all backends.
+    pub fn backends(&self) -> Vec<String> {
+        self.hosts_of("be")
+    }
+
+    /// Names of all frontends.
+    pub fn frontends(&self) -> Vec<String> {
+        self.hosts_of("fe")
+    }
+
+    fn hosts_of(&self, kind: &str) -> Vec<String> {
+        let hosts = self.lab.hosts().filter(|host| host.starts_with(kind));
+        hosts.map(str::to_owned).collect()
+    }
+
+    /// One of a node's counters, as in `("be0", "handoff", "exports_moved")`.
+    pub fn counter(&self, host: &str, group: &str, name: &str) -> u64 {
+        let counters = self.lab.admin(host).unwrap();
+        counters[group][name].as_u64().unwrap()
+    }
+
+    /// A counter summed over all nodes.
+    pub fn sum(&self, group: &str, name: &str) -> u64 {
+        let nodes = self.frontends().into_iter().chain(self.backends());
+        nodes.map(|host| self.counter(&host, group, name)).sum()
+    }
+
+    /// What has crossed the frontends' links so far, in both directions.
+    pub fn frontend_bytes(&self) -> u64 {
+        let frontends = self.frontends();
+        let bytes = frontends.iter().map(|host| {
+            let bytes = self.lab.interface_bytes(host).unwrap();
+            bytes.rx + bytes.tx
+        });
+        bytes.sum()
+    }
+
+    /// The client ports of all flows that the switch knows now.
+    pub fn flows(&self) -> Vec<u16> {
+        let view = SwitchView::open(&self.pin_dir).unwrap();
+        let flows = view.flows().unwrap().map(Result::unwrap);
+        let live = flows.filter(|flow| flow.state != FlowState::Absent);
+        live.map(|flow| flow.flow.client.port()).collect()
+    }
+
+    /// The switch forgets every flow whose client has closed.
+    pub fn assert_no_flows(&self) {
+        self.assert_flows(&[]);
+    }
+
+    /// The same, but for these ports: a connection that the server closed first
+    /// keeps its flow until it leaves TIME_WAIT, a minute later.
+    pub fn assert_flows(&self, lasting: &[u16]) {
+        let deadline = Instant::now() + FLOWS_GONE;
+        loop {
+            let mut left = self.flows();
+            left.retain(|port| !lasting.contains(port));
+            if left.is_empty() {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "flows of ports {left:?} are left at the switch"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The address of the service.
+    pub fn vip(&self) -> Ipv4Addr {
+        *self.lab.service().ip()
+    }
+
+    fn show_logs(&self) {
+        let hosts: Vec<String> = self.lab.hosts().map(str::to_owned).collect();
+        for host in hosts {
+            let text = std::fs::read_to_string(self.lab.log_path(&host)).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let last = lines.len().saturating_sub(LOG_LINES);
+            for line in lines.get(last..).unwrap_or_default() {
+                say(&format!("{host}: {line}"));
+            }
+            if let Ok(counters) = self.lab.admin(&host) {
+                say(&format!("{host}: {counters}"));
+            }
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.show_logs();
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! HTTPS clients of seven makes, as they are installed. Each holds one
+//! connection while it moves from backend to backend, with every version and
+//! suite that it can be told to use; every byte is compared, and nobody sees a
+//! reset, or an alert but close_notify.
+
+use prism_config::{Tls, TlsSuite};
+
+use crate::support::objects::Object;
+use crate::support::packets::{ClientResets, Watch};
+use crate::support::{Cluster, say, turn};
+use crate::tls_support::programs::{Bench, Program};
+use crate::tls_support::s_client::SClient;
+use crate::tls_support::{Aead, Version, up, up_configured};
+
+const BACKENDS: usize = 5;
+/// Each connection moves at least this often.
+const HAND_OFFS: u64 = 20;
+/// How often each of the objects is fetched over one connection.
+const ROUNDS: usize = 5;
+
+/// Objects of less than a record, of several, and of many, on all backends.
+fn objects(cluster: &Cluster) -> Vec<Object> {
+    let mut objects = cluster.one_on_each("small", |n| 100 + n as u64);
+    objects.extend(cluster.one_on_each("large", |n| 70_000 + 50_001 * n as u64));
+    cluster.put_all(&objects);
+    cluster.assert_no_flows();
+    objects
+}
+
+/// Runs one client, which fetches `wanted` over one connection, and checks from
+/// outside that it was one, that it moved, and how it was.
+fn observe(cluster: &Cluster, label: &str, fetch: impl FnOnce()) {
+    let watch = Watch::all(cluster, label);
+    let count = |name| cluster.sum("handoff", name);
+    let before = (count("accepted"), count("exports_moved"));
+    fetch();
+    let accepted = count("accepted") - before.0;
+    let moved = count("exports_moved") - before.1;
+    say(&format!("{label}: {moved} hand-offs"));
+    assert_eq!(accepted, 1, "{label}: connections");
+    assert!(moved >= HAND_OFFS, "{label}: {moved} hand-offs");
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::None);
+}
+
+fn observe_program(
+    cluster: &Cluster,
+    bench: &Bench,
+    program: Program,
+    (version, aead): (Version, Aead),
+    objects: &[Object],
+) {
+    let wanted: Vec<&Object> = objects.iter().cycle().take(ROUNDS * BACKENDS).collect();
+    let label = format!("{program:?}-{version:?}-{aead:?}").to_lowercase();
+    observe(cluster, &label, || {
+        bench.fetch(cluster, program, version, aead, &wanted);
+    });
+}
+
+#[test]
+fn clients_hold_one_connection_over_twenty_hand_offs_with_every_suite() {
+    let Some(_turn) = turn() else { return };
+    let cluster = up(BACKENDS, |_| {});
+    let objects = objects(&cluster);
+    let bench = Bench::new();
+    for program in Program::ALL
+        .into_iter()
+        .filter(|program| program.is_there())
+    {
+        bench.compile(program);
+        for version in Version::ALL
+            .into_iter()
+            .filter(|v| program.chooses_suite(*v))
+        {
+            for aead in Aead::ALL {
+                observe_program(&cluster, &bench, program, (version, aead), &objects);
+            }
+        }
+    }
+}
+
+#[test]
+fn clients_that_leave_the_suite_to_the_server_hold_theirs_too() {
+    let Some(_turn) = turn() else { return };
+    let program = Program::Go;
+    if !program.is_there() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.compile(program);
+    for aead in Aead::ALL {
+        let suite = match aead {
+            Aead::Aes128 => TlsSuite::Aes128,
+            Aead::Aes256 => TlsSuite::Aes256,
+            Aead::ChaCha20 => TlsSuite::ChaCha20,
+        };
+        let only = move |tls: &mut Tls| tls.suites = vec![suite];
+        let cluster = up_configured(
+            BACKENDS,
+            |_| {},
+            move |config| only(config.service.tls.as_mut().unwrap()),
+        );
+        let objects = objects(&cluster);
+        observe_program(&cluster, &bench, program, (Version::Tls13, aead), &objects);
+    }
+}
+
+#[test]
+fn s_client_holds_one_connection_over_twenty_hand_offs_with_every_suite() {
+    let Some(_turn) = turn() else { return };
+    let cluster = up(BACKENDS, |_| {});
+    let objects = objects(&cluster);
+    for version in Version::ALL {
+        for aead in Aead::ALL {
+            let label = format!("s_client-{version:?}-{aead:?}").to_lowercase();
+            observe(&cluster, &label, || {
+                let mut client = SClient::connect(&cluster, version, aead, &[]);
+                for object in objects.iter().cycle().take(ROUNDS * BACKENDS) {
+                    client.get(object);
+                }
+                client.finish();
+            });
+        }
+    }
+}

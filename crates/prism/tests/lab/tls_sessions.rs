@@ -1,0 +1,175 @@
+//! What a TLS session goes through besides requests: new keys at the client's
+//! wish, in the middle of answers too, before further hand-offs; and resumption
+//! through another frontend than the one that issued the ticket.
+
+use std::sync::Arc;
+
+use rustls::HandshakeKind;
+
+use crate::support::client::Client;
+use crate::support::objects::Object;
+use crate::support::packets::{ClientResets, Watch};
+use crate::support::{Cluster, say, turn};
+use crate::tls_support::programs::path_of;
+use crate::tls_support::s_client::SClient;
+use crate::tls_support::{Aead, Version, config, connect, up};
+
+const MIB: u64 = 1 << 20;
+/// Connections until both frontends must have been met in turn.
+const MAX_CONNECTIONS: usize = 40;
+
+fn moved(cluster: &Cluster) -> u64 {
+    cluster.sum("handoff", "exports_moved")
+}
+
+/// How many messages of `-msg` are KeyUpdates of this direction.
+fn key_updates(messages: &[String], direction: &str) -> usize {
+    let lines = messages.iter();
+    lines
+        .filter(|line| line.starts_with(direction) && line.contains("KeyUpdate"))
+        .count()
+}
+
+#[test]
+fn new_keys_between_requests_are_followed_after_hand_offs() {
+    let Some(_turn) = turn() else { return };
+    let cluster = up(5, |_| {});
+    let mut objects = cluster.one_on_each("keys", |n| 1 + 40_000 * n as u64);
+    objects.extend(cluster.one_on_each("more", |n| 200_000 + n as u64));
+    cluster.put_all(&objects);
+    cluster.assert_no_flows();
+    for aead in Aead::ALL {
+        let watch = Watch::all(&cluster, "key-update");
+        let before = moved(&cluster);
+        let mut client = SClient::connect(&cluster, Version::Tls13, aead, &[]);
+        let mut asked = 0;
+        for (n, object) in objects.iter().cycle().take(25).enumerate() {
+            // One, the other, both, neither.
+            if n % 4 == 1 || n % 4 == 3 {
+                client.command('k');
+                asked += 1;
+            }
+            if n % 4 == 2 || n % 4 == 3 {
+                client.command('K');
+                asked += 1;
+            }
+            client.get(object);
+        }
+        let messages = client.finish();
+        let moved = moved(&cluster) - before;
+        let (sent, received) = (key_updates(&messages, ">"), key_updates(&messages, "<"));
+        say(&format!(
+            "{aead:?}: {moved} hand-offs, {sent} KeyUpdates sent, {received} received"
+        ));
+        // Two at once may become one on their way.
+        assert!(sent >= asked * 2 / 3 && received > 0, "{sent} {received}");
+        assert!(moved >= 20, "{moved} hand-offs");
+        cluster.assert_no_flows();
+        watch.finish(ClientResets::None);
+    }
+}
+
+#[test]
+fn new_keys_in_the_middle_of_a_large_answer_are_followed_after_hand_offs() {
+    let Some(_turn) = turn() else { return };
+    let cluster = up(5, |_| {});
+    let large = cluster.one_on_each("large", |n| 24 * MIB + n as u64);
+    let small = cluster.one_on_each("small", |n| 5_000 + n as u64);
+    cluster.put_all(&large);
+    cluster.put_all(&small);
+    cluster.assert_no_flows();
+    let watch = Watch::events(&cluster, "key-update-within");
+    let before = moved(&cluster);
+    let mut client = SClient::connect(&cluster, Version::Tls13, Aead::Aes128, &[]);
+    for (n, (large, small)) in large.iter().zip(&small).cycle().take(12).enumerate() {
+        client.send_get(large);
+        let len = client.head();
+        client.body(large, 0, MIB);
+        // The answer stands still meanwhile: nobody reads it.
+        client.command(if n % 2 == 0 { 'K' } else { 'k' });
+        client.body(large, MIB, len - MIB);
+        client.get(small);
+    }
+    let messages = client.finish();
+    let moved = moved(&cluster) - before;
+    let (sent, received) = (key_updates(&messages, ">"), key_updates(&messages, "<"));
+    let within = updates_within_answers(&messages);
+    say(&format!(
+        "{moved} hand-offs, {sent} KeyUpdates sent, {within} within answers, {received} received"
+    ));
+    assert_eq!((sent, received), (12, 6));
+    assert!(within > 0, "none was sent within an answer");
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::None);
+}
+
+/// KeyUpdates sent that many records were received after, before anything else
+/// was sent.
+fn updates_within_answers(messages: &[String]) -> usize {
+    let is_update = |line: &String| line.starts_with('>') && line.contains("KeyUpdate");
+    let positions = (0..messages.len()).filter(|n| is_update(&messages[*n]));
+    let answered = positions.filter(|n| {
+        let after = messages[n + 1..].iter();
+        after.take_while(|line| line.starts_with('<')).count() > 20
+    });
+    answered.count()
+}
+
+/// Which frontend has accepted how many connections.
+fn accepted(cluster: &Cluster) -> Vec<u64> {
+    let frontends = cluster.frontends();
+    let counts = frontends
+        .iter()
+        .map(|host| cluster.counter(host, "handoff", "accepted"));
+    counts.collect()
+}
+
+#[test]
+fn a_session_is_resumed_through_another_frontend() {
+    let Some(_turn) = turn() else { return };
+    let cluster = up(3, |spec| spec.frontends = 2);
+    let objects = cluster.one_on_each("resume", |n| 3_000 + n as u64);
+    cluster.put_all(&objects);
+    cluster.assert_no_flows();
+    let watch = Watch::all(&cluster, "resume");
+    for version in Version::ALL {
+        let config = Arc::new(config(&cluster, &[version.rustls()]));
+        let mut last_frontend = None;
+        let mut resumed_elsewhere = 0;
+        for n in 0..MAX_CONNECTIONS {
+            let before = accepted(&cluster);
+            let mut client = connect(&cluster, &config);
+            for object in &objects {
+                get(&mut client, object);
+            }
+            let after = accepted(&cluster);
+            let frontend = (0..after.len()).find(|n| after[*n] > before[*n]);
+            let kind = client.tls().handshake_kind().unwrap();
+            client.close_tls();
+            let wanted = match n {
+                0 => HandshakeKind::Full,
+                _ => HandshakeKind::Resumed,
+            };
+            assert_eq!(kind, wanted, "{version:?}, connection {n}");
+            if n > 0 && frontend != last_frontend {
+                resumed_elsewhere += 1;
+            }
+            last_frontend = frontend;
+            if resumed_elsewhere == 3 {
+                break;
+            }
+        }
+        say(&format!(
+            "{version:?}: {resumed_elsewhere} resumed at another frontend"
+        ));
+        assert_eq!(resumed_elsewhere, 3, "{version:?}");
+    }
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::None);
+}
+
+fn get(client: &mut Client, object: &Object) {
+    let head = format!("GET {} HTTP/1.1\r\nHost: s3\r\n\r\n", path_of(object));
+    client.send(head.as_bytes());
+    client.expect(object);
+}
