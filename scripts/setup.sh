@@ -8,7 +8,7 @@
 #   kernels   tests, and QEMU for `make test-kernels`
 #
 # Looks first, installs only what is missing, and says what it does; when all is
-# there it ends at once. Safe to repeat.
+# there it ends at once. Safe to repeat. (Debian starts the etcd that it installs, on loopback; tests start their own.)
 set -euo pipefail
 
 # What is needed | how to see that it is there | the Debian package that has it
@@ -43,6 +43,7 @@ restic                | command -v restic                    | restic
 pip                   | python3 -m pip --version             | python3-pip
 mvn                   | command -v mvn                       | maven
 openssl               | command -v openssl                   | openssl
+etcd                  | command -v etcd                      | etcd-server
 go                    | command -v go                        | golang-go
 javac                 | command -v javac                     | default-jdk-headless
 node                  | command -v node                      | nodejs

@@ -33,7 +33,7 @@ ALONE = {
 # The longest begin first, so that no lane ends long after the other.
 LONGEST = [
     "prism connections", "prism tls_clients", "prism sessions", "prism impair", "prism hostile",
-    "prism replicas", "prism tls_sessions", "prism mixture", "prism objects", "prism uploads",
+    "prism replicas", "prism cluster", "prism tls_sessions", "prism mixture", "prism objects", "prism uploads",
     "prism-store scrub", "prism crash", "prism serve", "prism-switch aging",
 ]
 # Far above what any of them takes; a hang ends here.

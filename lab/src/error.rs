@@ -17,6 +17,11 @@ pub enum LabError {
     /// the lab cannot have that many hosts
     #[error("a lab has at least 1 frontend and 1 backend, and at most {max} in all", max = crate::MAX_SERVERS)]
     Size,
+    /// The cluster cannot begin with so many backends.
+    #[error(
+        "a cluster begins with at least one of its backends, and with fewer than all only where etcd keeps its state"
+    )]
+    Members,
     /// a lab of that name is up
     #[error(
         "lab {name} is up already; take it down first (`prism lab down --name {name}`) or choose another name"

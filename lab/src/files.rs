@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use prism_config::{Config, Credential, Durability, KernelTls, Node, Role, Switch};
+use prism_config::{Config, Credential, Durability, Etcd, KernelTls, Node, Role, Switch};
 
 use crate::error::LabError;
 use crate::name::LabName;
@@ -14,6 +14,10 @@ use crate::plan::{HostKind, Plan};
 use crate::spec::{LabSpec, Programs};
 use crate::state::{create_private_dir, write_private};
 use crate::tool::{in_namespace, run};
+
+/// Ports of etcd.
+pub(crate) const ETCD_PORT: u16 = 2379;
+const ETCD_PEER_PORT: u16 = 2380;
 
 /// The configuration of lab `name`.
 pub(crate) fn config_path(name: &LabName) -> PathBuf {
@@ -23,6 +27,11 @@ pub(crate) fn config_path(name: &LabName) -> PathBuf {
 /// The configuration of the nodes of lab `name`, where it is another one.
 pub(crate) fn nodes_config_path(name: &LabName) -> PathBuf {
     name.state_dir().join("nodes.toml")
+}
+
+/// The configuration of nodes that join lab `name` later.
+pub(crate) fn joining_config_path(name: &LabName) -> PathBuf {
+    name.state_dir().join("joining.toml")
 }
 
 /// Output of the process of `host`.
@@ -58,7 +67,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
             address: link.address,
             roles: match link.kind {
                 HostKind::Backend => vec![Role::Backend],
-                HostKind::Client | HostKind::Frontend => vec![Role::Frontend],
+                HostKind::Client | HostKind::Frontend | HostKind::Etcd => vec![Role::Frontend],
             },
             store: store_dir.join(&link.host),
             // All hosts share this machine's cores.
@@ -67,6 +76,13 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
             kernel_tls: KernelTls::default(),
         })
         .collect();
+    if let Some(etcd) = plan.address("etcd") {
+        let endpoint = format!("http://{etcd}:{ETCD_PORT}");
+        config.cluster.etcd = Some(Etcd {
+            endpoints: endpoint.parse().into_iter().collect(),
+            ..Etcd::default()
+        });
+    }
     config.peers.ca_file = directory.join("pki/ca.crt");
     config.peers.cert_dir = directory.join("pki");
     config.s3.credentials_file = directory.join("credentials.toml");
@@ -119,6 +135,11 @@ pub(crate) fn write_nodes_config(name: &LabName, config: &Config) -> Result<(), 
     write_private(&nodes_config_path(name), checked_toml(config)?.as_bytes())
 }
 
+/// Writes what the nodes read that join later.
+pub(crate) fn write_joining_config(name: &LabName, config: &Config) -> Result<(), LabError> {
+    write_private(&joining_config_path(name), checked_toml(config)?.as_bytes())
+}
+
 /// The configuration as text that a program will accept.
 fn checked_toml(config: &Config) -> Result<String, LabError> {
     let text = config
@@ -144,18 +165,56 @@ pub(crate) fn command_lines(plan: &Plan, spec: &LabSpec) -> BTreeMap<String, Vec
         "switch".to_owned(),
         line(&[&prism, "switch", "--config", &config]),
     );
+    let joining_config = joining_config_path(&plan.name);
+    let joining_config = joining_config.to_string_lossy().into_owned();
     let nodes = plan.servers().map(|link| {
+        let config = match spec.is_later(&link.host) {
+            true => &joining_config,
+            false => &nodes_config,
+        };
         let words = [
             prism.as_str(),
             "node",
             "--config",
-            &nodes_config,
+            config,
             "--node",
             &link.host,
         ];
         (link.host.clone(), line(&words))
     });
-    std::iter::once(switch).chain(nodes).collect()
+    let etcd = etcd_line(plan).map(|line| ("etcd".to_owned(), line));
+    std::iter::once(switch).chain(nodes).chain(etcd).collect()
+}
+
+/// How the lab's etcd is started, if it has one.
+fn etcd_line(plan: &Plan) -> Option<Vec<String>> {
+    let address = plan.address("etcd")?;
+    let client = format!("http://{address}:{ETCD_PORT}");
+    // Nobody else is a member of it.
+    let peer = format!("http://127.0.0.1:{ETCD_PEER_PORT}");
+    let data = plan.name.state_dir().join("etcd");
+    let words = [
+        "etcd",
+        "--name",
+        "lab",
+        "--data-dir",
+        &data.to_string_lossy(),
+        "--listen-client-urls",
+        &client,
+        "--advertise-client-urls",
+        &client,
+        "--listen-peer-urls",
+        &peer,
+        "--initial-advertise-peer-urls",
+        &peer,
+        "--initial-cluster",
+        &format!("lab={peer}"),
+        "--logger",
+        "zap",
+        "--log-level",
+        "warn",
+    ];
+    Some(words.iter().map(|word| (*word).to_owned()).collect())
 }
 
 /// The last `lines` lines of the log of `host`.

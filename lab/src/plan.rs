@@ -45,6 +45,8 @@ pub(crate) enum HostKind {
     Client,
     Frontend,
     Backend,
+    /// Keeps the cluster's state.
+    Etcd,
 }
 
 impl Plan {
@@ -52,10 +54,14 @@ impl Plan {
         let numbered = |prefix: &'static str, kind, count| {
             (0..count).map(move |index| (format!("{prefix}{index}"), kind, spec.link))
         };
+        let etcd = spec
+            .etcd
+            .then(|| ("etcd".to_owned(), HostKind::Etcd, spec.link));
         let client = ("client".to_owned(), HostKind::Client, spec.uplink);
         let hosts = std::iter::once(client)
             .chain(numbered("fe", HostKind::Frontend, spec.frontends))
-            .chain(numbered("be", HostKind::Backend, spec.backends));
+            .chain(numbered("be", HostKind::Backend, spec.backends))
+            .chain(etcd);
         let base = base(spec.name.as_str());
         let at = |offset| Ipv4Addr::from_bits(base + offset);
         let links = hosts.zip(1_u32..).map(|((host, kind, rate), number)| {
@@ -85,7 +91,7 @@ impl Plan {
     pub(crate) fn servers(&self) -> impl Iterator<Item = &Link> {
         self.links
             .iter()
-            .filter(|link| link.kind != HostKind::Client)
+            .filter(|link| matches!(link.kind, HostKind::Frontend | HostKind::Backend))
     }
 
     /// The own address of `host`; that of the switch is its control address.

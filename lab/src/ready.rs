@@ -12,7 +12,9 @@ use prism_config::{Config, Switch};
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
-use crate::files::{config_path, log_path, log_tail, nodes_config_path};
+use crate::files::{
+    ETCD_PORT, config_path, joining_config_path, log_path, log_tail, nodes_config_path,
+};
 use crate::name::LabName;
 use crate::network::has_program;
 use crate::plan::HostKind;
@@ -51,7 +53,8 @@ pub(crate) fn wait_all(
     if state.health == Health::Running {
         std::thread::sleep(SETTLE);
     }
-    for host in state.programs.keys() {
+    let spawned = |host: &&String| state.processes.contains_key(*host);
+    for host in state.programs.keys().filter(spawned) {
         wait(state, host, deadline, cancel, || host_fault(state, host))?;
     }
     if state.health == Health::Serving {
@@ -121,6 +124,9 @@ fn host_fault(state: &State, host: &str) -> Option<Fault> {
     if host == "switch" {
         return switch_fault(state);
     }
+    if host == "etcd" {
+        return etcd_fault(state);
+    }
     let socket = admin_socket(state, host);
     match ask(&socket, "counters") {
         Err(fault) => not_yet(format!("{}: {fault}", socket.display())),
@@ -138,6 +144,10 @@ fn is_running(state: &State, host: &str) -> bool {
 fn steering_fault(state: &State, host: &str, counters: &serde_json::Value) -> Option<String> {
     let name = &state.plan.name;
     let config = Config::load(&config_path(name)).ok()?;
+    let config = match config.node(host) {
+        Some(_) => config,
+        None => Config::load(&joining_config_path(name)).ok()?,
+    };
     let control = config.switch.as_ref()?.control;
     // Nodes with a way of their own to the switch may not find it yet.
     if let Ok(nodes) = Config::load(&nodes_config_path(name))
@@ -190,6 +200,19 @@ fn is_attached(name: &LabName, switch: Option<&Switch>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// etcd has a leader, itself.
+fn etcd_fault(state: &State) -> Option<Fault> {
+    let address = state.plan.address("etcd")?;
+    let url = format!("http://{address}:{ETCD_PORT}/health");
+    let mut curl = in_namespace(&state.plan.name.namespace_path("etcd"), "curl");
+    let quietly = ["--silent", "--fail", "--noproxy", "*", "--max-time", "2"];
+    let answer = run(curl.args(quietly).args(["--output", "/dev/null"]).arg(url));
+    answer.err().map(|error| Fault {
+        what: format!("it is not healthy: {error}"),
+        is_final: false,
+    })
 }
 
 /// What a client sees: any answer in HTTP is good, on each port.

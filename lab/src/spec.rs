@@ -26,6 +26,12 @@ pub struct LabSpec {
     pub backends: usize,
     /// Frontends `fe0`, `fe1`, ...; default 1.
     pub frontends: usize,
+    /// How many of the backends the cluster begins with; the others are started
+    /// later, by [`crate::Lab::restart`], and join it. Takes etcd. Default: all.
+    pub members: Option<usize>,
+    /// Whether the cluster's state is kept in an etcd, on a host of its own called
+    /// `etcd`. Default false.
+    pub etcd: bool,
     /// Speed of every server's link, each way. Default: as fast as it goes.
     pub link: Option<Rate>,
     /// Speed of the client's link, each way. Default: as fast as it goes.
@@ -78,6 +84,8 @@ impl LabSpec {
             name,
             backends: 3,
             frontends: 1,
+            members: None,
+            etcd: false,
             link: None,
             uplink: None,
             tls: false,
@@ -105,6 +113,14 @@ impl LabSpec {
         self
     }
 
+    /// Whether `host` is a backend that is started later.
+    pub(crate) fn is_later(&self, host: &str) -> bool {
+        let number = host
+            .strip_prefix("be")
+            .and_then(|number| number.parse().ok());
+        number.is_some_and(|number: usize| number >= self.members.unwrap_or(self.backends))
+    }
+
     /// The address that `host` will have; for the switch, its control address.
     #[must_use]
     pub fn address(&self, host: &str) -> Option<Ipv4Addr> {
@@ -112,7 +128,12 @@ impl LabSpec {
     }
 
     pub(crate) fn check(&self) -> Result<(), LabError> {
-        let servers = self.frontends.saturating_add(self.backends);
+        let others = self.frontends.saturating_add(usize::from(self.etcd));
+        let servers = others.saturating_add(self.backends);
+        let members = self.members.unwrap_or(self.backends);
+        if members == 0 || members > self.backends || (members < self.backends && !self.etcd) {
+            return Err(LabError::Members);
+        }
         if self.frontends == 0 || self.backends == 0 || servers > MAX_SERVERS {
             return Err(LabError::Size);
         }

@@ -33,7 +33,9 @@ impl Lab {
         lab.install(&mut spec)?;
         for host in lab.state.programs.keys().cloned().collect::<Vec<_>>() {
             go_on(&spec.cancel)?;
-            lab.spawn(&host)?;
+            if !spec.is_later(&host) {
+                lab.spawn(&host)?;
+            }
         }
         ready::wait_all(&lab.state, spec.ready_timeout, &spec.cancel)?;
         lab.state.ready = true;
@@ -92,6 +94,10 @@ impl Lab {
         }
         if let Some(change) = spec.configure.take() {
             change(&mut config);
+        }
+        if spec.members.is_some() {
+            files::write_joining_config(&self.state.plan.name, &config)?;
+            config.nodes.retain(|node| !spec.is_later(&node.name));
         }
         self.state.region.clone_from(&config.cluster.region);
         self.state.https = config.tls_address();

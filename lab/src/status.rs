@@ -67,7 +67,8 @@ impl Lab {
             host: host.into(),
             address: self.address(host).unwrap_or(Ipv4Addr::UNSPECIFIED),
             pid,
-            running: pid.is_some() || !self.state.programs.contains_key(host),
+            // Who runs nothing, or is started later, lacks nothing.
+            running: pid.is_some() || !self.state.processes.contains_key(host),
             bytes: self.interface_bytes(host).ok(),
         }
     }

@@ -41,7 +41,14 @@ impl Config {
     fn check_cluster(&self, found: &mut Found) {
         found.name("cluster.name", &self.cluster.name);
         found.name("cluster.region", &self.cluster.region);
-        let backends = self.backends().count().max(1) as u64;
+        if let Some(etcd) = &self.cluster.etcd {
+            etcd.check(found);
+        }
+        // In etcd there may be nodes that this file does not know.
+        let backends = match self.cluster.etcd {
+            None => self.backends().count().max(1) as u64,
+            Some(_) => MAX_NODES as u64,
+        };
         found.range(
             "cluster.replicas",
             self.cluster.replicas.into(),
@@ -128,18 +135,27 @@ impl Config {
     }
 
     fn check_nodes(&self, found: &mut Found) {
-        found.check(self.frontends().next().is_some(), "node", || {
-            (
-                "none is a frontend".into(),
-                "give one node the role \"frontend\"".into(),
-            )
-        });
-        found.check(self.backends().next().is_some(), "node", || {
-            (
-                "none is a backend".into(),
-                "give one node the role \"backend\"".into(),
-            )
-        });
+        let has_directory = self.cluster.etcd.is_some();
+        found.check(
+            has_directory || self.frontends().next().is_some(),
+            "node",
+            || {
+                (
+                    "none is a frontend".into(),
+                    "give one node the role \"frontend\"".into(),
+                )
+            },
+        );
+        found.check(
+            has_directory || self.backends().next().is_some(),
+            "node",
+            || {
+                (
+                    "none is a backend".into(),
+                    "give one node the role \"backend\"".into(),
+                )
+            },
+        );
         found.check(self.nodes.len() <= MAX_NODES, "node", || {
             (
                 format!("there are more than {MAX_NODES}"),
@@ -224,8 +240,10 @@ impl Config {
             &self.peers.cert_dir,
             "the directory of certificates",
         );
-        let file = &self.s3.credentials_file;
-        found.path("s3.credentials_file", file, "the file of access keys");
+        if self.cluster.etcd.is_none() {
+            let file = &self.s3.credentials_file;
+            found.path("s3.credentials_file", file, "the file of access keys");
+        }
         found.path(
             "admin.socket_dir",
             &self.admin.socket_dir,

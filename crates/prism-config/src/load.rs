@@ -150,7 +150,9 @@ impl Config {
                 .flat_map(|certificate| [&mut certificate.file, &mut certificate.key_file])
                 .chain(&mut tls.ticket_secret_file)
         });
-        for path in paths.into_iter().chain(key).chain(stores).chain(tls) {
+        let etcd = self.cluster.etcd.iter_mut().flat_map(|etcd| etcd.paths());
+        let others = key.into_iter().chain(stores).chain(tls).chain(etcd);
+        for path in paths.into_iter().chain(others) {
             if !path.as_os_str().is_empty() && path.is_relative() {
                 *path = directory.join(&*path);
             }

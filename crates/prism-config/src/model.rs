@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::Cluster;
 use crate::tls::{KernelTls, Tls};
 
 /// The whole file.
@@ -40,32 +41,6 @@ pub struct Config {
     pub log: Log,
     /// The local socket that answers counters.
     pub admin: Admin,
-}
-
-/// `[cluster]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Cluster {
-    /// Required. Name of the cluster, for logs and metrics: 1 to 63 of
-    /// `a-z`, `0-9` and `-`.
-    pub name: String,
-    /// Default `us-east-1`. The region that clients sign their requests for.
-    pub region: String,
-    /// Default 1, at most the number of backends. How many backends have each
-    /// object. Every write is on all of them before it is answered, and is refused
-    /// while one of them is out of reach; any of them answers reads. Cannot be
-    /// changed while there are buckets.
-    pub replicas: u16,
-}
-
-impl Default for Cluster {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            region: "us-east-1".into(),
-            replicas: 1,
-        }
-    }
 }
 
 /// `[service]`
@@ -397,8 +372,10 @@ impl Limits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct S3 {
-    /// Required. TOML file with one `[[credential]]` (fields
-    /// `access_key`, `secret_key`) for each user, readable by its owner only.
+    /// Required without etcd. TOML file with one `[[credential]]` (fields
+    /// `access_key`, `secret_key`) for each user, readable by its owner only. Read
+    /// again when it changes. With etcd the first node of a new cluster writes
+    /// these users there, and from then on those in etcd count.
     pub credentials_file: PathBuf,
     /// Default `deny`. What a request without a signature may do.
     pub anonymous: Anonymous,

@@ -346,6 +346,11 @@ impl Handle {
         self.shared.peers.fresh_relay(peer).await
     }
 
+    /// These are the other nodes from now on, instead of those of the configuration.
+    pub fn set_peers(&self, peers: &[crate::Peer]) {
+        self.shared.peers.set(peers);
+    }
+
     /// Gives back a relay stream that is between two requests.
     pub fn keep_relay(&self, peer: &str, stream: RelayStream) {
         self.shared.peers.keep_relay(peer, stream);

@@ -73,7 +73,8 @@ pub enum PeerError {
 
 /// One worker's ways to all other nodes.
 pub(crate) struct Peers {
-    peers: HashMap<String, SocketAddr>,
+    peers: RefCell<HashMap<String, SocketAddr>>,
+    port: u16,
     /// `None`: there are no other nodes.
     identity: Option<Identity>,
     channels: RefCell<HashMap<String, Rc<Channel>>>,
@@ -94,12 +95,9 @@ impl Peers {
         chores: Rc<Chores>,
         counters: Arc<Counters>,
     ) -> Self {
-        let peers = peers
-            .iter()
-            .map(|p| (p.name.clone(), (p.address, port).into()))
-            .collect();
         Self {
-            peers,
+            peers: RefCell::new(by_name(peers, port)),
+            port,
             identity,
             channels: RefCell::default(),
             dialling: Mutex::new(()),
@@ -111,8 +109,19 @@ impl Peers {
         }
     }
 
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.peers.keys().map(String::as_str)
+    /// These are the other nodes from now on. What is open to one that has moved, or
+    /// is gone, is closed once nothing uses it.
+    pub(crate) fn set(&self, peers: &[Peer]) {
+        let new = by_name(peers, self.port);
+        let stays = |name: &String| new.get(name) == self.peers.borrow().get(name);
+        self.channels.borrow_mut().retain(|name, _| stays(name));
+        self.idle_relays.borrow_mut().retain(|name, _| stays(name));
+        self.failed_ns.borrow_mut().retain(|name, _| stays(name));
+        *self.peers.borrow_mut() = new;
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.peers.borrow().keys().cloned().collect()
     }
 
     fn identity(&self, wanted: &str) -> Result<&Identity, PeerError> {
@@ -146,9 +155,13 @@ impl Peers {
 
     /// A channel that nothing else uses, to the node at `address`.
     pub(crate) async fn fresh_channel(&self, address: IpAddr) -> Result<Rc<Channel>, PeerError> {
-        let named = self.peers.iter().find(|(_, at)| at.ip() == address);
-        let (name, _) = named.ok_or_else(|| PeerError::Unknown(address.to_string()))?;
-        self.dial_channel(name).await
+        let named = {
+            let peers = self.peers.borrow();
+            let found = peers.iter().find(|(_, at)| at.ip() == address);
+            found.map(|(name, _)| name.clone())
+        };
+        let name = named.ok_or_else(|| PeerError::Unknown(address.to_string()))?;
+        self.dial_channel(&name).await
     }
 
     async fn dial_channel(&self, name: &str) -> Result<Rc<Channel>, PeerError> {
@@ -168,7 +181,7 @@ impl Peers {
 
     /// Where the node called `name` is.
     pub(crate) fn address(&self, name: &str) -> Option<IpAddr> {
-        self.peers.get(name).map(SocketAddr::ip)
+        self.peers.borrow().get(name).map(SocketAddr::ip)
     }
 
     /// Hand-offs to the peer at the other end of `channel`, which it has dialled,
@@ -216,7 +229,8 @@ impl Peers {
         shake_hands: impl AsyncFnOnce(ServerName<'static>, TcpStream) -> io::Result<S>,
     ) -> Result<S, PeerError> {
         let unknown = || PeerError::Unknown(name.to_owned());
-        let address = *self.peers.get(name).ok_or_else(unknown)?;
+        let address = self.peers.borrow().get(name).copied();
+        let address = address.ok_or_else(unknown)?;
         let server_name = node_name(name).map_err(|_| unknown())?;
         let now_ns = crate::control::now_ns();
         let held_off =
@@ -251,6 +265,13 @@ impl Peers {
             }
         }
     }
+}
+
+fn by_name(peers: &[Peer], port: u16) -> HashMap<String, SocketAddr> {
+    let peers = peers.iter();
+    peers
+        .map(|p| (p.name.clone(), (p.address, port).into()))
+        .collect()
 }
 
 /// How long a peer may leave data unacknowledged before its channel breaks.

@@ -63,7 +63,7 @@ pub(crate) enum Change {
 /// The leases of one switch.
 #[derive(Debug)]
 pub struct Leases {
-    nodes: HashSet<IpAddr>,
+    nodes: Mutex<HashSet<IpAddr>>,
     key_id: u32,
     key: ControlKey,
     table: Mutex<Table>,
@@ -83,11 +83,21 @@ impl Leases {
     /// Leases for `nodes`, which know the key `key_id`.
     pub fn new(nodes: impl IntoIterator<Item = IpAddr>, key_id: u32, key: ControlKey) -> Self {
         Self {
-            nodes: nodes.into_iter().collect(),
+            nodes: Mutex::new(nodes.into_iter().collect()),
             key_id,
             key,
             table: Mutex::default(),
         }
+    }
+
+    /// Grants leases to these nodes from now on. What others have they keep.
+    pub fn set_nodes(&self, nodes: impl IntoIterator<Item = IpAddr>) {
+        *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = nodes.into_iter().collect();
+    }
+
+    fn knows(&self, node: IpAddr) -> bool {
+        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.contains(&node)
     }
 
     /// Grants leases until dropped.
@@ -146,7 +156,7 @@ impl Leases {
         let is_lease = request.ops == Ops::QUERY
             && run != RunId::NONE
             && request.request_id == u64::from_be_bytes(challenge);
-        let status = match (is_lease, self.nodes.contains(&node)) {
+        let status = match (is_lease, self.knows(node)) {
             (false, _) => Status::BadRequest,
             (true, false) => Status::Denied,
             (true, true) => Status::Ok,

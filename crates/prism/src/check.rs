@@ -53,10 +53,16 @@ pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
         faults.push(format!("switch.key_file: {error}"));
     }
     let Some(node) = node else { return Ok(faults) };
-    if let Err(error) = config.s3.load_credentials() {
+    let named = !config.s3.credentials_file.as_os_str().is_empty();
+    if let Some(error) = named.then(|| config.s3.load_credentials().err()).flatten() {
         faults.push(format!("s3.credentials_file: {error}"));
     }
-    if config.nodes.len() > 1 {
+    if config.cluster.etcd.is_some()
+        && let Err(error) = crate::cluster::etcd::client(config)
+    {
+        faults.push(format!("{error:#}"));
+    }
+    if config.nodes.len() > 1 || config.cluster.etcd.is_some() {
         let files = [
             ("peers.ca_file", config.peers.ca_file.clone()),
             ("peers.cert_dir", config.peers.cert_file(name)),

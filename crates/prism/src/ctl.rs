@@ -1,8 +1,11 @@
 //! `prism ctl`: what the switch on this host knows, read from its pinned tables
 //! (it works without the agent, and changes nothing); and what backends on this
-//! host are to look at, and how they see their cluster.
+//! host are to look at, and how they see their cluster; and what stands in etcd, where
+//! a cluster's state is there.
 
 mod cluster;
+mod credentials;
+mod members;
 mod scrub;
 
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -36,6 +39,9 @@ enum CtlCommand {
     Counters(CountersArgs),
     Scrub(scrub::ScrubArgs),
     Cluster(cluster::ClusterArgs),
+    Drain(members::DrainArgs),
+    Rebalance(members::RebalanceArgs),
+    Credentials(credentials::CredentialsArgs),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -113,6 +119,9 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
         CtlCommand::Counters(args) => counters(args, &mut out),
         CtlCommand::Scrub(args) => scrub::run(args, &mut out),
         CtlCommand::Cluster(args) => cluster::run(args, &mut out),
+        CtlCommand::Drain(args) => members::drain(args, &mut out),
+        CtlCommand::Rebalance(args) => members::rebalance(args, &mut out),
+        CtlCommand::Credentials(args) => credentials::run(args, &mut out),
     };
     match printed.and_then(|()| Ok(out.flush()?)) {
         // The reader of a pipe has seen enough.
@@ -133,6 +142,14 @@ fn ask<T: DeserializeOwned>(socket: &Path, question: &str) -> anyhow::Result<T> 
         serde_json::from_str(&line).with_context(|| line.trim().to_owned())
     };
     talk().with_context(|| format!("asking the node at {}", socket.display()))
+}
+
+/// Runs what talks to etcd.
+fn run_async<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(work)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

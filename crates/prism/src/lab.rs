@@ -31,6 +31,8 @@ pub(crate) struct Args {
 enum Command {
     /// Build a lab, start it, and wait until it serves.
     Up(Up),
+    /// Start the process of a host, after stopping the one that runs there.
+    Start(Start),
     /// Run a program on a host of the lab, with the lab's credentials and
     /// endpoint in its environment (AWS_...).
     Exec(Exec),
@@ -56,6 +58,14 @@ struct Up {
     /// How many backends: be0, be1, ...
     #[arg(long, default_value_t = 3, value_name = "N")]
     backends: usize,
+    /// With how many backends the cluster begins; `prism lab start` starts the others,
+    /// which `prism ctl rebalance` then gives their share. Takes --etcd. [default: all]
+    #[arg(long, value_name = "N", requires = "etcd")]
+    members: Option<usize>,
+    /// Keep the cluster's state in an etcd, on a host of its own called etcd
+    /// (package etcd-server).
+    #[arg(long)]
+    etcd: bool,
     /// How many frontends: fe0, fe1, ...
     #[arg(long, default_value_t = 1, value_name = "N")]
     frontends: usize,
@@ -72,6 +82,14 @@ struct Up {
     /// Where backends keep their objects; the default is memory.
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     store_dir: PathBuf,
+}
+
+#[derive(clap::Args, Debug)]
+struct Start {
+    #[command(flatten)]
+    name: Name,
+    /// switch, fe0, be0, ...
+    host: String,
 }
 
 #[derive(clap::Args, Debug)]
@@ -116,6 +134,7 @@ struct Capture {
 pub(crate) fn run(args: Args) -> Result<()> {
     match args.command {
         Command::Up(up) => run_up(up),
+        Command::Start(start) => Ok(Lab::attach(&start.name.name)?.restart(&start.host)?),
         Command::Exec(exec) => run_exec(&exec),
         Command::Status(status) => run_status(&status),
         Command::Capture(capture) => run_capture(&capture),
@@ -132,6 +151,8 @@ fn run_up(up: Up) -> Result<()> {
     let mut spec = LabSpec::new(up.name.name, program);
     spec.backends = up.backends;
     spec.frontends = up.frontends;
+    spec.members = up.members;
+    spec.etcd = up.etcd;
     spec.tls = up.tls;
     spec.link = up.link;
     spec.uplink = up.uplink;

@@ -6,6 +6,7 @@ mod bench_store;
 mod bench_switch;
 mod bench_tls;
 mod check;
+mod cluster;
 mod ctl;
 mod demo;
 mod doctor;

@@ -1,7 +1,7 @@
 //! `prism switch`: the agent of the eBPF switch on this host. Packets do not pass
 //! through it, and go on while it is away.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +14,9 @@ use prism_switch::{
     Agent, InterfaceConfig, Leases, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch,
     SwitchConfig,
 };
+use tokio::sync::watch;
+
+use crate::cluster::{Directory, observe};
 
 /// One cluster on one switch is one tenant.
 const TENANT: u32 = 1;
@@ -49,38 +52,94 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.unload {
         return Ok(Switch::unload(&settings.pin_dir)?);
     }
-    let switch = Switch::load(&switch_config(&config, settings)?)?;
+    let mut directory = Directory::of(&config);
+    let switch = Switch::load(&switch_config(&config, settings, &directory)?)?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
     let leases = Arc::new(Leases::new(
-        config.nodes.iter().map(|node| node.address.into()),
+        addresses(&directory),
         settings.key_id,
         ControlKey::new(*settings.load_key().context("the control key")?.bytes()),
     ));
-    let stop = Arc::new(AtomicBool::new(false));
-    serve(stop.clone(), settings.control.into(), leases.clone())?;
-    let mut agent = Agent::new(&switch).with_leases(leases);
-    while !stop.load(Ordering::Relaxed) {
-        if let Err(error) = agent.run(&stop) {
+    let observed = match config.cluster.etcd {
+        Some(_) => Some(observe(&config)?),
+        None => None,
+    };
+    let news = observed.as_ref().map(|observed| observed.directory.clone());
+    let pauses = Arc::new(Pauses::default());
+    serve(
+        pauses.clone(),
+        settings.control.into(),
+        leases.clone(),
+        news,
+    )?;
+    let mut agent = Agent::new(&switch).with_leases(leases.clone());
+    while !pauses.stop.load(Ordering::Relaxed) {
+        if let Err(error) = agent.run(&pauses.pause) {
             tracing::warn!(%error, "cannot age flows; trying again");
             std::thread::sleep(RETRY);
+        }
+        pauses.pause.store(false, Ordering::Relaxed);
+        let Some(observed) = &observed else { continue };
+        let now = observed.directory.borrow().clone();
+        if *now != directory {
+            directory = (*now).clone();
+            let tables = switch_config(&config, settings, &directory)?;
+            match switch.update_tables(&tables) {
+                Ok(()) => tracing::info!(nodes = directory.iter().count(), "nodes have changed"),
+                Err(error) => tracing::error!(%error, "nodes have changed, but not for the switch"),
+            }
+            leases.set_nodes(addresses(&directory));
         }
     }
     tracing::info!("agent stopped; the switch goes on");
     Ok(())
 }
 
-fn switch_config(config: &Config, settings: &prism_config::Switch) -> anyhow::Result<SwitchConfig> {
+/// Where etcd is, as far as its names can be resolved.
+fn etcd_addresses(config: &Config) -> Vec<IpAddr> {
+    let endpoints = config.cluster.etcd.iter().flat_map(|etcd| &etcd.endpoints);
+    let resolved = endpoints.flat_map(|endpoint| {
+        let found = (endpoint.host(), endpoint.port()).to_socket_addrs();
+        found.unwrap_or_else(|error| {
+            tracing::warn!(%endpoint, %error, "cannot be resolved: backends behind this switch do not reach it");
+            Vec::new().into_iter()
+        })
+    });
+    resolved
+        .map(|address| address.ip())
+        .filter(IpAddr::is_ipv4)
+        .collect()
+}
+
+/// Why the agent is to pause.
+#[derive(Default)]
+struct Pauses {
+    /// For good.
+    stop: AtomicBool,
+    /// For now.
+    pause: AtomicBool,
+}
+
+fn addresses(directory: &Directory) -> impl Iterator<Item = IpAddr> {
+    directory.iter().map(|(_, host)| host.address.into())
+}
+
+fn switch_config(
+    config: &Config,
+    settings: &prism_config::Switch,
+    directory: &Directory,
+) -> anyhow::Result<SwitchConfig> {
     let xdp = settings.mode == HookMode::Xdp;
     let interfaces = settings.interfaces.iter().map(|name| InterfaceConfig {
         name: name.clone(),
         xdp,
     });
-    let nodes = config.nodes.iter().map(|node| NodeConfig {
-        addr: node.address.into(),
+    let nodes = directory.iter().map(|(_, host)| NodeConfig {
+        addr: host.address.into(),
         tenant: TENANT,
         roles: Roles {
-            frontend: node.is_frontend(),
-            backend: node.is_backend(),
+            frontend: host.is_frontend(),
+            backend: host.is_backend(),
         },
         link: None,
     });
@@ -91,19 +150,28 @@ fn switch_config(config: &Config, settings: &prism_config::Switch) -> anyhow::Re
         roles: Roles::default(),
         link: None,
     };
+    // Nor what backends ask etcd.
+    let etcd = etcd_addresses(config).into_iter().map(|addr| NodeConfig {
+        addr,
+        tenant: NO_TENANT,
+        roles: Roles::default(),
+        link: None,
+    });
     let key = ControlKey::new(*settings.load_key().context("the control key")?.bytes());
     let addresses = std::iter::once(config.service.address).chain(config.tls_address());
+    let frontends = directory.iter().filter(|(_, host)| host.is_frontend());
+    let frontends: Vec<IpAddr> = frontends.map(|(_, host)| host.address.into()).collect();
     let services = addresses.map(|address| ServiceConfig {
         addr: address.into(),
         tenant: TENANT,
-        frontends: config.frontends().map(|n| n.address.into()).collect(),
+        frontends: frontends.clone(),
     });
     Ok(SwitchConfig {
         pin_dir: settings.pin_dir.clone(),
         interfaces: interfaces.collect(),
         control: settings.control,
         services: services.collect(),
-        nodes: nodes.chain([own]).collect(),
+        nodes: etcd.chain(nodes).chain([own]).collect(),
         senders: vec![SenderConfig {
             key_id: settings.key_id,
             key,
@@ -115,8 +183,13 @@ fn switch_config(config: &Config, settings: &prism_config::Switch) -> anyhow::Re
     })
 }
 
-/// Starts the thread that grants leases and waits for a signal.
-fn serve(stop: Arc<AtomicBool>, control: SocketAddr, leases: Arc<Leases>) -> anyhow::Result<()> {
+/// Starts the thread that grants leases, and waits for a signal and for news.
+fn serve(
+    pauses: Arc<Pauses>,
+    control: SocketAddr,
+    leases: Arc<Leases>,
+    news: Option<watch::Receiver<Arc<Directory>>>,
+) -> anyhow::Result<()> {
     if let Err(error) = prism_sys::process::raise_open_files() {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
@@ -139,11 +212,26 @@ fn serve(stop: Arc<AtomicBool>, control: SocketAddr, leases: Arc<Leases>) -> any
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                     () = grant(control, leases) => {}
+                    () = pause_for(news, &pauses) => {}
                 }
             });
-            stop.store(true, Ordering::Relaxed);
+            pauses.stop.store(true, Ordering::Relaxed);
+            pauses.pause.store(true, Ordering::Relaxed);
         })?;
     Ok(())
+}
+
+/// Has the agent pause whenever there is news, for ever.
+async fn pause_for(news: Option<watch::Receiver<Arc<Directory>>>, pauses: &Pauses) {
+    if let Some(mut news) = news {
+        // What has changed before anybody looked is news, too.
+        news.mark_changed();
+        while news.changed().await.is_ok() {
+            news.borrow_and_update();
+            pauses.pause.store(true, Ordering::Relaxed);
+        }
+    }
+    std::future::pending().await
 }
 
 /// Grants leases for ever, as soon as the address is there.

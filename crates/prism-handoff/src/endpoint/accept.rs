@@ -100,7 +100,10 @@ impl Shared {
         config: &Arc<rustls::ServerConfig>,
     ) -> io::Result<()> {
         tune(&stream)?;
-        let known = |certificate: &CertificateDer<'_>| peer_name(certificate, self.peers.names());
+        let known = |certificate: &CertificateDer<'_>| {
+            let names = self.peers.names();
+            peer_name(certificate, names.iter().map(String::as_str))
+        };
         let accepting = node_tls::accept(config, stream, known);
         let (dialled, peer) = tokio::time::timeout(PEER_HANDSHAKE, accepting)
             .await

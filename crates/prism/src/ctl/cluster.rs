@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use prism_config::Config;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::ask;
 
@@ -32,6 +33,12 @@ struct Survey {
     epoch: u64,
     replicas: u64,
     backends: Vec<Backend>,
+    phase: String,
+    kept_in_etcd: bool,
+    lease_ms: Option<u64>,
+    /// For those who read JSON.
+    #[serde(flatten)]
+    more: Map<String, Value>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -42,6 +49,11 @@ struct Backend {
     open_changes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_used: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<String>,
+    /// For those who read JSON.
+    #[serde(flatten)]
+    more: Map<String, Value>,
 }
 
 pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()> {
@@ -80,21 +92,32 @@ pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()
 fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
     writeln!(
         out,
-        "{}, as {} sees it: {} backends, replicas of each object: {}, epoch {}",
+        "{}, as {} sees it: {} backends, replicas of each object: {}, epoch {}, {}",
         survey.cluster,
         survey.asked,
         survey.backends.len(),
         survey.replicas,
         survey.epoch,
+        match survey.phase.as_str() {
+            "filling" => "keys are being copied to where they are to be",
+            "moved" => "keys have moved",
+            _ => "nothing moves",
+        },
     )?;
+    if survey.kept_in_etcd
+        && let Some(left) = survey.lease_ms
+    {
+        writeln!(out, "{} has a lease for {left} ms", survey.asked)?;
+    }
     for backend in &survey.backends {
+        let status = backend.status.as_deref().unwrap_or("-");
         match (backend.open_changes, backend.bytes_used) {
             (Some(open), Some(bytes)) => writeln!(
                 out,
-                "{:<16} in reach      {open:>6} open changes {bytes:>16} bytes",
+                "{:<16} {status:<8} in reach      {open:>6} open changes {bytes:>16} bytes",
                 backend.name
             )?,
-            _ => writeln!(out, "{:<16} out of reach", backend.name)?,
+            _ => writeln!(out, "{:<16} {status:<8} out of reach", backend.name)?,
         }
     }
     Ok(())

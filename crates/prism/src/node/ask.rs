@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::{send, set};
 use super::errors::store_error;
+use super::fence::cut_off;
 use super::io::Io;
 use super::listing::{ListShare, ObjectsWanted, UploadsWanted};
 use super::relay::Relayed;
@@ -104,6 +105,14 @@ pub(super) enum Reply {
         code: String,
         message: String,
     },
+}
+
+impl Question {
+    /// Whether the answer is of what counts in the cluster. The others are about
+    /// this node itself, or tell it something.
+    fn is_of_store(&self) -> bool {
+        !matches!(self, Self::Report | Self::Decided(_))
+    }
 }
 
 impl Reply {
@@ -206,7 +215,21 @@ impl Worker {
         send(io, &exchange, head, &reply).await
     }
 
+    /// Answers where this node may, as [`Question::is_of_store`] says.
     async fn answer_here(&self, question: Question) -> Result<Reply, S3Error> {
+        let fenced = question.is_of_store();
+        let held = self.node.replication.begin();
+        if fenced && held.is_none() {
+            return Err(cut_off());
+        }
+        let reply = self.answer_for_sure(question).await?;
+        match fenced && !self.node.replication.is_still(held) {
+            true => Err(cut_off()),
+            false => Ok(reply),
+        }
+    }
+
+    async fn answer_for_sure(&self, question: Question) -> Result<Reply, S3Error> {
         // First of all, what is open here: the answer is of what counts.
         match &question {
             Question::SealBucket { bucket, .. } => self.make_bucket_certain(bucket, &[]).await?,

@@ -263,7 +263,8 @@ impl Worker {
             let opened = match node == self.node.name {
                 true => {
                     self.make_certain(bucket, key).await?;
-                    self.open_here(wanted).await
+                    let opened = self.open_here(wanted).await;
+                    self.if_still(request, opened)
                 }
                 false => self.open_at(&node, request, wanted).await,
             };

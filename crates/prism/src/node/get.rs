@@ -37,6 +37,10 @@ impl Worker {
                 Err(error) => return self.send_error(io, exchange, &error, resource).await,
             },
         };
+        // What was found may be from before the cluster went on without this node.
+        if let Err(error) = self.if_still(request, Ok(())) {
+            return self.send_error(io, exchange, &error, resource).await;
+        }
         let object = match found {
             Ok(Some(object)) => object,
             missing => {

@@ -3,8 +3,10 @@
 //! Every key is listed by one of the backends that have it, and which one that is
 //! follows from the view of the cluster: so a page is of one view.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prism_cluster::{NodeName, View};
 use prism_s3::{Code, S3Error};
 
 use super::Worker;
@@ -26,6 +28,47 @@ enum Unmerged {
     /// A backend acts by another view than this node.
     Between,
     Failed(S3Error),
+}
+
+/// Which keys a node lists: of those that have a key, one does.
+pub(super) struct Lister<'a> {
+    view: Arc<View>,
+    name: &'a str,
+    bucket: &'a str,
+    without: &'a [String],
+}
+
+impl<'a> Lister<'a> {
+    pub(super) fn new(
+        view: Arc<View>,
+        name: &'a str,
+        bucket: &'a str,
+        without: &'a [String],
+    ) -> Self {
+        Self {
+            view,
+            name,
+            bucket,
+            without,
+        }
+    }
+
+    /// Another node may list other keys by another view.
+    pub(super) fn epoch(&self) -> u64 {
+        self.view.epoch()
+    }
+
+    /// Whether this node lists a key that it has.
+    pub(super) fn lists(&self, key: &str) -> bool {
+        // Nobody has ever had anything but what is its own.
+        if self.view.epoch() == 1 && !self.view.is_replicated() {
+            return true;
+        }
+        let mut readers = self.view.readers(self.bucket, key);
+        let in_reach = |name: &&NodeName| !self.without.iter().any(|gone| gone == name.as_str());
+        let first = readers.find(in_reach);
+        first.is_some_and(|name| name.as_str() == self.name)
+    }
 }
 
 /// One backend, as far as it has been asked.

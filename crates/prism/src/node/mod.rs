@@ -13,6 +13,7 @@ mod copy;
 mod counters;
 mod documents;
 mod errors;
+mod fence;
 mod get;
 mod io;
 mod listing;
@@ -43,8 +44,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use prism_cluster::{NodeName, Placing, State, View};
-use prism_config::{Config, Credential, HandOffMethod};
+use prism_config::{Config, HandOffMethod};
 use prism_handoff::pki::Identity;
 use prism_handoff::{
     Endpoint, EndpointConfig, Handle, Incoming, Method, Peer, Process, SwitchAddress, Transit,
@@ -56,6 +56,7 @@ use prism_store::Store;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
+use crate::cluster::{Cluster, Directory};
 use counters::NodeCounters;
 use replication::Replication;
 use session::Auth;
@@ -76,6 +77,7 @@ pub(crate) struct Args {
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) config: Config,
+    pub(crate) cluster: Cluster,
     pub(crate) replication: Arc<Replication>,
     pub(crate) store: Option<Store>,
     pub(crate) scrub: scrub::Scrubber,
@@ -100,30 +102,23 @@ pub(crate) struct Worker {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
     crate::log::init(&config.log)?;
-    let users = config.s3.load_credentials()?;
-    run::until_stopped(Node::open(config, &args.node, &users)?, || {})
+    check_name(&config, &args.node)?;
+    let cluster = Cluster::open(&config, &args.node)?;
+    run::until_stopped(Node::open(config, &args.node, cluster)?, || {})
 }
 
 impl Node {
-    /// Opens what the node called `name` needs. `users` may call it.
-    pub(crate) fn open(config: Config, name: &str, users: &[Credential]) -> anyhow::Result<Self> {
-        let Some(settings) = config.node(name) else {
-            let names: Vec<&str> = config.nodes.iter().map(|n| n.name.as_str()).collect();
-            bail!(
-                "no [[node]] is called {name:?}; there are: {}",
-                names.join(", ")
-            );
-        };
-        let backends = config.backends().map(|n| NodeName::new(n.name.clone()));
-        let backends = backends.collect::<Result<Vec<_>, _>>()?;
-        let state = State::new(Placing::new(backends, config.cluster.replicas)?);
-        let view = Arc::new(View::new(state)?);
-        let replication = Arc::new(Replication::new(name, view));
+    /// Opens what the node called `name` of `cluster` needs.
+    pub(crate) fn open(config: Config, name: &str, cluster: Cluster) -> anyhow::Result<Self> {
+        let settings = check_name(&config, name)?;
+        let view = cluster.view.borrow().clone();
+        let replication = Replication::new(name, view.clone(), cluster.lease.clone());
+        let replication = Arc::new(replication);
         let store = match settings.is_backend() {
-            true => Some(open_store(&config, settings, &replication)?),
+            true => Some(open_store(&config, settings, &cluster, &replication)?),
             false => None,
         };
-        let auth = Auth::new(&config, users);
+        let auth = Auth::new(&config, &cluster.users.borrow());
         let https = Https::load(&config, settings)?;
         let limits = prism_http::Limits {
             head_bytes: config.limits.head_bytes as usize,
@@ -135,6 +130,7 @@ impl Node {
         Ok(Self {
             name,
             config,
+            cluster,
             replication,
             store,
             scrub: scrub::Scrubber::default(),
@@ -183,19 +179,13 @@ impl Node {
             }),
             None => None,
         };
-        let others = self.config.nodes.iter().filter(|n| n.name != self.name);
         Ok(EndpointConfig {
             name: self.name.clone(),
             address: settings.address.into(),
             service: self.config.service.address.into(),
             listen: settings.is_frontend(),
             peer_port: peers.port,
-            peers: others
-                .map(|n| Peer {
-                    name: n.name.clone(),
-                    address: n.address.into(),
-                })
-                .collect(),
+            peers: self.peers(&self.cluster.directory.borrow()),
             identity,
             switch,
             method: match self.config.service.hand_off_method {
@@ -210,6 +200,17 @@ impl Node {
 }
 
 impl Node {
+    /// The other nodes.
+    fn peers(&self, directory: &Directory) -> Vec<Peer> {
+        let others = directory.iter().filter(|(name, _)| *name != self.name);
+        others
+            .map(|(name, host)| Peer {
+                name: name.to_owned(),
+                address: host.address.into(),
+            })
+            .collect()
+    }
+
     /// Where a connection goes whose next request this node only has to look at,
     /// as a frontend does to which backends return connections.
     fn transit(self: &Arc<Self>) -> Transit {
@@ -229,9 +230,22 @@ impl Node {
     }
 }
 
+/// The node's part of the configuration.
+fn check_name<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a prism_config::Node> {
+    let Some(settings) = config.node(name) else {
+        let names: Vec<&str> = config.nodes.iter().map(|n| n.name.as_str()).collect();
+        bail!(
+            "no [[node]] is called {name:?}; there are: {}",
+            names.join(", ")
+        );
+    };
+    Ok(settings)
+}
+
 fn open_store(
     config: &Config,
     node: &prism_config::Node,
+    cluster: &Cluster,
     replication: &Arc<Replication>,
 ) -> anyhow::Result<Store> {
     let settings = prism_store::Config {
@@ -251,8 +265,14 @@ fn open_store(
     };
     let store = Store::open(&node.store, settings)
         .with_context(|| format!("the store {}", node.store.display()))?;
-    store.expect_replicas(config.cluster.replicas.into())?;
-    if replication.is_on() {
+    if cluster.is_kept() {
+        replication.set_store(store.identity());
+        cluster.has_store(store.identity());
+    } else {
+        store.expect_replicas(config.cluster.replicas.into())?;
+    }
+    // Where the cluster may change, there may be replicas at any time.
+    if replication.is_on() || cluster.is_kept() {
         store.replicate(replication.clone());
         store.set_repair(replication.clone());
     }
@@ -293,9 +313,10 @@ impl Worker {
             });
             let (jobs, is_first) = worker.node.replication.join();
             tokio::task::spawn_local(worker.clone().carry_out(jobs));
-            if is_first && worker.node.replication.is_on() {
+            if is_first && (worker.node.replication.is_on() || worker.node.cluster.is_kept()) {
                 tokio::task::spawn_local(worker.clone().tidy());
             }
+            tokio::task::spawn_local(worker.clone().follow_directory());
             worker.serve(endpoint, drain).await;
             Ok(())
         })
@@ -327,6 +348,18 @@ impl Worker {
         let ended = async { while sessions.join_next().await.is_some() {} };
         if tokio::time::timeout(drain, ended).await.is_err() {
             tracing::warn!("requests were still under way at the end of the drain time");
+        }
+    }
+
+    /// Finds the other nodes where they are, whenever that changes.
+    async fn follow_directory(self: Rc<Self>) {
+        let mut directory = self.node.cluster.directory.clone();
+        loop {
+            let peers = self.node.peers(&directory.borrow_and_update());
+            self.handle.set_peers(&peers);
+            if directory.changed().await.is_err() {
+                return;
+            }
         }
     }
 

@@ -131,7 +131,7 @@ impl Worker {
                 bytes: Err(error), ..
             } => Err(error),
         };
-        match result {
+        match self.if_still(request, result) {
             Ok((completed, version)) => {
                 let location = self.location(request);
                 let xml = xml::complete_result(&location, bucket, key, &completed);

@@ -81,6 +81,9 @@ impl Worker {
         exchange: &Exchange<'_>,
         stored: Result<Stored, (S3Error, bool)>,
     ) -> io::Result<bool> {
+        let may_say_so = |error| (error, exchange.keep_alive);
+        let stored =
+            stored.and_then(|stored| self.if_still(request, Ok(stored)).map_err(may_say_so));
         match stored {
             Ok(Stored { digests, version }) => {
                 let mut head = ResponseHead::new(200);

@@ -84,6 +84,7 @@ impl Worker {
                 principal,
                 payload: Payload::Unsigned,
                 for_node: true,
+                held: self.node.replication.begin(),
             };
             let exchange = question.head.exchange(&date);
             return self.serve_question(io, &question, &exchange).await;

@@ -8,13 +8,16 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use prism_cluster::{NodeName, Phase, Status, View};
 use prism_s3::Operation;
 use prism_store::{Bytes, Decided, Place, Prepare, Repair, Replicas, ScrubFault, Unprepared};
 use tokio::sync::{mpsc, oneshot};
+
+use super::merge::Lister;
+use crate::cluster::{Held, Lease};
 
 /// Jobs that wait for one worker.
 const JOBS_MAX: usize = 1024;
@@ -46,6 +49,9 @@ pub(crate) struct Replication {
     name: String,
     /// The cluster as this node acts by it.
     view: RwLock<Arc<View>>,
+    lease: Lease,
+    /// The identity of this node's store, where the cluster asks for it.
+    store: OnceLock<u64>,
     workers: Mutex<Vec<mpsc::Sender<Job>>>,
     next: AtomicUsize,
     /// When a node was found out of reach.
@@ -55,10 +61,12 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
-    pub(super) fn new(name: &str, view: Arc<View>) -> Self {
+    pub(super) fn new(name: &str, view: Arc<View>, lease: Lease) -> Self {
         Self {
             name: name.to_owned(),
             view: RwLock::new(view),
+            lease,
+            store: OnceLock::new(),
             workers: Mutex::default(),
             next: AtomicUsize::new(0),
             unreachable: Mutex::default(),
@@ -71,6 +79,33 @@ impl Replication {
     pub(super) fn view(&self) -> Arc<View> {
         let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
         view.clone()
+    }
+
+    /// From now on this node acts by `view`, if it is a later one.
+    pub(super) fn adopt(&self, view: Arc<View>) {
+        let mut present = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        if view.epoch() > present.epoch() {
+            *present = view;
+        }
+    }
+
+    /// The cluster speaks of this store when it speaks of this node; of another one
+    /// nothing is served.
+    pub(super) fn set_store(&self, identity: u64) {
+        let _ = self.store.set(identity);
+    }
+
+    /// To be asked before anything is looked up here or begun: none where this node
+    /// must not serve what it stores.
+    pub(super) fn begin(&self) -> Option<Held> {
+        let held = self.lease.begin()?;
+        let is_meant = |store: &u64| self.view().state().is_store_of(&self.name, *store);
+        self.store.get().is_none_or(is_meant).then_some(held)
+    }
+
+    /// To be asked after it, before anybody is told what was found.
+    pub(super) fn is_still(&self, held: Option<Held>) -> bool {
+        held.is_some_and(|held| self.lease.is_still(held))
     }
 
     /// There are keys that another node has as well, or is about to have.
@@ -129,6 +164,22 @@ impl Replication {
         self.readers_of(&view, bucket, key)
     }
 
+    /// Whether this node may answer an operation on a key.
+    pub(super) fn may_answer(&self, operation: &Operation, bucket: &str, key: &str) -> bool {
+        let view = self.view();
+        // Whoever asks knows as much, where nothing ever changes.
+        if view.epoch() == 1 {
+            return true;
+        }
+        let mut readers = view.readers(bucket, key);
+        match only_reads(operation) {
+            true => readers.any(|name| name.as_str() == self.name),
+            false => readers
+                .next()
+                .is_some_and(|name| name.as_str() == self.name),
+        }
+    }
+
     /// The same, for reading.
     pub(super) fn readers(&self, bucket: &str, key: &str) -> Vec<String> {
         self.readers_of(&self.view(), bucket, key)
@@ -146,12 +197,7 @@ impl Replication {
 
     /// What this node lists, where `without` are out of reach.
     pub(super) fn lister<'a>(&'a self, bucket: &'a str, without: &'a [String]) -> Lister<'a> {
-        Lister {
-            view: self.view(),
-            name: &self.name,
-            bucket,
-            without,
-        }
+        Lister::new(self.view(), &self.name, bucket, without)
     }
 
     /// How many of those in sync may be out of reach with every key still in reach.
@@ -222,33 +268,6 @@ impl Replication {
             }
         }
         false
-    }
-}
-
-/// Which keys a node lists: of those that have a key, one does.
-pub(super) struct Lister<'a> {
-    view: Arc<View>,
-    name: &'a str,
-    bucket: &'a str,
-    without: &'a [String],
-}
-
-impl Lister<'_> {
-    /// Another node may list other keys by another view.
-    pub(super) fn epoch(&self) -> u64 {
-        self.view.epoch()
-    }
-
-    /// Whether this node lists a key that it has.
-    pub(super) fn lists(&self, key: &str) -> bool {
-        // Nobody has ever had anything but what is its own.
-        if self.view.epoch() == 1 && !self.view.is_replicated() {
-            return true;
-        }
-        let mut readers = self.view.readers(self.bucket, key);
-        let in_reach = |name: &&NodeName| !self.without.iter().any(|gone| gone == name.as_str());
-        let first = readers.find(in_reach);
-        first.is_some_and(|name| name.as_str() == self.name)
     }
 }
 
@@ -358,7 +377,8 @@ mod tests {
     }
 
     fn replication(name: &str, replicas: u16) -> Replication {
-        Replication::new(name, Arc::new(View::new(view(replicas)).unwrap()))
+        let view = Arc::new(View::new(view(replicas)).unwrap());
+        Replication::new(name, view, Lease::for_ever())
     }
 
     #[test]
@@ -417,7 +437,7 @@ mod tests {
             store: 0,
         };
         state.backends.insert("b".parse().unwrap(), out);
-        let node = Replication::new("a", Arc::new(View::new(state).unwrap()));
+        node.adopt(Arc::new(View::new(state).unwrap()));
         assert_eq!(node.epoch(), 2);
         assert_eq!((node.spare(), node.is_calm()), (1, false));
         assert_eq!(node.backends(), ["a", "b", "c", "d"]);
@@ -427,6 +447,24 @@ mod tests {
             let readers = node.readers("bucket", &key.to_string());
             assert!(!readers.contains(&"b".to_owned()) && readers.len() >= 2);
         }
+        // What comes late does not count.
+        node.adopt(Arc::new(View::new(view(3)).unwrap()));
+        assert_eq!(node.epoch(), 2);
+    }
+
+    #[test]
+    fn a_node_serves_the_store_that_the_cluster_means_only() {
+        let node = replication("a", 3);
+        assert!(node.is_still(node.begin()) && !node.is_still(None));
+        node.set_store(7);
+        assert_eq!(node.begin(), None);
+        let mut state = view(3);
+        state.epoch = 2;
+        for backend in state.backends.values_mut() {
+            backend.store = 7;
+        }
+        node.adopt(Arc::new(View::new(state).unwrap()));
+        assert!(node.begin().is_some());
     }
 
     #[test]

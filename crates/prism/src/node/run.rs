@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tokio::sync::{mpsc, watch};
 
-use super::{Node, Worker, admin};
+use super::{Node, Worker, admin, fence};
 
 /// How long the log's end stays one that a write may have been interrupted at.
 const SEAL_EVERY: Duration = Duration::from_secs(2);
@@ -80,6 +80,14 @@ fn supervise(
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
+        let (hung_up, mut again) = watch::channel(());
+        let pass_on = async {
+            while hang_up.recv().await.is_some() {
+                hung_up.send_replace(());
+            }
+            std::future::pending::<()>().await;
+        };
+        let mut hung_up_for_https = hung_up.subscribe();
         let keep_current = async {
             let Some(https) = &node.https else {
                 return std::future::pending().await;
@@ -87,10 +95,15 @@ fn supervise(
             loop {
                 tokio::select! {
                     () = https.keep_current() => {}
-                    _ = hang_up.recv() => https.reload(),
+                    Ok(()) = hung_up_for_https.changed() => https.reload(),
                 }
             }
         };
+        let keep_users = node.cluster.keep_current(async || {
+            if again.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        });
         // Ends where a worker could not start: the process does then, too.
         let accepting = async {
             let mut started = 0;
@@ -104,7 +117,11 @@ fn supervise(
         };
         tokio::select! {
             () = keep_sealed(node) => {}
+            () = pass_on => {}
             () = keep_current => {}
+            () = keep_users => {}
+            () = fence::follow_views(node) => {}
+            () = fence::follow_users(node) => {}
             () = admin.run(node.clone()) => {}
             () = accepting => {}
             _ = terminate.recv() => {}

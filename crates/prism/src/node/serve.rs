@@ -34,9 +34,11 @@ impl Worker {
         let Some(store) = node.store.as_ref() else {
             return self.serve_without_store(io, request, exchange).await;
         };
-        if let Some((bucket, key)) = request.operation.object()
-            && let Err(error) = self.make_certain(bucket.as_str(), key.as_str()).await
-        {
+        let certain = match (self.may_answer(request), request.operation.object()) {
+            (Ok(()), Some((bucket, key))) => self.make_certain(bucket.as_str(), key.as_str()).await,
+            (may, _) => may,
+        };
+        if let Err(error) = certain {
             let keep_alive = exchange.keep_alive && discard_body(io, &request.head).await;
             let exchange = Exchange {
                 keep_alive,
@@ -143,7 +145,7 @@ impl Worker {
         exchange: &Exchange<'_>,
         answer: Result<Answer, S3Error>,
     ) -> io::Result<bool> {
-        match answer {
+        match self.if_still(request, answer) {
             Ok((head, body)) if body.is_empty() || head.headers().get("content-type").is_some() => {
                 send(io, exchange, head, &body).await
             }

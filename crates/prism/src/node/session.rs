@@ -6,6 +6,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use prism_config::{Config, Credential, HandOffMode};
@@ -17,6 +18,8 @@ use prism_s3::{
 };
 use time::OffsetDateTime;
 
+use crate::cluster::Held;
+
 use super::Worker;
 use super::answer::{discard_body, send, send_error};
 use super::relay::{RelayError, Relayed};
@@ -24,28 +27,51 @@ use super::relayed::preamble;
 
 /// Knows callers by their signatures.
 pub(crate) struct Auth {
-    authenticator: Authenticator,
+    /// With the users as they are now.
+    authenticator: RwLock<Arc<Authenticator>>,
+    region: String,
+    anonymous: Anonymous,
     /// Policies of buckets say what everybody may read.
     by_policy: bool,
 }
 
 impl Auth {
     pub(crate) fn new(config: &Config, users: &[Credential]) -> Self {
-        let mut credentials = Credentials::new();
-        for credential in users {
-            let (key, secret) = (&credential.access_key, &credential.secret_key);
-            credentials.insert(key.as_str(), secret.as_str());
-        }
         let anonymous = match config.s3.anonymous {
             prism_config::Anonymous::Deny => Anonymous::ByPolicy,
             prism_config::Anonymous::Read => Anonymous::Read,
         };
         let region = config.cluster.region.clone();
         Self {
-            authenticator: Authenticator::new(credentials, region, anonymous),
+            authenticator: RwLock::new(authenticator(users, &region, anonymous)),
+            region,
+            anonymous,
             by_policy: anonymous == Anonymous::ByPolicy,
         }
     }
+
+    /// From the next request on, these may call and no others.
+    pub(super) fn replace(&self, users: &[Credential]) {
+        let new = authenticator(users, &self.region, self.anonymous);
+        *self
+            .authenticator
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = new;
+    }
+
+    fn authenticator(&self) -> Arc<Authenticator> {
+        let present = self.authenticator.read();
+        present.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn authenticator(users: &[Credential], region: &str, anonymous: Anonymous) -> Arc<Authenticator> {
+    let mut credentials = Credentials::new();
+    for credential in users {
+        let (key, secret) = (&credential.access_key, &credential.secret_key);
+        credentials.insert(key.as_str(), secret.as_str());
+    }
+    Arc::new(Authenticator::new(credentials, region, anonymous))
 }
 
 /// A caller whom another node has verified, as it travels with a hand-off:
@@ -77,6 +103,8 @@ pub(crate) struct Request {
     pub(crate) payload: Payload,
     /// Another node asks, for itself.
     pub(crate) for_node: bool,
+    /// Whether this node might serve what it stores when it read the request.
+    pub(crate) held: Option<Held>,
 }
 
 /// Who answers.
@@ -268,17 +296,14 @@ impl Worker {
         head_bytes: usize,
         caller: Option<Principal>,
     ) -> Result<Request, (RequestHead, S3Error)> {
+        // Before anything is decided by how the cluster is.
+        let held = self.node.replication.begin();
+        let authenticator = self.node.auth.authenticator();
         let known = match caller {
-            Some(principal) => self
-                .node
-                .auth
-                .authenticator
+            Some(principal) => authenticator
                 .payload(&head, &principal)
                 .map(|payload| (principal, payload)),
-            None => self
-                .node
-                .auth
-                .authenticator
+            None => authenticator
                 .authenticate(&head, OffsetDateTime::now_utc())
                 .map(|known| (known.principal, known.payload)),
         };
@@ -296,6 +321,7 @@ impl Worker {
                 principal,
                 payload,
                 for_node: false,
+                held,
             }),
             Err(error) => Err((head, error)),
         }
@@ -340,7 +366,9 @@ impl Worker {
         client.consume(request.head_bytes);
         self.node.counters.served_direct.add_one();
         let date = self.date();
-        let keep_alive = request.head.keep_alive() && !self.is_stopping();
+        // Who has no lease sends its clients back to a frontend.
+        let may_serve = request.held.is_some();
+        let keep_alive = request.head.keep_alive() && !self.is_stopping() && may_serve;
         let exchange = Exchange {
             keep_alive,
             ..request.head.exchange(&date)

@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
+use prism_cluster::{Phase, State};
 use prism_s3::Principal;
 use prism_store::Replicas;
 use serde_json::{Value, json};
+
+use crate::cluster::Known;
 
 use super::Worker;
 use super::ask::{Question, Reply, together};
@@ -20,11 +23,28 @@ impl Worker {
         let nodes = replication.backends();
         let asked = nodes.iter().map(|node| self.report_of(node));
         let backends = together(asked.collect()).await;
+        let view = replication.view();
+        let state = view.state();
+        let known = self.node.cluster.known();
+        let lease_ms = self.node.cluster.lease.left().map(|left| left.as_millis());
+        let mut backends: Vec<Value> = backends;
+        for backend in &mut backends {
+            describe(backend, state, known.as_deref());
+        }
         json!({
             "cluster": self.node.config.cluster.name,
             "asked": self.node.name,
+            "kept_in_etcd": known.is_some(),
             "epoch": replication.epoch(),
-            "replicas": replication.view().state().placing.replicas,
+            "replicas": state.placing.replicas,
+            "members": state.placing.members,
+            "phase": phase(&state.phase),
+            "to": match &state.phase {
+                Phase::Filling { to, .. } => Some(to),
+                Phase::Settled | Phase::Moved { .. } => None,
+            },
+            "wish": known.as_ref().and_then(|known| known.wish.as_ref()),
+            "lease_ms": lease_ms,
             "backends": backends,
         })
     }
@@ -45,5 +65,36 @@ impl Worker {
             }),
             _ => json!({ "name": node, "in_reach": false }),
         }
+    }
+}
+
+fn phase(phase: &Phase) -> &'static str {
+    match phase {
+        Phase::Settled => "settled",
+        Phase::Filling { .. } => "filling",
+        Phase::Moved { .. } => "moved",
+    }
+}
+
+/// Adds what the cluster has agreed on about a backend, and what that has reported.
+fn describe(backend: &mut Value, state: &State, known: Option<&Known>) {
+    let Some(fields) = backend.as_object_mut() else {
+        return;
+    };
+    let name = fields.get("name").and_then(Value::as_str).unwrap_or("");
+    let name = name.to_owned();
+    if let Some(agreed) = state.backends.get(name.as_str()) {
+        fields.insert("status".into(), json!(agreed.status));
+        fields.insert("since".into(), json!(agreed.since));
+    }
+    if let Some(known) = known {
+        let living = known.living.get(name.as_str());
+        fields.insert("lives".into(), json!(living.is_some()));
+        if let Some(living) = living {
+            fields.insert("adopted".into(), json!(living.report.epoch));
+            fields.insert("caught_up".into(), json!(living.report.caught_up));
+        }
+        let fetches = state.fetches_since(&name);
+        fields.insert("fetches_since".into(), json!(fetches));
     }
 }

@@ -17,6 +17,7 @@
 
 mod bulk;
 mod clients;
+mod cluster;
 mod connections;
 mod crash;
 mod demo;

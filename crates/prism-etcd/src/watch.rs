@@ -1,0 +1,167 @@
+//! Changes as they happen, on a connection of their own.
+
+use std::collections::VecDeque;
+
+use prism_config::Endpoint;
+use prism_http::BodyReader;
+
+use crate::client::{range_end, unreachable};
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::message::{Entry, Line, Number, WatchCreate, WatchRequest, WatchResponse, message_of};
+
+/// Longest message: all that one call may change.
+const MAX_LINE_BYTES: usize = 32 << 20;
+
+/// What became of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It has a new value.
+    Put(Entry),
+    /// It is gone.
+    Delete {
+        /// Which key.
+        key: String,
+    },
+}
+
+/// What has changed, in order. Changes that were made in one step come together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Update {
+    /// Everything up to here has been told.
+    pub revision: u64,
+    /// In the order in which it happened.
+    pub events: Vec<Event>,
+}
+
+/// A watch. One that has failed is at its end: read all, and watch from there.
+pub struct Watch {
+    connection: Connection,
+    endpoint: String,
+    body: BodyReader,
+    /// What has come of lines that are not complete.
+    text: Vec<u8>,
+    /// How much of it has no end of a line.
+    seen: usize,
+    ready: VecDeque<Update>,
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch")
+            .field("endpoint", &self.endpoint)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Watch {
+    pub(crate) async fn begin(
+        mut connection: Connection,
+        endpoint: &Endpoint,
+        prefix: &str,
+        revision: u64,
+    ) -> Result<Self, Error> {
+        let request = WatchRequest {
+            create_request: WatchCreate {
+                key: prefix.into(),
+                range_end: range_end(prefix),
+                start_revision: Number(revision),
+            },
+        };
+        let request = serde_json::to_vec(&request).map_err(Error::malformed)?;
+        let broken = |error| unreachable(endpoint, error);
+        let answer = connection.ask(endpoint, "/v3/watch", &request).await;
+        let head = answer.map_err(broken)?;
+        if head.status() != 200 {
+            let text = connection.read_all(&head, MAX_LINE_BYTES as u64).await;
+            let (text, _) = text.map_err(broken)?;
+            let value = serde_json::from_slice(&text).unwrap_or_default();
+            return Err(Error::Refused {
+                status: head.status(),
+                message: message_of(&value),
+            });
+        }
+        // It goes on for as long as we live.
+        let body = Connection::body_of(&head, u64::MAX).map_err(broken)?;
+        Ok(Self {
+            connection,
+            endpoint: endpoint.to_string(),
+            body,
+            text: Vec::new(),
+            seen: 0,
+            ready: VecDeque::new(),
+        })
+    }
+
+    /// The next changes. May be given up and called again at any time: nothing is
+    /// lost.
+    ///
+    /// # Errors
+    /// See [`Error`]. The watch is at its end then.
+    pub async fn next(&mut self) -> Result<Update, Error> {
+        loop {
+            if let Some(update) = self.ready.pop_front() {
+                return Ok(update);
+            }
+            self.connection.fill().await.map_err(|e| self.broken(e))?;
+            let taken = self.connection.take(&mut self.body, &mut self.text);
+            taken.map_err(|e| self.broken(e))?;
+            self.read_lines()?;
+            if self.body.is_done() && self.ready.is_empty() {
+                return Err(Error::Ended("the answer is over".into()));
+            }
+            if self.text.len() > MAX_LINE_BYTES {
+                return Err(Error::malformed("a line without an end"));
+            }
+        }
+    }
+
+    fn read_lines(&mut self) -> Result<(), Error> {
+        loop {
+            let new = self.text.get(self.seen..).unwrap_or_default();
+            let Some(end) = new.iter().position(|byte| *byte == b'\n') else {
+                self.seen = self.text.len();
+                return Ok(());
+            };
+            let line: Vec<u8> = self.text.drain(..=self.seen + end).collect();
+            self.seen = 0;
+            let line: Line<WatchResponse> =
+                serde_json::from_slice(&line).map_err(Error::malformed)?;
+            if let Some(update) = understand(line.into_result()?)? {
+                self.ready.push_back(update);
+            }
+        }
+    }
+
+    fn broken(&self, source: std::io::Error) -> Error {
+        Error::Unreachable {
+            endpoint: self.endpoint.clone(),
+            source,
+        }
+    }
+}
+
+/// None for a message that only says that the watch has begun.
+fn understand(message: WatchResponse) -> Result<Option<Update>, Error> {
+    if message.compact_revision.0 > 0 {
+        return Err(Error::Compacted(message.compact_revision.0));
+    }
+    if message.canceled {
+        return Err(Error::Ended(message.cancel_reason));
+    }
+    if message.events.is_empty() {
+        return Ok(None);
+    }
+    let events = message.events.into_iter().filter_map(|event| {
+        let gone = event.kind == "DELETE";
+        let entry = event.kv.into_entry()?;
+        Some(match gone {
+            true => Event::Delete { key: entry.key },
+            false => Event::Put(entry),
+        })
+    });
+    Ok(Some(Update {
+        revision: message.header.revision.0,
+        events: events.collect(),
+    }))
+}

@@ -1,0 +1,209 @@
+//! What stands in etcd, and where: keys below `<prefix>/<cluster>/`, values in JSON
+//! (docs/protocol.md). Also for tools that are no node.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use prism_cluster::{Placing, Report, State};
+use prism_config::{Config, Credential};
+use prism_etcd::{Change, Client, Condition, Settings, TlsFiles};
+use serde::{Deserialize, Serialize};
+
+use super::Host;
+
+/// Changes in one call; etcd allows 128.
+const CHANGES_AT_ONCE: usize = 100;
+
+/// A client of the etcd that a configuration names.
+///
+/// # Errors
+/// When it names none, or files that cannot be used.
+pub(crate) fn client(config: &Config) -> anyhow::Result<Client> {
+    let Some(etcd) = &config.cluster.etcd else {
+        bail!("the configuration has no [cluster.etcd]: its file is the cluster's state");
+    };
+    let own = etcd.cert_file.clone().zip(etcd.key_file.clone());
+    let tls = etcd.ca_file.clone().map(|ca| TlsFiles { ca, own });
+    Client::new(&Settings {
+        endpoints: etcd.endpoints.clone(),
+        tls,
+        // One member that hangs must not cost the lease.
+        patience: (etcd.lease_ttl() / 4).clamp(Duration::from_millis(500), Duration::from_secs(3)),
+    })
+    .context("[cluster.etcd]")
+}
+
+/// The keys of a cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    prefix: String,
+}
+
+/// What a key is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Key<'a> {
+    State,
+    Wish,
+    Live(&'a str),
+    Node(&'a str),
+    User(&'a str),
+}
+
+/// A backend that lives, as it says itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Living {
+    /// Of its process: two of one name must not be taken for one.
+    pub(crate) run: u64,
+    /// How far it has come.
+    pub(crate) report: Report,
+}
+
+/// The secret of a user, whose access key is the key's.
+#[derive(Serialize, Deserialize)]
+struct Secret {
+    secret_key: String,
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.secret_key);
+    }
+}
+
+impl Keys {
+    /// Those of the cluster of this configuration.
+    ///
+    /// # Errors
+    /// When it has no etcd.
+    pub(crate) fn of(config: &Config) -> anyhow::Result<Self> {
+        let prefix = config.etcd_prefix();
+        let prefix = prefix.context("the configuration has no [cluster.etcd]")?;
+        Ok(Self { prefix })
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub(crate) fn path(&self, key: &Key<'_>) -> String {
+        let prefix = &self.prefix;
+        match key {
+            Key::State => format!("{prefix}state"),
+            Key::Wish => format!("{prefix}wish"),
+            Key::Live(name) => format!("{prefix}live/{name}"),
+            Key::Node(name) => format!("{prefix}nodes/{name}"),
+            Key::User(name) => format!("{prefix}credentials/{name}"),
+        }
+    }
+
+    /// None for what another version may know.
+    pub(crate) fn parse<'a>(&self, path: &'a str) -> Option<Key<'a>> {
+        match path.strip_prefix(&self.prefix)? {
+            "state" => Some(Key::State),
+            "wish" => Some(Key::Wish),
+            rest => match rest.split_once('/')? {
+                ("live", name) => Some(Key::Live(name)),
+                ("nodes", name) => Some(Key::Node(name)),
+                ("credentials", name) => Some(Key::User(name)),
+                _ => None,
+            },
+        }
+    }
+
+    pub(crate) fn put_state(&self, state: &State) -> anyhow::Result<Change> {
+        self.put(&Key::State, state)
+    }
+
+    pub(crate) fn put_wish(&self, wish: &Placing) -> anyhow::Result<Change> {
+        self.put(&Key::Wish, wish)
+    }
+
+    pub(crate) fn put_node(&self, name: &str, host: &Host) -> anyhow::Result<Change> {
+        self.put(&Key::Node(name), host)
+    }
+
+    pub(crate) fn put_user(&self, user: &Credential) -> anyhow::Result<Change> {
+        let secret = Secret {
+            secret_key: user.secret_key.clone(),
+        };
+        self.put(&Key::User(&user.access_key), &secret)
+    }
+
+    fn put(&self, key: &Key<'_>, value: &impl Serialize) -> anyhow::Result<Change> {
+        Ok(Change::put(self.path(key), serde_json::to_vec(value)?))
+    }
+}
+
+/// A user as it stands in etcd.
+pub(crate) fn user(access_key: &str, value: &[u8]) -> Option<Credential> {
+    let mut secret: Secret = serde_json::from_slice(value).ok()?;
+    let user = Credential {
+        access_key: access_key.to_owned(),
+        secret_key: std::mem::take(&mut secret.secret_key),
+    };
+    user.is_usable().then_some(user)
+}
+
+/// Makes the state of a new cluster, with the users of the file, unless somebody else
+/// has. Every step can be repeated.
+///
+/// # Errors
+/// When etcd does not answer, or the file cannot be used.
+pub(crate) async fn found(
+    client: &Client,
+    keys: &Keys,
+    config: &Config,
+    first: &State,
+) -> anyhow::Result<()> {
+    if !config.s3.credentials_file.as_os_str().is_empty() {
+        let users = config.s3.load_credentials().context("the users")?;
+        for some in users.chunks(CHANGES_AT_ONCE) {
+            let changes = some.iter().map(|user| keys.put_user(user));
+            let changes = changes.collect::<Result<Vec<_>, _>>()?;
+            client.change(&[], &changes).await?;
+        }
+    }
+    let absent = Condition::Absent(keys.path(&Key::State));
+    let made = client.change(&[absent], &[keys.put_state(first)?]).await?;
+    if made.done {
+        tracing::info!(epoch = first.epoch, "the cluster's state is in etcd now");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_read_as_it_is_written() {
+        let keys = Keys {
+            prefix: "/prism/demo/".into(),
+        };
+        for key in [
+            Key::State,
+            Key::Wish,
+            Key::Live("be0"),
+            Key::Node("fe0"),
+            Key::User("AK/with/slashes"),
+        ] {
+            assert_eq!(keys.parse(&keys.path(&key)), Some(key));
+        }
+        for other in [
+            "/prism/demo/",
+            "/prism/demo/states",
+            "/prism/demo/x/y",
+            "/prism/demos/state",
+        ] {
+            assert_eq!(keys.parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_user_is_one_with_keys_that_clients_can_use() {
+        let good = user("AK", br#"{"secret_key":"sk"}"#);
+        assert!(good.is_some_and(|user| user.secret_key == "sk" && user.access_key == "AK"));
+        assert_eq!(user("AK", br#"{"secret_key":""}"#), None);
+        assert_eq!(user("AK", b"sk"), None);
+    }
+}

@@ -1,0 +1,205 @@
+//! A cluster whose state is kept in etcd: this node's part in keeping it.
+//!
+//! One thread follows what etcd has (`follow`), holds this node's lease (`hold`) and
+//! makes the cluster's next step when it is time for one (`act`). The three go on
+//! independently: a lease must not wait for anything.
+
+mod act;
+mod follow;
+mod hold;
+mod known;
+
+use std::cell::OnceCell;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use anyhow::Context;
+use prism_cluster::{NodeName, Report, State, View};
+use prism_config::{Config, Etcd};
+use prism_etcd::Client;
+use tokio::sync::{oneshot, watch};
+use tokio::task::LocalSet;
+
+use super::directory::{Directory, Host};
+use super::etcd::{self, Keys};
+use super::{Cluster, Kind, Lease, Users, first_state};
+
+pub(crate) use known::Known;
+
+/// The node's side of it. Dropping it ends the thread; the lease is left to end by
+/// itself, so that a node which is only started anew is not missed.
+pub(super) struct Kept {
+    reports: watch::Sender<Report>,
+    known: watch::Receiver<Arc<Known>>,
+    _end: oneshot::Sender<()>,
+}
+
+impl Kept {
+    pub(super) fn report(&self, change: impl FnOnce(&mut Report)) {
+        self.reports.send_if_modified(|report| {
+            let before = *report;
+            change(report);
+            *report != before
+        });
+    }
+
+    pub(super) fn known(&self) -> Arc<Known> {
+        self.known.borrow().clone()
+    }
+}
+
+/// Who this node is.
+struct Me {
+    name: NodeName,
+    host: Host,
+    /// What a new cluster begins with, if this node's file says it.
+    first: Option<State>,
+    /// Of this process.
+    run: u64,
+    reports: watch::Receiver<Report>,
+    lease: Lease,
+}
+
+/// The thread's side.
+struct Keeper {
+    config: Config,
+    client: Client,
+    keys: Keys,
+    /// None for one who only looks.
+    me: Option<Me>,
+    known: watch::Sender<Arc<Known>>,
+    /// Since there is one.
+    view: OnceCell<watch::Sender<Arc<View>>>,
+    /// Is told when there is one.
+    ready: mpsc::Sender<watch::Receiver<Arc<View>>>,
+    directory: watch::Sender<Arc<Directory>>,
+    users: watch::Sender<Users>,
+}
+
+impl Keeper {
+    /// This node acts by `view` from now on, if it is a later one.
+    fn show(&self, view: View) {
+        let view = Arc::new(view);
+        let Some(sender) = self.view.get() else {
+            let sender = watch::Sender::new(view);
+            let _ = self.ready.send(sender.subscribe());
+            let _ = self.view.set(sender);
+            return;
+        };
+        sender.send_if_modified(|present| {
+            let is_later = view.epoch() > present.epoch();
+            if is_later {
+                *present = view;
+            }
+            is_later
+        });
+    }
+
+    fn new(
+        config: &Config,
+        me: Option<Me>,
+        ready: mpsc::Sender<watch::Receiver<Arc<View>>>,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            client: etcd::client(config)?,
+            keys: Keys::of(config)?,
+            me,
+            known: watch::Sender::new(Arc::default()),
+            view: OnceCell::new(),
+            ready,
+            directory: watch::Sender::new(Arc::new(Directory::of(config))),
+            users: watch::Sender::new(Arc::default()),
+            config: config.clone(),
+        })
+    }
+
+    fn lease_ttl(&self) -> Duration {
+        let etcd = self.config.cluster.etcd.as_ref();
+        etcd.map(Etcd::lease_ttl).unwrap_or_default()
+    }
+
+    /// Until `end` is dropped.
+    fn start(self, end: oneshot::Receiver<()>) -> anyhow::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let work = move || {
+            LocalSet::new().block_on(&runtime, async {
+                tokio::select! {
+                    () = self.follow() => {}
+                    () = self.hold() => {}
+                    () = self.act() => {}
+                    _ = end => {}
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("cluster".into());
+        thread.spawn(work).context("starting a thread")?;
+        Ok(())
+    }
+}
+
+/// The cluster in etcd, as the node `name`. Waits until etcd answers and there is a
+/// state.
+pub(super) fn join(config: &Config, name: &str) -> anyhow::Result<Cluster> {
+    let node = config.node(name).context("the node's configuration")?;
+    let reports = watch::Sender::new(Report::default());
+    let lease = match node.is_backend() {
+        true => Lease::none(),
+        // Who stores nothing answers nothing of its own.
+        false => Lease::for_ever(),
+    };
+    let me = Me {
+        name: NodeName::new(name)?,
+        host: Host::of(node),
+        first: match config.backends().next() {
+            Some(_) => Some(first_state(config)?),
+            None => None,
+        },
+        run: fastrand::u64(..),
+        reports: reports.subscribe(),
+        lease: lease.clone(),
+    };
+    let (ready, views) = mpsc::channel();
+    let keeper = Keeper::new(config, Some(me), ready)?;
+    let (known, directory) = (keeper.known.subscribe(), keeper.directory.subscribe());
+    let users = keeper.users.subscribe();
+    let (end, ended) = oneshot::channel();
+    keeper.start(ended)?;
+    let view = views.recv().context("the thread that follows etcd ended")?;
+    Ok(Cluster {
+        view,
+        directory,
+        users,
+        lease,
+        kind: Kind::Kept(Kept {
+            reports,
+            known,
+            _end: end,
+        }),
+    })
+}
+
+/// The directory alone, for one who is no node: what the file says, until etcd
+/// answers. Ends with what is returned.
+///
+/// # Errors
+/// When the configuration or one of its files cannot be used.
+pub(crate) fn observe(config: &Config) -> anyhow::Result<Observed> {
+    let (ready, _) = mpsc::channel();
+    let keeper = Keeper::new(config, None, ready)?;
+    let directory = keeper.directory.subscribe();
+    let (end, ended) = oneshot::channel();
+    keeper.start(ended)?;
+    Ok(Observed {
+        directory,
+        _end: end,
+    })
+}
+
+/// What somebody sees who is no node.
+pub(crate) struct Observed {
+    /// Where the nodes are.
+    pub(crate) directory: watch::Receiver<Arc<Directory>>,
+    _end: oneshot::Sender<()>,
+}

@@ -1,0 +1,155 @@
+//! The cluster's next step, made by one of the backends that live: any of them may,
+//! for a step counts only if the state is still the one that it was made from.
+
+use std::time::{Duration, Instant};
+
+use prism_cluster::{NodeName, State, Status, step};
+use prism_etcd::Condition;
+
+use super::etcd::Key;
+use super::{Keeper, Known};
+
+/// The first backend by name makes a step at once, each further one so much later.
+const ONE_AFTER_THE_OTHER: Duration = Duration::from_millis(300);
+/// Longest turn that one waits for.
+const MAX_TURN: usize = 10;
+/// After a step that was not taken; and how often is looked without news.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Most conditions of one call are 128.
+const MAX_ABSENT: usize = 100;
+
+impl Keeper {
+    /// Never ends.
+    pub(super) async fn act(&self) {
+        let Some(me) = self.me.as_ref().filter(|me| me.host.is_backend()) else {
+            return std::future::pending().await;
+        };
+        let mut news = self.known.subscribe();
+        let begun = Instant::now();
+        loop {
+            let known = news.borrow_and_update().clone();
+            if let Some(turn) = turn_of(&known, &me.name)
+                && me.lease.is_valid()
+                && let Some((next, _)) = next_of(&known)
+            {
+                // Where all have been down, all may come back within a lease.
+                if begun.elapsed() < self.lease_ttl() && takes_out(&known, &next) {
+                    let _ = tokio::time::timeout(PAUSE, news.changed()).await;
+                    continue;
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(ONE_AFTER_THE_OTHER * turn) => {}
+                    // It may be made by now, or be another.
+                    _ = news.changed(), if turn > 0 => continue,
+                }
+                if let Err(error) = self.take_step(&known).await {
+                    tracing::debug!(error = format!("{error:#}"), "a step was not taken");
+                }
+                let _ = tokio::time::timeout(PAUSE, news.changed()).await;
+                continue;
+            }
+            let _ = news.changed().await;
+        }
+    }
+
+    async fn take_step(&self, known: &Known) -> anyhow::Result<()> {
+        let Some((next, revision)) = next_of(known) else {
+            return Ok(());
+        };
+        let mut conditions = vec![Condition::At(self.keys.path(&Key::State), revision)];
+        // Who began to live meanwhile may serve by the state that there is.
+        let absent = absent(known, &next).into_iter();
+        let absent = absent.map(|name| Condition::Absent(self.keys.path(&Key::Live(&name))));
+        conditions.extend(absent.take(MAX_ABSENT));
+        let put = self.keys.put_state(&next)?;
+        if self.client.change(&conditions, &[put]).await?.done {
+            let (epoch, phase) = (next.epoch, &next.phase);
+            tracing::info!(epoch, ?phase, backends = ?next.backends, "the cluster takes a step");
+        }
+        Ok(())
+    }
+}
+
+fn next_of(known: &Known) -> Option<(State, u64)> {
+    let (state, revision) = known.state.as_ref()?;
+    let next = step(state, &known.live(), known.wish.as_ref())?;
+    Some((next, *revision))
+}
+
+/// Whether the step gives a backend up.
+fn takes_out(known: &Known, next: &State) -> bool {
+    let is_out = |state: &State, name: &NodeName| state.status(name.as_str()) == Some(Status::Out);
+    let was_out = |name| known.state.iter().any(|(state, _)| is_out(state, name));
+    let mut backends = next.backends.keys();
+    backends.any(|name| is_out(next, name) && !was_out(name))
+}
+
+/// When it is this backend's turn; none if it does not live.
+fn turn_of(known: &Known, name: &NodeName) -> Option<u32> {
+    let turn = known.living.keys().position(|living| living == name)?;
+    u32::try_from(turn.min(MAX_TURN)).ok()
+}
+
+/// Backends of the step that do not live.
+fn absent(known: &Known, next: &State) -> Vec<String> {
+    let before = known
+        .state
+        .iter()
+        .flat_map(|(state, _)| state.backends.keys());
+    let all: std::collections::BTreeSet<_> = before.chain(next.backends.keys()).collect();
+    let absent = all
+        .into_iter()
+        .filter(|name| !known.living.contains_key(*name));
+    absent.map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use prism_cluster::{Placing, Report};
+
+    use super::*;
+    use crate::cluster::etcd::Living;
+
+    fn name(name: &str) -> NodeName {
+        name.parse().unwrap()
+    }
+
+    /// Three backends, of which these live and have adopted what there is.
+    fn known(living: &[&str]) -> Known {
+        let mut state = State::new(Placing::new(["a", "b", "c"].map(name), 3).unwrap());
+        let mut known = Known::default();
+        for (store, backend) in (1..).zip(state.backends.values_mut()) {
+            backend.store = store;
+        }
+        for living in living {
+            let store = state.backends.get(*living).unwrap().store;
+            let report = Report {
+                store,
+                epoch: state.epoch,
+                ..Report::default()
+            };
+            known.living.insert(name(living), Living { run: 1, report });
+        }
+        known.state = Some((state, 5));
+        known
+    }
+
+    #[test]
+    fn who_does_not_live_must_not_begin_to_while_a_step_is_made() {
+        let known = known(&["a", "c"]);
+        let (next, revision) = next_of(&known).unwrap();
+        assert_eq!(revision, 5);
+        assert_eq!(absent(&known, &next), ["b"]);
+        assert!(takes_out(&known, &next));
+    }
+
+    #[test]
+    fn backends_that_live_take_turns_and_nothing_is_done_where_all_is_well() {
+        let known = known(&["a", "b", "c"]);
+        assert_eq!(turn_of(&known, &name("a")), Some(0));
+        assert_eq!(turn_of(&known, &name("c")), Some(2));
+        assert_eq!(turn_of(&known, &name("d")), None);
+        assert!(next_of(&known).is_none());
+    }
+}

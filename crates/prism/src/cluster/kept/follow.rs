@@ -1,0 +1,134 @@
+//! Reads all that etcd has, and then follows its changes. Whatever breaks, all is
+//! read again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prism_cluster::View;
+use prism_etcd::Error;
+
+use super::{Keeper, Known, etcd};
+use crate::cluster::Directory;
+
+/// How often etcd is asked whether the watch has missed anything: one that is silent
+/// may be so because nothing changes, or because its member has lost the others.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(200);
+
+impl Keeper {
+    /// Never ends.
+    pub(super) async fn follow(&self) {
+        let mut told = false;
+        loop {
+            let Err(error) = self.session(&mut told).await;
+            if !told {
+                tracing::warn!(error = format!("{error:#}"), "etcd cannot be followed");
+                told = true;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn session(&self, told: &mut bool) -> anyhow::Result<std::convert::Infallible> {
+        let snapshot = self.client.read(self.keys.prefix()).await?;
+        if std::mem::take(told) {
+            tracing::info!("etcd answers again");
+        }
+        let before = self.known.borrow().clone();
+        let mut known = Known::read(&self.keys, &snapshot, &before);
+        self.publish(&known);
+        self.register(&known).await?;
+        let next = snapshot.revision + 1;
+        let mut watch = self.client.watch(self.keys.prefix(), next).await?;
+        let following = async {
+            loop {
+                let update = watch.next().await?;
+                known.apply(&self.keys, &update);
+                self.publish(&known);
+            }
+        };
+        tokio::select! {
+            error = following => error,
+            error = self.probe() => error,
+        }
+    }
+
+    /// Ends when etcd does not answer, or has something that this node has not heard
+    /// of.
+    async fn probe(&self) -> anyhow::Result<std::convert::Infallible> {
+        let mut missed = 0;
+        loop {
+            tokio::time::sleep(PROBE_EVERY).await;
+            let path = self.keys.path(&etcd::Key::State);
+            let found = self.client.read(&path).await?;
+            let revision = found.entries.first().map(|entry| entry.mod_revision);
+            let known = self.known.borrow().state.as_ref().map(|state| state.1);
+            // Its news may be under way.
+            missed = match revision.is_some() && revision != known {
+                true => missed + 1,
+                false => 0,
+            };
+            if missed > 1 {
+                return Err(Error::Ended("it tells nothing".into()).into());
+            }
+        }
+    }
+
+    /// Writes down where this node is, and what a new cluster begins with.
+    async fn register(&self, known: &Known) -> anyhow::Result<()> {
+        let Some(me) = &self.me else { return Ok(()) };
+        if known.state.is_none() && self.view.get().is_none() {
+            match &me.first {
+                Some(first) => etcd::found(&self.client, &self.keys, &self.config, first).await?,
+                None => tracing::info!("waiting for a backend to found the cluster in etcd"),
+            }
+        }
+        let name = me.name.as_str();
+        match known.hosts.get(name) {
+            Some(host) if *host == me.host => return Ok(()),
+            Some(host) => tracing::warn!(before = %host.address, "this node has moved"),
+            None => {}
+        }
+        let put = self.keys.put_node(name, &me.host)?;
+        self.client.change(&[], &[put]).await?;
+        Ok(())
+    }
+
+    /// Tells the node what is new.
+    fn publish(&self, known: &Known) {
+        let directory = Directory::of(&self.config).with(&known.hosts);
+        self.directory.send_if_modified(|present| {
+            let is_new = **present != directory;
+            if is_new {
+                *present = Arc::new(directory);
+            }
+            is_new
+        });
+        self.users.send_if_modified(|present| {
+            let by_name: BTreeMap<_, _> = present
+                .iter()
+                .map(|user| (&user.access_key, user))
+                .collect();
+            let is_new = !known.users.iter().eq(by_name);
+            if is_new {
+                *present = Arc::new(known.users.values().cloned().collect());
+            }
+            is_new
+        });
+        self.known.send_replace(Arc::new(known.clone()));
+        let Some((state, _)) = &known.state else {
+            if self.view.get().is_some() {
+                tracing::error!(
+                    "the cluster's state is gone from etcd; this node keeps to its own"
+                );
+            }
+            return;
+        };
+        // Looked at when it was read.
+        if let Ok(view) = View::new(state.clone()) {
+            self.show(view);
+        }
+    }
+}

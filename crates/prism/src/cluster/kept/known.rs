@@ -1,0 +1,205 @@
+//! What etcd has of a cluster, as far as this node has heard.
+
+use std::collections::BTreeMap;
+
+use prism_cluster::{Live, NodeName, Placing, State};
+use prism_config::Credential;
+use prism_etcd::{Entry, Event, Snapshot, Update};
+
+use super::etcd::{self, Key, Keys, Living};
+use crate::cluster::Host;
+
+/// Everything, as of one revision.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    /// Of etcd; zero where nothing has been heard yet.
+    pub(crate) revision: u64,
+    /// With the revision of its last change.
+    pub(crate) state: Option<(State, u64)>,
+    /// The placing that somebody wants.
+    pub(crate) wish: Option<Placing>,
+    /// The backends that live.
+    pub(crate) living: BTreeMap<NodeName, Living>,
+    /// The nodes that have said where they are.
+    pub(crate) hosts: BTreeMap<String, Host>,
+    /// Those who may call.
+    pub(crate) users: BTreeMap<String, Credential>,
+}
+
+impl Known {
+    /// All of it. `before` stands in for a state that makes no sense.
+    pub(crate) fn read(keys: &Keys, snapshot: &Snapshot, before: &Self) -> Self {
+        let mut known = Self {
+            revision: snapshot.revision,
+            state: before.state.clone(),
+            ..Self::default()
+        };
+        let path = keys.path(&Key::State);
+        if !snapshot.entries.iter().any(|entry| entry.key == path) {
+            known.state = None;
+        }
+        for entry in &snapshot.entries {
+            known.put(keys, entry);
+        }
+        known
+    }
+
+    /// With what has changed.
+    pub(super) fn apply(&mut self, keys: &Keys, update: &Update) {
+        self.revision = self.revision.max(update.revision);
+        for event in &update.events {
+            match event {
+                Event::Put(entry) => self.put(keys, entry),
+                Event::Delete { key } => self.delete(keys, key),
+            }
+        }
+    }
+
+    /// Those that live, as a step wants them.
+    pub(crate) fn live(&self) -> Live {
+        let living = self.living.iter();
+        living
+            .map(|(name, living)| (name.clone(), living.report))
+            .collect()
+    }
+
+    fn put(&mut self, keys: &Keys, entry: &Entry) {
+        let (path, value) = (&entry.key, &entry.value);
+        let taken = match keys.parse(path) {
+            None => return,
+            Some(Key::State) => state(value).map(|state| {
+                self.state = Some((state, entry.mod_revision));
+            }),
+            Some(Key::Wish) => serde_json::from_slice(value).ok().map(|wish| {
+                self.wish = Some(wish);
+            }),
+            Some(Key::Live(name)) => living(name, value).map(|(name, living)| {
+                self.living.insert(name, living);
+            }),
+            Some(Key::Node(name)) => serde_json::from_slice(value).ok().map(|host| {
+                self.hosts.insert(name.to_owned(), host);
+            }),
+            Some(Key::User(name)) => etcd::user(name, value).map(|user| {
+                self.users.insert(name.to_owned(), user);
+            }),
+        };
+        if taken.is_none() {
+            // What is not understood must not count as what it was.
+            if !matches!(keys.parse(path), Some(Key::State)) {
+                self.delete(keys, path);
+            }
+            tracing::error!(path, "etcd has something that makes no sense");
+        }
+    }
+
+    fn delete(&mut self, keys: &Keys, path: &str) {
+        match keys.parse(path) {
+            None => {}
+            Some(Key::State) => self.state = None,
+            Some(Key::Wish) => self.wish = None,
+            Some(Key::Live(name)) => {
+                self.living.remove(name);
+            }
+            Some(Key::Node(name)) => {
+                self.hosts.remove(name);
+            }
+            Some(Key::User(name)) => {
+                self.users.remove(name);
+            }
+        }
+    }
+}
+
+fn state(value: &[u8]) -> Option<State> {
+    let state: State = serde_json::from_slice(value).ok()?;
+    state.check().is_ok().then_some(state)
+}
+
+fn living(name: &str, value: &[u8]) -> Option<(NodeName, Living)> {
+    Some((
+        NodeName::new(name).ok()?,
+        serde_json::from_slice(value).ok()?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use super::*;
+
+    fn keys() -> Keys {
+        let text = "[cluster]\nname = \"demo\"\n[cluster.etcd]\nendpoints = [\"http://a\"]\n\
+            [service]\naddress = \"10.0.0.1:80\"\n[peers]\nca_file = \"a\"\ncert_dir = \"b\"";
+        Keys::of(&prism_config::Config::from_toml(text).unwrap()).unwrap()
+    }
+
+    fn entry(key: &str, value: &str, mod_revision: u64) -> Entry {
+        Entry {
+            key: format!("/prism/demo/{key}"),
+            value: value.into(),
+            mod_revision,
+        }
+    }
+
+    #[test]
+    fn what_is_told_is_known_and_what_is_gone_is_not() {
+        let keys = keys();
+        let state = State::new(Placing::new(["a".parse().unwrap()], 1).unwrap());
+        let text = serde_json::to_string(&state).unwrap();
+        let snapshot = Snapshot {
+            revision: 7,
+            entries: vec![
+                entry("state", &text, 5),
+                entry(
+                    "live/a",
+                    r#"{"run":3,"report":{"store":4,"epoch":1,"caught_up":0}}"#,
+                    6,
+                ),
+                entry("credentials/AK", r#"{"secret_key":"s"}"#, 2),
+                entry(
+                    "nodes/a",
+                    r#"{"address":"10.0.0.7","roles":["backend"]}"#,
+                    3,
+                ),
+                entry("from/another/version", "?", 3),
+            ],
+        };
+        let mut known = Known::read(&keys, &snapshot, &Known::default());
+        assert_eq!(known.state, Some((state.clone(), 5)));
+        assert_eq!(known.live().len(), 1);
+        assert_eq!((known.users.len(), known.hosts.len()), (1, 1));
+        let gone = |key: &str| Event::Delete {
+            key: format!("/prism/demo/{key}"),
+        };
+        let update = Update {
+            revision: 9,
+            events: vec![gone("live/a"), gone("credentials/AK"), gone("nodes/b")],
+        };
+        known.apply(&keys, &update);
+        assert_eq!((known.revision, known.live().len()), (9, 0));
+        assert!(known.users.is_empty() && known.hosts.len() == 1);
+        // A new reading has forgotten what is not there any more.
+        let empty = Snapshot {
+            revision: 12,
+            entries: Vec::new(),
+        };
+        let known = Known::read(&keys, &empty, &known);
+        assert!(known.state.is_none() && known.hosts.is_empty());
+    }
+
+    #[test]
+    fn what_makes_no_sense_leaves_the_state_and_ends_a_user() {
+        let keys = keys();
+        let state = State::new(Placing::new(["a".parse().unwrap()], 1).unwrap());
+        let text = serde_json::to_string(&state).unwrap();
+        let mut known = Known::default();
+        known.put(&keys, &entry("state", &text, 5));
+        known.put(&keys, &entry("credentials/AK", r#"{"secret_key":"s"}"#, 6));
+        for text in [r#"{"epoch":9}"#, "", &text.replace("\"a\":", "\"b\":")] {
+            known.put(&keys, &entry("state", text, 7));
+            assert_eq!(known.state, Some((state.clone(), 5)), "{text}");
+        }
+        known.put(&keys, &entry("credentials/AK", "{}", 8));
+        assert!(known.users.is_empty());
+    }
+}

@@ -1,0 +1,152 @@
+//! How long this node may act as what the cluster's state says that it is.
+//!
+//! The others may go on without a node whose lease has ended in etcd. The node itself
+//! counts from before it asked for its lease, and less a tenth: it has stopped by then,
+//! by its own clock alone. Not here: how the lease is kept.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A clock that goes on while the machine sleeps: as etcd's does.
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
+/// One which is valid for ever has this end.
+const FOR_EVER: u64 = u64::MAX;
+
+/// The lease of this node. Clones are the same lease.
+#[derive(Clone, Debug)]
+pub(crate) struct Lease(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// By [`now_ns`]. Zero: there is none.
+    until_ns: AtomicU64,
+    /// How many there have been: odd while one is held.
+    term: AtomicU64,
+}
+
+/// Something that began under a valid lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held(u64);
+
+impl Lease {
+    /// The lease of a cluster whose members do not change.
+    pub(crate) fn for_ever() -> Self {
+        Self(Arc::new(Inner {
+            until_ns: AtomicU64::new(FOR_EVER),
+            term: AtomicU64::new(1),
+        }))
+    }
+
+    /// Not held yet.
+    pub(super) fn none() -> Self {
+        Self(Arc::new(Inner {
+            until_ns: AtomicU64::new(0),
+            term: AtomicU64::new(0),
+        }))
+    }
+
+    /// Whether this node may serve.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.begin().is_some()
+    }
+
+    /// To be asked before something is looked up or begun. None: this node must not
+    /// serve.
+    pub(crate) fn begin(&self) -> Option<Held> {
+        let term = self.0.term.load(Ordering::Acquire);
+        let held = term % 2 == 1 && now_ns() < self.0.until_ns.load(Ordering::Acquire);
+        held.then_some(Held(term))
+    }
+
+    /// To be asked after it, before anybody is told: whether the lease has been held
+    /// all the time. One that was lost and had again does not count: the cluster may
+    /// have been another in between.
+    pub(crate) fn is_still(&self, held: Held) -> bool {
+        self.begin() == Some(held)
+    }
+
+    /// How long it is valid from now on; none for ever.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        match self.0.until_ns.load(Ordering::Acquire) {
+            FOR_EVER => None,
+            until => Some(Duration::from_nanos(until.saturating_sub(now_ns()))),
+        }
+    }
+
+    /// It is held, or held on, since etcd answered what was asked at `asked_ns`.
+    pub(super) fn extend(&self, asked_ns: u64, ttl: Duration) {
+        let ttl_ns = u64::try_from(ttl.as_nanos()).unwrap_or(0);
+        let until = asked_ns.saturating_add(ttl_ns - ttl_ns / 10);
+        // One that has ended meanwhile is another one now.
+        if self.0.term.load(Ordering::Acquire) % 2 == 1 && !self.is_valid() {
+            self.0.term.fetch_add(2, Ordering::AcqRel);
+        }
+        self.0.until_ns.fetch_max(until, Ordering::AcqRel);
+        if self.0.term.load(Ordering::Acquire).is_multiple_of(2) {
+            self.0.term.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// It is not held any more.
+    pub(super) fn end(&self) {
+        if self.0.term.load(Ordering::Acquire) % 2 == 1 {
+            self.0.term.fetch_add(1, Ordering::AcqRel);
+        }
+        self.0.until_ns.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use super::*;
+
+    #[test]
+    fn a_lease_ends_by_itself_before_its_time() {
+        let lease = Lease::none();
+        assert!(!lease.is_valid());
+        lease.extend(now_ns(), Duration::from_millis(100));
+        assert!(lease.is_valid());
+        assert!(lease.left().unwrap() <= Duration::from_millis(90));
+        std::thread::sleep(Duration::from_millis(91));
+        assert!(!lease.is_valid());
+    }
+
+    #[test]
+    fn what_began_under_one_lease_does_not_end_under_another() {
+        let lease = Lease::none();
+        let ttl = Duration::from_secs(60);
+        lease.extend(now_ns(), ttl);
+        let held = lease.begin().unwrap();
+        lease.extend(now_ns(), ttl);
+        assert!(lease.is_still(held));
+        lease.end();
+        assert!(!lease.is_still(held));
+        lease.extend(now_ns(), ttl);
+        assert!(lease.is_valid() && !lease.is_still(held));
+        // The same where nobody has noticed its end.
+        let held = lease.begin().unwrap();
+        lease.0.until_ns.store(1, Ordering::Release);
+        assert!(!lease.is_still(held));
+        lease.extend(now_ns(), ttl);
+        assert!(lease.is_valid() && !lease.is_still(held));
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_shortens_nothing() {
+        let lease = Lease::none();
+        let now = now_ns();
+        lease.extend(now, Duration::from_secs(60));
+        lease.extend(now - 1_000_000_000, Duration::from_secs(60));
+        assert!(lease.left().unwrap() > Duration::from_secs(53));
+        assert_eq!(Lease::for_ever().left(), None);
+        assert!(Lease::for_ever().is_valid());
+    }
+}

@@ -1,0 +1,145 @@
+//! What a node knows of its cluster, and what it is in it: one interface, whoever
+//! keeps the state.
+//!
+//! With a static configuration the file says everything, nobody comes or goes, and
+//! only the users may change. With etcd the nodes agree there on who has which keys;
+//! [`kept`] follows and moves that. Not here: what a node does with it (`node`), and
+//! which steps are safe (`prism-cluster`).
+
+mod directory;
+pub(crate) mod etcd;
+mod kept;
+mod lease;
+mod users;
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use prism_cluster::{NodeName, Placing, Report, State, View};
+use prism_config::{Config, Credential};
+use tokio::sync::watch;
+
+pub(crate) use directory::{Directory, Host};
+pub(crate) use kept::{Known, observe};
+pub(crate) use lease::{Held, Lease};
+use users::UsersFile;
+
+/// Those who may call.
+pub(crate) type Users = Arc<Vec<Credential>>;
+
+/// The cluster, as a node sees it.
+pub(crate) struct Cluster {
+    /// Which backends have which keys.
+    pub(crate) view: watch::Receiver<Arc<View>>,
+    /// Where the nodes are.
+    pub(crate) directory: watch::Receiver<Arc<Directory>>,
+    /// Who may call.
+    pub(crate) users: watch::Receiver<Users>,
+    /// Whether this node may serve what it stores.
+    pub(crate) lease: Lease,
+    kind: Kind,
+}
+
+enum Kind {
+    Fixed {
+        /// Where users change in a file.
+        file: Option<UsersFile>,
+        /// The others have no news ever.
+        _senders: (watch::Sender<Arc<View>>, watch::Sender<Arc<Directory>>),
+    },
+    Kept(kept::Kept),
+}
+
+impl Cluster {
+    /// The cluster that a configuration names, as the node `name`. Waits for etcd,
+    /// where that has the state.
+    ///
+    /// # Errors
+    /// When the configuration or one of its files cannot be used.
+    pub(crate) fn open(config: &Config, name: &str) -> anyhow::Result<Self> {
+        if config.cluster.etcd.is_some() {
+            return kept::join(config, name);
+        }
+        let file = UsersFile::open(&config.s3)?;
+        let users = file.users();
+        Self::fixed(config, users, Some(file))
+    }
+
+    /// One that never changes, with these users.
+    ///
+    /// # Errors
+    /// When the configuration names no backend.
+    pub(crate) fn of_users(config: &Config, users: &[Credential]) -> anyhow::Result<Self> {
+        let (_, users) = watch::channel(Arc::new(users.to_vec()));
+        Self::fixed(config, users, None)
+    }
+
+    fn fixed(
+        config: &Config,
+        users: watch::Receiver<Users>,
+        file: Option<UsersFile>,
+    ) -> anyhow::Result<Self> {
+        let view = View::new(first_state(config)?).context("the cluster's backends")?;
+        let (view_sender, view) = watch::channel(Arc::new(view));
+        let (directory_sender, directory) = watch::channel(Arc::new(Directory::of(config)));
+        Ok(Self {
+            view,
+            directory,
+            users,
+            lease: Lease::for_ever(),
+            kind: Kind::Fixed {
+                file,
+                _senders: (view_sender, directory_sender),
+            },
+        })
+    }
+
+    /// Keeps the users as their file says, until dropped. `again` asks for a look at
+    /// once.
+    pub(crate) async fn keep_current(&self, mut again: impl AsyncFnMut()) {
+        match &self.kind {
+            Kind::Fixed {
+                file: Some(file), ..
+            } => file.keep_current(again).await,
+            _ => loop {
+                again().await;
+            },
+        }
+    }
+
+    /// This node has adopted an epoch: it acts by no earlier view any more.
+    pub(crate) fn adopted(&self, epoch: u64) {
+        self.report(|report| report.epoch = report.epoch.max(epoch));
+    }
+
+    /// This node has a store of this identity. It has no lease before that is known.
+    pub(crate) fn has_store(&self, identity: u64) {
+        self.report(|report| report.store = identity);
+    }
+
+    /// Whether the state is kept in etcd, and so may change.
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(self.kind, Kind::Kept(_))
+    }
+
+    fn report(&self, change: impl FnOnce(&mut Report)) {
+        if let Kind::Kept(kept) = &self.kind {
+            kept.report(change);
+        }
+    }
+
+    /// What etcd has; none where nothing is kept there.
+    pub(crate) fn known(&self) -> Option<Arc<Known>> {
+        match &self.kind {
+            Kind::Kept(kept) => Some(kept.known()),
+            Kind::Fixed { .. } => None,
+        }
+    }
+}
+
+/// The state of a cluster that has nothing yet.
+fn first_state(config: &Config) -> anyhow::Result<State> {
+    let names = config.backends().map(|n| NodeName::new(n.name.clone()));
+    let names = names.collect::<Result<Vec<_>, _>>()?;
+    Ok(State::new(Placing::new(names, config.cluster.replicas)?))
+}

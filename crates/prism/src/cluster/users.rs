@@ -1,0 +1,141 @@
+//! The file of users, read again when it changes.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use prism_config::S3;
+use tokio::sync::watch;
+
+use super::Users;
+
+/// How often the file is looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The file, and who stands in it.
+pub(super) struct UsersFile {
+    settings: S3,
+    users: watch::Sender<Users>,
+    seen: Mutex<Option<Seen>>,
+}
+
+/// What tells one content from another without reading it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    inode: u64,
+    len: u64,
+    modified: (i64, i64),
+}
+
+impl Seen {
+    fn of(path: &Path) -> Option<Self> {
+        let found = std::fs::metadata(path).ok()?;
+        Some(Self {
+            inode: found.ino(),
+            len: found.len(),
+            modified: (found.mtime(), found.mtime_nsec()),
+        })
+    }
+}
+
+impl UsersFile {
+    pub(super) fn open(settings: &S3) -> anyhow::Result<Self> {
+        // Looked at first: what is written in between is read again.
+        let seen = Seen::of(&settings.credentials_file);
+        let users = settings.load_credentials().context("the users")?;
+        Ok(Self {
+            settings: settings.clone(),
+            users: watch::Sender::new(Arc::new(users)),
+            seen: Mutex::new(seen),
+        })
+    }
+
+    pub(super) fn users(&self) -> watch::Receiver<Users> {
+        self.users.subscribe()
+    }
+
+    /// Reads the file whenever it has changed, or `again` returns. One that cannot
+    /// be used leaves the users as they are.
+    pub(super) async fn keep_current(&self, mut again: impl AsyncFnMut()) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_AGAIN) => {}
+                () = again() => self.forget(),
+            }
+            self.look();
+        }
+    }
+
+    fn forget(&self) {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn look(&self) {
+        let now = Seen::of(&self.settings.credentials_file);
+        let before = std::mem::replace(
+            &mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner),
+            now,
+        );
+        if now == before {
+            return;
+        }
+        match self.settings.load_credentials() {
+            Ok(users) => {
+                tracing::info!(users = users.len(), "users read again");
+                self.users.send_replace(Arc::new(users));
+            }
+            Err(error) => tracing::error!(%error, "the users stay as they are"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn write(path: &Path, keys: &[&str]) {
+        let text: String = keys
+            .iter()
+            .map(|key| format!("[[credential]]\naccess_key = \"{key}\"\nsecret_key = \"s\"\n"))
+            .collect();
+        let new = path.with_extension("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::set_permissions(&new, PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::rename(new, path).unwrap();
+    }
+
+    fn keys(file: &UsersFile) -> Vec<String> {
+        let users = file.users.borrow();
+        users.iter().map(|user| user.access_key.clone()).collect()
+    }
+
+    #[test]
+    fn a_changed_file_is_read_again_and_a_broken_one_is_not_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("users.toml");
+        let settings = S3 {
+            credentials_file: path.clone(),
+            ..S3::default()
+        };
+        assert!(UsersFile::open(&settings).is_err());
+        write(&path, &["a"]);
+        let file = UsersFile::open(&settings).unwrap();
+        let news = file.users();
+        file.look();
+        assert!(!news.has_changed().unwrap());
+        write(&path, &["a", "b"]);
+        file.look();
+        assert_eq!(keys(&file), ["a", "b"]);
+        std::fs::write(&path, "[[credential]]\naccess_key = 1").unwrap();
+        file.look();
+        assert_eq!(keys(&file), ["a", "b"]);
+        write(&path, &["c"]);
+        file.look();
+        assert_eq!(keys(&file), ["c"]);
+    }
+}

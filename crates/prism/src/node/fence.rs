@@ -1,0 +1,79 @@
+//! What a backend asks itself before it answers from its store: whether it is one
+//! that may, by the cluster as it is now.
+//!
+//! A node that has lost its lease does not know how the cluster is; the others may
+//! have gone on without it. Whoever asks it by an old view is sent back.
+
+use std::sync::Arc;
+
+use prism_s3::{Code, S3Error};
+
+use super::session::Request;
+use super::{Node, Worker};
+
+/// The answer of a backend that must not answer.
+pub(super) fn cut_off() -> S3Error {
+    let message = "This storage node is cut off from its cluster.";
+    S3Error::with_message(Code::ServiceUnavailable, message)
+}
+
+fn elsewhere() -> S3Error {
+    let message = "The cluster has just changed, and this is another node's; try again.";
+    S3Error::with_message(Code::ServiceUnavailable, message)
+}
+
+impl Worker {
+    /// Whether this node may begin to answer a request from its store.
+    pub(super) fn may_answer(&self, request: &Request) -> Result<(), S3Error> {
+        if request.held.is_none() {
+            return Err(cut_off());
+        }
+        let Some((bucket, key)) = request.operation.object() else {
+            return Ok(());
+        };
+        let replication = &self.node.replication;
+        match replication.may_answer(&request.operation, bucket.as_str(), key.as_str()) {
+            true => Ok(()),
+            false => Err(elsewhere()),
+        }
+    }
+
+    /// What was found or done, if this node might all the time.
+    pub(super) fn if_still<T>(
+        &self,
+        request: &Request,
+        result: Result<T, S3Error>,
+    ) -> Result<T, S3Error> {
+        match self.node.replication.is_still(request.held) {
+            true => result,
+            false => Err(cut_off()),
+        }
+    }
+}
+
+/// Adopts every view of the cluster that comes, and says so.
+pub(super) async fn follow_views(node: &Arc<Node>) {
+    let mut views = node.cluster.view.clone();
+    loop {
+        let view = views.borrow_and_update().clone();
+        let epoch = view.epoch();
+        node.replication.adopt(view);
+        node.cluster.adopted(epoch);
+        if views.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        tracing::info!(epoch = views.borrow().epoch(), "the cluster has changed");
+    }
+}
+
+/// Lets those call who may, whenever that changes.
+pub(super) async fn follow_users(node: &Arc<Node>) {
+    let mut users = node.cluster.users.clone();
+    loop {
+        let present = users.borrow_and_update().clone();
+        node.auth.replace(&present);
+        if users.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
