@@ -9,6 +9,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
 use prism_etcd::{Change, Client, Condition, Error, Event, Settings, TlsFiles};
@@ -127,7 +128,7 @@ fn a_change_is_made_where_its_conditions_hold_and_a_watch_tells_of_it() {
         let mut watch = client.watch("/t/", revision + 1).await.unwrap();
         let absent = Condition::Absent("/t/a".into());
         let both = [Change::put("/t/a", "1"), Change::put("/t/b", [0, 255])];
-        let first = client.change(&[absent.clone()], &both).await.unwrap();
+        let first = client.change(from_ref(&absent), &both).await.unwrap();
         assert!(first.done);
         assert!(!client.change(&[absent], &both).await.unwrap().done);
         // Next to the prefix, and not below it.
@@ -143,7 +144,7 @@ fn a_change_is_made_where_its_conditions_hold_and_a_watch_tells_of_it() {
         let at = Condition::At("/t/a".into(), first.revision);
         let delete = Change::Delete("/t/a".into());
         let deleted = client
-            .change(&[at.clone()], &[delete.clone()])
+            .change(from_ref(&at), from_ref(&delete))
             .await
             .unwrap();
         assert!(deleted.done);
