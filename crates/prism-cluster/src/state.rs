@@ -86,7 +86,8 @@ pub enum Status {
 pub struct Backend {
     /// Whether it has what it is to have.
     pub status: Status,
-    /// The epoch that made it so.
+    /// The epoch since which it gets every write; of one that gets none, the epoch
+    /// that made it so.
     pub since: u64,
     /// The identity of the store that it has; 0 until that is known.
     pub store: u64,
@@ -197,7 +198,7 @@ impl State {
         match backend.status {
             Status::Out => None,
             Status::Lagging => filling.max(Some(backend.since)),
-            Status::InSync => filling,
+            Status::InSync => filling.map(|since| since.max(backend.since)),
         }
     }
 }

@@ -97,7 +97,11 @@ fn other(state: &State, live: &Live, name: &NodeName, backend: Backend) -> Optio
         (Status::Lagging, Some(report))
             if report.store == backend.store && report.caught_up >= backend.since =>
         {
-            turned(Status::InSync, backend.store)
+            // Since when it gets every write stays.
+            Some(Backend {
+                status: Status::InSync,
+                ..backend
+            })
         }
         (_, Some(report)) if report.store == backend.store => None,
         // Gone, or there with another store.

@@ -115,6 +115,20 @@ impl View {
         found
     }
 
+    /// Those that can tell whether a change of `epoch` that was left open was made:
+    /// all writers but those that got no writes yet then, and fetch what was made.
+    /// Among them is everybody who may still read by the view before this one.
+    #[must_use]
+    pub fn witnesses(&self, bucket: &str, key: &str, epoch: u64) -> Vec<&NodeName> {
+        let mut found = self.writers(bucket, key);
+        let readers: Vec<&NodeName> = self.readers(bucket, key).collect();
+        found.retain(|name| {
+            let since = self.state.fetches_since(name.as_str());
+            readers.contains(name) || since.is_none_or(|since| since <= epoch)
+        });
+        found
+    }
+
     /// Whether `name` gets the changes of a key, but need not have what was there
     /// before: it fetches that, see [`State::fetches_since`].
     #[must_use]
@@ -171,6 +185,32 @@ mod tests {
             assert_eq!(view.lacks(first.as_str(), "b", "k"), is_lagging);
             assert!(view.has_place(first.as_str(), "b", "k"));
         }
+    }
+
+    #[test]
+    fn who_got_every_write_or_was_read_until_now_can_tell_of_one_that_is_open() {
+        let mut state = State::new(placing(&["be0", "be1", "be2"], 3));
+        let late = state.backends.get_mut("be0").unwrap();
+        (late.status, late.since) = (Status::Lagging, 5);
+        let view = View::new(state.clone()).unwrap();
+        assert_eq!(view.witnesses("b", "k", 4).len(), 2);
+        assert_eq!(view.witnesses("b", "k", 5).len(), 3);
+        // It has what it missed, but a new placing gives it more.
+        state.backends.get_mut("be0").unwrap().status = Status::InSync;
+        let one = placing(&["be0"], 1);
+        state.phase = Phase::Filling {
+            to: one.clone(),
+            since: 7,
+        };
+        state.placing = placing(&["be1", "be2"], 2);
+        let view = View::new(state.clone()).unwrap();
+        assert_eq!(view.witnesses("b", "k", 6).len(), 2);
+        assert_eq!(view.witnesses("b", "k", 7).len(), 3);
+        // Those that had it may still serve it.
+        let from = std::mem::replace(&mut state.placing, one);
+        state.phase = Phase::Moved { from };
+        let view = View::new(state).unwrap();
+        assert_eq!(view.witnesses("b", "k", 1).len(), 3);
     }
 
     #[test]

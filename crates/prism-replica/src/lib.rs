@@ -12,13 +12,24 @@
 //! has not happened.
 //!
 //! Which node is a key's primary, and which are its replicas, is not decided
-//! here. [`history`] judges what clients have seen.
+//! here: it changes from one *epoch* to the next. Every message says in which epoch
+//! its sender is, and adopting an epoch and committing exclude one another: a
+//! change is committed in the epoch in which it was begun, or never by whoever
+//! began it. What was left open is settled by the primary of a later epoch
+//! ([`Resolve`]); a replica that has missed changes compares what it has with what
+//! another one has ([`missed`]).
+//!
+//! [`history`] judges what clients have seen.
 
+mod catch_up;
 pub mod history;
 mod pending;
+mod resolve;
 mod stamp;
 mod write;
 
+pub use catch_up::{Missed, is_over, missed};
 pub use pending::{Asked, Pending, Receipt, Refusal, Settlement, Standing, receive, settle};
+pub use resolve::{Resolve, Verdict, has};
 pub use stamp::{Stamp, StampClock, origin};
 pub use write::{Step, Write};

@@ -23,6 +23,9 @@ pub struct Asked {
 /// A change that was prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
+    /// In which it was asked for: whoever was the primary then may commit it in
+    /// that epoch and in no later one.
+    pub epoch: u64,
     /// Of the change.
     pub stamp: Stamp,
     /// The key holds nothing afterwards.
@@ -47,7 +50,9 @@ pub enum Receipt {
 /// Why a replica does not prepare a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// The primary is one of an older epoch than this.
+    /// The replica is in this epoch, and the primary is not. A replica that is
+    /// behind adopts the primary's, and can then be asked again; a primary that
+    /// is behind gives the change up.
     Epoch(u64),
     /// The replica has something with a greater stamp. The primary's clock was
     /// set back: its next stamp has to be above this.
@@ -75,7 +80,7 @@ pub fn receive(
     holds: Option<Stamp>,
     pending: Option<Pending>,
 ) -> Receipt {
-    if asked.epoch < epoch {
+    if asked.epoch != epoch {
         return Receipt::Refuse(Refusal::Epoch(epoch));
     }
     let known = pending.map(|pending| pending.stamp);
@@ -113,6 +118,19 @@ pub enum Standing {
 impl From<Option<Stamp>> for Standing {
     fn from(holds: Option<Stamp>) -> Self {
         holds.map_or(Self::Nothing, Self::Holds)
+    }
+}
+
+impl Standing {
+    /// What counts of this, said by a node in epoch `said` to one in epoch `heard`:
+    /// nothing that is of an earlier epoch, in which another was the primary. A
+    /// change of which nothing is known is kept.
+    #[must_use]
+    pub fn across(self, said: u64, heard: u64) -> Self {
+        match said < heard {
+            true => Self::UnderWay,
+            false => self,
+        }
     }
 }
 
@@ -164,6 +182,7 @@ mod tests {
 
     fn pending(time_us: u64) -> Option<Pending> {
         Some(Pending {
+            epoch: 1,
             stamp: stamp(time_us),
             removes: false,
         })
@@ -177,8 +196,26 @@ mod tests {
         let newer = Receipt::Refuse(Refusal::Newer(stamp(6)));
         assert_eq!(receive(&again, 1, None, pending(6)), newer);
         assert_eq!(receive(&again, 1, Some(stamp(6)), None), newer);
-        let epoch = Receipt::Refuse(Refusal::Epoch(2));
-        assert_eq!(receive(&again, 2, None, None), epoch);
+    }
+
+    #[test]
+    fn a_primary_and_a_replica_have_to_be_in_the_same_epoch() {
+        let change = asked(5, Some(3));
+        for epoch in [0, 2] {
+            let refused = Receipt::Refuse(Refusal::Epoch(epoch));
+            assert_eq!(receive(&change, epoch, None, None), refused);
+            // Also where it was kept before: the primary may not count on it.
+            assert_eq!(receive(&change, epoch, None, pending(5)), refused);
+        }
+    }
+
+    #[test]
+    fn what_was_said_in_an_earlier_epoch_decides_nothing() {
+        let said = Standing::Nothing.across(1, 2);
+        let change = pending(5).map(|change| settle(change, said));
+        assert_eq!(change, Some(Settlement::Keep));
+        assert_eq!(Standing::Nothing.across(2, 2), Standing::Nothing);
+        assert_eq!(Standing::Nothing.across(3, 2), Standing::Nothing);
     }
 
     #[test]
@@ -204,6 +241,7 @@ mod tests {
     #[test]
     fn what_the_primary_does_not_know_has_not_happened_unless_nothing_is_left() {
         let put = Pending {
+            epoch: 1,
             stamp: stamp(4),
             removes: false,
         };

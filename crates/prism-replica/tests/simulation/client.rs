@@ -2,6 +2,7 @@
 
 use prism_replica::history::{Action, Operation, is_linearizable};
 
+use crate::node::readers_of;
 use crate::world::{Event, KEYS, MS, NODES, World};
 
 /// After this a client gives an operation up.
@@ -88,10 +89,11 @@ impl World {
             },
             _ => Wish::Read,
         };
-        let (node, action) = match wish {
-            Wish::Write { value, .. } => (key % NODES, Action::Write(value)),
-            Wish::Read => (self.rng.usize(..NODES), Action::Read(None)),
+        let action = match wish {
+            Wish::Write { value, .. } => Action::Write(value),
+            Wish::Read => Action::Read(None),
         };
+        let node = self.node_for(key, wish);
         let (called, answered) = (self.now, None);
         let history = self.seen.history(key);
         history.push(Operation {
@@ -114,6 +116,18 @@ impl World {
             },
         );
         self.after(PATIENCE, Event::GiveUp { client, id });
+    }
+
+    /// Where a client, or a frontend for it, believes that a key is.
+    fn node_for(&mut self, key: usize, wish: Wish) -> usize {
+        let readers = readers_of(Some(&self.register.view()), key);
+        let believed = match wish {
+            Wish::Write { .. } => readers.first().copied(),
+            Wish::Read => self.rng.choice(readers),
+        };
+        let anywhere = self.rng.usize(..NODES);
+        let is_wrong = self.has_faults() && self.rng.u8(..5) == 0;
+        believed.filter(|_| !is_wrong).unwrap_or(anywhere)
     }
 
     /// The node's answer: what was read, or done; an error says nothing.

@@ -1,19 +1,23 @@
-//! A node: the primary of one key in three, a replica of all; what it has on its
-//! disk and in memory.
+//! A node: what it has on its disk and in memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use prism_cluster::{State, View};
 use prism_replica::{
-    Asked, Pending, Receipt, Refusal, Settlement, Stamp, StampClock, Standing, Write, origin,
-    receive, settle,
+    Asked, Missed, Pending, Receipt, Refusal, Resolve, Settlement, Stamp, StampClock, Standing,
+    Write, is_over, missed, origin, receive, settle,
 };
 
 use crate::Mutation;
+use crate::register::name;
 use crate::world::NODES;
 
-pub(crate) const EPOCH: u64 = 1;
 pub(crate) type Key = usize;
 pub(crate) type Caller = (usize, u64);
+/// A state of a key; deletions have no value.
+pub(crate) type Held = (Stamp, Option<u64>);
+
+const BUCKET: &str = "b";
 
 #[derive(Clone, Debug)]
 pub(crate) enum Message {
@@ -24,25 +28,37 @@ pub(crate) enum Message {
     },
     Prepared(Key, Stamp),
     Refused(Key, Stamp, Refusal),
-    Commit(Key, Stamp),
+    /// Is over, and whether it has happened, says somebody in this epoch.
+    Decided(Key, Stamp, bool, u64),
     Committed(Key, Stamp),
-    Abort(Key, Stamp),
     Ask {
         key: Key,
         stamp: Stamp,
         caller: Option<Caller>,
+        epoch: u64,
     },
     Told {
         key: Key,
         stamp: Stamp,
         standing: Standing,
         caller: Option<Caller>,
+        epoch: u64,
     },
+    /// Does the asked have this?
+    AskHas(Key, Pending, u64),
+    Has(Key, Stamp, bool, u64),
+    /// Is the asked in this epoch, and nothing open there that is of before it?
+    AskSettled(u64),
+    Settled(u64),
+    /// What does the asked hold, as of this epoch?
+    AskHeld(Key, u64),
+    Holds(Key, Option<Held>, u64),
 }
 
 /// What a disk is told to do, and what follows.
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
+    Adopt(Box<State>),
     Prepare {
         from: usize,
         key: Key,
@@ -54,20 +70,37 @@ pub(crate) enum Effect {
         key: Key,
         stamp: Stamp,
         value: Option<u64>,
+        epoch: u64,
     },
-    /// A replica's.
-    Apply {
-        from: usize,
+    /// What a primary decided about another's.
+    Resolve {
         key: Key,
         stamp: Stamp,
+        happens: bool,
+        epoch: u64,
     },
     Settle {
         key: Key,
         stamp: Stamp,
         standing: Standing,
-        caller: Option<Caller>,
+        epoch: u64,
+        then: Then,
     },
+    TakeIn {
+        key: Key,
+        theirs: Option<Held>,
+        since: u64,
+    },
+    Trim(Key, u64),
     Forget(Key, Stamp),
+}
+
+/// What follows when a change is settled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Then {
+    Nothing,
+    Read(Caller),
+    Acknowledge(usize),
 }
 
 pub(crate) struct Current {
@@ -77,22 +110,46 @@ pub(crate) struct Current {
     pub(crate) caller: Caller,
     pub(crate) begun: u64,
     pub(crate) write: Write<usize>,
+    pub(crate) others: Vec<usize>,
     pub(crate) committing: bool,
 }
 
+/// What was open when this node became the primary.
+pub(crate) struct Resolving {
+    pub(crate) pending: Pending,
+    pub(crate) resolve: Resolve<usize>,
+    pub(crate) others: Vec<usize>,
+    pub(crate) deciding: bool,
+}
+
+/// Fetching what was missed.
+pub(crate) struct CatchingUp {
+    pub(crate) since: u64,
+    /// Who may have something open of before that.
+    pub(crate) unsettled: BTreeSet<usize>,
+    pub(crate) left: BTreeSet<Key>,
+}
+
 pub(crate) struct Node {
+    pub(crate) number: usize,
     // On the disk.
-    /// Deletions have no value.
-    pub(crate) held: BTreeMap<Key, (Stamp, Option<u64>)>,
-    pub(crate) pending: BTreeMap<Key, (Stamp, Option<u64>)>,
+    pub(crate) held: BTreeMap<Key, Held>,
+    pub(crate) pending: BTreeMap<Key, (Pending, Option<u64>)>,
     pub(crate) life: u64,
+    pub(crate) epoch: u64,
     // Not on the disk.
     pub(crate) is_up: bool,
     pub(crate) skew: u64,
     pub(crate) clock: StampClock,
     pub(crate) floor: Stamp,
+    pub(crate) view: Option<View>,
+    pub(crate) lease_until: u64,
     pub(crate) current: HashMap<Key, Current>,
     pub(crate) waiting: HashMap<Key, VecDeque<(Caller, Option<u64>, bool)>>,
+    pub(crate) readers: BTreeMap<Key, Vec<Caller>>,
+    pub(crate) resolving: BTreeMap<Key, Resolving>,
+    pub(crate) catching_up: Option<CatchingUp>,
+    pub(crate) caught_up: u64,
     /// Who has not heard of a commit.
     pub(crate) untold: BTreeMap<(Key, Stamp), BTreeSet<usize>>,
     /// Since when a deletion has been remembered.
@@ -103,15 +160,23 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(number: usize) -> Self {
         Self {
+            number,
             held: BTreeMap::new(),
             pending: BTreeMap::new(),
             life: 0,
+            epoch: 0,
             is_up: false,
             skew: 0,
             clock: StampClock::new(origin(&number.to_string(), 0)),
             floor: Stamp::NONE,
+            view: None,
+            lease_until: 0,
             current: HashMap::new(),
             waiting: HashMap::new(),
+            readers: BTreeMap::new(),
+            resolving: BTreeMap::new(),
+            catching_up: None,
+            caught_up: 0,
             untold: BTreeMap::new(),
             deleted: BTreeMap::new(),
             disk_free: 0,
@@ -119,26 +184,15 @@ impl Node {
     }
 
     pub(crate) fn crash(&mut self) {
-        let disk = (
-            std::mem::take(&mut self.held),
-            std::mem::take(&mut self.pending),
-        );
-        let life = self.life + 1;
-        *self = Self::new(0);
-        (self.held, self.pending) = disk;
-        self.life = life;
+        let old = std::mem::replace(self, Self::new(self.number));
+        (self.held, self.pending) = (old.held, old.pending);
+        (self.life, self.epoch) = (old.life + 1, old.epoch);
     }
 
-    pub(crate) fn boot(&mut self, number: usize, skew: u64) {
+    pub(crate) fn boot(&mut self, skew: u64) {
         self.is_up = true;
         self.skew = skew;
-        self.clock = StampClock::new(origin(&number.to_string(), self.life));
-        // Others may not have heard of what was committed.
-        let own = self.held.iter().filter(|(key, _)| *key % NODES == number);
-        let others: BTreeSet<usize> = (0..NODES).filter(|n| *n != number).collect();
-        self.untold = own
-            .map(|(key, (stamp, _))| ((*key, *stamp), others.clone()))
-            .collect();
+        self.clock = StampClock::new(origin(&self.number.to_string(), self.life));
     }
 
     pub(crate) fn holds(&self, key: Key) -> Option<Stamp> {
@@ -150,72 +204,139 @@ impl Node {
     }
 
     pub(crate) fn pending(&self, key: Key) -> Option<Pending> {
-        self.pending.get(&key).map(|(stamp, value)| Pending {
-            stamp: *stamp,
-            removes: value.is_none(),
-        })
+        self.pending.get(&key).map(|(pending, _)| *pending)
+    }
+
+    /// The same if it was asked for in an earlier epoch.
+    pub(crate) fn left_open(&self, key: Key) -> Option<Pending> {
+        self.pending(key).filter(|p| p.epoch < self.epoch)
+    }
+
+    pub(crate) fn is_primary(&self, key: Key) -> bool {
+        self.primary(key) == Some(self.number)
+    }
+
+    pub(crate) fn primary(&self, key: Key) -> Option<usize> {
+        self.readers_of(key).first().copied()
+    }
+
+    pub(crate) fn readers_of(&self, key: Key) -> Vec<usize> {
+        readers_of(self.view.as_ref(), key)
+    }
+
+    /// All others that a change is made at.
+    pub(crate) fn others(&self, key: Key) -> Vec<usize> {
+        let Some(view) = &self.view else {
+            return Vec::new();
+        };
+        let writers = view.writers(BUCKET, &key.to_string());
+        let all = (0..NODES).filter(|n| *n != self.number);
+        all.filter(|n| writers.contains(&&name(*n))).collect()
+    }
+
+    /// All others that can tell of a change of this epoch.
+    pub(crate) fn witnesses(&self, key: Key, epoch: u64) -> Vec<usize> {
+        let Some(view) = &self.view else {
+            return Vec::new();
+        };
+        let witnesses = view.witnesses(BUCKET, &key.to_string(), epoch);
+        let all = (0..NODES).filter(|n| *n != self.number);
+        all.filter(|n| witnesses.contains(&&name(*n))).collect()
+    }
+
+    /// Whether a node has to fetch a key.
+    pub(crate) fn lacks(&self, key: Key, node: usize) -> bool {
+        let state = self.view.as_ref().map(View::state);
+        let fetches = state.and_then(|s| s.fetches_since(name(node).as_str()));
+        let lacks = |view: &View| view.lacks(name(node).as_str(), BUCKET, &key.to_string());
+        fetches.is_some() && self.view.as_ref().is_some_and(lacks)
+    }
+
+    pub(crate) fn has_place(&self, key: Key) -> bool {
+        let view = self.view.as_ref();
+        view.is_none_or(|view| has_place(view, self.number, key))
     }
 
     fn settle(&mut self, key: Key, settlement: Settlement, mutation: Option<Mutation>) {
         if settlement == Settlement::Keep {
             return;
         }
-        let Some((stamp, value)) = self.pending.remove(&key) else {
+        let Some((pending, value)) = self.pending.remove(&key) else {
             return;
         };
         if settlement == Settlement::Apply {
-            self.hold(key, stamp, value, mutation);
+            self.hold(key, (pending.stamp, value), mutation);
         }
     }
 
-    fn hold(&mut self, key: Key, stamp: Stamp, value: Option<u64>, mutation: Option<Mutation>) {
-        match value {
+    fn hold(&mut self, key: Key, held: Held, mutation: Option<Mutation>) {
+        match held.1 {
             None if mutation == Some(Mutation::NoTombstones) => self.held.remove(&key),
-            _ => self.held.insert(key, (stamp, value)),
+            _ => self.held.insert(key, held),
         };
     }
 
-    /// What an effect does to the disk: whether a prepared change is there.
+    /// What an effect does to the disk: whether a prepared change is there, or
+    /// another one has been made.
     pub(crate) fn change(&mut self, effect: &Effect, mutation: Option<Mutation>) -> Receipt {
         match effect {
+            Effect::Adopt(state) => self.epoch = self.epoch.max(state.epoch),
             Effect::Prepare {
                 key, asked, value, ..
+            } => return self.prepare(*key, asked, *value, mutation),
+            Effect::Commit {
+                key,
+                stamp,
+                value,
+                epoch,
             } => {
-                let mut receipt = receive(asked, EPOCH, self.holds(*key), self.pending(*key));
-                if let Receipt::Prepare { older } = &mut receipt {
-                    if mutation == Some(Mutation::DropOlder) && older.is_some() {
-                        *older = Some(Settlement::Drop);
-                    }
-                    self.settle(*key, older.unwrap_or(Settlement::Drop), mutation);
-                    match mutation {
-                        Some(Mutation::ApplyAtOnce) => {
-                            self.hold(*key, asked.stamp, *value, mutation)
-                        }
-                        _ => drop(self.pending.insert(*key, (asked.stamp, *value))),
-                    }
+                if *epoch != self.epoch && mutation != Some(Mutation::CommitLate) {
+                    return Receipt::Refuse(Refusal::Epoch(self.epoch));
                 }
-                return receipt;
+                self.hold(*key, (*stamp, *value), mutation);
             }
-            Effect::Commit { key, stamp, value } => self.hold(*key, *stamp, *value, mutation),
-            Effect::Apply { key, stamp, .. } => {
-                if self.pending(*key).is_some_and(|p| p.stamp == *stamp) {
-                    self.settle(*key, Settlement::Apply, mutation);
+            Effect::Resolve {
+                key,
+                stamp,
+                happens,
+                epoch,
+            } => {
+                let is_open = self.pending(*key).is_some_and(|p| p.stamp == *stamp);
+                if *epoch != self.epoch || !is_open {
+                    return Receipt::Refuse(Refusal::Epoch(self.epoch));
                 }
+                let settlement = match happens {
+                    true => Settlement::Apply,
+                    false => Settlement::Drop,
+                };
+                self.settle(*key, settlement, mutation);
             }
             Effect::Settle {
                 key,
                 stamp,
                 standing,
+                epoch,
                 ..
             } => {
+                let standing = match mutation {
+                    Some(Mutation::OldVerdicts) => *standing,
+                    _ => standing.across(*epoch, self.epoch),
+                };
                 if let Some(pending) = self.pending(*key).filter(|p| p.stamp == *stamp) {
-                    let mut settlement = settle(pending, *standing);
+                    let mut settlement = settle(pending, standing);
                     if mutation == Some(Mutation::PresumeCommitted)
                         && settlement == Settlement::Drop
                     {
                         settlement = Settlement::Apply;
                     }
                     self.settle(*key, settlement, mutation);
+                }
+            }
+            Effect::TakeIn { key, theirs, since } => self.take_in(*key, *theirs, *since, mutation),
+            Effect::Trim(key, epoch) => {
+                if *epoch == self.epoch {
+                    self.held.remove(key);
+                    self.pending.remove(key);
                 }
             }
             Effect::Forget(key, stamp) => {
@@ -226,4 +347,62 @@ impl Node {
         }
         Receipt::Known
     }
+
+    fn prepare(
+        &mut self,
+        key: Key,
+        asked: &Asked,
+        value: Option<u64>,
+        mutation: Option<Mutation>,
+    ) -> Receipt {
+        let epoch = match mutation {
+            Some(Mutation::OldEpoch) if asked.epoch < self.epoch => asked.epoch,
+            _ => self.epoch,
+        };
+        let mut receipt = receive(asked, epoch, self.holds(key), self.pending(key));
+        if let Receipt::Prepare { older } = &mut receipt {
+            if mutation == Some(Mutation::DropOlder) && older.is_some() {
+                *older = Some(Settlement::Drop);
+            }
+            self.settle(key, older.unwrap_or(Settlement::Drop), mutation);
+            let pending = Pending {
+                epoch: asked.epoch,
+                stamp: asked.stamp,
+                removes: value.is_none(),
+            };
+            match mutation {
+                Some(Mutation::ApplyAtOnce) => self.hold(key, (asked.stamp, value), mutation),
+                _ => drop(self.pending.insert(key, (pending, value))),
+            }
+        }
+        receipt
+    }
+
+    fn take_in(&mut self, key: Key, theirs: Option<Held>, since: u64, mutation: Option<Mutation>) {
+        let stamp = theirs.map(|(stamp, _)| stamp);
+        match (missed(since, self.holds(key), stamp), theirs) {
+            (Missed::Take, Some(held)) => self.hold(key, held, mutation),
+            (Missed::Remove, _) if mutation != Some(Mutation::KeepDeleted) => {
+                self.held.remove(&key);
+            }
+            _ => {}
+        }
+        if self.pending(key).is_some_and(|p| is_over(since, p, stamp)) {
+            self.pending.remove(&key);
+        }
+    }
+}
+
+pub(crate) fn readers_of(view: Option<&View>, key: Key) -> Vec<usize> {
+    let Some(view) = view else {
+        return Vec::new();
+    };
+    let key = key.to_string();
+    let readers = view.readers(BUCKET, &key);
+    let number = |reader: &prism_cluster::NodeName| (0..NODES).find(|n| name(*n) == *reader);
+    readers.filter_map(number).collect()
+}
+
+pub(crate) fn has_place(view: &View, node: usize, key: Key) -> bool {
+    view.has_place(name(node).as_str(), BUCKET, &key.to_string())
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use prism_cluster::View;
 use prism_replica::{Asked, Receipt, Refusal, Stamp, Standing, Step, Write};
 
 use crate::Mutation;
 use crate::client::Wish;
-use crate::node::{Caller, Current, EPOCH, Effect, Key, Message};
-use crate::world::{Event, MESSAGE_LIFE, MS, NODES, World};
+use crate::node::{Caller, Current, Effect, Key, Message, Then};
+use crate::world::{Event, MESSAGE_LIFE, MS, World};
 
 /// A primary gives a change up after this.
 const PREPARE_LIMIT: u64 = 120 * MS;
@@ -15,7 +16,7 @@ const PREPARE_LIMIT: u64 = 120 * MS;
 const TICK: u64 = 40 * MS;
 
 impl World {
-    fn disk(&mut self, node: usize, effect: Effect) {
+    pub(crate) fn disk(&mut self, node: usize, effect: Effect) {
         let delay = self.rng.u64(MS / 10..4 * MS);
         let at = self.nodes[node].disk_free.max(self.now) + delay;
         self.nodes[node].disk_free = at;
@@ -34,12 +35,28 @@ impl World {
         }
     }
 
-    fn read(&mut self, node: usize, caller: Caller, key: Key) {
-        let here = &self.nodes[node];
+    pub(crate) fn read(&mut self, node: usize, caller: Caller, key: Key) {
+        if !self.may_serve(node, key) || !self.has_lease(node) {
+            self.answered(caller, key, Err(()));
+            return;
+        }
+        let here = &mut self.nodes[node];
         match here.pending(key) {
             Some(pending) if self.mutation != Some(Mutation::ReadWithoutAsking) => {
-                let (stamp, caller) = (pending.stamp, Some(caller));
-                self.send(node, key % NODES, Message::Ask { key, stamp, caller });
+                let (stamp, epoch) = (pending.stamp, here.epoch);
+                if here.is_primary(key) {
+                    here.readers.entry(key).or_default().push(caller);
+                    self.make_certain(node, key, pending);
+                } else if let Some(primary) = here.primary(key) {
+                    let caller = Some(caller);
+                    let ask = Message::Ask {
+                        key,
+                        stamp,
+                        caller,
+                        epoch,
+                    };
+                    self.send(node, primary, ask);
+                }
             }
             _ => {
                 let value = here.value(key);
@@ -48,11 +65,26 @@ impl World {
         }
     }
 
-    fn next_write(&mut self, node: usize, key: Key) {
-        let here = &mut self.nodes[node];
-        if here.current.contains_key(&key) {
+    pub(crate) fn next_write(&mut self, node: usize, key: Key) {
+        if self.nodes[node].current.contains_key(&key) {
             return;
         }
+        if !self.nodes[node].is_primary(key) || !self.has_lease(node) {
+            let waiting = self.nodes[node].waiting.remove(&key);
+            for (caller, ..) in waiting.unwrap_or_default() {
+                self.answered(caller, key, Err(()));
+            }
+            return;
+        }
+        let waits = self.nodes[node].waiting.get(&key);
+        if waits.is_none_or(|queue| queue.is_empty()) {
+            return;
+        }
+        if let Some(open) = self.nodes[node].left_open(key) {
+            self.resolve(node, key, open);
+            return;
+        }
+        let here = &mut self.nodes[node];
         let Some((caller, value, builds)) = here.waiting.entry(key).or_default().pop_front() else {
             return;
         };
@@ -60,14 +92,17 @@ impl World {
         // Where there is nothing to be changed, it is a write like others.
         let builds = builds && here.value(key).is_some();
         let above = before.unwrap_or(Stamp::NONE).max(here.floor);
-        let stamp = here.clock.next(EPOCH, self.now + here.skew, above);
+        let epoch = here.epoch;
+        let stamp = here.clock.next(epoch, self.now + here.skew, above);
         let asked = Asked {
-            epoch: EPOCH,
+            epoch,
             stamp,
             before,
             builds_on_before: builds,
         };
-        let write = Write::new((0..NODES).filter(|n| *n != node));
+        let others = here.others(key);
+        let write = Write::new(others.iter().copied());
+        let is_alone = write.step() == Step::Commit;
         let current = Current {
             stamp,
             value,
@@ -75,34 +110,52 @@ impl World {
             caller,
             begun: self.now,
             write,
-            committing: false,
+            others: others.clone(),
+            committing: is_alone,
         };
         here.current.insert(key, current);
-        for to in (0..NODES).filter(|n| *n != node) {
+        if is_alone {
+            let commit = Effect::Commit {
+                key,
+                stamp,
+                value,
+                epoch,
+            };
+            self.disk(node, commit);
+        }
+        for to in others {
             self.send(node, to, Message::Prepare { key, asked, value });
         }
     }
 
     pub(crate) fn receive(&mut self, node: usize, from: usize, message: Message) {
         match message {
-            Message::Prepare { key, asked, value } => self.disk(
-                node,
-                Effect::Prepare {
+            Message::Prepare { key, asked, value } => {
+                let prepare = Effect::Prepare {
                     from,
                     key,
                     asked,
                     value,
-                },
-            ),
-            Message::Prepared(key, stamp) => self.prepared(node, from, key, stamp),
-            Message::Refused(key, stamp, refusal) => {
-                if let Refusal::Newer(newer) = refusal {
-                    let floor = &mut self.nodes[node].floor;
-                    *floor = newer.max(*floor);
-                }
-                self.failed(node, key, stamp);
+                };
+                self.disk(node, prepare);
             }
-            Message::Commit(key, stamp) => self.disk(node, Effect::Apply { from, key, stamp }),
+            Message::Prepared(key, stamp) => self.prepared(node, from, key, stamp),
+            Message::Refused(key, stamp, refusal) => self.refused(node, key, stamp, refusal),
+            Message::Decided(key, stamp, happened, epoch) => {
+                let (standing, then) = match happened {
+                    true => (Standing::Holds(stamp), Then::Acknowledge(from)),
+                    // No change has this one.
+                    false => (Standing::Holds(Stamp::NONE), Then::Nothing),
+                };
+                let settle = Effect::Settle {
+                    key,
+                    stamp,
+                    standing,
+                    epoch,
+                    then,
+                };
+                self.disk(node, settle);
+            }
             Message::Committed(key, stamp) => {
                 let untold = &mut self.nodes[node].untold;
                 if let Some(left) = untold.get_mut(&(key, stamp)) {
@@ -110,47 +163,52 @@ impl World {
                 }
                 untold.retain(|_, left| !left.is_empty());
             }
-            Message::Abort(key, stamp) => {
-                let standing = Standing::Holds(Stamp::NONE);
-                let caller = None;
-                self.disk(
-                    node,
-                    Effect::Settle {
+            Message::Ask {
+                key,
+                stamp,
+                caller,
+                epoch,
+            } => {
+                if let Some((standing, epoch)) = self.asked_standing(node, (key, stamp, epoch)) {
+                    let told = Message::Told {
                         key,
                         stamp,
                         standing,
                         caller,
-                    },
-                );
-            }
-            Message::Ask { key, stamp, caller } => {
-                let standing = self.standing(node, key, stamp);
-                let told = Message::Told {
-                    key,
-                    stamp,
-                    standing,
-                    caller,
-                };
-                self.send(node, from, told);
+                        epoch,
+                    };
+                    self.send(node, from, told);
+                }
             }
             Message::Told {
                 key,
                 stamp,
                 standing,
                 caller,
-            } => self.disk(
-                node,
-                Effect::Settle {
+                epoch,
+            } => {
+                let then = caller.map_or(Then::Nothing, Then::Read);
+                let settle = Effect::Settle {
                     key,
                     stamp,
                     standing,
-                    caller,
-                },
-            ),
+                    epoch,
+                    then,
+                };
+                self.disk(node, settle);
+            }
+            Message::AskHas(key, open, epoch) => self.asked_has(node, from, (key, open, epoch)),
+            Message::Has(key, stamp, has, epoch) => {
+                self.heard_has(node, from, (key, stamp, has, epoch));
+            }
+            Message::AskSettled(since) => self.asked_settled(node, from, since),
+            Message::Settled(since) => self.told_settled(node, from, since),
+            Message::AskHeld(key, since) => self.asked_held(node, from, key, since),
+            Message::Holds(key, held, since) => self.told_held(node, key, held, since),
         }
     }
 
-    fn standing(&self, node: usize, key: Key, stamp: Stamp) -> Standing {
+    pub(crate) fn standing(&self, node: usize, key: Key, stamp: Stamp) -> Standing {
         let here = &self.nodes[node];
         let open = here.current.get(&key).is_some_and(|c| c.stamp == stamp);
         let untold = here.untold.contains_key(&(key, stamp));
@@ -170,9 +228,28 @@ impl World {
         }
         if current.write.prepared(&from) == Step::Commit || early {
             current.committing = true;
-            let value = current.value;
-            self.disk(node, Effect::Commit { key, stamp, value });
+            let (value, epoch) = (current.value, current.asked.epoch);
+            let commit = Effect::Commit {
+                key,
+                stamp,
+                value,
+                epoch,
+            };
+            self.disk(node, commit);
         }
+    }
+
+    fn refused(&mut self, node: usize, key: Key, stamp: Stamp, refusal: Refusal) {
+        let here = &mut self.nodes[node];
+        match refusal {
+            // It will adopt this node's, and is asked again.
+            Refusal::Epoch(behind) if behind < here.epoch => return,
+            Refusal::Newer(newer) => here.floor = newer.max(here.floor),
+            // It fetches that meanwhile, and is asked again.
+            Refusal::Lacking => return,
+            Refusal::Epoch(_) => {}
+        }
+        self.failed(node, key, stamp);
     }
 
     fn failed(&mut self, node: usize, key: Key, stamp: Stamp) {
@@ -185,7 +262,8 @@ impl World {
         };
         if let Step::Abort { tell } = current.write.failed() {
             for to in tell {
-                self.send(node, to, Message::Abort(key, stamp));
+                let decided = Message::Decided(key, stamp, false, current.asked.epoch);
+                self.send(node, to, decided);
             }
         }
         self.answered(current.caller, key, Err(()));
@@ -195,6 +273,7 @@ impl World {
     pub(crate) fn on_disk(&mut self, node: usize, effect: Effect) {
         let receipt = self.nodes[node].change(&effect, self.mutation);
         match effect {
+            Effect::Adopt(state) => self.adopted(node, *state),
             Effect::Prepare {
                 from, key, asked, ..
             } => {
@@ -205,36 +284,75 @@ impl World {
                 self.send(node, from, answer);
             }
             Effect::Commit { key, stamp, .. } => {
-                let others: BTreeSet<usize> = (0..NODES).filter(|n| *n != node).collect();
-                for to in &others {
-                    self.send(node, *to, Message::Commit(key, stamp));
-                }
-                let here = &mut self.nodes[node];
-                // Of a key's changes only the last is told again.
-                here.untold.retain(|(k, _), _| *k != key);
-                here.untold.insert((key, stamp), others);
-                if let Some(current) = here.current.remove(&key) {
-                    self.answered(current.caller, key, Ok(None));
-                }
-                self.next_write(node, key);
+                self.committed(node, key, stamp, receipt == Receipt::Known);
             }
-            Effect::Apply { from, key, stamp } => {
-                self.send(node, from, Message::Committed(key, stamp));
+            Effect::Resolve {
+                key,
+                stamp,
+                happens,
+                ..
+            } => {
+                let happened = (receipt == Receipt::Known).then_some(happens);
+                self.resolved(node, key, stamp, happened);
             }
             Effect::Settle {
                 key,
+                stamp,
                 standing,
-                caller: Some(caller),
-                ..
-            } => match standing {
-                // At that moment it had not happened.
-                Standing::UnderWay => {
-                    let value = self.nodes[node].value(key);
-                    self.answered(caller, key, Ok(value));
-                }
-                _ => self.read(node, caller, key),
-            },
-            Effect::Settle { .. } | Effect::Forget(..) => {}
+                epoch,
+                then,
+            } => self.settled(node, (key, stamp, standing, epoch), then),
+            Effect::TakeIn { key, since, .. } => self.taken_in(node, key, since),
+            Effect::Trim(..) | Effect::Forget(..) => {}
+        }
+    }
+
+    fn committed(&mut self, node: usize, key: Key, stamp: Stamp, happened: bool) {
+        let here = &mut self.nodes[node];
+        let current = here.current.get(&key).is_some_and(|c| c.stamp == stamp);
+        if !current || !happened {
+            return;
+        }
+        let epoch = here.epoch;
+        if let Some(current) = here.current.remove(&key) {
+            let others: BTreeSet<usize> = current.others.into_iter().collect();
+            // Of a key's changes only the last is told again.
+            here.untold.retain(|(k, _), _| *k != key);
+            if !others.is_empty() {
+                here.untold.insert((key, stamp), others.clone());
+            }
+            for to in others {
+                self.send(node, to, Message::Decided(key, stamp, true, epoch));
+            }
+            let result = match self.has_lease(node) {
+                true => Ok(None),
+                false => Err(()),
+            };
+            self.answered(current.caller, key, result);
+        }
+        self.go_on(node, key);
+    }
+
+    fn settled(
+        &mut self,
+        node: usize,
+        (key, stamp, standing, epoch): (Key, Stamp, Standing, u64),
+        then: Then,
+    ) {
+        let here = &self.nodes[node];
+        let is_open = here.pending(key).is_some_and(|p| p.stamp == stamp);
+        match then {
+            Then::Acknowledge(to) if !is_open => {
+                self.send(node, to, Message::Committed(key, stamp));
+            }
+            Then::Nothing | Then::Acknowledge(_) => {}
+            // At that moment it had not happened.
+            Then::Read(caller) if standing == Standing::UnderWay && epoch >= here.epoch => {
+                let value = here.value(key);
+                let serves = self.may_serve(node, key) && self.has_lease(node);
+                self.answered(caller, key, if serves { Ok(value) } else { Err(()) });
+            }
+            Then::Read(caller) => self.read(node, caller, key),
         }
     }
 
@@ -263,16 +381,20 @@ impl World {
 
     /// What is open is taken up again.
     pub(crate) fn tick(&mut self, node: usize) {
+        self.keep_alive(node);
         let here = &self.nodes[node];
         let mut late = Vec::new();
         let mut again = Vec::new();
         for (key, current) in here.current.iter().filter(|(_, c)| !c.committing) {
             match self.now > current.begun + PREPARE_LIMIT {
                 true => late.push((*key, current.stamp)),
-                false => again.push((*key, current.asked, current.value)),
+                false => {
+                    let others = current.others.clone();
+                    again.push((*key, current.asked, current.value, others));
+                }
             }
         }
-        let asks: Vec<_> = here.pending.iter().map(|(k, (s, _))| (*k, *s)).collect();
+        let open: Vec<_> = here.pending.iter().map(|(k, (p, _))| (*k, *p)).collect();
         let mut tell = Vec::new();
         for ((key, stamp), left) in &here.untold {
             tell.extend(left.iter().map(|to| (*to, *key, *stamp)));
@@ -282,19 +404,21 @@ impl World {
         for (key, stamp) in late {
             self.failed(node, key, stamp);
         }
-        for (key, asked, value) in again {
-            for to in (0..NODES).filter(|n| *n != node) {
+        for (key, asked, value, others) in again {
+            for to in others {
                 self.send(node, to, Message::Prepare { key, asked, value });
             }
         }
-        for (key, stamp) in asks {
-            let caller = None;
-            self.send(node, key % NODES, Message::Ask { key, stamp, caller });
+        for (key, pending) in open {
+            self.make_certain(node, key, pending);
         }
+        let epoch = self.nodes[node].view.as_ref().map_or(0, View::epoch);
         for (to, key, stamp) in tell {
-            self.send(node, to, Message::Commit(key, stamp));
+            self.send(node, to, Message::Decided(key, stamp, true, epoch));
         }
         self.forget(node);
+        self.catch_up(node);
+        self.trim(node);
         let life = self.nodes[node].life;
         self.after(TICK, Event::Tick { node, life });
     }

@@ -2,21 +2,28 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::AddAssign;
+
+use prism_cluster::State;
 
 use crate::Mutation;
-use crate::client::{Client, Seen, Wish};
-use crate::node::{Effect, Message, Node};
 
-pub(crate) const NODES: usize = 3;
+use crate::client::{Client, Seen, Wish};
+use crate::node::{Effect, Message, Node, has_place, readers_of};
+use crate::register::{KeepAlive, Register};
+
+pub(crate) const NODES: usize = 4;
 pub(crate) const KEYS: usize = 3;
 const CLIENTS: usize = 5;
+/// When clients begin: by then all nodes live.
+const BEGIN: u64 = 100 * MS;
 /// Microseconds of a millisecond.
 pub(crate) const MS: u64 = 1_000;
 /// No message is under way for longer.
 pub(crate) const MESSAGE_LIFE: u64 = 400 * MS;
 /// When the faults end, and when all must be well.
 const HEALED: u64 = 3_000 * MS;
-const END: u64 = 7_000 * MS;
+const END: u64 = 9_000 * MS;
 
 /// What may go wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,11 +67,56 @@ pub(crate) enum Event {
     Boot {
         node: usize,
     },
+    /// From the others, or only from what keeps the cluster's state.
     CutOff {
         node: usize,
         until: u64,
+        from_all: bool,
     },
     Heal,
+    /// The cluster's next state is looked for.
+    Consider,
+    Replace,
+    /// A node has learned of a state.
+    Watched {
+        node: usize,
+        life: u64,
+        state: Box<State>,
+    },
+    /// At what keeps the cluster's state.
+    KeepAlive {
+        node: usize,
+        keep_alive: KeepAlive,
+    },
+    /// The answer to that; no lease where another state counts.
+    Leased {
+        node: usize,
+        life: u64,
+        until: Option<u64>,
+        state: Box<State>,
+    },
+}
+
+/// What happened in a run, or in several.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Met {
+    pub(crate) answered: u64,
+    pub(crate) given_up: u64,
+    pub(crate) crashes: u64,
+    pub(crate) steps: u64,
+    pub(crate) caught_up: u64,
+    pub(crate) resolved: u64,
+}
+
+impl AddAssign for Met {
+    fn add_assign(&mut self, other: Self) {
+        self.answered += other.answered;
+        self.given_up += other.given_up;
+        self.crashes += other.crashes;
+        self.steps += other.steps;
+        self.caught_up += other.caught_up;
+        self.resolved += other.resolved;
+    }
 }
 
 pub(crate) struct World {
@@ -76,20 +128,25 @@ pub(crate) struct World {
     pub(crate) mutation: Option<Mutation>,
     pub(crate) next_id: u64,
     pub(crate) is_healing: bool,
+    pub(crate) register: Register,
+    pub(crate) met: Met,
     faults: Faults,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     /// By the number in `events`.
     what: std::collections::HashMap<u64, Event>,
     number: u64,
     cut_until: [u64; NODES],
-    crashes: u64,
+    cut_from_register_until: [u64; NODES],
 }
 
 impl World {
     pub(crate) fn new(seed: u64, faults: Faults, mutation: Option<Mutation>) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
         let mut world = Self {
             now: 0,
-            rng: fastrand::Rng::with_seed(seed),
+            register: Register::new(&mut rng, faults),
+            met: Met::default(),
+            rng,
             nodes: (0..NODES).map(Node::new).collect(),
             clients: (0..CLIENTS).map(|_| Client::default()).collect(),
             seen: Seen::default(),
@@ -101,11 +158,12 @@ impl World {
             what: std::collections::HashMap::new(),
             number: 0,
             cut_until: [0; NODES],
-            crashes: 0,
+            cut_from_register_until: [0; NODES],
         };
         for client in 0..CLIENTS {
-            world.after(0, Event::Begin { client });
+            world.after(BEGIN, Event::Begin { client });
         }
+        world.after(0, Event::Consider);
         for node in 0..NODES {
             world.boot(node);
         }
@@ -114,18 +172,27 @@ impl World {
                 let at = world.rng.u64(..HEALED);
                 world.after(at, Event::Crash);
             }
-            for _ in 0..world.rng.u8(..4) {
+            for _ in 0..world.rng.u8(..8) {
                 let (at, node) = (world.rng.u64(..HEALED), world.rng.usize(..NODES));
                 let until = at + world.rng.u64(..600 * MS);
-                world.after(at, Event::CutOff { node, until });
+                let from_all = world.rng.bool();
+                let cut_off = Event::CutOff {
+                    node,
+                    until,
+                    from_all,
+                };
+                world.after(at, cut_off);
+            }
+            for _ in 0..world.rng.u8(..6) {
+                let at = world.rng.u64(..HEALED);
+                world.after(at, Event::Replace);
             }
         }
         world.after(HEALED, Event::Heal);
         world
     }
 
-    /// Answered and given up operations, and crashes.
-    pub(crate) fn run(mut self) -> Result<[u64; 3], String> {
+    pub(crate) fn run(mut self) -> Result<Met, String> {
         while let Some(Reverse((at, number))) = self.events.pop() {
             if at > END {
                 break;
@@ -135,13 +202,26 @@ impl World {
             self.happen(event);
         }
         self.judge()?;
-        Ok([self.seen.answered, self.seen.given_up, self.crashes])
+        Ok(Met {
+            answered: self.seen.answered,
+            given_up: self.seen.given_up,
+            steps: self.register.steps,
+            ..self.met
+        })
     }
 
     pub(crate) fn after(&mut self, delay: u64, event: Event) {
         self.number += 1;
         self.events.push(Reverse((self.now + delay, self.number)));
         self.what.insert(self.number, event);
+    }
+
+    pub(crate) fn has_faults(&self) -> bool {
+        self.faults == Faults::All
+    }
+
+    pub(crate) fn is_cut_from_register(&self, node: usize) -> bool {
+        self.cut_until[node].max(self.cut_from_register_until[node]) > self.now
     }
 
     pub(crate) fn send(&mut self, from: usize, to: usize, message: Message) {
@@ -196,10 +276,36 @@ impl World {
             }
             Event::Crash => self.crash(),
             Event::Boot { node } => self.boot(node),
-            Event::CutOff { node, until } => self.cut_until[node] = until,
+            Event::CutOff {
+                node,
+                until,
+                from_all,
+            } => match from_all {
+                true => self.cut_until[node] = until,
+                false => self.cut_from_register_until[node] = until,
+            },
+            Event::Consider => self.consider(),
+            Event::Replace => self.wish(),
+            Event::Watched { node, life, state } => {
+                if self.nodes[node].life == life && self.nodes[node].is_up {
+                    self.watched(node, state);
+                }
+            }
+            Event::KeepAlive { node, keep_alive } => self.kept_alive(node, keep_alive),
+            Event::Leased {
+                node,
+                life,
+                until,
+                state,
+            } => {
+                if self.nodes[node].life == life && self.nodes[node].is_up {
+                    self.leased(node, until, state);
+                }
+            }
             Event::Heal => {
                 self.is_healing = true;
                 self.cut_until = [0; NODES];
+                self.cut_from_register_until = [0; NODES];
                 for node in 0..NODES {
                     if !self.nodes[node].is_up {
                         self.boot(node);
@@ -215,7 +321,7 @@ impl World {
         if !self.nodes[node].is_up || self.is_healing {
             return;
         }
-        self.crashes += 1;
+        self.met.crashes += 1;
         let life = self.nodes[node].life;
         let mut begun: Vec<u64> = Vec::new();
         for (number, event) in &self.what {
@@ -236,7 +342,9 @@ impl World {
             }
         }
         self.nodes[node].crash();
-        let delay = self.rng.u64(..500 * MS);
+        // Some are away for longer than deletions are remembered.
+        let longest = if self.rng.u8(..3) == 0 { 2_500 } else { 400 };
+        let delay = self.rng.u64(..longest * MS);
         self.after(delay, Event::Boot { node });
     }
 
@@ -245,35 +353,38 @@ impl World {
             return;
         }
         let skew = self.rng.u64(..200 * MS);
-        self.nodes[node].boot(node, skew);
+        self.nodes[node].boot(skew);
         let life = self.nodes[node].life;
         self.after(0, Event::Tick { node, life });
     }
 
     fn judge(&mut self) -> Result<(), String> {
+        self.register.is_well()?;
+        let view = self.register.view();
         for (number, node) in self.nodes.iter().enumerate() {
             if !node.pending.is_empty() {
-                return Err(format!(
-                    "node {number} still has {:?} pending",
-                    node.pending
-                ));
+                let pending = &node.pending;
+                return Err(format!("node {number} still has {pending:?} pending"));
             }
-            if node.held != self.nodes[0].held {
-                return Err(format!(
-                    "nodes differ: {:?} and {:?}",
-                    self.nodes[0].held, node.held
-                ));
+            for key in 0..KEYS {
+                let readers = readers_of(Some(&view), key);
+                let wanted = match has_place(&view, number, key) {
+                    true => self.nodes[readers[0]].held.get(&key),
+                    false => None,
+                };
+                let held = node.held.get(&key);
+                if held != wanted {
+                    return Err(format!("node {number} holds {held:?}, not {wanted:?}"));
+                }
             }
-        }
-        if let Some(left) = self.nodes[0]
-            .held
-            .values()
-            .find(|(_, value)| value.is_none())
-        {
-            return Err(format!("a deletion is still remembered: {left:?}"));
+            let left = node.held.values().find(|(_, value)| value.is_none());
+            if let Some(left) = left {
+                return Err(format!("node {number} still remembers {left:?}"));
+            }
         }
         for key in 0..KEYS {
-            let value = self.nodes[0].held.get(&key).and_then(|(_, value)| *value);
+            let readers = readers_of(Some(&view), key);
+            let value = self.nodes[readers[0]].value(key);
             self.seen.last_read(key, self.now, value);
         }
         self.seen.judge()
