@@ -136,6 +136,12 @@ pub enum Error {
     /// Versions are kept where objects have one replica only.
     #[error("versions are not kept of objects with several replicas")]
     VersionsOfReplicas,
+    /// The cluster is in another epoch than the one in which this was begun.
+    #[error("the cluster has changed meanwhile")]
+    OtherEpoch,
+    /// Another primary has left a change of the key open.
+    #[error("it is not known yet what became of an earlier change")]
+    Unsettled,
     /// There is no such upload, or it has ended.
     #[error("no such upload")]
     NoSuchUpload,
@@ -225,7 +231,11 @@ impl Error {
             | Self::LengthMismatch { .. } => Fault::Caller,
             Self::NoSpace => Fault::Space,
             Self::Stalled => Fault::Load,
-            Self::Unreplicated { .. } | Self::NotPrimary | Self::Refused(_) => Fault::Replica,
+            Self::Unreplicated { .. }
+            | Self::NotPrimary
+            | Self::Refused(_)
+            | Self::OtherEpoch
+            | Self::Unsettled => Fault::Replica,
             Self::WritesDisabled | Self::Corrupt(_) | Self::Io(_) | Self::Metadata(_) => {
                 Fault::Disk
             }

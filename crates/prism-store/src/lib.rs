@@ -90,7 +90,8 @@ pub use prism_replica::{Pending, Refusal, Stamp, Standing};
 pub use put::PutWriter;
 pub use recovery::{DANGLING_REPORTED_MAX, RecoveryReport};
 pub use replica::{
-    Bytes, Change, Decided, Deletion, Prepare, Replicas, Scope, ScopedChange, Unprepared,
+    Bytes, Change, Decided, Deletion, Handed, HeldPage, Missing, Piece, Prepare, Replicas, Scope,
+    ScopedChange, TakeIn, Unprepared,
 };
 pub use scan::LIST_MAX;
 pub use scrub::{Place, Repair, ScrubFault, ScrubReport};

@@ -40,6 +40,7 @@ const GENERATION_KEY: &str = "generation";
 const IDENTITY_KEY: &str = "identity";
 const REPLICAS_KEY: &str = "replicas";
 const SCRUBBED_KEY: &str = "scrubbed";
+const EPOCH_KEY: &str = "epoch";
 const SEALED_KEY: &str = "sealed";
 
 /// The trees.
@@ -163,6 +164,18 @@ impl Lsm {
         self.system.insert(REPLICAS_KEY, replicas.to_be_bytes())?;
         self.db.persist(PersistMode::SyncAll)?;
         Ok(())
+    }
+
+    /// The epoch that the store was in; the first if it was never in another.
+    pub(crate) fn epoch(&self) -> Result<u64, OpenError> {
+        let read = |value: fjall::UserValue| <[u8; 8]>::try_from(&*value).map(u64::from_be_bytes);
+        let noted = self.system.get(EPOCH_KEY)?.map(read).transpose();
+        let noted = noted.map_err(|_| OpenError::Metadata("record of the epoch".into()))?;
+        Ok(noted.unwrap_or(1))
+    }
+
+    pub(crate) fn stage_epoch(&self, batch: &mut fjall::OwnedWriteBatch, epoch: u64) {
+        batch.insert(&self.system, EPOCH_KEY, epoch.to_be_bytes());
     }
 
     /// 0 if none was noted.

@@ -49,6 +49,8 @@ enum Target {
     Part(PartOf),
     /// Whatever another node is the primary of.
     Prepare(Prepare),
+    /// What its maker says: it gets a name, and is referred to by others.
+    Piece,
 }
 
 /// A part of an upload.
@@ -135,6 +137,39 @@ impl PutWriter {
         Ok(writer)
     }
 
+    /// Bytes of something that is committed by whoever asked for this.
+    pub(crate) fn begin_piece(
+        store: Arc<Inner>,
+        object_key: Vec<u8>,
+        len: u64,
+        in_file: bool,
+    ) -> Result<Self, Error> {
+        let inline_max = store.config.inline_max as u64;
+        let mut writer = Self::new(store, Target::Piece, object_key, Some(len))?;
+        if in_file || len > inline_max {
+            writer.spill()?;
+        }
+        Ok(writer)
+    }
+
+    /// Bytes that are still to come, of those that were announced.
+    pub(crate) fn left(&self) -> u64 {
+        self.expected.unwrap_or(0).saturating_sub(self.written)
+    }
+
+    /// Gives the file, if it is one, its name, durably: it is to be referred to, or
+    /// removed.
+    pub(crate) fn finish_piece(self) -> Result<(FileId, PutBytes), Error> {
+        self.check_complete()?;
+        let id = self.store.files.new_id()?;
+        let (bytes, file) = self.sink.into_bytes(self.written, self.object_key)?;
+        if let Some(file) = file {
+            self.store.files.publish(&file, id)?;
+            self.store.files.sync_shard(id.shard())?;
+        }
+        Ok((id, bytes))
+    }
+
     fn new(
         store: Arc<Inner>,
         target: Target,
@@ -149,6 +184,7 @@ impl PutWriter {
             Target::Object(_) => store.replaceable(&object_key)?,
             Target::Prepare(prepare) if prepare.is_of_object() => store.replaceable(&object_key)?,
             Target::Prepare(_) | Target::Part(_) => 0,
+            Target::Piece => store.replaceable(&object_key)?,
         };
         store.files.usage.check(Change {
             taken: announced,
@@ -295,7 +331,7 @@ impl PutWriter {
             }),
             // A part was given a file when it began, and what another node is the
             // primary of is prepared.
-            (Target::Part(_), PutBytes::Inline(_)) | (Target::Prepare(_), _) => {
+            (Target::Part(_), PutBytes::Inline(_)) | (Target::Prepare(_) | Target::Piece, _) => {
                 return Err(Error::WritesDisabled);
             }
         };

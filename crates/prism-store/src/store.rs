@@ -15,7 +15,7 @@ use std::{
 use crate::{
     blocks,
     checked::{CheckedFile, Known, wrong_length},
-    commit::{CommitStats, Committer, Freed, Op, Outcome, version_of},
+    commit::{CommitStats, Committer, Freed, Op, Outcome, When, version_of},
     config::{Config, Durability},
     error::{Error, OpenError},
     files::Files,
@@ -88,7 +88,7 @@ impl Store {
             Arc::clone(&lsm),
             Arc::clone(&files),
             config.durability,
-            origin,
+            (origin, lsm.epoch()?),
         );
         committer.load_pending().map_err(OpenError::from_store)?;
         let inner = Inner {
@@ -359,6 +359,14 @@ impl Store {
         let manifest = manifest.ok_or_else(|| Error::corrupt("manifest missing"))?;
         std::mem::forget(pin);
         Ok(Some(Parts::new(Arc::clone(&self.inner), id, manifest)))
+    }
+
+    /// Commits here alone, if it still counts then.
+    pub(crate) fn submit_when(&self, op: Op, when: When) -> Result<Outcome, Error> {
+        let outcome = self.inner.committer.submit_when(op, None, when);
+        let outcome = outcome.map_err(|failure| failure.error)?;
+        self.inner.release(&outcome);
+        Ok(outcome)
     }
 
     /// Commits, and sees to what has been replaced.

@@ -8,6 +8,7 @@ mod op;
 mod prepare;
 mod seals;
 mod stage;
+mod take_in;
 mod versions;
 
 use std::{
@@ -24,8 +25,8 @@ use prism_replica::{Stamp, StampClock};
 
 pub use op::Condition;
 pub(crate) use op::{
-    CompleteOp, CreateOp, DeleteOp, Failure, Freed, Op, OpResult, Outcome, PartOp, PrepareOp,
-    PutBytes, PutOp, SettleOp,
+    CompleteOp, CreateOp, DeleteOp, DiscardOp, Failure, Freed, Op, OpResult, Outcome, PartOp,
+    PrepareOp, PutBytes, PutOp, SettleOp, TakeInOp, Taken,
 };
 pub(crate) use prepare::{PendingRecord, holds};
 pub use seals::SEAL_LIFETIME;
@@ -43,8 +44,26 @@ use crate::{
 use op::{Mark, independent};
 use seals::Seals;
 
-/// The epoch of a cluster whose members do not change.
-pub(crate) const EPOCH: u64 = 1;
+/// In which epochs an operation counts: whoever asked for it knew the cluster as of
+/// one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    Always,
+    /// In this one only.
+    In(u64),
+    /// Not beyond this one.
+    Until(u64),
+}
+
+impl When {
+    fn counts(self, epoch: u64) -> bool {
+        match self {
+            Self::Always => true,
+            Self::In(wanted) => wanted == epoch,
+            Self::Until(said) => epoch <= said,
+        }
+    }
+}
 
 /// How many commits shared how many flushes, since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,6 +78,7 @@ pub struct CommitStats {
 struct Queued {
     op: Op,
     stamp: Option<Stamp>,
+    when: When,
 }
 
 /// The queue of operations.
@@ -71,17 +91,20 @@ pub(crate) struct Committer {
     pub(crate) index: Index,
     pub(crate) locks: Locks,
     clock: StampClock,
+    /// Changes with a commit that nothing shares: what is in one batch is of one.
+    epoch: AtomicU64,
     operations: AtomicU64,
     batches: AtomicU64,
 }
 
 impl Committer {
-    /// `origin` names this opening of this store in stamps.
+    /// `origin` names this opening of this store in stamps; `epoch` is the one that it
+    /// was in.
     pub(crate) fn new(
         lsm: Arc<Lsm>,
         files: Arc<Files>,
         durability: Durability,
-        origin: u64,
+        (origin, epoch): (u64, u64),
     ) -> Self {
         Self {
             lsm,
@@ -92,6 +115,7 @@ impl Committer {
             index: Index::default(),
             locks: Locks::default(),
             clock: StampClock::new(origin),
+            epoch: AtomicU64::new(epoch),
             operations: AtomicU64::new(0),
             batches: AtomicU64::new(0),
         }
@@ -102,6 +126,11 @@ impl Committer {
             operations: self.operations.load(Ordering::Relaxed),
             batches: self.batches.load(Ordering::Relaxed),
         }
+    }
+
+    /// The epoch by which this store acts.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 
     /// A stamp above `above`, which is what the key has.
@@ -128,11 +157,16 @@ impl Committer {
     /// Commits `op`, together with whatever else is waiting. One that other
     /// replicas make as well has its stamp already. Blocks on disk.
     pub(crate) fn submit(&self, op: Op, stamp: Option<Stamp>) -> OpResult {
+        self.submit_when(op, stamp, When::Always)
+    }
+
+    /// The same, if it still counts when it is committed.
+    pub(crate) fn submit_when(&self, op: Op, stamp: Option<Stamp>, when: When) -> OpResult {
         let how_many = |queued: &mut dyn Iterator<Item = &Queued>| {
             independent(&mut queued.map(|queued| &queued.op))
         };
         self.group
-            .submit(Queued { op, stamp }, how_many, |ops| self.commit(ops))
+            .submit(Queued { op, stamp, when }, how_many, |ops| self.commit(ops))
             .unwrap_or(Err(Failure {
                 error: Error::WritesDisabled,
                 in_doubt: true,
@@ -148,7 +182,10 @@ impl Committer {
         let view = self.lsm.view();
         let mut results: Vec<OpResult> = ops
             .into_iter()
-            .map(|Queued { op, stamp }| {
+            .map(|Queued { op, stamp, when }| {
+                if !when.counts(self.epoch()) {
+                    return Err(Error::OtherEpoch.into());
+                }
                 let shard = op.shard();
                 let outcome = self.stage(&view, &mut batch, op, stamp)?;
                 shards.extend(shard);
@@ -178,6 +215,9 @@ impl Committer {
                 self.index.insert(tree_key.clone(), scope.clone(), *pending);
             }
             Mark::Over(tree_key) => self.index.remove(tree_key),
+            Mark::Adopted(epoch) => {
+                self.epoch.fetch_max(*epoch, Ordering::AcqRel);
+            }
         }
     }
 

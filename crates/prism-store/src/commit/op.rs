@@ -10,7 +10,7 @@ use crate::{
     record::{Payload, Record},
     replica::{Change as Prepared, Prepare, Scope as Changed},
     types::ObjectMeta,
-    uploads::{Garbage, UploadId, UploadRecord},
+    uploads::{Garbage, Manifest, UploadId, UploadRecord},
     usage,
     versions::{Removed, VersionId, Versioning},
 };
@@ -81,6 +81,12 @@ pub(crate) enum Op {
     Settle(SettleOp),
     /// Deletions that need not be remembered, by their objects' keys.
     Forget(Vec<(Vec<u8>, Stamp)>),
+    /// Nothing of an earlier epoch counts from here on.
+    Adopt(u64),
+    /// What another replica has.
+    TakeIn(TakeInOp),
+    /// What nobody else has, or what is not this node's.
+    Discard(DiscardOp),
 }
 
 /// An upload to be begun.
@@ -104,6 +110,42 @@ pub(crate) struct PrepareOp {
 pub(crate) struct SettleOp {
     pub(crate) items: Vec<(Changed, Stamp, Standing)>,
     object_keys: Vec<Vec<u8>>,
+}
+
+/// What another replica has of a scope, as of an epoch.
+pub(crate) struct TakeInOp {
+    pub(crate) since: u64,
+    pub(crate) scope: Changed,
+    pub(crate) object_key: Vec<u8>,
+    pub(crate) stamp: Stamp,
+    pub(crate) taken: Taken,
+}
+
+/// What it consists of; its files are in place.
+pub(crate) enum Taken {
+    /// An object, or a part.
+    Whole(Record, FileId, PutBytes),
+    /// An object of several files.
+    Parts(Record, FileId, Manifest, Vec<(FileId, Vec<u8>)>),
+    Upload(UploadRecord),
+}
+
+/// Scopes that are to go.
+pub(crate) struct DiscardOp {
+    pub(crate) scopes: Vec<Changed>,
+    object_keys: Vec<Vec<u8>>,
+    /// Only what is from before this epoch; all that there is if none.
+    pub(crate) since: Option<u64>,
+}
+
+impl DiscardOp {
+    pub(crate) fn new(scopes: Vec<Changed>, since: Option<u64>) -> Self {
+        Self {
+            object_keys: object_keys(scopes.iter()),
+            scopes,
+            since,
+        }
+    }
 }
 
 impl PrepareOp {
@@ -136,6 +178,7 @@ fn object_keys<'a>(scopes: impl Iterator<Item = &'a Changed>) -> Vec<Vec<u8>> {
 pub(crate) enum Mark {
     Pending(Vec<u8>, Changed, Pending),
     Over(Vec<u8>),
+    Adopted(u64),
 }
 
 /// An object whose bytes are in place (file) or at hand (inline).
@@ -282,6 +325,10 @@ impl Op {
                 bytes: Some((PutBytes::File(_), id)),
                 ..
             }) => Some(id.shard()),
+            Self::TakeIn(TakeInOp {
+                taken: Taken::Whole(_, id, PutBytes::File(_)),
+                ..
+            }) => Some(id.shard()),
             _ => None,
         }
     }
@@ -317,6 +364,12 @@ impl Op {
                 _ => Scope::Objects(&op.object_keys),
             },
             Self::PutPart(part) => Scope::Part(&part.object_key, part.upload, part.number),
+            Self::Discard(discard) => Scope::Objects(&discard.object_keys),
+            Self::TakeIn(op) => match (&op.taken, op.scope.upload) {
+                (Taken::Parts(..), _) => Scope::Alone,
+                (_, Some((id, Some(number)))) => Scope::Part(&op.object_key, id, number),
+                _ => Scope::Object(&op.object_key),
+            },
             Self::CreateBucket { .. }
             | Self::SealBucket { .. }
             | Self::UnsealBucket { .. }
@@ -325,6 +378,7 @@ impl Op {
             | Self::SetVersioning { .. }
             | Self::Complete(_)
             | Self::Forget(_)
+            | Self::Adopt(_)
             | Self::Collect(_) => Scope::Alone,
         }
     }

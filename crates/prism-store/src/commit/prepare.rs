@@ -27,6 +27,9 @@ use crate::{
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PendingRecord {
     pub(crate) scope: Scope,
+    /// Missing in what an older release has written: there was only one then.
+    #[serde(default = "first_epoch")]
+    epoch: u64,
     pub(crate) stamp: Stamp,
     change: Change,
     bytes: Option<StoredBytes>,
@@ -40,6 +43,10 @@ struct StoredBytes {
     crc: Option<u32>,
 }
 
+fn first_epoch() -> u64 {
+    1
+}
+
 impl PendingRecord {
     pub(crate) fn decode(value: &[u8]) -> Result<Self, Error> {
         serde_json::from_slice(value).map_err(|_| Error::corrupt("prepared change"))
@@ -51,6 +58,7 @@ impl PendingRecord {
 
     pub(crate) fn pending(&self) -> Pending {
         Pending {
+            epoch: self.epoch,
             stamp: self.stamp,
             removes: matches!(self.change, Change::Remove),
         }
@@ -151,6 +159,7 @@ impl Committer {
             self.stage_implied(view, batch, &change, &mut outcome)?;
             let record = PendingRecord {
                 scope: change.scope,
+                epoch,
                 stamp,
                 change: change.change,
                 bytes: bytes
@@ -184,7 +193,7 @@ impl Committer {
         };
         let pending = view.pending(&scope.tree_key())?;
         let pending = pending.map(|record| record.pending());
-        let receipt = receive(&asked, super::EPOCH, holds(view, scope)?, pending);
+        let receipt = receive(&asked, self.epoch(), holds(view, scope)?, pending);
         let lacks = match (&change.change, scope.upload) {
             (Change::Write { .. }, Some((id, _))) => !self.has_upload(view, scope, id)?,
             (Change::Complete { upload, parts, .. }, _) => {
@@ -290,7 +299,7 @@ impl Committer {
     }
 
     /// Applies or drops a prepared change.
-    fn stage_settled(
+    pub(super) fn stage_settled(
         &self,
         view: &View<'_>,
         batch: &mut OwnedWriteBatch,
@@ -455,7 +464,7 @@ impl Committer {
 }
 
 /// What the bytes of a change are to replace.
-fn current(view: &View<'_>, scope: &Scope) -> Result<Option<Record>, Error> {
+pub(super) fn current(view: &View<'_>, scope: &Scope) -> Result<Option<Record>, Error> {
     match scope.upload {
         Some((id, Some(number))) => view.part(id, number),
         _ => view.object(&scope.object_key()),
@@ -475,3 +484,7 @@ fn part_scope(scope: &Scope, id: UploadId, number: u16) -> Scope {
         ..scope.clone()
     }
 }
+
+#[cfg(test)]
+#[path = "prepare_tests.rs"]
+mod tests;

@@ -7,7 +7,7 @@ use fjall::OwnedWriteBatch;
 use prism_replica::Stamp;
 
 use super::{
-    Committer, EPOCH,
+    Committer,
     op::{
         CompleteOp, Condition, CreateOp, DeleteOp, Freed, Op, OpResult, Outcome, PartOp, PutBytes,
         PutOp,
@@ -70,6 +70,9 @@ impl Committer {
             Op::Prepare(prepare) => self.stage_prepare(view, batch, prepare),
             Op::Settle(settle) => self.stage_settle(view, batch, settle),
             Op::Forget(deletions) => self.stage_forget(view, batch, deletions),
+            Op::Adopt(epoch) => Ok(self.stage_epoch(batch, epoch)),
+            Op::TakeIn(take_in) => self.stage_take_in(view, batch, take_in),
+            Op::Discard(discard) => self.stage_discard(view, batch, discard),
             Op::Abort { upload_key, id, .. } => {
                 view.upload(&upload_key)?.ok_or(Error::NoSuchUpload)?;
                 batch.remove(&self.lsm.uploads, upload_key);
@@ -312,7 +315,7 @@ impl Committer {
 
     /// The stamp of a change: as it was given, or above what there is.
     pub(super) fn given(&self, stamp: Option<Stamp>, current: Option<Stamp>) -> Stamp {
-        stamp.unwrap_or_else(|| self.stamp(EPOCH, current))
+        stamp.unwrap_or_else(|| self.stamp(self.epoch(), current))
     }
 
     /// What is left under an upload's id belongs to nobody.

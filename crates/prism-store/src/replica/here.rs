@@ -7,7 +7,7 @@ use prism_replica::{Pending, Stamp, Standing};
 
 use super::{Decided, Prepare, Replicas, Scope};
 use crate::{
-    commit::{Op, SettleOp, holds},
+    commit::{Op, SettleOp, When, holds},
     error::{Error, OpenError},
     put::PutWriter,
     record::split_object_key,
@@ -109,8 +109,20 @@ impl Store {
         })
     }
 
-    /// Takes note of what became of prepared changes. Blocks on disk.
-    pub fn settle(&self, items: Vec<(Scope, Stamp, Standing)>) -> Result<(), Error> {
+    /// Takes note of what became of prepared changes, says somebody in epoch `said`:
+    /// if that is an earlier one than this store's, it says nothing. Blocks on disk.
+    pub fn settle(&self, items: Vec<(Scope, Stamp, Standing)>, said: u64) -> Result<(), Error> {
+        match self.settle_when(items, When::Until(said)) {
+            Err(Error::OtherEpoch) => Ok(()),
+            result => result,
+        }
+    }
+
+    pub(super) fn settle_when(
+        &self,
+        items: Vec<(Scope, Stamp, Standing)>,
+        when: When,
+    ) -> Result<(), Error> {
         let index = &self.inner.committer.index;
         let open = |(scope, stamp, standing): &(Scope, Stamp, Standing)| {
             let entry = index.get(&scope.tree_key());
@@ -120,7 +132,7 @@ impl Store {
         if items.is_empty() {
             return Ok(());
         }
-        self.submit(Op::Settle(SettleOp::new(items)))?;
+        self.submit_when(Op::Settle(SettleOp::new(items)), when)?;
         Ok(())
     }
 
@@ -136,6 +148,7 @@ impl Store {
             scopes
                 .map(|scope| (scope, decided.stamp, standing))
                 .collect(),
+            decided.epoch,
         )
     }
 

@@ -42,6 +42,11 @@ impl Index {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.is_empty()
+    }
+
     pub(crate) fn insert(&self, tree_key: Vec<u8>, scope: Scope, pending: Pending) {
         let since = Instant::now();
         let entry = Entry {
@@ -56,6 +61,15 @@ impl Index {
     pub(crate) fn remove(&self, tree_key: &[u8]) {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         entries.remove(tree_key);
+    }
+
+    /// Those that `wanted` says, and what they are.
+    pub(crate) fn all(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<(Scope, Pending)> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let found = entries.values().filter(|entry| wanted(entry));
+        found
+            .map(|entry| (entry.scope.clone(), entry.pending))
+            .collect()
     }
 
     /// Those that `wanted` says.

@@ -6,17 +6,22 @@
 //! it; `commit::prepare` keeps what another node's store is the primary of. Who
 //! the others are, and how they are reached, is given as [`Replicas`].
 
+mod fetch;
 mod here;
 mod index;
+mod missed;
 mod primary;
+mod resolve;
 
 use std::{fs::File, sync::mpsc::Receiver};
 
 use prism_replica::{Refusal, Stamp};
 use serde::{Deserialize, Serialize};
 
+pub use fetch::{Handed, Piece, TakeIn};
 pub use here::Deletion;
 pub(crate) use index::{Index, Locks};
+pub use missed::{HeldPage, Missing};
 
 use crate::{
     error::Error,
@@ -154,6 +159,8 @@ pub struct Decided {
     pub stamp: Stamp,
     /// Whether they have happened.
     pub committed: bool,
+    /// The one in which whoever says so is.
+    pub epoch: u64,
 }
 
 /// Why a change was not prepared everywhere.
@@ -175,7 +182,7 @@ pub enum Unprepared {
 
 /// The other replicas. Nothing here waits, except where it says so.
 pub trait Replicas: Send + Sync {
-    /// The epoch of what follows.
+    /// The epoch of what follows: what is told later may be of a later one.
     fn epoch(&self) -> u64;
 
     /// The other replicas of a key, if this node is its primary.

@@ -8,7 +8,7 @@ use prism_replica::{Refusal, Stamp};
 use super::{Bytes, Change, Decided, Prepare, Replicas, Scope, ScopedChange, Unprepared};
 use crate::{
     commit::{
-        DeleteOp, Failure, Op, OpResult, Outcome, PutBytes, check, holds, present, version_of,
+        DeleteOp, Failure, Op, OpResult, Outcome, PutBytes, When, check, holds, present, version_of,
     },
     error::Error,
     layout::FileId,
@@ -38,23 +38,30 @@ impl Inner {
                 Op::Delete(delete) => self.delete_everywhere(replicas, delete),
                 op => {
                     let scopes = scopes(&op)?;
+                    let epoch = replicas.epoch();
                     let others = others(replicas, &scopes)?;
-                    self.submit_everywhere(replicas, &others, &scopes, op, file)
+                    self.submit_everywhere(replicas, (epoch, &others), &scopes, op, file)
                 }
             },
-            _ => self.submit_here(op, None, file),
+            _ => self.submit_here(op, When::Always, file),
         }
     }
 
-    fn submit_here(&self, op: Op, stamp: Option<Stamp>, file: Unnamed<'_>) -> OpResult {
+    fn submit_here(&self, op: Op, when: When, file: Unnamed<'_>) -> OpResult {
         if let Some((file, id)) = file {
             self.files.publish(file, id)?;
         }
-        self.commit_named(op, stamp, file)
+        self.commit_named(op, None, when, file)
     }
 
-    fn commit_named(&self, op: Op, stamp: Option<Stamp>, file: Unnamed<'_>) -> OpResult {
-        let result = self.committer.submit(op, stamp);
+    fn commit_named(
+        &self,
+        op: Op,
+        stamp: Option<Stamp>,
+        when: When,
+        file: Unnamed<'_>,
+    ) -> OpResult {
+        let result = self.committer.submit_when(op, stamp, when);
         match (&result, file) {
             (Err(failure), Some((_, id))) if !failure.in_doubt => self.files.remove(id),
             _ => {}
@@ -65,6 +72,7 @@ impl Inner {
     /// Keys whose other replicas are the same go together.
     fn delete_everywhere(&self, replicas: &Arc<dyn Replicas>, delete: DeleteOp) -> OpResult {
         let mut groups: Vec<(Vec<String>, Vec<usize>)> = Vec::new();
+        let epoch = replicas.epoch();
         for (index, object_key) in delete.object_keys.iter().enumerate() {
             let others = others(replicas, slice::from_ref(&scope_of(object_key)?))?;
             match groups.iter_mut().find(|(known, _)| *known == others) {
@@ -96,7 +104,7 @@ impl Inner {
                 // Only a single key has one.
                 condition: condition.take(),
             });
-            let outcome = self.submit_everywhere(replicas, &others, &scopes, op, None)?;
+            let outcome = self.submit_everywhere(replicas, (epoch, &others), &scopes, op, None)?;
             whole.found += outcome.found;
             for (index, done) in indexes.iter().zip(outcome.removed) {
                 if let Some(place) = whole.removed.get_mut(*index) {
@@ -111,25 +119,29 @@ impl Inner {
     fn submit_everywhere(
         &self,
         replicas: &Arc<dyn Replicas>,
-        others: &[String],
+        // The epoch was asked for first: if the others are of a later one, this
+        // change does not count.
+        (epoch, others): (u64, &[String]),
         scopes: &[Scope],
         op: Op,
         file: Unnamed<'_>,
     ) -> OpResult {
         if others.is_empty() {
-            return self.submit_here(op, None, file);
+            self.check_settled(scopes)?;
+            return self.submit_here(op, When::In(epoch), file);
         }
         let locked = self.committer.locks.lock(scopes)?;
+        self.check_settled(scopes)?;
         let Some(plan) = self.plan(&self.lsm.view(), scopes, op, file)? else {
             return Ok(Outcome::default());
         };
-        let epoch = replicas.epoch();
         let above = plan.changes.iter().filter_map(|change| change.before).max();
         let stamp = self.committer.stamp(epoch, above);
         let decided = |committed| Decided {
             scopes: plan.changes.iter().map(|c| c.scope.clone()).collect(),
             stamp,
             committed,
+            epoch,
         };
         let (committed, aborted) = (decided(true), decided(false));
         locked.begin(stamp);
@@ -153,7 +165,7 @@ impl Inner {
             replicas.decided(others, aborted);
             return Err(error.into());
         }
-        let result = self.commit_named(plan.op, Some(stamp), file);
+        let result = self.commit_named(plan.op, Some(stamp), When::In(epoch), file);
         match &result {
             Err(failure) if failure.in_doubt => locked.keep(),
             result => {
@@ -163,6 +175,15 @@ impl Inner {
             }
         }
         result
+    }
+
+    /// Whoever makes changes knows what became of those before.
+    fn check_settled(&self, scopes: &[Scope]) -> Result<(), Error> {
+        let index = &self.committer.index;
+        match scopes.iter().any(|s| index.get(&s.tree_key()).is_some()) {
+            true => Err(Error::Unsettled),
+            false => Ok(()),
+        }
     }
 
     /// Judges a change by what there is, and says it so that others can make it.

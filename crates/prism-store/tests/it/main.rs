@@ -8,6 +8,7 @@
 
 mod common;
 
+mod catching_up;
 mod crash;
 mod disk;
 mod engine;

@@ -99,7 +99,7 @@ impl Cluster {
                 let standing = primary.standing(&scope, stamp).unwrap();
                 Some((scope, stamp, standing))
             });
-            store.settle(told.collect()).unwrap();
+            store.settle(told.collect(), 1).unwrap();
         }
     }
 

@@ -1,0 +1,270 @@
+//! What a store holds, page by page, for another one to compare, and what comes of
+//! the comparison.
+
+use std::{collections::HashMap, ops::Bound};
+
+use prism_replica::{Missed, Stamp, missed};
+use serde::{Deserialize, Serialize};
+
+use super::Scope;
+use crate::{
+    commit::{DiscardOp, Op, When, holds},
+    error::Error,
+    record::{bucket_prefix, object_key, split_object_key},
+    store::Store,
+    types::check_bucket,
+    uploads::{split_upload_key, upload_key, upload_prefix},
+    versions::Versioning,
+};
+
+/// Most things of one page: below 8 MiB as JSON with the longest keys.
+const PAGE_MAX: usize = 1000;
+/// Most things looked at for one page.
+const SEEN_MAX: usize = 20_000;
+
+/// Some of what a store holds of a bucket, in the order of its tree.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HeldPage {
+    /// What there is, and the stamp of its last change.
+    pub items: Vec<(Scope, Stamp)>,
+    /// Up to what was looked; none: to the end.
+    pub end: Option<Scope>,
+}
+
+/// What comes of comparing a page.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Missing {
+    /// To be fetched.
+    pub take: Vec<Scope>,
+    /// To be removed.
+    pub remove: Vec<Scope>,
+}
+
+impl Store {
+    /// What this store holds of a bucket behind `after`: objects, or uploads with
+    /// their parts; of keys that are `wanted`. May block on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchBucket`]; [`Error::VersionsOfReplicas`] where versions are kept,
+    /// of which only the present ones would be seen.
+    pub fn held(
+        &self,
+        bucket: &str,
+        uploads: bool,
+        after: Option<&Scope>,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<HeldPage, Error> {
+        if self.head_bucket(bucket)?.versioning != Versioning::Never {
+            return Err(Error::VersionsOfReplicas);
+        }
+        self.page(bucket, uploads, (after, None), PAGE_MAX, wanted)
+    }
+
+    /// Compares a page of another store, in sync as of the epoch `since`, with what
+    /// this one holds in its place. May block on disk.
+    ///
+    /// # Errors
+    /// As for [`Store::held`].
+    pub fn missing(
+        &self,
+        bucket: &str,
+        uploads: bool,
+        (after, page): (Option<&Scope>, &HeldPage),
+        since: u64,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Missing, Error> {
+        let mut missing = Missing::default();
+        let theirs: HashMap<&Scope, Stamp> = page.items.iter().map(|(s, t)| (s, *t)).collect();
+        let view = self.view();
+        for (scope, stamp) in &page.items {
+            if missed(since, holds(&view, scope)?, Some(*stamp)) == Missed::Take {
+                missing.take.push(scope.clone());
+            }
+        }
+        drop(view);
+        let mut begin = after.cloned();
+        loop {
+            let bounds = (begin.as_ref(), page.end.as_ref());
+            let mine = self.page(bucket, uploads, bounds, PAGE_MAX, &wanted)?;
+            for (scope, stamp) in mine.items {
+                if !theirs.contains_key(&scope)
+                    && missed(since, Some(stamp), None) == Missed::Remove
+                {
+                    missing.remove.push(scope);
+                }
+            }
+            match mine.end {
+                Some(end) if Some(&end) != page.end.as_ref() => begin = Some(end),
+                _ => return Ok(missing),
+            }
+        }
+    }
+
+    /// Removes what others do not have, unless it came meanwhile. Blocks on disk.
+    ///
+    /// # Errors
+    /// [`Error::OtherEpoch`] if this store is not in the epoch `since` any more.
+    pub fn remove_missing(&self, scopes: Vec<Scope>, since: u64) -> Result<(), Error> {
+        self.discard(scopes, Some(since), since)
+    }
+
+    /// What this store holds of a bucket, or has open, that has no place here, behind
+    /// `after`. May block on disk.
+    ///
+    /// # Errors
+    /// As for [`Store::held`].
+    pub fn without_place(
+        &self,
+        bucket: &str,
+        uploads: bool,
+        after: Option<&Scope>,
+        has_place: impl Fn(&str) -> bool,
+    ) -> Result<HeldPage, Error> {
+        let mut page = self.held(bucket, uploads, after, |key| !has_place(key))?;
+        // Uploads take their parts along.
+        let is_part = |scope: &Scope| matches!(scope.upload, Some((_, Some(_))));
+        page.items.retain(|(scope, _)| !is_part(scope));
+        if after.is_none() && !uploads {
+            let open = self
+                .inner
+                .committer
+                .index
+                .all(|entry| entry.scope.bucket == bucket && !has_place(&entry.scope.key));
+            page.items
+                .extend(open.into_iter().map(|(scope, open)| (scope, open.stamp)));
+        }
+        Ok(page)
+    }
+
+    /// Removes what has no place here as of `epoch`. Blocks on disk.
+    ///
+    /// # Errors
+    /// [`Error::OtherEpoch`] if this store is in another one.
+    pub fn remove_without_place(&self, scopes: Vec<Scope>, epoch: u64) -> Result<(), Error> {
+        self.discard(scopes, None, epoch)
+    }
+
+    /// Removes a bucket that others do not have any more, with all that is in it, as
+    /// of `epoch`. Blocks on disk.
+    ///
+    /// # Errors
+    /// [`Error::OtherEpoch`] if this store is in another one; [`Error::Busy`] if
+    /// somebody is at the bucket.
+    pub fn remove_bucket(&self, bucket: &str, epoch: u64) -> Result<(), Error> {
+        for uploads in [false, true] {
+            loop {
+                let page = self.without_place(bucket, uploads, None, |_| false)?;
+                if page.items.is_empty() {
+                    break;
+                }
+                let scopes = page.items.into_iter().map(|(scope, _)| scope);
+                self.discard(scopes.collect(), None, epoch)?;
+            }
+        }
+        self.delete_bucket(bucket)
+    }
+
+    fn discard(&self, scopes: Vec<Scope>, since: Option<u64>, epoch: u64) -> Result<(), Error> {
+        if !scopes.is_empty() {
+            let op = Op::Discard(DiscardOp::new(scopes, since));
+            self.submit_when(op, When::In(epoch))?;
+        }
+        Ok(())
+    }
+
+    fn page(
+        &self,
+        bucket: &str,
+        uploads: bool,
+        bounds: (Option<&Scope>, Option<&Scope>),
+        max: usize,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<HeldPage, Error> {
+        check_bucket(bucket)?;
+        match uploads {
+            false => self.page_of_objects(bucket, bounds, max, wanted),
+            true => self.page_of_uploads(bucket, bounds, max, wanted),
+        }
+    }
+
+    fn page_of_objects(
+        &self,
+        bucket: &str,
+        (after, end): (Option<&Scope>, Option<&Scope>),
+        max: usize,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<HeldPage, Error> {
+        let begin = match after {
+            Some(scope) => Bound::Excluded(object_key(bucket, &scope.key)),
+            None => Bound::Included(bucket_prefix(bucket)),
+        };
+        let last = end.map(|scope| object_key(bucket, &scope.key));
+        let prefix = bucket_prefix(bucket);
+        let (mut page, mut seen) = (HeldPage::default(), 0);
+        for found in self.view().objects((begin, Bound::Unbounded)) {
+            let (tree_key, record) = found?;
+            if !tree_key.starts_with(&prefix) || last.as_ref().is_some_and(|l| *tree_key > **l) {
+                return Ok(page);
+            }
+            let split = split_object_key(&tree_key);
+            let (_, key) = split.ok_or_else(|| Error::corrupt("object key"))?;
+            let scope = Scope::object(bucket, key);
+            seen += 1;
+            if wanted(key) {
+                page.items.push((scope.clone(), record.stamp));
+            }
+            if page.items.len() >= max || seen >= SEEN_MAX {
+                page.end = Some(scope);
+                return Ok(page);
+            }
+        }
+        Ok(page)
+    }
+
+    /// An upload and its parts are always on one page, so that it may be longer.
+    fn page_of_uploads(
+        &self,
+        bucket: &str,
+        (after, end): (Option<&Scope>, Option<&Scope>),
+        max: usize,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<HeldPage, Error> {
+        let prefix = upload_prefix(bucket, "");
+        let place = |scope: &Scope| {
+            let id = scope.upload.map(|(id, _)| id)?;
+            Some(upload_key(bucket, &scope.key, id))
+        };
+        let begin = match after.and_then(place) {
+            Some(key) => Bound::Excluded(key),
+            None => Bound::Included(prefix.clone()),
+        };
+        let last = end.and_then(place);
+        let view = self.view();
+        let (mut page, mut seen) = (HeldPage::default(), 0);
+        for found in view.uploads((begin, Bound::Unbounded)) {
+            let (tree_key, record) = found?;
+            if !tree_key.starts_with(&prefix) || last.as_ref().is_some_and(|l| *tree_key > **l) {
+                return Ok(page);
+            }
+            let split = split_upload_key(&tree_key);
+            let (key, id) = split.ok_or_else(|| Error::corrupt("upload key"))?;
+            let of = |part| Scope {
+                upload: Some((id, part)),
+                ..Scope::object(bucket, &key)
+            };
+            seen += 1;
+            if wanted(&key) {
+                page.items.push((of(None), record.stamp));
+                for part in view.parts(id, 0) {
+                    let (number, record) = part?;
+                    page.items.push((of(Some(number)), record.stamp));
+                }
+            }
+            if page.items.len() >= max || seen >= SEEN_MAX {
+                page.end = Some(of(None));
+                return Ok(page);
+            }
+        }
+        Ok(page)
+    }
+}

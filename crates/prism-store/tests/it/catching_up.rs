@@ -1,0 +1,467 @@
+//! A store that has missed changes takes them in from another one, whatever they were,
+//! and ends up the same; what came meanwhile stays; what is of an epoch that is over
+//! does not count; what has no place goes.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        mpsc::{self, Receiver},
+    },
+    thread,
+};
+
+use crate::common::{bytes, meta, object_files, put, read};
+use prism_store::{
+    Body, Bytes, Change, Config, Decided, Durability, Error, HeldPage, Missing, Pending, Prepare,
+    Refusal, Replicas, Scope, ScopedChange, Stamp, Store, Unprepared, UploadId, UploadName,
+    Versioning,
+};
+
+fn open(dir: &std::path::Path, node: &str) -> Store {
+    let config = Config {
+        reserve_bytes: 0,
+        node: node.into(),
+        // What a power cut takes is not asked here.
+        durability: Durability::None,
+        ..Config::default()
+    };
+    Store::open(dir, config).unwrap()
+}
+
+/// Two stores with a bucket, in epoch 2.
+fn two() -> ([tempfile::TempDir; 2], [Store; 2]) {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let stores = [open(dirs[0].path(), "a"), open(dirs[1].path(), "b")];
+    for store in &stores {
+        store.create_bucket("b", 1).unwrap();
+    }
+    (dirs, stores)
+}
+
+fn all(_: &str) -> bool {
+    true
+}
+
+fn bytes_of(body: Option<Body>) -> Vec<u8> {
+    let Some(body) = body else { return Vec::new() };
+    read(prism_store::Object {
+        stamp: Stamp::NONE,
+        version: None,
+        meta: meta(&[]),
+        len: 0,
+        body,
+    })
+}
+
+fn take_in(from: &Store, to: &Store, scope: &Scope, since: u64) -> bool {
+    let (handed, body) = from.hand_over(scope).unwrap().unwrap();
+    let mut writer = to.begin_take_in(scope.clone(), handed, since).unwrap();
+    for piece in bytes_of(body).chunks(70_001) {
+        writer.write(piece).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+/// What is missing at `to` of what `from` has, page by page.
+fn missing(from: &Store, to: &Store, since: u64, uploads: bool) -> Missing {
+    let mut found = Missing::default();
+    let mut after: Option<Scope> = None;
+    loop {
+        let page = from.held("b", uploads, after.as_ref(), all).unwrap();
+        // As it travels.
+        let text = serde_json::to_vec(&page).unwrap();
+        let page: HeldPage = serde_json::from_slice(&text).unwrap();
+        let here = to.missing("b", uploads, (after.as_ref(), &page), since, all);
+        let here = here.unwrap();
+        found.take.extend(here.take);
+        found.remove.extend(here.remove);
+        match page.end {
+            Some(end) => after = Some(end),
+            None => return found,
+        }
+    }
+}
+
+/// How much was taken in and removed.
+fn catch_up(from: &Store, to: &Store) -> (usize, usize) {
+    let since = to.epoch();
+    let (mut taken, mut removed) = (0, 0);
+    for uploads in [false, true] {
+        let missing = missing(from, to, since, uploads);
+        removed += missing.remove.len();
+        to.remove_missing(missing.remove, since).unwrap();
+        for scope in missing.take {
+            taken += usize::from(take_in(from, to, &scope, since));
+        }
+    }
+    (taken, removed)
+}
+
+fn content(store: &Store) -> Vec<String> {
+    let mut lines = Vec::new();
+    for uploads in [false, true] {
+        let mut after = None;
+        loop {
+            let page = store.held("b", uploads, after.as_ref(), all).unwrap();
+            for (scope, stamp) in page.items {
+                let (handed, body) = store.hand_over(&scope).unwrap().unwrap();
+                assert_eq!(handed.stamp, stamp);
+                let data = meta(&bytes_of(body)).etag;
+                lines.push(format!("{scope:?} {handed:?} {data}"));
+            }
+            match page.end {
+                Some(end) => after = Some(end),
+                None => break,
+            }
+        }
+    }
+    lines
+}
+
+fn name(key: &str, id: UploadId) -> UploadName<'_> {
+    UploadName {
+        bucket: "b",
+        key,
+        id,
+    }
+}
+
+/// An upload of some parts, completed or not.
+fn upload(store: &Store, key: &str, seed: u64, complete: bool) {
+    let id = store.create_upload("b", key, meta(&[])).unwrap();
+    for number in [1, 2, 7] {
+        let data = bytes(seed + u64::from(number), 90_000 / usize::from(number));
+        let mut writer = store.begin_part(name(key, id), number, None).unwrap();
+        writer.write(&data).unwrap();
+        writer.commit(meta(&data)).unwrap();
+    }
+    if complete {
+        let (parts, _) = store.parts(name(key, id), 0, 10).unwrap();
+        let parts: Vec<_> = parts.iter().map(|p| (p.number, p.version)).collect();
+        let meta = meta(&[seed as u8]);
+        let done = store.complete_upload(name(key, id), &parts, meta, None);
+        done.unwrap();
+    }
+}
+
+/// Something is done to one of a few keys.
+fn random_change(store: &Store, rng: &mut fastrand::Rng) {
+    let key = format!("k{:02}", rng.u8(..40));
+    let seed = rng.u64(..1 << 20);
+    match rng.u8(..12) {
+        0..5 => drop(put(store, "b", &key, &bytes(seed, rng.usize(..200))).unwrap()),
+        5 => drop(put(store, "b", &key, &bytes(seed, 60_000)).unwrap()),
+        6..9 => drop(store.delete("b", &key).unwrap()),
+        9 => upload(store, &key, seed, true),
+        10 => upload(store, &key, seed, false),
+        _ => {
+            let (uploads, _) = store.uploads("b", "", None, 100).unwrap();
+            if let Some(upload) = rng.choice(uploads) {
+                store.abort_upload(name(&upload.key, upload.id)).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_was_missed_is_taken_in_and_the_stores_are_the_same() {
+    let rounds = std::env::var("PRISM_CATCH_UP_ROUNDS").map_or(2, |n| n.parse().unwrap());
+    for seed in 0..rounds {
+        let (dirs, [from, to]) = two();
+        let mut rng = fastrand::Rng::with_seed(seed);
+        for epoch in 2..4 {
+            for _ in 0..60 {
+                random_change(&from, &mut rng);
+            }
+            from.adopt(epoch).unwrap();
+            to.adopt(epoch).unwrap();
+            let (taken, removed) = catch_up(&from, &to);
+            assert!(
+                taken > 10 && (removed > 0 || epoch == 2),
+                "{taken} {removed}"
+            );
+            assert_eq!(content(&from), content(&to), "seed {seed}");
+            assert_eq!(catch_up(&from, &to), (0, 0));
+        }
+        drop(to);
+        let to = open(dirs[1].path(), "b");
+        assert_eq!(to.recovery().orphans_removed, 0);
+        assert_eq!(to.recovery().dangling, 0);
+        assert_eq!(to.epoch(), 3);
+        assert_eq!(content(&from), content(&to));
+        assert_eq!(
+            object_files(dirs[0].path()).len(),
+            object_files(dirs[1].path()).len()
+        );
+    }
+}
+
+#[test]
+fn what_came_meanwhile_is_not_replaced_by_what_was_there_before() {
+    let (dirs, [from, to]) = two();
+    for key in ["new", "gone", "changed"] {
+        put(&from, "b", key, &bytes(1, 50_000)).unwrap();
+    }
+    to.adopt(2).unwrap();
+    let missing = missing(&from, &to, 2, false);
+    assert_eq!(missing.take.len(), 3);
+    let begun: Vec<_> = missing
+        .take
+        .iter()
+        .map(|scope| {
+            let (handed, body) = from.hand_over(scope).unwrap().unwrap();
+            let mut writer = to.begin_take_in(scope.clone(), handed, 2).unwrap();
+            writer.write(&bytes_of(body)).unwrap();
+            writer
+        })
+        .collect();
+    put(&to, "b", "changed", b"newer").unwrap();
+    put(&to, "b", "other", b"newer").unwrap();
+    let taken: usize = begun
+        .into_iter()
+        .map(|w| usize::from(w.finish().unwrap()))
+        .sum();
+    assert_eq!(taken, 2);
+    assert_eq!(read(to.get("b", "changed").unwrap().unwrap()), b"newer");
+    to.remove_missing(vec![Scope::object("b", "other")], 2)
+        .unwrap();
+    assert!(to.head("b", "other").unwrap().is_some());
+    to.remove_missing(vec![Scope::object("b", "gone")], 2)
+        .unwrap();
+    assert!(to.head("b", "gone").unwrap().is_none());
+    // The file of what was refused, and that of what was removed, are gone.
+    assert_eq!(object_files(dirs[1].path()).len(), 1);
+    // What was begun in an epoch that is over comes to nothing.
+    let (handed, body) = from.hand_over(&missing.take[0]).unwrap().unwrap();
+    let mut late = to
+        .begin_take_in(missing.take[0].clone(), handed, 2)
+        .unwrap();
+    late.write(&bytes_of(body)).unwrap();
+    to.adopt(3).unwrap();
+    assert!(matches!(late.finish(), Err(Error::OtherEpoch)));
+    let remove = to.remove_missing(vec![Scope::object("b", "new")], 2);
+    assert!(matches!(remove, Err(Error::OtherEpoch)));
+    assert_eq!(object_files(dirs[1].path()).len(), 1);
+}
+
+#[test]
+fn bytes_that_do_not_come_or_are_too_many_leave_nothing() {
+    let (dirs, [from, to]) = two();
+    upload(&from, "parts", 1, true);
+    let scope = Scope::object("b", "parts");
+    let (handed, body) = from.hand_over(&scope).unwrap().unwrap();
+    let data = bytes_of(body);
+    let mut short = to.begin_take_in(scope.clone(), handed.clone(), 1).unwrap();
+    short.write(&data[..data.len() - 1]).unwrap();
+    assert!(matches!(short.finish(), Err(Error::LengthMismatch { .. })));
+    let mut long = to.begin_take_in(scope.clone(), handed.clone(), 1).unwrap();
+    long.write(&data).unwrap();
+    assert!(long.write(b"x").is_err());
+    drop(long);
+    let mut odd = handed;
+    odd.len = Some(5);
+    assert!(to.begin_take_in(scope, odd, 1).is_err());
+    assert!(to.head("b", "parts").unwrap().is_none());
+    assert!(object_files(dirs[1].path()).is_empty());
+}
+
+fn prepared(store: &Store, epoch: u64, time_us: u64, change: Change) -> (Scope, Pending) {
+    let scope = Scope::object("b", "k");
+    let removes = matches!(change, Change::Remove);
+    let stamp = Stamp {
+        epoch,
+        time_us,
+        origin: 7,
+    };
+    let prepare = Prepare {
+        epoch,
+        stamp,
+        changes: vec![ScopedChange {
+            scope: scope.clone(),
+            before: None,
+            change,
+        }],
+    };
+    let mut writer = store.begin_prepare(prepare).unwrap();
+    writer.write(b"12345").unwrap();
+    writer.prepare().unwrap();
+    let open = Pending {
+        epoch,
+        stamp,
+        removes,
+    };
+    (scope, open)
+}
+
+fn write_of_5() -> Change {
+    let meta = meta(b"12345");
+    Change::Write { meta, len: 5 }
+}
+
+#[test]
+fn a_change_that_was_left_open_is_decided_in_the_epoch_of_whoever_asks() {
+    for happened in [true, false] {
+        let (dirs, [store, other]) = two();
+        let (scope, open) = prepared(&store, 1, 5, write_of_5());
+        store.adopt(2).unwrap();
+        drop(store);
+        let store = open_again(&dirs[0]);
+        assert_eq!(store.epoch(), 2);
+        assert_eq!(store.left_open("b", "k"), [(scope.clone(), open)]);
+        assert_eq!(store.open_before(2).len(), 1);
+        assert!(store.open_before(1).is_empty());
+        assert!(store.has_change(&scope, open, 2).unwrap());
+        assert!(matches!(
+            store.has_change(&scope, open, 1),
+            Err(Error::OtherEpoch)
+        ));
+        assert!(!other.has_change(&scope, open, 1).unwrap());
+        // Of an earlier epoch nothing is prepared, and no verdict counts.
+        let again = store.begin_prepare(Prepare {
+            epoch: 1,
+            stamp: open.stamp,
+            changes: Vec::new(),
+        });
+        drop(again);
+        let decided = |epoch| Decided {
+            scopes: vec![scope.clone()],
+            stamp: open.stamp,
+            committed: false,
+            epoch,
+        };
+        store.decided(decided(1)).unwrap();
+        assert!(store.has_open());
+        let item = (scope.clone(), open.stamp, happened);
+        let late = store.resolve(vec![item.clone()], 1);
+        assert!(matches!(late, Err(Error::OtherEpoch)));
+        store.resolve(vec![item], 2).unwrap();
+        assert!(!store.has_open());
+        assert_eq!(store.head("b", "k").unwrap().is_some(), happened);
+    }
+}
+
+fn open_again(dir: &tempfile::TempDir) -> Store {
+    open(dir.path(), "a")
+}
+
+#[test]
+fn what_is_taken_in_tells_what_became_of_what_was_open_before() {
+    let (_dirs, [from, to]) = two();
+    put(&from, "b", "k", b"other").unwrap();
+    let (scope, _) = prepared(&to, 1, u64::MAX / 2, write_of_5());
+    to.adopt(2).unwrap();
+    assert!(take_in(&from, &to, &scope, 2));
+    assert!(!to.has_open());
+    assert_eq!(read(to.get("b", "k").unwrap().unwrap()), b"other");
+    // What was prepared since then goes on.
+    let (_, open) = prepared(&to, 2, 5, write_of_5());
+    assert!(!take_in(&from, &to, &scope, 2));
+    assert_eq!(to.left_open("b", "k"), [(scope, open)]);
+}
+
+/// A primary whose cluster goes on to the next epoch before it can commit.
+struct Overtaken(Weak<Store>);
+
+impl Replicas for Overtaken {
+    fn epoch(&self) -> u64 {
+        1
+    }
+
+    fn others(&self, _: &str, key: &str) -> Option<Vec<String>> {
+        match key {
+            "alone" => {
+                self.0.upgrade().unwrap().adopt(2).unwrap();
+                Some(Vec::new())
+            }
+            _ => Some(vec!["other".into()]),
+        }
+    }
+
+    fn prepare(&self, _: &[String], _: Prepare, _: Bytes) -> Receiver<Result<(), Unprepared>> {
+        let (answer, answered) = mpsc::channel();
+        let store = self.0.upgrade().unwrap();
+        thread::spawn(move || {
+            store.adopt(2).unwrap();
+            answer.send(Ok(())).unwrap();
+        });
+        answered
+    }
+
+    fn decided(&self, _: &[String], decided: Decided) {
+        assert!(!decided.committed && decided.epoch == 1);
+    }
+}
+
+#[test]
+fn a_change_is_not_committed_in_another_epoch_than_it_was_begun_in() {
+    for key in ["with others", "alone"] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(open(dir.path(), "a"));
+        store.create_bucket("b", 1).unwrap();
+        store.replicate(Arc::new(Overtaken(Arc::downgrade(&store))));
+        let late = put(&store, "b", key, &bytes(1, 50_000));
+        assert!(matches!(late, Err(Error::OtherEpoch)), "{late:?}");
+        assert!(store.head("b", key).unwrap().is_none());
+        assert!(object_files(dir.path()).is_empty());
+    }
+}
+
+#[test]
+fn nothing_is_prepared_for_a_primary_of_another_epoch_nor_changed_while_something_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(dir.path(), "a"));
+    store.create_bucket("b", 1).unwrap();
+    prepared(&store, 1, 5, write_of_5());
+    store.replicate(Arc::new(Overtaken(Arc::downgrade(&store))));
+    let early = put(&store, "b", "k", b"later");
+    assert!(matches!(early, Err(Error::Unsettled)), "{early:?}");
+    for epoch in [0, 2] {
+        let stamp = Stamp {
+            epoch,
+            time_us: 9,
+            origin: 7,
+        };
+        let prepare = Prepare {
+            epoch,
+            stamp,
+            changes: vec![ScopedChange {
+                scope: Scope::object("b", "x"),
+                before: None,
+                change: Change::Remove,
+            }],
+        };
+        let refused = store.begin_prepare(prepare).unwrap().prepare();
+        let Err(Error::Refused(Refusal::Epoch(1))) = refused else {
+            panic!("{refused:?}");
+        };
+    }
+}
+
+#[test]
+fn what_has_no_place_goes_and_the_rest_stays() {
+    let (dirs, [store, _]) = two();
+    for n in 0..30 {
+        put(&store, "b", &format!("k{n}"), &bytes(n, 20_000)).unwrap();
+    }
+    upload(&store, "k3", 1, false);
+    upload(&store, "k4", 1, true);
+    store.adopt(2).unwrap();
+    let has_place = |key: &str| key.len() == 3;
+    for uploads in [false, true] {
+        let page = store.without_place("b", uploads, None, has_place).unwrap();
+        assert!(page.end.is_none());
+        let scopes: Vec<_> = page.items.into_iter().map(|(scope, _)| scope).collect();
+        let late = store.remove_without_place(scopes.clone(), 1);
+        assert!(matches!(late, Err(Error::OtherEpoch)));
+        store.remove_without_place(scopes, 2).unwrap();
+    }
+    assert_eq!(store.list("b", "", "", 100).unwrap().entries.len(), 20);
+    assert!(store.uploads("b", "", None, 10).unwrap().0.is_empty());
+    assert_eq!(object_files(dirs[0].path()).len(), 20);
+    // Versions are on one node only: they are neither compared nor thrown away.
+    store.set_versioning("b", Versioning::Enabled).unwrap();
+    let held = store.held("b", false, None, all);
+    assert!(matches!(held, Err(Error::VersionsOfReplicas)));
+    let gone = store.remove_without_place(vec![Scope::object("b", "k10")], 2);
+    assert!(matches!(gone, Err(Error::VersionsOfReplicas)));
+}
