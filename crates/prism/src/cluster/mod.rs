@@ -112,6 +112,11 @@ impl Cluster {
         self.report(|report| report.epoch = report.epoch.max(epoch));
     }
 
+    /// This node has all that it is to have as of this epoch.
+    pub(crate) fn caught_up(&self, epoch: u64) {
+        self.report(|report| report.caught_up = epoch);
+    }
+
     /// This node has a store of this identity. It has no lease before that is known.
     pub(crate) fn has_store(&self, identity: u64) {
         self.report(|report| report.store = identity);

@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use prism_http::{Exchange, Limits, RequestHead, ResponseHead};
 use prism_s3::{Code, Document, Principal, S3Error};
-use prism_store::{Decided, Refusal, Scope, Stamp, Standing, Store};
+use prism_store::{Decided, HeldPage, Pending, Refusal, Scope, Stamp, Standing, Store};
 use serde::{Deserialize, Serialize};
 
 use super::answer::{send, set};
 use super::errors::store_error;
 use super::fence::cut_off;
+use super::held::{self, BucketHeld, HeldWanted};
 use super::io::Io;
 use super::listing::{ListShare, ObjectsWanted, UploadsWanted};
+use super::progress::{Progress, ProgressReport};
 use super::relay::Relayed;
 use super::relayed::preamble;
 use super::replication::Replication;
@@ -38,8 +40,30 @@ pub(super) enum Question {
     Decided(Decided),
     /// How the asked backend is.
     Report,
-    /// What became of these changes, of which the asked node is the primary.
-    Standing(Vec<(Scope, Stamp)>),
+    /// What became of these changes, of which the asked node is the primary in this
+    /// epoch or a later one.
+    Standing {
+        changes: Vec<(Scope, Stamp)>,
+        epoch: u64,
+    },
+    /// Whether the asked node is in this epoch and has nothing open of before it.
+    Settled {
+        epoch: u64,
+    },
+    /// Which buckets there are behind this name.
+    Buckets {
+        after: String,
+    },
+    /// What the asked node holds.
+    Held(HeldWanted),
+    /// One thing, with its bytes; the answer is no [`Reply`], but see `fetch`.
+    Fetch(Scope),
+    /// Whether the asked node, in this epoch, has a change that is open elsewhere.
+    HasChange {
+        scope: Scope,
+        open: Pending,
+        epoch: u64,
+    },
     CreateBucket {
         bucket: String,
     },
@@ -94,12 +118,20 @@ pub(super) enum Reply {
     /// A document of a bucket, if it has one.
     Document(Option<String>),
     /// In the order of the question.
-    Standings(Vec<Standing>),
+    Standings {
+        standings: Vec<Standing>,
+        epoch: u64,
+    },
+    Has(bool),
+    /// The next ones; none behind the last.
+    Buckets(Vec<BucketHeld>),
+    Held(HeldPage),
     /// A change was not prepared.
     NotPrepared(Refusal),
     Report {
         open_changes: u64,
         bytes_used: u64,
+        progress: ProgressReport,
     },
     Refused {
         code: String,
@@ -202,6 +234,7 @@ impl Worker {
             serde_json::from_slice(&bytes).map_err(|_| Code::InvalidRequest.into())
         });
         let result = match question {
+            Ok(Question::Fetch(scope)) => return self.hand_over(io, exchange, scope).await,
             Ok(question) => self.answer_here(question).await,
             Err(error) => Err(error),
         };
@@ -232,7 +265,10 @@ impl Worker {
     async fn answer_for_sure(&self, question: Question) -> Result<Reply, S3Error> {
         // First of all, what is open here: the answer is of what counts.
         match &question {
-            Question::SealBucket { bucket, .. } => self.make_bucket_certain(bucket, &[]).await?,
+            Question::SealBucket { bucket, .. } => {
+                let all = self.node.replication.backends();
+                self.make_bucket_certain(bucket, &all).await?;
+            }
             Question::ListObjects(ObjectsWanted {
                 bucket, without, ..
             })
@@ -241,34 +277,50 @@ impl Worker {
             })
             | Question::ListVersions(VersionsWanted {
                 bucket, without, ..
-            }) if !without.is_empty() => self.make_bucket_certain(bucket, without).await?,
+            }) => self.make_bucket_certain(bucket, without).await?,
+            Question::Standing { changes, .. } => self.make_all_certain(changes).await?,
             _ => {}
         }
         joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            answer(store, &node.replication, question)
+            answer(store, (&node.replication, &node.progress), question)
         }))
         .await
     }
 }
 
-fn answer(store: &Store, replication: &Replication, question: Question) -> Result<Reply, S3Error> {
+fn answer(
+    store: &Store,
+    (replication, progress): (&Replication, &Progress),
+    question: Question,
+) -> Result<Reply, S3Error> {
     let done = match question {
         Question::Report => {
             return Ok(Reply::Report {
                 open_changes: store.all_pending(None, Duration::ZERO).len() as u64,
                 bytes_used: store.bytes_used(),
+                progress: progress.report(),
             });
         }
         Question::Decided(decided) => store.decided(decided),
-        Question::Standing(asked) => {
-            let standings = asked
-                .iter()
-                .map(|(scope, stamp)| store.standing(scope, *stamp));
-            let standings = standings.collect::<Result<_, _>>();
-            return Ok(Reply::Standings(standings.map_err(|e| store_error(&e))?));
+        Question::Standing { changes, epoch } => {
+            return super::certain::standings(store, replication, (&changes, epoch));
+        }
+        Question::Settled { epoch } => return held::settled(store, epoch),
+        Question::Buckets { after } => return held::buckets(store, &after),
+        Question::Held(wanted) => return held::page(store, replication, &wanted),
+        // Answered before.
+        Question::Fetch(_) => return Err(Code::InternalError.into()),
+        Question::HasChange { scope, open, epoch } => {
+            let has = store.has_change(&scope, open, epoch);
+            return has.map(Reply::Has).map_err(|e| store_error(&e));
         }
         Question::CreateBucket { bucket } => store.create_bucket(&bucket, now_ms()),
+        // What is here does not count, and may be what others have deleted long ago.
+        Question::SealBucket { .. } if replication.is_lagging() => Ok(()),
+        Question::DropBucket { bucket, .. } if replication.is_lagging() => {
+            store.remove_bucket(&bucket, store.epoch())
+        }
         Question::SealBucket { bucket, token } => store.seal_bucket(&bucket, token),
         Question::DropBucket { bucket, token } => store.delete_sealed_bucket(&bucket, token),
         Question::UnsealBucket { bucket, token } => store.unseal_bucket(&bucket, token),
@@ -305,7 +357,7 @@ fn answer(store: &Store, replication: &Replication, question: Question) -> Resul
     done.map(|()| Reply::Done).map_err(|e| store_error(&e))
 }
 
-fn head_for(body_len: usize) -> Result<RequestHead, S3Error> {
+pub(super) fn head_for(body_len: usize) -> Result<RequestHead, S3Error> {
     let text = format!("POST / HTTP/1.1\r\nHost: prism\r\nContent-Length: {body_len}\r\n\r\n");
     match RequestHead::parse(text.as_bytes(), &Limits::DEFAULT) {
         Ok(Some((head, _))) => Ok(head),

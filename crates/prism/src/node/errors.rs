@@ -24,6 +24,11 @@ pub(super) fn store_error(error: &prism_store::Error) -> S3Error {
         Error::InvalidName(what) => S3Error::with_message(Code::InvalidArgument, *what),
         Error::NoSpace => Code::InsufficientStorage.into(),
         Error::Stalled => Code::SlowDown.into(),
+        // It may have been written, if that is decided without this node.
+        Error::OtherEpoch | Error::Unsettled => {
+            let message = "The cluster has just changed. Try again.";
+            S3Error::with_message(Code::ServiceUnavailable, message)
+        }
         Error::Unreplicated { .. } | Error::NotPrimary | Error::Refused(_) => {
             S3Error::with_message(
                 Code::ServiceUnavailable,

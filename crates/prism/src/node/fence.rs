@@ -5,11 +5,15 @@
 //! have gone on without it. Whoever asks it by an old view is sent back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prism_s3::{Code, S3Error};
 
 use super::session::Request;
 use super::{Node, Worker};
+
+/// After what time a store that could not adopt an epoch tries again.
+const ADOPT_AGAIN: Duration = Duration::from_secs(1);
 
 /// The answer of a backend that must not answer.
 pub(super) fn cut_off() -> S3Error {
@@ -57,12 +61,32 @@ pub(super) async fn follow_views(node: &Arc<Node>) {
     loop {
         let view = views.borrow_and_update().clone();
         let epoch = view.epoch();
+        adopt(node, epoch).await;
         node.replication.adopt(view);
         node.cluster.adopted(epoch);
         if views.changed().await.is_err() {
             return std::future::pending().await;
         }
         tracing::info!(epoch = views.borrow().epoch(), "the cluster has changed");
+    }
+}
+
+/// Has the store act by an epoch, before anything else does: from then on it prepares
+/// and commits nothing of an earlier one.
+async fn adopt(node: &Arc<Node>, epoch: u64) {
+    loop {
+        let here = node.clone();
+        let adopting = tokio::task::spawn_blocking(move || match &here.store {
+            Some(store) => store.adopt(epoch),
+            None => Ok(()),
+        });
+        match adopting.await {
+            Ok(Ok(())) => return,
+            // The cluster waits for this node, or goes on without it.
+            Ok(Err(error)) => tracing::error!(%error, epoch, "the epoch was not adopted"),
+            Err(error) => tracing::error!(%error, epoch, "the epoch was not adopted"),
+        }
+        tokio::time::sleep(ADOPT_AGAIN).await;
     }
 }
 

@@ -9,12 +9,16 @@ mod answer;
 mod ask;
 mod body;
 mod bucket;
+mod catch_up;
+mod certain;
 mod copy;
 mod counters;
 mod documents;
 mod errors;
 mod fence;
+mod fetch;
 mod get;
+mod held;
 mod io;
 mod listing;
 mod mend;
@@ -22,6 +26,7 @@ mod merge;
 mod meta;
 mod multipart;
 mod policy;
+mod progress;
 mod put;
 mod relay;
 mod relayed;
@@ -81,6 +86,7 @@ pub(crate) struct Node {
     pub(crate) replication: Arc<Replication>,
     pub(crate) store: Option<Store>,
     pub(crate) scrub: scrub::Scrubber,
+    pub(crate) progress: progress::Progress,
     pub(crate) auth: Auth,
     https: Option<Https>,
     pub(crate) limits: prism_http::Limits,
@@ -134,6 +140,7 @@ impl Node {
             replication,
             store,
             scrub: scrub::Scrubber::default(),
+            progress: progress::Progress::default(),
             auth,
             https,
             limits,
@@ -315,6 +322,7 @@ impl Worker {
             tokio::task::spawn_local(worker.clone().carry_out(jobs));
             if is_first && (worker.node.replication.is_on() || worker.node.cluster.is_kept()) {
                 tokio::task::spawn_local(worker.clone().tidy());
+                tokio::task::spawn_local(worker.clone().catch_up());
             }
             tokio::task::spawn_local(worker.clone().follow_directory());
             worker.serve(endpoint, drain).await;

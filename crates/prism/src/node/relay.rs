@@ -174,7 +174,7 @@ impl Worker {
         self.begin_asking(peer, &request, &[]).await
     }
 
-    async fn begin_asking(
+    pub(super) async fn begin_asking(
         &self,
         peer: &str,
         request: &Relayed<'_>,

@@ -1,7 +1,6 @@
 //! Changes on their way between replicas: sent to those that are to prepare
 //! them, taken in from primaries, and asked about where nobody has told.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use std::time::Duration;
 use prism_http::{BodyFraming, Exchange, Limits, RequestHead, ResponseHead};
 use prism_replica::{Step, Write};
 use prism_s3::{Code, Principal, S3Error};
-use prism_store::{Bytes, Decided, Error, Prepare, PutWriter, Scope, Stamp, Unprepared};
+use prism_store::{Bytes, Decided, Error, Prepare, PutWriter, Refusal, Unprepared};
 use tokio::sync::mpsc;
 
 use super::answer::{send, set};
@@ -30,12 +29,16 @@ const MAX_REPLY_BYTES: usize = 64 << 10;
 /// Another replica answers, or takes bytes, within this time, or the change is
 /// given up.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often what is open is asked about, and after what time it counts as open.
+/// How long a replica that is behind may take until it is not.
+const CATCH_UP: Duration = Duration::from_secs(3);
+/// After what time it is asked again.
+const AGAIN: Duration = Duration::from_millis(50);
+/// After what time a change counts as open, and is asked about.
 const OPEN_AFTER: Duration = Duration::from_secs(2);
+/// How often that is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often deletions are looked at that may be forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
-/// Open changes asked about at once.
-const ASKED_AT_ONCE: usize = 1000;
 
 impl Worker {
     /// Carries out what the store leaves, until the worker ends.
@@ -71,7 +74,7 @@ impl Worker {
     }
 
     /// Tells others what became of a change; whether all have heard it.
-    async fn tell(&self, others: &[String], decided: Decided) {
+    pub(super) async fn tell(&self, others: &[String], decided: Decided) {
         let question = Question::Decided(decided);
         let nobody = Principal::Anonymous;
         let asked = others
@@ -93,7 +96,13 @@ impl Worker {
         bytes: &Bytes,
         len: u64,
     ) -> Result<(), Unprepared> {
-        let result = self.try_prepare_at(peer, header, bytes, len).await;
+        let begun = tokio::time::Instant::now();
+        let mut result = self.try_prepare_at(peer, header, bytes, len).await;
+        // It learns of the cluster's state, or gets hold of what it lacks.
+        while self.is_behind(&result) && begun.elapsed() < CATCH_UP {
+            tokio::time::sleep(AGAIN).await;
+            result = self.try_prepare_at(peer, header, bytes, len).await;
+        }
         let reply = result.map_err(|error| {
             tracing::warn!(peer, %error, "a replica did not prepare a change");
             self.node.replication.avoid(peer);
@@ -108,6 +117,19 @@ impl Worker {
                 _ => Unprepared::Failed(peer.to_owned(), message),
             }),
             _ => Err(Unprepared::Failed(peer.to_owned(), "strange answer".into())),
+        }
+    }
+
+    /// Whether a replica may do soon what it does not do now.
+    fn is_behind(&self, result: &Result<Reply, RelayError>) -> bool {
+        match result {
+            Ok(Reply::NotPrepared(Refusal::Epoch(epoch))) => {
+                *epoch < self.node.replication.view().epoch()
+            }
+            Ok(Reply::NotPrepared(Refusal::Lacking)) => true,
+            // This node has the bucket.
+            Ok(Reply::Refused { code, .. }) => Code::parse(code) == Some(Code::NoSuchBucket),
+            _ => false,
         }
     }
 
@@ -193,6 +215,7 @@ impl Worker {
         if prepare.body_len().unwrap_or(0) != *left {
             return Err(bad());
         }
+        let lacking = super::fetch::built_on(&prepare);
         let node = self.node.clone();
         let begin = move || {
             let store = node.store.as_ref().ok_or(Error::NotPrimary)?;
@@ -219,95 +242,36 @@ impl Worker {
             Err(error) => return Ok(Err(error)),
         };
         let prepared = tokio::task::spawn_blocking(move || append(writer, &piece)?.prepare());
-        prepared.await.map_err(io::Error::other)
-    }
-
-    /// Finds out what became of a change of this key, if one is open here: what
-    /// this node holds of it is then what counts.
-    pub(super) async fn make_certain(&self, bucket: &str, key: &str) -> Result<(), S3Error> {
-        if !self.node.replication.is_on() {
-            return Ok(());
+        let prepared = prepared.await.map_err(io::Error::other)?;
+        if let Err(Error::Refused(Refusal::Lacking)) = &prepared
+            && let Err(error) = self.fetch_lacking(lacking).await
+        {
+            tracing::debug!(%error, "what a change builds on was not fetched");
         }
-        let store = self.node.store.as_ref();
-        match store.and_then(|store| store.pending(bucket, key)) {
-            None => Ok(()),
-            Some((scope, pending)) => self.learn(vec![(scope, pending.stamp)]).await,
-        }
+        Ok(prepared)
     }
 
-    /// The same of a whole bucket; of keys of these primaries only, if any are
-    /// named.
-    pub(super) async fn make_bucket_certain(
-        &self,
-        bucket: &str,
-        primaries: &[String],
-    ) -> Result<(), S3Error> {
-        let Some(store) = &self.node.store else {
-            return Ok(());
-        };
-        let mut open = store.all_pending(Some(bucket), Duration::ZERO);
-        open.retain(|(scope, _)| {
-            let primary = self.node.replication.primary(&scope.bucket, &scope.key);
-            primaries.is_empty() || primary.is_some_and(|name| primaries.contains(&name))
-        });
-        self.learn(open).await
-    }
-
-    /// Asks the primaries of open changes what became of them.
-    async fn learn(&self, open: Vec<(Scope, Stamp)>) -> Result<(), S3Error> {
-        let mut by_primary: BTreeMap<String, Vec<(Scope, Stamp)>> = BTreeMap::new();
-        for (scope, stamp) in open {
-            let primary = self.node.replication.primary(&scope.bucket, &scope.key);
-            let primary = primary.ok_or(Code::ServiceUnavailable)?;
-            by_primary.entry(primary).or_default().push((scope, stamp));
-        }
-        let asked = by_primary
-            .iter()
-            .map(|(primary, open)| self.learn_from(primary, open));
-        together(asked.collect()).await.into_iter().collect()
-    }
-
-    async fn learn_from(&self, primary: &str, open: &[(Scope, Stamp)]) -> Result<(), S3Error> {
-        let nobody = Principal::Anonymous;
-        for open in open.chunks(ASKED_AT_ONCE) {
-            let question = Question::Standing(open.to_vec());
-            let reply = self.ask_as(primary, &nobody, &question);
-            let reply = tokio::time::timeout(PATIENCE, reply).await;
-            let reply = reply.ok().and_then(Result::ok).ok_or_else(|| {
-                S3Error::with_message(
-                    Code::ServiceUnavailable,
-                    format!("A change was under way when node {primary} went out of reach."),
-                )
-            })?;
-            let Reply::Standings(standings) = reply else {
-                return Err(Code::InternalError.into());
-            };
-            let items = open.iter().cloned().zip(standings);
-            let items = items.map(|((scope, stamp), standing)| (scope, stamp, standing));
-            let items = items.collect();
-            joined(blocking(&self.node, move |node| {
-                let store = node.store.as_ref().ok_or(Code::InternalError)?;
-                store.settle(items).map_err(|e| store_error(&e))
-            }))
-            .await?;
-        }
-        Ok(())
-    }
-
-    /// Asks about what has been open for long, and forgets deletions, until the
-    /// node stops. One worker does it.
+    /// Asks about what has been open for long, or since before the present epoch, and
+    /// forgets deletions, until the node stops. One worker does it.
     pub(super) async fn tidy(self: Rc<Self>) {
         let mut forgotten = tokio::time::Instant::now();
         loop {
             tokio::select! {
-                () = tokio::time::sleep(OPEN_AFTER) => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
                 () = self.stopped() => return,
             }
             let Some(store) = &self.node.store else {
                 return;
             };
-            let open = store.all_pending(None, OPEN_AFTER);
-            if let Err(error) = self.learn(open).await {
+            // Others wait for this who have to get hold of what they missed.
+            let before = store.open_before(store.epoch()).into_iter();
+            let mut open: Vec<_> = before.map(|(scope, open)| (scope, open.stamp)).collect();
+            for late in store.all_pending(None, OPEN_AFTER) {
+                if !open.contains(&late) {
+                    open.push(late);
+                }
+            }
+            if let Err(error) = self.find_out(open).await {
                 tracing::debug!(%error, "changes stay open");
             }
             // Who has missed some must not hear of one from before it as if it were new.
@@ -357,6 +321,7 @@ impl Worker {
             stamp: deletion.stamp,
             committed: true,
             scopes: vec![scope.clone()],
+            epoch: self.node.replication.view().epoch(),
         };
         let question = Question::Decided(decided);
         let nobody = Principal::Anonymous;
@@ -386,7 +351,7 @@ fn append(mut writer: PutWriter, piece: &[u8]) -> Result<PutWriter, Error> {
 }
 
 /// The next bytes that were read and belong to the body, at most `max`.
-fn take(io: &mut impl Input, max: usize, left: &mut u64, into: &mut Vec<u8>) {
+pub(super) fn take(io: &mut impl Input, max: usize, left: &mut u64, into: &mut Vec<u8>) {
     let most = usize::try_from(*left).unwrap_or(usize::MAX).min(max);
     let piece = io.buffered();
     let piece = piece.get(..piece.len().min(most)).unwrap_or_default();
@@ -396,7 +361,11 @@ fn take(io: &mut impl Input, max: usize, left: &mut u64, into: &mut Vec<u8>) {
     *left -= taken as u64;
 }
 
-async fn read_exactly(io: &mut impl Input, len: usize, left: &mut u64) -> io::Result<Vec<u8>> {
+pub(super) async fn read_exactly(
+    io: &mut impl Input,
+    len: usize,
+    left: &mut u64,
+) -> io::Result<Vec<u8>> {
     if len as u64 > *left {
         return Err(io::ErrorKind::InvalidData.into());
     }

@@ -210,6 +210,11 @@ impl Replication {
         usize::from(placing.replicas).saturating_sub(missing + 1)
     }
 
+    /// This node gets every write, but nothing is read here.
+    pub(super) fn is_lagging(&self) -> bool {
+        self.view().state().status(&self.name) == Some(Status::Lagging)
+    }
+
     /// Nobody has to get hold of anything, and nothing moves.
     pub(super) fn is_calm(&self) -> bool {
         let view = self.view();

@@ -57,11 +57,13 @@ impl Worker {
             Some(Reply::Report {
                 open_changes,
                 bytes_used,
+                progress,
             }) => json!({
                 "name": node,
                 "in_reach": true,
                 "open_changes": open_changes,
                 "bytes_used": bytes_used,
+                "catching_up": progress,
             }),
             _ => json!({ "name": node, "in_reach": false }),
         }

@@ -30,6 +30,7 @@ mod mixture;
 mod netem;
 mod objects;
 mod owners;
+mod refill;
 mod replicas;
 mod serve;
 mod sessions;

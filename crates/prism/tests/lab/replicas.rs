@@ -66,14 +66,14 @@ fn more(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<()> {
     }
 }
 
-fn put(cluster: &Cluster, key: &str, data: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+pub(crate) fn put(cluster: &Cluster, key: &str, data: &[u8]) -> io::Result<(u16, Vec<u8>)> {
     let put = Request::new("PUT", &format!("/{key}"))
         .signing(data)
         .header("Content-Length", data.len().to_string());
     attempt(cluster, &put.encode(cluster), data)
 }
 
-fn call(cluster: &Cluster, method: &str, target: &str) -> io::Result<(u16, Vec<u8>)> {
+pub(crate) fn call(cluster: &Cluster, method: &str, target: &str) -> io::Result<(u16, Vec<u8>)> {
     attempt(cluster, &cluster.request(method, target), &[])
 }
 

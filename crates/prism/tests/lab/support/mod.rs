@@ -146,7 +146,7 @@ impl Cluster {
                 }
             }
             drop(client);
-            self.backends()
+            self.members()
                 .iter()
                 .all(|host| self.counter(host, "handoff", "exports_moved") > 0)
         });
@@ -207,7 +207,7 @@ impl Cluster {
 
     /// One object for each backend, in the backends' order.
     pub fn one_on_each(&self, label: &str, len: impl Fn(usize) -> u64) -> Vec<Object> {
-        let backends = self.backends();
+        let backends = self.members();
         let one = |(n, host): (usize, &String)| Object::new(self.key_on(host, label), len(n));
         backends.iter().enumerate().map(one).collect()
     }
@@ -228,6 +228,12 @@ impl Cluster {
     /// Names of all backends.
     pub fn backends(&self) -> Vec<String> {
         self.hosts_of("be")
+    }
+
+    /// Names of those that the cluster began with.
+    fn members(&self) -> Vec<String> {
+        let members = self.placement.nodes();
+        members.map(NodeName::to_string).collect()
     }
 
     /// Names of all frontends.

@@ -1,0 +1,376 @@
+//! Getting hold of what this node has missed, or is to have from now on, and throwing
+//! away what is no longer its own. What is missed, and whether something may be taken
+//! in, is decided by `prism-replica` and the store; here others are asked.
+//!
+//! It is done in one epoch, from the beginning whenever that changes: what is here
+//! already is then only compared. First all others have to be in that epoch and have
+//! nothing open of before it. Then, bucket by bucket, the primary of each key is
+//! asked what it holds, page by page, and what differs is fetched, a few things at
+//! once.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use prism_cluster::{NodeName, Phase, Status, View};
+use prism_s3::{Code, Principal, S3Error};
+use prism_store::{HeldPage, Missing, Scope, Store};
+
+use super::ask::{Question, Reply, together};
+use super::errors::store_error;
+use super::held::{BucketHeld, DOCUMENTS, HeldWanted};
+use super::upload::{blocking, joined};
+use super::{Node, Worker};
+
+/// How often the cluster's view is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// After a failure it is tried again so much later.
+const REST: Duration = Duration::from_secs(1);
+/// Another node answers within this time.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Things fetched at once, each with two pieces of its bytes in memory.
+const AT_ONCE: usize = 4;
+
+impl Worker {
+    /// Catches up whenever that is needed, until the node stops. One worker does it.
+    pub(super) async fn catch_up(self: Rc<Self>) {
+        let Some(store) = &self.node.store else {
+            return;
+        };
+        // After a start nobody knows what was left undone.
+        let mut may_have_extra = true;
+        // Who was never one of this cluster has nothing of which that could judge.
+        let mut was_member = false;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = self.stopped() => return,
+            }
+            let view = self.node.replication.view();
+            let progress = &self.node.progress;
+            let wanted = view.state().fetches_since(&self.node.name);
+            may_have_extra |= view.state().phase != Phase::Settled;
+            was_member |= view.state().is_store_of(&self.node.name, store.identity());
+            let result = match wanted {
+                Some(wanted) if progress.caught_up() < wanted => {
+                    progress.running(true);
+                    self.fetch_missing(&view).await
+                }
+                None if may_have_extra && was_member => {
+                    let trimmed = self.trim(&view).await;
+                    may_have_extra &= trimmed.is_err();
+                    trimmed
+                }
+                _ => Ok(()),
+            };
+            if let Err(error) = result {
+                tracing::debug!(%error, "not caught up yet");
+                progress.hindered(error.message().to_owned());
+                tokio::time::sleep(REST).await;
+            }
+        }
+    }
+
+    /// Fetches all that is missing as of the view's epoch.
+    async fn fetch_missing(&self, view: &View) -> Result<(), S3Error> {
+        let begun = Instant::now();
+        self.wait_until_settled(view).await?;
+        self.node.progress.all_settled(view.epoch());
+        let gone = self.catch_up_buckets(view).await?;
+        for bucket in self.names_of_buckets().await? {
+            if gone.contains(&bucket) {
+                continue;
+            }
+            for source in sources(view, &self.node.name) {
+                for uploads in [false, true] {
+                    self.catch_up_with(view, &source, &bucket, uploads).await?;
+                }
+            }
+        }
+        self.remove_buckets(view, gone).await?;
+        self.still_in(view)?;
+        let own = self.store()?.open_before(view.epoch());
+        if !own.is_empty() {
+            return Err(not_yet("Changes of before are open here."));
+        }
+        self.node.progress.done(view.epoch());
+        self.node.cluster.caught_up(view.epoch());
+        tracing::info!(
+            epoch = view.epoch(),
+            seconds = begun.elapsed().as_secs_f64(),
+            "everything that this node is to have is here"
+        );
+        Ok(())
+    }
+
+    fn store(&self) -> Result<&Store, S3Error> {
+        self.node.store.as_ref().ok_or(Code::InternalError.into())
+    }
+
+    /// The cluster has not changed: pages of one view do not fit another.
+    fn still_in(&self, view: &View) -> Result<(), S3Error> {
+        let epoch = view.epoch();
+        let is_still = self.node.replication.view().epoch() == epoch;
+        match is_still && self.store()?.epoch() == epoch {
+            true => Ok(()),
+            false => Err(not_yet("The cluster has changed.")),
+        }
+    }
+
+    /// All others are in this epoch, and have nothing open of before it.
+    async fn wait_until_settled(&self, view: &View) -> Result<(), S3Error> {
+        self.still_in(view)?;
+        let others = view.state().backends.iter().filter(|(name, backend)| {
+            name.as_str() != self.node.name && backend.status != Status::Out
+        });
+        let question = Question::Settled {
+            epoch: view.epoch(),
+        };
+        let asked = others.map(|(name, _)| self.ask_other(name.as_str(), &question));
+        for answer in together(asked.collect()).await {
+            answer?;
+        }
+        Ok(())
+    }
+
+    async fn ask_other(&self, name: &str, question: &Question) -> Result<Reply, S3Error> {
+        let nobody = Principal::Anonymous;
+        let reply = self.ask_as(name, &nobody, question);
+        let reply = tokio::time::timeout(PATIENCE, reply).await;
+        reply.unwrap_or_else(|_| Err(not_yet("Another node takes too long to answer.")))
+    }
+
+    /// Has the buckets that others have, with their documents; gives those that they
+    /// do not have.
+    async fn catch_up_buckets(&self, view: &View) -> Result<Vec<String>, S3Error> {
+        let mine = self.names_of_buckets().await?;
+        let theirs = self.buckets_of_others(view).await?;
+        let names: Vec<String> = theirs.iter().map(|b| b.name.clone()).collect();
+        for bucket in theirs {
+            joined(blocking(&self.node, move |node| take_bucket(node, &bucket))).await?;
+        }
+        Ok(mine.into_iter().filter(|b| !names.contains(b)).collect())
+    }
+
+    async fn buckets_of_others(&self, view: &View) -> Result<Vec<BucketHeld>, S3Error> {
+        let source = sources(view, &self.node.name).into_iter().next();
+        let source = source.ok_or(not_yet("No other node is in sync."))?;
+        let mut found: Vec<BucketHeld> = Vec::new();
+        loop {
+            let after = found.last().map(|bucket| bucket.name.clone());
+            let after = after.unwrap_or_default();
+            match self
+                .ask_other(&source, &Question::Buckets { after })
+                .await?
+            {
+                Reply::Buckets(page) if page.is_empty() => return Ok(found),
+                Reply::Buckets(page) => found.extend(page),
+                _ => return Err(Code::InternalError.into()),
+            }
+        }
+    }
+
+    async fn names_of_buckets(&self) -> Result<Vec<String>, S3Error> {
+        joined(blocking(&self.node, |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            let buckets = store.list_buckets().map_err(|e| store_error(&e))?;
+            Ok(buckets.into_iter().map(|bucket| bucket.name).collect())
+        }))
+        .await
+    }
+
+    /// Removes buckets, if the others still do not have them: one that is being made
+    /// is made everywhere at once, but not at the same moment.
+    async fn remove_buckets(&self, view: &View, gone: Vec<String>) -> Result<(), S3Error> {
+        if gone.is_empty() {
+            return Ok(());
+        }
+        tokio::time::sleep(REST).await;
+        let theirs = self.buckets_of_others(view).await?;
+        for bucket in gone {
+            if theirs.iter().any(|other| other.name == bucket) {
+                return Err(not_yet("A bucket has come meanwhile."));
+            }
+            self.still_in(view)?;
+            let epoch = view.epoch();
+            joined(blocking(&self.node, move |node| {
+                let store = node.store.as_ref().ok_or(Code::InternalError)?;
+                let removed = store.remove_bucket(&bucket, epoch);
+                removed.map_err(|e| store_error(&e))
+            }))
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Has what one other node is the primary of, in one bucket.
+    async fn catch_up_with(
+        &self,
+        view: &View,
+        source: &str,
+        bucket: &str,
+        uploads: bool,
+    ) -> Result<(), S3Error> {
+        let mut after: Option<Scope> = None;
+        loop {
+            self.still_in(view)?;
+            let question = Question::Held(HeldWanted {
+                bucket: bucket.to_owned(),
+                uploads,
+                after: after.clone(),
+                source: source.to_owned(),
+                by: self.node.name.clone(),
+                epoch: view.epoch(),
+            });
+            let page = match self.ask_other(source, &question).await? {
+                Reply::Held(page) => page,
+                _ => return Err(Code::InternalError.into()),
+            };
+            let end = page.end.clone();
+            let place = (bucket.to_owned(), uploads, after);
+            let missing = self.compare(view, source, place, page).await?;
+            self.fetch_all(view, source, missing.take).await?;
+            match end {
+                Some(end) => after = Some(end),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// What is missing of a page; what others do not have is removed.
+    async fn compare(
+        &self,
+        view: &View,
+        source: &str,
+        (bucket, uploads, after): (String, bool, Option<Scope>),
+        page: HeldPage,
+    ) -> Result<Missing, S3Error> {
+        let (view, source) = (view.clone(), source.to_owned());
+        joined(blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            let wanted = |key: &str| is_of(&view, &source, &node.name, &bucket, key);
+            let since = view.epoch();
+            let at = (after.as_ref(), &page);
+            let found = store.missing(&bucket, uploads, at, since, wanted);
+            let mut found = found.map_err(|e| store_error(&e))?;
+            let remove = std::mem::take(&mut found.remove);
+            node.progress.add_compared(page.items.len());
+            node.progress.add_removed(remove.len());
+            let removed = store.remove_missing(remove, since);
+            removed.map_err(|e| store_error(&e))?;
+            Ok(found)
+        }))
+        .await
+    }
+
+    /// Uploads come before their parts.
+    async fn fetch_all(
+        &self,
+        view: &View,
+        source: &str,
+        scopes: Vec<Scope>,
+    ) -> Result<(), S3Error> {
+        let is_part = |scope: &Scope| matches!(scope.upload, Some((_, Some(_))));
+        let (parts, first): (Vec<_>, Vec<_>) = scopes.into_iter().partition(is_part);
+        for scopes in first.chunks(AT_ONCE).chain(parts.chunks(AT_ONCE)) {
+            self.still_in(view)?;
+            let fetched = scopes
+                .iter()
+                .map(|scope| self.fetch(source, scope, view.epoch()));
+            for fetched in together(fetched.collect()).await {
+                fetched?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Throws away what this node has no place for, once all others know that.
+    async fn trim(&self, view: &View) -> Result<(), S3Error> {
+        if view.state().phase != Phase::Settled {
+            return Ok(());
+        }
+        self.wait_until_settled(view).await?;
+        for bucket in self.names_of_buckets().await? {
+            for uploads in [false, true] {
+                self.trim_bucket(view, &bucket, uploads).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn trim_bucket(&self, view: &View, bucket: &str, uploads: bool) -> Result<(), S3Error> {
+        let mut after = None;
+        loop {
+            self.still_in(view)?;
+            let (view, bucket, begin) = (view.clone(), bucket.to_owned(), after);
+            after = joined(blocking(&self.node, move |node| {
+                trim_page(node, &view, &bucket, uploads, begin)
+            }))
+            .await?;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn trim_page(
+    node: &Node,
+    view: &View,
+    bucket: &str,
+    uploads: bool,
+    after: Option<Scope>,
+) -> Result<Option<Scope>, S3Error> {
+    let store = node.store.as_ref().ok_or(Code::InternalError)?;
+    let has_place = |key: &str| view.has_place(&node.name, bucket, key);
+    let page = match store.without_place(bucket, uploads, after.as_ref(), has_place) {
+        Ok(page) => page,
+        // A bucket that has just gone, or one whose versions lie here only.
+        Err(prism_store::Error::NoSuchBucket | prism_store::Error::VersionsOfReplicas) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(store_error(&error)),
+    };
+    node.progress.add_trimmed(page.items.len());
+    let scopes = page.items.into_iter().map(|(scope, _)| scope).collect();
+    let removed = store.remove_without_place(scopes, view.epoch());
+    removed.map_err(|e| store_error(&e))?;
+    Ok(page.end)
+}
+
+/// Makes a bucket what it is elsewhere.
+fn take_bucket(node: &Node, bucket: &BucketHeld) -> Result<(), S3Error> {
+    let store = node.store.as_ref().ok_or(Code::InternalError)?;
+    match store.create_bucket(&bucket.name, bucket.created_ms) {
+        Ok(()) | Err(prism_store::Error::AlreadyExists) => {}
+        Err(error) => return Err(store_error(&error)),
+    }
+    for document in DOCUMENTS {
+        let name = document.as_str();
+        let wanted = bucket.documents.iter().find(|(other, _)| other == name);
+        let wanted = wanted.map(|(_, text)| text.clone().into_bytes());
+        let found = store.bucket_document(&bucket.name, name);
+        if found.map_err(|e| store_error(&e))? != wanted {
+            let set = store.configure_bucket(&bucket.name, name, wanted);
+            set.map_err(|e| store_error(&e))?;
+        }
+    }
+    Ok(())
+}
+
+/// Those that are the primaries of some keys, this node aside.
+fn sources(view: &View, me: &str) -> Vec<String> {
+    let state = view.state();
+    let members = state.placing.members.iter().map(NodeName::as_str);
+    let sources = members.filter(|n| *n != me && state.status(n) == Some(Status::InSync));
+    sources.map(str::to_owned).collect()
+}
+
+/// Whether `by` has to get hold of a key from `source`.
+pub(super) fn is_of(view: &View, source: &str, by: &str, bucket: &str, key: &str) -> bool {
+    let primary = view.primary(bucket, key);
+    primary.is_some_and(|name| name.as_str() == source) && view.lacks(by, bucket, key)
+}
+
+pub(super) fn not_yet(why: &'static str) -> S3Error {
+    S3Error::with_message(Code::ServiceUnavailable, why)
+}
