@@ -61,7 +61,8 @@ impl Lease {
     /// serve.
     pub(crate) fn begin(&self) -> Option<Held> {
         let term = self.0.term.load(Ordering::Acquire);
-        let held = term % 2 == 1 && now_ns() < self.0.until_ns.load(Ordering::Acquire);
+        let until_ns = self.0.until_ns.load(Ordering::Acquire);
+        let held = term % 2 == 1 && (until_ns == FOR_EVER || now_ns() < until_ns);
         held.then_some(Held(term))
     }
 

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use prism_http::{Exchange, Limits, RequestHead, ResponseHead};
 use prism_s3::{Code, Document, Principal, S3Error};
-use prism_store::{Decided, HeldPage, Pending, Refusal, Scope, Stamp, Standing, Store};
+use prism_store::{Decided, HeldPage, Pending, Refusal, Replicas, Scope, Stamp, Standing, Store};
 use serde::{Deserialize, Serialize};
 
 use super::answer::{send, set};
+use super::asked::Asked;
 use super::errors::store_error;
-use super::fence::cut_off;
+use super::fence::{cut_off, elsewhere};
 use super::held::{self, BucketHeld, HeldWanted};
 use super::io::Io;
 use super::listing::{ListShare, ObjectsWanted, UploadsWanted};
@@ -32,6 +33,8 @@ use super::{Worker, now_ms};
 const MAX_QUESTION_BYTES: u64 = 8 << 20;
 /// Longest answer: a page of a listing, with the same keys.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
+/// How often all are asked while the cluster changes.
+const EVERYONE_TRIES: u32 = 3;
 
 /// Something that a backend does for itself. Asking twice does no harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,14 +142,6 @@ pub(super) enum Reply {
     },
 }
 
-impl Question {
-    /// Whether the answer is of what counts in the cluster. The others are about
-    /// this node itself, or tell it something.
-    fn is_of_store(&self) -> bool {
-        !matches!(self, Self::Report | Self::Decided(_))
-    }
-}
-
 impl Reply {
     fn from_result(result: Result<Self, S3Error>) -> Self {
         result.unwrap_or_else(|error| Self::Refused {
@@ -174,11 +169,20 @@ impl Worker {
         request: &Request,
         question: &Question,
     ) -> Vec<Result<Reply, S3Error>> {
-        let nodes = self.node.replication.takers();
-        let asked = nodes
-            .iter()
-            .map(|node| self.ask_node(node, request, question));
-        together(asked.collect()).await
+        let mut tries = 1;
+        loop {
+            let epoch = self.node.replication.epoch();
+            let nodes = self.node.replication.takers();
+            let asked = nodes
+                .iter()
+                .map(|node| self.ask_node(node, request, question));
+            let answers = together(asked.collect()).await;
+            // Somebody may have come meanwhile who has to be told as well.
+            if self.node.replication.epoch() == epoch || tries == EVERYONE_TRIES {
+                return answers;
+            }
+            tries += 1;
+        }
     }
 
     /// The answer of one backend, which may be this node.
@@ -206,7 +210,7 @@ impl Worker {
             self.node.replication.avoid(node);
             S3Error::with_message(Code::ServiceUnavailable, "A storage node is out of reach.")
         };
-        let body = serde_json::to_vec(question).map_err(|_| Code::InternalError)?;
+        let body = Asked::encode(&self.node.replication, question)?;
         let head = head_for(body.len())?;
         let relayed = Relayed {
             head: &head,
@@ -230,12 +234,20 @@ impl Worker {
         exchange: &Exchange<'_>,
     ) -> io::Result<bool> {
         let body = self.read_document(io, request, MAX_QUESTION_BYTES).await?;
-        let question = body.bytes.and_then(|bytes| {
+        let asked = body.bytes.and_then(|bytes| {
             serde_json::from_slice(&bytes).map_err(|_| Code::InvalidRequest.into())
         });
-        let result = match question {
-            Ok(Question::Fetch(scope)) => return self.hand_over(io, exchange, scope).await,
-            Ok(question) => self.answer_here(question).await,
+        let result = match asked {
+            Ok(Asked { epoch, question })
+                if question.is_for_all() && epoch < self.node.replication.epoch() =>
+            {
+                Err(elsewhere())
+            }
+            Ok(Asked {
+                question: Question::Fetch(scope),
+                ..
+            }) => return self.hand_over(io, exchange, scope).await,
+            Ok(Asked { question, .. }) => self.answer_here(question).await,
             Err(error) => Err(error),
         };
         let exchange = Exchange {

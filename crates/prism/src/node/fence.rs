@@ -21,7 +21,8 @@ pub(super) fn cut_off() -> S3Error {
     S3Error::with_message(Code::ServiceUnavailable, message)
 }
 
-fn elsewhere() -> S3Error {
+/// The answer to one who asks by an old view of the cluster.
+pub(super) fn elsewhere() -> S3Error {
     let message = "The cluster has just changed, and this is another node's; try again.";
     S3Error::with_message(Code::ServiceUnavailable, message)
 }
@@ -32,11 +33,14 @@ impl Worker {
         if request.held.is_none() {
             return Err(cut_off());
         }
-        let Some((bucket, key)) = request.operation.object() else {
-            return Ok(());
-        };
         let replication = &self.node.replication;
-        match replication.may_answer(&request.operation, bucket.as_str(), key.as_str()) {
+        let may = match request.operation.object() {
+            Some((bucket, key)) => {
+                replication.may_answer(&request.operation, bucket.as_str(), key.as_str())
+            }
+            None => replication.is_in_sync(),
+        };
+        match may {
             true => Ok(()),
             false => Err(elsewhere()),
         }

@@ -12,6 +12,7 @@ use prism_store::{Body, Change, Handed, Prepare, Scope, TakeIn};
 use super::Worker;
 use super::answer::send_error;
 use super::ask::{Question, head_for};
+use super::asked::Asked;
 use super::body;
 use super::errors::store_error;
 use super::io::{Input, Io, RelayIo};
@@ -85,8 +86,8 @@ impl Worker {
             tracing::debug!(source, ?scope, %error, "not fetched");
             S3Error::with_message(Code::ServiceUnavailable, "Another node breaks off.")
         };
-        let question = serde_json::to_vec(&Question::Fetch(scope.clone()));
-        let question = question.map_err(|_| Code::InternalError)?;
+        let question = Question::Fetch(scope.clone());
+        let question = Asked::encode(&self.node.replication, &question)?;
         let head = head_for(question.len())?;
         let request = Relayed {
             head: &head,

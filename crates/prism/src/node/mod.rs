@@ -7,6 +7,7 @@
 mod admin;
 mod answer;
 mod ask;
+mod asked;
 mod body;
 mod bucket;
 mod catch_up;

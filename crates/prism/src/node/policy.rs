@@ -80,7 +80,7 @@ impl Worker {
         let bucket = bucket.as_str().to_owned();
         let question = Question::Policy { bucket };
         let mut nodes = self.backends();
-        if self.node.store.is_some() {
+        if self.node.store.is_some() && self.node.replication.is_in_sync() {
             nodes = vec![self.node.name.clone()];
         }
         let mut failure = S3Error::from(Code::ServiceUnavailable);

@@ -349,7 +349,7 @@ impl Worker {
             | Operation::PutBucketVersioning { .. }
             | Operation::ListObjects { .. } => Route::Everyone,
             Operation::Unsupported { .. } => Route::Here,
-            _ if node.store.is_some() => Route::Here,
+            _ if node.store.is_some() && node.replication.is_in_sync() => Route::Here,
             // Every backend knows every bucket.
             _ => Route::Relay(self.backends()),
         }

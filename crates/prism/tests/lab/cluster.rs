@@ -248,6 +248,36 @@ fn who_is_dead_is_gone_on_without_and_who_is_cut_off_stops_first() {
 }
 
 #[test]
+fn a_backend_that_joins_is_known_to_all_at_once() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = Cluster::up_with(4, |spec| {
+        spec.members = Some(3);
+        with_etcd(spec);
+    });
+    let before = epoch(&cluster.lab, "fe0");
+    // It is healthy when it has leases of the switch, which has to know it then.
+    cluster.lab.restart("be3").unwrap();
+    assert_eq!(epoch(&cluster.lab, "fe0"), before);
+    eventually("be3 has a lease", AT_ONCE, || {
+        seen_by(&cluster.lab, "be3")["lease_ms"].as_u64() > Some(0)
+    });
+
+    ctl(&cluster, &["rebalance"], "");
+    let begun = Instant::now();
+    for host in ["fe0", "be0", "be1", "be2", "be3"] {
+        eventually(&format!("{host} knows"), AT_ONCE, || {
+            let seen = seen_by(&cluster.lab, host);
+            let backends = seen["backends"].as_array().unwrap();
+            let found = backends.iter().find(|b| b["name"] == "be3");
+            found.is_some_and(|b| b["in_reach"] == true)
+        });
+    }
+    let took = begun.elapsed();
+    assert!(took < AT_ONCE, "{took:?}");
+    say(&format!("all knew of be3 within {took:?}"));
+}
+
+#[test]
 fn without_etcd_there_is_nothing_to_change_there() {
     let output = Command::new(env!("CARGO_BIN_EXE_prism"))
         .args(["ctl", "drain", "be0", "--config"])
