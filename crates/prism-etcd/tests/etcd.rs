@@ -210,7 +210,7 @@ fn a_watch_from_before_a_compaction_says_so() {
         let text = format!("{{\"revision\":\"{revision}\"}}");
         let url = format!("{}/v3/kv/compaction", etcd.url);
         let done = Command::new("curl")
-            .args(["-sf", "-d", &text, &url])
+            .args(["-sf", "--noproxy", "*", "-d", &text, &url])
             .output();
         assert!(done.unwrap().status.success());
         let mut watch = client.watch("/t/", revision - 2).await.unwrap();
@@ -249,11 +249,11 @@ fn another_member_is_asked_when_one_is_silent() {
             .change(&[], &[Change::put("/t/a", "1")])
             .await
             .unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(2));
+        assert!(begun.elapsed() < Duration::from_secs(4));
         // From now on the one that answered is asked first.
         let begun = Instant::now();
         client.read("/t/").await.unwrap();
-        assert!(begun.elapsed() < Duration::from_millis(500));
+        assert!(begun.elapsed() < Duration::from_millis(900));
         silent.signal(rustix::process::Signal::CONT);
     });
 }
