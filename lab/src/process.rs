@@ -28,9 +28,12 @@ impl ProcessId {
         // The name is in parentheses and may itself hold any character.
         let (_, fields) = stat.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace();
-        // Fields 3 (state) and 22 (start time) of proc(5).
-        let is_dead = matches!(fields.next()?, "Z" | "X");
-        let start_ticks = fields.nth(18)?.parse().ok()?;
+        // Fields 3 (state), 20 (threads) and 22 (start time) of proc(5). Where the
+        // first thread has ended before others, these still hold files and locks.
+        let has_ended = matches!(fields.next()?, "Z" | "X");
+        let threads: u32 = fields.nth(16)?.parse().ok()?;
+        let is_dead = has_ended && threads <= 1;
+        let start_ticks = fields.nth(1)?.parse().ok()?;
         (!is_dead).then_some(Self { pid, start_ticks })
     }
 
@@ -143,6 +146,27 @@ mod tests {
         };
         assert!(!predecessor.is_alive());
         assert!(!predecessor.signal(Signal::KILL));
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_process_lives_until_its_last_thread_has_ended() {
+        // 60 is exit(2), which ends one thread.
+        let script = "import ctypes, threading, time
+threading.Thread(target=time.sleep, args=[1]).start()
+ctypes.CDLL(None).syscall(60, 0)";
+        let mut child = std::process::Command::new("python3")
+            .args(["-c", script])
+            .spawn()
+            .unwrap();
+        let stat = format!("/proc/{}/stat", child.id());
+        let process = ProcessId::of(child.id()).unwrap();
+        while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(process.is_alive(), "its second thread sleeps");
+        assert!(process.wait_gone(Instant::now() + Duration::from_secs(5)));
+        child.wait().unwrap();
     }
 
     #[test]
