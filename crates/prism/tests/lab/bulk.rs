@@ -106,6 +106,7 @@ fn mass_get(
     let number = |object: &Object| -> usize { object.key[4..].parse().unwrap() };
 
     let watch = Watch::events(cluster, label);
+    let failed = cluster.sum("requests", "failed");
     let moved = cluster.sum("handoff", "exports_moved");
     let measure = Measure::begin(cluster, label);
     spread(connect(cluster), &jobs, |client, object| {
@@ -116,7 +117,7 @@ fn mass_get(
     let moved = cluster.sum("handoff", "exports_moved") - moved;
     say(&format!("{label}: {moved} hand-offs"));
     assert!(moved as usize > count / 2, "only {moved} hand-offs");
-    assert_eq!(cluster.sum("requests", "failed"), 0);
+    assert_eq!(cluster.sum("requests", "failed"), failed);
     cluster.assert_no_flows();
     watch.finish(ClientResets::None);
 }
@@ -131,6 +132,7 @@ fn mass_put(cluster: &Cluster, label: &str, connect: fn(&Cluster, usize) -> Vec<
     let mut jobs: Vec<&Object> = objects.iter().collect();
 
     let watch = Watch::events(cluster, label);
+    let failed = cluster.sum("requests", "failed");
     let measure = Measure::begin(cluster, label);
     spread(connect(cluster, 20), &jobs, |client, object| {
         // Half of the bodies are signed, large ones among them.
@@ -151,14 +153,14 @@ fn mass_put(cluster: &Cluster, label: &str, connect: fn(&Cluster, usize) -> Vec<
         client.get(cluster, object);
     });
     measure.end(jobs.len(), total);
-    assert_eq!(cluster.sum("requests", "failed"), 0);
+    assert_eq!(cluster.sum("requests", "failed"), failed);
     cluster.assert_no_flows();
     watch.finish(ClientResets::None);
 }
 
-/// An object of 2 GiB up and down over one connection.
-fn giant(cluster: &Cluster, label: &str, connect: impl FnOnce(&Cluster) -> Client) {
-    let object = Object::new("giant".into(), 2 << 30);
+/// One object of so many bytes up and down over one connection.
+fn giant(cluster: &Cluster, label: &str, len: u64, connect: impl FnOnce(&Cluster) -> Client) {
+    let object = Object::new("giant".into(), len);
     let watch = Watch::events(cluster, label);
     let measure = Measure::begin(cluster, label);
     let mut client = connect(cluster);
@@ -168,7 +170,7 @@ fn giant(cluster: &Cluster, label: &str, connect: impl FnOnce(&Cluster) -> Clien
     for host in ["fe0", cluster.owner(&object.key)] {
         let peak = peak_memory(cluster.lab.pid(host).unwrap());
         say(&format!("{label}: {host} used {} MiB at most", peak / MIB));
-        assert!(peak < 128 * MIB, "{host} used {peak} bytes");
+        assert!(peak < 64 * MIB, "{host} used {peak} bytes");
     }
     let deleted = client.call(&cluster.request("DELETE", "/giant"));
     assert_eq!(deleted.status(), 204);
@@ -243,13 +245,16 @@ fn objects_are_read_back_over_https_as_they_were_put() {
 #[test]
 fn two_gibibytes_pass_in_little_memory() {
     let Some(_turn) = turn() else { return };
-    giant(&Cluster::up(2), "giant", |cluster| cluster.connect());
+    giant(&Cluster::up(2), "giant", 2048 * MIB, |cluster| {
+        cluster.connect()
+    });
 }
 
 #[test]
-fn two_gibibytes_pass_over_https_in_little_memory() {
+fn half_a_gibibyte_passes_over_https_in_little_memory() {
     let Some(_turn) = turn() else { return };
-    giant(&tls_support::up(2, |_| {}), "giant-https", |cluster| {
+    let cluster = tls_support::up(2, |_| {});
+    giant(&cluster, "giant-https", 512 * MIB, |cluster| {
         let config = tls_support::config(cluster, &[Version::Tls13.rustls()]);
         tls_support::connect(cluster, &Arc::new(config))
     });

@@ -132,9 +132,14 @@ impl Bed {
 
     /// Objects 0 to `count`, each [`content`] of its number.
     pub fn fill(&self, count: usize) {
+        // The nodes' first handshakes may take longer than a request waits.
+        eventually("the bucket is made", DRAIN_TIMEOUT, || {
+            let made = self.client().request("PUT", &format!("/{BUCKET}"), b"");
+            let made = made.unwrap();
+            assert!([200, 503].contains(&made.status), "{}", made.text());
+            made.status == 200
+        });
         let mut client = self.client();
-        let made = client.request("PUT", &format!("/{BUCKET}"), b"").unwrap();
-        assert_eq!(made.status, 200, "{}", made.text());
         for n in 0..count {
             let put = client.request("PUT", &path(n), &content(n)).unwrap();
             assert_eq!(put.status, 200, "{}", put.text());
