@@ -157,15 +157,14 @@ impl PutWriter {
         self.expected.unwrap_or(0).saturating_sub(self.written)
     }
 
-    /// Gives the file, if it is one, its name, durably: it is to be referred to, or
-    /// removed.
+    /// Gives the file, if it is one, its name, which a commit that refers to it makes
+    /// durable; or it is to be removed.
     pub(crate) fn finish_piece(self) -> Result<(FileId, PutBytes), Error> {
         self.check_complete()?;
         let id = self.store.files.new_id()?;
         let (bytes, file) = self.sink.into_bytes(self.written, self.object_key)?;
         if let Some(file) = file {
             self.store.files.publish(&file, id)?;
-            self.store.files.sync_shard(id.shard())?;
         }
         Ok((id, bytes))
     }

@@ -186,9 +186,9 @@ impl Committer {
                 if !when.counts(self.epoch()) {
                     return Err(Error::OtherEpoch.into());
                 }
-                let shard = op.shard();
+                let own = op.shards();
                 let outcome = self.stage(&view, &mut batch, op, stamp)?;
-                shards.extend(shard);
+                shards.extend(own);
                 self.files.usage.apply(outcome.bytes);
                 Ok(outcome)
             })

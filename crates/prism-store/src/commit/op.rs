@@ -130,6 +130,17 @@ pub(crate) enum Taken {
     Upload(UploadRecord),
 }
 
+/// Files that are in place for it.
+pub(super) fn files_of(taken: &Taken) -> impl Iterator<Item = FileId> {
+    let (whole, parts) = match taken {
+        Taken::Whole(_, id, PutBytes::File(_)) => (Some(*id), None),
+        Taken::Parts(_, _, _, files) => (None, Some(files)),
+        Taken::Whole(..) | Taken::Upload(_) => (None, None),
+    };
+    let parts = parts.into_iter().flatten().map(|(id, _)| *id);
+    whole.into_iter().chain(parts)
+}
+
 /// Scopes that are to go.
 pub(crate) struct DiscardOp {
     pub(crate) scopes: Vec<Changed>,
@@ -312,24 +323,21 @@ enum Scope<'a> {
 }
 
 impl Op {
-    /// The directory that must be durable before this operation is.
-    pub(super) fn shard(&self) -> Option<u16> {
+    /// The directories that must be durable before this operation is.
+    pub(super) fn shards(&self) -> Vec<u16> {
         match self {
             Self::Put(PutOp {
                 id,
                 bytes: PutBytes::File(_),
                 ..
-            }) => Some(id.shard()),
-            Self::PutPart(part) => Some(part.id.shard()),
+            }) => vec![id.shard()],
+            Self::PutPart(part) => vec![part.id.shard()],
             Self::Prepare(PrepareOp {
                 bytes: Some((PutBytes::File(_), id)),
                 ..
-            }) => Some(id.shard()),
-            Self::TakeIn(TakeInOp {
-                taken: Taken::Whole(_, id, PutBytes::File(_)),
-                ..
-            }) => Some(id.shard()),
-            _ => None,
+            }) => vec![id.shard()],
+            Self::TakeIn(op) => files_of(&op.taken).map(FileId::shard).collect(),
+            _ => Vec::new(),
         }
     }
 

@@ -6,8 +6,10 @@ use fjall::OwnedWriteBatch;
 use prism_replica::{Missed, Settlement, Stamp, is_over, missed};
 
 use super::{
-    Committer, DiscardOp, Freed, Outcome, PutBytes, TakeInOp, Taken, holds, op::Mark,
-    prepare::current, stage::existing,
+    Committer, DiscardOp, Freed, Outcome, PutBytes, TakeInOp, Taken, holds,
+    op::{Mark, files_of},
+    prepare::current,
+    stage::existing,
 };
 use crate::{
     error::Error,
@@ -190,14 +192,4 @@ impl Committer {
         }
         Ok(())
     }
-}
-
-/// Files that are in place for it.
-fn files_of(taken: &Taken) -> impl Iterator<Item = crate::layout::FileId> {
-    let files = match taken {
-        Taken::Whole(_, id, PutBytes::File(_)) => vec![*id],
-        Taken::Parts(_, _, _, files) => files.iter().map(|(id, _)| *id).collect(),
-        Taken::Whole(..) | Taken::Upload(_) => Vec::new(),
-    };
-    files.into_iter()
 }

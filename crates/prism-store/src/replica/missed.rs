@@ -221,7 +221,7 @@ impl Store {
         Ok(page)
     }
 
-    /// An upload and its parts are always on one page, so that it may be longer.
+    /// An upload comes before its parts, which may be on several pages.
     fn page_of_uploads(
         &self,
         bucket: &str,
@@ -230,20 +230,14 @@ impl Store {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<HeldPage, Error> {
         let prefix = upload_prefix(bucket, "");
-        let place = |scope: &Scope| {
-            let id = scope.upload.map(|(id, _)| id)?;
-            Some(upload_key(bucket, &scope.key, id))
-        };
-        let begin = match after.and_then(place) {
-            Some(key) => Bound::Excluded(key),
-            None => Bound::Included(prefix.clone()),
-        };
-        let last = end.and_then(place);
+        let (after, end) = (after.and_then(place_of), end.and_then(place_of));
+        let begin = after.as_ref().map_or(&prefix, |(key, _)| key).clone();
         let view = self.view();
         let (mut page, mut seen) = (HeldPage::default(), 0);
-        for found in view.uploads((begin, Bound::Unbounded)) {
+        for found in view.uploads((Bound::Included(begin), Bound::Unbounded)) {
             let (tree_key, record) = found?;
-            if !tree_key.starts_with(&prefix) || last.as_ref().is_some_and(|l| *tree_key > **l) {
+            let is_behind = |place: &Place| end.as_ref().is_some_and(|end| place > end);
+            if !tree_key.starts_with(&prefix) || is_behind(&(tree_key.to_vec(), None)) {
                 return Ok(page);
             }
             let split = split_upload_key(&tree_key);
@@ -252,19 +246,37 @@ impl Store {
                 upload: Some((id, part)),
                 ..Scope::object(bucket, &key)
             };
-            seen += 1;
-            if wanted(&key) {
+            let begun = after.as_ref().filter(|(key, _)| **key == *tree_key);
+            let is_wanted = wanted(&key);
+            if is_wanted && begun.is_none() {
                 page.items.push((of(None), record.stamp));
-                for part in view.parts(id, 0) {
-                    let (number, record) = part?;
-                    page.items.push((of(Some(number)), record.stamp));
+            }
+            let first = begun.and_then(|(_, part)| *part).unwrap_or(0);
+            for part in view.parts(id, first).take_while(|_| is_wanted) {
+                let (number, record) = part?;
+                if is_behind(&(tree_key.to_vec(), Some(number))) {
+                    return Ok(page);
+                }
+                page.items.push((of(Some(number)), record.stamp));
+                if page.items.len() >= max {
+                    page.end = Some(of(Some(number)));
+                    return Ok(page);
                 }
             }
+            seen += 1;
             if page.items.len() >= max || seen >= SEEN_MAX {
-                page.end = Some(of(None));
+                page.end = Some(of(Some(u16::MAX)));
                 return Ok(page);
             }
         }
         Ok(page)
     }
+}
+
+/// Where an upload, or a part of it, is among all of them.
+type Place = (Vec<u8>, Option<u16>);
+
+fn place_of(scope: &Scope) -> Option<Place> {
+    let (id, part) = scope.upload?;
+    Some((upload_key(&scope.bucket, &scope.key, id), part))
 }

@@ -197,6 +197,26 @@ fn whatever_was_missed_is_taken_in_and_the_stores_are_the_same() {
 }
 
 #[test]
+fn uploads_with_more_parts_than_a_page_are_taken_in_too() {
+    let (_dirs, [from, to]) = two();
+    let id = from.create_upload("b", "many", meta(&[])).unwrap();
+    for number in 1..=1100 {
+        let writer = from.begin_part(name("many", id), number, None).unwrap();
+        writer.commit(meta(&[])).unwrap();
+    }
+    upload(&from, "zzz", 1, false);
+    assert!(from.held("b", true, None, all).unwrap().end.is_some());
+    to.adopt(2).unwrap();
+    assert_eq!(catch_up(&from, &to), (1105, 0));
+    assert_eq!(content(&from), content(&to));
+    from.abort_upload(name("many", id)).unwrap();
+    from.adopt(3).unwrap();
+    to.adopt(3).unwrap();
+    assert_eq!(catch_up(&from, &to), (0, 1101));
+    assert_eq!(content(&from), content(&to));
+}
+
+#[test]
 fn what_came_meanwhile_is_not_replaced_by_what_was_there_before() {
     let (dirs, [from, to]) = two();
     for key in ["new", "gone", "changed"] {
