@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::ask;
+use crate::node::ProgressReport;
 
 /// Show the backends of the cluster as a node of this host sees them. Fails if
 /// one of them is out of its reach.
@@ -51,6 +52,8 @@ struct Backend {
     bytes_used: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    catching_up: Option<ProgressReport>,
     /// For those who read JSON.
     #[serde(flatten)]
     more: Map<String, Value>,
@@ -119,6 +122,22 @@ fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
             )?,
             _ => writeln!(out, "{:<16} {status:<8} out of reach", backend.name)?,
         }
+        if let Some(progress) = backend.catching_up.as_ref().filter(|p| p.is_running) {
+            print_progress(progress, out)?;
+        }
     }
     Ok(())
+}
+
+fn print_progress(progress: &ProgressReport, out: &mut impl Write) -> std::io::Result<()> {
+    let (fetched, bytes) = (progress.fetched, progress.fetched_bytes);
+    write!(
+        out,
+        "{:<16} is catching up: {} compared, {fetched} fetched ({bytes} bytes), {} removed",
+        "", progress.compared, progress.removed
+    )?;
+    match progress.hindrance.as_str() {
+        "" => writeln!(out),
+        hindrance => writeln!(out, ". {hindrance}"),
+    }
 }

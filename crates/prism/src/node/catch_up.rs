@@ -48,14 +48,15 @@ impl Worker {
             let view = self.node.replication.view();
             let progress = &self.node.progress;
             let wanted = view.state().fetches_since(&self.node.name);
-            may_have_extra |= view.state().phase != Phase::Settled;
+            let is_settled = view.state().phase == Phase::Settled;
+            may_have_extra |= !is_settled;
             was_member |= view.state().is_store_of(&self.node.name, store.identity());
             let result = match wanted {
                 Some(wanted) if progress.caught_up() < wanted => {
                     progress.running(true);
                     self.fetch_missing(&view).await
                 }
-                None if may_have_extra && was_member => {
+                None if is_settled && may_have_extra && was_member => {
                     let trimmed = self.trim(&view).await;
                     may_have_extra &= trimmed.is_err();
                     trimmed
@@ -285,9 +286,6 @@ impl Worker {
 
     /// Throws away what this node has no place for, once all others know that.
     async fn trim(&self, view: &View) -> Result<(), S3Error> {
-        if view.state().phase != Phase::Settled {
-            return Ok(());
-        }
         self.wait_until_settled(view).await?;
         for bucket in self.names_of_buckets().await? {
             for uploads in [false, true] {

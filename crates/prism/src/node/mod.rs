@@ -64,6 +64,7 @@ use tokio::task::LocalSet;
 
 use crate::cluster::{Cluster, Directory};
 use counters::NodeCounters;
+pub(crate) use progress::ProgressReport;
 use replication::Replication;
 use session::Auth;
 use tls::Https;

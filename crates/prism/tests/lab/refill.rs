@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -59,6 +60,17 @@ fn fetched_by(cluster: &Cluster, name: &str) -> u64 {
     let seen = seen_by(cluster, "fe0");
     let progress = &backend(&seen, name)["catching_up"];
     progress["fetched"].as_u64().unwrap_or(0)
+}
+
+fn ctl(cluster: &Cluster, arguments: &[&str]) -> String {
+    let prism = env!("CARGO_BIN_EXE_prism");
+    let mut command = cluster.lab.command("fe0", prism).unwrap();
+    command.arg("ctl").args(arguments).arg("--config");
+    command.arg(cluster.lab.config_path()).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ctl {arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// What an operation wrote, or nothing.
@@ -193,7 +205,8 @@ fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for host in cluster.backends() {
         cluster.lab.stop(&host).unwrap();
-        let path = &config.node(&host).unwrap().store;
+        // Those that have come later are in no file but their own.
+        let path = config.node("be0").unwrap().store.with_file_name(&host);
         let store = Store::open(path, prism_store::Config::default()).unwrap();
         assert_eq!(store.recovery().orphans_removed, 0, "{host}");
         assert_eq!(store.recovery().dangling, 0, "{host}");
@@ -270,6 +283,94 @@ fn a_backend_that_was_away_gets_what_it_missed_while_writes_go_on() {
         }
         compare(cluster, replicas.into());
     }
+}
+
+/// Reads and writes keys until told to stop: every answered write is there.
+fn work(cluster: &Cluster, stop: &AtomicBool, first: usize, operations: &AtomicU64) {
+    let (mut content, mut version) = (Content::new(), 1);
+    while !stop.load(Ordering::Relaxed) {
+        for n in first..first + 10 {
+            let key = format!("w{n:02}");
+            if let Some(Some(written)) = content.get(&key) {
+                let mut data = Vec::new();
+                let read = || {
+                    let (status, found) = call(cluster, "GET", &format!("/{key}"));
+                    data = found;
+                    status
+                };
+                surely(&key, read, 200);
+                assert!(data == data_of(&key, *written), "{key} is not {written}");
+            }
+            let data = data_of(&key, version);
+            surely(&key, || put(cluster, &key, &data), 200);
+            content.insert(key, Some(version));
+            version += 1;
+            operations.fetch_add(2, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn a_backend_is_added_and_another_drained_under_load_and_only_their_share_moves() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up(4, 3, 2);
+    let mut content = Content::new();
+    change(&cluster, &mut content, 1, KEYS);
+    upload(&cluster, "parts", true);
+    upload(&cluster, "parts-open", false);
+    cluster.lab.restart("be3").unwrap();
+    let (stop, operations) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut moved = Vec::new();
+    std::thread::scope(|scope| {
+        for first in [0, 50] {
+            let (cluster, stop, operations) = (&cluster, &stop, &operations);
+            scope.spawn(move || work(cluster, stop, first, operations));
+        }
+        let cluster = &cluster;
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut before: Vec<u64> = vec![0; 4];
+            for step in [&["rebalance", "--wait"][..], &["drain", "be0", "--wait"]] {
+                let begun = Instant::now();
+                ctl(cluster, step);
+                assert_content(cluster, &content);
+                let now: Vec<u64> = (0..4)
+                    .map(|n| fetched_by(cluster, &format!("be{n}")))
+                    .collect();
+                let by: Vec<u64> = now
+                    .iter()
+                    .zip(&before)
+                    .map(|(n, b)| n.saturating_sub(*b))
+                    .collect();
+                say(&format!(
+                    "{step:?}: {:?}, fetched by each: {by:?}",
+                    begun.elapsed()
+                ));
+                moved.push(by);
+                before = now;
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        result.unwrap();
+    });
+    say(&format!(
+        "{} operations meanwhile",
+        operations.load(Ordering::Relaxed)
+    ));
+    // Of two replicas on three backends, the fourth takes half, and nobody else any.
+    let all = content.values().flatten().count() as u64 + 20;
+    assert_eq!(moved[0][..3], [0, 0, 0]);
+    assert!((all / 3..all).contains(&moved[0][3]), "{moved:?} of {all}");
+    // Another goes, which had half: what it had is shared.
+    assert!(
+        moved[1][0] == 0 && moved[1][1..].iter().sum::<u64>() < all,
+        "{moved:?} of {all}"
+    );
+    eventually("be0 has thrown all away", SETTLED, || {
+        cluster.counter("be0", "store", "bytes_used") == 0
+    });
+    let counts = compare(cluster, 2);
+    assert!(!counts.contains_key("be0"), "{counts:?}");
+    say(&format!("held in the end: {counts:?}"));
 }
 
 /// What clients saw of a few keys.
