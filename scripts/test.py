@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds and runs all tests of the workspace, and sums up.
 
-Runs what `cargo test --release --workspace` runs, and further: three test programs
+Runs what `cargo test --release --workspace` runs, and further: two test programs
 (or groups of a program's tests) at a time, but those alone that judge time or
 watch the machine; each has a time limit; tests that were skipped for want of
 privilege are listed; and namespaces that a test left behind are a failure.
@@ -23,10 +23,13 @@ from programs import build, groups_of
 # Their integration tests run one at a time within a process.
 SERIAL_PACKAGES = {"prism", "prism-lab"}
 # At a time. Most tests of labs wait more than they compute.
-LANES = 3
+LANES = 2
 # These have the machine to themselves: they judge rates or times that another
 # test would change, or what becomes of labs that nobody owns.
-ALONE = {"prism-lab lab", "prism-sys freeze", "prism-sys handoff", "prism-switch network"}
+ALONE = {
+    "prism bulk", "prism demo", "prism owners",
+    "prism-lab lab", "prism-sys freeze", "prism-sys handoff", "prism-switch network",
+}
 # The longest begin first, so that no lane ends long after the others.
 LONGEST = [
     "prism bulk", "prism connections", "prism tls_clients", "prism sessions", "prism impair", "prism hostile",
