@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use prism_proto::control::FlowKey;
 use prism_sys::tcp::Behaviour;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -21,14 +21,10 @@ use tokio::sync::oneshot;
 
 use crate::by_kernel::Sealer;
 use crate::endpoint::Shared;
-use crate::records::{Found, Records};
+use crate::reading::Input;
+use crate::records::Records;
 use crate::stream::Stream;
 
-/// Room that a read makes, at first and at most: it grows while reads fill it.
-const MIN_READ_BYTES: usize = 16 << 10;
-const MAX_READ_BYTES: usize = 256 << 10;
-/// Unread bytes a connection may hold before [`Connection::fill`] refuses.
-const MAX_BUFFERED_BYTES: usize = 256 << 10;
 /// Most bytes that one `sendfile` call moves, so that one connection does not
 /// hold a worker.
 pub(crate) const SENDFILE_BYTES: usize = 1 << 20;
@@ -78,82 +74,6 @@ pub(crate) struct Rest {
     /// Something was written since the last read.
     pub(crate) has_written: bool,
     pub(crate) shared: Rc<Shared>,
-}
-
-/// Bytes read and not consumed.
-#[derive(Default)]
-pub(crate) struct Input {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl Input {
-    pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, start: 0 }
-    }
-
-    pub(crate) fn unread(&self) -> &[u8] {
-        self.bytes.get(self.start..).unwrap_or_default()
-    }
-
-    fn consume(&mut self, n: usize) {
-        self.start = (self.start + n).min(self.bytes.len());
-        if self.start == self.bytes.len() {
-            self.bytes.clear();
-            self.start = 0;
-        }
-    }
-
-    /// The bytes, to be added to.
-    fn bytes_mut(&mut self) -> &mut Vec<u8> {
-        if self.start > 0 {
-            self.bytes.drain(..self.start);
-            self.start = 0;
-        }
-        &mut self.bytes
-    }
-}
-
-impl Rest {
-    /// Reads once. A buffer that is empty costs nothing while it waits.
-    fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
-        let room = self.read_bytes.max(MIN_READ_BYTES);
-        let bytes = match &mut self.tls {
-            Some(records) => records.sealed_mut(),
-            None => self.input.bytes_mut(),
-        };
-        bytes.reserve(room);
-        let spare = rustix::buffer::spare_capacity(bytes);
-        match rustix::net::recv(socket, spare, RecvFlags::DONTWAIT) {
-            Ok((n, _)) => {
-                let filled = n >= room;
-                self.read_bytes = if filled { room * 2 } else { room }.min(MAX_READ_BYTES);
-                Ok(n)
-            }
-            Err(error) => {
-                if bytes.is_empty() {
-                    *bytes = Vec::new();
-                    self.read_bytes = 0;
-                }
-                Err(error.into())
-            }
-        }
-    }
-
-    /// Opens what has been received; 0 where more is needed.
-    fn open_records(&mut self) -> io::Result<Found> {
-        let Some(records) = &mut self.tls else {
-            return Ok(Found::Data(0));
-        };
-        let input = self.input.bytes_mut();
-        let enough = input.len() + MAX_READ_BYTES;
-        let found = records.open(input, enough, &mut self.output);
-        let found = found.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
-        if found.is_ok() {
-            records.seal_control(&mut self.output)?;
-        }
-        found
-    }
 }
 
 impl std::fmt::Debug for Connection {
@@ -215,54 +135,6 @@ impl Connection {
         if let Some(stream) = &self.stream {
             // What fails on a connection is found by whoever uses it next.
             let _ = SockRef::from(&stream.as_fd()).set_tcp_quickack(true);
-        }
-    }
-
-    /// Reads more. Returns the number of bytes added to [`Self::buffered`]; 0 when
-    /// the client has closed its direction.
-    ///
-    /// # Errors
-    /// `TimedOut` when nothing came in time; `OutOfMemory` when the caller lets
-    /// more than 256 KiB pile up; else what the socket says.
-    pub async fn fill(&mut self) -> io::Result<usize> {
-        if self.buffered().len() >= MAX_BUFFERED_BYTES {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        if self.rest.tls.is_none() {
-            return self.receive().await;
-        }
-        loop {
-            let found = self.rest.open_records();
-            // An answer of the record layer, or an alert.
-            self.send_alert_by_kernel().await?;
-            self.flush(false).await?;
-            match found? {
-                Found::End => return Ok(0),
-                Found::Data(0) => {}
-                Found::Data(n) => return Ok(n),
-            }
-            // An end without close_notify: HTTP knows where a message ends.
-            if self.receive().await? == 0 {
-                return Ok(0);
-            }
-        }
-    }
-
-    /// Reads from the socket, when there is something.
-    async fn receive(&mut self) -> io::Result<usize> {
-        let timeout = self.rest.io_timeout;
-        if std::mem::take(&mut self.rest.has_written) {
-            // The client has its answer: what it asks next is a round trip away.
-            self.rest.shared.chores.do_some();
-        }
-        let socket = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        match self.rest.receive(socket) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                let (stream, rest) = (watched(&mut self.stream)?, &mut self.rest);
-                let waiting = stream.async_io(Interest::READABLE, || rest.receive(stream));
-                in_time(timeout, waiting).await
-            }
-            done => done,
         }
     }
 
@@ -465,7 +337,7 @@ impl Drop for Rest {
 }
 
 /// The socket, to be waited for.
-fn watched(stream: &mut Option<Stream>) -> io::Result<&TcpStream> {
+pub(crate) fn watched(stream: &mut Option<Stream>) -> io::Result<&TcpStream> {
     let not_connected = io::ErrorKind::NotConnected;
     let watched = stream.take().ok_or(not_connected)?.watched()?;
     match stream.insert(watched.into()) {
@@ -474,7 +346,7 @@ fn watched(stream: &mut Option<Stream>) -> io::Result<&TcpStream> {
     }
 }
 
-async fn in_time<T>(
+pub(crate) async fn in_time<T>(
     timeout: Duration,
     waiting: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {

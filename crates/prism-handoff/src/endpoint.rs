@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
 use crate::chores::Chores;
-use crate::connection::{Connection, Input, Rest};
+use crate::connection::{Connection, Rest};
 use crate::control::Control;
 use crate::counters::Counters;
 use crate::frozen::FrozenSockets;
@@ -28,6 +28,7 @@ use crate::given_up::GivenUp;
 use crate::gone::Gone;
 use crate::node_tls::RelayStream;
 use crate::peers::Peers;
+use crate::reading::Input;
 use crate::stream::Stream;
 use crate::trace::Trace;
 

@@ -16,9 +16,10 @@ use prism_proto::node::{Frame, HandOff, Refusal};
 use prism_sys::tcp::{Behaviour, RestoreError, Restored, probe_peer, restore_into};
 
 use crate::channel::{Arrived, Channel};
-use crate::connection::{Connection, Input};
+use crate::connection::Connection;
 use crate::endpoint::{Incoming, Shared};
 use crate::given_up::GivenUp;
+use crate::reading::Input;
 use crate::records::Records;
 use crate::trace::{Part, Record, Step};
 

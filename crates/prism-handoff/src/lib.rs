@@ -25,6 +25,7 @@ mod lease;
 mod node_tls;
 mod peers;
 pub mod pki;
+mod reading;
 mod records;
 mod secure;
 mod stream;

@@ -22,6 +22,11 @@ struct Field {
     value: Range<usize>,
 }
 
+/// What a head with a few fields needs.
+const USUAL_FIELDS: usize = 12;
+const USUAL_NAME_BYTES: usize = 160;
+const USUAL_VALUE_BYTES: usize = 320;
+
 impl Headers {
     /// The most bytes of names plus values that one map holds: four times the
     /// default head, so that no head that was parsed fails to be written again.
@@ -162,6 +167,12 @@ impl Headers {
     }
 
     fn push(&mut self, name: &str, value: &[u8]) {
+        if self.fields.is_empty() {
+            // For the usual head, so that it is not moved as it grows.
+            self.names.reserve(USUAL_NAME_BYTES);
+            self.values.reserve(USUAL_VALUE_BYTES);
+            self.fields.reserve(USUAL_FIELDS);
+        }
         let (name_start, value_start) = (self.names.len(), self.values.len());
         self.names.push_str(name);
         self.values.extend_from_slice(value);

@@ -16,6 +16,7 @@ pub mod cors;
 pub mod error;
 pub mod integrity;
 pub mod list;
+pub mod md5;
 pub mod metadata;
 pub mod names;
 pub mod op;

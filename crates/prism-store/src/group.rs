@@ -14,7 +14,7 @@ use std::{
 
 /// A queue of items `T`, each answered by an `R`. It holds one item for each
 /// thread that waits, and so is as bounded as those are.
-pub(crate) struct Group<T, R> {
+pub struct Group<T, R> {
     queue: Mutex<Queue<T, R>>,
 }
 
@@ -37,8 +37,16 @@ enum Turn<R> {
     Abandoned,
 }
 
+impl<T, R> Default for Group<T, R> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T, R> Group<T, R> {
-    pub(crate) fn new() -> Self {
+    /// An empty queue.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             queue: Mutex::new(Queue {
                 waiting: VecDeque::new(),
@@ -52,38 +60,52 @@ impl<T, R> Group<T, R> {
     /// A leader asks `how_many` of the items queued, of which there is at least
     /// one, go together (at least one does), and has `work` answer those in
     /// order. `None` if the leader panicked or gave too few answers.
-    pub(crate) fn submit(
+    pub fn submit(
         &self,
         item: T,
-        how_many: impl FnOnce(&mut dyn Iterator<Item = &T>) -> usize,
-        work: impl FnOnce(Vec<T>) -> Vec<R>,
+        how_many: impl Fn(&mut dyn Iterator<Item = &T>) -> usize,
+        work: impl Fn(Vec<T>) -> Vec<R>,
     ) -> Option<R> {
-        let slot = Arc::new(Slot::new());
+        let mut answers = self.submit_all(vec![item], how_many, work);
+        answers.pop().flatten()
+    }
+
+    /// The same of several items, of one caller: their answers, in their order.
+    pub fn submit_all(
+        &self,
+        items: Vec<T>,
+        how_many: impl Fn(&mut dyn Iterator<Item = &T>) -> usize,
+        work: impl Fn(Vec<T>) -> Vec<R>,
+    ) -> Vec<Option<R>> {
+        let slots: Vec<_> = items.iter().map(|_| Arc::new(Slot::new())).collect();
+        if slots.is_empty() {
+            return Vec::new();
+        }
         let lead = {
             let mut queue = locked(&self.queue);
-            queue.waiting.push_back((item, Arc::clone(&slot)));
+            let items = items.into_iter().zip(slots.iter().map(Arc::clone));
+            queue.waiting.extend(items);
             !std::mem::replace(&mut queue.led, true)
         };
-        if !lead {
+        // When nobody led the queue was empty: our first item is its first.
+        if lead {
+            self.lead(&how_many, &work);
+        }
+        let answer = |slot: Arc<Slot<R>>| loop {
             match slot.wait() {
                 Turn::Done(answer) => return Some(answer),
                 Turn::Abandoned => return None,
-                Turn::Lead => {}
+                // It has become the queue's first.
+                Turn::Lead => self.lead(&how_many, &work),
             }
-        }
-        // Our item is the queue's first: when nobody led it was empty, and the
-        // lead is passed to the first.
-        self.lead(how_many, work);
-        match slot.wait() {
-            Turn::Done(answer) => Some(answer),
-            Turn::Abandoned | Turn::Lead => None,
-        }
+        };
+        slots.into_iter().map(answer).collect()
     }
 
     fn lead(
         &self,
-        how_many: impl FnOnce(&mut dyn Iterator<Item = &T>) -> usize,
-        work: impl FnOnce(Vec<T>) -> Vec<R>,
+        how_many: &impl Fn(&mut dyn Iterator<Item = &T>) -> usize,
+        work: &impl Fn(Vec<T>) -> Vec<R>,
     ) {
         let mut leadership = Leadership {
             group: self,
@@ -264,6 +286,27 @@ mod tests {
             }
         });
         assert_eq!(group.submit(9, all, |items| items), Some(9));
+    }
+
+    #[test]
+    fn one_caller_with_several_items_gets_all_answers_in_their_order() {
+        let group = Group::new();
+        let all_here = Barrier::new(4);
+        thread::scope(|scope| {
+            for t in 0..4_u64 {
+                let (group, all_here) = (&group, &all_here);
+                scope.spawn(move || {
+                    all_here.wait();
+                    for i in 0..100 {
+                        let items: Vec<_> = (0..t * 3).map(|n| t * 10_000 + i * 100 + n).collect();
+                        let expected: Vec<_> = items.iter().map(|item| Some(item + 1)).collect();
+                        let work = |items: Vec<u64>| items.iter().map(|item| item + 1).collect();
+                        let answers = group.submit_all(items, |items| items.take(5).count(), work);
+                        assert_eq!(answers, expected);
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -67,6 +67,7 @@ mod replica;
 mod scan;
 mod scrub;
 mod store;
+mod together;
 mod types;
 mod uploads;
 mod usage;
@@ -80,6 +81,7 @@ pub use commit::{CommitStats, Condition, SEAL_LIFETIME};
 pub use config::{Config, Durability, INLINE_MAX_LIMIT, OBJECT_LEN_LIMIT};
 pub use engine::{Engine, ObjectWriter};
 pub use error::{Error, Fault, OpenError};
+pub use group::Group;
 pub use history::VersionPosition;
 pub use layout::FORMAT_VERSION;
 #[cfg(feature = "leveldb")]
@@ -96,6 +98,7 @@ pub use replica::{
 pub use scan::LIST_MAX;
 pub use scrub::{Place, Repair, ScrubFault, ScrubReport};
 pub use store::{BUCKETS_MAX, CONFIG_MAX, Store};
+pub use together::Commit;
 pub use types::{
     BUCKET_NAME_MAX, Body, BucketInfo, Committed, Entry, KEY_MAX, Listing, OBJECT_LEN_MAX, Object,
     ObjectInfo, ObjectMeta, Part, PartVersion, Position, Step, Upload, UploadName, Verified,

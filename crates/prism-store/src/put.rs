@@ -253,7 +253,7 @@ impl PutWriter {
     /// the disk the object is not visible; it may become so when the store is
     /// opened anew.
     pub fn commit(self, meta: ObjectMeta) -> Result<Committed, Error> {
-        self.finish(meta, None)
+        self.ready(meta, None)?.commit()
     }
 
     /// The same, if the condition holds at the moment of the commit. Of a part
@@ -262,7 +262,14 @@ impl PutWriter {
     /// # Errors
     /// [`Error::ConditionFailed`].
     pub fn commit_if(self, meta: ObjectMeta, condition: Condition) -> Result<Committed, Error> {
-        self.finish(meta, Some(condition))
+        self.ready(meta, Some(condition))?.commit()
+    }
+
+    /// Whether [`Store::commit_all`](crate::Store::commit_all) commits it together
+    /// with others: its bytes are in memory, and no other node has them too.
+    #[must_use]
+    pub fn goes_with_others(&self) -> bool {
+        matches!(self.sink, Sink::Memory(_)) && self.store.replicas.get().is_none()
     }
 
     pub(crate) fn finish_prepare(self) -> Result<Outcome, Error> {
@@ -288,7 +295,11 @@ impl PutWriter {
         }
     }
 
-    fn finish(self, meta: ObjectMeta, condition: Option<Condition>) -> Result<Committed, Error> {
+    pub(crate) fn ready(
+        self,
+        meta: ObjectMeta,
+        condition: Option<Condition>,
+    ) -> Result<Ready, Error> {
         self.check_complete()?;
         let id = self.store.files.new_id()?;
         let object_key = self.object_key;
@@ -334,12 +345,12 @@ impl PutWriter {
                 return Err(Error::WritesDisabled);
             }
         };
-        let outcome = commit_op(&self.store, op, id, file.as_ref())?;
-        Ok(Committed {
+        Ok(Ready {
+            store: self.store,
+            op,
+            id,
+            file,
             len,
-            replaced: outcome.found > 0,
-            stamp: outcome.stamp,
-            version: outcome.version,
         })
     }
 
@@ -399,6 +410,31 @@ impl PutWriter {
 
     fn fail(&mut self, error: &Error) {
         self.sink = Sink::Failed(error.clone());
+    }
+}
+
+/// An object of which all is known, to be committed.
+pub(crate) struct Ready {
+    store: Arc<Inner>,
+    pub(crate) op: Op,
+    id: FileId,
+    file: Option<File>,
+    pub(crate) len: u64,
+}
+
+impl Ready {
+    pub(crate) fn commit(self) -> Result<Committed, Error> {
+        let outcome = commit_op(&self.store, self.op, self.id, self.file.as_ref())?;
+        Ok(committed(&outcome, self.len))
+    }
+}
+
+pub(crate) fn committed(outcome: &Outcome, len: u64) -> Committed {
+    Committed {
+        len,
+        replaced: outcome.found > 0,
+        stamp: outcome.stamp,
+        version: outcome.version,
     }
 }
 

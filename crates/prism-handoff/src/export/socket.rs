@@ -9,8 +9,9 @@ use prism_proto::export::Event;
 use prism_sys::tcp::info::send_queue_bytes;
 use prism_sys::tcp::{Paused, RestoreError, Restored, TcpInfo, TcpStateName, probe_peer, restore};
 
-use crate::connection::{Input, Rest};
+use crate::connection::Rest;
 use crate::frozen::Frozen;
+use crate::reading::Input;
 use crate::stream::Stream;
 
 /// Where the connection's TCP state is.

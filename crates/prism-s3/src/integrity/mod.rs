@@ -4,12 +4,12 @@ mod checksum;
 
 use aws_lc_rs::{constant_time, digest};
 use data_encoding::{BASE64, HEXLOWER};
-use md5::{Digest as _, Md5};
 use prism_http::Headers;
 
 use self::checksum::Running;
 pub use self::checksum::{Algorithm, ChecksumType, TYPE_HEADER, in_headers, of_object};
 use crate::auth::{Payload, single};
+use crate::md5::Md5;
 use crate::streaming::announced_trailer;
 use crate::{Code, S3Error};
 
@@ -106,12 +106,12 @@ fn base64(text: &str, bytes: usize) -> Result<Vec<u8>, S3Error> {
 /// and their number. `None` if one of the parts' ETags is no MD5.
 #[must_use]
 pub fn etag_of_parts<'a>(etags: impl Iterator<Item = &'a str>) -> Option<String> {
-    let (mut md5, mut count) = (Md5::new(), 0_usize);
+    let (mut md5, mut count) = (Md5::default(), 0_usize);
     for etag in etags {
-        md5.update(HEXLOWER.decode(etag.as_bytes()).ok()?);
+        md5.update(&HEXLOWER.decode(etag.as_bytes()).ok()?);
         count += 1;
     }
-    Some(format!("{}-{count}", HEXLOWER.encode(&md5.finalize())))
+    Some(format!("{}-{count}", HEXLOWER.encode(&md5.finish())))
 }
 
 /// Hashes a body as it comes in. MD5 always, since it becomes the ETag; the
@@ -146,7 +146,7 @@ impl BodyDigest {
     #[must_use]
     pub fn new(expected: Expected) -> Self {
         Self {
-            md5: Md5::new(),
+            md5: Md5::default(),
             sha256: expected
                 .sha256
                 .map(|_| digest::Context::new(&digest::SHA256)),
@@ -161,6 +161,17 @@ impl BodyDigest {
     /// Takes the next bytes of the body, without any framing.
     pub fn update(&mut self, bytes: &[u8]) {
         self.md5.update(bytes);
+        self.update_all_but_md5(bytes);
+    }
+
+    /// The MD5, where that of several bodies is taken together: then
+    /// [`BodyDigest::update_all_but_md5`] takes the rest.
+    pub fn md5_mut(&mut self) -> &mut Md5 {
+        &mut self.md5
+    }
+
+    /// See [`BodyDigest::md5_mut`].
+    pub fn update_all_but_md5(&mut self, bytes: &[u8]) {
         if let Some(context) = &mut self.sha256 {
             context.update(bytes);
         }
@@ -191,7 +202,7 @@ impl BodyDigest {
             constant_time::verify_slices_are_equal(got.as_ref(), &expected)
                 .map_err(|_| Code::XAmzContentSHA256Mismatch)?;
         }
-        let md5: [u8; 16] = self.md5.finalize().into();
+        let md5 = self.md5.finish();
         if self.expected.md5.is_some_and(|expected| expected != md5) {
             return Err(Code::BadDigest.into());
         }

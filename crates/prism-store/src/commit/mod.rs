@@ -162,15 +162,25 @@ impl Committer {
 
     /// The same, if it still counts when it is committed.
     pub(crate) fn submit_when(&self, op: Op, stamp: Option<Stamp>, when: When) -> OpResult {
-        let how_many = |queued: &mut dyn Iterator<Item = &Queued>| {
-            independent(&mut queued.map(|queued| &queued.op))
-        };
-        self.group
-            .submit(Queued { op, stamp, when }, how_many, |ops| self.commit(ops))
-            .unwrap_or(Err(Failure {
-                error: Error::WritesDisabled,
-                in_doubt: true,
-            }))
+        let queued = Queued { op, stamp, when };
+        let committed = self.group.submit(queued, how_many, |ops| self.commit(ops));
+        committed.unwrap_or_else(lost)
+    }
+
+    /// The same of several operations that no other replica makes.
+    pub(crate) fn submit_all(&self, ops: Vec<Op>) -> Vec<OpResult> {
+        let queued = ops.into_iter().map(|op| Queued {
+            op,
+            stamp: None,
+            when: When::Always,
+        });
+        let committed = self
+            .group
+            .submit_all(queued.collect(), how_many, |ops| self.commit(ops));
+        let committed = committed.into_iter();
+        committed
+            .map(|result| result.unwrap_or_else(lost))
+            .collect()
     }
 
     /// One result per operation, in order.
@@ -247,6 +257,19 @@ impl Committer {
                 in_doubt: true,
             })
     }
+}
+
+/// Which of the operations go together.
+fn how_many(queued: &mut dyn Iterator<Item = &Queued>) -> usize {
+    independent(&mut queued.map(|queued| &queued.op))
+}
+
+/// Of an operation whose leader panicked.
+fn lost() -> OpResult {
+    Err(Failure {
+        error: Error::WritesDisabled,
+        in_doubt: true,
+    })
 }
 
 fn now_us() -> u64 {

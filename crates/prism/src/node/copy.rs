@@ -10,18 +10,18 @@ use prism_s3::{
     Algorithm, BucketName, Code, Conditions, Digests, Expected, ObjectHeaders, ObjectKey, Outcome,
     S3Error, Tags, xml,
 };
-use prism_store::{ObjectMeta, PutWriter, VersionId};
+use prism_store::{ObjectMeta, VersionId};
 
 use super::answer::{from_ms, set};
 use super::errors::store_error;
 use super::io::{Io, RelayIo};
 use super::meta::{self, checksum_wanted, kept};
 use super::multipart::named;
-use super::put::{commit_part, conditions_error, holds};
+use super::put::as_part;
 use super::serve::Answer;
 use super::session::Request;
 use super::source::LocalObject;
-use super::upload::{Failed, Pipe, blocking, joined, receive};
+use super::upload::{Failed, Finish, Pipe, blocking, joined};
 use super::{Worker, now_ms, versions};
 
 /// The largest object that one copy takes: 5 GiB, as in S3.
@@ -148,32 +148,13 @@ impl Worker {
         }))
         .await?;
         let (conditions, md5) = (copy.conditions.clone(), source.md5.clone());
-        let source_version = source.version.clone();
-        let finish = move |writer: PutWriter, digests: Digests| -> Result<Copied, S3Error> {
-            let etag = checked(&digests, md5.as_deref())?;
-            let created_ms = now_ms();
+        let finish = move |digests: &Digests| {
             let meta = ObjectMeta {
-                etag,
-                created_ms,
+                etag: checked(digests, md5.as_deref())?,
+                created_ms: now_ms(),
                 ..kept(&headers, &tags, digests.checksum.as_ref())
             };
-            let committed = match conditions.is_empty() {
-                true => writer.commit(meta),
-                false => {
-                    let asked = conditions.clone();
-                    writer.commit_if(
-                        meta,
-                        Box::new(move |current: Option<&ObjectMeta>| holds(&asked, current)),
-                    )
-                }
-            };
-            let committed = committed.map_err(|e| conditions_error(&conditions, &e))?;
-            Ok(Copied {
-                digests,
-                created_ms,
-                version: committed.version,
-                source_version,
-            })
+            Ok(Finish { meta, conditions })
         };
         self.pull(source, Pipe::plain(writer, expected), finish)
             .await
@@ -200,37 +181,36 @@ impl Worker {
             Ok((writer.map_err(|e| store_error(&e))?, expected))
         }))
         .await?;
-        let (md5, source_version) = (source.md5.clone(), source.version.clone());
-        let finish = move |writer: PutWriter, digests: Digests| -> Result<Copied, S3Error> {
-            checked(&digests, md5.as_deref())?;
-            let created_ms = now_ms();
-            let stored = commit_part(writer, digests)?;
-            Ok(Copied {
-                digests: stored.digests,
-                created_ms,
-                version: None,
-                source_version,
-            })
+        let md5 = source.md5.clone();
+        let finish = move |digests: &Digests| {
+            checked(digests, md5.as_deref())?;
+            Ok(as_part(digests))
         };
         self.pull(source, Pipe::plain(writer, expected), finish)
             .await
     }
 
     /// Takes the source's bytes in.
-    async fn pull<T: Send + 'static>(
+    async fn pull(
         &self,
         mut source: Source,
         pipe: Pipe,
-        finish: impl FnOnce(PutWriter, Digests) -> Result<T, S3Error> + Send + 'static,
-    ) -> Result<T, S3Error> {
+        finish: impl FnOnce(&Digests) -> Result<Finish, S3Error> + Send + 'static,
+    ) -> Result<Copied, S3Error> {
         let body = &mut source.body;
         let pulled = match &mut source.from {
-            Origin::Here(object) => receive(object, body, pipe, finish).await,
-            Origin::Node { io, .. } => receive(io.as_mut(), body, pipe, finish).await,
+            Origin::Here(object) => self.receive_body(object, body, pipe, finish).await,
+            Origin::Node { io, .. } => self.receive_body(io.as_mut(), body, pipe, finish).await,
         };
+        let pulled = pulled.map(|stored| Copied {
+            digests: stored.digests,
+            created_ms: stored.created_ms,
+            version: stored.committed.version,
+            source_version: source.version,
+        });
         match (pulled, source.from) {
             (
-                Ok((done, _)),
+                Ok(copied),
                 Origin::Node {
                     io,
                     peer,
@@ -240,9 +220,9 @@ impl Worker {
                 if keep_alive && source.body.is_done() && io.is_clean() {
                     self.handle.keep_relay(&peer, io.stream);
                 }
-                Ok(done)
+                Ok(copied)
             }
-            (Ok((done, _)), Origin::Here(_)) => Ok(done),
+            (Ok(copied), Origin::Here(_)) => Ok(copied),
             (Err(Failed::Error(error)), _) => Err(error),
             (Err(Failed::Connection(error)), Origin::Node { peer, .. }) => {
                 Err(out_of_reach(&peer, &error))

@@ -16,11 +16,12 @@ use super::asked::Asked;
 use super::body;
 use super::errors::store_error;
 use super::io::{Input, Io, RelayIo};
+use super::pieces::PIECE_BYTES;
 use super::relay::Relayed;
 use super::relayed::preamble;
 use super::replicate::{MAX_HEADER_BYTES, read_exactly, take};
 use super::replication::prefix;
-use super::upload::{PIECE_BYTES, blocking, joined};
+use super::upload::{blocking, joined};
 
 impl Worker {
     /// Hands over what this node holds of a scope.

@@ -20,6 +20,17 @@ pub(crate) trait Input {
     fn consume(&mut self, n: usize);
     /// Reads more; 0 at the end. May be cancelled without loss.
     async fn fill(&mut self) -> io::Result<usize>;
+
+    /// Moves what is buffered to `room`, or reads to it; 0 at the end. May be
+    /// cancelled without loss.
+    async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if self.buffered().is_empty() && self.fill().await? == 0 {
+            return Ok(0);
+        }
+        let read = io::Read::read(&mut self.buffered(), room)?;
+        self.consume(read);
+        Ok(read)
+    }
 }
 
 /// Whom a request came from and its answer goes to.
@@ -43,6 +54,10 @@ impl Input for Connection {
 
     async fn fill(&mut self) -> io::Result<usize> {
         Connection::fill(self).await
+    }
+
+    async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        Connection::read(self, room).await
     }
 }
 

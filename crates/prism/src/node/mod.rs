@@ -12,6 +12,7 @@ mod body;
 mod bucket;
 mod catch_up;
 mod certain;
+mod commits;
 mod copy;
 mod counters;
 mod documents;
@@ -19,6 +20,7 @@ mod errors;
 mod fence;
 mod fetch;
 mod get;
+mod hashing;
 mod held;
 mod io;
 mod listing;
@@ -26,6 +28,7 @@ mod mend;
 mod merge;
 mod meta;
 mod multipart;
+mod pieces;
 mod policy;
 mod progress;
 mod put;
@@ -93,6 +96,8 @@ pub(crate) struct Node {
     https: Option<Https>,
     pub(crate) limits: prism_http::Limits,
     pub(crate) counters: NodeCounters,
+    pub(crate) hashing: hashing::Hashing,
+    pub(crate) commits: commits::Commits,
     pub(crate) process: Arc<Process>,
 }
 
@@ -104,6 +109,7 @@ pub(crate) struct Worker {
     date: RefCell<(u64, Rc<str>)>,
     stopping: watch::Receiver<bool>,
     policies: RefCell<policy::Policies>,
+    pieces: pieces::Pieces,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -147,6 +153,8 @@ impl Node {
             https,
             limits,
             counters,
+            hashing: hashing::Hashing::default(),
+            commits: commits::Commits::default(),
             process,
         })
     }
@@ -319,6 +327,7 @@ impl Worker {
                 date,
                 stopping,
                 policies: RefCell::default(),
+                pieces: pieces::Pieces::default(),
             });
             let (jobs, is_first) = worker.node.replication.join();
             tokio::task::spawn_local(worker.clone().carry_out(jobs));

@@ -4,8 +4,8 @@ use std::io;
 
 use prism_http::{Exchange, ResponseHead};
 use prism_s3::op::{PutObject, UploadPart};
-use prism_s3::{BucketName, Code, Digests, Expected, ObjectKey, Outcome, S3Error};
-use prism_store::{ObjectMeta, PutWriter, VersionId};
+use prism_s3::{BucketName, Code, Conditions, Digests, Expected, ObjectKey, Outcome, S3Error};
+use prism_store::{Condition, ObjectMeta};
 
 use super::Worker;
 use super::answer::{send, set};
@@ -14,15 +14,8 @@ use super::io::Io;
 use super::meta::{checksum_wanted, kept};
 use super::multipart::named;
 use super::session::Request;
-use super::upload::{Pipe, blocking, joined};
+use super::upload::{Finish, Pipe, Stored, blocking, joined};
 use super::{now_ms, versions};
-
-/// A body that was stored.
-pub(super) struct Stored {
-    pub(super) digests: Digests,
-    /// Of the object that it became, where versions are kept.
-    pub(super) version: Option<VersionId>,
-}
 
 impl Worker {
     pub(super) async fn put_object(
@@ -35,28 +28,15 @@ impl Worker {
         let pipe = self.begin_put(request, bucket, key, put).await;
         let (headers, tags) = (put.headers.clone(), put.tags.clone());
         let conditions = put.conditions.clone();
-        let commit = move |writer: PutWriter, digests: Digests| -> Result<Stored, S3Error> {
+        let finish = move |digests: &Digests| {
             let meta = ObjectMeta {
                 etag: digests.etag().trim_matches('"').to_owned(),
                 created_ms: now_ms(),
                 ..kept(&headers, &tags, digests.checksum.as_ref())
             };
-            let committed = match conditions.is_empty() {
-                true => writer.commit(meta),
-                false => {
-                    let asked = conditions.clone();
-                    writer.commit_if(
-                        meta,
-                        Box::new(move |current: Option<&ObjectMeta>| holds(&asked, current)),
-                    )
-                }
-            };
-            let version = committed
-                .map_err(|e| conditions_error(&conditions, &e))?
-                .version;
-            Ok(Stored { digests, version })
+            Ok(Finish { meta, conditions })
         };
-        let stored = self.store_body(io, request, exchange, pipe, commit).await?;
+        let stored = self.store_body(io, request, exchange, pipe, finish).await?;
         self.answer_stored(io, request, exchange, stored).await
     }
 
@@ -69,7 +49,7 @@ impl Worker {
     ) -> io::Result<bool> {
         let pipe = self.begin_part(request, bucket, key, part).await;
         let stored = self
-            .store_body(io, request, exchange, pipe, commit_part)
+            .store_body(io, request, exchange, pipe, |digests| Ok(as_part(digests)))
             .await?;
         self.answer_stored(io, request, exchange, stored).await
     }
@@ -85,9 +65,11 @@ impl Worker {
         let stored =
             stored.and_then(|stored| self.if_still(request, Ok(stored)).map_err(may_say_so));
         match stored {
-            Ok(Stored { digests, version }) => {
+            Ok(Stored {
+                digests, committed, ..
+            }) => {
                 let mut head = ResponseHead::new(200);
-                versions::set_id(&mut head, version)?;
+                versions::set_id(&mut head, committed.version)?;
                 set(&mut head, "ETag", digests.etag())?;
                 if let Some((name, value)) = &digests.checksum {
                     set(&mut head, name, value)?;
@@ -166,8 +148,8 @@ impl Worker {
     }
 }
 
-/// Makes what was written a part of its upload.
-pub(super) fn commit_part(writer: PutWriter, digests: Digests) -> Result<Stored, S3Error> {
+/// What is kept with a part of an upload.
+pub(super) fn as_part(digests: &Digests) -> Finish {
     let checksum = digests.checksum.iter();
     let meta = ObjectMeta {
         etag: digests.etag().trim_matches('"').to_owned(),
@@ -177,11 +159,21 @@ pub(super) fn commit_part(writer: PutWriter, digests: Digests) -> Result<Stored,
             .collect(),
         user: Vec::new(),
     };
-    writer.commit(meta).map_err(|e| store_error(&e))?;
-    Ok(Stored {
-        digests,
-        version: None,
-    })
+    Finish {
+        meta,
+        conditions: Conditions::default(),
+    }
+}
+
+/// The conditions of a write as the store asks them.
+pub(super) fn condition(conditions: &Conditions) -> Option<Condition> {
+    if conditions.is_empty() {
+        return None;
+    }
+    let asked = conditions.clone();
+    Some(Box::new(move |current: Option<&ObjectMeta>| {
+        holds(&asked, current)
+    }))
 }
 
 /// Whether the conditions of a write hold for what its key has now.

@@ -15,10 +15,11 @@ use super::answer::{send, set};
 use super::ask::{Question, Reply, together};
 use super::errors::store_error;
 use super::io::{Input, Io, RelayIo};
+use super::pieces::PIECE_BYTES;
 use super::relay::{RelayError, Relayed, encode_head, read_all, read_answer};
 use super::relayed::preamble;
 use super::replication::{Job, prefix};
-use super::upload::{PIECE_BYTES, blocking, joined};
+use super::upload::{blocking, joined};
 use super::{Worker, now_ms};
 
 /// Longest description of a change: 10,000 parts of 120 bytes in JSON, or 1,000

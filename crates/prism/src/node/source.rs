@@ -7,7 +7,7 @@ use std::sync::Arc;
 use prism_store::{Body, CheckedFile, Object, Segment};
 
 use super::io::Input;
-use super::upload::PIECE_BYTES;
+use super::pieces::PIECE_BYTES;
 
 /// Reads a part of an object, from beginning to end.
 pub(super) struct LocalObject {

@@ -9,18 +9,20 @@ use std::io;
 use std::sync::Arc;
 
 use prism_http::{BodyReader, CONTINUE, Exchange, Headers};
-use prism_s3::{BodyDigest, Code, Digests, Expected, Payload, S3Error, StreamDecoder};
-use prism_store::PutWriter;
+use prism_s3::{BodyDigest, Code, Conditions, Digests, Expected, Payload, S3Error, StreamDecoder};
+use prism_store::{Commit, Committed, ObjectMeta, PutWriter};
 use tokio::task::JoinHandle;
 
 use super::errors::store_error;
+use super::hashing::Hashing;
 use super::io::{Input, Io};
+use super::pieces::Piece;
+use super::put::{condition, conditions_error};
 use super::session::Request;
 use super::{Node, Worker};
 
-/// Bytes written at a time. Two pieces are in memory for each body, and the
-/// data of one more where it comes in chunks.
-pub(super) const PIECE_BYTES: usize = 512 << 10;
+/// Bytes that a core has at hand between two things that are done with them.
+const CACHED_BYTES: usize = 64 << 10;
 
 /// A body on its way to the disk.
 pub(super) struct Pipe {
@@ -40,25 +42,44 @@ struct Chunks {
 #[allow(clippy::large_enum_variant, reason = "one for each body under way")]
 enum Writing {
     Idle(Pipe),
-    Busy(JoinHandle<Result<Pipe, S3Error>>),
+    Busy(JoinHandle<Result<(Pipe, Piece), S3Error>>),
 }
 
-impl Writing {
-    /// Writes a piece, after what is under way.
-    async fn write(self, piece: Vec<u8>) -> Result<Self, S3Error> {
-        let mut pipe = self.done().await?;
-        Ok(Self::Busy(tokio::task::spawn_blocking(move || {
-            pipe.take(&piece)?;
-            Ok(pipe)
-        })))
-    }
+/// How a body that was verified is to be committed.
+pub(super) struct Finish {
+    pub(super) meta: ObjectMeta,
+    /// Of the client, for what the key has at that moment.
+    pub(super) conditions: Conditions,
+}
 
-    /// What is under way has been written.
-    async fn done(self) -> Result<Pipe, S3Error> {
-        match self {
-            Self::Idle(pipe) => Ok(pipe),
-            Self::Busy(writing) => joined(writing).await,
-        }
+/// A body that was stored.
+pub(super) struct Stored {
+    pub(super) digests: Digests,
+    pub(super) created_ms: u64,
+    pub(super) committed: Committed,
+}
+
+/// A body that only has to be committed.
+struct Ready {
+    commit: Commit,
+    of: Of,
+}
+
+/// What is known of it.
+struct Of {
+    digests: Digests,
+    created_ms: u64,
+    conditions: Conditions,
+}
+
+impl Of {
+    fn stored(self, committed: Result<Committed, prism_store::Error>) -> Result<Stored, S3Error> {
+        let committed = committed.map_err(|e| conditions_error(&self.conditions, &e))?;
+        Ok(Stored {
+            digests: self.digests,
+            created_ms: self.created_ms,
+            committed,
+        })
     }
 }
 
@@ -114,17 +135,49 @@ impl Pipe {
     }
 
     /// Writes the data of the next bytes of the body. Blocks.
-    pub(super) fn take(&mut self, piece: &[u8]) -> Result<(), S3Error> {
-        let data = match &mut self.chunks {
-            Some(chunks) => chunks.take_off(piece)?,
-            None => piece,
+    fn take(&mut self, hashing: &Hashing, piece: &mut Piece) -> Result<(), S3Error> {
+        let (data, len) = match &mut self.chunks {
+            Some(chunks) => {
+                chunks.take_off(piece.bytes())?;
+                let len = chunks.data.len();
+                (&mut chunks.data, len)
+            }
+            None => (&mut piece.room, piece.len),
         };
-        self.digest.update(data);
-        self.writer.write(data).map_err(|e| store_error(&e))
+        // What was read for the one is at hand for the other.
+        for part in data.get(..len).unwrap_or(data).chunks(CACHED_BYTES) {
+            self.digest.update_all_but_md5(part);
+            self.writer.write(part).map_err(|e| store_error(&e))?;
+        }
+        hashing.update(self.digest.md5_mut(), data, len)
+    }
+
+    /// Writes the last piece and verifies all. Blocks.
+    fn finish(
+        mut self,
+        hashing: &Hashing,
+        piece: &mut Piece,
+        finish: impl FnOnce(&Digests) -> Result<Finish, S3Error>,
+    ) -> Result<Ready, S3Error> {
+        self.take(hashing, piece)?;
+        let (writer, digests) = self.verify()?;
+        let Finish { meta, conditions } = finish(&digests)?;
+        let created_ms = meta.created_ms;
+        let commit = Commit {
+            writer,
+            meta,
+            condition: condition(&conditions),
+        };
+        let of = Of {
+            digests,
+            created_ms,
+            conditions,
+        };
+        Ok(Ready { commit, of })
     }
 
     /// Verifies what stands behind the data, and the data.
-    pub(super) fn verify(mut self) -> Result<(PutWriter, Digests), S3Error> {
+    fn verify(mut self) -> Result<(PutWriter, Digests), S3Error> {
         if let Some(chunks) = self.chunks
             && let Some((algorithm, value)) = chunks.decoder.finish()?
         {
@@ -135,8 +188,8 @@ impl Pipe {
 }
 
 impl Chunks {
-    /// Gives the data in the next bytes, put together for one write.
-    fn take_off(&mut self, mut piece: &[u8]) -> Result<&[u8], S3Error> {
+    /// Puts the data in the next bytes together, for one write.
+    fn take_off(&mut self, mut piece: &[u8]) -> Result<(), S3Error> {
         self.data.clear();
         while !piece.is_empty() {
             let step = self.decoder.consume(piece)?;
@@ -144,21 +197,22 @@ impl Chunks {
             self.data.extend_from_slice(data);
             piece = piece.get(step.consumed..).unwrap_or_default();
         }
-        Ok(&self.data)
+        Ok(())
     }
 }
 
 impl Worker {
-    /// Stores a client's body and answers, or refuses what `pipe` already is an
-    /// error for. `finish` commits, and `answer` makes the head of the answer.
-    pub(super) async fn store_body<T: Send + 'static>(
+    /// Stores a client's body, or refuses what `pipe` already is an error for;
+    /// `finish` says how to commit what was verified. With an error comes whether
+    /// the connection lives on.
+    pub(super) async fn store_body(
         &self,
         io: &mut impl Io,
         request: &Request,
         exchange: &Exchange<'_>,
         pipe: Result<Pipe, S3Error>,
-        finish: impl FnOnce(PutWriter, Digests) -> Result<T, S3Error> + Send + 'static,
-    ) -> io::Result<Result<T, (S3Error, bool)>> {
+        finish: impl FnOnce(&Digests) -> Result<Finish, S3Error> + Send + 'static,
+    ) -> io::Result<Result<Stored, (S3Error, bool)>> {
         let framing = request.head.framing().into();
         let mut body = BodyReader::new(framing, self.node.limits.body_bytes);
         let pipe = match pipe {
@@ -171,47 +225,80 @@ impl Worker {
         if request.head.expects_continue() && io.buffered().is_empty() {
             io.write_all(CONTINUE).await?;
         }
-        match receive(io, &mut body, pipe, finish).await {
-            Ok(done) => {
-                self.node.counters.bytes_in.add(done.1);
-                Ok(Ok(done.0))
+        match self.receive_body(io, &mut body, pipe, finish).await {
+            Ok(stored) => {
+                self.node.counters.bytes_in.add(stored.committed.len);
+                Ok(Ok(stored))
             }
             Err(Failed::Error(error)) => Ok(Err((error, exchange.keep_alive && body.is_done()))),
             Err(Failed::Connection(error)) => Err(error),
         }
     }
-}
 
-/// Reads a body to its end, and has `finish` commit what was verified. Gives
-/// the number of bytes as well. A body of one piece changes threads once: for
-/// small ones that is what they cost.
-pub(super) async fn receive<T: Send + 'static>(
-    io: &mut impl Input,
-    body: &mut BodyReader,
-    pipe: Pipe,
-    finish: impl FnOnce(PutWriter, Digests) -> Result<T, S3Error> + Send + 'static,
-) -> Result<(T, u64), Failed> {
-    let mut writing = Writing::Idle(pipe);
-    let mut piece = Vec::new();
-    while !body.is_done() {
-        let step = body.consume(io.buffered()).map_err(S3Error::from)?;
-        piece.extend_from_slice(io.buffered().get(step.data).unwrap_or_default());
-        io.consume(step.consumed);
-        if piece.len() >= PIECE_BYTES {
-            writing = writing.write(std::mem::take(&mut piece)).await?;
+    /// Reads a body to its end, verifies it, and commits it as `finish` says. What
+    /// is small is verified here and now: to wake another thread takes longer.
+    pub(super) async fn receive_body(
+        &self,
+        io: &mut impl Input,
+        body: &mut BodyReader,
+        pipe: Pipe,
+        finish: impl FnOnce(&Digests) -> Result<Finish, S3Error> + Send + 'static,
+    ) -> Result<Stored, Failed> {
+        let mut writing = Writing::Idle(pipe);
+        let mut piece = self.pieces.piece(body.left());
+        while !body.is_done() {
+            if !piece.has_room() {
+                let next = self.pieces.piece(body.left());
+                let full = std::mem::replace(&mut piece, next);
+                writing = self.write(writing, full).await?;
+            }
+            piece.read(io, body).await?;
         }
-        if !body.is_done() && io.buffered().is_empty() && io.fill().await? == 0 {
-            return Err(Failed::Connection(io::ErrorKind::UnexpectedEof.into()));
+        let pipe = self.written(writing).await?;
+        if self.is_small(&pipe, &piece) {
+            let ready = pipe.finish(&self.node.hashing, &mut piece, finish)?;
+            let committed = self.node.commit(ready.commit).await;
+            return Ok(ready.of.stored(committed)?);
+        }
+        let node = self.node.clone();
+        let committing = tokio::task::spawn_blocking(move || {
+            let ready = pipe.finish(&node.hashing, &mut piece, finish)?;
+            let stored = ready.of.stored(ready.commit.commit())?;
+            Ok::<_, S3Error>((stored, piece))
+        });
+        let (stored, piece) = joined(committing).await?;
+        self.pieces.take_back(piece);
+        Ok(stored)
+    }
+
+    /// Whether the rest of a body, its last piece, is written to memory.
+    fn is_small(&self, pipe: &Pipe, piece: &Piece) -> bool {
+        let len = pipe.writer.written() + piece.len as u64;
+        let store = self.node.store.as_ref();
+        store.is_some_and(|store| store.begins_in_memory(len)) && pipe.writer.goes_with_others()
+    }
+
+    /// Writes a piece, after what is under way.
+    async fn write(&self, writing: Writing, mut piece: Piece) -> Result<Writing, S3Error> {
+        let mut pipe = self.written(writing).await?;
+        let node = self.node.clone();
+        Ok(Writing::Busy(tokio::task::spawn_blocking(move || {
+            pipe.take(&node.hashing, &mut piece)?;
+            Ok((pipe, piece))
+        })))
+    }
+
+    /// What is under way has been written.
+    async fn written(&self, writing: Writing) -> Result<Pipe, S3Error> {
+        match writing {
+            Writing::Idle(pipe) => Ok(pipe),
+            Writing::Busy(writing) => {
+                let (pipe, piece) = joined(writing).await?;
+                self.pieces.take_back(piece);
+                Ok(pipe)
+            }
         }
     }
-    let mut pipe = writing.done().await?;
-    let committing = tokio::task::spawn_blocking(move || {
-        pipe.take(&piece)?;
-        let (writer, digests) = pipe.verify()?;
-        let len = writer.written();
-        Ok::<_, S3Error>((finish(writer, digests)?, len))
-    });
-    Ok(joined(committing).await?)
 }
 
 /// Runs `work` where it may block on the disk.

@@ -1,0 +1,190 @@
+//! Reading from a client's connection, and what was read and not consumed.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::net::RecvFlags;
+use tokio::io::Interest;
+
+use crate::connection::{Connection, Rest, in_time, watched};
+use crate::records::Found;
+use crate::stream::Stream;
+
+/// Room that a read makes, at first and at most: it grows while reads fill it.
+const MIN_READ_BYTES: usize = 16 << 10;
+const MAX_READ_BYTES: usize = 256 << 10;
+/// Unread bytes a connection may hold before [`Connection::fill`] refuses.
+const MAX_BUFFERED_BYTES: usize = 256 << 10;
+
+/// Bytes read and not consumed.
+#[derive(Default)]
+pub(crate) struct Input {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Input {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, start: 0 }
+    }
+
+    pub(crate) fn unread(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+
+    pub(crate) fn consume(&mut self, n: usize) {
+        self.start = (self.start + n).min(self.bytes.len());
+        if self.start == self.bytes.len() {
+            self.bytes.clear();
+            self.start = 0;
+        }
+    }
+
+    /// The bytes, to be added to.
+    fn bytes_mut(&mut self) -> &mut Vec<u8> {
+        if self.start > 0 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+        &mut self.bytes
+    }
+}
+
+impl Rest {
+    /// Reads once; says also whether there was room for more. A buffer that is empty
+    /// costs nothing while it waits.
+    fn receive(&mut self, socket: impl AsFd) -> io::Result<(usize, bool)> {
+        let room = self.read_bytes.max(MIN_READ_BYTES);
+        let bytes = match &mut self.tls {
+            Some(records) => records.sealed_mut(),
+            None => self.input.bytes_mut(),
+        };
+        bytes.reserve(room);
+        let all = bytes.capacity() - bytes.len();
+        let spare = rustix::buffer::spare_capacity(bytes);
+        match rustix::net::recv(socket, spare, RecvFlags::DONTWAIT) {
+            Ok((n, _)) => {
+                let filled = n >= room;
+                self.read_bytes = if filled { room * 2 } else { room }.min(MAX_READ_BYTES);
+                Ok((n, n < all))
+            }
+            Err(error) => {
+                if bytes.is_empty() {
+                    *bytes = Vec::new();
+                    self.read_bytes = 0;
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Opens what has been received; 0 where more is needed.
+    fn open_records(&mut self) -> io::Result<Found> {
+        let Some(records) = &mut self.tls else {
+            return Ok(Found::Data(0));
+        };
+        let input = self.input.bytes_mut();
+        let enough = input.len() + MAX_READ_BYTES;
+        let found = records.open(input, enough, &mut self.output);
+        let found = found.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
+        if found.is_ok() {
+            records.seal_control(&mut self.output)?;
+        }
+        found
+    }
+}
+
+impl Connection {
+    /// Reads more. Returns the number of bytes added to [`Self::buffered`]; 0 when
+    /// the client has closed its direction.
+    ///
+    /// # Errors
+    /// `TimedOut` when nothing came in time; `OutOfMemory` when the caller lets
+    /// more than 256 KiB pile up; else what the socket says.
+    pub async fn fill(&mut self) -> io::Result<usize> {
+        if self.buffered().len() >= MAX_BUFFERED_BYTES {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        if self.rest.tls.is_none() {
+            return self.receive().await;
+        }
+        loop {
+            let found = self.rest.open_records();
+            // An answer of the record layer, or an alert.
+            self.send_alert_by_kernel().await?;
+            self.flush(false).await?;
+            match found? {
+                Found::End => return Ok(0),
+                Found::Data(0) => {}
+                Found::Data(n) => return Ok(n),
+            }
+            // An end without close_notify: HTTP knows where a message ends.
+            if self.receive().await? == 0 {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Moves what is buffered to `room`, of which there is some, or reads to it
+    /// without keeping it in between. Returns the number of bytes; 0 when the
+    /// client has closed its direction. May be cancelled without loss.
+    ///
+    /// # Errors
+    /// As for [`Self::fill`].
+    pub async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if self.buffered().is_empty() {
+            if self.rest.tls.is_none() {
+                let receive = |_: &mut Rest, socket: BorrowedFd<'_>| {
+                    let (n, _) = rustix::net::recv(socket, &mut *room, RecvFlags::DONTWAIT)?;
+                    Ok((n, n < room.len()))
+                };
+                return self.receive_by(receive).await;
+            }
+            if self.fill().await? == 0 {
+                return Ok(0);
+            }
+        }
+        let read = self.buffered().read(room)?;
+        self.consume(read);
+        Ok(read)
+    }
+
+    /// Reads from the socket, when there is something.
+    pub(crate) async fn receive(&mut self) -> io::Result<usize> {
+        self.receive_by(|rest, socket| rest.receive(socket)).await
+    }
+
+    /// Reads from the socket by `receive`, which also says whether it has left
+    /// nothing.
+    async fn receive_by(
+        &mut self,
+        mut receive: impl FnMut(&mut Rest, BorrowedFd<'_>) -> io::Result<(usize, bool)>,
+    ) -> io::Result<usize> {
+        let timeout = self.rest.io_timeout;
+        if std::mem::take(&mut self.rest.has_written) {
+            // The client has its answer: what it asks next is a round trip away.
+            self.rest.shared.chores.do_some();
+        }
+        // Of a socket that it watches the reactor knows whether there is something.
+        let is_watched = matches!(self.stream, Some(Stream::Watched(_)));
+        if let Some(socket) = &self.stream
+            && (!is_watched || timeout.is_zero())
+        {
+            match receive(&mut self.rest, socket.as_fd()) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done.map(|(n, _)| n),
+            }
+        }
+        let (stream, rest) = (watched(&mut self.stream)?, &mut self.rest);
+        let receive = || receive(rest, stream.as_fd());
+        let waiting = stream.async_io(Interest::READABLE, receive);
+        let (n, is_empty) = in_time(timeout, waiting).await?;
+        if is_empty && n > 0 {
+            // Nor has the next read to ask the kernel: what comes from here on is
+            // told to the reactor anew.
+            let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            let _ = stream.try_io(Interest::READABLE, nothing);
+        }
+        Ok(n)
+    }
+}

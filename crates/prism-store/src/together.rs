@@ -1,0 +1,74 @@
+//! Several small objects, committed together by one caller. Who brings them together
+//! is not decided here.
+
+use crate::{
+    commit::{Condition, Op, Outcome},
+    error::Error,
+    put::{PutWriter, committed},
+    store::{Inner, Store},
+    types::{Committed, ObjectMeta},
+};
+
+/// One of several objects for [`Store::commit_all`](crate::Store::commit_all).
+pub struct Commit {
+    /// All that was written.
+    pub writer: PutWriter,
+    /// What is kept with it.
+    pub meta: ObjectMeta,
+    /// What has to hold at the moment of the commit, if anything.
+    pub condition: Option<Condition>,
+}
+
+impl Commit {
+    /// See [`PutWriter::commit_if`]. Blocks on disk.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn commit(self) -> Result<Committed, Error> {
+        self.writer.ready(self.meta, self.condition)?.commit()
+    }
+}
+
+impl Store {
+    /// Commits objects as [`PutWriter::commit_if`] does; those that
+    /// [go with others](PutWriter::goes_with_others) by one flush of the disk. The
+    /// results come in their order. Blocks on disk.
+    pub fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, Error>> {
+        let mut results = Vec::with_capacity(commits.len());
+        let (mut ops, mut places) = (Vec::new(), Vec::new());
+        for commit in commits {
+            let together = commit.writer.goes_with_others();
+            let ready = commit.writer.ready(commit.meta, commit.condition);
+            results.push(match ready {
+                Ok(ready) if together => {
+                    places.push((results.len(), ready.len));
+                    ops.push(ready.op);
+                    Err(Error::WritesDisabled)
+                }
+                Ok(ready) => ready.commit(),
+                Err(error) => Err(error),
+            });
+        }
+        for ((place, len), result) in places.into_iter().zip(self.inner.commit_all(ops)) {
+            if let Some(place) = results.get_mut(place) {
+                *place = result.map(|outcome| committed(&outcome, len));
+            }
+        }
+        results
+    }
+}
+
+impl Inner {
+    fn commit_all(&self, ops: Vec<Op>) -> Vec<Result<Outcome, Error>> {
+        if let Err(error) = self.files.check_room(0) {
+            return ops.iter().map(|_| Err(error.clone())).collect();
+        }
+        let results = self.committer.submit_all(ops);
+        let released = results.into_iter().map(|result| {
+            let outcome = result.map_err(|failure| failure.error)?;
+            self.release(&outcome);
+            Ok(outcome)
+        });
+        released.collect()
+    }
+}
