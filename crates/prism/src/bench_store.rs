@@ -37,6 +37,9 @@ pub(crate) struct Args {
     /// The program `versitygw`, to be measured too.
     #[arg(long, value_name = "FILE")]
     versitygw: Option<PathBuf>,
+    /// The program `garage`, to be measured too.
+    #[arg(long, value_name = "FILE")]
+    garage: Option<PathBuf>,
     /// The program `nginx`, to be measured too, for GET.
     #[arg(long, value_name = "FILE")]
     nginx: Option<PathBuf>,
@@ -81,6 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut kinds = vec![Kind::Prism(std::env::current_exe()?)];
     kinds.extend(args.versitygw.clone().map(Kind::Versitygw));
     kinds.extend(args.minio.clone().map(Kind::Minio));
+    kinds.extend(args.garage.clone().map(Kind::Garage));
     kinds.extend(args.nginx.clone().map(Kind::Nginx));
     let systems = kinds
         .into_iter()

@@ -1,7 +1,8 @@
 //! The load: what is asked, and `wrk`, which asks it over and over.
 //!
 //! Requests are signed once, for a quarter of an hour: who serves them verifies
-//! each, who sends them pays nothing. Answers are checked before the first turn.
+//! each, who sends them pays nothing. Those of anonymous reads are not signed; a
+//! policy of their bucket lets everybody. Answers are checked before the first turn.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -21,6 +22,10 @@ use super::system::{System, TICK};
 /// Objects that are read or written in turn.
 const OBJECTS: usize = 64;
 const BUCKET: &str = "bench";
+/// Everybody may read what is in this one.
+const PUBLIC: &str = "public";
+const POLICY: &str = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*",
+"Action":["s3:GetObject"],"Resource":["arn:aws:s3:::public/*"]}]}"#;
 /// No single answer takes this long.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -28,6 +33,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
     pub(super) writes: bool,
+    /// Nobody signs it.
+    pub(super) anonymous: bool,
     bytes: usize,
 }
 
@@ -35,21 +42,39 @@ impl Case {
     pub(super) const ALL: &'static [Self] = &[
         Self::new(false, 4 << 10),
         Self::new(false, 1 << 20),
+        Self::new(false, 4 << 10).anonymous(),
+        Self::new(false, 1 << 20).anonymous(),
         Self::new(true, 4 << 10),
         Self::new(true, 1 << 20),
     ];
 
     const fn new(writes: bool, bytes: usize) -> Self {
-        Self { writes, bytes }
+        Self {
+            writes,
+            anonymous: false,
+            bytes,
+        }
+    }
+
+    const fn anonymous(self) -> Self {
+        Self {
+            anonymous: true,
+            ..self
+        }
     }
 
     /// As in "GET 4 KiB".
     pub(super) fn name(&self) -> String {
         let method = if self.writes { "PUT" } else { "GET" };
+        let unsigned = if self.anonymous { ", anonymous" } else { "" };
         match self.bytes >> 20 {
-            0 => format!("{method} {} KiB", self.bytes >> 10),
-            mib => format!("{method} {mib} MiB"),
+            0 => format!("{method} {} KiB{unsigned}", self.bytes >> 10),
+            mib => format!("{method} {mib} MiB{unsigned}"),
         }
+    }
+
+    const fn bucket(&self) -> &'static str {
+        if self.anonymous { PUBLIC } else { BUCKET }
     }
 }
 
@@ -82,7 +107,11 @@ impl Target {
             let path = path_of(case, n);
             let request = match case.writes {
                 false => {
-                    let get = request(system, "GET", &path, b"")?;
+                    let get = match case.anonymous {
+                        true => format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", system.address)
+                            .into_bytes(),
+                        false => request(system, "GET", &path, b"")?,
+                    };
                     let got = call(system.address, &get, &[])?;
                     ensure!(got == *body, "{}: {path} has other bytes", system.name());
                     get
@@ -98,9 +127,10 @@ impl Target {
               function request()\n  n = n % #requests + 1\n  return requests[n]\nend\n",
         );
         let method = if case.writes { "put" } else { "get" };
-        let script = system
-            .directory()
-            .join(format!("{method}-{}.lua", case.bytes));
+        let script =
+            system
+                .directory()
+                .join(format!("{method}-{}-{}.lua", case.bucket(), case.bytes));
         fs::write(&script, bytes)?;
         Ok(Self {
             address: system.address,
@@ -137,21 +167,26 @@ impl Target {
 }
 
 fn path_of(case: &Case, n: usize) -> String {
-    format!("/{BUCKET}/{}-{n}", case.bytes)
+    format!("/{}/{}-{n}", case.bucket(), case.bytes)
 }
 
 fn store(system: &System, case: &Case, bodies: &[Vec<u8>]) -> Result<()> {
     if let Some(files) = system.files() {
-        fs::create_dir_all(files.join(BUCKET))?;
+        fs::create_dir_all(files.join(case.bucket()))?;
         for (n, body) in bodies.iter().enumerate() {
             let path = path_of(case, n);
             fs::write(files.join(path.trim_start_matches('/')), body)?;
         }
         return Ok(());
     }
-    let bucket = request(system, "PUT", &format!("/{BUCKET}"), b"")?;
+    let bucket = request(system, "PUT", &format!("/{}", case.bucket()), b"")?;
     // Of an earlier case, it is there.
     let _ = call(system.address, &bucket, &[]);
+    if case.anonymous {
+        let target = format!("/{PUBLIC}?policy");
+        let policy = request(system, "PUT", &target, POLICY.as_bytes())?;
+        call(system.address, &policy, POLICY.as_bytes())?;
+    }
     for (n, body) in bodies.iter().enumerate() {
         let put = request(system, "PUT", &path_of(case, n), body)?;
         call(system.address, &put, body)?;
@@ -207,7 +242,7 @@ fn call(address: SocketAddrV4, head: &[u8], body: &[u8]) -> Result<Vec<u8>> {
     }
     let text = || String::from_utf8_lossy(&whole).into_owned();
     ensure!(
-        answer.status() == 200,
+        matches!(answer.status(), 200 | 204),
         "status {}: {}",
         answer.status(),
         text()

@@ -36,7 +36,7 @@ impl Ratios {
 pub(super) fn print(rows: &[Row]) {
     println!("CPU time of the server for one request, in µs: median of the rounds");
     println!(
-        "{:<12} {:<10} {:>9} {:>12}",
+        "{:<20} {:<10} {:>9} {:>12}",
         "case", "system", "µs", "requests/s"
     );
     for (case, system) in pairs(rows) {
@@ -49,12 +49,12 @@ pub(super) fn print(rows: &[Row]) {
         let us = of(|row| row.cpu_us);
         #[allow(clippy::cast_precision_loss, reason = "far below 2^52 requests")]
         let rate = of(|row| row.requests as f64 / row.seconds);
-        println!("{case:<12} {system:<10} {us:>9.1} {rate:>12.0}");
+        println!("{case:<20} {system:<10} {us:>9.1} {rate:>12.0}");
     }
     println!("\nTheir CPU time over Prism's, of neighbours in a round: median (least to greatest)");
     for ratio in ratios(rows) {
         println!(
-            "{:<12} {:<10} {:>6.2} ({:.2} to {:.2})",
+            "{:<20} {:<10} {:>6.2} ({:.2} to {:.2})",
             ratio.case,
             ratio.system,
             ratio.median(),

@@ -14,9 +14,9 @@ use super::load::Case;
 
 /// Where stores are: in memory, so that no disk decides.
 const MEMORY: &str = "/dev/shm";
-/// The only user.
-const ACCESS_KEY: &str = "benchmark";
-const SECRET_KEY: &str = "benchmark-secret";
+/// The only user, named in the one way that all of them take.
+const ACCESS_KEY: &str = "GK000000000000000000000001";
+const SECRET_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 pub(super) const REGION: &str = "us-east-1";
 /// Of CPU times that the kernel tells: USER_HZ is 100 on all that we run on.
 pub(super) const TICK: Duration = Duration::from_millis(10);
@@ -29,6 +29,7 @@ pub(super) enum Kind {
     Prism(PathBuf),
     Versitygw(PathBuf),
     Minio(PathBuf),
+    Garage(PathBuf),
     Nginx(PathBuf),
 }
 
@@ -70,7 +71,12 @@ impl System {
 
     /// Whether it can do this at all.
     pub(super) fn does(&self, case: &Case) -> bool {
-        !matches!(self.kind, Kind::Nginx(_)) || !case.writes
+        match self.kind {
+            Kind::Nginx(_) => !case.writes,
+            // Its S3 serves nobody without a signature.
+            Kind::Garage(_) => !case.anonymous,
+            _ => true,
+        }
     }
 
     /// Where objects are files, the directory of them.
@@ -137,6 +143,7 @@ impl Kind {
             Self::Prism(_) => "prism",
             Self::Versitygw(_) => "versitygw",
             Self::Minio(_) => "minio",
+            Self::Garage(_) => "garage",
             Self::Nginx(_) => "nginx",
         }
     }
@@ -171,6 +178,17 @@ impl Kind {
                 command.env("MINIO_BROWSER", "off");
                 command
             }
+            Self::Garage(program) => {
+                let file = directory.join("garage.toml");
+                fs::write(&file, garage_config(&store, &listen)?)?;
+                let mut command = Command::new(program);
+                command.arg("-c").arg(file);
+                command.args(["server", "--single-node", "--default-access-key"]);
+                command.env("GARAGE_DEFAULT_ACCESS_KEY", ACCESS_KEY);
+                command.env("GARAGE_DEFAULT_SECRET_KEY", SECRET_KEY);
+                command.env("RUST_LOG", "error");
+                command
+            }
             Self::Nginx(program) => {
                 let file = directory.join("nginx.conf");
                 fs::write(&file, nginx_config(directory, &listen))?;
@@ -180,6 +198,19 @@ impl Kind {
             }
         })
     }
+}
+
+/// Garage as it is, but that it compresses nothing, which random bytes would cost
+/// in vain.
+fn garage_config(store: &Path, listen: &str) -> Result<String> {
+    let (store, rpc) = (store.display(), free_address()?);
+    let secret = SECRET_KEY;
+    Ok(format!(
+        "metadata_dir = \"{store}/meta\"\ndata_dir = \"{store}/data\"\n\
+         db_engine = \"lmdb\"\nreplication_factor = 1\ncompression_level = \"none\"\n\
+         rpc_bind_addr = \"{rpc}\"\nrpc_public_addr = \"{rpc}\"\nrpc_secret = \"{secret}\"\n\
+         [s3_api]\ns3_region = \"{REGION}\"\napi_bind_addr = \"{listen}\"\n"
+    ))
 }
 
 /// nginx at its best with files in memory.
