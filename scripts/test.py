@@ -27,7 +27,7 @@ LANES = 2
 # These have the machine to themselves: they judge rates or times that another
 # test would change, or what becomes of labs that nobody owns.
 ALONE = {
-    "prism bulk", "prism demo", "prism owners",
+    "prism bulk", "prism demo", "prism impair", "prism owners",
     "prism-lab lab", "prism-sys freeze", "prism-sys handoff", "prism-switch network",
 }
 # The longest begin first, so that no lane ends long after the others.
