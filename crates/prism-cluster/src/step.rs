@@ -38,7 +38,8 @@ pub fn step(state: &State, live: &Live, wish: Option<&Placing>) -> Option<State>
         return None;
     }
     let mut next = state.clone();
-    next.epoch += 1;
+    // Kept outside, where anything may be written: the last epoch has no next.
+    next.epoch = state.epoch.checked_add(1)?;
     change(state, live, wish, &mut next).then_some(next)
 }
 

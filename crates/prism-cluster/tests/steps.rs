@@ -330,3 +330,17 @@ fn broken_rules_are_found() {
     let _ = std::panic::take_hook();
     assert!(missed.is_empty(), "not found: {missed:?}");
 }
+
+#[test]
+fn the_last_epoch_there_can_be_has_no_next() {
+    let mut state = State::new(Placing::new([name(0)], 1).unwrap());
+    let report = Report {
+        store: 1,
+        epoch: u64::MAX,
+        caught_up: 0,
+    };
+    let live = Live::from([(name(0), report)]);
+    assert!(step(&state, &live, None).is_some());
+    state.epoch = u64::MAX;
+    assert_eq!(step(&state, &live, None), None);
+}

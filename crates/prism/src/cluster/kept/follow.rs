@@ -40,7 +40,7 @@ impl Keeper {
         let mut known = Known::read(&self.keys, &snapshot, &before);
         self.publish(&known);
         self.register(&known).await?;
-        let next = snapshot.revision + 1;
+        let next = snapshot.revision.saturating_add(1);
         let mut watch = self.client.watch(self.keys.prefix(), next).await?;
         let following = async {
             loop {
