@@ -5,13 +5,14 @@ use std::{
     fs,
     hash::{BuildHasher, Hasher, RandomState},
     path::Path,
+    sync::{Mutex, PoisonError, RwLock},
     thread,
     time::{Duration, Instant},
 };
 
 use fjall::{
     AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions,
-    PersistMode,
+    OwnedWriteBatch, PersistMode, Snapshot,
 };
 
 use crate::{
@@ -65,6 +66,13 @@ pub(crate) struct Lsm {
     pub(crate) versions: Keyspace,
     pub(crate) nulls: Keyspace,
     system: Keyspace,
+    /// One commit at a time.
+    committing: Mutex<()>,
+    /// The trees as of the last commit. The database's own snapshots will not do
+    /// while a commit is under way: the end of any flush or compaction makes all
+    /// visible that has a lower sequence number, and a commit takes its number
+    /// before it waits for the disk, long before all of it is in memory.
+    committed: RwLock<Snapshot>,
     /// Bytes of an unfinished write that were taken off the log.
     pub(crate) log_bytes_cut: u64,
 }
@@ -116,6 +124,8 @@ impl Lsm {
             versions: db.keyspace("versions", || options(buffer / 2))?,
             nulls: db.keyspace("nulls", small)?,
             system: db.keyspace("system", small)?,
+            committing: Mutex::new(()),
+            committed: RwLock::new(db.snapshot()),
             log_bytes_cut: 0,
             db,
         })
@@ -174,7 +184,7 @@ impl Lsm {
         Ok(noted.unwrap_or(1))
     }
 
-    pub(crate) fn stage_epoch(&self, batch: &mut fjall::OwnedWriteBatch, epoch: u64) {
+    pub(crate) fn stage_epoch(&self, batch: &mut OwnedWriteBatch, epoch: u64) {
         batch.insert(&self.system, EPOCH_KEY, epoch.to_be_bytes());
     }
 
@@ -228,13 +238,28 @@ impl Lsm {
         })
     }
 
-    pub(crate) fn batch(&self) -> fjall::OwnedWriteBatch {
+    pub(crate) fn batch(&self) -> OwnedWriteBatch {
         self.db.batch()
+    }
+
+    /// Makes a batch durable as told, and then visible, whole. Blocks.
+    pub(crate) fn commit(&self, batch: OwnedWriteBatch, mode: PersistMode) -> fjall::Result<()> {
+        let _one = self.committing.lock();
+        batch.durability(Some(mode)).commit()?;
+        let after = self.db.snapshot();
+        let mut committed = self
+            .committed
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *committed = after;
+        Ok(())
     }
 
     /// A view of the trees in which every commit is whole or absent.
     pub(crate) fn view(&self) -> View<'_> {
-        View::new(self, self.db.snapshot())
+        let committed = self.committed.read();
+        let committed = committed.unwrap_or_else(PoisonError::into_inner);
+        View::new(self, committed.clone())
     }
 }
 

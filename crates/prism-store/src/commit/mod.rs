@@ -249,13 +249,10 @@ impl Committer {
         self.batches.fetch_add(1, Ordering::Relaxed);
         // The tree's journal is flushed before its memory changes, so that no
         // reader sees what a power cut could take back.
-        batch
-            .durability(Some(mode))
-            .commit()
-            .map_err(|error| Failure {
-                error: error.into(),
-                in_doubt: true,
-            })
+        self.lsm.commit(batch, mode).map_err(|error| Failure {
+            error: error.into(),
+            in_doubt: true,
+        })
     }
 }
 

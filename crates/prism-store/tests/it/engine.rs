@@ -1,7 +1,14 @@
 //! What every engine behind the trait does, whatever it is made of. With the
 //! feature `leveldb` also the one on LevelDB.
 
-use std::{path::Path, sync::Arc, thread};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
 
 use crate::common::{bytes, meta, read};
 use prism_store::{Config, Engine, Error, Store, Verified};
@@ -223,6 +230,43 @@ fn readers_under_overwriting_see_one_whole_version_each() {
                     assert!(versions.contains(&found), "{} bytes", found.len());
                 }
             });
+        });
+    });
+}
+
+/// What is written fills the smallest buffers again and again, so that commits
+/// and flushes overlap all the time.
+#[test]
+fn no_reader_sees_half_a_commit() {
+    const KEYS: u64 = 20;
+    const ROUNDS: u64 = 150;
+    each(|open, dir| {
+        let engine = open(dir);
+        engine.create_bucket("b", 7).unwrap();
+        let writers = AtomicUsize::new(2);
+        let rewrite = |t: u64| {
+            for k in 0..ROUNDS * KEYS {
+                let len = [40, 9_000, 60_000][(k % 3) as usize];
+                put(&*engine, &format!("{t}/{}", k % KEYS), &bytes(k, len)).unwrap();
+            }
+            writers.fetch_sub(1, Ordering::Release);
+        };
+        for k in 0..KEYS {
+            for t in 0..2 {
+                put(&*engine, &format!("{t}/{k}"), b"the first").unwrap();
+            }
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| rewrite(0));
+            scope.spawn(|| rewrite(1));
+            while writers.load(Ordering::Acquire) > 0 {
+                for k in 0..KEYS {
+                    for t in 0..2 {
+                        let key = format!("{t}/{k}");
+                        assert!(get(&*engine, &key).is_some(), "{key} was there");
+                    }
+                }
+            }
         });
     });
 }
