@@ -14,6 +14,7 @@ mod chores;
 mod connection;
 mod control;
 mod counters;
+mod dial;
 mod endpoint;
 mod export;
 mod frozen;

@@ -16,12 +16,11 @@ use tokio::sync::Mutex;
 use crate::channel::Channel;
 use crate::chores::Chores;
 use crate::counters::Counters;
+use crate::dial::dial;
 use crate::endpoint::Shared;
 use crate::node_tls::{RelayStream, connect_channel, connect_relay};
 use crate::pki::{Identity, node_name};
 
-/// How long a dial may take, TCP and TLS.
-const DIAL_DEADLINE: Duration = Duration::from_secs(1);
 /// After a failed dial, for how long the peer counts as out of reach.
 const DIAL_HOLD_OFF: Duration = Duration::from_millis(250);
 /// Relay streams kept idle per peer.
@@ -78,7 +77,8 @@ pub(crate) struct Peers {
     /// `None`: there are no other nodes.
     identity: Option<Identity>,
     channels: RefCell<HashMap<String, Rc<Channel>>>,
-    dialling: Mutex<()>,
+    /// One dial of a channel at a time, for each peer that was ever dialled.
+    dialling: RefCell<HashMap<String, Rc<Mutex<()>>>>,
     failed_ns: RefCell<HashMap<String, u64>>,
     idle_relays: RefCell<HashMap<String, Vec<RelayStream>>>,
     importer: Weak<Shared>,
@@ -100,7 +100,7 @@ impl Peers {
             port,
             identity,
             channels: RefCell::default(),
-            dialling: Mutex::new(()),
+            dialling: RefCell::default(),
             failed_ns: RefCell::default(),
             idle_relays: RefCell::default(),
             importer,
@@ -117,6 +117,7 @@ impl Peers {
         self.channels.borrow_mut().retain(|name, _| stays(name));
         self.idle_relays.borrow_mut().retain(|name, _| stays(name));
         self.failed_ns.borrow_mut().retain(|name, _| stays(name));
+        self.dialling.borrow_mut().retain(|name, _| stays(name));
         *self.peers.borrow_mut() = new;
     }
 
@@ -142,7 +143,13 @@ impl Peers {
         if let Some(channel) = self.open_channel(name) {
             return Ok(channel);
         }
-        let _one_at_a_time = self.dialling.lock().await;
+        let dialling = self
+            .dialling
+            .borrow_mut()
+            .entry(name.to_owned())
+            .or_default()
+            .clone();
+        let _one_at_a_time = dialling.lock().await;
         if let Some(channel) = self.open_channel(name) {
             return Ok(channel);
         }
@@ -240,15 +247,7 @@ impl Peers {
         if held_off {
             return Err(PeerError::HeldOff(name.to_owned()));
         }
-        let dialled = tokio::time::timeout(DIAL_DEADLINE, async {
-            let tcp = TcpStream::connect(address).await?;
-            tune(&tcp)?;
-            shake_hands(server_name, tcp).await
-        });
-        let result = dialled
-            .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        match result {
+        match dial(address, async |tcp| shake_hands(server_name, tcp).await).await {
             Ok(secured) => {
                 self.failed_ns.borrow_mut().remove(name);
                 Ok(secured)
@@ -272,23 +271,4 @@ fn by_name(peers: &[Peer], port: u16) -> HashMap<String, SocketAddr> {
     peers
         .map(|p| (p.name.clone(), (p.address, port).into()))
         .collect()
-}
-
-/// How long a peer may leave data unacknowledged before its channel breaks.
-const USER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What every connection between nodes gets: no Nagle, and an end in bounded
-/// time when the peer vanishes.
-pub(crate) fn tune(tcp: &TcpStream) -> io::Result<()> {
-    tcp.set_nodelay(true)?;
-    let socket = socket2::SockRef::from(tcp);
-    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
-    // Otherwise the first segments are acknowledged at once, each at the cost of a
-    // packet, for as long as a channel is young or wakes from a rest.
-    socket.set_tcp_quickack(false)?;
-    let keepalive = socket2::TcpKeepalive::new()
-        .with_time(USER_TIMEOUT)
-        .with_interval(Duration::from_secs(1))
-        .with_retries(3);
-    socket.set_tcp_keepalive(&keepalive)
 }

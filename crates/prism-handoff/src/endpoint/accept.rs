@@ -13,8 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Incoming, Shared};
 use crate::channel::Channel;
+use crate::dial::tune;
 use crate::node_tls::{self, Dialled};
-use crate::peers::tune;
 use crate::pki::peer_name;
 
 /// How long a peer may take for its TLS handshake.
