@@ -88,8 +88,9 @@ COMPLAINT = re.compile(r"^\[[ \d.]+\] (BUG:|WARNING:|Oops|general protection|Ker
 def built(rows):
     """Builds the test programs: {(package, name): (path, directory, tests)} with
     "lib", a group or a program as name, and the paths of what they start."""
-    packages = sorted({row[0] for row in rows})
-    programs, others = build(*(word for package in packages for word in ("-p", package)))
+    # All, as the other tests do: of fewer packages some would be compiled again,
+    # with fewer features of what they share.
+    programs, others = build("--workspace")
     tests = {}
     for package, kind, name, path, directory in programs:
         for group, names in groups_of(kind, name, path).items():

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Builds and runs all tests of the workspace, and sums up.
 
-Runs what `cargo test --release --workspace` runs, and further: two test programs
-(or groups of a program's tests) at a time, but those alone that judge time or
-watch the machine; each has a time limit; tests that were skipped for want of
+Runs what `cargo test --release --workspace` runs, and further: several test
+programs (or groups of a program's tests) at a time, but those one by one that judge
+time or watch the machine; each has a time limit; tests that were skipped for want of
 privilege are listed; and namespaces that a test left behind are a failure.
 
 Usage: scripts/test.py [FILTER...]
@@ -22,20 +22,29 @@ from programs import build, groups_of
 
 # Their integration tests run one at a time within a process.
 SERIAL_PACKAGES = {"prism", "prism-lab"}
-# At a time. Most tests of labs wait more than they compute.
+# At a time, of those that are in none of the lists below.
 LANES = 2
-# These have the machine to themselves: they judge rates or times that another
-# test would change, or what becomes of labs that nobody owns.
+# They wait more than they compute: another lane takes them, one by one.
+WAITING = {
+    "prism connections", "prism hostile", "prism tls_sessions", "prism refill", "prism-etcd etcd",
+}
+# One by one behind all others: they judge rates or times that another test would
+# change, or what becomes of labs that nobody owns.
 ALONE = {
     "prism bulk", "prism demo", "prism impair", "prism owners",
     "prism-lab lab", "prism-sys freeze", "prism-sys handoff", "prism-switch network",
 }
+# Without network, and in no hurry: they take what processor time those one by one
+# leave.
+PATIENT_PACKAGES = {
+    "prism-cluster", "prism-config", "prism-http", "prism-proto", "prism-replica", "prism-s3", "prism-store",
+    "prism-tls",
+}
 # The longest begin first, so that no lane ends long after the others.
 LONGEST = [
-    "prism bulk", "prism connections", "prism tls_clients", "prism sessions", "prism impair", "prism hostile",
-    "prism owners", "prism cluster", "prism refill", "prism replicas", "prism tls_sessions", "prism mixture",
-    "prism objects", "prism uploads", "prism clients", "prism-store scrub", "prism demo", "prism crash",
-    "prism serve", "prism-switch aging",
+    "prism connections", "prism sessions", "prism tls_clients", "prism refill", "prism hostile", "prism replicas",
+    "prism tls_sessions", "prism mixture", "prism objects", "prism uploads", "prism clients", "prism cluster",
+    "prism serve", "prism crash", "prism-store scrub", "prism-proto simulation", "prism-switch aging",
 ]
 # Far above what any of them takes; a hang ends here.
 LIMIT_S = 480
@@ -48,36 +57,35 @@ FAILED = re.compile(r"^    (\w.*)$", re.M)
 class Job:
     """A test program, or a group of its tests, and what came of it."""
 
-    def __init__(self, label, command, directory=".", environment=()):
-        self.label, self.command, self.directory = label, command, directory
+    def __init__(self, label, command, directory=".", environment=(), patient=False):
+        self.label, self.command, self.directory, self.patient = label, command, directory, patient
         self.environment = {**os.environ, **dict(environment)}
         self.status, self.output, self.seconds, self.cpu_s = None, "", 0.0, 0.0
 
-    def run(self, show):
-        """Runs it to its end; `show` is called with each line."""
+    def run(self):
+        """Runs it to its end, and shows then what it said."""
         start = time.monotonic()
+        command = (["nice", "-n", "19"] if self.patient else []) + self.command
         process = subprocess.Popen(
-            self.command, cwd=self.directory, env=self.environment, start_new_session=True,
+            command, cwd=self.directory, env=self.environment, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )
         RUNNING.add(process)
         limit = threading.Timer(LIMIT_S, kill, [process])
         limit.start()
-        lines = []
-        for line in process.stdout:
-            lines.append(line.decode(errors="replace"))
-            show(lines[-1])
+        self.output = process.stdout.read().decode(errors="replace")
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = self.status = os.waitstatus_to_exitcode(status)
         limit.cancel()
         RUNNING.discard(process)
         self.seconds, self.cpu_s = time.monotonic() - start, usage.ru_utime + usage.ru_stime
         if self.seconds >= LIMIT_S:
-            lines.append(f"ended after {LIMIT_S} s without result\n")
-            show(lines[-1])
-        self.output = "".join(lines)
+            self.output += f"ended after {LIMIT_S} s without result\n"
+        with SHOWING:
+            print(f"\n== {self.label}\n{self.output}", end="", flush=True)
 
 
+SHOWING = threading.Lock()
 RUNNING = set()
 
 
@@ -99,39 +107,40 @@ def jobs_of(package, kind, name, path, directory, words):
         if package in SERIAL_PACKAGES and kind == "test":
             command.append("--test-threads=1")
         label = f"{package} {group or name}" if kind == "test" else f"{package} ({kind})"
-        yield Job(label, command, directory, {"CARGO_MANIFEST_DIR": directory})
+        patient = package in PATIENT_PACKAGES
+        yield Job(label, command, directory, {"CARGO_MANIFEST_DIR": directory}, patient)
 
 
 def run_all(jobs):
-    """Runs the jobs, those of the lanes first."""
-    together = [job for job in jobs if job.label not in ALONE]
-    together.sort(key=lambda job: LONGEST.index(job.label) if job.label in LONGEST else len(LONGEST))
-    waiting, turn = iter(together), threading.Lock()
+    """Runs the jobs: those of the lanes, then those one by one, beside the patient."""
+    jobs = sorted(jobs, key=lambda job: LONGEST.index(job.label) if job.label in LONGEST else len(LONGEST))
+    alone = [job for job in jobs if job.label in ALONE]
+    patient = [job for job in jobs if job.patient]
+    rest = [job for job in jobs if job not in alone and job not in patient]
+    waiting = [job for job in rest if job.label in WAITING]
+    busy = [job for job in rest if job not in waiting]
+    abreast([waiting] + [busy + waiting] * LANES)
+    abreast([alone, patient])
 
-    def lane():
-        while True:
+
+def abreast(lanes):
+    """Runs the jobs of each lane in order; one that is in several, in the first to
+    get there."""
+    taken, turn = set(), threading.Lock()
+
+    def run(lane):
+        for job in lane:
             with turn:
-                job = next(waiting, None)
-            if job is None:
-                return
-            job.run(lambda line: None)
-            with turn:
-                sys.stdout.write(f"\n== {job.label}\n{job.output}")
-                sys.stdout.flush()
+                if job in taken:
+                    continue
+                taken.add(job)
+            job.run()
 
-    def shown(line):
-        sys.stdout.write(line)
-        sys.stdout.flush()
-
-    lanes = [threading.Thread(target=lane, daemon=True) for _ in range(LANES)]
-    for thread in lanes:
+    threads = [threading.Thread(target=run, args=[lane], daemon=True) for lane in lanes]
+    for thread in threads:
         thread.start()
-    for thread in lanes:
+    for thread in threads:
         thread.join()
-    for job in jobs:
-        if job.label in ALONE:
-            print(f"\n== {job.label} (alone)", flush=True)
-            job.run(shown)
 
 
 def namespaces():
@@ -160,7 +169,7 @@ def main():
     programs, _ = build("--workspace")
     built_s = time.monotonic() - start
     jobs = [job for program in programs for job in jobs_of(*program, words)]
-    jobs.append(Job("documentation", [*DOCUMENTATION, *words]))
+    jobs.append(Job("documentation", [*DOCUMENTATION, *words], patient=True))
     try:
         run_all(jobs)
     except KeyboardInterrupt:

@@ -77,7 +77,7 @@ struct Objects {
 
 impl Objects {
     fn put(cluster: &Cluster) -> Self {
-        let large = cluster.one_on_each("large", |n| 400_000 + 70_001 * n as u64);
+        let large = cluster.one_on_each("large", |n| 270_000 + 20_001 * n as u64);
         let small = cluster.one_on_each("small", |n| 3_000 + n as u64);
         cluster.put_all(&large);
         cluster.put_all(&small);
@@ -255,7 +255,7 @@ fn a_hand_off_that_is_refused_leaves_the_session_in_its_kernel() {
 
 /// The last answer comes whole, and close_notify behind it; gives the client's port.
 fn the_last_answer_ends_in_order(cluster: &Cluster, version: Version) -> u16 {
-    let object = Object::new(cluster.key_on("be0", &format!("{version:?}")), 6 << 20);
+    let object = Object::new(cluster.key_on("be0", &format!("{version:?}")), 3 << 20);
     cluster.put_all(std::slice::from_ref(&object));
     let mut client = connect(cluster, &config(cluster, version, Aead::Aes128));
     client.get(cluster, &object);
