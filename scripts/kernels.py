@@ -85,7 +85,7 @@ FAILED = re.compile(r"^    (\w[\w:]+)$", re.M)
 COMPLAINT = re.compile(r"^\[[ \d.]+\] (BUG:|WARNING:|Oops|general protection|Kernel panic|INFO: task).*", re.M)
 
 
-def built(rows):
+def built():
     """Builds the test programs: {(package, name): (path, directory, tests)} with
     "lib", a group or a program as name, and the paths of what they start."""
     # All, as the other tests do: of fewer packages some would be compiled again,
@@ -267,7 +267,7 @@ def main():
     os.chdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     place = os.path.abspath(os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "kernels"))
     start = time.monotonic()
-    programs, others = built(rows)
+    programs, others = built()
     built_s = time.monotonic() - start
     runs = []
     for series, package in KERNELS:
