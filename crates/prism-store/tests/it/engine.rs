@@ -239,7 +239,7 @@ fn readers_under_overwriting_see_one_whole_version_each() {
 #[test]
 fn no_reader_sees_half_a_commit() {
     const KEYS: u64 = 20;
-    const ROUNDS: u64 = 150;
+    const ROUNDS: u64 = 60;
     each(|open, dir| {
         let engine = open(dir);
         engine.create_bucket("b", 7).unwrap();
