@@ -168,7 +168,8 @@ static __always_inline bool carry_out(struct order *o)
 	return o->kind == ORDER_DOOM && doom(f, o);
 }
 
-static __noinline int collect_one(struct __sk_buff *skb, __u32 index)
+/* Global: verified once, instead of for every order that a buffer may hold. */
+__noinline int collect_one(struct __sk_buff *skb, __u32 index)
 {
 	__u32 at = ORDERS_AT + index * sizeof(struct order);
 	struct order o;

@@ -393,14 +393,18 @@ static __always_inline int forward(void *ctx, struct packet *p, __be32 addr,
 /*
  * The frontend of a client: rendezvous hashing, so that a change of the list
  * moves only the connections of the frontends it concerns. 0: there is none.
+ * Global, and so verified once: within its callers the verifier would go through
+ * every order in which the frontends may outdo each other.
  */
-static __always_inline __be32 pick_frontend(const struct service *service,
-					    __be32 client, __be16 client_port)
+__noinline __be32 pick_frontend(const struct service *service, __be32 client,
+				__be16 client_port)
 {
 	__u32 seed = mix(client ^ mix(client_port));
 	__u32 best = 0;
 	__be32 chosen = 0;
 
+	if (!service)
+		return 0;
 	if (service->frontend_count == 1)
 		return service->frontends[0].word[3];
 	for (int i = 0; i < MAX_FRONTENDS; i++) {

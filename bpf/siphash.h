@@ -44,18 +44,23 @@ static __always_inline void sip_absorb(__u64 v[4], __u64 word)
 	v[0] ^= word;
 }
 
-/* The MAC of `message` under `sender`'s key, as it lies on the wire. */
-static __noinline __be64 control_mac(const struct control_message *message,
-				     const struct sender *sender)
+/*
+ * The MAC of `message` under `sender`'s key, as it lies on the wire. Both are
+ * there; that is asked, and the function global, so that it is verified by itself
+ * and once, not for every way that leads to it.
+ */
+__noinline __be64 control_mac(const struct control_message *message,
+			      const struct sender *sender)
 {
 	const __u64 *word = (const __u64 *)message;
-	__u64 v[4] = {
-		sender->key[0] ^ 0x736f6d6570736575ULL,
-		sender->key[1] ^ 0x646f72616e646f6dULL,
-		sender->key[0] ^ 0x6c7967656e657261ULL,
-		sender->key[1] ^ 0x7465646279746573ULL,
-	};
+	__u64 v[4];
 
+	if (!message || !sender)
+		return 0;
+	v[0] = sender->key[0] ^ 0x736f6d6570736575ULL;
+	v[1] = sender->key[1] ^ 0x646f72616e646f6dULL;
+	v[2] = sender->key[0] ^ 0x6c7967656e657261ULL;
+	v[3] = sender->key[1] ^ 0x7465646279746573ULL;
 #pragma unroll
 	for (int i = 0; i < SIGNED_WORDS; i++)
 		sip_absorb(v, le64(word[i]));

@@ -51,7 +51,7 @@ TESTS = [
     ("prism", "netem", [], 120),
     ("prism", "ktls", [], 300),
     ("prism", "owners", ["killed"], 120),
-    ("prism", "connections", ["half_closes_gets", "stalls"], 120),
+    ("prism", "connections", ["stalls"], 120),
 ]
 # Programs of these packages' tests run one test at a time: they share names.
 SERIAL = {"prism", "prism-lab"}
