@@ -14,6 +14,10 @@ pub const OPERATIONS_MAX: usize = 128;
 pub enum Action {
     /// It wrote this value; none is a deletion.
     Write(Option<u64>),
+    /// It added these bits to the value: versions are bits of what a key holds.
+    Add(u64),
+    /// It removed these bits; with the last one there is nothing.
+    Remove(u64),
     /// It read this value; none: there was nothing.
     Read(Option<u64>),
 }
@@ -40,7 +44,7 @@ pub fn is_linearizable(initial: Option<u64>, operations: &[Operation]) -> Option
     let certain = mask(operations, |operation| operation.answered.is_some());
     // What was written without an answer and never read explains nothing.
     let useless = mask(operations, |operation| {
-        operation.answered.is_none() && !is_read(operations, operation.action)
+        operation.answered.is_none() && !may_show(operations, operation.action)
     });
     let mut tried = HashSet::new();
     let mut open = vec![(useless, initial)];
@@ -62,6 +66,8 @@ pub fn is_linearizable(initial: Option<u64>, operations: &[Operation]) -> Option
             }
             let after = match operation.action {
                 Action::Write(written) => written,
+                Action::Add(bits) => Some(value.unwrap_or(0) | bits),
+                Action::Remove(bits) => value.map(|value| value & !bits).filter(|v| *v != 0),
                 Action::Read(read) if read == value => value,
                 Action::Read(_) => continue,
             };
@@ -71,12 +77,15 @@ pub fn is_linearizable(initial: Option<u64>, operations: &[Operation]) -> Option
     Some(false)
 }
 
-fn is_read(operations: &[Operation], action: Action) -> bool {
-    let Action::Write(value) = action else {
-        return true;
-    };
-    let read = Action::Read(value);
-    operations.iter().any(|operation| operation.action == read)
+fn may_show(operations: &[Operation], action: Action) -> bool {
+    let mut actions = operations.iter().map(|operation| operation.action);
+    match action {
+        Action::Write(value) => actions.any(|action| action == Action::Read(value)),
+        Action::Add(bits) => {
+            actions.any(|action| matches!(action, Action::Read(Some(value)) if value & bits != 0))
+        }
+        Action::Remove(_) | Action::Read(_) => true,
+    }
 }
 
 /// Of writes without an answer that do the same, the one that was called first can
@@ -119,7 +128,7 @@ mod tests {
         }
     }
 
-    use Action::{Read, Write};
+    use Action::{Add, Read, Remove, Write};
 
     fn judge(operations: &[Operation]) -> bool {
         is_linearizable(None, operations) == Some(true)
@@ -158,6 +167,30 @@ mod tests {
         assert!(judge(&[write, other, again]));
         assert!(!judge(&[write, op(7, 8, Read(Some(1))), other, again]));
         assert!(!judge(&[lost(20, Write(Some(1))), op(5, 6, Read(Some(1)))]));
+    }
+
+    #[test]
+    fn versions_are_added_and_removed_each_for_itself() {
+        let two = [op(0, 1, Add(1)), op(2, 3, Add(2))];
+        assert!(judge(&[two[0], two[1], op(4, 5, Read(Some(3)))]));
+        assert!(!judge(&[two[0], two[1], op(4, 5, Read(Some(2)))]));
+        let gone = op(4, 5, Remove(1));
+        assert!(judge(&[two[0], two[1], gone, op(6, 7, Read(Some(2)))]));
+        assert!(!judge(&[two[0], two[1], gone, op(6, 7, Read(Some(3)))]));
+        let last = op(6, 7, Remove(2));
+        assert!(judge(&[two[0], two[1], gone, last, op(8, 9, Read(None))]));
+        // One that was not answered happens once, or never.
+        let late = lost(0, Remove(1));
+        assert!(judge(&[two[0], late, op(4, 5, Read(None))]));
+        assert!(judge(&[two[0], late, op(4, 5, Read(Some(1)))]));
+        let (seen, back) = (op(4, 5, Read(None)), op(6, 7, Read(Some(1))));
+        assert!(!judge(&[two[0], late, seen, back]));
+        let added = lost(0, Add(4));
+        assert!(judge(&[
+            added,
+            op(4, 5, Read(None)),
+            op(6, 7, Read(Some(4)))
+        ]));
     }
 
     #[test]

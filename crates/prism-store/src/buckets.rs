@@ -1,7 +1,9 @@
 //! Operations on buckets.
 
+use prism_replica::Stamp;
+
 use crate::{
-    commit::Op,
+    commit::{Op, SetBy},
     error::Error,
     record::bucket_prefix,
     store::{BUCKETS_MAX, CONFIG_MAX, Store},
@@ -105,20 +107,61 @@ impl Store {
     /// Begins to keep versions of a bucket's objects, or stops. Blocks on disk.
     ///
     /// # Errors
-    /// [`Error::NoSuchBucket`]; [`Error::VersionsOfReplicas`];
-    /// [`Error::InvalidName`] for [`Versioning::Never`], to which there is no way
-    /// back.
+    /// [`Error::NoSuchBucket`]; [`Error::InvalidName`] for [`Versioning::Never`], to
+    /// which there is no way back.
     pub fn set_versioning(&self, bucket: &str, versioning: Versioning) -> Result<(), Error> {
+        let known = self.head_bucket(bucket)?.versioning_set;
+        let committer = &self.inner.committer;
+        let stamp = committer.stamp(committer.epoch(), Some(known));
+        self.set_versioning_as_of(bucket, versioning, stamp)
+    }
+
+    /// The same, as every node that has the bucket does it: of two that say so the one
+    /// with the greater stamp counts, whoever comes first. Blocks on disk.
+    ///
+    /// # Errors
+    /// The same; [`Error::SaidLater`].
+    pub fn set_versioning_as_of(
+        &self,
+        bucket: &str,
+        versioning: Versioning,
+        stamp: Stamp,
+    ) -> Result<(), Error> {
         check_bucket(bucket)?;
         if versioning == Versioning::Never {
             return Err(Error::InvalidName("versions cannot be forgotten"));
         }
-        if self.inner.replicas.get().is_some() {
-            return Err(Error::VersionsOfReplicas);
-        }
         self.inner.files.check_room(0)?;
+        self.say_versioning(bucket, (versioning, stamp), SetBy::Request)
+    }
+
+    /// Has it as another node has it, that knows all that was said before the epoch
+    /// `since`, unless it was said later here. Blocks on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchBucket`].
+    pub fn take_versioning(
+        &self,
+        bucket: &str,
+        (versioning, stamp): (Versioning, Stamp),
+        since: u64,
+    ) -> Result<(), Error> {
+        self.say_versioning(bucket, (versioning, stamp), SetBy::Replica(since))
+    }
+
+    fn say_versioning(
+        &self,
+        bucket: &str,
+        (versioning, stamp): (Versioning, Stamp),
+        by: SetBy,
+    ) -> Result<(), Error> {
         let name = bucket.to_owned();
-        self.submit(Op::SetVersioning { name, versioning })?;
+        self.submit(Op::SetVersioning {
+            name,
+            versioning,
+            stamp,
+            by,
+        })?;
         Ok(())
     }
 

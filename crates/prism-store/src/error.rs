@@ -133,9 +133,13 @@ pub enum Error {
     /// The version is a delete marker, which has neither bytes nor metadata.
     #[error("the version is a delete marker")]
     IsDeleteMarker,
-    /// Versions are kept where objects have one replica only.
-    #[error("versions are not kept of objects with several replicas")]
-    VersionsOfReplicas,
+    /// The key has [`VERSIONS_MAX`](crate::VERSIONS_MAX) versions, the most where there
+    /// are other replicas.
+    #[error("the key has as many versions as a key with replicas can have")]
+    TooManyVersions,
+    /// Whether versions are kept was said by somebody whose stamp is not below this one.
+    #[error("whether versions are kept was said later by another")]
+    SaidLater(prism_replica::Stamp),
     /// The cluster is in another epoch than the one in which this was begun.
     #[error("the cluster has changed meanwhile")]
     OtherEpoch,
@@ -221,7 +225,8 @@ impl Error {
             | Self::NoSuchObject
             | Self::NoSuchVersion
             | Self::IsDeleteMarker
-            | Self::VersionsOfReplicas
+            | Self::TooManyVersions
+            | Self::SaidLater(_)
             | Self::NoSuchUpload
             | Self::PartChanged
             | Self::ConditionFailed { .. }

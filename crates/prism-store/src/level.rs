@@ -376,5 +376,6 @@ fn info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
         name: name.to_owned(),
         created_ms: u64::from_be_bytes(created),
         versioning: Versioning::Never,
+        versioning_set: prism_replica::Stamp::NONE,
     })
 }

@@ -69,6 +69,7 @@ mod scrub;
 mod store;
 mod together;
 mod types;
+mod upgrade;
 mod uploads;
 mod usage;
 mod versions;
@@ -92,8 +93,8 @@ pub use prism_replica::{Pending, Refusal, Stamp, Standing};
 pub use put::PutWriter;
 pub use recovery::{DANGLING_REPORTED_MAX, RecoveryReport};
 pub use replica::{
-    Bytes, Change, Decided, Deletion, Handed, HeldPage, Missing, Piece, Prepare, Replicas, Scope,
-    ScopedChange, TakeIn, Unprepared,
+    Bytes, Change, Decided, Deletion, Handed, HeldPage, HeldVersion, Keeps, Missing, Piece,
+    Prepare, Replicas, Scope, ScopedChange, TakeIn, TakeVersions, Unprepared, VersionName,
 };
 pub use scan::LIST_MAX;
 pub use scrub::{Place, Repair, ScrubFault, ScrubReport};
@@ -104,4 +105,4 @@ pub use types::{
     ObjectInfo, ObjectMeta, Part, PartVersion, Position, Step, Upload, UploadName, Verified,
 };
 pub use uploads::{PARTS_MAX, UploadId};
-pub use versions::{Removed, ToDelete, VersionEntry, VersionId, Versioning};
+pub use versions::{Removed, ToDelete, VERSIONS_MAX, VersionEntry, VersionId, Versioning};

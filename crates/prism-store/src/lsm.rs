@@ -43,12 +43,13 @@ const REPLICAS_KEY: &str = "replicas";
 const SCRUBBED_KEY: &str = "scrubbed";
 const EPOCH_KEY: &str = "epoch";
 const SEALED_KEY: &str = "sealed";
+const CHANGES_KEY: &str = "changes";
 
 /// The trees.
 pub(crate) struct Lsm {
     db: Database,
-    /// Bucket name to creation time, 8 bytes, and behind it whether it keeps
-    /// versions, unless it never did.
+    /// Bucket name to creation time, 8 bytes; behind it whether it keeps versions,
+    /// unless it never did, and behind that the stamp of whoever said so.
     pub(crate) buckets: Keyspace,
     pub(crate) objects: Keyspace,
     pub(crate) files: Keyspace,
@@ -65,6 +66,8 @@ pub(crate) struct Lsm {
     pub(crate) deletions: Keyspace,
     pub(crate) versions: Keyspace,
     pub(crate) nulls: Keyspace,
+    /// Stamps of the last changes of keys that have versions; see `versions`.
+    pub(crate) changes: Keyspace,
     system: Keyspace,
     /// One commit at a time.
     committing: Mutex<()>,
@@ -123,6 +126,7 @@ impl Lsm {
             deletions: db.keyspace("deletions", small)?,
             versions: db.keyspace("versions", || options(buffer / 2))?,
             nulls: db.keyspace("nulls", small)?,
+            changes: db.keyspace("changes", small)?,
             system: db.keyspace("system", small)?,
             committing: Mutex::new(()),
             committed: RwLock::new(db.snapshot()),
@@ -186,6 +190,25 @@ impl Lsm {
 
     pub(crate) fn stage_epoch(&self, batch: &mut OwnedWriteBatch, epoch: u64) {
         batch.insert(&self.system, EPOCH_KEY, epoch.to_be_bytes());
+    }
+
+    /// Whether the tree `changes` is complete: an older format had none.
+    pub(crate) fn has_changes(&self) -> Result<bool, OpenError> {
+        Ok(self.system.get(CHANGES_KEY)?.is_some())
+    }
+
+    pub(crate) fn stage_has_changes(&self, batch: &mut OwnedWriteBatch) {
+        batch.insert(&self.system, CHANGES_KEY, []);
+    }
+
+    /// As a store of an older format is.
+    #[cfg(test)]
+    pub(crate) fn forget_changes(&self) -> Result<(), Error> {
+        self.system.remove(CHANGES_KEY)?;
+        for guard in self.changes.iter() {
+            self.changes.remove(guard.key()?)?;
+        }
+        Ok(self.db.persist(PersistMode::SyncAll)?)
     }
 
     /// 0 if none was noted.

@@ -29,6 +29,7 @@ use crate::{
     replica::Replicas,
     scrub::Corruption,
     types::{Body, Object, ObjectInfo, Verified, check_bucket, check_key},
+    upgrade::note_changes,
     uploads::Garbage,
     versions::VersionId,
     view::View,
@@ -79,6 +80,7 @@ impl Store {
         config.check()?;
         let layout = Layout::open(dir.as_ref())?;
         let lsm = Arc::new(Lsm::open(&layout, &config)?);
+        note_changes(&lsm)?;
         let generation = lsm.next_generation()?;
         let identity = lsm.identity()?.unwrap_or_default();
         let files = Arc::new(Files::open(layout, generation, &config)?);

@@ -97,6 +97,8 @@ pub struct BucketInfo {
     pub created_ms: u64,
     /// Whether it keeps versions.
     pub versioning: Versioning,
+    /// Of whoever said so; [`Stamp::NONE`] if nobody did.
+    pub versioning_set: Stamp,
 }
 
 /// One line of a listing.

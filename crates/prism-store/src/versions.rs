@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `versions` | bucket length (1), bucket, escaped key, 0 0, place (24) | [`Record`] |
 //! | `nulls` | as in `objects` | the place of the key's null version in `versions` |
+//! | `changes` | as in `objects` | the stamp of the key's last change |
 //!
 //! The current object of a key lies in the tree `objects`, as where no versions
 //! are kept, so that who reads it pays nothing for them. Whatever it replaces
@@ -11,11 +12,16 @@
 //! object. A place is a stamp with its bits inverted: of one key the newest
 //! comes first. The place of a version is its name; that of a null version is the
 //! stamp it had when it moved.
+//!
+//! A key in `changes` is one of which versions are kept, and which has some: whatever
+//! becomes of any of them changes its stamp, by which replicas compare what they have
+//! of it. Of a key that is not there the current object tells it.
 
 use std::fmt;
 
 use data_encoding::BASE32_DNSSEC;
 use prism_replica::Stamp;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     record::{Record, bucket_prefix},
@@ -27,8 +33,13 @@ const END: [u8; 2] = [0, 0];
 /// Behind all versions of one key, before any longer key.
 const BEHIND: [u8; 2] = [0, 1];
 
+/// Most versions of one key where there are other replicas: one that has none of them
+/// takes them in as one change, and is told their names in one answer of 8 MiB at most.
+pub const VERSIONS_MAX: usize = 10_000;
+
 /// Names a version of an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum VersionId {
     /// The one that was written while its bucket kept no versions.
     Null,
@@ -61,8 +72,22 @@ impl fmt::Display for VersionId {
     }
 }
 
+impl TryFrom<String> for VersionId {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or("no name of a version")
+    }
+}
+
+impl From<VersionId> for String {
+    fn from(id: VersionId) -> Self {
+        id.to_string()
+    }
+}
+
 /// Whether a bucket keeps versions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Versioning {
     /// It never did.
     #[default]
@@ -231,6 +256,8 @@ mod tests {
             VersionId::Of(Stamp::NONE),
         ] {
             assert_eq!(VersionId::parse(&id.to_string()), Some(id), "{id}");
+            let text = serde_json::to_string(&id).unwrap();
+            assert_eq!(serde_json::from_str::<VersionId>(&text).unwrap(), id);
         }
         let (older, newer) = (VersionId::Of(stamp(1_000)), VersionId::Of(stamp(1_001)));
         assert!(newer.to_string() < older.to_string());

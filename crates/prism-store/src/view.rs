@@ -52,6 +52,30 @@ impl View<'_> {
         value.map(|value| Record::decode(&value)).transpose()
     }
 
+    /// The last change of a key that has versions.
+    pub(crate) fn change(&self, object_key: &[u8]) -> Result<Option<Stamp>, Error> {
+        let value = self.snapshot.get(&self.lsm.changes, object_key)?;
+        value.map(|value| stamp_of(&value)).transpose()
+    }
+
+    /// The same of all in `range` of their objects' keys, in order.
+    pub(crate) fn changes<R: std::ops::RangeBounds<Vec<u8>>>(
+        &self,
+        range: R,
+    ) -> impl Iterator<Item = Result<(fjall::UserKey, Stamp), Error>> {
+        self.snapshot.range(&self.lsm.changes, range).map(|guard| {
+            let (key, value) = guard.into_inner()?;
+            Ok((key, stamp_of(&value)?))
+        })
+    }
+
+    /// How many versions of a key are not current, up to `max`.
+    pub(crate) fn count_versions(&self, object_key: &[u8], max: usize) -> Result<usize, Error> {
+        let prefix = versions_of(object_key);
+        let found = self.snapshot.prefix(&self.lsm.versions, prefix).take(max);
+        found.map(|guard| Ok(guard.key().map(|_| 1)?)).sum()
+    }
+
     /// Whether there is an object, or a version of one, in a bucket.
     pub(crate) fn any_object(&self, bucket_prefix: &[u8]) -> Result<bool, Error> {
         for tree in [&self.lsm.objects, &self.lsm.versions] {
@@ -193,7 +217,7 @@ impl View<'_> {
     /// Of a deletion that is remembered.
     pub(crate) fn deletion(&self, object_key: &[u8]) -> Result<Option<Stamp>, Error> {
         let value = self.snapshot.get(&self.lsm.deletions, object_key)?;
-        value.map(|value| deletion_stamp(&value)).transpose()
+        value.map(|value| stamp_of(&value)).transpose()
     }
 
     /// Remembered deletions behind that of `after`, by the keys of their objects.
@@ -205,7 +229,7 @@ impl View<'_> {
         let found = self.snapshot.range(&self.lsm.deletions, behind);
         found.map(|guard| {
             let (key, value) = guard.into_inner()?;
-            Ok((key.to_vec(), deletion_stamp(&value)?))
+            Ok((key.to_vec(), stamp_of(&value)?))
         })
     }
 
@@ -270,25 +294,38 @@ fn file_record(guard: fjall::Guard) -> Result<(FileId, FileRecord), Error> {
     Ok((FileId::from_bytes(id), FileRecord::decode(&value)?))
 }
 
-fn deletion_stamp(value: &[u8]) -> Result<Stamp, Error> {
+fn stamp_of(value: &[u8]) -> Result<Stamp, Error> {
     let bytes = value.try_into();
     bytes
         .map(Stamp::from_bytes)
-        .map_err(|_| Error::corrupt("deletion record"))
+        .map_err(|_| Error::corrupt("stamp record"))
 }
+
+/// Of what was said when that had no stamp yet: after nothing, and before all else.
+const SAID_BEFORE: Stamp = Stamp {
+    time_us: 1,
+    ..Stamp::NONE
+};
 
 fn bucket_info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
     let name = std::str::from_utf8(name).map_err(|_| Error::corrupt("bucket name"))?;
     let corrupt = || Error::corrupt("bucket record");
     let (created, rest) = value.split_first_chunk::<8>().ok_or_else(corrupt)?;
-    let versioning = match rest {
-        [] => Versioning::Never,
-        [byte] => Versioning::from_byte(*byte).ok_or_else(corrupt)?,
-        _ => return Err(corrupt()),
+    let (versioning, since) = match rest {
+        [] => (Versioning::Never, Stamp::NONE),
+        [byte] => (
+            Versioning::from_byte(*byte).ok_or_else(corrupt)?,
+            SAID_BEFORE,
+        ),
+        [byte, since @ ..] => {
+            let versioning = Versioning::from_byte(*byte).ok_or_else(corrupt)?;
+            (versioning, stamp_of(since)?)
+        }
     };
     Ok(BucketInfo {
         name: name.to_owned(),
         created_ms: u64::from_be_bytes(*created),
         versioning,
+        versioning_set: since,
     })
 }

@@ -2,6 +2,7 @@
 
 use prism_replica::history::{Action, Operation, is_linearizable};
 
+use crate::Kind;
 use crate::node::readers_of;
 use crate::world::{Event, KEYS, MS, NODES, World};
 
@@ -13,7 +14,13 @@ const OPERATIONS: u64 = 30;
 /// What a node is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    Write { value: Option<u64>, builds: bool },
+    Write {
+        value: Option<u64>,
+        builds: bool,
+    },
+    /// One more version, a bit.
+    Add(u64),
+    Remove(u64),
     Read,
 }
 
@@ -29,6 +36,8 @@ pub(crate) struct Client {
 #[derive(Default)]
 pub(crate) struct Seen {
     by_key: Vec<Vec<Operation>>,
+    /// Versions that were begun.
+    versions: [u32; KEYS],
     pub(crate) answered: u64,
     pub(crate) given_up: u64,
 }
@@ -89,8 +98,14 @@ impl World {
             },
             _ => Wish::Read,
         };
+        let wish = match self.kind {
+            Kind::Objects => wish,
+            Kind::Versions => self.of_versions(key, wish),
+        };
         let action = match wish {
             Wish::Write { value, .. } => Action::Write(value),
+            Wish::Add(version) => Action::Add(version),
+            Wish::Remove(version) => Action::Remove(version),
             Wish::Read => Action::Read(None),
         };
         let node = self.node_for(key, wish);
@@ -118,12 +133,32 @@ impl World {
         self.after(PATIENCE, Event::GiveUp { client, id });
     }
 
+    /// The same of a key of which versions are kept: writes add one, and deletions
+    /// remove one of the latest.
+    fn of_versions(&mut self, key: usize, wish: Wish) -> Wish {
+        let Wish::Write { value, builds } = wish else {
+            return wish;
+        };
+        let begun = &mut self.seen.versions[key];
+        match (value, builds) {
+            (Some(_), false) if *begun < u64::BITS => {
+                *begun += 1;
+                Wish::Add(1 << (*begun - 1))
+            }
+            _ if *begun > 0 => {
+                let oldest = begun.saturating_sub(4);
+                Wish::Remove(1 << self.rng.u32(oldest..*begun))
+            }
+            _ => Wish::Read,
+        }
+    }
+
     /// Where a client, or a frontend for it, believes that a key is.
     fn node_for(&mut self, key: usize, wish: Wish) -> usize {
         let readers = readers_of(Some(&self.register.view()), key);
         let believed = match wish {
-            Wish::Write { .. } => readers.first().copied(),
             Wish::Read => self.rng.choice(readers),
+            _ => readers.first().copied(),
         };
         let anywhere = self.rng.usize(..NODES);
         let is_wrong = self.has_faults() && self.rng.u8(..5) == 0;

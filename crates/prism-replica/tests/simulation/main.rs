@@ -15,7 +15,10 @@
 //!   remembered;
 //! - with no faults, every operation is answered.
 //!
-//! Not here: what the changes are, disks, and the messages' form.
+//! The same with keys of which versions are kept: what such a key holds is a set, and
+//! each change adds or removes one of it.
+//!
+//! Not here: what else the changes are, disks, and the messages' form.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod catching_up;
@@ -74,6 +77,19 @@ pub(crate) enum Mutation {
     KeepDeleted,
     /// Keys without a place are thrown away while others may not know of that.
     TrimEarly,
+    /// Versions are added and removed at a replica that does not have the others.
+    VersionsBlindly,
+    /// A key's first version leaves what a replica has of it beside it.
+    FirstKeepsOthers,
+    /// A key has the stamp of its last new version, whatever became of others since.
+    OnlyNewVersionsCount,
+}
+
+/// What keys hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Objects,
+    Versions,
 }
 
 fn number_from(variable: &str) -> Option<u64> {
@@ -81,14 +97,18 @@ fn number_from(variable: &str) -> Option<u64> {
 }
 
 /// What all runs met, or the first seed that failed, and how.
-fn explore(seeds: Range<u64>, faults: Faults, mutation: Option<Mutation>) -> Result<Met, String> {
+fn explore(
+    seeds: Range<u64>,
+    what: (Faults, Kind),
+    mutation: Option<Mutation>,
+) -> Result<Met, String> {
     let range = match number_from("PRISM_SIM_SEED") {
         Some(seed) => seed..seed + 1,
         None => seeds,
     };
     let mut met = Met::default();
     for seed in range {
-        let run = World::new(seed, faults, mutation).run();
+        let run = World::new(seed, what, mutation).run();
         met += run.map_err(|what| format!("seed {seed}: {what}"))?;
     }
     Ok(met)
@@ -96,20 +116,24 @@ fn explore(seeds: Range<u64>, faults: Faults, mutation: Option<Mutation>) -> Res
 
 #[test]
 fn without_faults_everything_is_answered_and_all_replicas_agree() {
-    let met = explore(0..100, Faults::None, None).unwrap();
-    assert_eq!((met.given_up, met.crashes), (0, 0));
-    assert!(met.answered > 0);
+    for kind in [Kind::Objects, Kind::Versions] {
+        let met = explore(0..100, (Faults::None, kind), None).unwrap();
+        assert_eq!((met.given_up, met.crashes), (0, 0));
+        assert!(met.answered > 0);
+    }
 }
 
 #[test]
 fn whatever_fails_histories_are_linearizable_and_replicas_end_up_identical() {
     let begun = Instant::now();
     let times = number_from("PRISM_SIM_TIMES").unwrap_or(1);
-    let met = explore(0..600 * times, Faults::All, None).unwrap();
-    println!("{met:?}, {:.1?}", begun.elapsed());
-    let is_one = number_from("PRISM_SIM_SEED").is_some();
-    assert!(is_one || (met.answered > 10_000 && met.given_up > 1_000 && met.crashes > 1_000));
-    assert!(is_one || (met.steps > 3_000 && met.caught_up > 1_000 && met.resolved > 100));
+    for kind in [Kind::Objects, Kind::Versions] {
+        let met = explore(0..600 * times, (Faults::All, kind), None).unwrap();
+        println!("{kind:?}: {met:?}, {:.1?}", begun.elapsed());
+        let is_one = number_from("PRISM_SIM_SEED").is_some();
+        assert!(is_one || (met.answered > 10_000 && met.given_up > 1_000 && met.crashes > 1_000));
+        assert!(is_one || (met.steps > 3_000 && met.caught_up > 1_000 && met.resolved > 100));
+    }
 }
 
 /// From where on to look: what takes rare accidents is looked for near one.
@@ -138,9 +162,17 @@ fn broken_rules_are_found() {
         (KeepDeleted, 50),
         (TrimEarly, 300),
     ];
-    for (mutation, from) in all {
+    let of_versions = [
+        (VersionsBlindly, 0),
+        (FirstKeepsOthers, 1_150),
+        (OnlyNewVersionsCount, 0),
+        (CatchUpEarly, 0),
+    ];
+    let all = all.map(|(mutation, from)| (Kind::Objects, mutation, from));
+    let of_versions = of_versions.map(|(mutation, from)| (Kind::Versions, mutation, from));
+    for (kind, mutation, from) in all.into_iter().chain(of_versions) {
         let begun = Instant::now();
-        let found = explore(from..from + 20_000, Faults::All, Some(mutation));
+        let found = explore(from..from + 20_000, (Faults::All, kind), Some(mutation));
         let what = found.as_ref().map_err(|what| what.lines().next());
         println!("{mutation:?}: {what:?}, {:.1?}", begun.elapsed());
         assert!(found.is_err(), "{mutation:?} was not found");

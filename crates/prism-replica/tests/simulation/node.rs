@@ -9,13 +9,48 @@ use prism_replica::{
 };
 
 use crate::Mutation;
+use crate::client::Wish;
 use crate::register::name;
 use crate::world::NODES;
 
 pub(crate) type Key = usize;
 pub(crate) type Caller = (usize, u64);
-/// A state of a key; deletions have no value.
+/// A state of a key; deletions have no value. Where versions are kept, each of them
+/// is a bit of the value, and the stamp is that of the last change of any.
 pub(crate) type Held = (Stamp, Option<u64>);
+
+/// What is done to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It holds this, whatever it held before.
+    Hold(Option<u64>),
+    /// It gets a version, beside others or as the only one.
+    Add { version: u64, is_first: bool },
+    /// It loses a version, which may be the last.
+    Remove { version: u64, is_last: bool },
+}
+
+impl Change {
+    fn apply(self, before: Option<u64>, mutation: Option<Mutation>) -> Option<u64> {
+        match self {
+            Self::Hold(value) => value,
+            Self::Add {
+                version,
+                is_first: true,
+            } if mutation != Some(Mutation::FirstKeepsOthers) => Some(version),
+            Self::Add { version, .. } => Some(before.unwrap_or(0) | version),
+            Self::Remove { version, .. } => before.map(|b| b & !version).filter(|b| *b != 0),
+        }
+    }
+
+    fn removes(self) -> bool {
+        match self {
+            Self::Hold(value) => value.is_none(),
+            Self::Add { .. } => false,
+            Self::Remove { is_last, .. } => is_last,
+        }
+    }
+}
 
 const BUCKET: &str = "b";
 
@@ -24,7 +59,7 @@ pub(crate) enum Message {
     Prepare {
         key: Key,
         asked: Asked,
-        value: Option<u64>,
+        change: Change,
     },
     Prepared(Key, Stamp),
     Refused(Key, Stamp, Refusal),
@@ -63,13 +98,13 @@ pub(crate) enum Effect {
         from: usize,
         key: Key,
         asked: Asked,
-        value: Option<u64>,
+        change: Change,
     },
     /// The primary's own.
     Commit {
         key: Key,
         stamp: Stamp,
-        value: Option<u64>,
+        change: Change,
         epoch: u64,
     },
     /// What a primary decided about another's.
@@ -105,7 +140,7 @@ pub(crate) enum Then {
 
 pub(crate) struct Current {
     pub(crate) stamp: Stamp,
-    pub(crate) value: Option<u64>,
+    pub(crate) change: Change,
     pub(crate) asked: Asked,
     pub(crate) caller: Caller,
     pub(crate) begun: u64,
@@ -134,7 +169,7 @@ pub(crate) struct Node {
     pub(crate) number: usize,
     // On the disk.
     pub(crate) held: BTreeMap<Key, Held>,
-    pub(crate) pending: BTreeMap<Key, (Pending, Option<u64>)>,
+    pub(crate) pending: BTreeMap<Key, (Pending, Change)>,
     pub(crate) life: u64,
     pub(crate) epoch: u64,
     // Not on the disk.
@@ -145,7 +180,7 @@ pub(crate) struct Node {
     pub(crate) view: Option<View>,
     pub(crate) lease_until: u64,
     pub(crate) current: HashMap<Key, Current>,
-    pub(crate) waiting: HashMap<Key, VecDeque<(Caller, Option<u64>, bool)>>,
+    pub(crate) waiting: HashMap<Key, VecDeque<(Caller, Wish)>>,
     pub(crate) readers: BTreeMap<Key, Vec<Caller>>,
     pub(crate) resolving: BTreeMap<Key, Resolving>,
     pub(crate) catching_up: Option<CatchingUp>,
@@ -261,12 +296,23 @@ impl Node {
         if settlement == Settlement::Keep {
             return;
         }
-        let Some((pending, value)) = self.pending.remove(&key) else {
+        let Some((pending, change)) = self.pending.remove(&key) else {
             return;
         };
         if settlement == Settlement::Apply {
-            self.hold(key, (pending.stamp, value), mutation);
+            self.apply(key, pending.stamp, change, mutation);
         }
+    }
+
+    fn apply(&mut self, key: Key, stamp: Stamp, change: Change, mutation: Option<Mutation>) {
+        let value = change.apply(self.value(key), mutation);
+        let stamp = match (mutation, change) {
+            (Some(Mutation::OnlyNewVersionsCount), Change::Remove { is_last: false, .. }) => {
+                self.holds(key).unwrap_or(stamp)
+            }
+            _ => stamp,
+        };
+        self.hold(key, (stamp, value), mutation);
     }
 
     fn hold(&mut self, key: Key, held: Held, mutation: Option<Mutation>) {
@@ -282,18 +328,18 @@ impl Node {
         match effect {
             Effect::Adopt(state) => self.epoch = self.epoch.max(state.epoch),
             Effect::Prepare {
-                key, asked, value, ..
-            } => return self.prepare(*key, asked, *value, mutation),
+                key, asked, change, ..
+            } => return self.prepare(*key, asked, *change, mutation),
             Effect::Commit {
                 key,
                 stamp,
-                value,
+                change,
                 epoch,
             } => {
                 if *epoch != self.epoch && mutation != Some(Mutation::CommitLate) {
                     return Receipt::Refuse(Refusal::Epoch(self.epoch));
                 }
-                self.hold(*key, (*stamp, *value), mutation);
+                self.apply(*key, *stamp, *change, mutation);
             }
             Effect::Resolve {
                 key,
@@ -352,7 +398,7 @@ impl Node {
         &mut self,
         key: Key,
         asked: &Asked,
-        value: Option<u64>,
+        change: Change,
         mutation: Option<Mutation>,
     ) -> Receipt {
         let epoch = match mutation {
@@ -368,11 +414,11 @@ impl Node {
             let pending = Pending {
                 epoch: asked.epoch,
                 stamp: asked.stamp,
-                removes: value.is_none(),
+                removes: change.removes(),
             };
             match mutation {
-                Some(Mutation::ApplyAtOnce) => self.hold(key, (asked.stamp, value), mutation),
-                _ => drop(self.pending.insert(key, (pending, value))),
+                Some(Mutation::ApplyAtOnce) => self.apply(key, asked.stamp, change, mutation),
+                _ => drop(self.pending.insert(key, (pending, change))),
             }
         }
         receipt
@@ -390,6 +436,26 @@ impl Node {
         if self.pending(key).is_some_and(|p| is_over(since, p, stamp)) {
             self.pending.remove(&key);
         }
+    }
+}
+
+/// What a primary that holds this makes of a wish, and whether that builds on what it
+/// holds; nothing of one for a version that it does not have.
+pub(crate) fn change(wish: Wish, held: Option<u64>) -> Option<(Change, bool)> {
+    let is_held = held.is_some();
+    match wish {
+        // Where there is nothing to be changed, it is a write like others.
+        Wish::Write { value, builds } => Some((Change::Hold(value), builds && is_held)),
+        Wish::Add(version) => {
+            let is_first = !is_held;
+            Some((Change::Add { version, is_first }, is_held))
+        }
+        Wish::Remove(version) => {
+            let held = held.filter(|held| held & version != 0)?;
+            let is_last = held == version;
+            Some((Change::Remove { version, is_last }, true))
+        }
+        Wish::Read => None,
     }
 }
 

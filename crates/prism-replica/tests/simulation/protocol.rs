@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use prism_cluster::View;
 use prism_replica::{Asked, Receipt, Refusal, Stamp, Standing, Step, Write};
 
-use crate::Mutation;
 use crate::client::Wish;
-use crate::node::{Caller, Current, Effect, Key, Message, Then};
+use crate::node::{Caller, Current, Effect, Key, Message, Then, change};
 use crate::world::{Event, MESSAGE_LIFE, MS, World};
+use crate::{Kind, Mutation};
 
 /// A primary gives a change up after this.
 const PREPARE_LIMIT: u64 = 120 * MS;
@@ -26,12 +26,12 @@ impl World {
 
     pub(crate) fn wished(&mut self, node: usize, caller: Caller, key: Key, wish: Wish) {
         match wish {
-            Wish::Write { value, builds } => {
+            Wish::Read => self.read(node, caller, key),
+            wish => {
                 let queue = self.nodes[node].waiting.entry(key).or_default();
-                queue.push_back((caller, value, builds));
+                queue.push_back((caller, wish));
                 self.next_write(node, key);
             }
-            Wish::Read => self.read(node, caller, key),
         }
     }
 
@@ -85,12 +85,18 @@ impl World {
             return;
         }
         let here = &mut self.nodes[node];
-        let Some((caller, value, builds)) = here.waiting.entry(key).or_default().pop_front() else {
+        let Some((caller, wish)) = here.waiting.entry(key).or_default().pop_front() else {
             return;
         };
         let before = here.holds(key);
-        // Where there is nothing to be changed, it is a write like others.
-        let builds = builds && here.value(key).is_some();
+        let Some((change, builds)) = change(wish, here.value(key)) else {
+            // A version that is gone.
+            self.answered(caller, key, Ok(None));
+            return self.next_write(node, key);
+        };
+        let is_blind = self.mutation == Some(Mutation::VersionsBlindly);
+        let builds = builds && !(is_blind && self.kind == Kind::Versions);
+        let here = &mut self.nodes[node];
         let above = before.unwrap_or(Stamp::NONE).max(here.floor);
         let epoch = here.epoch;
         let stamp = here.clock.next(epoch, self.now + here.skew, above);
@@ -105,7 +111,7 @@ impl World {
         let is_alone = write.step() == Step::Commit;
         let current = Current {
             stamp,
-            value,
+            change,
             asked,
             caller,
             begun: self.now,
@@ -118,24 +124,24 @@ impl World {
             let commit = Effect::Commit {
                 key,
                 stamp,
-                value,
+                change,
                 epoch,
             };
             self.disk(node, commit);
         }
         for to in others {
-            self.send(node, to, Message::Prepare { key, asked, value });
+            self.send(node, to, Message::Prepare { key, asked, change });
         }
     }
 
     pub(crate) fn receive(&mut self, node: usize, from: usize, message: Message) {
         match message {
-            Message::Prepare { key, asked, value } => {
+            Message::Prepare { key, asked, change } => {
                 let prepare = Effect::Prepare {
                     from,
                     key,
                     asked,
-                    value,
+                    change,
                 };
                 self.disk(node, prepare);
             }
@@ -228,11 +234,11 @@ impl World {
         }
         if current.write.prepared(&from) == Step::Commit || early {
             current.committing = true;
-            let (value, epoch) = (current.value, current.asked.epoch);
+            let (change, epoch) = (current.change, current.asked.epoch);
             let commit = Effect::Commit {
                 key,
                 stamp,
-                value,
+                change,
                 epoch,
             };
             self.disk(node, commit);
@@ -390,7 +396,7 @@ impl World {
                 true => late.push((*key, current.stamp)),
                 false => {
                     let others = current.others.clone();
-                    again.push((*key, current.asked, current.value, others));
+                    again.push((*key, current.asked, current.change, others));
                 }
             }
         }
@@ -404,9 +410,9 @@ impl World {
         for (key, stamp) in late {
             self.failed(node, key, stamp);
         }
-        for (key, asked, value, others) in again {
+        for (key, asked, change, others) in again {
             for to in others {
-                self.send(node, to, Message::Prepare { key, asked, value });
+                self.send(node, to, Message::Prepare { key, asked, change });
             }
         }
         for (key, pending) in open {

@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 
 use prism_cluster::State;
 
-use crate::Mutation;
+use crate::{Kind, Mutation};
 
 use crate::client::{Client, Seen, Wish};
 use crate::node::{Effect, Message, Node, has_place, readers_of};
@@ -125,6 +125,7 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) clients: Vec<Client>,
     pub(crate) seen: Seen,
+    pub(crate) kind: Kind,
     pub(crate) mutation: Option<Mutation>,
     pub(crate) next_id: u64,
     pub(crate) is_healing: bool,
@@ -140,7 +141,11 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, faults: Faults, mutation: Option<Mutation>) -> Self {
+    pub(crate) fn new(
+        seed: u64,
+        (faults, kind): (Faults, Kind),
+        mutation: Option<Mutation>,
+    ) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut world = Self {
             now: 0,
@@ -150,6 +155,7 @@ impl World {
             nodes: (0..NODES).map(Node::new).collect(),
             clients: (0..CLIENTS).map(|_| Client::default()).collect(),
             seen: Seen::default(),
+            kind,
             mutation,
             next_id: 0,
             is_healing: false,

@@ -4,11 +4,14 @@
 //! Eight callers at once do not pay eight flushes (see `group`). Nothing is
 //! visible to readers before it is as durable as configured.
 
+mod apply;
 mod op;
 mod prepare;
 mod seals;
 mod stage;
+mod succession;
 mod take_in;
+mod taken;
 mod versions;
 
 use std::{
@@ -26,11 +29,14 @@ use prism_replica::{Stamp, StampClock};
 pub use op::Condition;
 pub(crate) use op::{
     CompleteOp, CreateOp, DeleteOp, DiscardOp, Failure, Freed, Op, OpResult, Outcome, PartOp,
-    PrepareOp, PutBytes, PutOp, SettleOp, TakeInOp, Taken,
+    PrepareOp, PutBytes, PutOp, SetBy, SettleOp,
 };
 pub(crate) use prepare::{PendingRecord, holds};
 pub use seals::SEAL_LIFETIME;
-pub(crate) use stage::{check, present};
+pub(crate) use stage::{check, is_of_versions, present};
+pub(crate) use succession::mode;
+pub(crate) use take_in::own_versions;
+pub(crate) use taken::{TakeInOp, TakeVersionsOp, Taken, TakenVersion};
 pub(crate) use versions::version_of;
 
 use crate::{
@@ -40,6 +46,7 @@ use crate::{
     group::Group,
     lsm::Lsm,
     replica::{Index, Locks},
+    versions::Versioning,
 };
 use op::{Mark, independent};
 use seals::Seals;
@@ -74,10 +81,18 @@ pub struct CommitStats {
     pub batches: u64,
 }
 
-/// An operation, and its stamp if that was given by the rules of replication.
+/// What was agreed with other replicas of a change before it is committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) stamp: Stamp,
+    /// Of the bucket, when the change was judged.
+    pub(crate) versioning: Versioning,
+}
+
+/// An operation, and what was given it by the rules of replication.
 struct Queued {
     op: Op,
-    stamp: Option<Stamp>,
+    given: Option<Given>,
     when: When,
 }
 
@@ -156,13 +171,13 @@ impl Committer {
 
     /// Commits `op`, together with whatever else is waiting. One that other
     /// replicas make as well has its stamp already. Blocks on disk.
-    pub(crate) fn submit(&self, op: Op, stamp: Option<Stamp>) -> OpResult {
-        self.submit_when(op, stamp, When::Always)
+    pub(crate) fn submit(&self, op: Op, given: Option<Given>) -> OpResult {
+        self.submit_when(op, given, When::Always)
     }
 
     /// The same, if it still counts when it is committed.
-    pub(crate) fn submit_when(&self, op: Op, stamp: Option<Stamp>, when: When) -> OpResult {
-        let queued = Queued { op, stamp, when };
+    pub(crate) fn submit_when(&self, op: Op, given: Option<Given>, when: When) -> OpResult {
+        let queued = Queued { op, given, when };
         let committed = self.group.submit(queued, how_many, |ops| self.commit(ops));
         committed.unwrap_or_else(lost)
     }
@@ -171,7 +186,7 @@ impl Committer {
     pub(crate) fn submit_all(&self, ops: Vec<Op>) -> Vec<OpResult> {
         let queued = ops.into_iter().map(|op| Queued {
             op,
-            stamp: None,
+            given: None,
             when: When::Always,
         });
         let committed = self
@@ -192,12 +207,12 @@ impl Committer {
         let view = self.lsm.view();
         let mut results: Vec<OpResult> = ops
             .into_iter()
-            .map(|Queued { op, stamp, when }| {
+            .map(|Queued { op, given, when }| {
                 if !when.counts(self.epoch()) {
                     return Err(Error::OtherEpoch.into());
                 }
                 let own = op.shards();
-                let outcome = self.stage(&view, &mut batch, op, stamp)?;
+                let outcome = self.stage(&view, &mut batch, op, given)?;
                 shards.extend(own);
                 self.files.usage.apply(outcome.bytes);
                 Ok(outcome)

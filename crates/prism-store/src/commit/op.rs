@@ -4,13 +4,14 @@ use std::collections::HashSet;
 
 use prism_replica::{Pending, Refusal, Stamp, Standing};
 
+use super::taken::{TakeInOp, TakeVersionsOp, Taken, files_of};
 use crate::{
     error::Error,
     layout::FileId,
     record::{Payload, Record},
     replica::{Change as Prepared, Prepare, Scope as Changed},
     types::ObjectMeta,
-    uploads::{Garbage, Manifest, UploadId, UploadRecord},
+    uploads::{Garbage, UploadId, UploadRecord},
     usage,
     versions::{Removed, VersionId, Versioning},
 };
@@ -41,6 +42,8 @@ pub(crate) enum Op {
     SetVersioning {
         name: String,
         versioning: Versioning,
+        stamp: Stamp,
+        by: SetBy,
     },
     CreateBucket {
         name: String,
@@ -85,8 +88,19 @@ pub(crate) enum Op {
     Adopt(u64),
     /// What another replica has.
     TakeIn(TakeInOp),
+    /// The versions that another replica has of a key.
+    TakeVersions(TakeVersionsOp),
     /// What nobody else has, or what is not this node's.
     Discard(DiscardOp),
+}
+
+/// Who says whether a bucket keeps versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SetBy {
+    /// Somebody who has asked for it: the later one counts.
+    Request,
+    /// Another node that has all that was said before this epoch.
+    Replica(u64),
 }
 
 /// An upload to be begun.
@@ -110,35 +124,6 @@ pub(crate) struct PrepareOp {
 pub(crate) struct SettleOp {
     pub(crate) items: Vec<(Changed, Stamp, Standing)>,
     object_keys: Vec<Vec<u8>>,
-}
-
-/// What another replica has of a scope, as of an epoch.
-pub(crate) struct TakeInOp {
-    pub(crate) since: u64,
-    pub(crate) scope: Changed,
-    pub(crate) object_key: Vec<u8>,
-    pub(crate) stamp: Stamp,
-    pub(crate) taken: Taken,
-}
-
-/// What it consists of; its files are in place.
-pub(crate) enum Taken {
-    /// An object, or a part.
-    Whole(Record, FileId, PutBytes),
-    /// An object of several files.
-    Parts(Record, FileId, Manifest, Vec<(FileId, Vec<u8>)>),
-    Upload(UploadRecord),
-}
-
-/// Files that are in place for it.
-pub(super) fn files_of(taken: &Taken) -> impl Iterator<Item = FileId> {
-    let (whole, parts) = match taken {
-        Taken::Whole(_, id, PutBytes::File(_)) => (Some(*id), None),
-        Taken::Parts(_, _, _, files) => (None, Some(files)),
-        Taken::Whole(..) | Taken::Upload(_) => (None, None),
-    };
-    let parts = parts.into_iter().flatten().map(|(id, _)| *id);
-    whole.into_iter().chain(parts)
 }
 
 /// Scopes that are to go.
@@ -337,6 +322,7 @@ impl Op {
                 ..
             }) => vec![id.shard()],
             Self::TakeIn(op) => files_of(&op.taken).map(FileId::shard).collect(),
+            Self::TakeVersions(op) => op.taken().flat_map(files_of).map(FileId::shard).collect(),
             _ => Vec::new(),
         }
     }
@@ -385,6 +371,7 @@ impl Op {
             | Self::Configure { .. }
             | Self::SetVersioning { .. }
             | Self::Complete(_)
+            | Self::TakeVersions(_)
             | Self::Forget(_)
             | Self::Adopt(_)
             | Self::Collect(_) => Scope::Alone,
@@ -429,69 +416,5 @@ pub(super) fn independent(queued: &mut dyn Iterator<Item = &Op>) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn delete(keys: &[&str]) -> Op {
-        Op::Delete(DeleteOp {
-            bucket: "b".into(),
-            object_keys: keys.iter().map(|key| key.as_bytes().to_vec()).collect(),
-            versions: Vec::new(),
-            condition: None,
-        })
-    }
-
-    fn bucket() -> Op {
-        Op::SealBucket {
-            name: "b".into(),
-            token: 1,
-        }
-    }
-
-    fn part(key: &str, number: u16) -> Op {
-        Op::PutPart(PartOp {
-            object_key: key.into(),
-            upload_key: Vec::new(),
-            upload: UploadId::new(1, 1),
-            number,
-            record: Record {
-                stamp: Stamp::NONE,
-                version: None,
-                payload: Payload::File {
-                    id: FileId::from_bytes([0; 8]),
-                },
-                len: 0,
-                meta: ObjectMeta::default(),
-            },
-            id: FileId::from_bytes([0; 8]),
-            file_record: Vec::new(),
-        })
-    }
-
-    fn together(ops: &[Op]) -> usize {
-        independent(&mut ops.iter())
-    }
-
-    #[test]
-    fn a_group_ends_before_a_key_repeats_or_a_bucket_is_concerned() {
-        fn one(key: &str) -> Op {
-            delete(&[key])
-        }
-        assert_eq!(together(&[one("1"), one("2"), one("1"), one("3")]), 2);
-        assert_eq!(together(&[delete(&["1", "2"]), one("2")]), 1);
-        assert_eq!(together(&[delete(&["1", "2"]), one("3")]), 2);
-        assert_eq!(together(&[one("1"), bucket(), one("2")]), 1);
-        assert_eq!(together(&[bucket(), one("1")]), 1);
-        assert_eq!(together(&[bucket(), bucket()]), 1);
-        let many: Vec<Op> = (0..1000).map(|k| one(&k.to_string())).collect();
-        assert_eq!(together(&many), GROUP_MAX);
-    }
-
-    #[test]
-    fn parts_of_one_upload_go_together_but_not_with_their_object() {
-        assert_eq!(together(&[part("k", 1), part("k", 2), part("k", 1)]), 2);
-        assert_eq!(together(&[part("k", 1), delete(&["k"])]), 1);
-        assert_eq!(together(&[delete(&["k"]), part("k", 1)]), 1);
-        assert_eq!(together(&[delete(&["x"]), part("k", 1)]), 2);
-    }
-}
+#[path = "op_tests.rs"]
+mod tests;

@@ -19,7 +19,7 @@ use crate::{
     record::{Payload, Record},
     replica::{Change, Prepare, Scope, ScopedChange},
     types::ObjectMeta,
-    uploads::{Manifest, ManifestPart, UploadId, UploadRecord, part_key, upload_key},
+    uploads::{UploadId, upload_key},
     view::View,
 };
 
@@ -31,7 +31,11 @@ pub(crate) struct PendingRecord {
     #[serde(default = "first_epoch")]
     epoch: u64,
     pub(crate) stamp: Stamp,
-    change: Change,
+    /// What the key holds, at whoever has it and the change builds on that; missing in
+    /// what an older release has written.
+    #[serde(default)]
+    pub(super) before: Option<Stamp>,
+    pub(super) change: Change,
     bytes: Option<StoredBytes>,
 }
 
@@ -60,19 +64,19 @@ impl PendingRecord {
         Pending {
             epoch: self.epoch,
             stamp: self.stamp,
-            removes: matches!(self.change, Change::Remove),
+            removes: self.change.removes(),
         }
     }
 
     /// Of the quota, from now on.
     pub(crate) fn bytes_taken(&self) -> u64 {
-        match self.change {
-            Change::Write { len, .. } => len,
+        match self.change.what() {
+            Change::Write { len, .. } => *len,
             _ => 0,
         }
     }
 
-    fn payload(&self) -> Option<Payload> {
+    pub(super) fn payload(&self) -> Option<Payload> {
         self.bytes.map(|bytes| {
             let id = FileId::from_bytes(bytes.id.to_be_bytes());
             match bytes.crc {
@@ -82,7 +86,7 @@ impl PendingRecord {
         })
     }
 
-    fn record(&self, payload: Payload, meta: ObjectMeta, len: u64) -> Record {
+    pub(super) fn record(&self, payload: Payload, meta: ObjectMeta, len: u64) -> Record {
         Record {
             stamp: self.stamp,
             version: None,
@@ -93,12 +97,15 @@ impl PendingRecord {
     }
 }
 
-/// What a scope holds; a deleted object its deletion, as long as that is
-/// remembered.
+/// What a scope holds; a key with versions the last change of any of them, and a deleted
+/// object its deletion, as long as that is remembered.
 pub(crate) fn holds(view: &View<'_>, scope: &Scope) -> Result<Option<Stamp>, Error> {
     match scope.upload {
         None => {
             let object_key = scope.object_key();
+            if let Some(last) = view.change(&object_key)? {
+                return Ok(Some(last));
+            }
             match view.object(&object_key)? {
                 Some(record) => Ok(Some(record.stamp)),
                 None => view.deletion(&object_key),
@@ -132,10 +139,14 @@ impl Committer {
                 outcome.refusal = Some(refusal);
                 break;
             }
-            if let (Receipt::Prepare { .. }, Change::Write { len, .. }) = (receipt, &change.change)
+            if let (Receipt::Prepare { .. }, Change::Write { len, .. }) =
+                (receipt, change.change.what())
             {
-                let current = current(view, &change.scope)?;
-                outcome.bytes = self.admit(*len, current.as_slice())?;
+                let replaced = match change.change.keeps() {
+                    None => current(view, &change.scope)?,
+                    Some(_) => None,
+                };
+                outcome.bytes = self.admit(*len, replaced.as_slice())?;
             }
             receipts.push(receipt);
         }
@@ -161,6 +172,7 @@ impl Committer {
                 scope: change.scope,
                 epoch,
                 stamp,
+                before: change.before,
                 change: change.change,
                 bytes: bytes
                     .take()
@@ -189,12 +201,12 @@ impl Committer {
             epoch,
             stamp,
             before: change.before,
-            builds_on_before: matches!(change.change, Change::SetMeta(_)),
+            builds_on_before: change.change.builds_on_before(),
         };
         let pending = view.pending(&scope.tree_key())?;
         let pending = pending.map(|record| record.pending());
         let receipt = receive(&asked, self.epoch(), holds(view, scope)?, pending);
-        let lacks = match (&change.change, scope.upload) {
+        let lacks = match (change.change.what(), scope.upload) {
             (Change::Write { .. }, Some((id, _))) => !self.has_upload(view, scope, id)?,
             (Change::Complete { upload, parts, .. }, _) => {
                 !self.has_parts(view, scope, *upload, parts)?
@@ -241,7 +253,7 @@ impl Committer {
     ) -> Result<(), Error> {
         let scope = &change.scope;
         let mut implied = Vec::new();
-        match (&change.change, scope.upload) {
+        match (change.change.what(), scope.upload) {
             (Change::Write { .. }, Some((id, _))) => implied.push((upload_scope(scope, id), None)),
             (Change::Complete { upload, parts, .. }, _) => {
                 implied.push((upload_scope(scope, *upload), None));
@@ -315,150 +327,6 @@ impl Committer {
         let tree_key = record.scope.tree_key();
         batch.remove(&self.lsm.pending, tree_key.as_slice());
         outcome.marks.push(Mark::Over(tree_key));
-        Ok(())
-    }
-
-    fn stage_unused(
-        &self,
-        batch: &mut OwnedWriteBatch,
-        record: &PendingRecord,
-        outcome: &mut Outcome,
-    ) {
-        if let Some(payload) = record.payload() {
-            let unused = record.record(payload, ObjectMeta::default(), record.bytes_taken());
-            self.stage_loss(batch, Some(unused), outcome);
-        }
-    }
-
-    fn stage_apply(
-        &self,
-        view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
-        record: &PendingRecord,
-        outcome: &mut Outcome,
-    ) -> Result<(), Error> {
-        match record.scope.upload {
-            None => self.apply_to_object(view, batch, record, outcome),
-            Some((id, None)) => self.apply_to_upload(batch, record, id, outcome),
-            Some((id, Some(number))) => {
-                let (Change::Write { meta, len }, Some(payload)) =
-                    (&record.change, record.payload())
-                else {
-                    return Err(Error::corrupt("prepared part"));
-                };
-                self.stage_loss(batch, view.part(id, number)?, outcome);
-                let value = record.record(payload, meta.clone(), *len).encode()?;
-                batch.insert(&self.lsm.parts, part_key(id, number), value);
-                Ok(())
-            }
-        }
-    }
-
-    fn apply_to_object(
-        &self,
-        view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
-        record: &PendingRecord,
-        outcome: &mut Outcome,
-    ) -> Result<(), Error> {
-        let object_key = record.scope.object_key();
-        let current = view.object(&object_key)?;
-        let value = match (&record.change, record.payload()) {
-            (Change::Write { meta, len }, Some(payload)) => {
-                self.stage_loss(batch, current, outcome);
-                record.record(payload, meta.clone(), *len)
-            }
-            (Change::SetMeta(meta), _) => {
-                let current = current.ok_or_else(|| Error::corrupt("nothing to be changed"))?;
-                record.record(current.payload, meta.clone(), current.len)
-            }
-            (Change::Remove, _) => {
-                self.stage_loss(batch, current, outcome);
-                batch.remove(&self.lsm.objects, object_key.as_slice());
-                batch.insert(&self.lsm.deletions, object_key, record.stamp.to_bytes());
-                return Ok(());
-            }
-            (
-                Change::Complete {
-                    upload,
-                    meta,
-                    parts,
-                },
-                _,
-            ) => {
-                let (id, len) =
-                    self.apply_parts(view, batch, &record.scope, (*upload, parts), outcome)?;
-                self.stage_loss(batch, current, outcome);
-                record.record(Payload::Parts { id }, meta.clone(), len)
-            }
-            _ => return Err(Error::corrupt("prepared change")),
-        };
-        batch.insert(&self.lsm.objects, object_key.as_slice(), value.encode()?);
-        batch.remove(&self.lsm.deletions, object_key);
-        Ok(())
-    }
-
-    /// Makes a manifest of parts, and ends their upload.
-    fn apply_parts(
-        &self,
-        view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
-        scope: &Scope,
-        (upload, wanted): (UploadId, &[(u16, Stamp)]),
-        outcome: &mut Outcome,
-    ) -> Result<(FileId, u64), Error> {
-        let mut parts = Vec::with_capacity(wanted.len());
-        for (number, stamp) in wanted {
-            let part = view.part(upload, *number)?;
-            let part = part.filter(|part| part.stamp == *stamp);
-            let part = part.ok_or_else(|| Error::corrupt("part of a prepared object missing"))?;
-            let Payload::File { id: file } = part.payload else {
-                return Err(Error::corrupt("part without a file"));
-            };
-            parts.push(ManifestPart {
-                number: *number,
-                file,
-                len: part.len,
-                headers: part.meta.headers,
-            });
-        }
-        let len = parts.iter().map(|part| part.len).sum();
-        let id = self.files.new_id()?;
-        let manifest = Manifest { upload, parts };
-        batch.insert(&self.lsm.manifests, id.to_bytes(), manifest.encode()?);
-        for (number, _) in wanted {
-            batch.remove(&self.lsm.parts, part_key(upload, *number));
-        }
-        let key = upload_key(&scope.bucket, &scope.key, upload);
-        batch.remove(&self.lsm.uploads, key);
-        outcome
-            .freed
-            .extend(self.discard_upload(batch, upload).freed);
-        Ok((id, len))
-    }
-
-    fn apply_to_upload(
-        &self,
-        batch: &mut OwnedWriteBatch,
-        record: &PendingRecord,
-        id: UploadId,
-        outcome: &mut Outcome,
-    ) -> Result<(), Error> {
-        let key = upload_key(&record.scope.bucket, &record.scope.key, id);
-        match &record.change {
-            Change::Begin(meta) => {
-                let value = UploadRecord {
-                    stamp: record.stamp,
-                    meta: meta.clone(),
-                };
-                batch.insert(&self.lsm.uploads, key, value.encode()?);
-            }
-            Change::Remove => {
-                batch.remove(&self.lsm.uploads, key);
-                outcome.freed.extend(self.discard_upload(batch, id).freed);
-            }
-            _ => return Err(Error::corrupt("prepared upload")),
-        }
         Ok(())
     }
 }

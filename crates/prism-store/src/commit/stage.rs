@@ -4,15 +4,15 @@
 use std::time::Instant;
 
 use fjall::OwnedWriteBatch;
-use prism_replica::Stamp;
+use prism_replica::{Missed, Stamp, missed};
 
 use super::{
-    Committer,
+    Committer, Given,
     op::{
         CompleteOp, Condition, CreateOp, DeleteOp, Freed, Op, OpResult, Outcome, PartOp, PutBytes,
-        PutOp,
+        PutOp, SetBy,
     },
-    versions::version_of,
+    succession::{Base, How, mode},
 };
 use crate::{
     error::Error,
@@ -33,23 +33,22 @@ impl Committer {
         view: &View<'_>,
         batch: &mut OwnedWriteBatch,
         op: Op,
-        stamp: Option<Stamp>,
+        given: Option<Given>,
     ) -> OpResult {
+        let stamp = given.map(|given| given.stamp);
         let done = match op {
-            Op::Put(put) => self.stage_put(view, batch, put, stamp),
-            Op::Delete(delete) => self.stage_delete(view, batch, &delete, stamp),
+            Op::Put(put) => self.stage_put(view, batch, put, given),
+            Op::Delete(delete) => self.stage_delete(view, batch, &delete, given),
             Op::Change {
                 bucket,
                 object_key,
                 version,
                 change,
             } => {
-                let (record, place) = match version {
-                    None => (present(view, &bucket, &object_key)?, None),
-                    Some(id) => version_of(view, &bucket, &object_key, id)?,
-                };
-                let at = (place, stamp);
-                self.stage_change(batch, object_key, record, at, change)
+                let info = existing(view, &bucket)?;
+                let how = How::of(view, &info, given, &object_key)?;
+                let what = (how, (bucket.as_str(), version));
+                self.stage_change(view, batch, what, object_key, change)
             }
             Op::Configure {
                 bucket,
@@ -66,12 +65,13 @@ impl Committer {
             }
             Op::CreateUpload(create) => self.stage_upload(view, batch, create, stamp),
             Op::PutPart(part) => self.stage_part(view, batch, part, stamp),
-            Op::Complete(complete) => self.stage_complete(view, batch, complete, stamp),
+            Op::Complete(complete) => self.stage_complete(view, batch, complete, given),
             Op::Prepare(prepare) => self.stage_prepare(view, batch, prepare),
             Op::Settle(settle) => self.stage_settle(view, batch, settle),
             Op::Forget(deletions) => self.stage_forget(view, batch, deletions),
             Op::Adopt(epoch) => Ok(self.stage_epoch(batch, epoch)),
             Op::TakeIn(take_in) => self.stage_take_in(view, batch, take_in),
+            Op::TakeVersions(taken) => self.stage_take_versions(view, batch, taken),
             Op::Discard(discard) => self.stage_discard(view, batch, discard),
             Op::Abort { upload_key, id, .. } => {
                 view.upload(&upload_key)?.ok_or(Error::NoSuchUpload)?;
@@ -101,12 +101,12 @@ impl Committer {
                 }
                 batch.insert(&self.lsm.buckets, name, created_ms.to_be_bytes());
             }
-            Op::SetVersioning { name, versioning } => {
-                let bucket = existing(view, &name)?;
-                let mut value = bucket.created_ms.to_be_bytes().to_vec();
-                value.extend(versioning.byte());
-                batch.insert(&self.lsm.buckets, name, value);
-            }
+            Op::SetVersioning {
+                name,
+                versioning,
+                stamp,
+                by,
+            } => self.stage_versioning(view, batch, (name, versioning, stamp), by)?,
             Op::SealBucket { name, token } => {
                 existing(view, &name)?;
                 if view.any_object(&bucket_prefix(&name))? {
@@ -141,21 +141,52 @@ impl Committer {
         Ok(Outcome::default())
     }
 
+    /// Of two that say so the later one counts; of what was said before an epoch, what
+    /// another node has that knows it all.
+    fn stage_versioning(
+        &self,
+        view: &View<'_>,
+        batch: &mut OwnedWriteBatch,
+        (name, versioning, stamp): (String, Versioning, Stamp),
+        by: SetBy,
+    ) -> Result<(), Error> {
+        let bucket = existing(view, &name)?;
+        let known = bucket.versioning_set;
+        match by {
+            SetBy::Request if known >= stamp && bucket.versioning != versioning => {
+                return Err(Error::SaidLater(known));
+            }
+            SetBy::Request if known >= stamp => return Ok(()),
+            SetBy::Replica(since) if missed(since, Some(known), Some(stamp)) != Missed::Take => {
+                return Ok(());
+            }
+            _ => {}
+        }
+        let mut value = bucket.created_ms.to_be_bytes().to_vec();
+        if let Some(byte) = versioning.byte() {
+            value.push(byte);
+            value.extend(stamp.to_bytes());
+        }
+        batch.insert(&self.lsm.buckets, name, value);
+        Ok(())
+    }
+
     fn stage_put(
         &self,
         view: &View<'_>,
         batch: &mut OwnedWriteBatch,
         mut put: PutOp,
-        stamp: Option<Stamp>,
+        given: Option<Given>,
     ) -> Result<Outcome, Error> {
         let bucket = self.open_bucket(view, &put.bucket)?;
         let current = view.object(&put.object_key)?;
         check(put.condition.as_ref(), current.as_ref())?;
-        if stamp.is_some() {
+        if given.is_some() {
             batch.remove(&self.lsm.deletions, put.object_key.as_slice());
         }
-        let succession =
-            self.succession(view, (bucket.versioning, stamp), &put.object_key, current)?;
+        let how = How::of(view, &bucket, given, &put.object_key)?;
+        let base = Base::with(view, how, &put.object_key, current)?;
+        let succession = self.succession(how, base)?;
         put.record.stamp = succession.stamp;
         put.record.version = succession.version;
         let record = put.record.encode()?;
@@ -180,12 +211,12 @@ impl Committer {
         view: &View<'_>,
         batch: &mut OwnedWriteBatch,
         delete: &DeleteOp,
-        stamp: Option<Stamp>,
+        given: Option<Given>,
     ) -> Result<Outcome, Error> {
         let bucket = existing(view, &delete.bucket)?;
-        if bucket.versioning != Versioning::Never || !delete.versions.is_empty() {
-            let how = (bucket.versioning, stamp);
-            return self.stage_delete_versions(view, batch, how, delete);
+        let versioning = given.map_or(bucket.versioning, |given| given.versioning);
+        if is_of_versions(view, versioning, delete)? {
+            return self.stage_delete_versions(view, batch, (&bucket, given), delete);
         }
         let mut found = Vec::with_capacity(delete.object_keys.len());
         for object_key in &delete.object_keys {
@@ -196,7 +227,7 @@ impl Committer {
         let mut outcome = Outcome::default();
         for (object_key, record) in found {
             batch.remove(&self.lsm.objects, object_key.as_slice());
-            if let Some(stamp) = stamp {
+            if let Some(Given { stamp, .. }) = given {
                 let (deletions, value) = (&self.lsm.deletions, stamp.to_bytes());
                 batch.insert(deletions, object_key.as_slice(), value);
             }
@@ -234,7 +265,7 @@ impl Committer {
         view: &View<'_>,
         batch: &mut OwnedWriteBatch,
         complete: CompleteOp,
-        stamp: Option<Stamp>,
+        given: Option<Given>,
     ) -> Result<Outcome, Error> {
         view.upload(&complete.upload_key)?
             .ok_or(Error::NoSuchUpload)?;
@@ -246,12 +277,9 @@ impl Committer {
         if len > OBJECT_LEN_MAX {
             return Err(Error::TooLarge);
         }
-        let succession = self.succession(
-            view,
-            (bucket.versioning, stamp),
-            &complete.object_key,
-            current,
-        )?;
+        let how = How::of(view, &bucket, given, &complete.object_key)?;
+        let base = Base::with(view, how, &complete.object_key, current)?;
+        let succession = self.succession(how, base)?;
         let record = Record {
             stamp: succession.stamp,
             version: succession.version,
@@ -265,7 +293,7 @@ impl Committer {
             ..Outcome::default()
         };
         let (record, encoded) = (record.encode()?, manifest.encode()?);
-        if stamp.is_some() {
+        if given.is_some() {
             batch.remove(&self.lsm.deletions, complete.object_key.as_slice());
         }
         self.stage_succession(batch, &complete.object_key, succession, &mut outcome);
@@ -401,6 +429,23 @@ impl Committer {
         self.seals.check_open(bucket, Instant::now())?;
         Ok(info)
     }
+}
+
+/// Whether versions are to be thought of when this is deleted.
+pub(crate) fn is_of_versions(
+    view: &View<'_>,
+    versioning: Versioning,
+    delete: &DeleteOp,
+) -> Result<bool, Error> {
+    if versioning != Versioning::Never || !delete.versions.is_empty() {
+        return Ok(true);
+    }
+    for object_key in &delete.object_keys {
+        if mode(view, versioning, object_key)? != Versioning::Never {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 pub(super) fn existing(view: &View<'_>, bucket: &str) -> Result<BucketInfo, Error> {

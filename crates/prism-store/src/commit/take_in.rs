@@ -2,21 +2,21 @@
 //! else is asked. Whether it is to be taken in is decided at the commit, for a
 //! change may have come meanwhile.
 
+use std::collections::BTreeMap;
+
 use fjall::OwnedWriteBatch;
 use prism_replica::{Missed, Settlement, Stamp, is_over, missed};
 
 use super::{
-    Committer, DiscardOp, Freed, Outcome, PutBytes, TakeInOp, Taken, holds,
-    op::{Mark, files_of},
-    prepare::current,
-    stage::existing,
+    Committer, DiscardOp, Freed, Outcome, PutBytes, TakeInOp, TakeVersionsOp, Taken, holds,
+    op::Mark, prepare::current, stage::existing, taken::files_of,
 };
 use crate::{
     error::Error,
-    record::Record,
+    record::{Payload, Record},
     replica::Scope,
     uploads::{part_key, upload_key},
-    versions::Versioning,
+    versions::{Place, VersionId, version_key},
     view::View,
 };
 
@@ -43,7 +43,7 @@ impl Committer {
             stamp,
             taken,
         } = op;
-        self.unversioned(view, &scope)?;
+        existing(view, &scope.bucket)?;
         let mut outcome = Outcome::default();
         let is_wanted = missed(since, holds(view, &scope)?, Some(stamp)) == Missed::Take;
         // A part of nothing would never be found again.
@@ -57,11 +57,105 @@ impl Committer {
         Ok(outcome)
     }
 
-    /// Versions lie on one node only, and are not fetched.
-    fn unversioned(&self, view: &View<'_>, scope: &Scope) -> Result<(), Error> {
-        match existing(view, &scope.bucket)?.versioning {
-            Versioning::Never => Ok(()),
-            _ => Err(Error::VersionsOfReplicas),
+    /// What a key has becomes what another replica has of it, in one batch.
+    pub(super) fn stage_take_versions(
+        &self,
+        view: &View<'_>,
+        batch: &mut OwnedWriteBatch,
+        op: TakeVersionsOp,
+    ) -> Result<Outcome, Error> {
+        existing(view, &op.scope.bucket)?;
+        let mut outcome = Outcome::default();
+        let (since, stamp, scope) = (op.since, op.stamp, op.scope.clone());
+        let is_wanted = missed(since, holds(view, &scope)?, Some(stamp)) == Missed::Take;
+        match is_wanted {
+            true => self.stage_versions(view, batch, op, &mut outcome)?,
+            false => {
+                let unused = op.taken().flat_map(files_of).map(Freed::File);
+                outcome.freed.extend(unused);
+            }
+        }
+        outcome.found = usize::from(is_wanted);
+        self.stage_over(view, batch, &scope, (since, Some(stamp)), &mut outcome)?;
+        Ok(outcome)
+    }
+
+    fn stage_versions(
+        &self,
+        view: &View<'_>,
+        batch: &mut OwnedWriteBatch,
+        op: TakeVersionsOp,
+        outcome: &mut Outcome,
+    ) -> Result<(), Error> {
+        let object_key = op.object_key.as_slice();
+        let own = own_versions(view, object_key)?;
+        let is_kept = |place: &Place, own: &Record| {
+            let found = op.versions.binary_search_by(|v| v.place.cmp(place));
+            let wanted = found.ok().and_then(|at| op.versions.get(at));
+            wanted.is_some_and(|wanted| wanted.is(own))
+        };
+        let (kept, lost): (BTreeMap<_, _>, BTreeMap<_, _>) = own
+            .into_iter()
+            .partition(|(place, (own, _))| is_kept(place, own));
+        let fetched = op.versions.iter().filter(|v| !kept.contains_key(&v.place));
+        let len = fetched.filter_map(|version| version.len()).sum();
+        let gone: Vec<Record> = lost.values().map(|(own, _)| own.clone()).collect();
+        outcome.bytes = self.admit(len, &gone)?;
+        // In this order: of a key of a tree, the last counts.
+        batch.remove(&self.lsm.objects, object_key);
+        batch.remove(&self.lsm.nulls, object_key);
+        for (place, (own, _)) in lost {
+            batch.remove(&self.lsm.versions, version_key(object_key, &place));
+            self.stage_loss(batch, Some(own), outcome);
+        }
+        for (index, version) in op.versions.into_iter().enumerate() {
+            let at = version_key(object_key, &version.place);
+            let record = match (kept.get(&version.place), version.taken) {
+                (Some((own, is_current)), taken) => {
+                    let unused = taken.as_ref().into_iter().flat_map(files_of);
+                    outcome.freed.extend(unused.map(Freed::File));
+                    if !is_current {
+                        batch.remove(&self.lsm.versions, at.as_slice());
+                    }
+                    own.clone()
+                }
+                (None, Some(taken)) => self.stage_bytes_of(batch, taken)?,
+                // What was here when it was compared is not any more.
+                (None, None) => return Err(Error::Unsettled),
+            };
+            let value = record.encode()?;
+            if index == 0 && record.payload != Payload::Marker {
+                batch.insert(&self.lsm.objects, object_key, value);
+                continue;
+            }
+            batch.insert(&self.lsm.versions, at, value);
+            if record.id() == VersionId::Null {
+                batch.insert(&self.lsm.nulls, object_key, version.place);
+            }
+        }
+        self.stage_last(batch, object_key, (op.stamp, true), true);
+        Ok(())
+    }
+
+    /// Refers to the bytes of an object that was taken in; gives its record.
+    fn stage_bytes_of(&self, batch: &mut OwnedWriteBatch, taken: Taken) -> Result<Record, Error> {
+        match taken {
+            Taken::Whole(record, id, bytes) => {
+                match bytes {
+                    PutBytes::Inline(bytes) => batch.insert(&self.lsm.inline, id.to_bytes(), bytes),
+                    PutBytes::File(file) => batch.insert(&self.lsm.files, id.to_bytes(), file),
+                }
+                Ok(record)
+            }
+            Taken::Parts(record, id, manifest, files) => {
+                for (file, described) in files {
+                    batch.insert(&self.lsm.files, file.to_bytes(), described);
+                }
+                batch.insert(&self.lsm.manifests, id.to_bytes(), manifest.encode()?);
+                Ok(record)
+            }
+            Taken::Marker(record) => Ok(record),
+            Taken::Upload(_) => Err(Error::corrupt("an upload in place of an object")),
         }
     }
 
@@ -83,41 +177,24 @@ impl Committer {
         taken: Taken,
         outcome: &mut Outcome,
     ) -> Result<(), Error> {
-        let lost = match taken {
-            Taken::Upload(_) => None,
-            _ => current(view, scope)?,
-        };
-        let record = match taken {
-            Taken::Upload(upload) => {
-                let Some((id, _)) = scope.upload else {
-                    return Err(Error::corrupt("upload without a name"));
-                };
-                let key = upload_key(&scope.bucket, &scope.key, id);
-                batch.insert(&self.lsm.uploads, key, upload.encode()?);
-                return Ok(());
-            }
-            Taken::Whole(record, id, bytes) => {
-                outcome.bytes = self.admit(record.len, lost.as_slice())?;
-                match bytes {
-                    PutBytes::Inline(bytes) => batch.insert(&self.lsm.inline, id.to_bytes(), bytes),
-                    PutBytes::File(file) => batch.insert(&self.lsm.files, id.to_bytes(), file),
-                }
-                record
-            }
-            Taken::Parts(record, id, manifest, files) => {
-                outcome.bytes = self.admit(record.len, lost.as_slice())?;
-                for (file, described) in files {
-                    batch.insert(&self.lsm.files, file.to_bytes(), described);
-                }
-                batch.insert(&self.lsm.manifests, id.to_bytes(), manifest.encode()?);
-                record
-            }
-        };
+        if let Taken::Upload(upload) = taken {
+            let Some((id, _)) = scope.upload else {
+                return Err(Error::corrupt("upload without a name"));
+            };
+            let key = upload_key(&scope.bucket, &scope.key, id);
+            batch.insert(&self.lsm.uploads, key, upload.encode()?);
+            return Ok(());
+        }
+        let lost = current(view, scope)?;
+        outcome.bytes = self.admit(taken.len().unwrap_or(0), lost.as_slice())?;
+        let record = self.stage_bytes_of(batch, taken)?;
         self.stage_loss(batch, lost, outcome);
         let record = record.encode()?;
         match scope.upload {
             Some((id, Some(number))) => batch.insert(&self.lsm.parts, part_key(id, number), record),
             _ => {
+                // The other has no versions of it.
+                self.stage_clear(view, batch, &object_key, outcome)?;
                 batch.remove(&self.lsm.deletions, object_key.as_slice());
                 batch.insert(&self.lsm.objects, object_key, record);
             }
@@ -155,7 +232,6 @@ impl Committer {
                 None => true,
             };
             if goes && held.is_some() {
-                self.unversioned(view, scope)?;
                 self.stage_discarded(view, batch, scope, &mut outcome)?;
             }
             // Of what has no place here nothing stays open.
@@ -177,6 +253,7 @@ impl Committer {
                 let key = scope.object_key();
                 let lost: Option<Record> = view.object(&key)?;
                 self.stage_loss(batch, lost, outcome);
+                self.stage_clear(view, batch, &key, outcome)?;
                 batch.remove(&self.lsm.objects, key.as_slice());
                 batch.remove(&self.lsm.deletions, key);
             }
@@ -192,4 +269,16 @@ impl Committer {
         }
         Ok(())
     }
+}
+
+/// All versions that a key has, and which of them is current.
+pub(crate) fn own_versions(
+    view: &View<'_>,
+    object_key: &[u8],
+) -> Result<BTreeMap<Place, (Record, bool)>, Error> {
+    let current = view.object(object_key)?;
+    let current = current.map(|record| Ok((record.place(), (record, true))));
+    let others = view.versions_of(object_key);
+    let others = others.map(|found| found.map(|(place, record)| (place, (record, false))));
+    current.into_iter().chain(others).collect()
 }

@@ -1,127 +1,30 @@
-//! Changes of objects where versions are kept: what becomes of those that are
-//! replaced, deleted or restored, in the batch of the change itself.
+//! Deletions and changes of metadata where versions are kept, in the batch of the change
+//! itself.
 
 use fjall::OwnedWriteBatch;
 use prism_replica::Stamp;
 
 use super::{
-    Committer, now_us,
+    Committer, Given,
     op::{Change, DeleteOp, Outcome},
-    stage::{check, existing},
+    stage::{check, existing, present},
+    succession::{Base, How, Succession},
 };
 use crate::{
     error::Error,
     record::{Payload, Record},
-    types::ObjectMeta,
+    types::{BucketInfo, ObjectMeta},
     versions::{Place, Removed, VersionId, Versioning, place, version_key},
     view::View,
 };
 
-/// What has to go before a key gets a new current state, and how that is named.
-pub(super) struct Succession {
-    pub(super) stamp: Stamp,
-    pub(super) version: Option<VersionId>,
-    /// The object that was current and becomes a version.
-    moved: Option<Moved>,
-    /// Those that are lost.
-    lost: Vec<Record>,
-    /// Where one of them lies, the null version.
-    lost_null: Option<Place>,
-}
-
-impl Succession {
-    /// Objects whose bytes go.
-    pub(super) fn lost(&self) -> &[Record] {
-        &self.lost
-    }
-}
-
-struct Moved {
-    place: Place,
-    is_null: bool,
-    /// Encoded [`Record`].
-    record: Vec<u8>,
-}
-
 impl Committer {
-    /// What a new state of a key does to what the key has. Changes nothing yet.
-    pub(super) fn succession(
-        &self,
-        view: &View<'_>,
-        (versioning, stamp): (Versioning, Option<Stamp>),
-        object_key: &[u8],
-        current: Option<Record>,
-    ) -> Result<Succession, Error> {
-        let mut above = current.as_ref().map(|record| record.stamp);
-        let (mut moved, mut lost, mut lost_null) = (None, Vec::new(), None);
-        if versioning != Versioning::Never {
-            let newest = view.versions_of(object_key).next().transpose()?;
-            above = above.max(newest.map(|(_, record)| record.stamp));
-        }
-        match (versioning, current) {
-            (Versioning::Enabled, current) => moved = current,
-            (Versioning::Suspended, Some(record)) if record.id() != VersionId::Null => {
-                moved = Some(record);
-            }
-            (_, current) => lost.extend(current),
-        }
-        if versioning == Versioning::Suspended {
-            lost_null = view.null_place(object_key)?;
-            if let Some(place) = &lost_null {
-                lost.extend(view.version(&version_key(object_key, place))?);
-            }
-        }
-        let moved = moved.map(|record| {
-            Ok::<_, Error>(Moved {
-                place: record.place(),
-                is_null: record.id() == VersionId::Null,
-                record: record.encode()?,
-            })
-        });
-        let stamp = self.given(stamp, above);
-        Ok(Succession {
-            stamp,
-            version: match versioning {
-                Versioning::Never => None,
-                Versioning::Enabled => Some(VersionId::Of(stamp)),
-                Versioning::Suspended => Some(VersionId::Null),
-            },
-            moved: moved.transpose()?,
-            lost,
-            lost_null,
-        })
-    }
-
-    /// Moves and removes what a new state replaces. The current object stays in
-    /// its tree, for the caller to overwrite or remove.
-    pub(super) fn stage_succession(
-        &self,
-        batch: &mut OwnedWriteBatch,
-        object_key: &[u8],
-        succession: Succession,
-        outcome: &mut Outcome,
-    ) {
-        for record in succession.lost {
-            self.stage_loss(batch, Some(record), outcome);
-        }
-        if let Some(place) = succession.lost_null {
-            self.stage_removal(batch, object_key, &place, true);
-        }
-        if let Some(moved) = succession.moved {
-            let key = version_key(object_key, &moved.place);
-            batch.insert(&self.lsm.versions, key, moved.record);
-            if moved.is_null {
-                batch.insert(&self.lsm.nulls, object_key, moved.place);
-            }
-        }
-    }
-
     /// Deletes objects and versions. On error the batch is as before.
     pub(super) fn stage_delete_versions(
         &self,
         view: &View<'_>,
         batch: &mut OwnedWriteBatch,
-        how: (Versioning, Option<Stamp>),
+        (bucket, given): (&BucketInfo, Option<Given>),
         delete: &DeleteOp,
     ) -> Result<Outcome, Error> {
         let named = delete
@@ -131,11 +34,12 @@ impl Committer {
             .chain(std::iter::repeat(None));
         let mut planned = Vec::with_capacity(delete.object_keys.len());
         for (object_key, version) in delete.object_keys.iter().zip(named) {
+            let how = How::of(view, bucket, given, object_key)?;
             let plan = match version {
                 Some(id) => self.plan_removal(view, delete, object_key, id)?,
                 None => self.plan_marker(view, how, delete, object_key)?,
             };
-            planned.push((object_key, plan));
+            planned.push((object_key, (how, plan)));
         }
         let mut outcome = Outcome::default();
         for (object_key, plan) in planned {
@@ -148,16 +52,21 @@ impl Committer {
     fn plan_marker(
         &self,
         view: &View<'_>,
-        how: (Versioning, Option<Stamp>),
+        how: How,
         delete: &DeleteOp,
         object_key: &[u8],
     ) -> Result<Plan, Error> {
         let current = view.object(object_key)?;
         check(delete.condition.as_ref(), current.as_ref())?;
-        if how.0 == Versioning::Never && current.is_none() {
+        if how.versioning == Versioning::Never && current.is_none() {
             return Ok(Plan::Nothing(None));
         }
-        let succession = self.succession(view, how, object_key, current)?;
+        self.marker(how, Base::with(view, how, object_key, current)?)
+    }
+
+    /// A delete marker that hides what there is, or the end of it.
+    pub(super) fn marker(&self, how: How, base: Base) -> Result<Plan, Error> {
+        let succession = self.succession(how, base)?;
         let Some(id) = succession.version else {
             return Ok(Plan::Gone(succession));
         };
@@ -167,7 +76,8 @@ impl Committer {
             payload: Payload::Marker,
             len: 0,
             meta: ObjectMeta {
-                created_ms: now_us() / 1000,
+                // The same on all replicas.
+                created_ms: succession.stamp.time_us / 1000,
                 ..ObjectMeta::default()
             },
         };
@@ -186,27 +96,44 @@ impl Committer {
         object_key: &[u8],
         id: VersionId,
     ) -> Result<Plan, Error> {
-        let (record, at) = match version_of(view, &delete.bucket, object_key, id) {
-            Ok(found) => found,
+        match version_of(view, &delete.bucket, object_key, id) {
+            Ok((record, _)) => check(delete.condition.as_ref(), Some(&record))?,
             Err(Error::NoSuchVersion) => {
                 check(delete.condition.as_ref(), None)?;
                 return Ok(Plan::Nothing(Some(id)));
             }
             Err(error) => return Err(error),
-        };
-        check(delete.condition.as_ref(), Some(&record))?;
-        let is_current = at.is_none();
-        // What is left may become current: then it is an object in its place again.
-        let mut next = None;
-        if is_current || view.object(object_key)?.is_none() {
-            let left = view.versions_of(object_key);
-            let mut left =
-                left.filter(|found| !matches!(found, Ok((place, _)) if at == Some(*place)));
-            next = left.next().transpose()?;
-            // A version behind the newest leaves the newest where it is.
-            let is_newest = at.is_none_or(|at| next.as_ref().is_none_or(|(place, _)| at < *place));
-            next = next.filter(|(_, record)| is_newest && record.payload != Payload::Marker);
         }
+        self.removal(view, &delete.bucket, object_key, id)
+    }
+
+    /// The end of a version.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchVersion`].
+    pub(super) fn removal(
+        &self,
+        view: &View<'_>,
+        bucket: &str,
+        object_key: &[u8],
+        id: VersionId,
+    ) -> Result<Plan, Error> {
+        let (record, at) = version_of(view, bucket, object_key, id)?;
+        let current = view.object(object_key)?;
+        let others = view.versions_of(object_key);
+        let mut others =
+            others.filter(|found| !matches!(found, Ok((place, _)) if at == Some(*place)));
+        let newest = others.next().transpose()?;
+        let is_current = at.is_none();
+        let has_current = current.is_some() && !is_current;
+        let is_last = newest.is_none() && !has_current;
+        let last = view.change(object_key)?;
+        let above = last.max(current.map(|current| current.stamp));
+        // What is left may become current: then it is an object in its place again. A
+        // version behind the newest leaves the newest where it is.
+        let is_newest = at.is_none_or(|at| newest.as_ref().is_none_or(|(place, _)| at < *place));
+        let next = newest
+            .filter(|(_, record)| !has_current && is_newest && record.payload != Payload::Marker);
         let promoted = next.map(|(place, record)| {
             let is_null = record.id() == VersionId::Null;
             Ok::<_, Error>((place, is_null, record.encode()?))
@@ -215,14 +142,16 @@ impl Committer {
             record,
             at,
             promoted: promoted.transpose()?,
+            is_last,
+            above,
         })
     }
 
-    fn stage_plan(
+    pub(super) fn stage_plan(
         &self,
         batch: &mut OwnedWriteBatch,
         object_key: &[u8],
-        plan: Plan,
+        (how, plan): (How, Plan),
         outcome: &mut Outcome,
     ) -> Option<Removed> {
         match plan {
@@ -232,6 +161,9 @@ impl Committer {
             }),
             Plan::Gone(succession) => {
                 batch.remove(&self.lsm.objects, object_key);
+                if let Some(stamp) = how.stamp {
+                    batch.insert(&self.lsm.deletions, object_key, stamp.to_bytes());
+                }
                 self.stage_succession(batch, object_key, succession, outcome);
                 None
             }
@@ -256,6 +188,8 @@ impl Committer {
                 record,
                 at,
                 promoted,
+                is_last,
+                above,
             } => {
                 let removed = Removed {
                     version: record.id(),
@@ -273,29 +207,37 @@ impl Committer {
                     self.stage_removal(batch, object_key, &place, is_null);
                     batch.insert(&self.lsm.objects, object_key, record);
                 }
+                let stamp = (self.given(how.stamp, above), how.stamp.is_some());
+                self.stage_last(batch, object_key, stamp, !is_last);
                 Some(removed)
             }
         }
     }
 
-    /// Changes the metadata of an object, or of a version at this place.
+    /// Changes the metadata of an object, or of a version of it.
     pub(super) fn stage_change(
         &self,
+        view: &View<'_>,
         batch: &mut OwnedWriteBatch,
+        (how, (bucket, version)): (How, (&str, Option<VersionId>)),
         object_key: Vec<u8>,
-        mut record: Record,
-        (at, stamp): (Option<Place>, Option<Stamp>),
         change: Change,
     ) -> Result<Outcome, Error> {
+        let (mut record, at) = match version {
+            None => (present(view, bucket, &object_key)?, None),
+            Some(id) => version_of(view, bucket, &object_key, id)?,
+        };
         if record.payload == Payload::Marker {
             return Err(Error::IsDeleteMarker);
         }
         change(&mut record.meta);
-        // A null version keeps its place by its stamp: see `Record::place`.
-        if at.is_none() || record.id() != VersionId::Null {
-            record.stamp = self.given(stamp, Some(record.stamp));
-        }
+        let above = Some(record.stamp).max(view.change(&object_key)?);
+        record.stamp = self.given(how.stamp, above);
         let value = record.encode()?;
+        if how.versioning != Versioning::Never {
+            let stamp = (record.stamp, how.stamp.is_some());
+            self.stage_last(batch, &object_key, stamp, true);
+        }
         match at {
             None => batch.insert(&self.lsm.objects, object_key, value),
             Some(place) => {
@@ -308,23 +250,10 @@ impl Committer {
             ..Outcome::default()
         })
     }
-
-    fn stage_removal(
-        &self,
-        batch: &mut OwnedWriteBatch,
-        object_key: &[u8],
-        place: &Place,
-        is_null: bool,
-    ) {
-        batch.remove(&self.lsm.versions, version_key(object_key, place));
-        if is_null {
-            batch.remove(&self.lsm.nulls, object_key);
-        }
-    }
 }
 
 /// What a deletion comes to.
-enum Plan {
+pub(super) enum Plan {
     /// There was nothing; a version that was named is answered as gone.
     Nothing(Option<VersionId>),
     /// The object goes, and no versions are kept.
@@ -342,6 +271,10 @@ enum Plan {
         record: Record,
         at: Option<Place>,
         promoted: Option<(Place, bool, Vec<u8>)>,
+        /// The key has no other.
+        is_last: bool,
+        /// The change's stamp is above this one.
+        above: Option<Stamp>,
     },
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prism_replica::Stamp;
 use serde::{Deserialize, Serialize};
 
-use super::Scope;
+use super::{HeldVersion, Scope};
 use crate::{
     checked::CheckedFile,
     commit::{Op, PutBytes, TakeInOp, Taken, When},
@@ -14,7 +14,7 @@ use crate::{
     put::PutWriter,
     record::{Payload, Record, object_key},
     store::{Inner, Store},
-    types::{Body, ObjectMeta, check_bucket, check_key},
+    types::{Body, Object, ObjectMeta, check_bucket, check_key},
     uploads::{Manifest, ManifestPart, UploadId, UploadRecord, upload_key},
 };
 
@@ -30,6 +30,35 @@ pub struct Handed {
     pub len: Option<u64>,
     /// What an object of several parts consists of.
     pub pieces: Option<(UploadId, Vec<Piece>)>,
+    /// The versions of a key that has some, the newest first: nothing else is said of it
+    /// but its last change, and each is to be asked for by itself.
+    #[serde(default)]
+    pub versions: Option<Vec<HeldVersion>>,
+}
+
+impl Handed {
+    /// What is said of an object.
+    pub(super) fn of(object: Object) -> (Self, Option<Body>) {
+        let pieces = match &object.body {
+            Body::Parts(parts) => {
+                let pieces = parts.iter().map(|(number, len, headers)| Piece {
+                    number,
+                    len,
+                    headers: headers.to_vec(),
+                });
+                Some((parts.upload(), pieces.collect()))
+            }
+            _ => None,
+        };
+        let handed = Self {
+            stamp: object.stamp,
+            meta: object.meta,
+            len: Some(object.len),
+            pieces,
+            versions: None,
+        };
+        (handed, Some(object.body))
+    }
 }
 
 /// One part of an object.
@@ -64,6 +93,7 @@ impl Store {
                         meta,
                         len: None,
                         pieces: None,
+                        versions: None,
                     };
                     (handed, None)
                 }))
@@ -73,27 +103,12 @@ impl Store {
     }
 
     fn hand_over_object(&self, scope: &Scope) -> Result<Option<(Handed, Option<Body>)>, Error> {
-        let Some(object) = self.get(&scope.bucket, &scope.key)? else {
-            return Ok(None);
-        };
-        let pieces = match &object.body {
-            Body::Parts(parts) => {
-                let pieces = parts.iter().map(|(number, len, headers)| Piece {
-                    number,
-                    len,
-                    headers: headers.to_vec(),
-                });
-                Some((parts.upload(), pieces.collect()))
-            }
-            _ => None,
-        };
-        let handed = Handed {
-            stamp: object.stamp,
-            meta: object.meta,
-            len: Some(object.len),
-            pieces,
-        };
-        Ok(Some((handed, Some(object.body))))
+        let object = self.get(&scope.bucket, &scope.key)?;
+        // In this order: it was all there was of a key that has no versions even now.
+        match self.hand_over_versions(scope)? {
+            Some(handed) => Ok(Some((handed, None))),
+            None => Ok(object.map(Handed::of)),
+        }
     }
 
     fn hand_over_part(
@@ -115,6 +130,7 @@ impl Store {
             meta: record.meta,
             len: Some(record.len),
             pieces: None,
+            versions: None,
         };
         Ok(opened.map(|file| (handed, Some(Body::File(file)))))
     }
@@ -127,24 +143,7 @@ impl Store {
     pub fn begin_take_in(&self, scope: Scope, handed: Handed, since: u64) -> Result<TakeIn, Error> {
         check_bucket(&scope.bucket)?;
         check_key(&scope.key)?;
-        let pieces = handed.pieces.as_ref();
-        let sum = pieces.map(|(_, pieces)| pieces.iter().map(|piece| piece.len).sum::<u64>());
-        if sum.is_some_and(|sum| handed.len != Some(sum)) {
-            return Err(Error::corrupt("parts of another length than their object"));
-        }
-        let mut take_in = TakeIn {
-            store: Arc::clone(&self.inner),
-            object_key: object_key(&scope.bucket, &scope.key),
-            scope,
-            handed,
-            since,
-            writer: None,
-            whole: None,
-            files: Vec::new(),
-            named: Vec::new(),
-        };
-        take_in.begin_next()?;
-        Ok(take_in)
+        TakeIn::begin(Arc::clone(&self.inner), scope, handed, (since, None))
     }
 }
 
@@ -157,6 +156,9 @@ pub struct TakeIn {
     object_key: Vec<u8>,
     handed: Handed,
     since: u64,
+    /// Which version of the key, if it is one of several, and whether it has to be in a
+    /// file.
+    version: Option<(HeldVersion, bool)>,
     /// Of the piece under way.
     writer: Option<PutWriter>,
     /// What is not in pieces.
@@ -168,6 +170,37 @@ pub struct TakeIn {
 }
 
 impl TakeIn {
+    /// The names have been checked.
+    pub(super) fn begin(
+        store: Arc<Inner>,
+        scope: Scope,
+        handed: Handed,
+        (since, version): (u64, Option<(HeldVersion, bool)>),
+    ) -> Result<Self, Error> {
+        let pieces = handed.pieces.as_ref();
+        let sum = pieces.map(|(_, pieces)| pieces.iter().map(|piece| piece.len).sum::<u64>());
+        if sum.is_some_and(|sum| handed.len != Some(sum)) {
+            return Err(Error::corrupt("parts of another length than their object"));
+        }
+        if handed.versions.is_some() {
+            return Err(Error::corrupt("versions in place of one thing"));
+        }
+        let mut take_in = Self {
+            store,
+            object_key: object_key(&scope.bucket, &scope.key),
+            scope,
+            handed,
+            since,
+            version,
+            writer: None,
+            whole: None,
+            files: Vec::new(),
+            named: Vec::new(),
+        };
+        take_in.begin_next()?;
+        Ok(take_in)
+    }
+
     /// Takes the next bytes. Blocks on disk.
     ///
     /// # Errors
@@ -191,13 +224,8 @@ impl TakeIn {
     /// [`Error::LengthMismatch`] if bytes are missing; [`Error::OtherEpoch`] if the
     /// store is in another one by now.
     pub fn finish(mut self) -> Result<bool, Error> {
-        self.end_pieces()?;
-        if let Some(writer) = &self.writer {
-            let (written, left) = (writer.written(), writer.left());
-            return Err(Error::LengthMismatch {
-                expected: written.saturating_add(left),
-                written,
-            });
+        if self.version.is_some() {
+            return Err(Error::WritesDisabled);
         }
         let taken = self.taken()?;
         let op = Op::TakeIn(TakeInOp {
@@ -223,14 +251,30 @@ impl TakeIn {
         Ok(outcome.found > 0)
     }
 
+    /// One version of several: where it lies, what it is, and the files that it has.
+    pub(super) fn into_version(mut self) -> Result<(Stamp, Taken, Vec<FileId>), Error> {
+        let (version, _) = self.version.ok_or(Error::WritesDisabled)?;
+        let taken = self.taken()?;
+        Ok((version.at, taken, std::mem::take(&mut self.named)))
+    }
+
     fn taken(&mut self) -> Result<Taken, Error> {
+        self.end_pieces()?;
+        if let Some(writer) = &self.writer {
+            let (written, left) = (writer.written(), writer.left());
+            return Err(Error::LengthMismatch {
+                expected: written.saturating_add(left),
+                written,
+            });
+        }
+        let version = self.version.and_then(|(version, _)| version.version());
         let (stamp, meta) = (self.handed.stamp, self.handed.meta.clone());
         let Some(len) = self.handed.len else {
             return Ok(Taken::Upload(UploadRecord { stamp, meta }));
         };
         let record = |payload| Record {
             stamp,
-            version: None,
+            version,
             payload,
             len,
             meta,
@@ -295,7 +339,8 @@ impl TakeIn {
         };
         let Some(len) = next else { return Ok(()) };
         // Parts are files, whatever their length.
-        let in_file = self.handed.pieces.is_some() || self.scope.upload.is_some();
+        let of_many = self.version.is_some_and(|(_, of_many)| of_many);
+        let in_file = of_many || self.handed.pieces.is_some() || self.scope.upload.is_some();
         let (store, key) = (Arc::clone(&self.store), self.object_key.clone());
         self.writer = Some(PutWriter::begin_piece(store, key, len, in_file)?);
         Ok(())

@@ -1,8 +1,9 @@
 //! What a store holds, page by page, for another one to compare, and what comes of
 //! the comparison.
 
-use std::{collections::HashMap, ops::Bound};
+use std::{cmp::Ordering, collections::HashMap, iter::Peekable, ops::Bound};
 
+use fjall::UserKey;
 use prism_replica::{Missed, Stamp, missed};
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +11,11 @@ use super::Scope;
 use crate::{
     commit::{DiscardOp, Op, When, holds},
     error::Error,
-    record::{bucket_prefix, object_key, split_object_key},
+    record::{Record, bucket_prefix, object_key, split_object_key},
     store::Store,
     types::check_bucket,
     uploads::{split_upload_key, upload_key, upload_prefix},
-    versions::Versioning,
+    versions::VERSIONS_MAX,
 };
 
 /// Most things of one page: below 8 MiB as JSON with the longest keys.
@@ -45,8 +46,7 @@ impl Store {
     /// their parts; of keys that are `wanted`. May block on disk.
     ///
     /// # Errors
-    /// [`Error::NoSuchBucket`]; [`Error::VersionsOfReplicas`] where versions are kept,
-    /// of which only the present ones would be seen.
+    /// [`Error::NoSuchBucket`].
     pub fn held(
         &self,
         bucket: &str,
@@ -54,9 +54,7 @@ impl Store {
         after: Option<&Scope>,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<HeldPage, Error> {
-        if self.head_bucket(bucket)?.versioning != Versioning::Never {
-            return Err(Error::VersionsOfReplicas);
-        }
+        self.head_bucket(bucket)?;
         self.page(bucket, uploads, (after, None), PAGE_MAX, wanted)
     }
 
@@ -165,6 +163,30 @@ impl Store {
     }
 
     fn discard(&self, scopes: Vec<Scope>, since: Option<u64>, epoch: u64) -> Result<(), Error> {
+        let (mut now, mut weight) = (Vec::new(), 0);
+        for scope in scopes {
+            let versions = match scope.upload {
+                None => self
+                    .view()
+                    .count_versions(&scope.object_key(), VERSIONS_MAX)?,
+                Some(_) => 0,
+            };
+            weight += 1 + versions;
+            now.push(scope);
+            if weight >= VERSIONS_MAX {
+                self.discard_at_once(std::mem::take(&mut now), since, epoch)?;
+                weight = 0;
+            }
+        }
+        self.discard_at_once(now, since, epoch)
+    }
+
+    fn discard_at_once(
+        &self,
+        scopes: Vec<Scope>,
+        since: Option<u64>,
+        epoch: u64,
+    ) -> Result<(), Error> {
         if !scopes.is_empty() {
             let op = Op::Discard(DiscardOp::new(scopes, since));
             self.submit_when(op, When::In(epoch))?;
@@ -201,8 +223,12 @@ impl Store {
         let last = end.map(|scope| object_key(bucket, &scope.key));
         let prefix = bucket_prefix(bucket);
         let (mut page, mut seen) = (HeldPage::default(), 0);
-        for found in self.view().objects((begin, Bound::Unbounded)) {
-            let (tree_key, record) = found?;
+        let view = self.view();
+        let mut keys = Keys {
+            objects: view.objects((begin.clone(), Bound::Unbounded)).peekable(),
+            changes: view.changes((begin, Bound::Unbounded)).peekable(),
+        };
+        while let Some((tree_key, stamp)) = keys.next()? {
             if !tree_key.starts_with(&prefix) || last.as_ref().is_some_and(|l| *tree_key > **l) {
                 return Ok(page);
             }
@@ -211,7 +237,7 @@ impl Store {
             let scope = Scope::object(bucket, key);
             seen += 1;
             if wanted(key) {
-                page.items.push((scope.clone(), record.stamp));
+                page.items.push((scope.clone(), stamp));
             }
             if page.items.len() >= max || seen >= SEEN_MAX {
                 page.end = Some(scope);
@@ -270,6 +296,37 @@ impl Store {
             }
         }
         Ok(page)
+    }
+}
+
+/// All keys that have something: objects, and keys with versions, of which none need be
+/// an object. Each with the stamp of its last change.
+struct Keys<A: Iterator, B: Iterator> {
+    objects: Peekable<A>,
+    changes: Peekable<B>,
+}
+
+impl<A, B> Keys<A, B>
+where
+    A: Iterator<Item = Result<(UserKey, Record), Error>>,
+    B: Iterator<Item = Result<(UserKey, Stamp), Error>>,
+{
+    fn next(&mut self) -> Result<Option<(UserKey, Stamp)>, Error> {
+        let order = match (self.objects.peek(), self.changes.peek()) {
+            (Some(Err(error)), _) | (_, Some(Err(error))) => return Err(error.clone()),
+            (None, None) => return Ok(None),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(Ok((object, _))), Some(Ok((change, _)))) => object.cmp(change),
+        };
+        if order != Ordering::Less {
+            if order == Ordering::Equal {
+                self.objects.next();
+            }
+            return self.changes.next().transpose();
+        }
+        let found = self.objects.next().transpose()?;
+        Ok(found.map(|(key, record)| (key, record.stamp)))
     }
 }
 

@@ -7,9 +7,11 @@
 //! the others are, and how they are reached, is given as [`Replicas`].
 
 mod fetch;
+mod fetch_versions;
 mod here;
 mod index;
 mod missed;
+mod plan;
 mod primary;
 mod resolve;
 
@@ -19,6 +21,7 @@ use prism_replica::{Refusal, Stamp};
 use serde::{Deserialize, Serialize};
 
 pub use fetch::{Handed, Piece, TakeIn};
+pub use fetch_versions::{HeldVersion, TakeVersions, VersionName};
 pub use here::Deletion;
 pub(crate) use index::{Index, Locks};
 pub use missed::{HeldPage, Missing};
@@ -28,6 +31,7 @@ use crate::{
     record::object_key,
     types::ObjectMeta,
     uploads::{UploadId, part_key, upload_key},
+    versions::{VersionId, Versioning},
 };
 
 /// What is changed by itself: the changes of one scope come one after the other.
@@ -81,6 +85,18 @@ pub enum Change {
     SetMeta(ObjectMeta),
     /// The end of an object, or of an upload.
     Remove,
+    /// The same to a key of which versions are kept: what is written becomes a version,
+    /// and what is removed is hidden by a delete marker.
+    Kept(Keeps, Box<Change>),
+    /// The end of one version, of a key of which they are kept.
+    RemoveVersion {
+        /// Which.
+        version: VersionId,
+        /// The key has no other.
+        is_last: bool,
+    },
+    /// Other metadata for one version.
+    SetMetaOf(VersionId, ObjectMeta),
     /// A new upload.
     Begin(ObjectMeta),
     /// An object of the parts with these numbers and stamps.
@@ -92,6 +108,53 @@ pub enum Change {
         /// Ascending.
         parts: Vec<(u16, Stamp)>,
     },
+}
+
+/// How a change treats the versions of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keeps {
+    /// As the primary's bucket says: others may hear of that sooner or later.
+    pub versioning: Versioning,
+    /// The key has versions at the primary; only who has the same can make the change.
+    /// Without it the key has none before, whatever a replica finds.
+    pub builds: bool,
+}
+
+impl Change {
+    /// What is done, whether versions are kept or not.
+    #[must_use]
+    pub fn what(&self) -> &Self {
+        match self {
+            Self::Kept(_, change) => change,
+            change => change,
+        }
+    }
+
+    /// How versions are treated, where they are kept.
+    #[must_use]
+    pub fn keeps(&self) -> Option<Keeps> {
+        match self {
+            Self::Kept(keeps, _) => Some(*keeps),
+            _ => None,
+        }
+    }
+
+    /// It means nothing to who does not have what the primary has.
+    #[must_use]
+    pub fn builds_on_before(&self) -> bool {
+        match self {
+            Self::Kept(keeps, _) => keeps.builds,
+            change => matches!(change, Self::SetMeta(_)),
+        }
+    }
+
+    /// The key, or upload, holds nothing afterwards.
+    pub(crate) fn removes(&self) -> bool {
+        match self {
+            Self::Kept(_, change) => matches!(**change, Self::RemoveVersion { is_last: true, .. }),
+            change => matches!(change, Self::Remove),
+        }
+    }
 }
 
 /// A change of one scope.
@@ -127,13 +190,11 @@ impl Prepare {
     /// How many bytes follow; none if none do.
     #[must_use]
     pub fn body_len(&self) -> Option<u64> {
-        match self.changes.as_slice() {
-            [
-                ScopedChange {
-                    change: Change::Write { len, .. },
-                    ..
-                },
-            ] => Some(*len),
+        let [one] = self.changes.as_slice() else {
+            return None;
+        };
+        match one.change.what() {
+            Change::Write { len, .. } => Some(*len),
             _ => None,
         }
     }

@@ -3,28 +3,17 @@
 
 use std::{fs::File, slice, sync::Arc};
 
-use prism_replica::{Refusal, Stamp};
+use prism_replica::Refusal;
 
-use super::{Bytes, Change, Decided, Prepare, Replicas, Scope, ScopedChange, Unprepared};
+use super::{Decided, Prepare, Replicas, Scope, Unprepared, plan::Planned};
 use crate::{
-    commit::{
-        DeleteOp, Failure, Op, OpResult, Outcome, PutBytes, When, check, holds, present, version_of,
-    },
+    commit::{DeleteOp, Given, Op, OpResult, Outcome, When},
     error::Error,
     layout::FileId,
-    record::{Payload, split_object_key},
+    record::split_object_key,
     store::Inner,
     uploads::split_upload_key,
-    versions::Versioning,
-    view::View,
 };
-
-/// A change that may be made: what others are told, and what is committed here.
-struct Plan {
-    changes: Vec<ScopedChange>,
-    bytes: Bytes,
-    op: Op,
-}
 
 /// The file of a change's bytes, and its name to be.
 pub(crate) type Unnamed<'a> = Option<(&'a File, FileId)>;
@@ -57,11 +46,11 @@ impl Inner {
     fn commit_named(
         &self,
         op: Op,
-        stamp: Option<Stamp>,
+        given: Option<Given>,
         when: When,
         file: Unnamed<'_>,
     ) -> OpResult {
-        let result = self.committer.submit_when(op, stamp, when);
+        let result = self.committer.submit_when(op, given, when);
         match (&result, file) {
             (Err(failure), Some((_, id))) if !failure.in_doubt => self.files.remove(id),
             _ => {}
@@ -132,8 +121,9 @@ impl Inner {
         }
         let locked = self.committer.locks.lock(scopes)?;
         self.check_settled(scopes)?;
-        let Some(plan) = self.plan(&self.lsm.view(), scopes, op, file)? else {
-            return Ok(Outcome::default());
+        let plan = match self.plan(&self.lsm.view(), scopes, op, file)? {
+            Planned::Change(plan) => *plan,
+            Planned::Nothing(outcome) => return Ok(outcome),
         };
         let above = plan.changes.iter().filter_map(|change| change.before).max();
         let stamp = self.committer.stamp(epoch, above);
@@ -165,7 +155,11 @@ impl Inner {
             replicas.decided(others, aborted);
             return Err(error.into());
         }
-        let result = self.commit_named(plan.op, Some(stamp), When::In(epoch), file);
+        let given = Given {
+            stamp,
+            versioning: plan.versioning,
+        };
+        let result = self.commit_named(plan.op, Some(given), When::In(epoch), file);
         match &result {
             Err(failure) if failure.in_doubt => locked.keep(),
             result => {
@@ -185,145 +179,6 @@ impl Inner {
             false => Ok(()),
         }
     }
-
-    /// Judges a change by what there is, and says it so that others can make it.
-    /// None if there is nothing to be changed.
-    fn plan(
-        &self,
-        view: &View<'_>,
-        scopes: &[Scope],
-        op: Op,
-        file: Unnamed<'_>,
-    ) -> Result<Option<Plan>, Failure> {
-        let (mut changes, mut bytes) = (Vec::new(), Bytes::None);
-        let scope = scopes.first().ok_or(Error::WritesDisabled)?;
-        // Others are told of one state of a key, not of several.
-        let bucket = view.bucket(&scope.bucket)?;
-        if bucket.is_some_and(|info| info.versioning != Versioning::Never) {
-            return Err(Error::VersionsOfReplicas.into());
-        }
-        let mut change = |scope: &Scope, change: Change| -> Result<(), Error> {
-            let before = holds(view, scope)?;
-            let scope = scope.clone();
-            changes.push(ScopedChange {
-                scope,
-                before,
-                change,
-            });
-            Ok(())
-        };
-        let op = match op {
-            Op::Put(put) => {
-                self.committer.open_bucket(view, &put.bucket)?;
-                check(
-                    put.condition.as_ref(),
-                    view.object(&put.object_key)?.as_ref(),
-                )?;
-                let (meta, len) = (put.record.meta.clone(), put.record.len);
-                change(scope, Change::Write { meta, len })?;
-                bytes = match (&put.bytes, file) {
-                    (PutBytes::Inline(bytes), _) => Bytes::Inline(bytes.clone()),
-                    (PutBytes::File(_), Some((file, _))) => copy_of(file)?,
-                    (PutBytes::File(_), None) => return Err(Error::WritesDisabled.into()),
-                };
-                Op::Put(put)
-            }
-            Op::PutPart(part) => {
-                view.upload(&part.upload_key)?.ok_or(Error::NoSuchUpload)?;
-                let (meta, len) = (part.record.meta.clone(), part.record.len);
-                change(scope, Change::Write { meta, len })?;
-                let (file, _) = file.ok_or(Error::WritesDisabled)?;
-                bytes = copy_of(file)?;
-                Op::PutPart(part)
-            }
-            Op::Delete(mut delete) => {
-                let mut kept = Vec::new();
-                let versions = std::mem::take(&mut delete.versions).into_iter();
-                let versions = versions.chain(std::iter::repeat(None));
-                for ((scope, object_key), version) in
-                    scopes.iter().zip(delete.object_keys).zip(versions)
-                {
-                    let current = view.object(&object_key)?;
-                    let current = current.filter(|r| version.is_none_or(|id| id == r.id()));
-                    check(delete.condition.as_ref(), current.as_ref())?;
-                    if current.is_some() {
-                        change(scope, Change::Remove)?;
-                        kept.push(object_key);
-                    }
-                }
-                if kept.is_empty() {
-                    view.bucket(&delete.bucket)?.ok_or(Error::NoSuchBucket)?;
-                    return Ok(None);
-                }
-                delete.object_keys = kept;
-                Op::Delete(delete)
-            }
-            Op::Change {
-                bucket,
-                object_key,
-                version,
-                change: edit,
-            } => {
-                let mut record = match version {
-                    None => present(view, &bucket, &object_key)?,
-                    Some(id) => version_of(view, &bucket, &object_key, id)?.0,
-                };
-                edit(&mut record.meta);
-                record.encode()?;
-                change(scope, Change::SetMeta(record.meta.clone()))?;
-                Op::Change {
-                    bucket,
-                    object_key,
-                    version,
-                    change: Box::new(|meta| *meta = record.meta),
-                }
-            }
-            Op::CreateUpload(create) => {
-                self.committer.open_bucket(view, &create.bucket)?;
-                change(scope, Change::Begin(create.record.meta.clone()))?;
-                Op::CreateUpload(create)
-            }
-            Op::Complete(complete) => {
-                view.upload(&complete.upload_key)?
-                    .ok_or(Error::NoSuchUpload)?;
-                self.committer.open_bucket(view, &complete.bucket)?;
-                check(
-                    complete.condition.as_ref(),
-                    view.object(&complete.object_key)?.as_ref(),
-                )?;
-                let mut parts = Vec::with_capacity(complete.parts.len());
-                for (number, seen) in &complete.parts {
-                    let record = view.part(complete.upload, *number)?;
-                    let record = record.filter(|r| r.payload == Payload::File { id: *seen });
-                    parts.push((*number, record.ok_or(Error::PartChanged)?.stamp));
-                }
-                let (upload, meta) = (complete.upload, complete.meta.clone());
-                change(
-                    scope,
-                    Change::Complete {
-                        upload,
-                        meta,
-                        parts,
-                    },
-                )?;
-                Op::Complete(complete)
-            }
-            op @ Op::Abort { .. } => {
-                if holds(view, scope)?.is_none() {
-                    return Err(Error::NoSuchUpload.into());
-                }
-                change(scope, Change::Remove)?;
-                op
-            }
-            _ => return Err(Error::WritesDisabled.into()),
-        };
-        Ok(Some(Plan { changes, bytes, op }))
-    }
-}
-
-/// The same file, for somebody else.
-fn copy_of(file: &File) -> Result<Bytes, Error> {
-    Ok(Bytes::File(file.try_clone()?))
 }
 
 fn others(replicas: &Arc<dyn Replicas>, scopes: &[Scope]) -> Result<Vec<String>, Error> {

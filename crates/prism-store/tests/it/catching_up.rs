@@ -12,9 +12,9 @@ use std::{
 
 use crate::common::{bytes, meta, object_files, put, read};
 use prism_store::{
-    Body, Bytes, Change, Config, Decided, Durability, Error, HeldPage, Missing, Pending, Prepare,
-    Refusal, Replicas, Scope, ScopedChange, Stamp, Store, Unprepared, UploadId, UploadName,
-    Versioning,
+    Body, Bytes, Change, Config, Decided, Durability, Error, HeldPage, HeldVersion, Keeps, Missing,
+    Pending, Position, Prepare, Refusal, Replicas, Scope, ScopedChange, Stamp, Step, Store,
+    ToDelete, Unprepared, UploadId, UploadName, VersionEntry, VersionPosition, Versioning,
 };
 
 fn open(dir: &std::path::Path, node: &str) -> Store {
@@ -55,11 +55,34 @@ fn bytes_of(body: Option<Body>) -> Vec<u8> {
 
 fn take_in(from: &Store, to: &Store, scope: &Scope, since: u64) -> bool {
     let (handed, body) = from.hand_over(scope).unwrap().unwrap();
+    if let Some(versions) = handed.versions {
+        return take_versions(from, to, scope, (handed.stamp, versions), since);
+    }
     let mut writer = to.begin_take_in(scope.clone(), handed, since).unwrap();
     for piece in bytes_of(body).chunks(70_001) {
         writer.write(piece).unwrap();
     }
     writer.finish().unwrap()
+}
+
+fn take_versions(
+    from: &Store,
+    to: &Store,
+    scope: &Scope,
+    versions: (Stamp, Vec<HeldVersion>),
+    since: u64,
+) -> bool {
+    let mut taken = to
+        .begin_take_versions(scope.clone(), versions, since)
+        .unwrap();
+    for version in taken.missing() {
+        let found = from.hand_over_version(scope, version.at).unwrap();
+        let (handed, body) = found.unwrap();
+        let mut writer = taken.begin(&version, handed).unwrap();
+        writer.write(&bytes_of(body)).unwrap();
+        taken.add(writer).unwrap();
+    }
+    taken.finish().unwrap()
 }
 
 /// What is missing at `to` of what `from` has, page by page.
@@ -106,6 +129,14 @@ fn content(store: &Store) -> Vec<String> {
             for (scope, stamp) in page.items {
                 let (handed, body) = store.hand_over(&scope).unwrap().unwrap();
                 assert_eq!(handed.stamp, stamp);
+                for version in handed.versions.iter().flatten() {
+                    let found = store.hand_over_version(&scope, version.at);
+                    // Of a delete marker nothing is asked.
+                    let Ok(found) = found else { continue };
+                    let (handed, body) = found.unwrap();
+                    let data = meta(&bytes_of(body)).etag;
+                    lines.push(format!("{version:?} {handed:?} {data}"));
+                }
                 let data = meta(&bytes_of(body)).etag;
                 lines.push(format!("{scope:?} {handed:?} {data}"));
             }
@@ -193,6 +224,167 @@ fn whatever_was_missed_is_taken_in_and_the_stores_are_the_same() {
             object_files(dirs[0].path()).len(),
             object_files(dirs[1].path()).len()
         );
+    }
+}
+
+/// The same where versions are kept.
+fn random_change_of_versions(store: &Store, rng: &mut fastrand::Rng) {
+    if rng.u8(..3) > 0 {
+        return random_change(store, rng);
+    }
+    let mut all = Vec::new();
+    let begin = VersionPosition::Key(Position::Start);
+    let visit = |entry: VersionEntry| {
+        all.push(entry);
+        Step::Entry
+    };
+    store.scan_versions("b", "", begin, visit).unwrap();
+    match rng.choice(all) {
+        Some(entry) if rng.bool() || entry.is_marker => {
+            let (key, version) = (entry.key.as_str(), Some(entry.id));
+            let deletion = ToDelete { key, version };
+            store.delete_version("b", deletion, None).unwrap();
+        }
+        Some(entry) => {
+            let tag = move |meta: &mut prism_store::ObjectMeta| meta.etag.push('x');
+            let done = store.change_meta("b", &entry.key, Some(entry.id), tag);
+            done.unwrap();
+        }
+        None => {}
+    }
+    if rng.u8(..20) == 0 {
+        let versioning = [Versioning::Enabled, Versioning::Suspended];
+        let versioning = rng.choice(versioning).unwrap();
+        store.set_versioning("b", versioning).unwrap();
+    }
+}
+
+#[test]
+fn versions_that_were_missed_are_taken_in_with_those_that_are_gone() {
+    let rounds = std::env::var("PRISM_CATCH_UP_ROUNDS").map_or(2, |n| n.parse().unwrap());
+    for seed in 0..rounds {
+        let (dirs, [from, to]) = two();
+        let mut rng = fastrand::Rng::with_seed(seed);
+        for epoch in 2..6 {
+            for _ in 0..60 {
+                random_change_of_versions(&from, &mut rng);
+            }
+            from.adopt(epoch).unwrap();
+            to.adopt(epoch).unwrap();
+            let said = from.head_bucket("b").unwrap();
+            let said = (said.versioning, said.versioning_set);
+            to.take_versioning("b", said, epoch).unwrap();
+            let (taken, _) = catch_up(&from, &to);
+            assert!(taken > 5, "{taken}");
+            assert_eq!(content(&from), content(&to), "seed {seed}");
+            assert_eq!(catch_up(&from, &to), (0, 0));
+            if epoch == 2 {
+                from.set_versioning("b", Versioning::Enabled).unwrap();
+            }
+        }
+        assert!(to.head_bucket("b").unwrap().versioning != Versioning::Never);
+        drop(to);
+        let to = open(dirs[1].path(), "b");
+        assert_eq!(to.recovery().orphans_removed, 0);
+        assert_eq!(to.recovery().dangling, 0);
+        assert_eq!(content(&from), content(&to));
+        let files = |at: usize| object_files(dirs[at].path()).len();
+        assert_eq!(files(0), files(1));
+        // Without a place, nothing of them stays.
+        let scopes = to.held("b", false, None, all).unwrap().items;
+        let scopes = scopes.into_iter().map(|(scope, _)| scope).collect();
+        to.remove_without_place(scopes, 5).unwrap();
+        let (uploads, _) = to.uploads("b", "", None, 1000).unwrap();
+        for upload in uploads {
+            to.abort_upload(name(&upload.key, upload.id)).unwrap();
+        }
+        assert!(content(&to).is_empty() && files(1) == 0);
+        to.delete_bucket("b").unwrap();
+    }
+}
+
+#[test]
+fn a_change_of_versions_is_not_prepared_where_others_are_lacking() {
+    let (_dirs, [from, to]) = two();
+    for store in [&from, &to] {
+        let stamp = stamp_of(1, 1);
+        let said = store.set_versioning_as_of("b", Versioning::Enabled, stamp);
+        said.unwrap();
+    }
+    put(&from, "b", "k", b"one").unwrap();
+    to.adopt(2).unwrap();
+    let scope = Scope::object("b", "k");
+    let change = |builds, before| Prepare {
+        epoch: 2,
+        stamp: stamp_of(2, 9),
+        changes: vec![ScopedChange {
+            scope: scope.clone(),
+            before,
+            change: Change::Kept(
+                Keeps {
+                    versioning: Versioning::Enabled,
+                    builds,
+                },
+                Box::new(Change::Remove),
+            ),
+        }],
+    };
+    let before = from.hand_over(&scope).unwrap().unwrap().0.stamp;
+    let prepare = || {
+        to.begin_prepare(change(true, Some(before)))
+            .unwrap()
+            .prepare()
+    };
+    let lacking = prepare();
+    let Err(Error::Refused(Refusal::Lacking)) = lacking else {
+        panic!("{lacking:?}");
+    };
+    assert!(take_in(&from, &to, &scope, 2));
+    prepare().unwrap();
+    let decided = Decided {
+        scopes: vec![scope.clone()],
+        stamp: stamp_of(2, 9),
+        committed: true,
+        epoch: 2,
+    };
+    to.decided(decided).unwrap();
+    let (handed, _) = to.hand_over(&scope).unwrap().unwrap();
+    assert_eq!(handed.stamp, stamp_of(2, 9));
+    let versions = handed.versions.unwrap();
+    assert_eq!(versions.len(), 2);
+    assert!(versions[0].marker_ms.is_some());
+    // What is from before does not bring back what was there.
+    assert!(!take_in(&from, &to, &scope, 2));
+    assert!(to.delete_marker("b", "k").unwrap().is_some());
+}
+
+#[test]
+fn of_two_that_say_whether_versions_are_kept_the_later_counts() {
+    let (_dirs, [_, to]) = two();
+    let say = |versioning, time_us| to.set_versioning_as_of("b", versioning, stamp_of(1, time_us));
+    let is = || to.head_bucket("b").unwrap().versioning;
+    say(Versioning::Enabled, 5).unwrap();
+    say(Versioning::Enabled, 4).unwrap();
+    let earlier = say(Versioning::Suspended, 5);
+    assert!(matches!(earlier, Err(Error::SaidLater(later)) if later == stamp_of(1, 5)));
+    say(Versioning::Suspended, 6).unwrap();
+    assert_eq!(is(), Versioning::Suspended);
+    // A node that catches up has it as others have it, and what it heard meanwhile.
+    to.adopt(2).unwrap();
+    let never = (Versioning::Never, Stamp::NONE);
+    to.take_versioning("b", never, 2).unwrap();
+    assert_eq!(is(), Versioning::Never);
+    let said = to.set_versioning_as_of("b", Versioning::Enabled, stamp_of(2, 1));
+    said.unwrap();
+    to.take_versioning("b", never, 2).unwrap();
+    assert_eq!(is(), Versioning::Enabled);
+}
+
+fn stamp_of(epoch: u64, time_us: u64) -> Stamp {
+    Stamp {
+        epoch,
+        time_us,
+        origin: 7,
     }
 }
 
@@ -478,10 +670,4 @@ fn what_has_no_place_goes_and_the_rest_stays() {
     assert_eq!(store.list("b", "", "", 100).unwrap().entries.len(), 20);
     assert!(store.uploads("b", "", None, 10).unwrap().0.is_empty());
     assert_eq!(object_files(dirs[0].path()).len(), 20);
-    // Versions are on one node only: they are neither compared nor thrown away.
-    store.set_versioning("b", Versioning::Enabled).unwrap();
-    let held = store.held("b", false, None, all);
-    assert!(matches!(held, Err(Error::VersionsOfReplicas)));
-    let gone = store.remove_without_place(vec![Scope::object("b", "k10")], 2);
-    assert!(matches!(gone, Err(Error::VersionsOfReplicas)));
 }

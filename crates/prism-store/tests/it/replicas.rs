@@ -19,6 +19,8 @@ use prism_store::{
     Standing, Store, Unprepared, UploadName,
 };
 
+mod versions;
+
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// Three stores, and what lies between them.

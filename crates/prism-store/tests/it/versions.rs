@@ -2,11 +2,11 @@
 //! it should, in every order that chance brings, and after the store was opened
 //! anew.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::common::{bytes, meta, object_files, put, read};
 use prism_store::{
-    Config, Error, Position, Removed, Step, Store, ToDelete, VersionEntry, VersionId,
+    Config, Error, Position, Removed, Step, Store, ToDelete, UploadName, VersionEntry, VersionId,
     VersionPosition, Versioning,
 };
 
@@ -176,21 +176,43 @@ fn metadata_of_one_version_changes_and_its_place_does_not() {
 /// What a key has to have, the newest last.
 type History = Vec<(VersionId, Option<Vec<u8>>)>;
 
-/// One random change, of the store and of what it should be.
-fn change(
-    store: &Store,
-    wanted: &mut BTreeMap<String, History>,
+/// What keys have to have.
+pub(crate) type Wanted = BTreeMap<String, History>;
+
+/// One random change, of the store that makes those of its key and of what there should
+/// be; `say` has all know whether versions are kept.
+pub(crate) fn change(
+    store_of: &dyn Fn(&str) -> Arc<Store>,
+    say: &dyn Fn(Versioning),
+    wanted: &mut Wanted,
     versioning: &mut Versioning,
     rng: &mut fastrand::Rng,
 ) {
     let key = ["a", "a\0", "a\0b", "a/1", "a/2", "b"][rng.usize(..6)].to_owned();
+    let store = &store_of(&key);
     let history = wanted.entry(key.clone()).or_default();
     let replace = |history: &mut History| {
         if *versioning != Versioning::Enabled {
             history.retain(|(id, _)| *id != VersionId::Null);
         }
     };
-    match rng.u32(..10) {
+    match rng.u32(..12) {
+        9 if !history.is_empty() => {
+            let (id, body) = &history[rng.usize(..history.len())];
+            let user = vec![("tag".to_owned(), rng.u64(..).to_string())];
+            let tag = move |meta: &mut prism_store::ObjectMeta| meta.user = user;
+            let done = store.change_meta("b", &key, Some(*id), tag);
+            match body {
+                Some(_) => assert_eq!(done.unwrap().unwrap_or(VersionId::Null), *id),
+                None => assert!(matches!(done, Err(Error::IsDeleteMarker))),
+            }
+        }
+        10 => {
+            let body = bytes(rng.u64(..), 20_000);
+            let id = put_in_parts(store, &key, &body).unwrap_or(VersionId::Null);
+            replace(history);
+            history.push((id, Some(body)));
+        }
         0..5 => {
             let body = bytes(rng.u64(..), rng.choice([0, 5, 100_000]).unwrap());
             let id = put(store, "b", &key, &body).unwrap().version;
@@ -219,13 +241,45 @@ fn change(
             *versioning = rng
                 .choice([Versioning::Enabled, Versioning::Suspended])
                 .unwrap();
-            store.set_versioning("b", *versioning).unwrap();
+            say(*versioning);
         }
     }
 }
 
+/// An object of two parts.
+fn put_in_parts(store: &Store, key: &str, body: &[u8]) -> Option<VersionId> {
+    let id = store.create_upload("b", key, meta(&[])).unwrap();
+    let name = UploadName {
+        bucket: "b",
+        key,
+        id,
+    };
+    for (number, data) in [(1, &body[..7]), (2, &body[7..])] {
+        let mut writer = store.begin_part(name, number, None).unwrap();
+        writer.write(data).unwrap();
+        writer.commit(meta(data)).unwrap();
+    }
+    let (parts, _) = store.parts(name, 0, 2).unwrap();
+    let parts: Vec<_> = parts.iter().map(|p| (p.number, p.version)).collect();
+    let done = store.complete_upload(name, &parts, meta(body), None);
+    done.unwrap().version
+}
+
+/// Files that the objects of these lengths have.
+pub(crate) fn files_of(wanted: &Wanted) -> usize {
+    let bodies = wanted
+        .values()
+        .flatten()
+        .filter_map(|(_, body)| body.as_ref());
+    let files = bodies.map(|body| match body.len() {
+        20_000 => 2,
+        len => usize::from(len > 70_000),
+    });
+    files.sum()
+}
+
 /// Everything that can be asked of the store.
-fn compare(store: &Store, wanted: &BTreeMap<String, History>) {
+pub(crate) fn compare(store: &Store, wanted: &Wanted) {
     let mut entries = Vec::new();
     for (key, history) in wanted {
         let current = history.last().and_then(|(_, body)| body.clone());
@@ -292,18 +346,20 @@ fn pages(store: &Store, listed: &[(String, VersionId, bool, bool)]) {
 fn random_changes_leave_what_they_should_also_when_opened_anew() {
     for seed in 0..RUNS {
         let dir = tempfile::tempdir().unwrap();
-        let mut store = open(dir.path());
+        let store = Arc::new(open(dir.path()));
         store.create_bucket("b", 1).unwrap();
         let (mut wanted, mut versioning) = (BTreeMap::new(), Versioning::Never);
         let mut rng = fastrand::Rng::with_seed(seed);
         for n in 0..CHANGES {
-            change(&store, &mut wanted, &mut versioning, &mut rng);
+            let store_of = |_: &str| Arc::clone(&store);
+            let say = |v| store.set_versioning("b", v).unwrap();
+            change(&store_of, &say, &mut wanted, &mut versioning, &mut rng);
             if n % 10 == 0 {
                 compare(&store, &wanted);
             }
         }
         drop(store);
-        store = open(dir.path());
+        let store = open(dir.path());
         let report = store.recovery();
         assert_eq!(
             (report.orphans_removed, report.dangling),
@@ -312,8 +368,7 @@ fn random_changes_leave_what_they_should_also_when_opened_anew() {
         );
         assert_eq!(store.head_bucket("b").unwrap().versioning, versioning);
         compare(&store, &wanted);
-        let files = wanted.values().flatten();
-        let files = files.filter(|(_, body)| body.as_ref().is_some_and(|b| b.len() > 70_000));
-        assert_eq!(object_files(dir.path()).len(), files.count(), "seed {seed}");
+        let files = object_files(dir.path()).len();
+        assert_eq!(files, files_of(&wanted), "seed {seed}");
     }
 }

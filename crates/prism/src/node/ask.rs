@@ -25,7 +25,7 @@ use super::relayed::preamble;
 use super::replication::Replication;
 use super::session::Request;
 use super::upload::{blocking, joined};
-use super::versions::{Deleted, Target, VersionsWanted, delete_here, versioning};
+use super::versions::{Deleted, Target, VersionsWanted, delete_here};
 use super::{Worker, now_ms};
 
 /// Longest question: 1,000 keys of 1 KiB, each byte of which JSON writes with up
@@ -61,6 +61,11 @@ pub(super) enum Question {
     Held(HeldWanted),
     /// One thing, with its bytes; the answer is no [`Reply`], but see `fetch`.
     Fetch(Scope),
+    /// One version of a key likewise, by where it lies.
+    FetchVersion {
+        scope: Scope,
+        at: Stamp,
+    },
     /// Whether the asked node, in this epoch, has a change that is open elsewhere.
     HasChange {
         scope: Scope,
@@ -103,6 +108,8 @@ pub(super) enum Question {
     SetVersioning {
         bucket: String,
         enabled: bool,
+        /// Of two that say so the greater one counts.
+        stamp: Stamp,
     },
     ListVersions(VersionsWanted),
     DeleteObjects {
@@ -131,6 +138,8 @@ pub(super) enum Reply {
     Held(HeldPage),
     /// A change was not prepared.
     NotPrepared(Refusal),
+    /// Something else was said with this stamp, which is not below the asker's.
+    SaidLater(Stamp),
     Report {
         open_changes: u64,
         bytes_used: u64,
@@ -246,7 +255,11 @@ impl Worker {
             Ok(Asked {
                 question: Question::Fetch(scope),
                 ..
-            }) => return self.hand_over(io, exchange, scope).await,
+            }) => return self.hand_over(io, exchange, (scope, None)).await,
+            Ok(Asked {
+                question: Question::FetchVersion { scope, at },
+                ..
+            }) => return self.hand_over(io, exchange, (scope, Some(at))).await,
             Ok(Asked { question, .. }) => self.answer_here(question).await,
             Err(error) => Err(error),
         };
@@ -322,7 +335,9 @@ fn answer(
         Question::Buckets { after } => return held::buckets(store, &after),
         Question::Held(wanted) => return held::page(store, replication, &wanted),
         // Answered before.
-        Question::Fetch(_) => return Err(Code::InternalError.into()),
+        Question::Fetch(_) | Question::FetchVersion { .. } => {
+            return Err(Code::InternalError.into());
+        }
         Question::HasChange { scope, open, epoch } => {
             let has = store.has_change(&scope, open, epoch);
             return has.map(Reply::Has).map_err(|e| store_error(&e));
@@ -350,9 +365,11 @@ fn answer(
             let text = found.map(String::from_utf8).transpose();
             return Ok(Reply::Document(text.map_err(|_| Code::InternalError)?));
         }
-        Question::SetVersioning { bucket, enabled } => {
-            store.set_versioning(&bucket, versioning(enabled))
-        }
+        Question::SetVersioning {
+            bucket,
+            enabled,
+            stamp,
+        } => return super::versions::said(store, (&bucket, enabled, stamp)),
         Question::DeleteObjects { bucket, targets } => {
             return delete_here(store, &bucket, &targets).map(Reply::Deleted);
         }

@@ -96,9 +96,7 @@ impl Worker {
             }
             Operation::PutBucketVersioning { bucket } => {
                 let enabled = xml::parse_versioning(body)?;
-                let bucket = bucket.as_str().to_owned();
-                let question = Question::SetVersioning { bucket, enabled };
-                everywhere(self.ask_everyone(request, &question).await)?;
+                self.set_versioning(request, bucket, enabled).await?;
                 done(200)
             }
             Operation::ListObjectVersions { bucket, list } => {
@@ -291,7 +289,7 @@ fn deletions(reply: Result<Reply, S3Error>) -> Result<Deletions, S3Error> {
 
 /// Whether all have done it. Those that do not know the bucket do not matter
 /// where others do.
-fn everywhere(answers: Vec<Result<Reply, S3Error>>) -> Result<(), S3Error> {
+pub(super) fn everywhere(answers: Vec<Result<Reply, S3Error>>) -> Result<(), S3Error> {
     let all = answers.len();
     let mut missing = 0;
     let mut failure: Option<S3Error> = None;

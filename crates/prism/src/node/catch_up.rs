@@ -88,6 +88,9 @@ impl Worker {
             }
         }
         self.remove_buckets(view, gone).await?;
+        // Again: who changed something about a bucket that was not here yet did not tell
+        // this node, and nor did others before it asked them.
+        self.catch_up_buckets(view).await?;
         self.still_in(view)?;
         let own = self.store()?.open_before(view.epoch());
         if !own.is_empty() {
@@ -146,8 +149,10 @@ impl Worker {
         let mine = self.names_of_buckets().await?;
         let theirs = self.buckets_of_others(view).await?;
         let names: Vec<String> = theirs.iter().map(|b| b.name.clone()).collect();
+        let since = view.epoch();
         for bucket in theirs {
-            joined(blocking(&self.node, move |node| take_bucket(node, &bucket))).await?;
+            let take = move |node: &Node| take_bucket(node, &bucket, since);
+            joined(blocking(&self.node, take)).await?;
         }
         Ok(mine.into_iter().filter(|b| !names.contains(b)).collect())
     }
@@ -322,10 +327,8 @@ fn trim_page(
     let has_place = |key: &str| view.has_place(&node.name, bucket, key);
     let page = match store.without_place(bucket, uploads, after.as_ref(), has_place) {
         Ok(page) => page,
-        // A bucket that has just gone, or one whose versions lie here only.
-        Err(prism_store::Error::NoSuchBucket | prism_store::Error::VersionsOfReplicas) => {
-            return Ok(None);
-        }
+        // It has just gone.
+        Err(prism_store::Error::NoSuchBucket) => return Ok(None),
         Err(error) => return Err(store_error(&error)),
     };
     node.progress.add_trimmed(page.items.len());
@@ -335,12 +338,16 @@ fn trim_page(
     Ok(page.end)
 }
 
-/// Makes a bucket what it is elsewhere.
-fn take_bucket(node: &Node, bucket: &BucketHeld) -> Result<(), S3Error> {
+/// Makes a bucket what it is elsewhere, as of an epoch.
+fn take_bucket(node: &Node, bucket: &BucketHeld, since: u64) -> Result<(), S3Error> {
     let store = node.store.as_ref().ok_or(Code::InternalError)?;
     match store.create_bucket(&bucket.name, bucket.created_ms) {
         Ok(()) | Err(prism_store::Error::AlreadyExists) => {}
         Err(error) => return Err(store_error(&error)),
+    }
+    if let Some(said) = bucket.versioning {
+        let taken = store.take_versioning(&bucket.name, said, since);
+        taken.map_err(|e| store_error(&e))?;
     }
     for document in DOCUMENTS {
         let name = document.as_str();

@@ -11,7 +11,8 @@ pub(super) fn store_error(error: &prism_store::Error) -> S3Error {
         Error::NoSuchVersion => Code::NoSuchVersion.into(),
         // Of a version that was named.
         Error::IsDeleteMarker => Code::MethodNotAllowed.into(),
-        Error::VersionsOfReplicas => S3Error::with_message(Code::NotImplemented, error.to_string()),
+        Error::TooManyVersions => S3Error::with_message(Code::InvalidRequest, error.to_string()),
+        Error::SaidLater(_) => Code::OperationAborted.into(),
         Error::NoSuchUpload => Code::NoSuchUpload.into(),
         Error::PartChanged => Code::InvalidPart.into(),
         Error::ConditionFailed { .. } => Code::PreconditionFailed.into(),

@@ -7,13 +7,14 @@ use std::io;
 
 use prism_http::{AnswerBody, Exchange, ResponseHead};
 use prism_s3::{Code, Principal, S3Error};
-use prism_store::{Body, Change, Handed, Prepare, Scope, TakeIn};
+use prism_store::{Body, Change, Handed, HeldVersion, Prepare, Scope, Stamp, TakeIn};
 
 use super::Worker;
 use super::answer::send_error;
 use super::ask::{Question, head_for};
 use super::asked::Asked;
 use super::body;
+use super::catch_up::not_yet;
 use super::errors::store_error;
 use super::io::{Input, Io, RelayIo};
 use super::pieces::PIECE_BYTES;
@@ -23,17 +24,28 @@ use super::replicate::{MAX_HEADER_BYTES, read_exactly, take};
 use super::replication::prefix;
 use super::upload::{blocking, joined};
 
+/// Bytes on their way from another node.
+struct Arriving {
+    upstream: RelayIo,
+    left: u64,
+    keep_alive: bool,
+}
+
 impl Worker {
-    /// Hands over what this node holds of a scope.
+    /// Hands over what this node holds of a scope, or of one version of a key.
     pub(super) async fn hand_over(
         &self,
         io: &mut impl Io,
         exchange: &Exchange<'_>,
-        scope: Scope,
+        (scope, at): (Scope, Option<Stamp>),
     ) -> io::Result<bool> {
         let found = joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            let found = store.hand_over(&scope).map_err(|e| store_error(&e))?;
+            let found = match at {
+                None => store.hand_over(&scope),
+                Some(at) => store.hand_over_version(&scope, at),
+            };
+            let found = found.map_err(|e| store_error(&e))?;
             found.ok_or(Code::NoSuchKey.into())
         }));
         let (handed, body) = match found.await {
@@ -83,23 +95,108 @@ impl Worker {
         scope: &Scope,
         since: u64,
     ) -> Result<(), S3Error> {
+        let question = Question::Fetch(scope.clone());
+        let Some((mut arriving, mut handed)) = self.ask_for(source, &question).await? else {
+            return Ok(());
+        };
+        if let Some(versions) = handed.versions.take() {
+            self.end(source, arriving);
+            let held = (handed.stamp, versions);
+            return self.fetch_versions(source, scope, held, since).await;
+        }
+        let (own, bytes) = (scope.clone(), arriving.left);
+        let begin = blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            let begun = store.begin_take_in(own, handed, since);
+            begun.map_err(|e| store_error(&e))
+        });
+        let writing = self.receive(&mut arriving, begin).await?;
+        let finishing = blocking(&self.node, move |_| {
+            writing.finish().map_err(|e| store_error(&e))
+        });
+        if joined(finishing).await? {
+            self.node.progress.add_fetched(bytes);
+        }
+        self.end(source, arriving);
+        Ok(())
+    }
+
+    /// The same of a key that has versions: those that are missing here are fetched one
+    /// after the other, and all take effect at once.
+    async fn fetch_versions(
+        &self,
+        source: &str,
+        scope: &Scope,
+        held: (Stamp, Vec<HeldVersion>),
+        since: u64,
+    ) -> Result<(), S3Error> {
+        let own = scope.clone();
+        let mut taking = joined(blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            let begun = store.begin_take_versions(own, held, since);
+            begun.map_err(|e| store_error(&e))
+        }))
+        .await?;
+        let mut bytes = 0;
+        for version in taking.missing() {
+            let question = Question::FetchVersion {
+                scope: scope.clone(),
+                at: version.at,
+            };
+            let Some((mut arriving, handed)) = self.ask_for(source, &question).await? else {
+                // Then there is something newer to be had.
+                return Err(not_yet("A key has changed meanwhile."));
+            };
+            bytes += arriving.left;
+            let (kept, writer) = joined(blocking(&self.node, move |_| {
+                let begun = taking.begin(&version, handed);
+                begun
+                    .map(|writer| (taking, writer))
+                    .map_err(|e| store_error(&e))
+            }))
+            .await?;
+            taking = kept;
+            let begin = blocking(&self.node, move |_| Ok(writer));
+            let writer = self.receive(&mut arriving, begin).await?;
+            self.end(source, arriving);
+            taking = joined(blocking(&self.node, move |_| {
+                taking.add(writer).map_err(|e| store_error(&e))?;
+                Ok(taking)
+            }))
+            .await?;
+        }
+        let finishing = blocking(&self.node, move |_| {
+            taking.finish().map_err(|e| store_error(&e))
+        });
+        if joined(finishing).await? {
+            self.node.progress.add_fetched(bytes);
+        }
+        Ok(())
+    }
+
+    /// What `source` says of the one thing that is asked for, and the bytes to come; none
+    /// if it has it no more.
+    async fn ask_for(
+        &self,
+        source: &str,
+        question: &Question,
+    ) -> Result<Option<(Arriving, Handed)>, S3Error> {
         let failed = |error: io::Error| {
-            tracing::debug!(source, ?scope, %error, "not fetched");
+            tracing::debug!(source, ?question, %error, "not fetched");
             S3Error::with_message(Code::ServiceUnavailable, "Another node breaks off.")
         };
-        let question = Question::Fetch(scope.clone());
-        let question = Asked::encode(&self.node.replication, &question)?;
-        let head = head_for(question.len())?;
+        let body = Asked::encode(&self.node.replication, question)?;
+        let head = head_for(body.len())?;
         let request = Relayed {
             head: &head,
             preamble: preamble(&Principal::Anonymous, true),
             max_body_bytes: 0,
         };
-        let begun = self.begin_asking(source, &request, &question).await;
+        let begun = self.begin_asking(source, &request, &body).await;
         let (mut upstream, answer) = begun.map_err(|e| failed(io::Error::other(e)))?;
         match answer.status() {
             200 => {}
-            404 => return Ok(()),
+            404 => return Ok(None),
             status => return Err(failed(io::Error::other(format!("status {status}")))),
         }
         let framing = answer.framing(head.method());
@@ -112,34 +209,22 @@ impl Worker {
         if handed.len.unwrap_or(0) != left {
             return Err(failed(io::ErrorKind::InvalidData.into()));
         }
-        let bytes = left;
-        let own = scope.clone();
-        let begin = blocking(&self.node, move |node| {
-            let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            let begun = store.begin_take_in(own, handed, since);
-            begun.map_err(|e| store_error(&e))
-        });
-        let writing = self.receive(&mut upstream, &mut left, begin).await?;
-        let finishing = blocking(&self.node, move |_| {
-            writing.finish().map_err(|e| store_error(&e))
-        });
-        if joined(finishing).await? {
-            self.node.progress.add_fetched(bytes);
-        }
-        if answer.keep_alive() && upstream.is_clean() {
-            self.handle.keep_relay(source, upstream.stream);
-        }
-        Ok(())
+        let arriving = Arriving {
+            upstream,
+            left,
+            keep_alive: answer.keep_alive(),
+        };
+        Ok(Some((arriving, handed)))
     }
 
     /// One piece is written while the next arrives.
     async fn receive(
         &self,
-        upstream: &mut RelayIo,
-        left: &mut u64,
+        arriving: &mut Arriving,
         mut writing: tokio::task::JoinHandle<Result<TakeIn, S3Error>>,
     ) -> Result<TakeIn, S3Error> {
         let broken = || S3Error::from(Code::ServiceUnavailable);
+        let (upstream, left) = (&mut arriving.upstream, &mut arriving.left);
         let mut piece = Vec::new();
         while *left > 0 {
             if upstream.buffered().is_empty() && !matches!(upstream.fill().await, Ok(1..)) {
@@ -152,6 +237,13 @@ impl Worker {
             }
         }
         joined(writing).await
+    }
+
+    /// The connection can be used again.
+    fn end(&self, source: &str, arriving: Arriving) {
+        if arriving.keep_alive && arriving.left == 0 && arriving.upstream.is_clean() {
+            self.handle.keep_relay(source, arriving.upstream.stream);
+        }
     }
 
     /// Fetches what a change builds on that is to be prepared here, if this node is
@@ -196,8 +288,10 @@ pub(super) fn built_on(prepare: &Prepare) -> Vec<Scope> {
             upload: Some(upload),
             ..scope.clone()
         };
-        match (&change.change, scope.upload) {
-            (Change::SetMeta(_), _) => scopes.push(scope.clone()),
+        if change.change.builds_on_before() {
+            scopes.push(scope.clone());
+        }
+        match (change.change.what(), scope.upload) {
             (Change::Write { .. }, Some((id, _))) => scopes.push(of((id, None))),
             (Change::Complete { upload, parts, .. }, _) => {
                 scopes.push(of((*upload, None)));

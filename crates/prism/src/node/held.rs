@@ -1,7 +1,7 @@
 //! What a node that catches up is told by another one.
 
 use prism_s3::{Code, Document, S3Error};
-use prism_store::{Scope, Store};
+use prism_store::{Scope, Stamp, Store, Versioning};
 use serde::{Deserialize, Serialize};
 
 use super::ask::Reply;
@@ -35,6 +35,10 @@ pub(super) struct HeldWanted {
 pub(super) struct BucketHeld {
     pub(super) name: String,
     pub(super) created_ms: u64,
+    /// Whether it keeps versions, and the stamp of whoever said so; missing in what an
+    /// older release says.
+    #[serde(default)]
+    pub(super) versioning: Option<(Versioning, Stamp)>,
     /// By their names.
     pub(super) documents: Vec<(String, String)>,
 }
@@ -66,6 +70,7 @@ pub(super) fn buckets(store: &Store, after: &str) -> Result<Reply, S3Error> {
         page.push(BucketHeld {
             name: bucket.name,
             created_ms: bucket.created_ms,
+            versioning: Some((bucket.versioning, bucket.versioning_set)),
             documents,
         });
     }

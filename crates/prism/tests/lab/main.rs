@@ -38,6 +38,7 @@ mod tls_clients;
 mod tls_secrecy;
 mod tls_sessions;
 mod uploads;
+mod versions;
 
 mod impair_support;
 mod support;

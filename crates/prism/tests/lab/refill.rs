@@ -24,11 +24,11 @@ use crate::support::client::Request;
 use crate::support::{BUCKET, Cluster, eventually, say, turn};
 
 /// How long a cluster may take to have everything where it is to be.
-const SETTLED: Duration = Duration::from_secs(40);
+pub(crate) const SETTLED: Duration = Duration::from_secs(40);
 /// Keys written while a backend is away.
 const KEYS: usize = 240;
 
-fn up(backends: usize, members: usize, replicas: u16) -> Cluster {
+pub(crate) fn up(backends: usize, members: usize, replicas: u16) -> Cluster {
     Cluster::up_with(backends, |spec| {
         spec.etcd = true;
         spec.members = Some(members);
@@ -38,7 +38,7 @@ fn up(backends: usize, members: usize, replicas: u16) -> Cluster {
     })
 }
 
-fn seen_by(cluster: &Cluster, host: &str) -> Value {
+pub(crate) fn seen_by(cluster: &Cluster, host: &str) -> Value {
     cluster.lab.ask(host, "cluster").unwrap()
 }
 
@@ -48,7 +48,7 @@ fn backend<'a>(seen: &'a Value, name: &str) -> &'a Value {
     found.unwrap_or(&Value::Null)
 }
 
-fn status_of(cluster: &Cluster, name: &str) -> String {
+pub(crate) fn status_of(cluster: &Cluster, name: &str) -> String {
     let seen = seen_by(cluster, "fe0");
     backend(&seen, name)["status"]
         .as_str()
@@ -56,13 +56,13 @@ fn status_of(cluster: &Cluster, name: &str) -> String {
         .to_owned()
 }
 
-fn fetched_by(cluster: &Cluster, name: &str) -> u64 {
+pub(crate) fn fetched_by(cluster: &Cluster, name: &str) -> u64 {
     let seen = seen_by(cluster, "fe0");
     let progress = &backend(&seen, name)["catching_up"];
     progress["fetched"].as_u64().unwrap_or(0)
 }
 
-fn ctl(cluster: &Cluster, arguments: &[&str]) -> String {
+pub(crate) fn ctl(cluster: &Cluster, arguments: &[&str]) -> String {
     let prism = env!("CARGO_BIN_EXE_prism");
     let mut command = cluster.lab.command("fe0", prism).unwrap();
     command.arg("ctl").args(arguments).arg("--config");
@@ -89,7 +89,7 @@ fn call(cluster: &Cluster, method: &str, target: &str) -> (u16, Vec<u8>) {
 }
 
 /// Until it is done: the cluster may be changing.
-fn surely(what: &str, mut attempt: impl FnMut() -> u16, wanted: u16) {
+pub(crate) fn surely(what: &str, mut attempt: impl FnMut() -> u16, wanted: u16) {
     let begun = Instant::now();
     loop {
         match attempt() {
@@ -194,7 +194,7 @@ fn digest(body: Option<Body>) -> (u64, u64) {
 
 /// Stops the cluster and compares what its backends hold: everything is on `replicas`
 /// of them, as it was written. Gives how many things each has.
-fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<String, usize> {
+pub(crate) fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<String, usize> {
     eventually("nothing is open", SETTLED, || {
         let backends = cluster.backends();
         let open = |host: &String| cluster.counter(host, "store", "open_changes");
@@ -225,7 +225,15 @@ fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<String, usize> {
                     .unwrap();
                 for (scope, _) in page.items {
                     let (handed, body) = store.hand_over(&scope).unwrap().unwrap();
-                    let line = format!("{handed:?} {:?}", digest(body));
+                    let mut line = format!("{handed:?} {:?}", digest(body));
+                    for version in handed.versions.iter().flatten() {
+                        // Of a delete marker nothing is asked.
+                        if version.marker_ms.is_none() {
+                            let found = store.hand_over_version(&scope, version.at);
+                            let (handed, body) = found.unwrap().unwrap();
+                            line += &format!("\n{handed:?} {:?}", digest(body));
+                        }
+                    }
                     found.entry(scope).or_default().push(line);
                     *counts.entry(host.clone()).or_default() += 1;
                 }

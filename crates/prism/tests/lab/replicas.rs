@@ -25,8 +25,17 @@ use prism_store::{Store, Verified};
 /// How long replicas may take to learn what became of what was open.
 const SETTLED: Duration = Duration::from_secs(15);
 
-/// A request over a connection of its own, which may break.
 fn attempt(cluster: &Cluster, head: &[u8], body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+    let (head, data) = attempt_whole(cluster, head, body)?;
+    Ok((head.status(), data))
+}
+
+/// A request over a connection of its own, which may break.
+pub(crate) fn attempt_whole(
+    cluster: &Cluster,
+    head: &[u8],
+    body: &[u8],
+) -> io::Result<(ResponseHead, Vec<u8>)> {
     let client = cluster.connect();
     let mut stream = client.stream();
     stream.set_read_timeout(Some(Duration::from_secs(8)))?;
@@ -52,7 +61,7 @@ fn attempt(cluster: &Cluster, head: &[u8], body: &[u8]) -> io::Result<(u16, Vec<
         data.extend_from_slice(&bytes[at..][step.data]);
         at += step.consumed;
     }
-    Ok((head.status(), data))
+    Ok((head, data))
 }
 
 fn more(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<()> {
@@ -141,7 +150,7 @@ fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<(String, String), 
 fn boto3_sees_no_difference_and_every_object_is_on_two_of_three_backends() {
     let Some(_turn) = turn() else { return };
     let cluster = Cluster::replicated(3, 2);
-    for script in ["many.py", "parts.py"] {
+    for script in ["many.py", "parts.py", "versions.py"] {
         let path = format!("{}/tests/lab/objects/{script}", env!("CARGO_MANIFEST_DIR"));
         let output = cluster
             .lab
