@@ -185,6 +185,9 @@ impl Client {
         };
         let answer: LeaseResponse = self.call("/v3/lease/grant", &request).await?;
         let granted = Duration::from_secs(answer.ttl.0);
+        if granted.is_zero() {
+            return Err(Error::malformed("a lease of 0 s"));
+        }
         Ok((LeaseId(answer.id.0), granted))
     }
 
