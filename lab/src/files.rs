@@ -10,7 +10,7 @@ use prism_config::{Config, Credential, Durability, Etcd, KernelTls, Node, Role, 
 
 use crate::error::LabError;
 use crate::name::LabName;
-use crate::plan::{HostKind, Plan};
+use crate::plan::{HostKind, Link, Plan};
 use crate::spec::{LabSpec, Programs};
 use crate::state::{create_private_dir, write_private};
 use crate::tool::{in_namespace, run};
@@ -76,10 +76,13 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
             kernel_tls: KernelTls::default(),
         })
         .collect();
-    if let Some(etcd) = plan.address("etcd") {
-        let endpoint = format!("http://{etcd}:{ETCD_PORT}");
+    if plan.etcd().next().is_some() {
+        let endpoint = |link: &Link| format!("http://{}:{ETCD_PORT}", link.address);
         config.cluster.etcd = Some(Etcd {
-            endpoints: endpoint.parse().into_iter().collect(),
+            endpoints: plan
+                .etcd()
+                .flat_map(|link| endpoint(link).parse())
+                .collect(),
             ..Etcd::default()
         });
     }
@@ -182,21 +185,26 @@ pub(crate) fn command_lines(plan: &Plan, spec: &LabSpec) -> BTreeMap<String, Vec
         ];
         (link.host.clone(), line(&words))
     });
-    let etcd = etcd_line(plan).map(|line| ("etcd".to_owned(), line));
+    let etcd = plan
+        .etcd()
+        .map(|link| (link.host.clone(), etcd_line(plan, link)));
     std::iter::once(switch).chain(nodes).chain(etcd).collect()
 }
 
-/// How the lab's etcd is started, if it has one.
-fn etcd_line(plan: &Plan) -> Option<Vec<String>> {
-    let address = plan.address("etcd")?;
-    let client = format!("http://{address}:{ETCD_PORT}");
-    // Nobody else is a member of it.
-    let peer = format!("http://127.0.0.1:{ETCD_PEER_PORT}");
-    let data = plan.name.state_dir().join("etcd");
+/// How a member of the lab's etcd is started.
+fn etcd_line(plan: &Plan, link: &Link) -> Vec<String> {
+    let client = format!("http://{}:{ETCD_PORT}", link.address);
+    let peer_of = |link: &Link| format!("http://{}:{ETCD_PEER_PORT}", link.address);
+    let peer = peer_of(link);
+    let members = plan
+        .etcd()
+        .map(|link| format!("{}={}", link.host, peer_of(link)));
+    let members: Vec<String> = members.collect();
+    let data = plan.name.state_dir().join(&link.host);
     let words = [
         "etcd",
         "--name",
-        "lab",
+        &link.host,
         "--data-dir",
         &data.to_string_lossy(),
         "--listen-client-urls",
@@ -208,13 +216,13 @@ fn etcd_line(plan: &Plan) -> Option<Vec<String>> {
         "--initial-advertise-peer-urls",
         &peer,
         "--initial-cluster",
-        &format!("lab={peer}"),
+        &members.join(","),
         "--logger",
         "zap",
         "--log-level",
         "warn",
     ];
-    Some(words.iter().map(|word| (*word).to_owned()).collect())
+    words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 /// The last `lines` lines of the log of `host`.

@@ -124,7 +124,8 @@ fn is_host(text: &str) -> bool {
         text.strip_prefix(prefix)
             .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     };
-    matches!(text, "client" | "switch" | "etcd") || is_numbered("fe") || is_numbered("be")
+    matches!(text, "client" | "switch" | "etcd")
+        || ["fe", "be", "etcd"].into_iter().any(is_numbered)
 }
 
 #[cfg(test)]
@@ -153,7 +154,13 @@ mod tests {
 
     #[test]
     fn only_hosts_of_the_lab_itself_are_claimed() {
-        assert!(is_host("client") && is_host("etcd") && is_host("fe0") && is_host("be12"));
+        assert!(
+            is_host("client")
+                && is_host("etcd")
+                && is_host("etcd2")
+                && is_host("fe0")
+                && is_host("be12")
+        );
         assert!(!is_host("b-client") && !is_host("fe") && !is_host("be1x"));
     }
 }

@@ -54,9 +54,13 @@ impl Plan {
         let numbered = |prefix: &'static str, kind, count| {
             (0..count).map(move |index| (format!("{prefix}{index}"), kind, spec.link))
         };
-        let etcd = spec
-            .etcd
-            .then(|| ("etcd".to_owned(), HostKind::Etcd, spec.link));
+        let etcd = (0..spec.etcd_hosts()).map(|index| {
+            let host = match index {
+                0 => "etcd".to_owned(),
+                _ => format!("etcd{index}"),
+            };
+            (host, HostKind::Etcd, spec.link)
+        });
         let client = ("client".to_owned(), HostKind::Client, spec.uplink);
         let hosts = std::iter::once(client)
             .chain(numbered("fe", HostKind::Frontend, spec.frontends))
@@ -92,6 +96,12 @@ impl Plan {
         self.links
             .iter()
             .filter(|link| matches!(link.kind, HostKind::Frontend | HostKind::Backend))
+    }
+
+    /// Members of etcd.
+    pub(crate) fn etcd(&self) -> impl Iterator<Item = &Link> {
+        let links = self.links.iter();
+        links.filter(|link| link.kind == HostKind::Etcd)
     }
 
     /// The own address of `host`; that of the switch is its control address.

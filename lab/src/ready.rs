@@ -17,7 +17,7 @@ use crate::files::{
 };
 use crate::name::LabName;
 use crate::network::has_program;
-use crate::plan::HostKind;
+use crate::plan::{HostKind, Link};
 use crate::spec::go_on;
 use crate::state::State;
 use crate::tls::ca_file;
@@ -124,8 +124,8 @@ fn host_fault(state: &State, host: &str) -> Option<Fault> {
     if host == "switch" {
         return switch_fault(state);
     }
-    if host == "etcd" {
-        return etcd_fault(state);
+    if let Some(link) = state.plan.etcd().find(|link| link.host == host) {
+        return etcd_fault(state, link);
     }
     let socket = admin_socket(state, host);
     match ask(&socket, "counters") {
@@ -202,11 +202,11 @@ fn is_attached(name: &LabName, switch: Option<&Switch>) -> Result<(), String> {
     Ok(())
 }
 
-/// etcd has a leader, itself.
-fn etcd_fault(state: &State) -> Option<Fault> {
-    let address = state.plan.address("etcd")?;
-    let url = format!("http://{address}:{ETCD_PORT}/health");
-    let mut curl = in_namespace(&state.plan.name.namespace_path("etcd"), "curl");
+/// This member of etcd has a leader.
+fn etcd_fault(state: &State, member: &Link) -> Option<Fault> {
+    let url = format!("http://{}:{ETCD_PORT}/health", member.address);
+    let namespace = state.plan.name.namespace_path(&member.host);
+    let mut curl = in_namespace(&namespace, "curl");
     let quietly = ["--silent", "--fail", "--noproxy", "*", "--max-time", "2"];
     let answer = run(curl.args(quietly).args(["--output", "/dev/null"]).arg(url));
     answer.err().map(|error| Fault {

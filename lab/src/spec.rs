@@ -32,6 +32,8 @@ pub struct LabSpec {
     /// Whether the cluster's state is kept in an etcd, on a host of its own called
     /// `etcd`. Default false.
     pub etcd: bool,
+    /// How many members that etcd has; further ones are on hosts `etcd1`, ... Default 1.
+    pub etcd_members: usize,
     /// Speed of every server's link, each way. Default: as fast as it goes.
     pub link: Option<Rate>,
     /// Speed of the client's link, each way. Default: as fast as it goes.
@@ -86,6 +88,7 @@ impl LabSpec {
             frontends: 1,
             members: None,
             etcd: false,
+            etcd_members: 1,
             link: None,
             uplink: None,
             tls: false,
@@ -127,8 +130,16 @@ impl LabSpec {
         Plan::new(self).address(host)
     }
 
+    /// How many hosts keep the cluster's state.
+    pub(crate) fn etcd_hosts(&self) -> usize {
+        match self.etcd {
+            true => self.etcd_members.max(1),
+            false => 0,
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), LabError> {
-        let others = self.frontends.saturating_add(usize::from(self.etcd));
+        let others = self.frontends.saturating_add(self.etcd_hosts());
         let servers = others.saturating_add(self.backends);
         let members = self.members.unwrap_or(self.backends);
         if members == 0 || members > self.backends || (members < self.backends && !self.etcd) {
