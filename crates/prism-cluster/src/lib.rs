@@ -27,15 +27,22 @@
 //!   the epoch of [`State::fetches_since`]. What it has no place for it may throw
 //!   away at once: nobody reads it by any view that may be in force.
 //!
+//! Where the state itself is lost, [`recover()`] makes it anew from what the stores have
+//! noted of it.
+//!
 //! [`View`] is a state made quick to ask; [`Placement`] ranks backends for a key.
 #![forbid(unsafe_code)]
 
 mod placement;
+mod recover;
 mod state;
 mod step;
+mod testimony;
 mod view;
 
 pub use placement::{NODES_MAX, NodeName, Placement, PlacementError};
+pub use recover::{Choice, Doubt, RecoverError, Recovery, Verdict, recover};
 pub use state::{Backend, Phase, Placing, State, StateError, Status};
 pub use step::{Live, Report, step};
+pub use testimony::{Testimonies, Testimony};
 pub use view::View;

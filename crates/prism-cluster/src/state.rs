@@ -120,6 +120,13 @@ pub enum Phase {
 pub struct State {
     /// Grows by one with each change.
     pub epoch: u64,
+    /// Tells this cluster's states from those that were founded at another time: drawn
+    /// at random. 0: of before that was noted, and where nothing changes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub founding: u64,
+    /// Foundings whose states this one goes on from, in a later epoch.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub replaces: BTreeSet<u64>,
     /// By which keys are read.
     pub placing: Placing,
     /// Whether that is being changed.
@@ -140,9 +147,27 @@ impl State {
         let backends = placing.members.iter().cloned();
         Self {
             epoch: 1,
+            founding: 0,
+            replaces: BTreeSet::new(),
             backends: backends.map(|name| (name, backend)).collect(),
             placing,
             phase: Phase::Settled,
+        }
+    }
+
+    /// The same, told from every other first state by a number.
+    #[must_use]
+    pub fn founded(self, founding: u64) -> Self {
+        Self { founding, ..self }
+    }
+
+    /// Whether this state goes on from one of that founding and epoch, or is it. Who
+    /// has acted by one that it does not go on from must not act by this one.
+    #[must_use]
+    pub fn succeeds(&self, founding: u64, epoch: u64) -> bool {
+        match self.founding == founding {
+            true => self.epoch >= epoch,
+            false => self.epoch > epoch && self.replaces.contains(&founding),
         }
     }
 
@@ -201,4 +226,8 @@ impl State {
             Status::InSync => filling.map(|since| since.max(backend.since)),
         }
     }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }

@@ -7,7 +7,10 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use prism_cluster::{Live, NodeName, Phase, Placing, Report, State, Status, View, step};
+use prism_cluster::{
+    Choice, Live, NodeName, Phase, Placing, RecoverError, Report, State, Status, Testimonies,
+    Testimony, View, recover, step,
+};
 
 const KEYS: usize = 24;
 const BACKENDS: usize = 5;
@@ -26,12 +29,16 @@ enum Fault {
     WritesToReadersOnly,
     /// A backend with another store than it had serves.
     ServesFromAnyStore,
+    /// The state is lost, and made anew without those that say nothing.
+    RecoversWithoutTheSilent,
 }
 
 struct Node {
     view: View,
     caught_up: u64,
     store: u64,
+    /// Its store has noted the view's state.
+    noted: bool,
     lives: bool,
     /// Of each key, 0 for none.
     versions: [u64; KEYS],
@@ -47,6 +54,8 @@ struct World {
     answered: [u64; KEYS],
     next_version: u64,
     writes: u64,
+    steps: u64,
+    recoveries: u64,
 }
 
 fn name(index: usize) -> NodeName {
@@ -67,6 +76,7 @@ impl World {
             view: View::new(state.clone()).unwrap(),
             caught_up: 0,
             store: 1,
+            noted: true,
             lives: true,
             versions: [0; KEYS],
         };
@@ -79,6 +89,8 @@ impl World {
             answered: [0; KEYS],
             next_version: 0,
             writes: 0,
+            steps: 0,
+            recoveries: 0,
         }
     }
 
@@ -107,12 +119,14 @@ impl World {
             0..3 => self.die_or_return(&who),
             3..5 => self.wish(),
             5 => self.lose_store(&who),
-            6..20 => self.adopt(&who),
+            6 => self.lose_state(),
+            7..20 => self.adopt(&who),
             20..30 => {
                 if let Some(next) = step(&self.state, &self.live(), self.wish.as_ref()) {
                     assert_eq!(next.epoch, self.state.epoch + 1);
                     next.check().unwrap();
                     self.state = next;
+                    self.steps += 1;
                 }
             }
             30..40 => self.fetch(&who),
@@ -128,6 +142,40 @@ impl World {
         if node.lives {
             node.view = view;
             node.caught_up = 0;
+            node.noted = true;
+        }
+    }
+
+    /// The state is gone. Some backends say what they have noted, and go on by what
+    /// is made of that, if anything is.
+    fn lose_state(&mut self) {
+        let mut said = Testimonies::new();
+        for (name, node) in &self.nodes {
+            if self.rng.u32(0..6) > 0 {
+                let state = node.noted.then(|| node.view.state().clone());
+                let testimony = Testimony {
+                    store: node.store,
+                    epoch: state.as_ref().map_or(1, |state| state.epoch),
+                    state,
+                };
+                said.insert(name.clone(), testimony);
+            }
+        }
+        let mut choice = Choice {
+            founding: self.rng.u64(1..),
+            ..Choice::default()
+        };
+        let mut recovered = recover(None, &said, &choice);
+        if let (Fault::RecoversWithoutTheSilent, Err(RecoverError::Unproven(silent))) =
+            (self.fault, &recovered)
+        {
+            choice.without = silent.keys().cloned().collect();
+            recovered = recover(None, &said, &choice);
+        }
+        if let Ok(recovery) = recovered {
+            assert!(said.values().all(|said| said.accepts(&recovery.state)));
+            self.state = recovery.state;
+            self.recoveries += 1;
         }
     }
 
@@ -146,6 +194,7 @@ impl World {
         let node = self.nodes.get_mut(who).unwrap();
         node.versions = [0; KEYS];
         node.store += 1;
+        node.noted = false;
         if self.rng.bool() {
             self.die_or_return(who);
         }
@@ -163,6 +212,7 @@ impl World {
         let node = self.nodes.get_mut(who).unwrap();
         if node.lives {
             node.view = View::new(self.state.clone()).unwrap();
+            node.noted = true;
         }
     }
 
@@ -286,26 +336,27 @@ impl World {
     }
 }
 
-fn live_through(seed: u64, fault: Fault) -> (u64, u64) {
+fn live_through(seed: u64, fault: Fault) -> World {
     let mut world = World::new(seed, fault);
     for _ in 0..3000 {
         world.act();
     }
     world.settle();
-    (world.state.epoch, world.writes)
+    world
 }
 
 #[test]
 fn no_reader_misses_a_write_whatever_happens_to_the_cluster() {
-    let (mut epochs, mut writes) = (0, 0);
+    let (mut steps, mut writes, mut recoveries) = (0, 0, 0);
     for seed in 0..60 {
-        let (epoch, written) = live_through(seed, Fault::Nothing);
-        epochs += epoch;
-        writes += written;
+        let world = live_through(seed, Fault::Nothing);
+        steps += world.steps;
+        writes += world.writes;
+        recoveries += world.recoveries;
     }
     assert!(
-        epochs > 1_000 && writes > 5_000,
-        "{epochs} epochs, {writes} writes"
+        steps > 1_000 && writes > 5_000 && recoveries > 300,
+        "{steps} steps, {writes} writes, {recoveries} recoveries"
     );
 }
 
@@ -317,6 +368,7 @@ fn broken_rules_are_found() {
         Fault::ClaimsUnfetched,
         Fault::WritesToReadersOnly,
         Fault::ServesFromAnyStore,
+        Fault::RecoversWithoutTheSilent,
     ];
     // Expected panics are not to be printed.
     std::panic::set_hook(Box::new(|_| {}));

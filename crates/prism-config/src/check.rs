@@ -288,7 +288,14 @@ fn check_store(store: &Store, found: &mut Found) {
     // Slower would hardly ever end.
     let rate = store.scrub_bytes_per_s;
     found.range("store.scrub_bytes_per_s", rate, 64 << 10, 1 << 40);
+    // Slower, and other nodes would take the connection for a dead one.
+    if store.refill_bytes_per_s != 0 {
+        let rate = store.refill_bytes_per_s;
+        found.range("store.refill_bytes_per_s", rate, 1 << 20, 1 << 40);
+    }
     found.range("store.recheck_s", store.recheck_s.into(), 0, 86_400);
+    let days = store.expire_uploads_days.into();
+    found.range("store.expire_uploads_days", days, 0, 3_660);
 }
 
 fn check_limits(limits: &Limits, found: &mut Found) {

@@ -287,10 +287,16 @@ pub struct Store {
     pub scrub_interval_s: u32,
     /// Default 33,554,432 (32 MiB). How many bytes per second that reads.
     pub scrub_bytes_per_s: u64,
+    /// Default 0: as fast as it goes. How many bytes per second a backend fetches that
+    /// catches up, or gets hold of keys that it is to have.
+    pub refill_bytes_per_s: u64,
     /// Default 60. How long a block of an object that was compared with its
     /// checksum may be sent without being compared again; 0 for never. What that
     /// costs, `docs/operating.md` says.
     pub recheck_s: u32,
+    /// Default 0: never. After how many days an upload in parts of which nothing more
+    /// has come is aborted, and its parts are removed.
+    pub expire_uploads_days: u32,
 }
 
 impl Default for Store {
@@ -300,7 +306,9 @@ impl Default for Store {
             reserve_bytes: 256 << 20,
             scrub_interval_s: 7 * 86_400,
             scrub_bytes_per_s: 32 << 20,
+            refill_bytes_per_s: 0,
             recheck_s: 60,
+            expire_uploads_days: 0,
         }
     }
 }

@@ -247,6 +247,11 @@ impl Error {
         }
     }
 
+    /// What is stored cannot be read as it was written.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Self::Corrupt(_) | Self::Metadata(_) | Self::Io(_))
+    }
+
     pub(crate) fn corrupt(what: impl Into<String>) -> Self {
         Self::Corrupt(what.into().into())
     }

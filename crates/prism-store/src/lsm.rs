@@ -42,6 +42,8 @@ const IDENTITY_KEY: &str = "identity";
 const REPLICAS_KEY: &str = "replicas";
 const SCRUBBED_KEY: &str = "scrubbed";
 const EPOCH_KEY: &str = "epoch";
+/// What whoever keeps the cluster's state has said in that epoch, as it was given.
+const CLUSTER_KEY: &str = "cluster";
 const SEALED_KEY: &str = "sealed";
 const CHANGES_KEY: &str = "changes";
 
@@ -186,6 +188,16 @@ impl Lsm {
         let noted = self.system.get(EPOCH_KEY)?.map(read).transpose();
         let noted = noted.map_err(|_| OpenError::Metadata("record of the epoch".into()))?;
         Ok(noted.unwrap_or(1))
+    }
+
+    /// What was noted with the epoch, if anything was.
+    pub(crate) fn noted(&self) -> Result<Option<Vec<u8>>, Error> {
+        let noted = self.system.get(CLUSTER_KEY)?;
+        Ok(noted.map(|note| note.to_vec()))
+    }
+
+    pub(crate) fn stage_note(&self, batch: &mut OwnedWriteBatch, note: Vec<u8>) {
+        batch.insert(&self.system, CLUSTER_KEY, note);
     }
 
     pub(crate) fn stage_epoch(&self, batch: &mut OwnedWriteBatch, epoch: u64) {

@@ -1,6 +1,8 @@
-//! Putting right what a scrub or a reader has found wrong in an object's file,
-//! with bytes that somebody else has. Only what has the recorded checksum is
-//! taken, so it does not matter whom the bytes are from, nor of which version.
+//! Putting right what a scrub or a reader has found wrong, with what somebody else has.
+//! Of an object's file only blocks that have the recorded checksum are taken, so it does
+//! not matter whom the bytes are from, nor of which version. What has lost its checksums
+//! or its list of parts, lies in the tree, or is of an upload under way, is taken in anew
+//! as a whole, if it has the stamp that is here: [`Store::damaged_scope`] says what.
 
 use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
 
@@ -8,9 +10,11 @@ use crate::{
     blocks::{self, BLOCK_LEN},
     error::Error,
     layout::FileId,
-    record::{FileRecord, Payload, object_key},
+    record::{FileRecord, Payload, Record, object_key},
+    replica::Scope,
     scrub::Place,
     store::Store,
+    types::Body,
     view::View,
 };
 
@@ -33,7 +37,7 @@ struct Found {
 
 impl Store {
     /// All damaged blocks of the file that a fault is in. None where the object is
-    /// another by now, is in the tree, or is an upload under way. Blocks on disk,
+    /// another by now or is in the tree. Blocks on disk,
     /// for as long as reading the file takes.
     ///
     /// # Errors
@@ -56,6 +60,68 @@ impl Store {
             }
         }
         Ok(damaged)
+    }
+
+    /// What is to be taken in anew from a replica, by
+    /// [`Store::begin_take_in_again`], for what is wrong in this place cannot be mended
+    /// block by block; `None` if it can, or nothing is. Blocks on disk.
+    ///
+    /// # Errors
+    /// Where the tree cannot be read.
+    pub fn damaged_scope(&self, place: &Place) -> Result<Option<Scope>, Error> {
+        let Place::Object {
+            bucket,
+            key,
+            upload,
+            part,
+            ..
+        } = place
+        else {
+            return Ok(None);
+        };
+        let is_damaged = match (upload, part) {
+            (None, _) => self.is_unreadable(bucket, key)?,
+            (Some(_), None) => false,
+            (Some(_), Some(_)) => match self.found(place) {
+                Ok(Some(_)) => !self.damaged_blocks(place)?.is_empty(),
+                Ok(None) => true,
+                Err(error) => error.is_damage(),
+            },
+        };
+        Ok(is_damaged.then(|| Scope {
+            bucket: bucket.clone(),
+            key: key.clone(),
+            upload: upload.map(|id| (id, *part)),
+        }))
+    }
+
+    /// The object cannot be opened, or has a file without checksums.
+    fn is_unreadable(&self, bucket: &str, key: &str) -> Result<bool, Error> {
+        let object = match self.get(bucket, key) {
+            Ok(Some(object)) => object,
+            Ok(None) | Err(Error::NoSuchBucket | Error::IsDeleteMarker) => return Ok(false),
+            // A file that is missing is written again, block by block.
+            Err(error) if error.is_damage() => {
+                let key = object_key(bucket, key);
+                let found = file_of(&self.view(), &key, None);
+                let file = found.ok().flatten();
+                let known = file.map(|(id, _)| self.view().has_file(id)).transpose()?;
+                return Ok(known != Some(true));
+            }
+            Err(error) => return Err(error),
+        };
+        match object.body {
+            Body::Parts(parts) => {
+                let view = self.view();
+                for part in &parts.manifest().parts {
+                    if !view.has_file(part.file)? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            Body::Inline(_) | Body::File(_) => Ok(false),
+        }
     }
 
     /// Writes a damaged block again, and its file where that is missing. Blocks on
@@ -99,13 +165,28 @@ impl Store {
     /// The file of a place, open for writing if it is there.
     fn found(&self, place: &Place) -> Result<Option<(Found, Option<File>)>, Error> {
         let Place::Object {
-            bucket, key, part, ..
+            bucket,
+            key,
+            upload,
+            part,
+            ..
         } = place
         else {
             return Ok(None);
         };
         let view = self.view();
-        let Some((id, start)) = file_of(&view, &object_key(bucket, key), *part)? else {
+        let file = match (upload, part) {
+            (None, part) => file_of(&view, &object_key(bucket, key), *part)?,
+            (Some(upload), Some(number)) => match view.part(*upload, *number)? {
+                Some(Record {
+                    payload: Payload::File { id },
+                    ..
+                }) => Some((id, 0)),
+                _ => None,
+            },
+            (Some(_), None) => None,
+        };
+        let Some((id, start)) = file else {
             return Ok(None);
         };
         let Some(record) = view.file(id)? else {

@@ -23,6 +23,9 @@ use crate::{
     },
 };
 
+/// The key and the name of an upload.
+type Idle = (String, UploadId);
+
 /// Uploads of a bucket that are aborted at a time, before it is deleted.
 const ABORT_PAGE: usize = 100;
 
@@ -155,6 +158,38 @@ impl Store {
             uploads.push(Upload { key, id, meta });
         }
         Ok((uploads, false))
+    }
+
+    /// Of at most `max` uploads behind `after`, those to which nothing has come since
+    /// `before_ms` (milliseconds since the Unix epoch): they were begun before, and so were all of their
+    /// parts. And the last that was looked at, unless none follows. May block on disk.
+    pub fn idle_uploads(
+        &self,
+        bucket: &str,
+        before_ms: u64,
+        after: Option<(&str, Option<UploadId>)>,
+        max: usize,
+    ) -> Result<(Vec<Idle>, Option<Idle>), Error> {
+        let (uploads, more) = self.uploads(bucket, "", after, max)?;
+        let last = uploads.last().map(|last| (last.key.clone(), last.id));
+        let mut idle = Vec::new();
+        for Upload { key, id, meta } in uploads {
+            if meta.created_ms < before_ms && !self.has_part_since(id, before_ms)? {
+                idle.push((key, id));
+            }
+        }
+        Ok((idle, last.filter(|_| more)))
+    }
+
+    fn has_part_since(&self, id: UploadId, since_ms: u64) -> Result<bool, Error> {
+        let view = self.view();
+        for found in view.parts(id, 0) {
+            let (_, record) = found?;
+            if record.meta.created_ms >= since_ms {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Makes an object of these parts, in this order, in place of what its key

@@ -22,7 +22,7 @@ use crate::{
     layout::FileId,
     record::{FileRecord, Payload, Record, bucket_prefix, split_object_key},
     store::{Inner, Store, inline_body},
-    uploads::{split_upload_key, upload_prefix},
+    uploads::{UploadId, split_upload_key, upload_prefix},
     versions::object_key_of,
     view::View,
 };
@@ -51,6 +51,8 @@ pub enum Place {
         bucket: String,
         /// Its key.
         key: String,
+        /// The upload under way that the part is of; none for an object.
+        upload: Option<UploadId>,
         /// The number of the part, for an object or upload that has parts.
         part: Option<u16>,
         /// The block, as an offset within the object, or within the part.
@@ -241,7 +243,7 @@ impl Scrub<'_> {
                     Payload::Marker => Ok(()),
                 };
                 if let Err(error) = checked {
-                    let place = object_place(&object_key(&tree_key), None, 0);
+                    let place = object_place(&object_key(&tree_key), (None, None), 0);
                     let what = error.to_string();
                     self.report(&ScrubFault { place, what });
                 }
@@ -339,6 +341,17 @@ impl Scrub<'_> {
 }
 
 impl Corruption {
+    /// A read has met what lies in the tree and is not what was written.
+    pub(crate) fn note_object(&self, object_key: &[u8], error: &Error) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let fault = ScrubFault {
+            place: object_place(object_key, (None, None), 0),
+            what: error.to_string(),
+        };
+        tracing::error!(%fault, "read of a damaged object");
+        self.tell(&fault);
+    }
+
     /// A read has met a block that is not what was written.
     pub(crate) fn note(&self, store: &Inner, id: FileId, offset: u64, error: &Error) {
         self.reads.fetch_add(1, Ordering::Relaxed);
@@ -368,11 +381,12 @@ pub(crate) fn forget_cached(file: &File) {
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
 }
 
-fn object_place(object_key: &[u8], part: Option<u16>, offset: u64) -> Place {
+fn object_place(object_key: &[u8], (upload, part): PartOf, offset: u64) -> Place {
     let (bucket, key) = split_object_key(object_key).unwrap_or_default();
     Place::Object {
         bucket: bucket.to_owned(),
         key: key.to_owned(),
+        upload,
         part,
         offset,
     }
@@ -380,26 +394,44 @@ fn object_place(object_key: &[u8], part: Option<u16>, offset: u64) -> Place {
 
 /// Whose bytes a file has.
 fn place_of(view: &View<'_>, id: FileId, object_key: &[u8], offset: u64) -> Place {
-    let part = part_of(view, id, object_key).ok().flatten();
+    let part = part_of(view, id, object_key).unwrap_or_default();
     object_place(object_key, part, offset)
 }
 
-/// The number of the part that the file is; `None` for a whole object, and where
-/// it is found in no list of parts.
-fn part_of(view: &View<'_>, id: FileId, object_key: &[u8]) -> Result<Option<u16>, Error> {
+/// Whether a file is of an upload of its object's key.
+pub(crate) fn is_of_upload(view: &View<'_>, id: FileId, object_key: &[u8]) -> Result<bool, Error> {
+    Ok(upload_of(view, id, object_key)?.is_some())
+}
+
+/// The upload under way and the number of a part.
+type PartOf = (Option<UploadId>, Option<u16>);
+
+/// The part that the file is; none for a whole object, and where it is found in no
+/// list of parts.
+fn part_of(view: &View<'_>, id: FileId, object_key: &[u8]) -> Result<PartOf, Error> {
     if let Some(record) = view.object(object_key)? {
         match record.payload {
-            Payload::File { id: whole } if whole == id => return Ok(None),
+            Payload::File { id: whole } if whole == id => return Ok((None, None)),
             Payload::Parts { id: manifest } => {
                 let manifest = view.manifest(manifest)?;
                 let parts = manifest.map(|manifest| manifest.parts).unwrap_or_default();
                 if let Some(part) = parts.iter().find(|part| part.file == id) {
-                    return Ok(Some(part.number));
+                    return Ok((None, Some(part.number)));
                 }
             }
             _ => {}
         }
     }
+    let part = upload_of(view, id, object_key)?.unzip();
+    Ok(part)
+}
+
+/// The upload under way that the file is a part of, and the part's number.
+fn upload_of(
+    view: &View<'_>,
+    id: FileId,
+    object_key: &[u8],
+) -> Result<Option<(UploadId, u16)>, Error> {
     let Some((bucket, key)) = split_object_key(object_key) else {
         return Ok(None);
     };
@@ -415,7 +447,7 @@ fn part_of(view: &View<'_>, id: FileId, object_key: &[u8]) -> Result<Option<u16>
         for part in view.parts(upload, 0) {
             let (number, record) = part?;
             if record.payload == (Payload::File { id }) {
-                return Ok(Some(number));
+                return Ok(Some((upload, number)));
             }
         }
     }
@@ -428,10 +460,14 @@ impl fmt::Display for ScrubFault {
             Place::Object {
                 bucket,
                 key,
+                upload,
                 part,
                 offset,
             } => {
                 write!(f, "{bucket}/{key}")?;
+                if let Some(upload) = upload {
+                    write!(f, " upload {upload}")?;
+                }
                 if let Some(part) = part {
                     write!(f, " part {part}")?;
                 }

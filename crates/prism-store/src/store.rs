@@ -196,15 +196,22 @@ impl Store {
         key: &str,
         version: Option<VersionId>,
     ) -> Result<Option<Object>, Error> {
-        let opened = self.read(bucket, key, version, |view, record| match record.payload {
-            Payload::Inline { id, crc } => {
-                inline_body(view, &record, id, crc).map(|body| Some((record, body)))
+        let note = |error: &Error| {
+            if version.is_none() && error.is_damage() {
+                let object_key = object_key(bucket, key);
+                self.inner.corruption.note_object(&object_key, error);
             }
+        };
+        let opened = self.read(bucket, key, version, |view, record| match record.payload {
+            Payload::Inline { id, crc } => inline_body(view, &record, id, crc)
+                .inspect_err(note)
+                .map(|body| Some((record, body))),
             Payload::File { id } => self
                 .open_body(view, &record, id)
                 .map(|body| body.map(|body| (record, body))),
             Payload::Parts { id } => self
                 .open_parts(bucket, key, version, id)
+                .inspect_err(note)
                 .map(|parts| parts.map(|parts| (record, Body::Parts(parts)))),
             Payload::Marker => Err(Error::IsDeleteMarker),
         })?;

@@ -6,6 +6,7 @@
 mod cluster;
 mod credentials;
 mod members;
+mod recover;
 mod scrub;
 
 use std::io::{self, BufRead, BufReader, BufWriter, Write};

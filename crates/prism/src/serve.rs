@@ -16,7 +16,7 @@ use anyhow::{Context, bail};
 use prism_config::{Config, Credential, Durability, Role};
 
 use crate::cluster::Cluster;
-use crate::node::{Node, run::until_stopped};
+use crate::node::{Node, open_store, run::until_stopped};
 
 /// The node's name, which also names its admin socket.
 const NAME: &str = "serve";
@@ -71,8 +71,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     crate::log::init(&config.log)?;
     let (user, from) = credentials::of(&args.dir)?;
     // The directory first: who starts twice is told of that, not of the port.
+    let store = open_store(&config, NAME)?;
     let cluster = Cluster::of_users(&config, std::slice::from_ref(&user))?;
-    let mut node = Node::open(config, NAME, cluster)?;
+    let mut node = Node::open(config, NAME, cluster, store)?;
     let address = free_address(args.listen)?;
     node.config.service.address = address;
     until_stopped(node, || {

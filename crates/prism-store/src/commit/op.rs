@@ -84,8 +84,8 @@ pub(crate) enum Op {
     Settle(SettleOp),
     /// Deletions that need not be remembered, by their objects' keys.
     Forget(Vec<(Vec<u8>, Stamp)>),
-    /// Nothing of an earlier epoch counts from here on.
-    Adopt(u64),
+    /// Nothing of an earlier epoch counts from here on. With what is noted of it.
+    Adopt(u64, Option<Vec<u8>>),
     /// What another replica has.
     TakeIn(TakeInOp),
     /// The versions that another replica has of a key.
@@ -373,7 +373,7 @@ impl Op {
             | Self::Complete(_)
             | Self::TakeVersions(_)
             | Self::Forget(_)
-            | Self::Adopt(_)
+            | Self::Adopt(..)
             | Self::Collect(_) => Scope::Alone,
         }
     }

@@ -69,7 +69,7 @@ impl Committer {
             Op::Prepare(prepare) => self.stage_prepare(view, batch, prepare),
             Op::Settle(settle) => self.stage_settle(view, batch, settle),
             Op::Forget(deletions) => self.stage_forget(view, batch, deletions),
-            Op::Adopt(epoch) => Ok(self.stage_epoch(batch, epoch)),
+            Op::Adopt(epoch, note) => Ok(self.stage_epoch(batch, epoch, note)),
             Op::TakeIn(take_in) => self.stage_take_in(view, batch, take_in),
             Op::TakeVersions(taken) => self.stage_take_versions(view, batch, taken),
             Op::Discard(discard) => self.stage_discard(view, batch, discard),

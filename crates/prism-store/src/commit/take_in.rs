@@ -13,16 +13,26 @@ use super::{
 };
 use crate::{
     error::Error,
+    layout::FileId,
     record::{Payload, Record},
     replica::Scope,
+    scrub::is_of_upload,
     uploads::{part_key, upload_key},
-    versions::{Place, VersionId, version_key},
+    versions::{Place, VersionId, Versioning, version_key},
     view::View,
 };
 
 impl Committer {
-    pub(super) fn stage_epoch(&self, batch: &mut OwnedWriteBatch, epoch: u64) -> Outcome {
+    pub(super) fn stage_epoch(
+        &self,
+        batch: &mut OwnedWriteBatch,
+        epoch: u64,
+        note: Option<Vec<u8>>,
+    ) -> Outcome {
         let mut outcome = Outcome::default();
+        if let Some(note) = note.filter(|_| epoch >= self.epoch()) {
+            self.lsm.stage_note(batch, note);
+        }
         if epoch > self.epoch() {
             self.lsm.stage_epoch(batch, epoch);
             outcome.marks.push(Mark::Adopted(epoch));
@@ -43,17 +53,28 @@ impl Committer {
             stamp,
             taken,
         } = op;
-        existing(view, &scope.bucket)?;
+        let versioning = existing(view, &scope.bucket)?.versioning;
         let mut outcome = Outcome::default();
-        let is_wanted = missed(since, holds(view, &scope)?, Some(stamp)) == Missed::Take;
+        let held = holds(view, &scope)?;
+        let is_wanted = match since {
+            Some(since) => missed(since, held, Some(stamp)) == Missed::Take,
+            // Other versions have files of the same key.
+            None if scope.upload.is_none() && versioning != Versioning::Never => false,
+            None => held == Some(stamp),
+        };
         // A part of nothing would never be found again.
         let is_wanted = is_wanted && self.has_place_for(view, &scope)?;
         match is_wanted {
-            true => self.stage_taken(view, batch, (&scope, object_key), taken, &mut outcome)?,
+            true => {
+                let scope = (&scope, object_key);
+                self.stage_taken(view, batch, scope, (taken, since.is_none()), &mut outcome)?;
+            }
             false => outcome.freed.extend(files_of(&taken).map(Freed::File)),
         }
         outcome.found = usize::from(is_wanted);
-        self.stage_over(view, batch, &scope, (since, Some(stamp)), &mut outcome)?;
+        if let Some(since) = since {
+            self.stage_over(view, batch, &scope, (since, Some(stamp)), &mut outcome)?;
+        }
         Ok(outcome)
     }
 
@@ -174,7 +195,7 @@ impl Committer {
         view: &View<'_>,
         batch: &mut OwnedWriteBatch,
         (scope, object_key): (&Scope, Vec<u8>),
-        taken: Taken,
+        (taken, again): (Taken, bool),
         outcome: &mut Outcome,
     ) -> Result<(), Error> {
         if let Taken::Upload(upload) = taken {
@@ -188,7 +209,13 @@ impl Committer {
         let lost = current(view, scope)?;
         outcome.bytes = self.admit(taken.len().unwrap_or(0), lost.as_slice())?;
         let record = self.stage_bytes_of(batch, taken)?;
-        self.stage_loss(batch, lost, outcome);
+        match lost.as_ref().map(|lost| lost.payload) {
+            // What it consists of cannot be read, maybe.
+            Some(Payload::Parts { id }) if again => {
+                self.stage_lost_parts(view, batch, (&object_key, id), outcome)?;
+            }
+            _ => self.stage_loss(batch, lost, outcome),
+        }
         let record = record.encode()?;
         match scope.upload {
             Some((id, Some(number))) => batch.insert(&self.lsm.parts, part_key(id, number), record),
@@ -199,6 +226,29 @@ impl Committer {
                 batch.insert(&self.lsm.objects, object_key, record);
             }
         }
+        Ok(())
+    }
+
+    /// Removes an object's parts without its list of them: all files of its key that
+    /// are not of an upload under way. Reads the records of all files. Readers that
+    /// have the files open go on.
+    fn stage_lost_parts(
+        &self,
+        view: &View<'_>,
+        batch: &mut OwnedWriteBatch,
+        (object_key, manifest): (&[u8], FileId),
+        outcome: &mut Outcome,
+    ) -> Result<(), Error> {
+        for file in view.files() {
+            let (id, record) = file?;
+            if record.object_key != object_key || is_of_upload(view, id, object_key)? {
+                continue;
+            }
+            batch.remove(&self.lsm.files, id.to_bytes());
+            outcome.bytes.given += record.len;
+            outcome.freed.push(Freed::File(id));
+        }
+        batch.remove(&self.lsm.manifests, manifest.to_bytes());
         Ok(())
     }
 

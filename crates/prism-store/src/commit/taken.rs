@@ -14,7 +14,8 @@ use crate::{
 
 /// What another replica has of a scope, as of an epoch.
 pub(crate) struct TakeInOp {
-    pub(crate) since: u64,
+    /// None: in place of the same, which is damaged.
+    pub(crate) since: Option<u64>,
     pub(crate) scope: Changed,
     pub(crate) object_key: Vec<u8>,
     pub(crate) stamp: Stamp,

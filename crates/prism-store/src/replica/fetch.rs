@@ -141,6 +141,24 @@ impl Store {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`], [`Error::InvalidName`].
     pub fn begin_take_in(&self, scope: Scope, handed: Handed, since: u64) -> Result<TakeIn, Error> {
+        self.begin_taking(scope, handed, Some(since))
+    }
+
+    /// Begins to take in anew what is damaged here. It counts only if what is here has
+    /// the same stamp, and so is the same but for the damage. May block on disk.
+    ///
+    /// # Errors
+    /// As for [`Store::begin_take_in`].
+    pub fn begin_take_in_again(&self, scope: Scope, handed: Handed) -> Result<TakeIn, Error> {
+        self.begin_taking(scope, handed, None)
+    }
+
+    fn begin_taking(
+        &self,
+        scope: Scope,
+        handed: Handed,
+        since: Option<u64>,
+    ) -> Result<TakeIn, Error> {
         check_bucket(&scope.bucket)?;
         check_key(&scope.key)?;
         TakeIn::begin(Arc::clone(&self.inner), scope, handed, (since, None))
@@ -155,7 +173,8 @@ pub struct TakeIn {
     scope: Scope,
     object_key: Vec<u8>,
     handed: Handed,
-    since: u64,
+    /// None for what is taken in again.
+    since: Option<u64>,
     /// Which version of the key, if it is one of several, and whether it has to be in a
     /// file.
     version: Option<(HeldVersion, bool)>,
@@ -175,7 +194,7 @@ impl TakeIn {
         store: Arc<Inner>,
         scope: Scope,
         handed: Handed,
-        (since, version): (u64, Option<(HeldVersion, bool)>),
+        (since, version): (Option<u64>, Option<(HeldVersion, bool)>),
     ) -> Result<Self, Error> {
         let pieces = handed.pieces.as_ref();
         let sum = pieces.map(|(_, pieces)| pieces.iter().map(|piece| piece.len).sum::<u64>());
@@ -235,10 +254,10 @@ impl TakeIn {
             stamp: self.handed.stamp,
             taken,
         });
-        let outcome = self
-            .store
-            .committer
-            .submit_when(op, None, When::In(self.since));
+        let outcome =
+            self.store
+                .committer
+                .submit_when(op, None, self.since.map_or(When::Always, When::In));
         let outcome = outcome.map_err(|failure| {
             if failure.in_doubt {
                 // Then the next opening of the store judges.

@@ -225,7 +225,7 @@ impl TakeVersions {
         let in_files = self.missing.len() > IN_MEMORY_MAX;
         let store = Arc::clone(&self.store);
         let of = Some((*version, in_files));
-        TakeIn::begin(store, self.scope.clone(), handed, (self.since, of))
+        TakeIn::begin(store, self.scope.clone(), handed, (Some(self.since), of))
     }
 
     /// Has one of them. Blocks on disk.

@@ -25,9 +25,31 @@ impl Store {
     /// Where the tree takes no writes.
     pub fn adopt(&self, epoch: u64) -> Result<(), Error> {
         if epoch > self.epoch() {
-            self.submit_when(Op::Adopt(epoch), When::Always)?;
+            self.submit_when(Op::Adopt(epoch, None), When::Always)?;
         }
         Ok(())
+    }
+
+    /// [`Store::adopt`], and notes with it what the cluster has agreed on, which
+    /// [`Store::noted`] gives again. In the epoch in which the store is already, only
+    /// the note is written, if it differs. Blocks on disk.
+    ///
+    /// # Errors
+    /// Where the tree takes no writes.
+    pub fn adopt_noting(&self, epoch: u64, note: Vec<u8>) -> Result<(), Error> {
+        let is_noted = || Ok::<_, Error>(self.noted()?.is_some_and(|noted| noted == note));
+        if epoch > self.epoch() || (epoch == self.epoch() && !is_noted()?) {
+            self.submit_when(Op::Adopt(epoch, Some(note)), When::Always)?;
+        }
+        Ok(())
+    }
+
+    /// What was noted with the epoch, if anything was. May block on disk.
+    ///
+    /// # Errors
+    /// Where the tree cannot be read.
+    pub fn noted(&self) -> Result<Option<Vec<u8>>, Error> {
+        self.inner.lsm.noted()
     }
 
     /// Whether any change was prepared here and is not known to be over. Does not block.

@@ -18,4 +18,5 @@ mod quota;
 mod replicas;
 mod scrub;
 mod store;
+mod taken_again;
 mod versions;

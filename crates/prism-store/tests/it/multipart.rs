@@ -417,3 +417,37 @@ fn metadata_changes_without_touching_the_bytes() {
         Err(Error::MetaTooLarge)
     ));
 }
+
+#[test]
+fn idle_uploads_are_those_to_which_nothing_has_come_since() {
+    let (_dir, store) = with_bucket();
+    let at = |created_ms| ObjectMeta {
+        created_ms,
+        ..ObjectMeta::default()
+    };
+    let begin = |key: &str, begun, part: Option<u64>| {
+        let id = store.create_upload("b", key, at(begun)).unwrap();
+        if let Some(came) = part {
+            let writer = store.begin_part(name(key, id), 1, Some(0)).unwrap();
+            writer.commit(at(came)).unwrap();
+        }
+        id
+    };
+    let old = begin("old", 100, None);
+    let filled = begin("old", 101, Some(499));
+    begin("old", 102, Some(500));
+    begin("young", 500, None);
+    let last = begin("z", 1, Some(2));
+    let mut found = Vec::new();
+    let mut after: Option<(String, UploadId)> = None;
+    loop {
+        let begin = after.as_ref().map(|(key, id)| (key.as_str(), Some(*id)));
+        let (idle, next) = store.idle_uploads("b", 500, begin, 2).unwrap();
+        found.extend(idle.into_iter().map(|(_, id)| id));
+        match next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(found, [old, filled, last]);
+}

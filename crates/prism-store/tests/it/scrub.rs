@@ -339,6 +339,7 @@ fn a_changed_bit_of_an_open_store_is_found_and_never_read() {
                 let Place::Object {
                     bucket,
                     key,
+                    upload,
                     part,
                     offset,
                 } = place
@@ -352,6 +353,7 @@ fn a_changed_bit_of_an_open_store_is_found_and_never_read() {
                     !contents.contains_key(key) || key == "parts"
                 );
                 let readable = contents.contains_key(key);
+                assert_eq!(upload.is_none(), readable, "{context}");
                 assert_eq!(failed, usize::from(readable), "{context}");
             }
             let file = fs::File::options().write(true).open(path).unwrap();

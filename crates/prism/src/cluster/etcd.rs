@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use prism_cluster::{Placing, Report, State};
+use prism_cluster::{NodeName, Placing, Report, State, Testimony};
 use prism_config::{Config, Credential};
 use prism_etcd::{Change, Client, Condition, Settings, TlsFiles};
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,8 @@ pub(crate) enum Key<'a> {
     Wish,
     Live(&'a str),
     Node(&'a str),
+    /// What a backend's store has noted, while the state is in question.
+    Said(&'a str),
     User(&'a str),
 }
 
@@ -92,6 +94,7 @@ impl Keys {
             Key::Wish => format!("{prefix}wish"),
             Key::Live(name) => format!("{prefix}live/{name}"),
             Key::Node(name) => format!("{prefix}nodes/{name}"),
+            Key::Said(name) => format!("{prefix}stores/{name}"),
             Key::User(name) => format!("{prefix}credentials/{name}"),
         }
     }
@@ -104,6 +107,7 @@ impl Keys {
             rest => match rest.split_once('/')? {
                 ("live", name) => Some(Key::Live(name)),
                 ("nodes", name) => Some(Key::Node(name)),
+                ("stores", name) => Some(Key::Said(name)),
                 ("credentials", name) => Some(Key::User(name)),
                 _ => None,
             },
@@ -120,6 +124,10 @@ impl Keys {
 
     pub(crate) fn put_node(&self, name: &str, host: &Host) -> anyhow::Result<Change> {
         self.put(&Key::Node(name), host)
+    }
+
+    pub(crate) fn put_said(&self, name: &NodeName, said: &Testimony) -> anyhow::Result<Change> {
+        self.put(&Key::Said(name.as_str()), said)
     }
 
     pub(crate) fn put_user(&self, user: &Credential) -> anyhow::Result<Change> {
@@ -155,20 +163,34 @@ pub(crate) async fn found(
     config: &Config,
     first: &State,
 ) -> anyhow::Result<()> {
-    if !config.s3.credentials_file.as_os_str().is_empty() {
-        let users = config.s3.load_credentials().context("the users")?;
-        for some in users.chunks(CHANGES_AT_ONCE) {
-            let changes = some.iter().map(|user| keys.put_user(user));
-            let changes = changes.collect::<Result<Vec<_>, _>>()?;
-            client.change(&[], &changes).await?;
-        }
-    }
+    put_users(client, keys, config).await?;
     let absent = Condition::Absent(keys.path(&Key::State));
     let made = client.change(&[absent], &[keys.put_state(first)?]).await?;
     if made.done {
         tracing::info!(epoch = first.epoch, "the cluster's state is in etcd now");
     }
     Ok(())
+}
+
+/// Writes the users of the file; gives how many.
+///
+/// # Errors
+/// When etcd does not answer, or the file cannot be used.
+pub(crate) async fn put_users(
+    client: &Client,
+    keys: &Keys,
+    config: &Config,
+) -> anyhow::Result<usize> {
+    if config.s3.credentials_file.as_os_str().is_empty() {
+        return Ok(0);
+    }
+    let users = config.s3.load_credentials().context("the users")?;
+    for some in users.chunks(CHANGES_AT_ONCE) {
+        let changes = some.iter().map(|user| keys.put_user(user));
+        let changes = changes.collect::<Result<Vec<_>, _>>()?;
+        client.change(&[], &changes).await?;
+    }
+    Ok(users.len())
 }
 
 #[cfg(test)]
@@ -185,6 +207,7 @@ mod tests {
             Key::Wish,
             Key::Live("be0"),
             Key::Node("fe0"),
+            Key::Said("be1"),
             Key::User("AK/with/slashes"),
         ] {
             assert_eq!(keys.parse(&keys.path(&key)), Some(key));

@@ -1,20 +1,22 @@
 //! A cluster whose state is kept in etcd: this node's part in keeping it.
 //!
-//! One thread follows what etcd has (`follow`), holds this node's lease (`hold`) and
-//! makes the cluster's next step when it is time for one (`act`). The three go on
-//! independently: a lease must not wait for anything.
+//! One thread follows what etcd has (`follow`), holds this node's lease (`hold`),
+//! makes the cluster's next step when it is time for one (`act`), and doubts what etcd
+//! has where a store knows better (`vouch`). The four go on independently: a lease must
+//! not wait for anything.
 
 mod act;
 mod follow;
 mod hold;
 mod known;
+mod vouch;
 
 use std::cell::OnceCell;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::Context;
-use prism_cluster::{NodeName, Report, State, View};
+use prism_cluster::{NodeName, Report, State, Testimony, View};
 use prism_config::{Config, Etcd};
 use prism_etcd::Client;
 use tokio::sync::{oneshot, watch};
@@ -25,12 +27,15 @@ use super::etcd::{self, Keys};
 use super::{Cluster, Kind, Lease, Users, first_state};
 
 pub(crate) use known::Known;
+pub(crate) use vouch::Fault;
 
 /// The node's side of it. Dropping it ends the thread; the lease is left to end by
 /// itself, so that a node which is only started anew is not missed.
 pub(super) struct Kept {
     reports: watch::Sender<Report>,
+    said: watch::Sender<Option<Testimony>>,
     known: watch::Receiver<Arc<Known>>,
+    fault: watch::Receiver<Option<Fault>>,
     _end: oneshot::Sender<()>,
 }
 
@@ -41,6 +46,21 @@ impl Kept {
             change(report);
             *report != before
         });
+    }
+
+    /// The store has noted the state that it acts by.
+    pub(super) fn noted(&self, state: &State) {
+        self.said.send_if_modified(|said| match said {
+            Some(said) => {
+                (said.epoch, said.state) = (state.epoch, Some(state.clone()));
+                true
+            }
+            None => false,
+        });
+    }
+
+    pub(super) fn fault(&self) -> Option<Fault> {
+        self.fault.borrow().clone()
     }
 
     pub(super) fn known(&self) -> Arc<Known> {
@@ -57,6 +77,8 @@ struct Me {
     /// Of this process.
     run: u64,
     reports: watch::Receiver<Report>,
+    /// What its store has noted, if it has one.
+    said: watch::Receiver<Option<Testimony>>,
     lease: Lease,
 }
 
@@ -68,6 +90,8 @@ struct Keeper {
     /// None for one who only looks.
     me: Option<Me>,
     known: watch::Sender<Arc<Known>>,
+    /// Why nobody is to act by what is known.
+    fault: watch::Sender<Option<Fault>>,
     /// Since there is one.
     view: OnceCell<watch::Sender<Arc<View>>>,
     /// Is told when there is one.
@@ -87,7 +111,9 @@ impl Keeper {
             return;
         };
         sender.send_if_modified(|present| {
-            let is_later = view.epoch() > present.epoch();
+            let before = present.state();
+            let is_later =
+                view.epoch() > before.epoch && view.state().succeeds(before.founding, before.epoch);
             if is_later {
                 *present = view;
             }
@@ -105,6 +131,7 @@ impl Keeper {
             keys: Keys::of(config)?,
             me,
             known: watch::Sender::new(Arc::default()),
+            fault: watch::Sender::new(None),
             view: OnceCell::new(),
             ready,
             directory: watch::Sender::new(Arc::new(Directory::of(config))),
@@ -129,6 +156,7 @@ impl Keeper {
                     () = self.follow() => {}
                     () = self.hold() => {}
                     () = self.act() => {}
+                    () = self.vouch() => {}
                     _ = end => {}
                 }
             });
@@ -139,11 +167,16 @@ impl Keeper {
     }
 }
 
-/// The cluster in etcd, as the node `name`. Waits until etcd answers and there is a
-/// state.
-pub(super) fn join(config: &Config, name: &str) -> anyhow::Result<Cluster> {
+/// The cluster in etcd, as the node `name`, whose store has noted `said`. Waits until
+/// etcd answers and there is a state.
+pub(super) fn join(
+    config: &Config,
+    name: &str,
+    said: Option<Testimony>,
+) -> anyhow::Result<Cluster> {
     let node = config.node(name).context("the node's configuration")?;
     let reports = watch::Sender::new(Report::default());
+    let said = watch::Sender::new(said);
     let lease = match node.is_backend() {
         true => Lease::none(),
         // Who stores nothing answers nothing of its own.
@@ -152,18 +185,19 @@ pub(super) fn join(config: &Config, name: &str) -> anyhow::Result<Cluster> {
     let me = Me {
         name: NodeName::new(name)?,
         host: Host::of(node),
-        first: match config.backends().next() {
-            Some(_) => Some(first_state(config)?),
-            None => None,
+        first: match node.is_backend() {
+            true => Some(first_state(config)?.founded(fastrand::u64(1..))),
+            false => None,
         },
         run: fastrand::u64(..),
         reports: reports.subscribe(),
+        said: said.subscribe(),
         lease: lease.clone(),
     };
     let (ready, views) = mpsc::channel();
     let keeper = Keeper::new(config, Some(me), ready)?;
     let (known, directory) = (keeper.known.subscribe(), keeper.directory.subscribe());
-    let users = keeper.users.subscribe();
+    let (users, fault) = (keeper.users.subscribe(), keeper.fault.subscribe());
     let (end, ended) = oneshot::channel();
     keeper.start(ended)?;
     let view = views.recv().context("the thread that follows etcd ended")?;
@@ -174,7 +208,9 @@ pub(super) fn join(config: &Config, name: &str) -> anyhow::Result<Cluster> {
         lease,
         kind: Kind::Kept(Kept {
             reports,
+            said,
             known,
+            fault,
             _end: end,
         }),
     })

@@ -15,12 +15,12 @@ mod users;
 use std::sync::Arc;
 
 use anyhow::Context;
-use prism_cluster::{NodeName, Placing, Report, State, View};
+use prism_cluster::{NodeName, Placing, Report, State, Testimony, View};
 use prism_config::{Config, Credential};
 use tokio::sync::watch;
 
 pub(crate) use directory::{Directory, Host};
-pub(crate) use kept::{Known, observe};
+pub(crate) use kept::{Fault, Known, observe};
 pub(crate) use lease::{Held, Lease};
 use users::UsersFile;
 
@@ -51,14 +51,18 @@ enum Kind {
 }
 
 impl Cluster {
-    /// The cluster that a configuration names, as the node `name`. Waits for etcd,
-    /// where that has the state.
+    /// The cluster that a configuration names, as the node `name`, whose store, if it
+    /// has one, has noted `said`. Waits for etcd, where that has the state.
     ///
     /// # Errors
     /// When the configuration or one of its files cannot be used.
-    pub(crate) fn open(config: &Config, name: &str) -> anyhow::Result<Self> {
+    pub(crate) fn open(
+        config: &Config,
+        name: &str,
+        said: Option<Testimony>,
+    ) -> anyhow::Result<Self> {
         if config.cluster.etcd.is_some() {
-            return kept::join(config, name);
+            return kept::join(config, name, said);
         }
         let file = UsersFile::open(&config.s3)?;
         let users = file.users();
@@ -107,9 +111,21 @@ impl Cluster {
         }
     }
 
-    /// This node has adopted an epoch: it acts by no earlier view any more.
-    pub(crate) fn adopted(&self, epoch: u64) {
-        self.report(|report| report.epoch = report.epoch.max(epoch));
+    /// This node has adopted a state, and its store has noted it: it acts by no earlier
+    /// one any more.
+    pub(crate) fn adopted(&self, state: &State) {
+        if let Kind::Kept(kept) = &self.kind {
+            kept.noted(state);
+        }
+        self.report(|report| report.epoch = report.epoch.max(state.epoch));
+    }
+
+    /// Why nothing is served, where what etcd has is not to be acted by.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        match &self.kind {
+            Kind::Kept(kept) => kept.fault(),
+            Kind::Fixed { .. } => None,
+        }
     }
 
     /// This node has all that it is to have as of this epoch.

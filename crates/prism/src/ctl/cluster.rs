@@ -8,13 +8,16 @@ use prism_config::Config;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::ask;
+use super::{ask, recover};
 use crate::node::ProgressReport;
 
 /// Show the backends of the cluster as a node of this host sees them. Fails if
 /// one of them is out of its reach.
 #[derive(clap::Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct ClusterArgs {
+    #[command(subcommand)]
+    command: Option<ClusterCommand>,
     /// The cluster's configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
     config: PathBuf,
@@ -24,6 +27,11 @@ pub(super) struct ClusterArgs {
     /// Print JSON: an object.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(clap::Subcommand, Clone, Debug)]
+enum ClusterCommand {
+    Recover(recover::RecoverArgs),
 }
 
 /// What a node answers.
@@ -37,6 +45,7 @@ struct Survey {
     phase: String,
     kept_in_etcd: bool,
     lease_ms: Option<u64>,
+    fault: Option<String>,
     /// For those who read JSON.
     #[serde(flatten)]
     more: Map<String, Value>,
@@ -60,6 +69,9 @@ struct Backend {
 }
 
 pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    if let Some(ClusterCommand::Recover(args)) = &args.command {
+        return recover::run(args, out);
+    }
     let config = Config::load(&args.config)?;
     let socket = match &args.node {
         Some(name) => {
@@ -107,6 +119,9 @@ fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
             _ => "nothing moves",
         },
     )?;
+    if let Some(fault) = &survey.fault {
+        writeln!(out, "{fault}")?;
+    }
     if survey.kept_in_etcd
         && let Some(left) = survey.lease_ms
     {

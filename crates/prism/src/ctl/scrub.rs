@@ -69,6 +69,9 @@ struct Fault {
     key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
+    /// The upload under way that the part is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upload: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     part: Option<u16>,
     offset: Option<u64>,
@@ -168,7 +171,10 @@ fn print(status: &Status, out: &mut impl Write) -> std::io::Result<()> {
             (Some(bucket), Some(key)) => format!("{bucket}/{key}"),
             _ => fault.path.clone().unwrap_or_default(),
         };
-        let part = fault.part.map(|part| format!(" part {part}"));
+        let part = fault.part.map(|part| match &fault.upload {
+            Some(upload) => format!(" upload {upload} part {part}"),
+            None => format!(" part {part}"),
+        });
         let offset = fault.offset.map(|at| format!(" at {at}"));
         let (part, offset) = (part.unwrap_or_default(), offset.unwrap_or_default());
         writeln!(out, "  {place}{part}{offset}: {}", fault.what)?;

@@ -175,7 +175,7 @@ impl Worker {
         }
     }
 
-    async fn names_of_buckets(&self) -> Result<Vec<String>, S3Error> {
+    pub(super) async fn names_of_buckets(&self) -> Result<Vec<String>, S3Error> {
         joined(blocking(&self.node, |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
             let buckets = store.list_buckets().map_err(|e| store_error(&e))?;

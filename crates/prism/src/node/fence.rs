@@ -7,10 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prism_cluster::State;
 use prism_s3::{Code, S3Error};
 
 use super::session::Request;
-use super::{Node, Worker};
+use super::{Node, Worker, noted};
 
 /// After what time a store that could not adopt an epoch tries again.
 const ADOPT_AGAIN: Duration = Duration::from_secs(1);
@@ -64,10 +65,9 @@ pub(super) async fn follow_views(node: &Arc<Node>) {
     let mut views = node.cluster.view.clone();
     loop {
         let view = views.borrow_and_update().clone();
-        let epoch = view.epoch();
-        adopt(node, epoch).await;
-        node.replication.adopt(view);
-        node.cluster.adopted(epoch);
+        adopt(node, view.state()).await;
+        node.replication.adopt(view.clone());
+        node.cluster.adopted(view.state());
         if views.changed().await.is_err() {
             return std::future::pending().await;
         }
@@ -75,13 +75,15 @@ pub(super) async fn follow_views(node: &Arc<Node>) {
     }
 }
 
-/// Has the store act by an epoch, before anything else does: from then on it prepares
-/// and commits nothing of an earlier one.
-async fn adopt(node: &Arc<Node>, epoch: u64) {
+/// Has the store act by a state, before anything else does: from then on it prepares
+/// and commits nothing of an earlier one. Where the state may be lost, it notes it.
+async fn adopt(node: &Arc<Node>, state: &State) {
+    let epoch = state.epoch;
     loop {
-        let here = node.clone();
+        let (here, state) = (node.clone(), state.clone());
         let adopting = tokio::task::spawn_blocking(move || match &here.store {
-            Some(store) => store.adopt(epoch),
+            Some(store) if here.cluster.is_kept() => noted::write(store, &state),
+            Some(store) => store.adopt(state.epoch),
             None => Ok(()),
         });
         match adopting.await {

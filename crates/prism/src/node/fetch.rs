@@ -4,6 +4,7 @@
 //! is under way.
 
 use std::io;
+use std::time::Instant;
 
 use prism_http::{AnswerBody, Exchange, ResponseHead};
 use prism_s3::{Code, Principal, S3Error};
@@ -29,6 +30,15 @@ struct Arriving {
     upstream: RelayIo,
     left: u64,
     keep_alive: bool,
+}
+
+/// What something is fetched for.
+#[derive(Clone, Copy)]
+enum How {
+    /// This node has missed it, as of an epoch; at the pace of catching up, or at once.
+    Missed { since: u64, paced: bool },
+    /// It is damaged here.
+    Again,
 }
 
 impl Worker {
@@ -87,38 +97,61 @@ impl Worker {
         body::send(io, file, (at, good, end)).await
     }
 
-    /// Fetches what `source` has of a scope, and takes it in as of an epoch. What it
-    /// has no more is not missed.
+    /// Fetches what `source` has of a scope, and takes it in as of an epoch, at the pace
+    /// that is configured. What it has no more is not missed.
     pub(super) async fn fetch(
         &self,
         source: &str,
         scope: &Scope,
         since: u64,
     ) -> Result<(), S3Error> {
+        let how = How::Missed { since, paced: true };
+        self.fetch_as(source, scope, how).await.map(drop)
+    }
+
+    /// Fetches what is damaged here, in place of the same; whether it was the same.
+    pub(super) async fn fetch_again(&self, source: &str, scope: &Scope) -> Result<bool, S3Error> {
+        self.fetch_as(source, scope, How::Again).await
+    }
+
+    /// Whether it was taken in.
+    async fn fetch_as(&self, source: &str, scope: &Scope, how: How) -> Result<bool, S3Error> {
         let question = Question::Fetch(scope.clone());
         let Some((mut arriving, mut handed)) = self.ask_for(source, &question).await? else {
-            return Ok(());
+            return Ok(false);
         };
         if let Some(versions) = handed.versions.take() {
             self.end(source, arriving);
             let held = (handed.stamp, versions);
-            return self.fetch_versions(source, scope, held, since).await;
+            return match how {
+                How::Missed { since, paced } => {
+                    let since = (since, paced);
+                    self.fetch_versions(source, scope, held, since).await
+                }
+                // Versions are not taken in again.
+                How::Again => Ok(false),
+            };
         }
         let (own, bytes) = (scope.clone(), arriving.left);
         let begin = blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            let begun = store.begin_take_in(own, handed, since);
+            let begun = match how {
+                How::Missed { since, .. } => store.begin_take_in(own, handed, since),
+                How::Again => store.begin_take_in_again(own, handed),
+            };
             begun.map_err(|e| store_error(&e))
         });
-        let writing = self.receive(&mut arriving, begin).await?;
+        let is_paced = matches!(how, How::Missed { paced: true, .. });
+        let writing = self.receive(&mut arriving, begin, is_paced).await?;
         let finishing = blocking(&self.node, move |_| {
             writing.finish().map_err(|e| store_error(&e))
         });
-        if joined(finishing).await? {
+        let taken = joined(finishing).await?;
+        if taken && matches!(how, How::Missed { .. }) {
             self.node.progress.add_fetched(bytes);
         }
         self.end(source, arriving);
-        Ok(())
+        Ok(taken)
     }
 
     /// The same of a key that has versions: those that are missing here are fetched one
@@ -128,8 +161,8 @@ impl Worker {
         source: &str,
         scope: &Scope,
         held: (Stamp, Vec<HeldVersion>),
-        since: u64,
-    ) -> Result<(), S3Error> {
+        (since, is_paced): (u64, bool),
+    ) -> Result<bool, S3Error> {
         let own = scope.clone();
         let mut taking = joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
@@ -157,7 +190,7 @@ impl Worker {
             .await?;
             taking = kept;
             let begin = blocking(&self.node, move |_| Ok(writer));
-            let writer = self.receive(&mut arriving, begin).await?;
+            let writer = self.receive(&mut arriving, begin, is_paced).await?;
             self.end(source, arriving);
             taking = joined(blocking(&self.node, move |_| {
                 taking.add(writer).map_err(|e| store_error(&e))?;
@@ -168,10 +201,11 @@ impl Worker {
         let finishing = blocking(&self.node, move |_| {
             taking.finish().map_err(|e| store_error(&e))
         });
-        if joined(finishing).await? {
+        let taken = joined(finishing).await?;
+        if taken {
             self.node.progress.add_fetched(bytes);
         }
-        Ok(())
+        Ok(taken)
     }
 
     /// What `source` says of the one thing that is asked for, and the bytes to come; none
@@ -222,6 +256,7 @@ impl Worker {
         &self,
         arriving: &mut Arriving,
         mut writing: tokio::task::JoinHandle<Result<TakeIn, S3Error>>,
+        is_paced: bool,
     ) -> Result<TakeIn, S3Error> {
         let broken = || S3Error::from(Code::ServiceUnavailable);
         let (upstream, left) = (&mut arriving.upstream, &mut arriving.left);
@@ -233,6 +268,10 @@ impl Worker {
             take(upstream, usize::MAX, left, &mut piece);
             if piece.len() >= PIECE_BYTES || *left == 0 {
                 let (writer, piece) = (joined(writing).await?, std::mem::take(&mut piece));
+                if is_paced {
+                    let wait = self.refill.after(piece.len() as u64, Instant::now());
+                    tokio::time::sleep(wait).await;
+                }
                 writing = blocking(&self.node, move |_| append(writer, &piece));
             }
         }
@@ -256,7 +295,12 @@ impl Worker {
         for scope in scopes {
             let primary = self.node.replication.primary(&scope.bucket, &scope.key);
             let primary = primary.ok_or(Code::ServiceUnavailable)?;
-            self.fetch(&primary, &scope, since).await?;
+            // Somebody waits for it.
+            let how = How::Missed {
+                since,
+                paced: false,
+            };
+            self.fetch_as(&primary, &scope, how).await?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::io;
 use prism_http::{Headers, Limits, RequestHead};
 use prism_s3::query::encode_path;
 use prism_s3::{Code, Principal, S3Error};
-use prism_store::{DamagedBlock, Place, ScrubFault};
+use prism_store::{DamagedBlock, Place, Scope, ScrubFault};
 
 use super::Worker;
 use super::errors::store_error;
@@ -17,11 +17,22 @@ use super::upload::{blocking, joined};
 const MAX_BLOCK_BYTES: usize = prism_store::BLOCK_LEN as usize;
 
 impl Worker {
-    /// Mends all of the file that a fault is in, as far as others have it.
+    /// Mends what a fault is in, as far as others have it: by whole, where blocks will
+    /// not do, or all of the file.
     pub(super) async fn mend(&self, fault: &ScrubFault) {
         let Place::Object { bucket, key, .. } = &fault.place else {
             return;
         };
+        let place = fault.place.clone();
+        let scope = joined(blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            store.damaged_scope(&place).map_err(|e| store_error(&e))
+        }));
+        match scope.await {
+            Ok(None) => {}
+            Ok(Some(scope)) => return self.mend_whole(&scope).await,
+            Err(error) => return tracing::error!(%fault, %error, "not mended"),
+        }
         let place = fault.place.clone();
         let damaged = joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
@@ -39,6 +50,24 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Takes in anew what another replica has of a scope.
+    async fn mend_whole(&self, scope: &Scope) {
+        let (bucket, key) = (&scope.bucket, &scope.key);
+        let peers = self.node.replication.readers(bucket, key);
+        for peer in peers.into_iter().filter(|peer| *peer != self.node.name) {
+            match self.fetch_again(&peer, scope).await {
+                Ok(true) => {
+                    self.node.scrub.count_mended();
+                    return tracing::info!(bucket, key, peer, "taken in anew from another replica");
+                }
+                // It has changed meanwhile, here or there.
+                Ok(false) => tracing::debug!(peer, "a replica has something else"),
+                Err(error) => tracing::debug!(peer, %error, "a replica cannot mend another"),
+            }
+        }
+        tracing::error!(bucket, key, upload = ?scope.upload, "not mended: no other replica has it");
     }
 
     /// Asks the other replicas one after the other; gives the one that had it.

@@ -17,6 +17,7 @@ mod copy;
 mod counters;
 mod documents;
 mod errors;
+mod expire;
 mod fence;
 mod fetch;
 mod get;
@@ -28,6 +29,8 @@ mod mend;
 mod merge;
 mod meta;
 mod multipart;
+mod noted;
+mod pace;
 mod pieces;
 mod policy;
 mod progress;
@@ -110,6 +113,8 @@ pub(crate) struct Worker {
     stopping: watch::Receiver<bool>,
     policies: RefCell<policy::Policies>,
     pieces: pieces::Pieces,
+    /// Of catching up.
+    refill: pace::Pace,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -117,21 +122,28 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
     crate::log::init(&config.log)?;
     check_name(&config, &args.node)?;
-    let cluster = Cluster::open(&config, &args.node)?;
-    run::until_stopped(Node::open(config, &args.node, cluster)?, || {})
+    // The store first: it knows in which state the cluster was.
+    let store = open_store(&config, &args.node)?;
+    let said = store.as_ref().map(noted::read).transpose()?;
+    let cluster = Cluster::open(&config, &args.node, said)?;
+    run::until_stopped(Node::open(config, &args.node, cluster, store)?, || {})
 }
 
 impl Node {
-    /// Opens what the node called `name` of `cluster` needs.
-    pub(crate) fn open(config: Config, name: &str, cluster: Cluster) -> anyhow::Result<Self> {
+    /// Opens what the node called `name` of `cluster` needs besides its store.
+    pub(crate) fn open(
+        config: Config,
+        name: &str,
+        cluster: Cluster,
+        store: Option<Store>,
+    ) -> anyhow::Result<Self> {
         let settings = check_name(&config, name)?;
         let view = cluster.view.borrow().clone();
         let replication = Replication::new(name, view.clone(), cluster.lease.clone());
         let replication = Arc::new(replication);
-        let store = match settings.is_backend() {
-            true => Some(open_store(&config, settings, &cluster, &replication)?),
-            false => None,
-        };
+        if let Some(store) = &store {
+            tie(store, &config, &cluster, &replication)?;
+        }
         let auth = Auth::new(&config, &cluster.users.borrow());
         let https = Https::load(&config, settings)?;
         let limits = prism_http::Limits {
@@ -259,12 +271,12 @@ fn check_name<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a prism_co
     Ok(settings)
 }
 
-fn open_store(
-    config: &Config,
-    node: &prism_config::Node,
-    cluster: &Cluster,
-    replication: &Arc<Replication>,
-) -> anyhow::Result<Store> {
+/// The store of the node called `name`, if it is to have one.
+pub(crate) fn open_store(config: &Config, name: &str) -> anyhow::Result<Option<Store>> {
+    let node = check_name(config, name)?;
+    if !node.is_backend() {
+        return Ok(None);
+    }
     let settings = prism_store::Config {
         max_object_len: config
             .limits
@@ -282,6 +294,17 @@ fn open_store(
     };
     let store = Store::open(&node.store, settings)
         .with_context(|| format!("the store {}", node.store.display()))?;
+    tracing::info!(recovery = ?store.recovery(), "store opened");
+    Ok(Some(store))
+}
+
+/// Has a store be one of its cluster's.
+fn tie(
+    store: &Store,
+    config: &Config,
+    cluster: &Cluster,
+    replication: &Arc<Replication>,
+) -> anyhow::Result<()> {
     if cluster.is_kept() {
         replication.set_store(store.identity());
         cluster.has_store(store.identity());
@@ -293,8 +316,7 @@ fn open_store(
         store.replicate(replication.clone());
         store.set_repair(replication.clone());
     }
-    tracing::info!(recovery = ?store.recovery(), "store opened");
-    Ok(store)
+    Ok(())
 }
 
 impl Worker {
@@ -321,8 +343,10 @@ impl Worker {
             let drain = node.config.limits.drain_timeout();
             let date = RefCell::new((0, Rc::from("")));
             let handle = endpoint.handle();
+            let refill = pace::Pace::new(node.config.store.refill_bytes_per_s);
             let worker = Rc::new(Self {
                 node,
+                refill,
                 handle,
                 date,
                 stopping,
@@ -334,6 +358,9 @@ impl Worker {
             if is_first && (worker.node.replication.is_on() || worker.node.cluster.is_kept()) {
                 tokio::task::spawn_local(worker.clone().tidy());
                 tokio::task::spawn_local(worker.clone().catch_up());
+            }
+            if is_first {
+                tokio::task::spawn_local(worker.clone().expire_uploads());
             }
             tokio::task::spawn_local(worker.clone().follow_directory());
             worker.serve(endpoint, drain).await;

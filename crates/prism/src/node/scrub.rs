@@ -221,9 +221,16 @@ fn shown(fault: &ScrubFault) -> Value {
         Place::Object {
             bucket,
             key,
+            upload,
             part,
             offset,
-        } => json!({ "bucket": bucket, "key": key, "part": part, "offset": offset }),
+        } => json!({
+            "bucket": bucket,
+            "key": key,
+            "upload": upload.map(|id| id.to_string()),
+            "part": part,
+            "offset": offset,
+        }),
         Place::Store { path, offset } => json!({ "path": path, "offset": offset }),
     };
     if let Some(fields) = shown.as_object_mut() {

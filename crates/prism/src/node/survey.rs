@@ -45,6 +45,7 @@ impl Worker {
             },
             "wish": known.as_ref().and_then(|known| known.wish.as_ref()),
             "lease_ms": lease_ms,
+            "fault": self.node.cluster.fault().map(|fault| fault.to_string()),
             "backends": backends,
         })
     }

@@ -2,6 +2,8 @@
 //! node at once, a backend that is gone is gone on without, and one that cannot
 //! know whether it is stops by itself first.
 
+mod lost;
+
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

@@ -2,8 +2,9 @@
 //! was answered is there afterwards, what was not happened entirely or not at
 //! all, and no file is left that nothing refers to.
 //!
-//! Ten kills, and five where there are replicas; with `PRISM_CRASH_KILLS=300` as
-//! many as that, and half of it.
+//! Ten kills, five where there are replicas, and three where etcd keeps the state, of
+//! which one has a backend be gone on without. With `PRISM_CRASH_KILLS=300` as many as
+//! that of each; there also members of etcd are killed.
 
 mod writers;
 
@@ -12,6 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use prism_config::Config;
+use prism_lab::LabSpec;
 
 use crate::support::objects::Object;
 use crate::support::{Cluster, eventually, say, turn};
@@ -19,17 +21,37 @@ use writers::{Model, Target, Writers};
 
 /// Kills between two times that everything is read back.
 const KILLS_PER_ROUND: usize = 5;
+/// How long a backend may be cut off before it is gone on without, in seconds.
+const LEASE_S: u16 = 2;
 /// How long a node may take to answer after it was killed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
 fn answered_writes_survive_kills_of_any_process() {
-    crash(|_| {}, kills());
+    crash(|_| {}, kills(10));
 }
 
 #[test]
 fn answered_writes_survive_kills_where_every_backend_has_everything() {
-    crash(|config| config.cluster.replicas = 3, kills().div_ceil(2));
+    let everything = |spec: &mut LabSpec| {
+        spec.configure = Some(Box::new(|config| config.cluster.replicas = 3));
+    };
+    crash(everything, kills(5));
+}
+
+#[test]
+fn answered_writes_survive_kills_where_backends_are_gone_on_without() {
+    let with_etcd = |spec: &mut LabSpec| {
+        spec.etcd = true;
+        spec.etcd_members = if is_long() { 3 } else { 1 };
+        spec.configure = Some(Box::new(|config| {
+            config.cluster.replicas = 2;
+            if let Some(etcd) = &mut config.cluster.etcd {
+                etcd.lease_ttl_s = LEASE_S;
+            }
+        }));
+    };
+    crash(with_etcd, kills(3));
 }
 
 #[test]
@@ -85,6 +107,36 @@ fn damage_is_mended_from_another_replica() {
     }
 }
 
+/// A part of an upload under way is not mended by blocks: nobody can be asked for them.
+#[test]
+fn a_damaged_part_of_an_upload_is_taken_in_anew_from_another_replica() {
+    let Some(_turn) = turn() else { return };
+    let cluster = Cluster::replicated(3, 3);
+    let target = Target::of(&cluster);
+    let object = Object::new("parts".into(), 700_000);
+    let upload = target.upload("/parts", &object).unwrap();
+    let store = |host: &str| {
+        let config = Config::load(&cluster.lab.config_path()).unwrap();
+        config.node(host).unwrap().store.clone()
+    };
+    for host in cluster.backends().iter().take(2) {
+        each_file(&store(host).join("files"), &mut |path| {
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            if file.metadata().unwrap().len() == object.len {
+                file.write_all_at(&[0; 100], 5000).unwrap();
+            }
+        });
+        assert_eq!(scrub(&cluster, host)["fault_count"], 1);
+    }
+    no_faults_are_left(&cluster);
+    assert_eq!(target.complete(&upload).unwrap(), 200);
+    for _ in 0..6 {
+        let found = target.get("parts").unwrap();
+        assert!(found == (200, object.bytes().to_vec()));
+    }
+    no_faults_are_left(&cluster);
+}
+
 /// Scrubs find less and less.
 fn no_faults_are_left(cluster: &Cluster) {
     eventually("no fault is left", PATIENCE, || {
@@ -95,27 +147,32 @@ fn no_faults_are_left(cluster: &Cluster) {
     });
 }
 
-fn kills() -> usize {
+fn kills(short: usize) -> usize {
     let asked = std::env::var("PRISM_CRASH_KILLS").ok();
-    asked.map_or(10, |kills| kills.parse().unwrap())
+    asked.map_or(short, |kills| kills.parse().unwrap())
 }
 
-fn crash(configure: impl FnOnce(&mut Config) + Send + 'static, kills: usize) {
+fn is_long() -> bool {
+    std::env::var_os("PRISM_CRASH_KILLS").is_some()
+}
+
+fn crash(change: impl FnOnce(&mut LabSpec), kills: usize) {
     let Some(_turn) = turn() else { return };
     let seed = fastrand::u64(..1 << 32);
     let mut rng = fastrand::Rng::with_seed(seed);
     let begun = Instant::now();
-    let mut cluster = Cluster::up_with(3, |spec| {
-        spec.configure = Some(Box::new(configure));
-    });
+    let mut cluster = Cluster::up_with(3, change);
     let target = Target::of(&cluster);
     let mut model = Model::default();
     let mut killed = 0;
     while killed < kills {
         let context = format!("seed {seed}, after {killed} kills");
         let writers = Writers::start(&target, model, rng.u64(..));
-        for _ in 0..KILLS_PER_ROUND.min(kills - killed) {
-            killed += strike(&mut cluster, &mut rng);
+        for n in 0..KILLS_PER_ROUND.min(kills - killed) {
+            killed += match n == 0 && has_etcd(&cluster) {
+                true => strike_for_long(&mut cluster, &mut rng),
+                false => strike(&mut cluster, &mut rng),
+            };
         }
         model = writers.stop();
         wait_until_all_serve(&cluster, &target);
@@ -139,14 +196,17 @@ fn strike(cluster: &mut Cluster, rng: &mut fastrand::Rng) -> usize {
     let mut hosts: Vec<String> = cluster.frontends();
     hosts.extend(cluster.backends());
     hosts.push("switch".into());
+    if is_long() {
+        hosts.extend(etcd(cluster));
+    }
     rng.shuffle(&mut hosts);
     hosts.truncate(if rng.u8(..4) == 0 { 2 } else { 1 });
     for host in &hosts {
         std::thread::sleep(Duration::from_micros(rng.u64(..250_000)));
         cluster.lab.kill(host).unwrap();
     }
-    // Nodes are healthy only when the switch answers them.
-    hosts.sort_by_key(|host| host != "switch");
+    // Nodes are healthy only when the switch answers them, and etcd.
+    hosts.sort_by_key(|host| (host != "switch", !host.starts_with("etcd")));
     std::thread::sleep(Duration::from_micros(rng.u64(..100_000)));
     for host in &hosts {
         cluster.lab.restart(host).unwrap();
@@ -154,8 +214,39 @@ fn strike(cluster: &mut Cluster, rng: &mut fastrand::Rng) -> usize {
     hosts.len()
 }
 
+/// Kills a backend and starts it again when the others have gone on without it.
+fn strike_for_long(cluster: &mut Cluster, rng: &mut fastrand::Rng) -> usize {
+    let host = rng.choice(cluster.backends()).unwrap();
+    std::thread::sleep(Duration::from_micros(rng.u64(..250_000)));
+    cluster.lab.kill(&host).unwrap();
+    let lease = Duration::from_secs(LEASE_S.into());
+    std::thread::sleep(lease + Duration::from_micros(rng.u64(..1_500_000)));
+    cluster.lab.restart(&host).unwrap();
+    1
+}
+
+fn etcd(cluster: &Cluster) -> Vec<String> {
+    let hosts = cluster.lab.hosts().filter(|host| host.starts_with("etcd"));
+    hosts.map(str::to_owned).collect()
+}
+
+fn has_etcd(cluster: &Cluster) -> bool {
+    !etcd(cluster).is_empty()
+}
+
+/// Every backend is one at which keys are read.
+fn is_whole(cluster: &Cluster) -> bool {
+    let seen = cluster.lab.ask("fe0", "cluster").unwrap();
+    let backends = seen["backends"].as_array().unwrap();
+    backends.len() == cluster.backends().len()
+        && backends
+            .iter()
+            .all(|backend| backend["status"] == "in-sync")
+}
+
 /// Frontends reach every backend again, and nothing is open between replicas.
 fn wait_until_all_serve(cluster: &Cluster, target: &Target) {
+    eventually("nobody lacks anything", PATIENCE, || is_whole(cluster));
     for backend in cluster.backends() {
         let key = cluster.key_on(&backend, "probe");
         eventually("every backend serves", PATIENCE, || {

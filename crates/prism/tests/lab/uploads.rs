@@ -3,11 +3,17 @@
 //! meanwhile, so the node that verifies is not the one that knew the caller.
 
 use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use prism_config::Config;
 use prism_lab::{Lab, LabName, LabSpec};
+use prism_store::{ObjectMeta, Store, UploadName};
 
 use crate::support::packets::{ClientResets, Watch};
-use crate::support::{Cluster, say, turn};
+use crate::support::{BUCKET, Cluster, eventually, say, turn};
+
+/// How long what is due may take.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bodies for which boto3 was told which checksum to send, whatever its
 /// version does of its own accord.
@@ -124,4 +130,42 @@ fn chunks_of_every_form_are_verified_behind_a_relay() {
     assert_eq!(printed, "done\n");
     let relayed = lab.admin("fe0").unwrap()["requests"]["relayed"].as_u64();
     assert!(relayed.unwrap() > 100, "{relayed:?}");
+}
+
+#[test]
+fn an_upload_that_nobody_goes_on_with_is_gone_after_its_days_and_no_other() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = Cluster::up_with(2, |spec| {
+        spec.configure = Some(Box::new(|config| config.store.expire_uploads_days = 7));
+    });
+    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let [abandoned, slow, young] =
+        ["abandoned", "slow", "young"].map(|label| cluster.key_on("be0", label));
+    cluster.lab.stop("be0").unwrap();
+    let path = &config.node("be0").unwrap().store;
+    let store = Store::open(path, prism_store::Config::default()).unwrap();
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let now_ms = u64::try_from(now_ms.as_millis()).unwrap();
+    let days_ago = |days: u64| ObjectMeta {
+        created_ms: now_ms - days * 86_400_000,
+        ..ObjectMeta::default()
+    };
+    for (key, begun, filled) in [(&abandoned, 9, 8), (&slow, 9, 6), (&young, 6, 6)] {
+        let id = store.create_upload(BUCKET, key, days_ago(begun)).unwrap();
+        let bucket = BUCKET;
+        let part = store.begin_part(UploadName { bucket, key, id }, 1, Some(0));
+        part.unwrap().commit(days_ago(filled)).unwrap();
+    }
+    drop(store);
+    cluster.lab.restart("be0").unwrap();
+    let mut listed = String::new();
+    eventually("the abandoned one is gone", PATIENCE, || {
+        let answer = cluster.connect().call(&cluster.request("GET", "?uploads="));
+        let status = answer.status();
+        listed = String::from_utf8(answer.body).unwrap();
+        status == 200 && !listed.contains(&format!("<Key>{abandoned}</Key>"))
+    });
+    for key in [slow, young] {
+        assert!(listed.contains(&format!("<Key>{key}</Key>")), "{listed}");
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_cluster::View;
+use prism_cluster::{State, View};
 use prism_etcd::Error;
 
 use super::{Keeper, Known, etcd};
@@ -66,7 +66,7 @@ impl Keeper {
             let revision = found.entries.first().map(|entry| entry.mod_revision);
             let known = self.known.borrow().state.as_ref().map(|state| state.1);
             // Its news may be under way.
-            missed = match revision.is_some() && revision != known {
+            missed = match revision != known {
                 true => missed + 1,
                 false => 0,
             };
@@ -79,7 +79,7 @@ impl Keeper {
     /// Writes down where this node is, and what a new cluster begins with.
     async fn register(&self, known: &Known) -> anyhow::Result<()> {
         let Some(me) = &self.me else { return Ok(()) };
-        if known.state.is_none() && self.view.get().is_none() {
+        if known.state.is_none() && self.view.get().is_none() && self.fault.borrow().is_none() {
             match &me.first {
                 Some(first) => etcd::found(&self.client, &self.keys, &self.config, first).await?,
                 None => tracing::info!("waiting for a backend to found the cluster in etcd"),
@@ -98,6 +98,8 @@ impl Keeper {
 
     /// Tells the node what is new.
     fn publish(&self, known: &Known) {
+        // Before what is known, by which leases are taken.
+        let is_trusted = self.is_trusted(known);
         let directory = Directory::of(&self.config).with(&known.hosts);
         self.directory.send_if_modified(|present| {
             let is_new = **present != directory;
@@ -106,29 +108,35 @@ impl Keeper {
             }
             is_new
         });
+        // Who is not in an etcd that has lost its data has not gone.
         self.users.send_if_modified(|present| {
             let by_name: BTreeMap<_, _> = present
                 .iter()
                 .map(|user| (&user.access_key, user))
                 .collect();
-            let is_new = !known.users.iter().eq(by_name);
+            let counts = is_trusted && known.state.is_some();
+            let is_new = counts && !known.users.iter().eq(by_name);
             if is_new {
                 *present = Arc::new(known.users.values().cloned().collect());
             }
             is_new
         });
         self.known.send_replace(Arc::new(known.clone()));
-        let Some((state, _)) = &known.state else {
-            if self.view.get().is_some() {
-                tracing::error!(
-                    "the cluster's state is gone from etcd; this node keeps to its own"
-                );
-            }
-            return;
+        let state = known.state.as_ref().map(|(state, _)| state.clone());
+        let state = match (is_trusted, self.view.get()) {
+            (true, _) => state,
+            (false, Some(_)) => return,
+            // It is to come up, to say what is wrong; it has no lease.
+            (false, None) => self.noted(),
         };
         // Looked at when it was read.
-        if let Ok(view) = View::new(state.clone()) {
+        if let Some(Ok(view)) = state.map(View::new) {
             self.show(view);
         }
+    }
+
+    /// The state that this node's store has noted.
+    fn noted(&self) -> Option<State> {
+        self.me.as_ref()?.said.borrow().as_ref()?.state.clone()
     }
 }

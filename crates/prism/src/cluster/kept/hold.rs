@@ -33,6 +33,8 @@ enum Over {
     Ended,
     /// Another process has this node's name.
     Superseded,
+    /// What etcd has is not to be acted by.
+    Doubted,
 }
 
 impl Keeper {
@@ -48,6 +50,8 @@ impl Keeper {
             me.lease.end();
             match over {
                 Over::Ended => tracing::warn!("the lease has ended: nothing is served meanwhile"),
+                // Said where it was found.
+                Over::Doubted => {}
                 Over::Superseded => {
                     let node = &me.name;
                     tracing::error!(%node, "another process has this node's name: this one serves nothing any more");
@@ -65,7 +69,10 @@ impl Keeper {
         loop {
             let report = *reports.borrow_and_update();
             let state = known.borrow_and_update().state.clone();
-            let ready = state.filter(|(state, _)| report.store != 0 && state.epoch == report.epoch);
+            let ready = state.filter(|(state, _)| {
+                let is_trusted = self.fault.borrow().is_none();
+                report.store != 0 && state.epoch == report.epoch && is_trusted
+            });
             match ready {
                 // To be tried again as soon as one of the two has changed.
                 None => tokio::select! {
@@ -121,7 +128,8 @@ impl Keeper {
     /// Keeps the lease, and notes what this node reports, until it is over.
     async fn keep_lease(&self, me: &Me, granted: Granted, mut noted: Report) -> Over {
         let mut reports = me.reports.clone();
-        let every = granted.ttl / KEPT_IN_LIFE;
+        let every = kept_every(granted.ttl);
+        let mut fault = self.fault.subscribe();
         let mut last_ns = granted.asked_ns;
         // What is known may be from before this lease.
         let mut has_seen_itself = false;
@@ -130,6 +138,10 @@ impl Keeper {
             tokio::select! {
                 () = tokio::time::sleep(due) => {}
                 _ = reports.changed() => {}
+                _ = fault.changed() => {}
+            }
+            if fault.borrow_and_update().is_some() {
+                return Over::Doubted;
             }
             let report = *reports.borrow();
             if report != noted {
@@ -178,5 +190,21 @@ impl Keeper {
             value: serde_json::to_vec(&Living { run, report })?,
             lease: Some(lease),
         })
+    }
+}
+
+/// How often a lease is kept, however short it is.
+fn kept_every(ttl: Duration) -> Duration {
+    (ttl / KEPT_IN_LIFE).max(PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_lasts_for_no_time_is_not_kept_without_a_pause() {
+        assert_eq!(kept_every(Duration::from_secs(5)), Duration::from_secs(1));
+        assert_eq!(kept_every(Duration::ZERO), PAUSE);
     }
 }

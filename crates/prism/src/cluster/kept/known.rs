@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use prism_cluster::{Live, NodeName, Placing, State};
+use prism_cluster::{Live, NodeName, Placing, State, Testimonies, Testimony};
 use prism_config::Credential;
 use prism_etcd::{Entry, Event, Snapshot, Update};
 
@@ -22,6 +22,8 @@ pub(crate) struct Known {
     pub(crate) living: BTreeMap<NodeName, Living>,
     /// The nodes that have said where they are.
     pub(crate) hosts: BTreeMap<String, Host>,
+    /// What stores have noted, while the state is in question.
+    pub(crate) said: Testimonies,
     /// Those who may call.
     pub(crate) users: BTreeMap<String, Credential>,
 }
@@ -79,6 +81,9 @@ impl Known {
             Some(Key::Node(name)) => serde_json::from_slice(value).ok().map(|host| {
                 self.hosts.insert(name.to_owned(), host);
             }),
+            Some(Key::Said(name)) => said(name, value).map(|(name, said)| {
+                self.said.insert(name, said);
+            }),
             Some(Key::User(name)) => etcd::user(name, value).map(|user| {
                 self.users.insert(name.to_owned(), user);
             }),
@@ -103,6 +108,9 @@ impl Known {
             Some(Key::Node(name)) => {
                 self.hosts.remove(name);
             }
+            Some(Key::Said(name)) => {
+                self.said.remove(name);
+            }
             Some(Key::User(name)) => {
                 self.users.remove(name);
             }
@@ -120,6 +128,12 @@ fn living(name: &str, value: &[u8]) -> Option<(NodeName, Living)> {
         NodeName::new(name).ok()?,
         serde_json::from_slice(value).ok()?,
     ))
+}
+
+fn said(name: &str, value: &[u8]) -> Option<(NodeName, Testimony)> {
+    let said: Testimony = serde_json::from_slice(value).ok()?;
+    let checked = said.state.as_ref().is_none_or(|s| s.check().is_ok());
+    Some((NodeName::new(name).ok().filter(|_| checked)?, said))
 }
 
 #[cfg(test)]

@@ -78,6 +78,20 @@ impl Target {
     }
 }
 
+impl Target {
+    /// Begins an upload and sends its parts; gives what completes it.
+    pub fn upload(&self, path: &str, object: &Object) -> io::Result<(String, String)> {
+        let begin = || upload(&mut Connection::open(self)?, path, object);
+        self.netns().run(begin).unwrap()
+    }
+
+    /// Completes it; gives the status.
+    pub fn complete(&self, (path, parts): &(String, String)) -> io::Result<u16> {
+        let complete = || Connection::open(self)?.call("POST", path, parts.as_bytes());
+        Ok(self.netns().run(complete).unwrap()?.0)
+    }
+}
+
 impl Model {
     /// Reads everything back, and takes what is there as what must be there next.
     pub fn judge(&mut self, target: &Target, context: &str) {
