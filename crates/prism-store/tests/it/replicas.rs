@@ -15,8 +15,8 @@ use std::{
 use crate::common::{bytes, meta, object_files, put, read};
 use prism_cluster::Placement;
 use prism_store::{
-    Bytes, Config, Decided, Error, ObjectMeta, OpenError, Prepare, Refusal, Replicas, Scope, Stamp,
-    Standing, Store, Unprepared, UploadName,
+    Bytes, Config, Decided, Durability, Error, ObjectMeta, OpenError, Prepare, Refusal, Replicas,
+    Scope, Stamp, Standing, Store, Unprepared, UploadName,
 };
 
 mod versions;
@@ -31,6 +31,7 @@ struct Cluster {
     silent: AtomicBool,
     placement: Placement,
     replicas: usize,
+    durability: Durability,
 }
 
 /// One node's way to the others.
@@ -41,6 +42,10 @@ struct Ways {
 
 impl Cluster {
     fn new(replicas: usize) -> Arc<Self> {
+        Self::with(replicas, Durability::Fsync)
+    }
+
+    fn with(replicas: usize, durability: Durability) -> Arc<Self> {
         let names = NAMES.iter().map(|name| name.parse().unwrap());
         let cluster = Arc::new(Self {
             dirs: NAMES.iter().map(|_| tempfile::tempdir().unwrap()).collect(),
@@ -48,6 +53,7 @@ impl Cluster {
             silent: AtomicBool::new(false),
             placement: Placement::new(names.collect()).unwrap(),
             replicas,
+            durability,
         });
         for name in NAMES {
             cluster.start(name);
@@ -61,6 +67,7 @@ impl Cluster {
         let config = Config {
             reserve_bytes: 0,
             node: name.into(),
+            durability: self.durability,
             ..Config::default()
         };
         let store = Arc::new(Store::open(self.dirs[at].path(), config).unwrap());
