@@ -49,7 +49,7 @@ lint: $(call installed,lint)
 	cargo clippy --release --workspace --all-targets --locked -- -D warnings
 	scripts/check-unsafe.sh
 
-bench: $(call installed,demo)
+bench: $(call installed,bench)
 	$(BUILD)
 	$(SUDO) $(PRISM) bench switch
 	$(SUDO) $(PRISM) bench handoff

@@ -5,10 +5,11 @@
 #   lint      build, and the Rust components rustfmt and clippy
 #   demo      build, and what a lab and the demo run (when no group is named)
 #   tests     demo and lint, and what only tests run: a JDK, Go, S3 clients, ...
+#   bench     demo, and what Prism is measured beside
 #   kernels   tests, and QEMU for `make test-kernels`
 #
 # Looks first, installs only what is missing, and says what it does; when all is
-# there it ends at once. Safe to repeat. (Debian starts the etcd that it installs, on loopback; tests start their own.)
+# there it ends at once. Safe to repeat. (Debian starts the etcd, nginx and HAProxy that it installs; tests and benchmarks start their own.)
 set -euo pipefail
 
 # What is needed | how to see that it is there | the Debian package that has it
@@ -50,6 +51,11 @@ node                  | command -v node                      | nodejs
 mkfs.ext4             | command -v mkfs.ext4                 | e2fsprogs
 perl                  | command -v perl                      | perl-base
 '
+bench='
+wrk                   | command -v wrk                       | wrk
+nginx                 | command -v nginx                     | nginx-light
+haproxy               | command -v haproxy                   | haproxy
+'
 kernels='
 QEMU                  | command -v qemu-system-x86_64        | qemu-system-x86
 depmod and modprobe   | command -v depmod                    | kmod
@@ -61,9 +67,10 @@ build) needed=$build ;;
 lint) needed=$build components='rustfmt clippy' ;;
 demo) needed=$build$demo ;;
 tests) needed=$build$demo$tests components='rustfmt clippy' ;;
+bench) needed=$build$demo$bench ;;
 kernels) needed=$build$demo$tests$kernels components='rustfmt clippy' ;;
 *)
-    echo "setup: no group '$group'; there are build, lint, demo, tests and kernels" >&2
+    echo "setup: no group '$group'; there are build, lint, demo, tests, bench and kernels" >&2
     exit 2
     ;;
 esac

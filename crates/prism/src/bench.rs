@@ -1,4 +1,7 @@
-//! `prism bench`: what Prism's parts cost on this machine.
+//! `prism bench`: what Prism's parts cost on this machine, and what they are good for.
+
+pub(crate) mod http;
+pub(crate) mod processes;
 
 /// Measure what Prism's parts cost on this machine.
 #[derive(Debug, clap::Args)]
@@ -11,16 +14,18 @@ pub(crate) struct Args {
 enum Command {
     Handoff(crate::bench_handoff::Args),
     Store(crate::bench_store::Args),
+    Sweep(crate::bench_sweep::Args),
     Switch(crate::bench_switch::BenchSwitchArgs),
     Tls(crate::bench_tls::Args),
 }
 
 /// Runs the benchmark.
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    match &args.command {
-        Command::Handoff(args) => crate::bench_handoff::run(args),
-        Command::Store(args) => crate::bench_store::run(args),
-        Command::Switch(args) => crate::bench_switch::run(args),
-        Command::Tls(args) => crate::bench_tls::run(args),
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Command::Handoff(args) => crate::bench_handoff::run(&args),
+        Command::Store(args) => crate::bench_store::run(&args),
+        Command::Sweep(args) => crate::bench_sweep::run(args),
+        Command::Switch(args) => crate::bench_switch::run(&args),
+        Command::Tls(args) => crate::bench_tls::run(&args),
     }
 }

@@ -3,6 +3,7 @@
 mod bench;
 mod bench_handoff;
 mod bench_store;
+mod bench_sweep;
 mod bench_switch;
 mod bench_tls;
 mod check;
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
         Command::Ctl(args) => ctl::run(&args),
         Command::Lab(args) => lab::run(args),
         Command::Pki(args) => pki::run(&args),
-        Command::Bench(args) => bench::run(&args),
+        Command::Bench(args) => bench::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

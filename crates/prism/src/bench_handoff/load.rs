@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use prism_cluster::{NodeName, Placement};
-use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
+use prism_http::{BodyReader, Limits, Method, ResponseHead};
 use prism_lab::Lab;
 use prism_s3::Signer;
-use prism_s3::sign::Body;
 use prism_sys::netns::NetNs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConnection, StreamOwned};
-use time::OffsetDateTime;
+
+use crate::bench::http;
 
 /// What both objects hold.
 const OBJECT: &[u8] = b"hand-off";
@@ -148,15 +148,8 @@ fn request(
     target: &str,
     body: &[u8],
 ) -> Result<Vec<u8>> {
-    let mut headers = Headers::new();
-    headers.append("Host", service.to_string())?;
-    let now = OffsetDateTime::now_utc();
-    signer.sign(method, target, &mut headers, Body::Bytes(body), now)?;
-    let mut bytes = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
-    headers.write_to(&mut bytes);
-    bytes.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
-    bytes.extend_from_slice(body);
-    Ok(bytes)
+    let head = http::signed(signer, service, method, target, body)?;
+    Ok([&head, body].concat())
 }
 
 /// Reads one answer, and checks that it is the object.

@@ -6,18 +6,16 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddrV4, TcpStream};
+use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
-use prism_s3::sign::Body;
-use time::OffsetDateTime;
 
-use super::system::{System, TICK};
+use super::system::System;
+use crate::bench::http;
+use crate::bench::processes::TICK;
 
 /// Objects that are read or written in turn.
 const OBJECTS: usize = 64;
@@ -26,8 +24,6 @@ const BUCKET: &str = "bench";
 const PUBLIC: &str = "public";
 const POLICY: &str = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*",
 "Action":["s3:GetObject"],"Resource":["arn:aws:s3:::public/*"]}]}"#;
-/// No single answer takes this long.
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
@@ -108,11 +104,10 @@ impl Target {
             let request = match case.writes {
                 false => {
                     let get = match case.anonymous {
-                        true => format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", system.address)
-                            .into_bytes(),
+                        true => http::anonymous(system.address.into(), &path),
                         false => request(system, "GET", &path, b"")?,
                     };
-                    let got = call(system.address, &get, &[])?;
+                    let got = http::call(system.address.into(), &get, &[])?;
                     ensure!(got == *body, "{}: {path} has other bytes", system.name());
                     get
                 }
@@ -181,73 +176,27 @@ fn store(system: &System, case: &Case, bodies: &[Vec<u8>]) -> Result<()> {
     }
     let bucket = request(system, "PUT", &format!("/{}", case.bucket()), b"")?;
     // Of an earlier case, it is there.
-    let _ = call(system.address, &bucket, &[]);
+    let _ = http::call(system.address.into(), &bucket, &[]);
     if case.anonymous {
         let target = format!("/{PUBLIC}?policy");
         let policy = request(system, "PUT", &target, POLICY.as_bytes())?;
-        call(system.address, &policy, POLICY.as_bytes())?;
+        http::call(system.address.into(), &policy, POLICY.as_bytes())?;
     }
     for (n, body) in bodies.iter().enumerate() {
         let put = request(system, "PUT", &path_of(case, n), body)?;
-        call(system.address, &put, body)?;
+        http::call(system.address.into(), &put, body)?;
     }
     Ok(())
 }
 
-/// The head of a request whose body is signed.
 fn request(system: &System, method: &str, target: &str, body: &[u8]) -> Result<Vec<u8>> {
-    let mut headers = Headers::new();
-    headers.append("Host", system.address.to_string())?;
-    let now = OffsetDateTime::now_utc();
-    let signer = system.signer();
-    signer.sign(method, target, &mut headers, Body::Bytes(body), now)?;
-    if method == "PUT" {
-        headers.append("Content-Length", body.len().to_string())?;
-    }
-    let mut bytes = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
-    headers.write_to(&mut bytes);
-    bytes.extend_from_slice(b"\r\n");
-    Ok(bytes)
-}
-
-/// One request over a connection of its own. The body of its answer, if it is 200.
-fn call(address: SocketAddrV4, head: &[u8], body: &[u8]) -> Result<Vec<u8>> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.write_all(head)?;
-    stream.write_all(body)?;
-    let (mut bytes, mut piece) = (Vec::new(), vec![0; 64 << 10]);
-    let mut more = |bytes: &mut Vec<u8>| -> Result<()> {
-        let n = stream.read(&mut piece)?;
-        ensure!(n > 0, "the answer ends early");
-        bytes.extend_from_slice(piece.get(..n).unwrap_or_default());
-        Ok(())
-    };
-    let (answer, len) = loop {
-        if let Some(answer) = ResponseHead::parse(&bytes, &Limits::DEFAULT)? {
-            break answer;
-        }
-        more(&mut bytes)?;
-    };
-    bytes.drain(..len);
-    let mut reader = BodyReader::new(answer.framing(&Method::Get)?, u64::MAX);
-    let mut whole = Vec::new();
-    while !reader.is_done() {
-        let step = reader.consume(&bytes)?;
-        whole.extend_from_slice(bytes.get(step.data).unwrap_or_default());
-        bytes.drain(..step.consumed);
-        if !reader.is_done() && bytes.is_empty() {
-            more(&mut bytes)?;
-        }
-    }
-    let text = || String::from_utf8_lossy(&whole).into_owned();
-    ensure!(
-        matches!(answer.status(), 200 | 204),
-        "status {}: {}",
-        answer.status(),
-        text()
-    );
-    Ok(whole)
+    http::signed(
+        &system.signer(),
+        system.address.into(),
+        method,
+        target,
+        body,
+    )
 }
 
 /// Bytes as within a text of Lua.

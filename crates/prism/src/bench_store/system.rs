@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use prism_s3::Signer;
 
 use super::load::Case;
+use crate::bench::processes::{cpu_of_family, family};
 
 /// Where stores are: in memory, so that no disk decides.
 const MEMORY: &str = "/dev/shm";
@@ -18,8 +19,6 @@ const MEMORY: &str = "/dev/shm";
 const ACCESS_KEY: &str = "GK000000000000000000000001";
 const SECRET_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 pub(super) const REGION: &str = "us-east-1";
-/// Of CPU times that the kernel tells: USER_HZ is 100 on all that we run on.
-pub(super) const TICK: Duration = Duration::from_millis(10);
 /// How long a server may take to listen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -95,11 +94,7 @@ impl System {
 
     /// User and system time of its processes so far.
     pub(super) fn cpu(&self) -> Result<Duration> {
-        let mut sum = Duration::ZERO;
-        for pid in family(self.process.id())? {
-            sum += cpu_of(pid)?;
-        }
-        Ok(sum)
+        cpu_of_family(self.process.id())
     }
 
     fn wait(&mut self) -> Result<()> {
@@ -120,11 +115,7 @@ impl System {
 impl Drop for System {
     fn drop(&mut self) {
         // Children first: nginx's workers outlive a master that is killed.
-        for pid in family(self.process.id())
-            .unwrap_or_default()
-            .into_iter()
-            .rev()
-        {
+        for pid in family(self.process.id()).into_iter().rev() {
             if let Some(pid) = i32::try_from(pid)
                 .ok()
                 .and_then(rustix::process::Pid::from_raw)
@@ -236,30 +227,4 @@ fn free_address() -> Result<SocketAddrV4> {
         Ipv4Addr::LOCALHOST,
         listener.local_addr()?.port(),
     ))
-}
-
-/// A process and its children.
-fn family(pid: u32) -> Result<Vec<u32>> {
-    let mut all = vec![pid];
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let children = text.unwrap_or_default();
-    all.extend(
-        children
-            .split_whitespace()
-            .filter_map(|pid| pid.parse::<u32>().ok()),
-    );
-    Ok(all)
-}
-
-/// User and system time of a process: fields 14 and 15 of its `stat`, in ticks.
-fn cpu_of(pid: u32) -> Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, rest) = stat.rsplit_once(')').context("stat of a process")?;
-    let ticks: u64 = rest
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .filter_map(|field| field.parse::<u64>().ok())
-        .sum();
-    Ok(TICK * u32::try_from(ticks).unwrap_or(u32::MAX))
 }

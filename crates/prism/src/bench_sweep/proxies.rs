@@ -1,0 +1,101 @@
+//! nginx and HAProxy at their best: keep-alive on both sides with room for every
+//! connection, buffers that hold an object, no log, one process for each role, as
+//! Prism's nodes in a lab have one worker.
+
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use super::load::BUCKET;
+
+/// Where all of them listen, and nginx on backends for the proxies.
+const PLAIN: u16 = 8080;
+const SECURE: u16 = 8443;
+
+/// Where clients connect.
+pub(super) const fn port(tls: bool) -> u16 {
+    if tls { SECURE } else { PLAIN }
+}
+
+/// nginx that serves the files below `root`.
+pub(super) fn nginx_backend(address: Ipv4Addr, root: &Path, tls: Option<&Path>) -> String {
+    let listen = nginx_listen(address, tls);
+    nginx(&format!(
+        "sendfile on; tcp_nopush on;\n\
+         open_file_cache max=1000 inactive=1h; open_file_cache_valid 1h;\n\
+         server {{ {listen} root {}; }}\n",
+        root.display()
+    ))
+}
+
+/// nginx before `backends`, the first of which is called `be0`.
+pub(super) fn nginx_proxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<&Path>) -> String {
+    let mut text = format!("map $uri $owner {{ ~^/{BUCKET}/(?<name>be\\d+)- $name; }}\n");
+    for (n, backend) in backends.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "upstream be{n} {{ server {backend}:{PLAIN}; keepalive 1024;\n\
+             keepalive_requests 1000000000; keepalive_timeout 1h; }}"
+        );
+    }
+    let listen = nginx_listen(address, tls);
+    let _ = writeln!(
+        text,
+        "server {{ {listen}\nlocation / {{ proxy_pass http://$owner; proxy_http_version 1.1;\n\
+         proxy_set_header Connection \"\"; proxy_set_header Host $host;\n\
+         proxy_buffer_size 64k; proxy_buffers 80 64k; proxy_busy_buffers_size 256k;\n\
+         proxy_max_temp_file_size 0; }} }}"
+    );
+    nginx(&text)
+}
+
+/// HAProxy before them.
+pub(super) fn haproxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<&Path>) -> String {
+    let mut text = format!(
+        "global\n nbthread 1\n maxconn 9000\n tune.bufsize 65536\n\
+         defaults\n mode http\n option http-keep-alive\n http-reuse always\n\
+         timeout connect 10s\n timeout client 1h\n timeout server 1h\n\
+         frontend clients\n bind {address}:{PLAIN}\n"
+    );
+    if let Some(pem) = tls {
+        let pem = pem.display();
+        let _ = writeln!(
+            text,
+            " bind {address}:{SECURE} ssl crt {pem} ssl-min-ver TLSv1.3 \
+             ciphersuites TLS_AES_128_GCM_SHA256"
+        );
+    }
+    text.push_str(" use_backend %[path,field(3,/),field(1,-)]\n");
+    for (n, backend) in backends.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "backend be{n}\n server owner {backend}:{PLAIN} pool-max-conn -1"
+        );
+    }
+    text
+}
+
+fn nginx_listen(address: Ipv4Addr, tls: Option<&Path>) -> String {
+    let plain = format!("listen {address}:{PLAIN} backlog=4096;");
+    let Some(pem) = tls else {
+        return plain;
+    };
+    let pem = pem.display();
+    format!(
+        "{plain} listen {address}:{SECURE} ssl backlog=4096;\n\
+         ssl_certificate {pem}; ssl_certificate_key {pem};\n\
+         ssl_protocols TLSv1.3; ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;"
+    )
+}
+
+/// What every nginx has; its files lie in its prefix.
+fn nginx(servers: &str) -> String {
+    format!(
+        "daemon off; pid pid; worker_processes 1; user root; error_log error.log crit;\n\
+         events {{ worker_connections 9000; }}\n\
+         http {{ access_log off; tcp_nodelay on; etag on; keepalive_timeout 1h;\n\
+         keepalive_requests 1000000000; default_type application/octet-stream;\n\
+         client_body_temp_path t; proxy_temp_path t; fastcgi_temp_path t;\n\
+         uwsgi_temp_path t; scgi_temp_path t;\n{servers} }}\n"
+    )
+}
