@@ -57,8 +57,9 @@ impl Objects {
     /// The bytes of an object: random, and others for each.
     pub(super) fn body(&self, key: &str) -> Vec<u8> {
         let mut body = vec![0; usize::try_from(self.bytes).unwrap_or_default()];
-        let seed = key.bytes().fold(self.bytes, |seed, byte| {
-            seed.rotate_left(9) ^ u64::from(byte)
+        // FNV-1a.
+        let seed = key.bytes().fold(0xcbf2_9ce4_8422_2325, |seed: u64, byte| {
+            (seed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
         fastrand::Rng::with_seed(seed).fill(&mut body);
         body
