@@ -58,7 +58,6 @@ fn hand_offs_end_right(label: &str, faults: Faults, method: HandOffMethod, hand_
         config.service.hand_off_method = method;
     });
     bed.fill(OBJECTS);
-    bed.warm();
     let (moved_before, tally_before) = (bed.total("exports_moved"), bed.way().tally());
     bed.way().set_faults(faults);
     let resets = bed.watch_resets();
@@ -88,7 +87,13 @@ fn hand_offs_end_right(label: &str, faults: Faults, method: HandOffMethod, hand_
         "a connection was taken twice, or by nobody"
     );
     assert_eq!(bed.total("exports_lost"), 0);
-    assert_eq!(bed.total("imports_refused"), 0);
+    assert_eq!(
+        bed.total("imports_refused"),
+        0,
+        "{}{}",
+        bed.lines_with("refused"),
+        bed.lines_with("restore")
+    );
     assert_eq!(bed.total("releases_failed"), 0);
     assert_eq!(
         bed.total("exports_started"),

@@ -81,7 +81,6 @@ fn a_connection_whose_target_has_the_state_and_does_not_take_it_comes_back() {
     let Some(_turn) = turn() else { return };
     let mut bed = Bed::up("hos-verdict", &Way::Direct);
     bed.fill(OBJECTS);
-    bed.warm();
     bed.lab.stop("be2").unwrap();
     let resets = bed.watch_resets();
     let listener = bed.on("be2", || TcpListener::bind(bed.node_port("be2")).unwrap());

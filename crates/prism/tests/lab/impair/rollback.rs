@@ -103,7 +103,6 @@ fn a_connection_that_a_full_target_refuses_again_and_again_is_none_the_worse() {
         config.limits.connections = LIMIT;
     });
     bed.fill(OBJECTS);
-    bed.warm();
     bed.assert_drained();
     let resets = bed.watch_resets();
     let mut holders: Vec<Client> = (0..LIMIT).map(|_| bed.client()).collect();

@@ -62,6 +62,7 @@ impl Bed {
             unreachable!("labs are IPv4")
         };
         let is_direct = matches!(way, Way::Direct);
+        let is_blackhole = matches!(way, Way::Blackhole);
         if !is_direct {
             spec = spec.configure_nodes(move |config| {
                 config.switch.as_mut().unwrap().control = relay_v4;
@@ -91,14 +92,18 @@ impl Bed {
             .cluster
             .region;
         let resets = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{label}-resets.pcap"));
-        Self {
+        let bed = Self {
             lab,
             client,
             way,
             placement,
             region,
             resets,
+        };
+        if !is_blackhole {
+            bed.wait_for_steering();
         }
+        bed
     }
 
     pub fn way(&self) -> &Impairment {
@@ -146,12 +151,19 @@ impl Bed {
         }
     }
 
-    /// Every node has reached the switch: one that did not find it while both
-    /// started relays for half a second.
-    pub fn warm(&self) {
-        let mut client = self.client();
-        for host in ["be0", "be1", "be2", "be0"] {
-            client.get_from(self, host);
+    /// Until every worker has reached the switch, which the lab does not wait for
+    /// where the way there is another than its own.
+    fn wait_for_steering(&self) {
+        let config = prism_config::Config::load(&self.lab.config_path()).unwrap();
+        for host in servers(&self.lab) {
+            let workers = match config.node(&host).unwrap().workers {
+                0 => std::thread::available_parallelism().map_or(1, usize::from),
+                n => usize::from(n),
+            };
+            let all = u64::try_from(workers).unwrap();
+            eventually("all workers steer", DRAIN_TIMEOUT, || {
+                self.count(&host, "workers_steering") == all
+            });
         }
     }
 
@@ -252,6 +264,20 @@ impl Bed {
             story += &format!("\n{host}: {handoff}");
         }
         story
+    }
+}
+
+impl Bed {
+    /// Lines of the servers' logs that contain `what`, for a failure.
+    pub fn lines_with(&self, what: &str) -> String {
+        let mut found = String::new();
+        for host in servers(&self.lab) {
+            let text = std::fs::read_to_string(self.lab.log_path(&host)).unwrap_or_default();
+            for line in text.lines().filter(|line| line.contains(what)) {
+                found += &format!("\n{host}: {line}");
+            }
+        }
+        found
     }
 }
 
