@@ -1,7 +1,17 @@
 //! `prism bench`: what Prism's parts cost on this machine, and what they are good for.
 
+pub(crate) mod client;
+pub(crate) mod cluster;
 pub(crate) mod http;
+pub(crate) mod load;
+pub(crate) mod network;
+pub(crate) mod objects;
+pub(crate) mod popularity;
 pub(crate) mod processes;
+mod proxies;
+pub(crate) mod rows;
+pub(crate) mod summary;
+pub(crate) mod turns;
 
 /// Measure what Prism's parts cost on this machine.
 #[derive(Debug, clap::Args)]

@@ -7,17 +7,44 @@
 //! programs that somebody has built: see `scripts/rivals`.
 
 mod load;
-mod report;
 mod system;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use serde::Serialize;
 
+use crate::bench::rows::{self, Row, Turn, Values};
+use crate::bench::summary::{Column, Comparison, Over, SYSTEM, Summary};
+use crate::bench::turns::within;
 use load::{Case, Target};
 use system::{Kind, System};
+
+const SUMMARY: Summary = Summary {
+    result: "store",
+    title: "CPU time of the server for one request, medians of the rounds",
+    columns: &[
+        Column {
+            heading: "µs",
+            value: "cpu_us",
+            unit: 1.0,
+            digits: 1,
+        },
+        Column {
+            heading: "requests/s",
+            value: "requests_s",
+            unit: 1.0,
+            digits: 0,
+        },
+    ],
+    comparisons: &[Comparison {
+        title: "Their CPU time over Prism's",
+        dimension: SYSTEM,
+        base: "prism",
+        over: Over::Base,
+        values: &[("CPU", "cpu_us")],
+    }],
+};
 
 /// Measure what requests cost a node, beside other servers.
 #[derive(Debug, clap::Args)]
@@ -51,36 +78,11 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// One turn of one system.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Row {
-    case: String,
-    round: usize,
-    system: &'static str,
-    requests: u64,
-    seconds: f64,
-    /// User and system time of the server's processes.
-    cpu_s: f64,
-    /// The same of the client.
-    client_cpu_s: f64,
-    /// Server's CPU time for one request, in µs.
-    cpu_us: f64,
-}
-
 /// Runs the benchmark.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    ensure!(
-        (1..=100).contains(&args.rounds),
-        "--rounds must be 1 to 100"
-    );
-    ensure!(
-        (1..=60).contains(&args.seconds),
-        "--seconds must be 1 to 60"
-    );
-    ensure!(
-        (1..=1000).contains(&args.connections),
-        "--connections must be 1 to 1000"
-    );
+    within("--rounds", args.rounds, 100)?;
+    within("--seconds", usize::try_from(args.seconds)?, 60)?;
+    within("--connections", args.connections, 1000)?;
     let mut kinds = vec![Kind::Prism(std::env::current_exe()?)];
     kinds.extend(args.versitygw.clone().map(Kind::Versitygw));
     kinds.extend(args.minio.clone().map(Kind::Minio));
@@ -102,43 +104,46 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             target.run(Duration::from_secs(1), args.connections)?;
             targets.push((system, target));
         }
+        let case = rows::Case::default()
+            .with("request", name)
+            .with("connections", args.connections)
+            .with("seconds", args.seconds);
         for round in 0..args.rounds {
             for (system, target) in &targets {
-                let row = turn(system, target, args)?;
-                rows.push(Row {
-                    case: name.clone(),
+                let turn = Turn {
+                    result: SUMMARY.result.to_owned(),
+                    case: case.clone(),
+                    system: system.name().to_owned(),
                     round,
-                    ..row
-                });
+                };
+                let values = measure(system, target, args)?;
+                rows.push(Row { turn, values });
             }
         }
     }
-    match args.json {
-        true => println!("{}", report::json(args, &rows)?),
-        false => report::print(&rows),
-    }
-    Ok(())
+    SUMMARY.tell(&rows, args.json)
 }
 
-fn turn(system: &System, target: &Target, args: &Args) -> Result<Row> {
+fn measure(system: &System, target: &Target, args: &Args) -> Result<Values> {
     let before = system.cpu()?;
     let ran = target.run(Duration::from_secs(args.seconds), args.connections)?;
-    let cpu = system.cpu()?.saturating_sub(before).as_secs_f64();
+    let cpu_s = system.cpu()?.saturating_sub(before).as_secs_f64();
     ensure!(
         ran.requests > 0,
         "{}: no request was answered",
         system.name()
     );
     #[allow(clippy::cast_precision_loss, reason = "far below 2^52 requests")]
-    let cpu_us = cpu * 1e6 / ran.requests as f64;
-    Ok(Row {
-        case: String::new(),
-        round: 0,
-        system: system.name(),
-        requests: ran.requests,
-        seconds: ran.seconds,
-        cpu_s: cpu,
-        client_cpu_s: ran.cpu.as_secs_f64(),
-        cpu_us,
-    })
+    let requests = ran.requests as f64;
+    let values = [
+        ("requests", requests),
+        ("seconds", ran.seconds),
+        ("requests_s", requests / ran.seconds),
+        // User and system time of the server's processes, and of the client.
+        ("cpu_s", cpu_s),
+        ("client_cpu_s", ran.cpu.as_secs_f64()),
+        ("cpu_us", cpu_s * 1e6 / requests),
+    ];
+    let values = values.map(|(name, value)| (name.to_owned(), value));
+    Ok(values.into_iter().collect())
 }

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
@@ -39,42 +39,64 @@ pub(crate) fn anonymous(address: SocketAddr, target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: {address}\r\n\r\n").into_bytes()
 }
 
-/// One request over a connection of its own. The body of its answer, if it is 200.
+/// One request over a connection of its own. The body of its answer, if that says
+/// that it was done.
 pub(crate) fn call(address: SocketAddr, head: &[u8], body: &[u8]) -> Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(head)?;
     stream.write_all(body)?;
+    Ok(answer(&mut stream)?.body)
+}
+
+/// What was answered, and when.
+pub(crate) struct Answer {
+    pub(crate) body: Vec<u8>,
+    pub(crate) first_byte: Instant,
+    pub(crate) last_byte: Instant,
+}
+
+/// Reads the answer to the only request that was sent.
+///
+/// # Errors
+/// Where it does not come in full, or says that it was not done.
+pub(crate) fn answer(stream: &mut (impl Read + ?Sized)) -> Result<Answer> {
     let (mut bytes, mut piece) = (Vec::new(), vec![0; 64 << 10]);
+    let mut first_byte = None;
     let mut more = |bytes: &mut Vec<u8>| -> Result<()> {
         let n = stream.read(&mut piece)?;
         ensure!(n > 0, "the answer ends early");
+        first_byte.get_or_insert_with(Instant::now);
         bytes.extend_from_slice(piece.get(..n).unwrap_or_default());
         Ok(())
     };
-    let (answer, len) = loop {
-        if let Some(answer) = ResponseHead::parse(&bytes, &Limits::DEFAULT)? {
-            break answer;
+    let (head, len) = loop {
+        if let Some(head) = ResponseHead::parse(&bytes, &Limits::DEFAULT)? {
+            break head;
         }
         more(&mut bytes)?;
     };
     bytes.drain(..len);
-    let mut reader = BodyReader::new(answer.framing(&Method::Get)?, u64::MAX);
-    let mut whole = Vec::new();
+    let mut reader = BodyReader::new(head.framing(&Method::Get)?, u64::MAX);
+    let mut body = Vec::new();
     while !reader.is_done() {
         let step = reader.consume(&bytes)?;
-        whole.extend_from_slice(bytes.get(step.data).unwrap_or_default());
+        body.extend_from_slice(bytes.get(step.data).unwrap_or_default());
         bytes.drain(..step.consumed);
         if !reader.is_done() && bytes.is_empty() {
             more(&mut bytes)?;
         }
     }
-    let text = || String::from_utf8_lossy(&whole).into_owned();
+    let last_byte = Instant::now();
     ensure!(
-        matches!(answer.status(), 200 | 204),
+        (200..300).contains(&head.status()),
         "status {}: {}",
-        answer.status(),
-        text()
+        head.status(),
+        String::from_utf8_lossy(&body)
     );
-    Ok(whole)
+    Ok(Answer {
+        body,
+        first_byte: first_byte.unwrap_or(last_byte),
+        last_byte,
+    })
 }

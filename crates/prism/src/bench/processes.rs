@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 /// Of CPU times that the kernel tells: USER_HZ is 100 on all that we run on.
-pub(crate) const TICK: Duration = Duration::from_millis(10);
+const TICK: Duration = Duration::from_millis(10);
 
 /// A process and its children.
 pub(crate) fn family(pid: u32) -> Vec<u32> {
@@ -23,14 +23,23 @@ pub(crate) fn cpu_of_family(pid: u32) -> Result<Duration> {
     family(pid).into_iter().map(cpu_of).sum()
 }
 
-/// The same of one process: fields 14 and 15 of its `stat`, in ticks.
+/// The same of this process and its children that have ended.
+pub(crate) fn cpu_of_client() -> Result<Duration> {
+    ticks(&fs::read_to_string("/proc/self/stat")?, 4)
+}
+
+/// The same of one process.
 fn cpu_of(pid: u32) -> Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    ticks(&fs::read_to_string(format!("/proc/{pid}/stat"))?, 2)
+}
+
+/// Fields 14 and 15 of a `stat`, in ticks; with 4, those of ended children too.
+fn ticks(stat: &str, fields: usize) -> Result<Duration> {
     let (_, rest) = stat.rsplit_once(')').context("stat of a process")?;
     let ticks: u64 = rest
         .split_whitespace()
         .skip(11)
-        .take(2)
+        .take(fields)
         .filter_map(|field| field.parse::<u64>().ok())
         .sum();
     Ok(TICK * u32::try_from(ticks).unwrap_or(u32::MAX))

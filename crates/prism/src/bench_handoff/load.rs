@@ -1,10 +1,7 @@
 //! The client: one connection, two objects of different backends in turn.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use prism_cluster::{NodeName, Placement};
@@ -12,21 +9,17 @@ use prism_http::{BodyReader, Limits, Method, ResponseHead};
 use prism_lab::Lab;
 use prism_s3::Signer;
 use prism_sys::netns::NetNs;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConnection, StreamOwned};
 
+use crate::bench::client::{self, Stream, Trust};
 use crate::bench::http;
 
 /// What both objects hold.
 const OBJECT: &[u8] = b"hand-off";
-/// No answer takes this long.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Requests that are ready to be sent.
 pub(super) struct Load {
     service: SocketAddr,
-    tls: Option<Arc<rustls::ClientConfig>>,
+    trust: Option<Trust>,
     netns: NetNs,
     /// One for each backend.
     gets: [Vec<u8>; 2],
@@ -35,17 +28,13 @@ pub(super) struct Load {
 impl Load {
     /// Stores the two objects.
     pub(super) fn prepare(lab: &Lab) -> Result<Self> {
-        let service = lab.https_service().unwrap_or(lab.service()).into();
-        let tls = lab.ca_file().map(|ca| trusting(&ca)).transpose()?;
+        let service = SocketAddr::from(lab.https_service().unwrap_or(lab.service()));
+        let ca_file = lab.ca_file();
+        let trust = ca_file.map(|file| Trust::new(&file, service.ip()));
+        let trust = trust.transpose()?;
         let credential = lab.credential();
         let (key, secret) = (&credential.access_key, &credential.secret_key);
         let signer = Signer::new(key.as_str(), secret.as_str(), "us-east-1");
-        let namespace = lab.namespace("client")?;
-        let namespace = namespace
-            .file_name()
-            .and_then(|n| n.to_str())
-            .context("namespace")?;
-        let netns = NetNs::named(namespace)?;
         let keys = [key_of("be0")?, key_of("be1")?];
         let request = |method: &str, target: &str, body: &[u8]| {
             request(&signer, service, method, target, body)
@@ -57,8 +46,8 @@ impl Load {
         let [a, b] = keys.map(|key| request("GET", &format!("/bench/{key}"), b""));
         let load = Self {
             service,
-            tls,
-            netns,
+            trust,
+            netns: client::network(lab)?,
             gets: [a?, b?],
         };
         load.run(requests.iter().map(Vec::as_slice).collect())?;
@@ -81,17 +70,7 @@ impl Load {
     /// Sends one request after the other on one connection.
     fn run(&self, requests: Vec<&[u8]>) -> Result<Vec<f64>> {
         self.netns.run(|| {
-            let stream = TcpStream::connect(self.service)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            let mut stream: Box<dyn Stream> = match &self.tls {
-                None => Box::new(stream),
-                Some(config) => {
-                    let name = ServerName::from(self.service.ip());
-                    let session = ClientConnection::new(config.clone(), name)?;
-                    Box::new(StreamOwned::new(session, stream))
-                }
-            };
+            let mut stream = client::connect(self.service, self.trust.as_ref())?.stream;
             let (mut buffer, mut took_us) = (Vec::new(), Vec::with_capacity(requests.len()));
             for request in requests {
                 let start = Instant::now();
@@ -102,26 +81,6 @@ impl Load {
             Ok(took_us)
         })?
     }
-}
-
-/// What a client speaks over.
-trait Stream: Read + Write {}
-impl<T: Read + Write> Stream for T {}
-
-/// TLS 1.3 with AES-128-GCM, as the papers measured.
-fn trusting(ca_file: &Path) -> Result<Arc<rustls::ClientConfig>> {
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(ca_file)? {
-        roots.add(certificate?)?;
-    }
-    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
-    provider.cipher_suites =
-        vec![rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256];
-    let config = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
 }
 
 /// A key that placement gives to `backend`.

@@ -15,7 +15,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::system::System;
 use crate::bench::http;
-use crate::bench::processes::TICK;
+use crate::bench::load::escape;
+use crate::bench::processes::cpu_of_client;
 
 /// Objects that are read or written in turn.
 const OBJECTS: usize = 64;
@@ -98,7 +99,7 @@ impl Target {
             bodies.push(body);
         }
         store(system, case, &bodies).with_context(|| format!("storing at {}", system.name()))?;
-        let mut bytes = b"local requests = {}\n".to_vec();
+        let mut script = "local requests = {}\n".to_owned();
         for (n, body) in bodies.iter().enumerate() {
             let path = path_of(case, n);
             let request = match case.writes {
@@ -113,23 +114,21 @@ impl Target {
                 }
                 true => [request(system, "PUT", &path, body)?, body.clone()].concat(),
             };
-            bytes.extend_from_slice(format!("requests[{}] = \"", n + 1).as_bytes());
-            escape(&request, &mut bytes);
-            bytes.extend_from_slice(b"\"\n");
+            let _ = write!(script, "requests[{}] = \"", n + 1);
+            escape(&request, &mut script);
+            script.push_str("\"\n");
         }
-        bytes.extend_from_slice(
-            b"local n = 0\n\
+        script.push_str(
+            "local n = 0\n\
               function request()\n  n = n % #requests + 1\n  return requests[n]\nend\n",
         );
         let method = if case.writes { "put" } else { "get" };
-        let script =
-            system
-                .directory()
-                .join(format!("{method}-{}-{}.lua", case.bucket(), case.bytes));
-        fs::write(&script, bytes)?;
+        let name = format!("{method}-{}-{}.lua", case.bucket(), case.bytes);
+        let file = system.directory().join(name);
+        fs::write(&file, script)?;
         Ok(Self {
             address: system.address,
-            script,
+            script: file,
         })
     }
 
@@ -140,9 +139,9 @@ impl Target {
         wrk.arg(format!("-d{}", time.as_secs().max(1)));
         wrk.arg("-s").arg(&self.script);
         wrk.arg(format!("http://{}/", self.address));
-        let (start, cpu) = (Instant::now(), children_cpu());
+        let (start, cpu) = (Instant::now(), cpu_of_client()?);
         let output = wrk.output().context("running wrk")?;
-        let cpu = children_cpu().saturating_sub(cpu);
+        let cpu = cpu_of_client()?.saturating_sub(cpu);
         let seconds = start.elapsed().as_secs_f64();
         let text = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() || text.contains("Non-2xx") || text.contains("Socket errors") {
@@ -197,29 +196,4 @@ fn request(system: &System, method: &str, target: &str, body: &[u8]) -> Result<V
         target,
         body,
     )
-}
-
-/// Bytes as within a text of Lua.
-fn escape(bytes: &[u8], out: &mut Vec<u8>) {
-    for byte in bytes {
-        match byte {
-            b' '..=b'~' if !matches!(byte, b'"' | b'\\') => out.push(*byte),
-            byte => {
-                let mut escaped = String::new();
-                let _ = write!(escaped, "\\{byte:03}");
-                out.extend_from_slice(escaped.as_bytes());
-            }
-        }
-    }
-}
-
-/// CPU time of children that have ended: only `wrk` does.
-fn children_cpu() -> Duration {
-    let usage = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let Some((_, rest)) = usage.rsplit_once(')') else {
-        return Duration::ZERO;
-    };
-    let fields = rest.split_whitespace().skip(13).take(2);
-    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
-    TICK * u32::try_from(ticks).unwrap_or(u32::MAX)
 }

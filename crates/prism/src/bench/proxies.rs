@@ -6,22 +6,22 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use super::load::BUCKET;
+use super::objects::BUCKET;
 
 /// Where all of them listen, and nginx on backends for the proxies.
 const PLAIN: u16 = 8080;
 const SECURE: u16 = 8443;
 
 /// Where clients connect.
-pub(super) const fn port(tls: bool) -> u16 {
+pub(crate) const fn port(tls: bool) -> u16 {
     if tls { SECURE } else { PLAIN }
 }
 
-/// nginx that serves the files below `root`.
-pub(super) fn nginx_backend(address: Ipv4Addr, root: &Path, tls: Option<&Path>) -> String {
+/// nginx that serves the files below `root`, and takes more of them by PUT.
+pub(crate) fn nginx_backend(address: Ipv4Addr, root: &Path, tls: Option<&Path>) -> String {
     let listen = nginx_listen(address, tls);
     nginx(&format!(
-        "sendfile on; tcp_nopush on;\n\
+        "sendfile on; tcp_nopush on; dav_methods PUT;\n\
          open_file_cache max=1000 inactive=1h; open_file_cache_valid 1h;\n\
          server {{ {listen} root {}; }}\n",
         root.display()
@@ -29,7 +29,7 @@ pub(super) fn nginx_backend(address: Ipv4Addr, root: &Path, tls: Option<&Path>) 
 }
 
 /// nginx before `backends`, the first of which is called `be0`.
-pub(super) fn nginx_proxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<&Path>) -> String {
+pub(crate) fn nginx_proxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<&Path>) -> String {
     let mut text = format!("map $uri $owner {{ ~^/{BUCKET}/(?<name>be\\d+)- $name; }}\n");
     for (n, backend) in backends.iter().enumerate() {
         let _ = writeln!(
@@ -44,13 +44,13 @@ pub(super) fn nginx_proxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<
         "server {{ {listen}\nlocation / {{ proxy_pass http://$owner; proxy_http_version 1.1;\n\
          proxy_set_header Connection \"\"; proxy_set_header Host $host;\n\
          proxy_buffer_size 64k; proxy_buffers 80 64k; proxy_busy_buffers_size 256k;\n\
-         proxy_max_temp_file_size 0; }} }}"
+         proxy_max_temp_file_size 0; proxy_request_buffering off; }} }}"
     );
     nginx(&text)
 }
 
 /// HAProxy before them.
-pub(super) fn haproxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<&Path>) -> String {
+pub(crate) fn haproxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<&Path>) -> String {
     let mut text = format!(
         "global\n nbthread 1\n maxconn 9000\n tune.bufsize 65536\n\
          defaults\n mode http\n option http-keep-alive\n http-reuse always\n\
@@ -95,6 +95,7 @@ fn nginx(servers: &str) -> String {
          events {{ worker_connections 9000; }}\n\
          http {{ access_log off; tcp_nodelay on; etag on; keepalive_timeout 1h;\n\
          keepalive_requests 1000000000; default_type application/octet-stream;\n\
+         client_max_body_size 0; client_body_buffer_size 512k;\n\
          client_body_temp_path t; proxy_temp_path t; fastcgi_temp_path t;\n\
          uwsgi_temp_path t; scgi_temp_path t;\n{servers} }}\n"
     )

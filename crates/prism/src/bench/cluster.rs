@@ -1,0 +1,276 @@
+//! Clusters that are compared: Prism's, and nginx and HAProxy as proxies before
+//! nginx on as many backends. Each has a lab of its own, of the same shape; they
+//! stand side by side and take turns.
+
+mod files;
+mod start;
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use prism_lab::Lab;
+use prism_s3::Signer;
+use prism_sys::netns::NetNs;
+
+use super::client::{self, Trust};
+use super::load::{self, Load, Places};
+use super::network::Network;
+use super::objects::{BUCKET, Object, Objects};
+use super::processes::{cpu_of_client, cpu_of_family};
+use super::rows::Values;
+use super::{http, proxies};
+use files::Files;
+
+const REGION: &str = "us-east-1";
+/// Objects of each backend that are compared before they are asked for.
+const COMPARED: usize = 8;
+
+/// Who serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum System {
+    Prism,
+    Nginx,
+    Haproxy,
+    /// The backends themselves, which are nginx.
+    Direct,
+}
+
+/// What is built.
+pub(crate) struct Setup<'s> {
+    pub(crate) network: &'s Network,
+    pub(crate) systems: &'s [System],
+    /// How many of Prism's backends have each object.
+    pub(crate) replicas: u16,
+    /// Set when nobody wants it any more.
+    pub(crate) cancel: Arc<AtomicBool>,
+}
+
+/// The labs, ended when dropped.
+pub(crate) struct Cluster {
+    prism: Lab,
+    others: Option<Lab>,
+    /// Where clients of each are.
+    prism_clients: NetNs,
+    others_clients: Option<NetNs>,
+    trust: Option<Trust>,
+    files: Files,
+    systems: Vec<System>,
+    tls: bool,
+    backends: usize,
+}
+
+impl System {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Prism => "prism",
+            Self::Nginx => "nginx",
+            Self::Haproxy => "haproxy",
+            Self::Direct => "direct",
+        }
+    }
+
+    /// The host of its proxy, if it has one.
+    const fn frontend(self) -> Option<&'static str> {
+        match self {
+            Self::Prism | Self::Nginx => Some("fe0"),
+            Self::Haproxy => Some("fe1"),
+            Self::Direct => None,
+        }
+    }
+}
+
+impl Cluster {
+    /// Builds it, with a bucket that everybody may read.
+    pub(crate) fn up(setup: &Setup<'_>) -> Result<Self> {
+        start::up(setup)
+    }
+
+    /// The lab of Prism.
+    pub(crate) fn prism(&self) -> &Lab {
+        &self.prism
+    }
+
+    /// Whom clients trust, over HTTPS.
+    pub(crate) fn trust(&self) -> Option<&Trust> {
+        self.trust.as_ref()
+    }
+
+    fn lab(&self, system: System) -> Result<&Lab> {
+        match system {
+            System::Prism => Ok(&self.prism),
+            _ => self.others.as_ref().context("no lab of others"),
+        }
+    }
+
+    /// The network that clients of `system` are in.
+    pub(crate) fn clients(&self, system: System) -> Result<&NetNs> {
+        match system {
+            System::Prism => Ok(&self.prism_clients),
+            _ => self.others_clients.as_ref().context("no lab of others"),
+        }
+    }
+
+    /// Where requests for `backend`'s objects are sent.
+    pub(crate) fn address(&self, system: System, backend: usize) -> Result<SocketAddr> {
+        if system == System::Prism {
+            let https = self.prism.https_service();
+            return Ok(https.unwrap_or(self.prism.service()).into());
+        }
+        let owner = format!("be{backend}");
+        let host = system.frontend().unwrap_or(&owner);
+        let address = self.lab(system)?.address(host);
+        let address = address.context("a host without address")?;
+        Ok(SocketAddrV4::new(address, proxies::port(self.tls)).into())
+    }
+
+    /// The head of a request that is signed, to `system`.
+    pub(crate) fn signed(
+        &self,
+        address: SocketAddr,
+        method: &str,
+        target: &str,
+        body: &[u8],
+    ) -> Result<Vec<u8>> {
+        let credential = self.prism.credential();
+        let (key, secret) = (&credential.access_key, &credential.secret_key);
+        let signer = Signer::new(key.as_str(), secret.as_str(), REGION);
+        http::signed(&signer, address, method, target, body)
+    }
+
+    fn call_prism(&self, method: &str, target: &str, body: &[u8]) -> Result<()> {
+        let address = SocketAddr::from(self.prism.service());
+        let head = self.signed(address, method, target, body)?;
+        self.prism_clients
+            .run(|| http::call(address, &head, body))?
+            .with_context(|| format!("{method} {target}"))?;
+        Ok(())
+    }
+
+    /// Stores `objects` for all systems: those of all backends at the same time.
+    pub(crate) fn store(&self, objects: &Objects) -> Result<()> {
+        self.for_all(objects, &|object| {
+            let target = format!("/{BUCKET}/{}", object.key);
+            self.call_prism("PUT", &target, object.body)?;
+            if self.others.is_some() {
+                let file = self.files.of(object.backend, object.key);
+                fs::write(file, object.body)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes them again.
+    pub(crate) fn remove(&self, objects: &Objects) -> Result<()> {
+        self.for_all(objects, &|object| {
+            self.call_prism("DELETE", &format!("/{BUCKET}/{}", object.key), b"")?;
+            let file = self.files.of(object.backend, object.key);
+            match fs::remove_file(file) {
+                Err(error) if self.others.is_some() => Err(error.into()),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn for_all(
+        &self,
+        objects: &Objects,
+        act: &(dyn Fn(Object<'_>) -> Result<()> + Sync),
+    ) -> Result<()> {
+        std::thread::scope(|scope| {
+            let threads = (0..self.backends)
+                .map(|backend| scope.spawn(move || objects.of(backend).try_for_each(act)));
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().try_for_each(|thread| {
+                let result = thread.join();
+                result.map_err(|_| anyhow::anyhow!("storing panicked"))?
+            })
+        })
+    }
+
+    /// Whether all systems serve some objects of each backend as they were stored.
+    pub(crate) fn check(&self, objects: &Objects) -> Result<()> {
+        for &system in &self.systems {
+            for backend in 0..self.backends {
+                let address = self.address(system, backend)?;
+                let checked = self
+                    .clients(system)?
+                    .run(|| self.compare(address, objects, backend))?;
+                checked.with_context(|| format!("what {} serves", system.name()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&self, address: SocketAddr, objects: &Objects, backend: usize) -> Result<()> {
+        for object in objects.of(backend).take(COMPARED) {
+            let mut stream = client::connect_patiently(address, self.trust())?.stream;
+            let target = format!("/{BUCKET}/{}", object.key);
+            let get = http::anonymous(address, &target);
+            stream.write_all(&get)?;
+            let answer = http::answer(&mut *stream);
+            let answer = answer.with_context(|| format!("GET {target}"))?;
+            ensure!(answer.body == object.body, "{target} has other bytes");
+        }
+        Ok(())
+    }
+
+    /// Lets `wrk` ask `system` for `seconds`.
+    pub(crate) fn load(&self, system: System, load: &Load<'_>, seconds: u64) -> Result<Values> {
+        let mut places = Places::default();
+        if system == System::Direct {
+            let hosts = (0..load.backends).map(|n| match self.address(system, n)? {
+                SocketAddr::V4(address) => Ok(*address.ip()),
+                SocketAddr::V6(_) => anyhow::bail!("labs have no IPv6"),
+            });
+            let hosts = hosts.collect::<Result<Vec<Ipv4Addr>>>()?;
+            places.owners = Some((hosts, proxies::port(self.tls)));
+        }
+        let pool = self.files.path("pool");
+        if load.writes_percent > 0 {
+            fs::write(&pool, load.objects.pool())?;
+            let address = self.address(system, 0)?;
+            let heads = load.objects.all().map(|object| {
+                let target = format!("/{BUCKET}/{}", object.key);
+                let head = self.signed(address, "PUT", &target, object.body)?;
+                Ok((object.key, head))
+            });
+            places.writes = Some((heads.collect::<Result<_>>()?, &pool));
+        }
+        let script = self.files.path("load.lua");
+        fs::write(&script, load.script(&places))?;
+        let mut wrk = self.lab(system)?.command("client", "wrk")?;
+        load.arguments(&mut wrk, &script, seconds);
+        let scheme = if self.tls { "https" } else { "http" };
+        wrk.arg(format!("{scheme}://{}/", self.address(system, 0)?));
+        let before = self.cpu(system)?;
+        let said = load::run(wrk)?;
+        Ok(load.values(&said, spent(before, self.cpu(system)?)))
+    }
+
+    /// CPU time so far of its frontend, of all backends, and of the client.
+    pub(crate) fn cpu(&self, system: System) -> Result<[Duration; 3]> {
+        let lab = self.lab(system)?;
+        let of = |host: &str| {
+            let pid = lab.pid(host);
+            cpu_of_family(pid.with_context(|| format!("{host} does not run"))?)
+        };
+        let frontend = system.frontend().map_or(Ok(Duration::ZERO), of)?;
+        let backends = (0..self.backends).map(|n| of(&format!("be{n}")));
+        Ok([frontend, backends.sum::<Result<_>>()?, cpu_of_client()?])
+    }
+}
+
+/// CPU time between two moments.
+pub(crate) fn spent(before: [Duration; 3], after: [Duration; 3]) -> [Duration; 3] {
+    let [a, b, c] = before;
+    let [d, e, f] = after;
+    [
+        d.saturating_sub(a),
+        e.saturating_sub(b),
+        f.saturating_sub(c),
+    ]
+}

@@ -1,0 +1,130 @@
+//! What is asked for: objects of one size, the same number on each backend.
+
+use anyhow::Result;
+use prism_cluster::{NodeName, Placement};
+
+/// The bucket that everybody may read.
+pub(crate) const BUCKET: &str = "bench";
+/// Bytes between the beginnings of two objects within what all are cut from.
+const STEP: usize = 64;
+
+/// Objects of one size. The name of each begins with that of its backend, so that
+/// proxies can tell it without a table.
+pub(crate) struct Objects {
+    pub(crate) bytes: u64,
+    /// Keys, by backend.
+    pub(crate) keys: Vec<Vec<String>>,
+    /// Random; each object is a piece of it that begins elsewhere, so that all
+    /// differ in every place.
+    pool: Vec<u8>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Object<'o> {
+    pub(crate) key: &'o str,
+    /// Which backend has it.
+    pub(crate) backend: usize,
+    /// Where in the pool it begins.
+    pub(crate) offset: usize,
+    pub(crate) body: &'o [u8],
+}
+
+impl Objects {
+    /// `each` objects for each of `backends` backends, by names that Prism's
+    /// placement gives to it.
+    pub(crate) fn new(backends: usize, each: usize, bytes: u64) -> Result<Self> {
+        let names: Vec<String> = (0..backends).map(|n| format!("be{n}")).collect();
+        let nodes = names
+            .iter()
+            .map(|name| NodeName::new(name.as_str()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let placement = Placement::new(nodes)?;
+        let is_of = |name: &str, key: &str| {
+            let owner = placement.owner(BUCKET, key);
+            owner.is_some_and(|owner| owner.as_str() == name)
+        };
+        let keys = names.iter().map(|name| {
+            let all = (0..).map(|n: u32| format!("{name}-{bytes}-{n}"));
+            all.filter(|key| is_of(name, key)).take(each).collect()
+        });
+        let keys = keys.collect();
+        let mut pool = vec![0; usize::try_from(bytes)? + backends * each * STEP];
+        fastrand::Rng::with_seed(bytes).fill(&mut pool);
+        Ok(Self { bytes, keys, pool })
+    }
+
+    /// What every object is a piece of.
+    pub(crate) fn pool(&self) -> &[u8] {
+        &self.pool
+    }
+
+    /// All of them, those of one backend after those of the other.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Object<'_>> {
+        let keys = self.keys.iter().enumerate();
+        let keys = keys.flat_map(|(backend, keys)| keys.iter().map(move |key| (backend, key)));
+        keys.enumerate().map(|(n, (backend, key))| {
+            let offset = n * STEP;
+            let end = offset + usize::try_from(self.bytes).unwrap_or_default();
+            Object {
+                key,
+                backend,
+                offset,
+                body: self.pool.get(offset..end).unwrap_or_default(),
+            }
+        })
+    }
+
+    /// Those of one backend.
+    pub(crate) fn of(&self, backend: usize) -> impl Iterator<Item = Object<'_>> {
+        self.all().filter(move |object| object.backend == backend)
+    }
+}
+
+/// Reads `4096`, `4K` or `4M`: at most 64M.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let fault = || format!("{text:?} is not a size as in 4096, 4K or 4M");
+    let (number, shift) = match text.char_indices().next_back() {
+        Some((at, 'k' | 'K')) => (text.get(..at), 10),
+        Some((at, 'm' | 'M')) => (text.get(..at), 20),
+        _ => (Some(text), 0),
+    };
+    let number: u64 = number.unwrap_or_default().parse().map_err(|_| fault())?;
+    let bytes = number.checked_mul(1 << shift).ok_or_else(fault)?;
+    match (1..=64 << 20).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(format!("{text:?} is not within 1 and 64M")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn each_backend_has_as_many_objects_and_all_differ() {
+        let objects = Objects::new(5, 8, 1000).unwrap();
+        assert_eq!(objects.keys.len(), 5);
+        for n in 0..5 {
+            assert_eq!(objects.of(n).count(), 8);
+            let mut keys = objects.of(n).map(|object| object.key);
+            assert!(keys.all(|key| key.starts_with(&format!("be{n}-"))));
+        }
+        let mut bodies: Vec<_> = objects.all().map(|object| object.body).collect();
+        assert!(bodies.iter().all(|body| body.len() == 1000));
+        bodies.sort_unstable();
+        bodies.dedup();
+        assert_eq!(bodies.len(), 40);
+    }
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        assert_eq!(parse_size("64"), Ok(64));
+        assert_eq!(parse_size("16k"), Ok(16 << 10));
+        assert_eq!(parse_size("64M"), Ok(64 << 20));
+        for wrong in ["", "K", "0", "65M", "1G", "-1", "99999999999999999999"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}
