@@ -4,7 +4,7 @@
 #   build     what compiling needs
 #   lint      build, and the Rust components rustfmt and clippy
 #   demo      build, and what a lab and the demo run (when no group is named)
-#   tests     demo and lint, and what only tests run: a JDK, Go, S3 clients, ...
+#   tests     demo, bench and lint, and what only tests run: a JDK, Go, S3 clients, ...
 #   bench     demo, and what Prism is measured beside
 #   kernels   tests, and QEMU for `make test-kernels`
 #
@@ -66,9 +66,9 @@ case $group in
 build) needed=$build ;;
 lint) needed=$build components='rustfmt clippy' ;;
 demo) needed=$build$demo ;;
-tests) needed=$build$demo$tests components='rustfmt clippy' ;;
+tests) needed=$build$demo$tests$bench components='rustfmt clippy' ;;
 bench) needed=$build$demo$bench ;;
-kernels) needed=$build$demo$tests$kernels components='rustfmt clippy' ;;
+kernels) needed=$build$demo$tests$bench$kernels components='rustfmt clippy' ;;
 *)
     echo "setup: no group '$group'; there are build, lint, demo, tests, bench and kernels" >&2
     exit 2

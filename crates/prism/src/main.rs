@@ -2,10 +2,14 @@
 
 mod bench;
 mod bench_handoff;
+mod bench_latency;
+mod bench_scale;
 mod bench_store;
 mod bench_sweep;
 mod bench_switch;
 mod bench_tls;
+mod bench_upload;
+mod bench_ycsb;
 mod check;
 mod cluster;
 mod ctl;

@@ -15,6 +15,7 @@
     reason = "test code"
 )]
 
+mod benches;
 mod bulk;
 mod clients;
 mod cluster;
