@@ -26,16 +26,19 @@ SERIAL_PACKAGES = {"prism", "prism-lab"}
 LANES = 2
 # They wait more than they compute: another lane takes them, one by one.
 WAITING = {
-    "prism connections", "prism hostile", "prism tls_sessions", "prism refill", "prism-etcd etcd",
+    "prism connections", "prism hostile", "prism tls_sessions", "prism refill",
 }
+# They count bytes and packets on a busy processor, and have no clock; behind the
+# above, and beside them those that only wait for time to pass, and the patient.
+COUNTING = {"prism bulk"}
+BESIDE_COUNTING = {"prism owners", "prism-etcd etcd"}
 # One by one behind all others: they judge rates or times that another test would
 # change, or what becomes of labs that nobody owns.
 ALONE = {
-    "prism bulk", "prism demo", "prism impair", "prism owners",
+    "prism demo", "prism impair",
     "prism-lab lab", "prism-sys freeze", "prism-sys handoff", "prism-switch network",
 }
-# Without network, and in no hurry: they take what processor time those one by one
-# leave.
+# Without network, and in no hurry: at the lowest priority.
 PATIENT_PACKAGES = {
     "prism-cluster", "prism-config", "prism-http", "prism-proto", "prism-replica", "prism-s3", "prism-store",
     "prism-tls",
@@ -112,15 +115,24 @@ def jobs_of(package, kind, name, path, directory, words):
 
 
 def run_all(jobs):
-    """Runs the jobs: those of the lanes, then those one by one, beside the patient."""
+    """Runs the jobs: those of the lanes, then those that count, then those one by
+    one."""
     jobs = sorted(jobs, key=lambda job: LONGEST.index(job.label) if job.label in LONGEST else len(LONGEST))
-    alone = [job for job in jobs if job.label in ALONE]
-    patient = [job for job in jobs if job.patient]
-    rest = [job for job in jobs if job not in alone and job not in patient]
-    waiting = [job for job in rest if job.label in WAITING]
-    busy = [job for job in rest if job not in waiting]
-    abreast([waiting] + [busy + waiting] * LANES)
-    abreast([alone, patient])
+
+    def take(belongs):
+        nonlocal jobs
+        taken = [job for job in jobs if belongs(job)]
+        jobs = [job for job in jobs if job not in taken]
+        return taken
+
+    patient = take(lambda job: job.patient)
+    counting, beside, alone, waiting = (
+        take(lambda job, labels=labels: job.label in labels)
+        for labels in (COUNTING, BESIDE_COUNTING, ALONE, WAITING)
+    )
+    abreast([waiting] + [jobs + waiting] * LANES)
+    abreast([counting, beside, patient])
+    abreast([alone])
 
 
 def abreast(lanes):

@@ -29,12 +29,7 @@ impl Config {
         self.check_files(&mut found);
         check_store(&self.store, &mut found);
         check_limits(&self.limits, &mut found);
-        found.check(!self.log.level.trim().is_empty(), "log.level", || {
-            (
-                "is empty".into(),
-                "use error, warn, info, debug or trace".into(),
-            )
-        });
+        check_level(&self.log.level, &mut found);
         found.0
     }
 
@@ -342,6 +337,24 @@ fn check_limits(limits: &Limits, found: &mut Found) {
         0,
         MAX_TIMEOUT_S,
     );
+}
+
+/// Comma-separated, for all modules or for one and what is below it.
+fn check_level(level: &str, found: &mut Found) {
+    const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+    for part in level.split(',') {
+        let (module, level) = part.split_once('=').unwrap_or(("all", part));
+        let is_known = LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level));
+        let is_module = !module.is_empty() && !module.contains(char::is_whitespace);
+        found.check(is_known && is_module, "log.level", || {
+            (
+                format!("does not understand {part:?}"),
+                "use error, warn, info, debug, trace or off, or MODULE=LEVEL, with commas \
+                 between several"
+                    .into(),
+            )
+        });
+    }
 }
 
 /// The faults found so far.

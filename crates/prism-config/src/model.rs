@@ -405,7 +405,7 @@ pub enum Anonymous {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// Default `info`. `error`, `warn`, `info`, `debug` or `trace`, optionally
+    /// Default `info`. `error`, `warn`, `info`, `debug`, `trace` or `off`, optionally
     /// per module: `info,prism_handoff=debug`. `trace` costs throughput.
     pub level: String,
     /// Default `text`.

@@ -2,22 +2,26 @@
 
 use anyhow::Context;
 use prism_config::{Log, LogFormat};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
 
 /// Sets the process's log up.
 pub(crate) fn init(log: &Log) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&log.level).with_context(|| {
+    let levels: Targets = log.level.parse().with_context(|| {
         format!(
-            "log.level {:?}: give error, warn, info, debug, trace or module=level",
+            "log.level {:?}: give error, warn, info, debug, trace, off or module=level",
             log.level
         )
     })?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    match log.format {
-        LogFormat::Json => builder.json().init(),
-        LogFormat::Text => builder.with_ansi(false).init(),
-    }
+    let layer = fmt::layer().with_writer(std::io::stderr);
+    let layer = match log.format {
+        LogFormat::Json => layer.json().boxed(),
+        LogFormat::Text => layer.with_ansi(false).boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(layer.with_filter(levels))
+        .init();
     Ok(())
 }

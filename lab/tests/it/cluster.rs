@@ -29,7 +29,7 @@ if words[0] == "switch":
     time.sleep(600)
 node = next(n for n in config["node"] if n["name"] == words[words.index("--node") + 1])
 print("node", node["name"], "starts", flush=True)
-if config["log"]["level"] == "silent": time.sleep(600)
+if config["log"]["level"] == "silent=off": time.sleep(600)
 if "frontend" in node["roles"]:
     address = (config["service"]["address"].split(":")[0], 80)
     server = http.server.HTTPServer(address, http.server.SimpleHTTPRequestHandler)
@@ -100,7 +100,8 @@ fn a_node_that_does_not_answer_is_named_with_its_output() {
     let (mut spec, _directory) = stand_in("silent");
     spec.backends = 1;
     spec.ready_timeout = Duration::from_secs(5);
-    let error = Lab::up(spec.configure(|config| config.log.level = "silent".into())).unwrap_err();
+    let error =
+        Lab::up(spec.configure(|config| config.log.level = "silent=off".into())).unwrap_err();
     assert!(matches!(error, LabError::Unhealthy { .. }), "{error}");
     assert!(
         error.to_string().contains("starts"),

@@ -128,6 +128,31 @@ fn a_missing_field_is_reported_once_with_its_fix() {
 }
 
 #[test]
+fn a_log_level_that_would_say_nothing_is_refused() {
+    let with = |level: &str| GOOD.to_owned() + &format!("[log]\nlevel = \"{level}\"\n");
+    for level in [
+        "info",
+        "off",
+        "WARN,prism_handoff=debug",
+        "prism::node=trace",
+    ] {
+        let read = Config::from_toml(&with(level)).unwrap();
+        assert_eq!(read.log.level, level);
+    }
+    for level in [
+        "",
+        "loud",
+        "info,",
+        "=debug",
+        "info, prism=debug",
+        "prism",
+        "prism=loud",
+    ] {
+        assert_eq!(fields(&with(level)), ["log.level"], "{level:?}");
+    }
+}
+
+#[test]
 fn a_flow_must_outlive_a_silent_connection() {
     let text = GOOD.replace("[switch]", "[switch]\nidle_timeout_s = 30");
     assert_eq!(fields(&text), ["switch.idle_timeout_s"]);
