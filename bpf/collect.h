@@ -31,16 +31,16 @@ enum order_kind {
 /* One order. It holds for the flow as the agent saw it, or not at all. */
 struct order {
 	struct flow_key key;
-	__be32 owner;		/* ORDER_REVERSE */
+	struct ip_addr owner;	/* ORDER_REVERSE */
 	__be16 owner_port;	/* ORDER_REVERSE */
 	__u8 kind;
 	__u8 done;		/* answer: 1 where it was carried out */
-	__u32 last_seen;	/* as seen */
 	__u64 epoch;		/* as seen */
+	__u64 last_seen_ns;	/* as seen */
 	__u32 next_seq;		/* answer to ORDER_RESET, where it is known */
 	__u32 has_next_seq;
 };
-_Static_assert(sizeof(struct order) == 40, "order");
+_Static_assert(sizeof(struct order) == 80, "order");
 
 /* What the kernel gives to a program that walks a map. */
 struct seq_file;
@@ -56,7 +56,7 @@ struct bpf_iter__bpf_map_elem {
 /* How the run of the flow's owner has ended, if it has; 0: not known. */
 static __always_inline __u32 owner_end(const struct flow *f)
 {
-	struct run_key key = { .node = mapped(f->via), .run = f->owner_run };
+	struct run_key key = { .node = f->via, .run = f->owner_run };
 	struct ended_run *ended;
 
 	if (!key.run)
@@ -66,25 +66,12 @@ static __always_inline __u32 owner_end(const struct flow *f)
 }
 
 /*
- * How long the flow has not been used, at least. Less than nothing where it was
- * after `now_ns`.
- */
-static __always_inline __s64 unused_ns(const struct flow *f, __u64 now_ns)
-{
-	__s32 units = seen_at(now_ns) - f->last_seen;
-
-	/* Both moments were rounded down. */
-	return ((__s64)units - 1) * (1 << SEEN_SHIFT);
-}
-
-/*
  * The order that a flow is due for, read without its lock; ORDER_NONE: none. A
  * blocked flow is on its way from one host to another, whatever became of the
  * first: that has a time of its own.
  */
 static __always_inline __u8 due(const struct flow *f, __u64 now_ns)
 {
-	__s64 unused = unused_ns(f, now_ns);
 	__u8 kind = ORDER_EXPIRE;
 	__u64 limit_ns = idle_ns;
 	__u32 end = 0;
@@ -106,7 +93,7 @@ static __always_inline __u8 due(const struct flow *f, __u64 now_ns)
 	} else if (end == RUN_LEFT && left_ns < idle_ns) {
 		limit_ns = left_ns;
 	}
-	if (unused < 0 || (__u64)unused < limit_ns)
+	if (now_ns < f->last_seen_ns || now_ns - f->last_seen_ns < limit_ns)
 		return ORDER_NONE;
 	return kind;
 }
@@ -120,7 +107,7 @@ static __always_inline int write_order(struct bpf_iter__bpf_map_elem *ctx,
 static __always_inline bool expire(struct flow *f, struct order *o)
 {
 	__u64 now_ns = bpf_ktime_get_coarse_ns();
-	__be32 owner;
+	struct ip_addr owner;
 	__be16 owner_port;
 	bool done = false;
 
@@ -128,9 +115,9 @@ static __always_inline bool expire(struct flow *f, struct order *o)
 	owner = f->owner;
 	owner_port = f->owner_port;
 	o->next_seq = f->next_seq;
-	o->has_next_seq = f->passed[TO_CLIENT] != 0;
+	o->has_next_seq = f->packets[TO_CLIENT] != 0;
 	if (!is_doomed(f) && f->state != FLOW_ABSENT && f->epoch == o->epoch &&
-	    f->last_seen == o->last_seen) {
+	    f->last_seen_ns == o->last_seen_ns) {
 		make_tombstone(f, f->epoch, now_ns);
 		done = true;
 	}
@@ -139,7 +126,7 @@ static __always_inline bool expire(struct flow *f, struct order *o)
 		return false;
 	count(o->kind == ORDER_RESET ? COUNTER_flow_reset :
 				       COUNTER_flow_expired);
-	reverse_drop(&o->key, owner, owner_port);
+	reverse_drop(&o->key, &owner, owner_port);
 	return true;
 }
 
@@ -151,7 +138,7 @@ static __always_inline bool doom(struct flow *f, const struct order *o)
 	bpf_spin_lock(&f->lock);
 	before = is_doomed(f);
 	if (f->state == FLOW_ABSENT && f->epoch == o->epoch &&
-	    f->last_seen == o->last_seen) {
+	    f->last_seen_ns == o->last_seen_ns) {
 		f->marks |= MARK_DOOMED;
 		done = true;
 	}
@@ -167,8 +154,8 @@ static __always_inline bool carry_out(struct order *o)
 	struct flow *f;
 
 	if (o->kind == ORDER_REVERSE) {
-		if (is_owned_by(&o->key, o->owner, o->owner_port) ||
-		    !reverse_drop(&o->key, o->owner, o->owner_port))
+		if (is_owned_by(&o->key, &o->owner, o->owner_port) ||
+		    !reverse_drop(&o->key, &o->owner, o->owner_port))
 			return false;
 		count(COUNTER_reverse_collected);
 		return true;

@@ -48,27 +48,6 @@ static __always_inline bool is_fresh(__u64 time_ns, __u64 clock_ns)
 	return off <= CONTROL_FRESHNESS_NS;
 }
 
-/*
- * The key of the command's flow. False: the client is no IPv4 host, which no flow
- * can be of. What else the command names is one where a table has it.
- */
-static __always_inline bool key_of(const struct control_message *m,
-				   struct flow_key *key)
-{
-	key->client = m->client_addr.word[3];
-	key->vip = m->vip_addr.word[3];
-	key->client_port = m->client_port;
-	key->vip_port = m->vip_port;
-	return is_ipv4(&m->client_addr);
-}
-
-/* The owner that the command names is the VIP's own socket. */
-static __always_inline bool names_vip(const struct control_message *m)
-{
-	return m->owner_port == m->vip_port &&
-	       same_addr(&m->owner_addr, &m->vip_addr);
-}
-
 static __always_inline bool is_node_of(const struct ip_addr *addr, __u32 tenant)
 {
 	struct node *node = bpf_map_lookup_elem(&nodes, addr);
@@ -78,7 +57,7 @@ static __always_inline bool is_node_of(const struct ip_addr *addr, __u32 tenant)
 
 /* Whether the sender may say this: STATUS_APPLY, NO_SERVICE or DENIED. */
 static __always_inline __u8 authorize(const struct control_message *m,
-				      __u32 tenant)
+				      const struct flow_key *key, __u32 tenant)
 {
 	struct service_key sk = { .addr = m->vip_addr, .port = m->vip_port };
 	struct service *service;
@@ -90,7 +69,8 @@ static __always_inline __u8 authorize(const struct control_message *m,
 		return STATUS_DENIED;
 	if (!(m->ops & OP_OWN))
 		return STATUS_APPLY;
-	if (!names_vip(m) && !is_node_of(&m->owner_addr, tenant))
+	if (!owned_by_vip(key, &m->owner_addr, m->owner_port) &&
+	    !is_node_of(&m->owner_addr, tenant))
 		return STATUS_DENIED;
 	return is_node_of(&m->via_addr, tenant) ? STATUS_APPLY : STATUS_DENIED;
 }
@@ -117,8 +97,8 @@ static __always_inline bool is_already(const struct control_message *m,
 	if (m->ops & OP_UNBLOCK && view->state != FLOW_FORWARD)
 		return false;
 	return !(m->ops & OP_OWN) || (m->owner_port == view->owner_port &&
-				      m->owner_addr.word[3] == view->owner &&
-				      m->via_addr.word[3] == view->via);
+				      same_addr(&m->owner_addr, &view->owner) &&
+				      same_addr(&m->via_addr, &view->via));
 }
 
 /* What the order of epochs says of a command (section 1.3). */
@@ -152,12 +132,12 @@ static __always_inline void change(struct flow *f,
 	f->marks &= ~MARK_RELEASED;
 	if (f->state == FLOW_ABSENT) {
 		f->state = FLOW_FORWARD;
-		f->packets_low[0] = f->packets_low[1] = 0;
-		f->passed[0] = f->passed[1] = 0;
+		f->packets[0] = f->packets[1] = 0;
+		f->bytes[0] = f->bytes[1] = 0;
 	}
 	if (m->ops & OP_OWN) {
-		f->owner = m->owner_addr.word[3];
-		f->via = m->via_addr.word[3];
+		f->owner = m->owner_addr;
+		f->via = m->via_addr;
 		f->owner_port = m->owner_port;
 		f->owner_run = m->owner_run;
 	}
@@ -166,7 +146,7 @@ static __always_inline void change(struct flow *f,
 	if (m->ops & OP_UNBLOCK)
 		f->state = FLOW_FORWARD;
 	f->epoch = epoch;
-	f->last_seen = seen_at(now_ns);
+	f->last_seen_ns = now_ns;
 	change_end(f);
 }
 
@@ -226,13 +206,13 @@ static __always_inline void retire(const struct flow_key *key,
 				   const struct flow_view *view)
 {
 	if (before->state == FLOW_ABSENT ||
-	    owned_by_vip(key, before->owner, before->owner_port))
+	    owned_by_vip(key, &before->owner, before->owner_port))
 		return;
 	if (view->state != FLOW_ABSENT &&
 	    before->owner_port == view->owner_port &&
-	    before->owner == view->owner)
+	    same_addr(&before->owner, &view->owner))
 		return;
-	reverse_drop(key, before->owner, before->owner_port);
+	reverse_drop(key, &before->owner, before->owner_port);
 }
 
 /* Applies an authorized command. `view` becomes the flow as it is then. */
@@ -242,7 +222,6 @@ static __always_inline __u8 apply(struct control_scratch *s,
 {
 	const struct control_message *m = &s->request;
 	__u64 epoch = bpf_be64_to_cpu(m->epoch);
-	__be32 owner = m->owner_addr.word[3];
 	struct flow_view before = {};
 	struct flow *f = bpf_map_lookup_elem(&flows, key);
 	bool reverse;
@@ -257,8 +236,9 @@ static __always_inline __u8 apply(struct control_scratch *s,
 	status = judge(m, epoch, view);
 	if (status != STATUS_APPLY)
 		return status;
-	reverse = m->ops & OP_OWN && !names_vip(m);
-	if (reverse && reverse_add(key, owner, m->owner_port))
+	reverse = m->ops & OP_OWN &&
+		  !owned_by_vip(key, &m->owner_addr, m->owner_port);
+	if (reverse && reverse_add(key, &m->owner_addr, m->owner_port))
 		return STATUS_FULL;
 	if (!f) {
 		status = insert(s, key, epoch, now_ns, view);
@@ -273,10 +253,10 @@ static __always_inline __u8 apply(struct control_scratch *s,
 		retire(key, &before, view);
 	}
 	/* Both look at the flow as it is by now. */
-	if (reverse && is_owned_by(key, owner, m->owner_port))
-		reverse_add(key, owner, m->owner_port);
+	if (reverse && is_owned_by(key, &m->owner_addr, m->owner_port))
+		reverse_add(key, &m->owner_addr, m->owner_port);
 	else if (reverse)
-		reverse_drop(key, owner, m->owner_port);
+		reverse_drop(key, &m->owner_addr, m->owner_port);
 	return status;
 }
 

@@ -23,9 +23,13 @@ static __always_inline __u8 decide(struct control_scratch *s,
 				   __u64 clock_ns, struct flow_view *view)
 {
 	const struct control_message *m = &s->request;
-	struct flow_key key;
-	bool is_flow = key_of(m, &key);
-	__u8 allowed = authorize(m, tenant);
+	struct flow_key key = {
+		.client = m->client_addr,
+		.vip = m->vip_addr,
+		.client_port = m->client_port,
+		.vip_port = m->vip_port,
+	};
+	__u8 allowed = authorize(m, &key, tenant);
 	__u8 refused = 0;
 
 	if (!is_fresh(bpf_be64_to_cpu(m->time_ns), clock_ns))
@@ -34,28 +38,18 @@ static __always_inline __u8 decide(struct control_scratch *s,
 		refused = STATUS_BAD_REQUEST;
 	else if (!m->ops && has_no_flow(m))
 		refused = STATUS_OK;
-	else if (!is_flow)
-		refused = STATUS_BAD_REQUEST;
 	else if (allowed != STATUS_APPLY)
 		refused = allowed;
 	if (!refused)
 		return apply(s, &key, p->now_ns, view);
 	/* The sender learns what became of its own tenant's flows only. */
-	if (is_flow && allowed == STATUS_APPLY) {
+	if (allowed == STATUS_APPLY) {
 		struct flow *f = flow_find(&key);
 
 		if (f)
 			view_now(f, view);
 	}
 	return refused;
-}
-
-/* An absent flow has no owner: zeros, not an address of them. */
-static __always_inline struct ip_addr mapped_or_none(__be32 addr)
-{
-	struct ip_addr none = {};
-
-	return addr ? mapped(addr) : none;
 }
 
 static __always_inline void fill_answer(struct control_scratch *s, __u8 status,
@@ -73,8 +67,8 @@ static __always_inline void fill_answer(struct control_scratch *s, __u8 status,
 	a->owner_run = 0;
 	a->time_ns = bpf_cpu_to_be64(clock_ns);
 	a->epoch = bpf_cpu_to_be64(view->epoch);
-	a->owner_addr = mapped_or_none(view->owner);
-	a->via_addr = mapped_or_none(view->via);
+	a->owner_addr = view->owner;
+	a->via_addr = view->via;
 	a->owner_port = view->owner_port;
 	a->mac = control_mac(a, sender);
 }

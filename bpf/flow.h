@@ -43,21 +43,16 @@ static __always_inline bool is_zero_addr(const struct ip_addr *a)
 	return !(a->word[0] | a->word[1] | a->word[2] | a->word[3]);
 }
 
-static __always_inline bool is_ipv4(const struct ip_addr *a)
-{
-	return !a->word[0] && !a->word[1] && a->word[2] == bpf_htonl(0xffff);
-}
-
 /* A flow's entry as one moment saw it. */
 struct flow_view {
 	__u64 epoch;
-	__be32 owner;
-	__be32 via;
+	struct ip_addr owner;
+	struct ip_addr via;
 	__be16 owner_port;
 	__u8 state;
 };
 
-/* What the data path needs of a flow. */
+/* What the data path needs of a flow; IPv4 as it is on the wire. */
 struct route {
 	__be32 owner;
 	__be32 via;
@@ -71,8 +66,8 @@ static __always_inline struct flow_key flow_key(__be32 client,
 						__be16 vip_port)
 {
 	struct flow_key key = {
-		.client = client,
-		.vip = vip,
+		.client = mapped(client),
+		.vip = mapped(vip),
 		.client_port = client_port,
 		.vip_port = vip_port,
 	};
@@ -129,8 +124,8 @@ static __always_inline bool flow_peek(const struct flow *f, struct route *r)
 	if (!has_ordered_memory || version & 1)
 		return false;
 	r->state = v->state;
-	r->owner = v->owner;
-	r->via = v->via;
+	r->owner = v->owner.word[3];
+	r->via = v->via.word[3];
 	r->owner_port = v->owner_port;
 	return v->version == version;
 }
@@ -142,31 +137,20 @@ static __always_inline void flow_route(struct flow *f, struct route *r)
 		return;
 	bpf_spin_lock(&f->lock);
 	r->state = f->state;
-	r->owner = f->owner;
-	r->via = f->via;
+	r->owner = f->owner.word[3];
+	r->via = f->via.word[3];
 	r->owner_port = f->owner_port;
 	bpf_spin_unlock(&f->lock);
-}
-
-/* A moment in the unit of flow.last_seen. */
-static __always_inline __u32 seen_at(__u64 now_ns)
-{
-	return now_ns >> SEEN_SHIFT;
 }
 
 /* A packet of the flow passes. */
 static __always_inline void flow_count(struct flow *f, const struct packet *p,
 				       enum direction direction)
 {
-	__u16 packets_low = f->packets_low[direction] + 1;
-	__u64 more = p->bytes;
-
-	if (f->last_seen != seen_at(p->now_ns))
-		f->last_seen = seen_at(p->now_ns);
-	if (!packets_low)
-		more += 1ULL << PASSED_BYTES;
-	f->packets_low[direction] = packets_low;
-	f->passed[direction] += more;
+	if (f->last_seen_ns != p->now_ns)
+		f->last_seen_ns = p->now_ns;
+	f->packets[direction] += 1;
+	f->bytes[direction] += p->bytes;
 }
 
 /*
@@ -178,7 +162,7 @@ static __always_inline void flow_sequence(struct flow *f, const struct packet *p
 {
 	__u32 end = tcp_end(p);
 
-	if (!f->passed[TO_CLIENT] || (__s32)(end - f->next_seq) > 0)
+	if (!f->packets[TO_CLIENT] || (__s32)(end - f->next_seq) > 0)
 		f->next_seq = end;
 }
 
@@ -253,9 +237,10 @@ static __always_inline void flow_to_client(const struct flow_key *key,
 
 static __always_inline void reverse_key(struct reverse_key *rk,
 					const struct flow_key *key,
-					__be32 owner, __be16 owner_port)
+					const struct ip_addr *owner,
+					__be16 owner_port)
 {
-	rk->owner = owner;
+	rk->owner = *owner;
 	rk->client = key->client;
 	rk->owner_port = owner_port;
 	rk->client_port = key->client_port;
@@ -263,14 +248,15 @@ static __always_inline void reverse_key(struct reverse_key *rk,
 
 /* The owner is the VIP's own socket, at a frontend: nothing is rewritten. */
 static __always_inline bool owned_by_vip(const struct flow_key *key,
-					 __be32 owner, __be16 owner_port)
+					 const struct ip_addr *owner,
+					 __be16 owner_port)
 {
-	return owner_port == key->vip_port && owner == key->vip;
+	return owner_port == key->vip_port && same_addr(owner, &key->vip);
 }
 
 /* Makes sure of the reverse entry of an owner. Not 0: no room. */
-static __noinline int reverse_add(const struct flow_key *key, __be32 owner,
-				  __u32 owner_port)
+static __noinline int reverse_add(const struct flow_key *key,
+				  const struct ip_addr *owner, __u32 owner_port)
 {
 	struct reverse value = { .vip = key->vip, .vip_port = key->vip_port };
 	struct reverse_key rk;
@@ -278,13 +264,14 @@ static __noinline int reverse_add(const struct flow_key *key, __be32 owner,
 
 	reverse_key(&rk, key, owner, owner_port);
 	old = bpf_map_lookup_elem(&reverses, &rk);
-	if (old && old->vip_port == key->vip_port && old->vip == key->vip)
+	if (old && old->vip_port == key->vip_port &&
+	    same_addr(&old->vip, &key->vip))
 		return 0;
 	return bpf_map_update_elem(&reverses, &rk, &value, BPF_ANY);
 }
 
-static __noinline int is_owned_by(const struct flow_key *key, __be32 owner,
-				  __u32 owner_port)
+static __noinline int is_owned_by(const struct flow_key *key,
+				  const struct ip_addr *owner, __u32 owner_port)
 {
 	struct flow *f = flow_find(key);
 	int owned;
@@ -293,21 +280,22 @@ static __noinline int is_owned_by(const struct flow_key *key, __be32 owner,
 		return 0;
 	bpf_spin_lock(&f->lock);
 	owned = f->state != FLOW_ABSENT && f->owner_port == (__be16)owner_port &&
-		f->owner == owner;
+		same_addr(&f->owner, owner);
 	bpf_spin_unlock(&f->lock);
 	return owned;
 }
 
 /* Removes the reverse entry of a former owner. 1: it was there and is gone. */
-static __noinline int reverse_drop(const struct flow_key *key, __be32 owner,
-				   __u32 owner_port)
+static __noinline int reverse_drop(const struct flow_key *key,
+				   const struct ip_addr *owner, __u32 owner_port)
 {
 	struct reverse_key rk;
 	struct reverse *old;
 
 	reverse_key(&rk, key, owner, owner_port);
 	old = bpf_map_lookup_elem(&reverses, &rk);
-	if (!old || old->vip_port != key->vip_port || old->vip != key->vip)
+	if (!old || old->vip_port != key->vip_port ||
+	    !same_addr(&old->vip, &key->vip))
 		return 0;
 	bpf_map_delete_elem(&reverses, &rk);
 	if (!is_owned_by(key, owner, owner_port))
@@ -323,12 +311,12 @@ static __always_inline void make_tombstone(struct flow *f, __u64 epoch,
 	change_begin(f);
 	f->state = FLOW_ABSENT;
 	f->epoch = epoch;
-	f->last_seen = seen_at(now_ns);
+	f->last_seen_ns = now_ns;
 	f->owner_port = 0;
 	f->owner_run = 0;
 	f->marks &= ~(MARK_RELEASED | CLOSE_MARKS);
-	f->owner = 0;
-	f->via = 0;
+	__builtin_memset(&f->owner, 0, sizeof(f->owner));
+	__builtin_memset(&f->via, 0, sizeof(f->via));
 	change_end(f);
 }
 
@@ -337,7 +325,7 @@ static __always_inline void flow_syn(const struct flow_key *key, struct flow *f,
 				     __u64 now_ns)
 {
 	__u64 clock_ns = bpf_ktime_get_tai_ns();
-	__be32 owner;
+	struct ip_addr owner;
 	__be16 owner_port;
 	__u8 state;
 
@@ -350,8 +338,8 @@ static __always_inline void flow_syn(const struct flow_key *key, struct flow *f,
 	if (state == FLOW_ABSENT)
 		return;
 	count(COUNTER_flow_syn_purged);
-	if (!owned_by_vip(key, owner, owner_port))
-		reverse_drop(key, owner, owner_port);
+	if (!owned_by_vip(key, &owner, owner_port))
+		reverse_drop(key, &owner, owner_port);
 }
 
 #endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * What the programs remember. Addresses take 16 bytes where entries are few. The
- * tables of flows, of which there are a million, have IPv4's four: another family
- * would have tables of its own beside them, as it has other packets.
+ * What the programs remember. Addresses take 16 bytes everywhere, so that IPv6
+ * needs no other layout.
  */
 #ifndef PRISM_MAPS_H
 #define PRISM_MAPS_H
@@ -24,9 +23,10 @@
 /* Reverse entries cached per CPU; a power of two. */
 #define HINT_SLOTS 4096
 
+/* 36 bytes without padding: four more would cost a round of the hash function. */
 struct flow_key {
-	__be32 client;
-	__be32 vip;
+	struct ip_addr client;
+	struct ip_addr vip;
 	__be16 client_port;
 	__be16 vip_port;
 };
@@ -43,20 +43,9 @@ enum flow_mark {
 /* The marks of one connection. */
 #define CLOSE_MARKS (MARK_CLOSED | MARK_CLOSE_KNOWN | MARK_CLIENT_CLOSED)
 
-/* When a flow was last used is counted in units of 2^20 ns: 32 bits last 52 days. */
-enum seen_unit {
-	SEEN_SHIFT = 20,
-};
-
-/* Of flow.passed: bytes, and above them the upper half of the number of packets. */
-enum passed_bits {
-	PASSED_BYTES = 48,
-};
-
 /*
- * One flow. 56 bytes, so that an element (8 bytes of allocator, 48 of kernel
- * header, 16 for the key) fills a 128-byte slab object exactly: two lines of cache,
- * side by side.
+ * One flow. 96 bytes, so that an element (48 bytes of kernel header, 40 for the
+ * key, 8 of allocator) fills a 192-byte slab object exactly.
  *
  * An absent flow's entry is its own tombstone: it keeps the epoch. Only the
  * agent deletes entries, in two steps (see collect.h), so that no program ever
@@ -68,17 +57,17 @@ struct flow {
 	__u8 marks;		/* of enum flow_mark; written under the lock only */
 	__be16 owner_port;
 	__u64 epoch;
-	__be32 owner;
-	__be32 via;
-	__u32 last_seen;	/* CLOCK_MONOTONIC: a packet that passed, or a command */
+	struct ip_addr owner;
+	struct ip_addr via;
+	__u64 last_seen_ns;	/* CLOCK_MONOTONIC: a packet that passed, or a command */
 	__u16 version;		/* odd while the fields above change; see flow.h */
 	__be16 owner_run;	/* of the owner's node; 0: not said */
-	__u64 passed[2];	/* by enum direction; see enum passed_bits */
-	__u16 packets_low[2];	/* the lower half of the number of packets */
-	__u32 next_seq;		/* what the client expects; with passed[TO_CLIENT] */
+	__u32 next_seq;		/* what the client expects; with packets[TO_CLIENT] */
+	__u64 packets[2];	/* by enum direction */
+	__u64 bytes[2];
 };
-_Static_assert(sizeof(struct flow) == 56, "flow");
-_Static_assert(sizeof(struct flow_key) == 12, "flow_key");
+_Static_assert(sizeof(struct flow) == 96, "flow");
+_Static_assert(sizeof(struct flow_key) == 36, "flow_key");
 
 enum direction {
 	TO_OWNER = 0,
@@ -87,20 +76,17 @@ enum direction {
 
 /* An owner's packet to a client, as it comes from the owner. */
 struct reverse_key {
-	__be32 owner;
-	__be32 client;
+	struct ip_addr owner;
+	struct ip_addr client;
 	__be16 owner_port;
 	__be16 client_port;
 };
 
-/*
- * The service that such a packet belongs to; the flow entry decides. An element is
- * 80 bytes, in a slab object of 96.
- */
+/* The service that such a packet belongs to; the flow entry decides. */
 struct reverse {
-	__be32 vip;
+	struct ip_addr vip;
 	__be16 vip_port;
-	__u16 zero;
+	__u8 zero[6];
 };
 
 /* The end of a connection that no flow's owner has, or had when it began. */

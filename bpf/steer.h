@@ -173,8 +173,8 @@ static __always_inline bool find_owned(const struct packet *p,
 {
 	struct reverse_hint *hint = hint_slot(p);
 	struct reverse_key rk = {
-		.owner = p->head.ip.saddr,
-		.client = p->head.ip.daddr,
+		.owner = mapped(p->head.ip.saddr),
+		.client = mapped(p->head.ip.daddr),
 		.owner_port = p->source,
 		.client_port = p->dest,
 	};
@@ -189,7 +189,7 @@ static __always_inline bool find_owned(const struct packet *p,
 	reverse = bpf_map_lookup_elem(&reverses, &rk);
 	if (!reverse)
 		return false;
-	rw->addr = reverse->vip;
+	rw->addr = reverse->vip.word[3];
 	rw->port = reverse->vip_port;
 	if (!is_owner(p, rw, r))
 		return false;

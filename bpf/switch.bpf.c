@@ -73,7 +73,7 @@ int due_flows(struct bpf_iter__bpf_map_elem *ctx)
 		return 0;
 	o.key = *key;
 	o.epoch = f->epoch;
-	o.last_seen = f->last_seen;
+	o.last_seen_ns = f->last_seen_ns;
 	return write_order(ctx, &o);
 }
 
@@ -114,8 +114,6 @@ struct exported {
 	enum node_role node_role;
 	enum order_kind order_kind;
 	enum run_end run_end;
-	enum seen_unit seen_unit;
-	enum passed_bits passed_bits;
 	enum counter counter;
 };
 const struct exported exported __attribute__((used)) = {};

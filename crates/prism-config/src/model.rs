@@ -117,7 +117,7 @@ pub struct Switch {
     /// Default `tc`. Where the program is attached. `xdp` is for network
     /// cards whose driver has it; on veth it loses checksum offload.
     pub mode: HookMode,
-    /// Default 1,048,576 flows. Costs some 280 bytes of kernel memory each
+    /// Default 1,048,576 flows. Costs up to 352 bytes of kernel memory each
     /// when in use. A full table refuses new flows, which are then relayed.
     pub max_flows: u32,
     /// Default 3,600 s. A flow without a packet for this long is forgotten.

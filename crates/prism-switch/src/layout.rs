@@ -5,7 +5,7 @@
 //! compared with its Rust codec here, at compile time.
 
 use std::mem::{offset_of, size_of};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use prism_proto::control::{self, FlowKey, FlowState, Owner, offset};
 
@@ -88,8 +88,8 @@ pub(crate) fn ip_bytes(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-fn ip_at(bytes: &[u8], at: usize) -> Ipv4Addr {
-    Ipv4Addr::from(array_at::<4>(bytes, at))
+fn ip_at(bytes: &[u8], at: usize) -> IpAddr {
+    Ipv6Addr::from(array_at::<16>(bytes, at)).to_canonical()
 }
 
 fn port_at(bytes: &[u8], at: usize) -> u16 {
@@ -100,29 +100,23 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(array_at(bytes, at))
 }
 
-/// An IPv4 address and port, also where it is written as an IPv6 one.
-pub(crate) fn v4(addr: SocketAddr) -> Option<SocketAddrV4> {
-    match addr.ip().to_canonical() {
-        IpAddr::V4(ip) => Some(SocketAddrV4::new(ip, addr.port())),
-        IpAddr::V6(_) => None,
-    }
-}
-
-/// Key of the flow table. `None`: it has no such flow, which is not IPv4's.
-pub(crate) fn flow_key(flow: &FlowKey) -> Option<[u8; FLOW_KEY_BYTES]> {
-    let (client, vip) = (v4(flow.client)?, v4(flow.vip)?);
-    let key = Block::new()
-        .put(offset_of!(types::flow_key, client), &client.ip().octets())
-        .put(offset_of!(types::flow_key, vip), &vip.ip().octets())
+/// Key of the flow table.
+pub(crate) fn flow_key(flow: &FlowKey) -> [u8; FLOW_KEY_BYTES] {
+    Block::new()
+        .put(
+            offset_of!(types::flow_key, client),
+            &ip_bytes(flow.client.ip()),
+        )
+        .put(offset_of!(types::flow_key, vip), &ip_bytes(flow.vip.ip()))
         .put(
             offset_of!(types::flow_key, client_port),
-            &client.port().to_be_bytes(),
+            &flow.client.port().to_be_bytes(),
         )
         .put(
             offset_of!(types::flow_key, vip_port),
-            &vip.port().to_be_bytes(),
-        );
-    Some(key.bytes())
+            &flow.vip.port().to_be_bytes(),
+        )
+        .bytes()
 }
 
 pub(crate) fn read_flow_key(bytes: &[u8]) -> FlowKey {
@@ -131,8 +125,8 @@ pub(crate) fn read_flow_key(bytes: &[u8]) -> FlowKey {
     let client_port = port_at(bytes, offset_of!(types::flow_key, client_port));
     let vip_port = port_at(bytes, offset_of!(types::flow_key, vip_port));
     FlowKey {
-        client: SocketAddr::new(client.into(), client_port),
-        vip: SocketAddr::new(vip.into(), vip_port),
+        client: SocketAddr::new(client, client_port),
+        vip: SocketAddr::new(vip, vip_port),
     }
 }
 
@@ -140,8 +134,8 @@ pub(crate) fn read_owner(bytes: &[u8]) -> Owner {
     let addr = ip_at(bytes, offset_of!(types::flow, owner));
     let port = port_at(bytes, offset_of!(types::flow, owner_port));
     Owner {
-        addr: SocketAddr::new(addr.into(), port),
-        via: ip_at(bytes, offset_of!(types::flow, via)).into(),
+        addr: SocketAddr::new(addr, port),
+        via: ip_at(bytes, offset_of!(types::flow, via)),
     }
 }
 
@@ -164,17 +158,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flow_keys_round_trip_and_only_ipv4_has_any() {
-        let key = |client: &str, vip: &str| FlowKey {
-            client: client.parse().unwrap_or_else(|_| unreachable!()),
-            vip: vip.parse().unwrap_or_else(|_| unreachable!()),
-        };
-        let plain = key("192.0.2.1:1000", "198.51.100.1:80");
-        let bytes = flow_key(&plain);
-        assert_eq!(bytes.map(|bytes| read_flow_key(&bytes)), Some(plain));
-        let mapped = key("[::ffff:192.0.2.1]:1000", "198.51.100.1:80");
-        assert_eq!(flow_key(&mapped), bytes);
-        let other = key("[2001:db8::1]:65535", "198.51.100.1:80");
-        assert_eq!(flow_key(&other), None);
+    fn flow_keys_round_trip() {
+        for (client, vip) in [
+            ("192.0.2.1:1000", "198.51.100.1:80"),
+            ("[2001:db8::1]:65535", "[2001:db8::2]:1"),
+        ] {
+            let key = FlowKey {
+                client: client.parse().unwrap_or_else(|_| unreachable!()),
+                vip: vip.parse().unwrap_or_else(|_| unreachable!()),
+            };
+            assert_eq!(read_flow_key(&flow_key(&key)), key);
+        }
     }
 }

@@ -9,12 +9,10 @@
 //! for when the client next sends.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use prism_proto::control::FlowKey;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-
-use crate::layout::v4;
 
 const IP_BYTES: usize = 20;
 const SEGMENT_BYTES: usize = 20;
@@ -61,6 +59,14 @@ impl Resetter {
             }
         };
         Ok(self.socket.insert(socket))
+    }
+}
+
+/// An IPv4 address and port, also where it is written as an IPv6 one.
+fn v4(addr: SocketAddr) -> Option<SocketAddrV4> {
+    match addr.ip().to_canonical() {
+        IpAddr::V4(ip) => Some(SocketAddrV4::new(ip, addr.port())),
+        IpAddr::V6(_) => None,
     }
 }
 

@@ -12,9 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::bpffs;
 use crate::error::ViewError;
-use crate::layout::{
-    FLOW_BYTES, FLOW_KEY_BYTES, array_at, read_flow_key, read_owner, read_state, u64_at,
-};
+use crate::layout::{FLOW_BYTES, FLOW_KEY_BYTES, read_flow_key, read_owner, read_state, u64_at};
 use crate::load::{self, FLOW_LIST};
 use crate::skel::types;
 
@@ -40,21 +38,10 @@ pub struct FlowRecord {
 /// What passed in one direction, since the flow was first commanded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Direction {
-    /// Packets, modulo 2^32; one that the network card is to cut counts once.
+    /// Packets; one that the network card is to cut counts once.
     pub packets: u64,
-    /// Bytes, Ethernet headers included; modulo 2^48.
+    /// Bytes, Ethernet headers included.
     pub bytes: u64,
-}
-
-impl Direction {
-    /// Of the fields `passed` and `packets_low` of a flow.
-    fn read(passed: u64, packets_low: u16) -> Self {
-        let shift = types::passed_bits::PASSED_BYTES.0;
-        Self {
-            packets: (passed >> shift) << u16::BITS | u64::from(packets_low),
-            bytes: passed & ((1 << shift) - 1),
-        }
-    }
 }
 
 /// A counter, summed over all CPUs.
@@ -91,8 +78,7 @@ impl SwitchView {
             counters: open("counters")?,
             dir: dir.clone(),
         };
-        if view.flows.key_size() as usize != FLOW_KEY_BYTES
-            || view.flows.value_size() as usize != FLOW_BYTES
+        if view.flows.value_size() as usize != FLOW_BYTES
             || view.counters.max_entries() != types::counter::COUNTER_COUNT.0
         {
             return Err(ViewError::Version);
@@ -125,8 +111,7 @@ impl SwitchView {
     /// # Errors
     /// See [`ViewError`].
     pub fn flow_of(&self, flow: &FlowKey) -> Result<Option<FlowRecord>, ViewError> {
-        let key = crate::layout::flow_key(flow);
-        key.map_or(Ok(None), |key| self.flow(&Ok(key)))
+        self.flow(&Ok(crate::layout::flow_key(flow)))
     }
 
     fn flow(
@@ -188,52 +173,22 @@ fn next_key(keys: &mut impl Read) -> io::Result<Option<[u8; FLOW_KEY_BYTES]>> {
     }
 }
 
-/// Time since `seen`, which is in the unit of the flow table and wraps there.
-fn since(seen: u32, now_ns: u64) -> Duration {
-    let shift = types::seen_unit::SEEN_SHIFT.0;
-    let now = u32::try_from(now_ns >> shift & u64::from(u32::MAX)).unwrap_or(0);
-    let units = now.wrapping_sub(seen).cast_signed().max(0);
-    Duration::from_nanos(u64::from(units.unsigned_abs()) << shift)
-}
-
 fn record(key: &[u8], value: &[u8]) -> FlowRecord {
     let now = clock_gettime(ClockId::Monotonic);
     let now_ns = u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000
         + u64::try_from(now.tv_nsec).unwrap_or(0);
-    let seen = u32::from_ne_bytes(array_at(value, offset_of!(types::flow, last_seen)));
-    let direction = |i: usize| {
-        let low = offset_of!(types::flow, packets_low) + i * 2;
-        Direction::read(
-            u64_at(value, offset_of!(types::flow, passed) + i * 8),
-            u16::from_ne_bytes(array_at(value, low)),
-        )
+    let seen_ns = u64_at(value, offset_of!(types::flow, last_seen_ns));
+    let direction = |i: usize| Direction {
+        packets: u64_at(value, offset_of!(types::flow, packets) + i * 8),
+        bytes: u64_at(value, offset_of!(types::flow, bytes) + i * 8),
     };
     FlowRecord {
         flow: read_flow_key(key),
         state: read_state(value),
         epoch: u64_at(value, offset_of!(types::flow, epoch)),
         owner: read_owner(value),
-        idle: since(seen, now_ns),
+        idle: Duration::from_nanos(now_ns.saturating_sub(seen_ns)),
         to_owner: direction(0),
         to_client: direction(1),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn packets_are_put_together_from_both_halves() {
-        let direction = Direction::read(3 << 48 | 1_234_567, 9);
-        assert_eq!(direction.packets, 3 << 16 | 9);
-        assert_eq!(direction.bytes, 1_234_567);
-    }
-
-    #[test]
-    fn the_time_since_a_packet_survives_the_wrap_and_is_never_negative() {
-        let ms = |units: u64| Duration::from_nanos(units << 20);
-        assert_eq!(since(u32::MAX, ((1 << 32) + 4) << 20), ms(5));
-        assert_eq!(since(7, 5 << 20), Duration::ZERO);
     }
 }

@@ -302,30 +302,3 @@ fn control_packets_without_a_udp_checksum_are_answered() {
         },
     );
 }
-
-/// A client whose last four bytes are those of a host that has a flow.
-#[test]
-fn a_client_that_is_not_of_ipv4_is_refused_and_learns_nothing() {
-    in_lab(
-        "family",
-        |_| {},
-        |lab| {
-            assert_eq!(lab.own(CLIENT, BACKEND, 5).status, Status::Ok);
-            let mut bytes = CLIENT.ip().to_ipv6_mapped().octets();
-            bytes[..2].copy_from_slice(&[0x20, 0x01]);
-            for ops in [Ops::QUERY, Ops::RELEASE, Ops::OWN] {
-                let mut r = request(ops, 9, flow(CLIENT), 0);
-                r.flow.client.set_ip(std::net::Ipv6Addr::from(bytes).into());
-                if ops == Ops::OWN {
-                    r.owner = owned(BACKEND2);
-                }
-                let a = lab.command(Hook::Tc, r);
-                assert_eq!(a.status, Status::BadRequest, "{ops:?}");
-                assert_eq!((a.state, a.epoch), (FlowState::Absent, 0));
-                assert_eq!(a.owner, Owner::NONE);
-            }
-            let f = lab.view.flow_of(&flow(CLIENT)).unwrap().unwrap();
-            assert_eq!((f.epoch, f.owner), (5, owned(BACKEND)));
-        },
-    );
-}

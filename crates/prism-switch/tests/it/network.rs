@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use prism_proto::control::{Answer, FlowKey, Ops, Request, Status};
-use prism_switch::{InterfaceConfig, LoadError, Switch, SwitchConfig, SwitchView, ViewError};
+use prism_switch::{InterfaceConfig, Switch, SwitchConfig, SwitchView};
 use prism_sys::netns::NetNs;
 use prism_sys::tcp::{Paused, restore};
 
@@ -391,41 +391,4 @@ fn flows_survive_and_another_size_is_not_forced_on_them() {
             assert!(lab.counter("control_ok") > 0, "counters go on");
         },
     );
-}
-
-/// A table whose keys and values are as long as none of ours.
-fn pin_foreign_table(path: &std::path::Path) {
-    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
-        ..Default::default()
-    };
-    let kind = libbpf_rs::MapType::Hash;
-    let mut map = libbpf_rs::MapHandle::create(kind, Some("flows"), 36, 96, 16, &options).unwrap();
-    map.pin(path).unwrap();
-}
-
-#[test]
-fn tables_of_another_layout_are_refused_and_left_until_they_are_unloaded() {
-    if !is_root() {
-        return;
-    }
-    let ns = NetNs::anonymous().unwrap();
-    ns.run(|| {
-        let config = config("layout");
-        drop(Switch::load(&config).unwrap());
-        let dir = std::path::Path::new("/sys/fs/bpf").join(&config.pin_dir);
-        std::fs::remove_file(dir.join("flows")).unwrap();
-        pin_foreign_table(&dir.join("flows"));
-        match Switch::load(&config) {
-            Err(LoadError::Incompatible { map }) => assert_eq!(map, "flows"),
-            other => panic!("{other:?}"),
-        }
-        let view = SwitchView::open(&config.pin_dir);
-        assert!(matches!(view, Err(ViewError::Version)));
-        Switch::unload(&config.pin_dir).unwrap();
-        drop(Switch::load(&config).unwrap());
-        assert!(SwitchView::open(&config.pin_dir).is_ok());
-        Switch::unload(&config.pin_dir).unwrap();
-    })
-    .unwrap();
 }

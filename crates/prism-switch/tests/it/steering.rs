@@ -355,29 +355,6 @@ fn packets_and_bytes_are_counted_per_direction() {
 }
 
 #[test]
-fn packets_are_counted_beyond_sixteen_bits() {
-    in_lab(
-        "many-packets",
-        |_| {},
-        |lab| {
-            // A packet that is not rewritten goes through again until its TTL ends.
-            assert_eq!(lab.own(CLIENT, VIP, 5).status, Status::Ok);
-            let mut packet = Tcp::new(CLIENT, VIP);
-            packet.ttl = 255;
-            let packet = packet.build();
-            let (runs, repeat) = (300, 250);
-            for _ in 0..runs {
-                lab.switch.run_packet(Hook::Tc, &packet, repeat).unwrap();
-            }
-            let f = lab.view.flow_of(&flow(CLIENT)).unwrap().unwrap();
-            assert_eq!(f.to_owner.packets, runs * u64::from(repeat));
-            assert_eq!(f.to_owner.bytes, f.to_owner.packets * packet.len() as u64);
-            assert_eq!(f.to_client.packets, 0);
-        },
-    );
-}
-
-#[test]
 fn ip_options_are_kept_and_counted() {
     in_lab(
         "options",
