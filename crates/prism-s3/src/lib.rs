@@ -14,6 +14,7 @@
 pub mod auth;
 pub mod cors;
 pub mod error;
+pub mod hashes;
 pub mod integrity;
 pub mod list;
 pub mod md5;
@@ -23,6 +24,7 @@ pub mod op;
 pub mod policy;
 pub mod query;
 pub mod range;
+pub mod sha256;
 pub mod sign;
 pub mod streaming;
 pub mod tags;

@@ -1,4 +1,5 @@
-//! The system calls of Prism: the only crate with unsafe code.
+//! The system calls of Prism, and instructions that not every processor has: the only
+//! crate with unsafe code.
 //!
 //! Every function takes and gives owned or borrowed descriptors and typed
 //! values, and every operation has its own error, which says who is at fault
@@ -18,6 +19,7 @@ pub mod mem;
 pub mod netns;
 pub mod process;
 pub mod sendfile;
+pub mod sha256;
 pub mod tcp;
 
 pub use fault::Fault;

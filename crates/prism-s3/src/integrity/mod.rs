@@ -2,13 +2,14 @@
 
 mod checksum;
 
-use aws_lc_rs::{constant_time, digest};
+use aws_lc_rs::constant_time;
 use data_encoding::{BASE64, HEXLOWER};
 use prism_http::Headers;
 
 use self::checksum::Running;
 pub use self::checksum::{Algorithm, ChecksumType, TYPE_HEADER, in_headers, of_object};
 use crate::auth::{Payload, single};
+use crate::hashes::Hashes;
 use crate::md5::Md5;
 use crate::streaming::announced_trailer;
 use crate::{Code, S3Error};
@@ -117,10 +118,9 @@ pub fn etag_of_parts<'a>(etags: impl Iterator<Item = &'a str>) -> Option<String>
 /// Hashes a body as it comes in. MD5 always, since it becomes the ETag; the
 /// rest only as far as the request asked for it.
 pub struct BodyDigest {
-    expected: Expected,
-    md5: Md5,
-    sha256: Option<digest::Context>,
+    hashes: Hashes,
     checksum: Option<Running>,
+    expected: Expected,
 }
 
 /// A body that was what it had to be.
@@ -146,10 +146,7 @@ impl BodyDigest {
     #[must_use]
     pub fn new(expected: Expected) -> Self {
         Self {
-            md5: Md5::default(),
-            sha256: expected
-                .sha256
-                .map(|_| digest::Context::new(&digest::SHA256)),
+            hashes: Hashes::new(expected.sha256.is_some()),
             checksum: expected
                 .checksum
                 .as_ref()
@@ -160,21 +157,18 @@ impl BodyDigest {
 
     /// Takes the next bytes of the body, without any framing.
     pub fn update(&mut self, bytes: &[u8]) {
-        self.md5.update(bytes);
-        self.update_all_but_md5(bytes);
+        self.hashes.update(bytes);
+        self.update_checksum(bytes);
     }
 
-    /// The MD5, where that of several bodies is taken together: then
-    /// [`BodyDigest::update_all_but_md5`] takes the rest.
-    pub fn md5_mut(&mut self) -> &mut Md5 {
-        &mut self.md5
+    /// MD5 and SHA-256, where those of several bodies are taken together: then
+    /// [`BodyDigest::update_checksum`] takes the rest.
+    pub fn hashes_mut(&mut self) -> &mut Hashes {
+        &mut self.hashes
     }
 
-    /// See [`BodyDigest::md5_mut`].
-    pub fn update_all_but_md5(&mut self, bytes: &[u8]) {
-        if let Some(context) = &mut self.sha256 {
-            context.update(bytes);
-        }
+    /// See [`BodyDigest::hashes_mut`].
+    pub fn update_checksum(&mut self, bytes: &[u8]) {
         if let Some(running) = &mut self.checksum {
             running.update(bytes);
         }
@@ -197,12 +191,13 @@ impl BodyDigest {
     /// `XAmzContentSHA256Mismatch` or `BadDigest`, also where a checksum was
     /// announced and did not come: the object must not come into being.
     pub fn finish(self) -> Result<Digests, S3Error> {
-        if let (Some(context), Some(expected)) = (self.sha256, self.expected.sha256) {
-            let got = context.finish();
-            constant_time::verify_slices_are_equal(got.as_ref(), &expected)
+        let (md5, sha256) = self.hashes.finish();
+        if let Some(expected) = self.expected.sha256 {
+            // It was hashed, since it was expected.
+            let got = sha256.ok_or(Code::InternalError)?;
+            constant_time::verify_slices_are_equal(&got, &expected)
                 .map_err(|_| Code::XAmzContentSHA256Mismatch)?;
         }
-        let md5 = self.md5.finish();
         if self.expected.md5.is_some_and(|expected| expected != md5) {
             return Err(Code::BadDigest.into());
         }
@@ -223,6 +218,8 @@ impl BodyDigest {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use aws_lc_rs::digest;
+
     use super::*;
 
     /// Check values of "123456789", from the CRC catalogue and RFC 1321, FIPS 180.

@@ -146,10 +146,10 @@ impl Pipe {
         };
         // What was read for the one is at hand for the other.
         for part in data.get(..len).unwrap_or(data).chunks(CACHED_BYTES) {
-            self.digest.update_all_but_md5(part);
+            self.digest.update_checksum(part);
             self.writer.write(part).map_err(|e| store_error(&e))?;
         }
-        hashing.update(self.digest.md5_mut(), data, len)
+        hashing.update(self.digest.hashes_mut(), data, len)
     }
 
     /// Writes the last piece and verifies all. Blocks.
