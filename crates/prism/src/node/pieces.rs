@@ -13,10 +13,13 @@ use super::upload::Failed;
 /// Bytes written at a time. Two pieces are in memory for each body, and the
 /// data of one more where it comes in chunks.
 pub(super) const PIECE_BYTES: usize = 512 << 10;
+/// What would be two pieces is one: to pass a piece on, and to wait until it is
+/// hashed, costs more than what is gained by doing so while the rest comes.
+const WHOLE_BYTES: usize = 2 * PIECE_BYTES;
 /// Shorter bodies get the room that they need.
 const SMALL_BYTES: usize = 64 << 10;
-/// Pieces that a worker keeps for later: 8 MiB.
-const KEPT_MAX: usize = 16;
+/// Bytes of room that a worker keeps for later.
+const KEPT_BYTES: usize = 16 << 20;
 
 /// Room for later pieces.
 #[derive(Default)]
@@ -36,19 +39,28 @@ impl Pieces {
     /// Room for a piece of a body of which so many bytes are left, if that is known.
     pub(super) fn piece(&self, left: Option<u64>) -> Piece {
         let small = left.and_then(|left| usize::try_from(left).ok());
-        let room = match small.filter(|left| *left < SMALL_BYTES) {
-            Some(len) => vec![0; len],
-            None => {
-                let kept = self.kept.borrow_mut().pop();
-                kept.unwrap_or_else(|| vec![0; PIECE_BYTES])
-            }
+        let room = match small {
+            Some(len) if len < SMALL_BYTES => vec![0; len],
+            Some(len) if len > PIECE_BYTES && len <= WHOLE_BYTES => self.room(WHOLE_BYTES),
+            _ => self.room(PIECE_BYTES),
         };
         Piece { room, len: 0 }
     }
 
+    /// What was kept last is in a cache most likely.
+    fn room(&self, len: usize) -> Vec<u8> {
+        let mut kept = self.kept.borrow_mut();
+        match kept.iter().rposition(|room| room.len() == len) {
+            Some(at) => kept.remove(at),
+            None => vec![0; len],
+        }
+    }
+
     pub(super) fn take_back(&self, piece: Piece) {
         let mut kept = self.kept.borrow_mut();
-        if piece.room.len() == PIECE_BYTES && kept.len() < KEPT_MAX {
+        let bytes: usize = kept.iter().map(Vec::len).sum();
+        let len = piece.room.len();
+        if len >= PIECE_BYTES && bytes + len <= KEPT_BYTES {
             kept.push(piece.room);
         }
     }
@@ -163,17 +175,25 @@ mod tests {
     #[test]
     fn room_is_kept_for_later_but_not_much_of_it() {
         let pieces = Pieces::default();
-        for _ in 0..2 * KEPT_MAX {
-            let (room, small) = (vec![0; PIECE_BYTES], vec![0; 9]);
-            pieces.take_back(Piece { room, len: 9 });
-            pieces.take_back(Piece {
-                room: small,
-                len: 9,
-            });
+        for n in 0..100 {
+            let long = if n % 2 == 0 { PIECE_BYTES } else { WHOLE_BYTES };
+            for len in [long, 9] {
+                let room = vec![0; len];
+                pieces.take_back(Piece { room, len: 9 });
+            }
         }
-        assert_eq!(pieces.kept.borrow().len(), KEPT_MAX);
+        let kept: usize = pieces.kept.borrow().iter().map(Vec::len).sum();
+        assert!((KEPT_BYTES - WHOLE_BYTES..=KEPT_BYTES).contains(&kept));
         let piece = pieces.piece(None);
         assert!(piece.room.len() == PIECE_BYTES && piece.bytes().is_empty());
+        let whole = |left: usize| pieces.piece(Some(left as u64)).room.len();
+        for left in [PIECE_BYTES + 1, WHOLE_BYTES] {
+            assert_eq!(whole(left), WHOLE_BYTES);
+        }
+        for left in [SMALL_BYTES, PIECE_BYTES, WHOLE_BYTES + 1] {
+            assert_eq!(whole(left), PIECE_BYTES);
+        }
+        assert!(pieces.kept.borrow().len() < 25);
         assert_eq!(pieces.piece(Some(9)).room.len(), 9);
         assert_eq!(pieces.piece(Some(u64::MAX)).room.len(), PIECE_BYTES);
     }
