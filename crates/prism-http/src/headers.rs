@@ -53,7 +53,8 @@ impl Headers {
         if name.is_empty() || !name.bytes().all(is_token) {
             return Err(HeaderError::Name);
         }
-        if !value.iter().copied().all(is_value) {
+        // All of them, which takes less time than to stop at the first.
+        if value.iter().fold(false, |bad, byte| bad | !is_value(*byte)) {
             return Err(HeaderError::Value);
         }
         if self.names.len() + self.values.len() + name.len() + value.len() > Self::MAX_BYTES {

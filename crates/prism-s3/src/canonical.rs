@@ -25,13 +25,26 @@ pub(crate) struct Scope<'a> {
     pub(crate) service: &'a str,
 }
 
+impl Scope<'_> {
+    /// As it is signed.
+    fn parts(&self) -> [&str; 7] {
+        [
+            self.date,
+            "/",
+            self.region,
+            "/",
+            self.service,
+            "/",
+            TERMINATOR,
+        ]
+    }
+}
+
 impl std::fmt::Display for Scope<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{}/{}/{}/{TERMINATOR}",
-            self.date, self.region, self.service
-        )
+        self.parts()
+            .into_iter()
+            .try_for_each(|part| f.write_str(part))
     }
 }
 
@@ -50,7 +63,7 @@ pub(crate) struct Canonical<'a> {
 
 impl Canonical<'_> {
     fn text(&self) -> Result<Vec<u8>, S3Error> {
-        let mut out = Vec::with_capacity(512);
+        let mut out = Vec::with_capacity(1000);
         let path = encode_path(&decode(self.path)?);
         for part in [
             self.method,
@@ -65,9 +78,17 @@ impl Canonical<'_> {
         for name in self.signed {
             self.header(name, &mut out)?;
         }
-        for part in ["\n", &self.signed.join(";"), "\n", self.payload] {
-            out.extend_from_slice(part.as_bytes());
+        let mut separator = b'\n';
+        for name in self.signed {
+            out.push(separator);
+            out.extend_from_slice(name.as_bytes());
+            separator = b';';
         }
+        if self.signed.is_empty() {
+            out.push(separator);
+        }
+        out.push(b'\n');
+        out.extend_from_slice(self.payload.as_bytes());
         Ok(out)
     }
 
@@ -94,10 +115,16 @@ impl Canonical<'_> {
     /// What the signing key signs; `time` is the request's ISO 8601 time.
     pub(crate) fn string_to_sign(&self, time: &str, scope: Scope<'_>) -> Result<String, S3Error> {
         let hash = digest::digest(&digest::SHA256, &self.text()?);
-        Ok(format!(
-            "{ALGORITHM}\n{time}\n{scope}\n{}",
-            HEXLOWER.encode(hash.as_ref())
-        ))
+        let mut text = String::with_capacity(192);
+        for part in [ALGORITHM, "\n", time, "\n"] {
+            text.push_str(part);
+        }
+        for part in scope.parts() {
+            text.push_str(part);
+        }
+        text.push('\n');
+        HEXLOWER.encode_append(hash.as_ref(), &mut text);
+        Ok(text)
     }
 }
 

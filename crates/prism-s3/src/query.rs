@@ -18,13 +18,24 @@ const PATH: &AsciiSet = &UNRESERVED.remove(b'/');
 /// Encodes all but unreserved characters, in upper-case hex.
 #[must_use]
 pub fn encode(text: &str) -> String {
-    utf8_percent_encode(text, UNRESERVED).to_string()
+    match text.bytes().all(is_unreserved) {
+        true => text.to_owned(),
+        false => utf8_percent_encode(text, UNRESERVED).to_string(),
+    }
 }
 
 /// As [`encode`], but leaves `/` alone.
 #[must_use]
 pub fn encode_path(text: &str) -> String {
-    utf8_percent_encode(text, PATH).to_string()
+    match text.bytes().all(|b| b == b'/' || is_unreserved(b)) {
+        true => text.to_owned(),
+        false => utf8_percent_encode(text, PATH).to_string(),
+    }
+}
+
+/// Most names consist of these alone, and need none of the machinery.
+const fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
 /// Decodes percent-encoding.
@@ -33,6 +44,9 @@ pub fn encode_path(text: &str) -> String {
 /// `InvalidURI` if a `%` is not followed by two hex digits, or the result is
 /// not UTF-8.
 pub fn decode(text: &str) -> Result<Cow<'_, str>, S3Error> {
+    if !text.contains('%') {
+        return Ok(Cow::Borrowed(text));
+    }
     let mut parts = text.split('%');
     parts.next();
     let sound = parts.all(|part| {
@@ -117,6 +131,9 @@ impl Query {
     /// The canonical form of SigV4: encoded anew, sorted by name then value.
     #[must_use]
     pub fn canonical(&self) -> String {
+        if self.pairs.is_empty() {
+            return String::new();
+        }
         let mut pairs: Vec<_> = self.iter().map(|(n, v)| (encode(n), encode(v))).collect();
         pairs.sort_unstable();
         let joined: Vec<_> = pairs.into_iter().map(|(n, v)| format!("{n}={v}")).collect();
@@ -142,6 +159,19 @@ mod tests {
         for bad in ["%", "a%2", "%zz", "%%41", "%c3", "%4\u{e9}"] {
             assert_eq!(decode(bad).unwrap_err().code(), Code::InvalidURI, "{bad}");
         }
+    }
+
+    #[test]
+    fn every_byte_that_is_reserved_is_encoded_and_no_other() {
+        for byte in 0..128_u8 {
+            let text = format!("a{}", char::from(byte));
+            let all = utf8_percent_encode(&text, UNRESERVED).to_string();
+            assert_eq!(encode(&text), all);
+            let path = utf8_percent_encode(&text, PATH).to_string();
+            assert_eq!(encode_path(&text), path);
+            assert_eq!(decode(&all).unwrap(), text);
+        }
+        assert_eq!(encode_path("\u{e9}/"), "%C3%A9/");
     }
 
     #[test]

@@ -81,7 +81,11 @@ pub(crate) fn streaming(headers: &Headers) -> Option<String> {
 
 /// The first header that asks for something we do not do.
 pub(crate) fn header(headers: &Headers, target: Target) -> Option<String> {
-    headers.iter().find_map(|(name, value)| {
+    let mut ours = headers.iter().filter(|(name, _)| {
+        let prefix = name.as_bytes().get(..6);
+        prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"x-amz-"))
+    });
+    ours.find_map(|(name, value)| {
         let name = name.to_ascii_lowercase();
         let short = name.strip_prefix("x-amz-")?;
         unsupported_header(short, value, target).then(|| format!("the header {name:.64}"))

@@ -2,7 +2,7 @@
 //! fresh keys, which is most of what a verification costs.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_lc_rs::hmac;
 
@@ -18,18 +18,18 @@ pub(super) struct SigningKeys {
 
 struct Derived {
     date: String,
-    key: hmac::Key,
+    key: Arc<hmac::Key>,
 }
 
 impl SigningKeys {
     /// Entries at most; about 500 bytes each. Only known access keys get in.
     const CAPACITY: usize = 1024;
 
-    pub(super) fn key(&self, access_key: &str, secret: &str, scope: Scope<'_>) -> hmac::Key {
+    pub(super) fn key(&self, access_key: &str, secret: &str, scope: Scope<'_>) -> Arc<hmac::Key> {
         if let Some(key) = self.cached(access_key, scope.date) {
             return key;
         }
-        let key = signing_key(secret, scope);
+        let key = Arc::new(signing_key(secret, scope));
         let mut map = self
             .by_access_key
             .lock()
@@ -45,7 +45,7 @@ impl SigningKeys {
         key
     }
 
-    fn cached(&self, access_key: &str, date: &str) -> Option<hmac::Key> {
+    fn cached(&self, access_key: &str, date: &str) -> Option<Arc<hmac::Key>> {
         let map = self
             .by_access_key
             .lock()

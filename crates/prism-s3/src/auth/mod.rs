@@ -12,6 +12,8 @@ mod header;
 mod keys;
 mod query;
 
+use std::sync::Arc;
+
 use ::time::{Duration, OffsetDateTime};
 use aws_lc_rs::{constant_time, hmac};
 use data_encoding::HEXLOWER;
@@ -309,7 +311,7 @@ impl Authenticator {
             return Ok(announced.without_signatures());
         };
         let (key, seed) = (self.signing_key(authorization)?, authorization.signature);
-        let chain = Chain::new(key, time, authorization.scope, seed);
+        let chain = Chain::new((*key).clone(), time, authorization.scope, seed);
         let chain = Some(Box::new(chain));
         Ok(Payload::Streaming(Streaming { trailer, chain }))
     }
@@ -349,7 +351,7 @@ impl Authenticator {
             .map_err(|_| Code::SignatureDoesNotMatch.into())
     }
 
-    fn signing_key(&self, authorization: &Authorization<'_>) -> Result<hmac::Key, S3Error> {
+    fn signing_key(&self, authorization: &Authorization<'_>) -> Result<Arc<hmac::Key>, S3Error> {
         let access_key = authorization.access_key;
         let secret = self
             .credentials

@@ -148,7 +148,11 @@ impl Worker {
             }
             None => (0, object.len),
         };
-        let mut bytes = Vec::with_capacity(1024);
+        let inline = match &object.body {
+            Body::Inline(data) => data.len(),
+            Body::File(_) | Body::Parts(_) => 0,
+        };
+        let mut bytes = Vec::with_capacity(1024 + inline);
         let written = head.write_to(exchange, AnswerBody::Length(len), &mut bytes);
         if written.framing == ResponseFraming::None || len == 0 {
             io.write_all(&bytes).await?;
