@@ -97,17 +97,8 @@ impl PutWriter {
         object_key: Vec<u8>,
         expected: Option<u64>,
     ) -> Result<Self, Error> {
-        let inline_max = store.config.inline_max as u64;
-        let mut writer = Self::new(
-            store,
-            Target::Object(bucket.to_owned()),
-            object_key,
-            expected,
-        )?;
-        if expected.is_some_and(|len| len > inline_max) {
-            writer.spill()?;
-        }
-        Ok(writer)
+        let target = Target::Object(bucket.to_owned());
+        Self::new(store, target, object_key, expected)
     }
 
     /// The upload existed a moment ago.

@@ -156,15 +156,16 @@ impl Store {
         self.inner.committer.stats()
     }
 
-    /// Whether [`Store::begin_put`] of an object of this length only looks into the
-    /// tree, as [`Store::head`] does, and makes no file.
+    /// Whether all of an object of this length is kept in the tree, and no file is made
+    /// for it.
     #[must_use]
-    pub fn begins_in_memory(&self, len: u64) -> bool {
+    pub fn fits_in_tree(&self, len: u64) -> bool {
         len <= self.inner.config.inline_max as u64
     }
 
     /// Begins to write an object of `expected_len` bytes, or of as many as will
-    /// come. May block on disk.
+    /// come. Only looks into the tree, as [`Store::head`] does: a file is made with the
+    /// first bytes that need one.
     ///
     /// # Errors
     /// [`Error::NoSpace`] or [`Error::TooLarge`] at once if the announced

@@ -98,28 +98,35 @@ impl Worker {
         let expected = Expected::from_request(headers, &request.payload)?;
         let (bucket, key) = (bucket.as_str().to_owned(), key.as_str().to_owned());
         let (length, conditions) = (put.length, put.conditions.clone());
-        let store = self.node.store.as_ref().ok_or(Code::InternalError)?;
-        if conditions.is_empty() && length.is_some_and(|len| store.begins_in_memory(len)) {
-            let writer = store.begin_put(&bucket, &key, length);
-            let writer = writer.map_err(|e| store_error(&e))?;
-            return Pipe::new(writer, expected, &request.payload, headers);
+        if !conditions.is_empty() {
+            self.conditions_hold_now(&bucket, &key, conditions).await?;
         }
-        let writer = blocking(&self.node, move |node| {
+        let store = self.node.store.as_ref().ok_or(Code::InternalError)?;
+        // A look into the tree, as for reading.
+        let writer = store.begin_put(&bucket, &key, length);
+        let writer = writer.map_err(|e| store_error(&e))?;
+        Pipe::new(writer, expected, &request.payload, headers)
+    }
+
+    /// What fails now need not be read; the commit asks again.
+    async fn conditions_hold_now(
+        &self,
+        bucket: &str,
+        key: &str,
+        conditions: Conditions,
+    ) -> Result<(), S3Error> {
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        let asked = blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            if !conditions.is_empty() {
-                // What fails now need not be read; the commit asks again.
-                let current = store.head(&bucket, &key).map_err(|e| store_error(&e))?;
-                if !holds(&conditions, current.as_ref().map(|info| &info.meta)) {
-                    let exists = current.is_some();
-                    let error = prism_store::Error::ConditionFailed { exists };
-                    return Err(conditions_error(&conditions, &error));
-                }
+            let current = store.head(&bucket, &key).map_err(|e| store_error(&e))?;
+            if holds(&conditions, current.as_ref().map(|info| &info.meta)) {
+                return Ok(());
             }
-            store
-                .begin_put(&bucket, &key, length)
-                .map_err(|e| store_error(&e))
+            let exists = current.is_some();
+            let error = prism_store::Error::ConditionFailed { exists };
+            Err(conditions_error(&conditions, &error))
         });
-        Pipe::new(joined(writer).await?, expected, &request.payload, headers)
+        joined(asked).await
     }
 
     async fn begin_part(

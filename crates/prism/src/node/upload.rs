@@ -275,7 +275,7 @@ impl Worker {
     fn is_small(&self, pipe: &Pipe, piece: &Piece) -> bool {
         let len = pipe.writer.written() + piece.len as u64;
         let store = self.node.store.as_ref();
-        store.is_some_and(|store| store.begins_in_memory(len)) && pipe.writer.goes_with_others()
+        store.is_some_and(|store| store.fits_in_tree(len)) && pipe.writer.goes_with_others()
     }
 
     /// Writes a piece, after what is under way.
