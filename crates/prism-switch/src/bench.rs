@@ -1,6 +1,8 @@
 //! Running the programs on packets that no interface saw, for tests and for
 //! measurements (`BPF_PROG_TEST_RUN`). What they do to flows is real.
 
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use libbpf_rs::ProgramInput;
@@ -63,6 +65,16 @@ impl Switch {
         self.run_with(Hook::Tc, packet, 1, BPF_F_TEST_SKB_CHECKSUM_COMPLETE)
     }
 
+    /// Kernel memory of the two tables of flows, in bytes, as the kernel accounts for
+    /// it: what is used, from Linux 6.4 on, without what its allocator rounds up.
+    ///
+    /// # Errors
+    /// Without `/proc`, or where it does not say.
+    pub fn table_bytes(&self) -> io::Result<u64> {
+        let maps = &self.skel.maps;
+        Ok(memlock(&maps.flows)? + memlock(&maps.reverses)?)
+    }
+
     fn run_with(
         &self,
         hook: Hook,
@@ -89,6 +101,15 @@ impl Switch {
             time: output.duration,
         })
     }
+}
+
+/// What a map takes, by what the kernel says of its file.
+fn memlock(map: &impl AsFd) -> io::Result<u64> {
+    let fd = map.as_fd().as_raw_fd();
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))?;
+    let bytes = info.lines().find_map(|line| line.strip_prefix("memlock:"));
+    let bytes = bytes.and_then(|bytes| bytes.trim().parse().ok());
+    bytes.ok_or_else(|| io::Error::other("the kernel does not say what a map takes"))
 }
 
 fn verdict(hook: Hook, code: u32) -> Verdict {

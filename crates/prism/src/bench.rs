@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod cluster;
+pub(crate) mod frames;
 pub(crate) mod http;
 pub(crate) mod load;
 pub(crate) mod network;
@@ -22,6 +23,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Flows(crate::bench_flows::Args),
     Handoff(crate::bench_handoff::Args),
     Latency(crate::bench_latency::Args),
     /// Measure a store whose objects are each on one backend, as YCSB does.
@@ -34,6 +36,7 @@ enum Command {
     /// The same as `partitioned` with as many replicas as there are backends. Needs root
     /// and `wrk` (`scripts/setup.sh bench`).
     Replicated(crate::bench_ycsb::Args),
+    Report(crate::bench_report::Args),
     Scale(crate::bench_scale::Args),
     /// Measure reads when few objects, or one, are what everybody wants.
     ///
@@ -51,10 +54,12 @@ enum Command {
 /// Runs the benchmark.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
+        Command::Flows(args) => crate::bench_flows::run(args),
         Command::Handoff(args) => crate::bench_handoff::run(&args),
         Command::Latency(args) => crate::bench_latency::run(args),
         Command::Partitioned(args) => crate::bench_ycsb::partitioned(args),
         Command::Replicated(args) => crate::bench_ycsb::replicated(args),
+        Command::Report(args) => crate::bench_report::run(&args),
         Command::Scale(args) => crate::bench_scale::run(args),
         Command::Skew(args) => crate::bench_ycsb::skew(args),
         Command::Store(args) => crate::bench_store::run(&args),

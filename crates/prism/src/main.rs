@@ -1,8 +1,10 @@
 //! The `prism` program: every role and tool behind one command line.
 
 mod bench;
+mod bench_flows;
 mod bench_handoff;
 mod bench_latency;
+mod bench_report;
 mod bench_scale;
 mod bench_store;
 mod bench_sweep;

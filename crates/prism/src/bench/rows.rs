@@ -100,6 +100,11 @@ impl Row {
     pub(crate) fn value(&self, name: &str) -> f64 {
         self.values.get(name).copied().unwrap_or(f64::NAN)
     }
+
+    /// Whether that was measured.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
 }
 
 impl Rows {

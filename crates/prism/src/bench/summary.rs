@@ -29,6 +29,15 @@ pub(crate) struct Column {
     pub(crate) digits: usize,
 }
 
+/// A table of what rows come to.
+pub(crate) struct Table {
+    pub(crate) title: String,
+    /// Headings first.
+    pub(crate) cells: Vec<Vec<String>>,
+    /// How many columns from the left are words.
+    pub(crate) words: usize,
+}
+
 /// Turns of one round that differ in nothing but one thing.
 pub(crate) struct Comparison {
     pub(crate) title: &'static str,
@@ -73,29 +82,41 @@ impl Summary {
     }
 
     fn text(&self, rows: &[Row]) -> String {
+        let tables = self.tables(rows).into_iter();
+        let tables = tables.map(|table| format!("{}\n{}", table.title, layout(&table)));
+        tables.collect::<Vec<_>>().join("\n")
+    }
+
+    /// What `rows` come to: medians, then each comparison that there is something of.
+    pub(crate) fn tables(&self, rows: &[Row]) -> Vec<Table> {
         let varying = varying(rows);
         let fixed = rows.first().map(|row| {
             let case = row.turn.case.clone();
             varying.iter().fold(case, |case, name| case.without(name))
         });
-        let mut text = format!("{}: {}\n", self.title, fixed.unwrap_or_default());
+        let columns = self.columns.iter();
+        let columns = columns.filter(|column| rows.iter().any(|row| row.has(column.value)));
+        let columns: Vec<&Column> = columns.collect();
         let headings = varying.iter().copied().chain([SYSTEM]);
-        let headings = headings.chain(self.columns.iter().map(|column| column.heading));
-        let mut table = vec![headings.map(str::to_owned).collect::<Vec<_>>()];
+        let headings = headings.chain(columns.iter().map(|column| column.heading));
+        let mut cells = vec![headings.map(str::to_owned).collect::<Vec<_>>()];
         for first in sides(rows) {
             let its = rows.iter().filter(|row| is_like(row, first));
             let its: Vec<&Row> = its.collect();
-            let cells = self.columns.iter().map(|column| {
+            let values = columns.iter().map(|column| {
                 let values = its.iter().map(|row| row.value(column.value));
                 cell(median(&ascending(values)) / column.unit, column.digits)
             });
-            table.push(labels(first, &varying).chain(cells).collect());
+            cells.push(labels(first, &varying).chain(values).collect());
         }
-        text.push_str(&layout(&table, varying.len() + 1));
-        for comparison in self.comparisons {
-            text.push_str(&comparison.text(rows, &varying));
-        }
-        text
+        let medians = Table {
+            title: format!("{}: {}", self.title, fixed.unwrap_or_default()),
+            cells,
+            words: varying.len() + 1,
+        };
+        let comparisons = self.comparisons.iter();
+        let comparisons = comparisons.filter_map(|comparison| comparison.table(rows, &varying));
+        std::iter::once(medians).chain(comparisons).collect()
     }
 
     fn json(&self, rows: &[Row]) -> Result<String> {
@@ -173,16 +194,17 @@ impl Comparison {
             .collect()
     }
 
-    fn text(&self, rows: &[Row], varying: &[&str]) -> String {
+    /// `None` where there is nothing to compare.
+    fn table(&self, rows: &[Row], varying: &[&str]) -> Option<Table> {
         let ratios = self.ratios(rows);
         if ratios.is_empty() {
-            return String::new();
+            return None;
         }
         let headings = self.values.iter().map(|(heading, _)| *heading);
         let headings = varying.iter().copied().chain([SYSTEM]).chain(headings);
-        let mut table = vec![headings.map(str::to_owned).collect::<Vec<_>>()];
+        let mut cells = vec![headings.map(str::to_owned).collect::<Vec<_>>()];
         for Ratios { of, each } in ratios {
-            let cells = each.iter().enumerate().map(|(n, each)| {
+            let values = each.iter().enumerate().map(|(n, each)| {
                 let spread = [each.first(), each.last()];
                 match (n, spread) {
                     (0, [Some(least), Some(greatest)]) => {
@@ -191,11 +213,14 @@ impl Comparison {
                     _ => cell(median(each), 2),
                 }
             });
-            table.push(labels(of, varying).chain(cells).collect());
+            cells.push(labels(of, varying).chain(values).collect());
         }
         let title = self.title;
-        let table = layout(&table, varying.len() + 1);
-        format!("\n{title}, of turns of one round: median (least to greatest)\n{table}")
+        Some(Table {
+            title: format!("{title}, of turns of one round: median (least to greatest)"),
+            cells,
+            words: varying.len() + 1,
+        })
     }
 
     fn json(&self, ratios: &Ratios<'_>) -> Value {
@@ -263,18 +288,19 @@ fn cell(value: f64, digits: usize) -> String {
     }
 }
 
-/// A table, the first `left` columns of which are words.
-fn layout(table: &[Vec<String>], left: usize) -> String {
-    let columns = table.iter().map(Vec::len).max().unwrap_or_default();
+/// A table as text.
+fn layout(table: &Table) -> String {
+    let cells = &table.cells;
+    let columns = cells.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
-        let cells = table.iter().filter_map(|row| row.get(column));
+        let cells = cells.iter().filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for row in table {
+    for row in cells {
         let cells = row.iter().zip(&widths).enumerate();
-        let cells = cells.map(|(n, (cell, &width))| match n < left {
+        let cells = cells.map(|(n, (cell, &width))| match n < table.words {
             true => format!("{cell:<width$}"),
             false => format!("{cell:>width$}"),
         });

@@ -22,6 +22,7 @@ mod cluster;
 mod connections;
 mod crash;
 mod demo;
+mod flows;
 mod greeter;
 mod hostile;
 mod impair;

@@ -1,0 +1,65 @@
+//! What the kernel's memory grows by.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// Of `/proc/meminfo`: where maps and their elements are.
+const KINDS: [&str; 3] = ["SUnreclaim", "VmallocUsed", "Percpu"];
+/// Two readings that differ by less are of a machine at rest.
+const STILL_BYTES: u64 = 256 << 10;
+const PAUSE: Duration = Duration::from_millis(50);
+/// Of waiting for that; a busy machine is never at rest.
+const MOST_PAUSES: usize = 10;
+
+/// Of one switch, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Memory {
+    /// Both tables of flows, filled, as the kernel accounts for them.
+    pub(super) accounted: u64,
+    /// By which the kernel's memory grew when the empty switch was loaded.
+    pub(super) taken_empty: u64,
+    /// The same when it was full.
+    pub(super) taken_full: u64,
+}
+
+/// What the kernel has taken, once that is still: maps that are given up are freed later.
+pub(super) fn kernel_bytes() -> Result<u64> {
+    let mut before = read()?;
+    for _ in 0..MOST_PAUSES {
+        std::thread::sleep(PAUSE);
+        let now = read()?;
+        if now.abs_diff(before) < STILL_BYTES {
+            return Ok(now);
+        }
+        before = now;
+    }
+    Ok(before)
+}
+
+fn read() -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
+    Ok(sum(&text))
+}
+
+fn sum(meminfo: &str) -> u64 {
+    let of_kind = |line: &str| -> Option<u64> {
+        let (kind, rest) = line.split_once(':')?;
+        let kilobytes = rest.split_whitespace().next()?.parse().ok()?;
+        KINDS.contains(&kind).then_some(kilobytes)
+    };
+    meminfo.lines().filter_map(of_kind).sum::<u64>() * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_maps_are_in_is_added_up() {
+        let text = "MemTotal: 100 kB\nSlab: 70 kB\nSUnreclaim:      7 kB\nVmallocTotal: 9 kB\n\
+                    VmallocUsed:  20 kB\nPercpu:   300 kB\n";
+        assert_eq!(sum(text), 327 << 10);
+    }
+}
