@@ -40,7 +40,7 @@ ALONE = {
 }
 # Without network, and in no hurry: at the lowest priority.
 PATIENT_PACKAGES = {
-    "prism-cluster", "prism-config", "prism-http", "prism-proto", "prism-replica", "prism-s3", "prism-store",
+    "prism-bench", "prism-cluster", "prism-config", "prism-http", "prism-proto", "prism-replica", "prism-s3", "prism-store",
     "prism-tls",
 }
 # The longest begin first, so that no lane ends long after the others.

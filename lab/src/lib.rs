@@ -28,6 +28,7 @@ mod capture;
 mod error;
 mod files;
 pub mod impair;
+mod interrupt;
 mod lab;
 mod name;
 mod network;
@@ -45,6 +46,7 @@ mod tool;
 
 pub use capture::{Capture, CaptureOptions, CaptureStats};
 pub use error::LabError;
+pub use interrupt::cancel_on_signal;
 pub use lab::Lab;
 pub use name::{InvalidName, LabName};
 pub use network::InterfaceBytes;

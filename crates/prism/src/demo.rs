@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     check_tools()?;
     let cancel = Arc::new(AtomicBool::new(false));
-    crate::lab::cancel_on_signal(Arc::clone(&cancel))?;
+    prism_lab::cancel_on_signal(Arc::clone(&cancel))?;
     println!("A client, a switch, a frontend and {BACKENDS} backends, each with its own network:");
     let started = Instant::now();
     let lab = Lab::up(spec(Arc::clone(&cancel))?)?;

@@ -3,11 +3,9 @@
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use prism_lab::{CaptureOptions, Lab, LabName, LabSpec, LabStatus, Rate};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Several hosts on this machine, in network namespaces.
 ///
@@ -157,35 +155,11 @@ fn run_up(up: Up) -> Result<()> {
     spec.link = up.link;
     spec.uplink = up.uplink;
     spec.store_dir = up.store_dir;
-    cancel_on_signal(Arc::clone(&spec.cancel))?;
+    prism_lab::cancel_on_signal(Arc::clone(&spec.cancel))?;
     let lab = Lab::up(spec)?;
     let text = introduction(&lab);
     lab.keep()?;
     print!("{text}");
-    Ok(())
-}
-
-/// Sets `cancel` when somebody wants this process to end, so that it removes
-/// what it has built instead of leaving it behind.
-pub(crate) fn cancel_on_signal(cancel: Arc<AtomicBool>) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let guard = runtime.enter();
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    drop(guard);
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-                _ = hangup.recv() => {}
-            }
-            cancel.store(true, Ordering::Relaxed);
-        });
-    });
     Ok(())
 }
 

@@ -1,17 +1,5 @@
 //! The `prism` program: every role and tool behind one command line.
 
-mod bench;
-mod bench_flows;
-mod bench_handoff;
-mod bench_latency;
-mod bench_report;
-mod bench_scale;
-mod bench_store;
-mod bench_sweep;
-mod bench_switch;
-mod bench_tls;
-mod bench_upload;
-mod bench_ycsb;
 mod check;
 mod cluster;
 mod ctl;
@@ -48,7 +36,7 @@ enum Command {
     Ctl(ctl::CtlArgs),
     Lab(lab::Args),
     Pki(pki::Args),
-    Bench(bench::Args),
+    Bench(prism_bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -70,7 +58,7 @@ fn main() -> ExitCode {
         Command::Ctl(args) => ctl::run(&args),
         Command::Lab(args) => lab::run(args),
         Command::Pki(args) => pki::run(&args),
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => prism_bench::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

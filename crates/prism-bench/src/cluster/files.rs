@@ -1,0 +1,60 @@
+//! What the systems serve and are told, in memory.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+
+use crate::objects::BUCKET;
+
+/// Where files are: in memory, so that no disk decides.
+const MEMORY: &str = "/dev/shm";
+
+/// A directory in memory, removed when dropped.
+pub(super) struct Files(PathBuf);
+
+impl Files {
+    pub(super) fn new() -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("prism-bench-{}-{number}", std::process::id());
+        let path = Path::new(MEMORY).join(name);
+        // Private keys come into it.
+        let made = fs::DirBuilder::new().mode(0o700).create(&path);
+        made.with_context(|| format!("making {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    /// Writes a file that only its owner may read.
+    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+        use std::io::Write;
+        let path = self.path(name);
+        let mut options = fs::OpenOptions::new();
+        let file = options.create_new(true).write(true).mode(0o600).open(&path);
+        file.and_then(|mut file| file.write_all(bytes))
+            .with_context(|| format!("writing {}", path.display()))?;
+        Ok(path)
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// What a backend serves: files by bucket and key.
+    pub(super) fn root(&self, backend: usize) -> PathBuf {
+        self.path(&format!("be{backend}"))
+    }
+
+    /// The file of an object.
+    pub(super) fn of(&self, backend: usize, key: &str) -> PathBuf {
+        self.root(backend).join(BUCKET).join(key)
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,150 @@
+//! How the labs are built, and what is started in them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use prism_config::{Certificate, Config, TlsSuite, TlsVersion};
+use prism_lab::{Lab, LabName, LabSpec, Programs};
+
+use super::files::Files;
+use super::{Cluster, REGION, Setup, System};
+use crate::client::{self, Trust};
+use crate::objects::BUCKET;
+use crate::proxies;
+
+const POLICY: &str = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*",
+"Action":["s3:GetObject"],"Resource":["arn:aws:s3:::bench/*"]}]}"#;
+/// How long nodes may take until each has met all others.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub(super) fn up(setup: &Setup<'_>) -> Result<Cluster> {
+    let files = Files::new()?;
+    let (prism, certificate) = prism_lab(setup)?;
+    let others = match setup.systems.iter().any(|system| *system != System::Prism) {
+        true => Some(other_lab(setup, &files, &certificate)?),
+        false => None,
+    };
+    let trust = match (prism.ca_file(), prism.https_service()) {
+        (Some(file), Some(service)) => Some(Trust::new(&file, IpAddr::from(*service.ip()))?),
+        _ => None,
+    };
+    let cluster = Cluster {
+        prism_clients: client::network(&prism)?,
+        others_clients: others.as_ref().map(client::network).transpose()?,
+        prism,
+        others,
+        trust,
+        files,
+        systems: setup.systems.to_vec(),
+        tls: setup.network.tls,
+        backends: setup.network.backends,
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let bucket = format!("/{BUCKET}");
+    while let Err(error) = cluster.call_prism("PUT", &bucket, b"") {
+        if Instant::now() > deadline {
+            return Err(error);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    cluster.call_prism("PUT", &format!("{bucket}?policy"), POLICY.as_bytes())?;
+    Ok(cluster)
+}
+
+/// As in `bench-prism-4711-0`; a process may have several.
+fn name(what: &str) -> Result<LabName> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    Ok(format!("bench-{what}-{process}-{number}").parse()?)
+}
+
+/// The lab of Prism, and the certificate that it has if it needs one.
+fn prism_lab(setup: &Setup<'_>) -> Result<(Lab, Certificate)> {
+    let prism = std::env::current_exe().context("finding this program")?;
+    let replicas = setup.replicas;
+    let spec = LabSpec::new(name("prism")?, prism);
+    let mut spec = setup.network.shape(spec)?.configure(move |config| {
+        config.log.level = "warn".into();
+        config.cluster.region = REGION.into();
+        config.cluster.replicas = replicas;
+        if let Some(tls) = &mut config.service.tls {
+            tls.min_version = TlsVersion::Tls13;
+            tls.suites = vec![TlsSuite::Aes128];
+        }
+    });
+    spec.tls = setup.network.tls;
+    spec.cancel = Arc::clone(&setup.cancel);
+    let lab = Lab::up(spec)?;
+    let config = Config::load(&lab.config_path())?;
+    let certificate = config
+        .service
+        .tls
+        .and_then(|tls| tls.certificates.into_iter().next());
+    Ok((lab, certificate.unwrap_or_default()))
+}
+
+/// The lab of the others: nginx on each backend and on `fe0`, HAProxy on `fe1`.
+fn other_lab(setup: &Setup<'_>, files: &Files, certificate: &Certificate) -> Result<Lab> {
+    let empty = Programs::Custom(BTreeMap::new());
+    let spec = LabSpec::with_programs(name("other")?, empty);
+    let mut spec = setup.network.shape(spec)?;
+    spec.frontends = 2;
+    spec.cancel = Arc::clone(&setup.cancel);
+    let address = |host: &str| {
+        let address = spec.address(host);
+        address.with_context(|| format!("{host} has no address"))
+    };
+    let names: Vec<String> = (0..spec.backends).map(|n| format!("be{n}")).collect();
+    let addresses = names.iter().map(|name| address(name));
+    let backends = addresses.collect::<Result<Vec<_>>>()?;
+    let tls = match setup.network.tls {
+        true => {
+            let pair = [&certificate.file, &certificate.key_file].map(fs::read);
+            let [chain, key] = pair;
+            Some(files.write("server.pem", &[chain?, key?].concat())?)
+        }
+        false => None,
+    };
+    let mut programs = BTreeMap::new();
+    let mut nginx = |host: &str, text: String| -> Result<()> {
+        let config = files.write(&format!("{host}.conf"), text.as_bytes())?;
+        let prefix = files.path(&format!("{host}-nginx"));
+        fs::create_dir(&prefix)?;
+        programs.insert(host.to_owned(), line(&["nginx", "-p"], &[&prefix, &config]));
+        Ok(())
+    };
+    for (n, name) in names.iter().enumerate() {
+        let root = files.root(n);
+        fs::create_dir_all(root.join(BUCKET))?;
+        let backend = proxies::nginx_backend(address(name)?, &root, tls.as_deref());
+        nginx(name, backend)?;
+    }
+    let proxy = proxies::nginx_proxy(address("fe0")?, &backends, tls.as_deref());
+    nginx("fe0", proxy)?;
+    if setup.systems.contains(&System::Haproxy) {
+        let text = proxies::haproxy(address("fe1")?, &backends, tls.as_deref());
+        let config = files.write("fe1.conf", text.as_bytes())?;
+        programs.insert("fe1".into(), line(&["haproxy", "-db", "-f"], &[&config]));
+    }
+    spec.programs = Programs::Custom(programs);
+    Lab::up(spec).context("starting nginx and haproxy (scripts/setup.sh bench installs them)")
+}
+
+/// A command line; a prefix and a configuration are nginx's.
+fn line(words: &[&str], paths: &[&PathBuf]) -> Vec<String> {
+    let mut line: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    for (n, path) in paths.iter().enumerate() {
+        if n > 0 {
+            line.push("-c".into());
+        }
+        line.push(path.display().to_string());
+    }
+    line
+}

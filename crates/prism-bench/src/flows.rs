@@ -1,0 +1,213 @@
+//! `prism bench flows`: what the switch costs as its table grows, from one flow to a
+//! million: time of a packet, time of a command, and kernel memory.
+//!
+//! A switch for each number of flows, all of them loaded at once, so that they take
+//! turns and a ratio is that of neighbours. Each packet and each command is of a flow
+//! chosen at random, as it is for a switch that many clients share: with many flows none
+//! of them is in the processor's caches.
+//!
+//! - *Packets* and the *rule* are timed by the kernel, in a run of the program on one
+//!   packet (`BPF_PROG_TEST_RUN`): a client's, the owner's, a command that gives the flow
+//!   to another owner. Reading the clock is part of that; a frame that the program only
+//!   glances at shows how much.
+//! - The *round trip* is that of such commands as real datagrams, from a host that is
+//!   joined to the switch by a veth pair.
+//! - *Memory* is what the kernel accounts for both tables, and what it has really taken
+//!   (`/proc/meminfo`), which others on the machine change too.
+
+mod bed;
+mod memory;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use prism_sys::netns::NetNs;
+
+use crate::rows::{Case, Values};
+use crate::summary::{Column, Comparison, Over, Summary};
+use crate::turns::{Job, Options, Turns, within};
+use bed::{Bed, MAX_FLOWS, Samples};
+
+/// What was set to the number of flows.
+const FLOWS: &str = "flows";
+
+pub(crate) const SUMMARY: Summary = Summary {
+    result: "flows",
+    title: "The switch by number of flows, medians of the rounds; each packet of another flow",
+    columns: &[
+        column("to owner ns", "to_owner_ns", 1.0, 0),
+        column("to client ns", "to_client_ns", 1.0, 0),
+        column("(glance ns)", "glance_ns", 1.0, 0),
+        column("rule ns", "rule_ns", 1.0, 0),
+        column("p99", "rule_p99_ns", 1.0, 0),
+        column("round trip µs", "round_trip_us", 1.0, 1),
+        column("p99", "round_trip_p99_us", 1.0, 1),
+        column("B/flow accounted", "accounted_flow_bytes", 1.0, 0),
+        column("B/flow taken", "taken_flow_bytes", 1.0, 0),
+        column("and at first, MB", "taken_empty_bytes", 1e6, 1),
+    ],
+    comparisons: &[Comparison {
+        title: "Over that with 1,000 flows; net: without the frame that is only glanced at",
+        dimension: FLOWS,
+        base: "1000",
+        over: Over::Base,
+        values: &[
+            ("packet", "packet_ns"),
+            ("net", "packet_net_ns"),
+            ("to owner", "to_owner_ns"),
+            ("to client", "to_client_ns"),
+            ("rule", "rule_ns"),
+            ("round trip", "round_trip_us"),
+        ],
+    }],
+};
+
+const fn column(heading: &'static str, value: &'static str, unit: f64, digits: usize) -> Column {
+    Column {
+        heading,
+        value,
+        unit,
+        digits,
+    }
+}
+
+/// Measure the switch by the number of flows in its table: packets, commands, memory.
+///
+/// A command is one that changes the owner of a flow, as the last step of each
+/// hand-off. "taken" is what the kernel's memory grew by while the table filled, and its share of
+/// what an empty switch of this size takes; both are of use for many flows only. Needs
+/// root; a million flows take some 400 MB of the kernel's memory, and all numbers
+/// together the sum.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Numbers of flows, up to 4,000,000.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,1000,10000,100000,1000000",
+        value_name = "N",
+        conflicts_with = "quick"
+    )]
+    flows: Vec<u32>,
+    /// Rounds in which every number of flows has its turn.
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    rounds: usize,
+    /// A first look in seconds: up to 100,000 flows, fewer rounds and samples.
+    #[arg(long, conflicts_with = "rounds")]
+    quick: bool,
+    /// Where each turn is noted, one JSON object a line. What is there already is
+    /// not measured again: an interrupted run goes on.
+    #[arg(long, value_name = "FILE")]
+    rows: Option<std::path::PathBuf>,
+    /// Print JSON with every turn instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    fn settle(mut self) -> Result<Self> {
+        if self.quick {
+            (self.flows, self.rounds) = (vec![1, 1_000, 100_000], 2);
+        }
+        self.flows.sort_unstable();
+        self.flows.dedup();
+        within("--rounds", self.rounds, 100)?;
+        for flows in &self.flows {
+            within("--flows", usize::try_from(*flows)?, MAX_FLOWS)?;
+        }
+        Ok(self)
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            rounds: self.rounds,
+            seconds: 1,
+            quick: self.quick,
+            rows: self.rows.clone(),
+            json: self.json,
+        }
+    }
+
+    fn jobs(&self) -> Vec<Job<usize>> {
+        let jobs = self.flows.iter().enumerate().map(|(n, flows)| Job {
+            case: Case::default().with(FLOWS, *flows),
+            system: "switch",
+            what: n,
+        });
+        jobs.collect()
+    }
+}
+
+/// Runs the benchmark.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let args = args.settle()?;
+    let jobs = args.jobs();
+    let mut turns = Turns::begin(&args.options(), SUMMARY.result, jobs.len())?;
+    if turns.wants(&jobs) {
+        let samples = match args.quick {
+            true => Samples::FEW,
+            false => Samples::MANY,
+        };
+        let network = NetNs::anonymous()?;
+        network.run(|| measure(&args.flows, samples, &mut turns, &jobs))??;
+    }
+    SUMMARY.tell(turns.rows(), args.json)
+}
+
+/// In the network of the switches.
+fn measure(flows: &[u32], samples: Samples, turns: &mut Turns, jobs: &[Job<usize>]) -> Result<()> {
+    bed::remove_abandoned();
+    let mut beds = fill(flows, &turns.cancel())?;
+    turns.run(jobs, |n, warm_up| {
+        let bed = beds.get_mut(*n).context("no such switch")?;
+        let samples = if warm_up.is_some() {
+            Samples::FEW
+        } else {
+            samples
+        };
+        measured(bed, samples)
+    })
+}
+
+fn fill(flows: &[u32], cancel: &Arc<AtomicBool>) -> Result<Vec<Bed>> {
+    let network = NetNs::current()?;
+    let mut beds = Vec::new();
+    for (n, flows) in flows.iter().enumerate() {
+        eprintln!("filling a table with {flows} flows");
+        beds.push(Bed::filled(&network, n, *flows, cancel)?);
+    }
+    Ok(beds)
+}
+
+/// One turn.
+#[allow(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
+fn measured(bed: &mut Bed, samples: Samples) -> Result<Values> {
+    let flows = f64::from(bed.flows());
+    let glance = bed.glances(samples.packets)?;
+    let to_owner = bed.packets_to_owner(samples.packets)?;
+    let to_client = bed.packets_to_client(samples.packets)?;
+    let rule = bed.rules(samples.rules)?;
+    let round_trip = bed.round_trips(samples.round_trips)?;
+    let packet_ns = f64::midpoint(to_owner.p50_ns, to_client.p50_ns);
+    let memory = bed.memory();
+    let all = [
+        ("glance_ns", glance.p50_ns),
+        ("to_owner_ns", to_owner.p50_ns),
+        ("to_owner_p99_ns", to_owner.p99_ns),
+        ("to_client_ns", to_client.p50_ns),
+        ("to_client_p99_ns", to_client.p99_ns),
+        ("packet_ns", packet_ns),
+        ("packet_net_ns", packet_ns - glance.p50_ns),
+        ("rule_ns", rule.p50_ns),
+        ("rule_p99_ns", rule.p99_ns),
+        ("round_trip_us", round_trip.p50_ns / 1e3),
+        ("round_trip_p99_us", round_trip.p99_ns / 1e3),
+        ("accounted_bytes", memory.accounted as f64),
+        ("accounted_flow_bytes", memory.accounted as f64 / flows),
+        ("taken_empty_bytes", memory.taken_empty as f64),
+        ("taken_full_bytes", memory.taken_full as f64),
+        ("taken_flow_bytes", memory.taken_full as f64 / flows),
+    ];
+    Ok(all.map(|(name, value)| (name.to_owned(), value)).into())
+}

@@ -1,0 +1,93 @@
+//! `prism bench`: what Prism's parts cost on this machine, and what they are good for.
+//!
+//! A module for each result, and those that they share: labs to compare
+//! (`cluster`, `proxies`), load (`load`, `client`), who is measured when
+//! (`turns`), what came out (`rows`) and how it is told (`summary`). Nothing here
+//! is in the way of a request.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod cluster;
+mod flows;
+mod frames;
+mod handoff;
+mod http;
+mod latency;
+mod load;
+mod network;
+mod objects;
+mod popularity;
+mod processes;
+mod proxies;
+mod report;
+mod rows;
+mod scale;
+mod store;
+mod summary;
+mod sweep;
+mod switch;
+mod tls;
+mod turns;
+mod upload;
+mod ycsb;
+
+/// Measure what Prism's parts cost on this machine.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Flows(crate::flows::Args),
+    Handoff(crate::handoff::Args),
+    Latency(crate::latency::Args),
+    /// Measure a store whose objects are each on one backend, as YCSB does.
+    ///
+    /// Reads alone and with writes among them, of objects that are popular to different
+    /// degrees, by Prism with its own store. Needs root and `wrk` (`scripts/setup.sh bench`).
+    Partitioned(crate::ycsb::Args),
+    /// Measure a store whose objects are each on all backends, as YCSB does.
+    ///
+    /// The same as `partitioned` with as many replicas as there are backends. Needs root
+    /// and `wrk` (`scripts/setup.sh bench`).
+    Replicated(crate::ycsb::Args),
+    Report(crate::report::Args),
+    Scale(crate::scale::Args),
+    /// Measure reads when few objects, or one, are what everybody wants.
+    ///
+    /// With each object on one backend, by Prism and by nginx as a proxy before the same
+    /// backends, and with each on all, by Prism. Needs root, `wrk` and `nginx`
+    /// (`scripts/setup.sh bench`).
+    Skew(crate::ycsb::SkewArgs),
+    Store(crate::store::Args),
+    Sweep(crate::sweep::Args),
+    Switch(crate::switch::BenchSwitchArgs),
+    Tls(crate::tls::Args),
+    Upload(crate::upload::Args),
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// When something that it needs is not there, a system under test does not answer
+/// as it should, or the results cannot be written.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Command::Flows(args) => crate::flows::run(args),
+        Command::Handoff(args) => crate::handoff::run(&args),
+        Command::Latency(args) => crate::latency::run(args),
+        Command::Partitioned(args) => crate::ycsb::partitioned(args),
+        Command::Replicated(args) => crate::ycsb::replicated(args),
+        Command::Report(args) => crate::report::run(&args),
+        Command::Scale(args) => crate::scale::run(args),
+        Command::Skew(args) => crate::ycsb::skew(args),
+        Command::Store(args) => crate::store::run(&args),
+        Command::Sweep(args) => crate::sweep::run(args),
+        Command::Switch(args) => crate::switch::run(&args),
+        Command::Tls(args) => crate::tls::run(&args),
+        Command::Upload(args) => crate::upload::run(args),
+    }
+}

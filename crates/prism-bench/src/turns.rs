@@ -1,0 +1,260 @@
+//! Turns: every system has one in every round, so that a ratio is that of
+//! neighbours; each is noted as it ends, and what is noted is not measured again.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::rows::{Case, Row, Rows, Turn, Values};
+
+/// Length of a turn that does not count.
+const WARM_UP_S: u64 = 1;
+/// What the line about a turn shows of it, as far as it has them.
+const HEADLINES: [&str; 4] = ["mb_s", "requests_s", "startup_us", "p50_us"];
+
+/// How often and how long, and where results go.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Rounds in which every system has its turn. A single one is a look whether
+    /// everything works, and has no warm-up.
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    pub(crate) rounds: usize,
+    /// Length of a turn; more, where the slowest system could not give every
+    /// connection two objects within it.
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    pub(crate) seconds: u64,
+    /// A first look in a minute or a few: fewer cases and rounds, shorter turns.
+    #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
+    pub(crate) quick: bool,
+    /// Where each turn is noted, one JSON object a line. What is there already is
+    /// not measured again: an interrupted run goes on. One file may serve several
+    /// commands.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rows: Option<PathBuf>,
+    /// Print JSON with every turn instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Something to be measured once in every round.
+pub(crate) struct Job<J> {
+    pub(crate) case: Case,
+    pub(crate) system: &'static str,
+    pub(crate) what: J,
+}
+
+/// A result under way.
+pub(crate) struct Turns {
+    result: &'static str,
+    rounds: usize,
+    rows: Rows,
+    begun: Instant,
+    /// Turns in all, those done, and those of them that this run measured.
+    planned: usize,
+    done: usize,
+    measured: usize,
+    /// Set when somebody wants the command to end.
+    cancel: Arc<AtomicBool>,
+}
+
+impl Options {
+    /// With what `--quick` means, rounds and seconds, and checked.
+    pub(crate) fn settle(&mut self, quick_rounds: usize, quick_seconds: u64) -> Result<()> {
+        if self.quick {
+            (self.rounds, self.seconds) = (quick_rounds, quick_seconds);
+        }
+        within("--rounds", self.rounds, 100)?;
+        within("--seconds", usize::try_from(self.seconds)?, 600)
+    }
+}
+
+/// Whether an option has a value from 1 to `most`.
+pub(crate) fn within(option: &str, value: usize, most: usize) -> Result<()> {
+    ensure!(
+        (1..=most).contains(&value),
+        "{option} must be 1 to {most}, not {value}"
+    );
+    Ok(())
+}
+
+impl Turns {
+    /// `jobs` is how many there will be in all. From now on a signal that would end
+    /// this process lets it remove what it has built first.
+    pub(crate) fn begin(options: &Options, result: &'static str, jobs: usize) -> Result<Self> {
+        let turns = Self::open(options, result, jobs)?;
+        prism_lab::cancel_on_signal(turns.cancel())?;
+        Ok(turns)
+    }
+
+    /// What tells labs that nobody wants them any more.
+    pub(crate) fn cancel(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.cancel)
+    }
+
+    fn open(options: &Options, result: &'static str, jobs: usize) -> Result<Self> {
+        Ok(Self {
+            result,
+            rounds: options.rounds,
+            rows: Rows::open(options.rows.as_deref(), result)?,
+            begun: Instant::now(),
+            planned: jobs * options.rounds,
+            done: 0,
+            measured: 0,
+            cancel: Arc::default(),
+        })
+    }
+
+    /// Whether a turn of one of `jobs` is missing.
+    pub(crate) fn wants<J>(&self, jobs: &[Job<J>]) -> bool {
+        let turns = jobs
+            .iter()
+            .flat_map(|job| (0..self.rounds).map(move |round| (job, round)));
+        let mut turns = turns.map(|(job, round)| self.turn(job, round));
+        turns.any(|turn| !self.rows.has(&turn))
+    }
+
+    /// Passes over jobs of which no turn is missing.
+    pub(crate) fn pass<J>(&mut self, jobs: &[Job<J>]) {
+        self.done += jobs.len() * self.rounds;
+    }
+
+    /// Measures what is missing of `jobs`: in each round one after the other, and
+    /// before the first each for a moment that does not count. `measure` is told
+    /// how long that is, or `None` for the usual length.
+    ///
+    /// # Errors
+    /// The first of `measure`, or when noting fails.
+    pub(crate) fn run<J>(
+        &mut self,
+        jobs: &[Job<J>],
+        mut measure: impl FnMut(&J, Option<u64>) -> Result<Values>,
+    ) -> Result<()> {
+        if self.wants(jobs) && self.rounds > 1 {
+            for job in jobs {
+                self.go_on()?;
+                let warm_up = measure(&job.what, Some(WARM_UP_S));
+                warm_up.with_context(|| format!("{}: {}", job.system, job.case))?;
+            }
+        }
+        for round in 0..self.rounds {
+            for job in jobs {
+                self.done += 1;
+                let turn = self.turn(job, round);
+                if self.rows.has(&turn) {
+                    continue;
+                }
+                self.go_on()?;
+                let values = measure(&job.what, None);
+                let values = values.with_context(|| format!("{}: {}", job.system, job.case))?;
+                self.measured += 1;
+                let row = Row { turn, values };
+                self.tell(&row);
+                self.rows.add(row)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All rows, those of earlier runs too.
+    pub(crate) fn rows(&self) -> &[Row] {
+        self.rows.all()
+    }
+
+    fn go_on(&self) -> Result<()> {
+        ensure!(!self.cancel.load(Ordering::Relaxed), "interrupted");
+        Ok(())
+    }
+
+    fn turn<J>(&self, job: &Job<J>, round: usize) -> Turn {
+        Turn {
+            result: self.result.to_owned(),
+            case: job.case.clone(),
+            system: job.system.to_owned(),
+            round,
+        }
+    }
+
+    fn tell(&self, row: &Row) {
+        let shown = HEADLINES.iter().filter_map(|name| {
+            let value = row.values.get(*name)?;
+            Some(format!("{name} {value:.1}"))
+        });
+        let shown: Vec<String> = shown.collect();
+        eprintln!(
+            "[{}/{}, {} left] {}, round {}: {}: {}",
+            self.done,
+            self.planned,
+            minutes(self.left()),
+            row.turn.case,
+            row.turn.round + 1,
+            row.turn.system,
+            shown.join(", ")
+        );
+    }
+
+    /// Time for the rest, at the pace of what was measured.
+    fn left(&self) -> Duration {
+        let left = self.planned.saturating_sub(self.done);
+        let each = self.begun.elapsed() / u32::try_from(self.measured.max(1)).unwrap_or(u32::MAX);
+        each.saturating_mul(u32::try_from(left).unwrap_or(u32::MAX))
+    }
+}
+
+fn minutes(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds => format!("{} min", seconds.div_ceil(60)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn job(system: &'static str) -> Job<&'static str> {
+        let case = Case::default().with("bytes", 1);
+        Job {
+            case,
+            system,
+            what: system,
+        }
+    }
+
+    #[test]
+    fn every_system_has_a_turn_in_every_round_after_a_warm_up_and_none_twice() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options {
+            rounds: 2,
+            seconds: 1,
+            quick: false,
+            rows: Some(directory.path().join("rows")),
+            json: false,
+        };
+        let jobs = [job("a"), job("b")];
+        let mut seen = Vec::new();
+        let mut measure = |system: &&'static str, warm_up: Option<u64>| {
+            seen.push((*system, warm_up.is_some()));
+            anyhow::ensure!(seen.len() < 6, "interrupted");
+            Ok(Values::new())
+        };
+        let mut turns = Turns::open(&options, "test", 2).unwrap();
+        assert!(turns.run(&jobs, &mut measure).is_err());
+        let mut again = Turns::open(&options, "test", 2).unwrap();
+        assert_eq!(again.rows().len(), 3);
+        let mut rest = Vec::new();
+        let measure = |system: &&'static str, warm_up: Option<u64>| {
+            rest.push((*system, warm_up.is_some()));
+            Ok(Values::new())
+        };
+        again.run(&jobs, measure).unwrap();
+        let [a, b] = ["a", "b"];
+        let all = [(a, true), (b, true), (a, false), (b, false), (a, false)];
+        assert_eq!(seen, [&all[..], &[(b, false)]].concat());
+        assert_eq!(rest, [(a, true), (b, true), (b, false)]);
+        assert!(!again.wants(&jobs));
+    }
+}

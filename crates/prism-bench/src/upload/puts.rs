@@ -1,0 +1,191 @@
+//! The load: a thread for each connection, which writes one object after the other.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use crate::client::{self, Trust};
+use crate::cluster::{Cluster, System, spent};
+use crate::http;
+use crate::objects::{BUCKET, Object, Objects};
+use crate::rows::Values;
+
+/// Time until all connections are busy and their sockets full. What is in sockets
+/// then and at the end is as much, so that bytes written are bytes that have left.
+const RAMP: Duration = Duration::from_millis(500);
+/// How often it is looked whether a connection has failed.
+const LOOK: Duration = Duration::from_millis(50);
+/// Written at a time.
+const PIECE: usize = 64 << 10;
+
+/// What is written to one system.
+struct Puts<'p> {
+    trust: Option<&'p Trust>,
+    /// Each with its head, and where it goes.
+    requests: Vec<(SocketAddr, Vec<u8>, Object<'p>)>,
+    /// Bytes of bodies so far, over all connections.
+    sent: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// An answer: when it was here, and how long after its request began.
+struct Done {
+    at: Instant,
+    took: Duration,
+}
+
+/// The time that counts, and what was done in it.
+struct Measured {
+    from: Instant,
+    until: Instant,
+    sent: u64,
+    cpu: [Duration; 3],
+}
+
+/// Writes to `system` for `seconds`, after a moment that does not count.
+pub(super) fn run(
+    cluster: &Cluster,
+    system: System,
+    objects: &Objects,
+    connections: usize,
+    seconds: u64,
+) -> Result<Values> {
+    let requests = objects.all().map(|object| {
+        let address = cluster.address(system, object.backend)?;
+        let target = format!("/{BUCKET}/{}", object.key);
+        let head = cluster.signed(address, "PUT", &target, object.body)?;
+        Ok((address, head, object))
+    });
+    let puts = Puts {
+        trust: cluster.trust(),
+        requests: requests.collect::<Result<_>>()?,
+        sent: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+    };
+    let backends = objects.keys.len();
+    let (measured, done) = cluster.clients(system)?.run(|| {
+        std::thread::scope(|scope| {
+            let workers = (0..connections).map(|n| {
+                // Direct, a connection is to one backend.
+                let only = (system == System::Direct).then_some(n % backends);
+                let puts = &puts;
+                scope.spawn(move || puts.work(n, only))
+            });
+            let workers: Vec<_> = workers.collect();
+            let has_failed = || workers.iter().any(|worker| worker.is_finished());
+            let measured = puts.watch(cluster, system, seconds, &has_failed);
+            puts.stop.store(true, Ordering::Relaxed);
+            let mut done = Vec::new();
+            for worker in workers {
+                done.extend(
+                    worker
+                        .join()
+                        .map_err(|_| anyhow!("a connection panicked"))??,
+                );
+            }
+            Ok::<_, anyhow::Error>((measured?, done))
+        })
+    })??;
+    measured.values(&done, objects.bytes)
+}
+
+impl Puts<'_> {
+    /// Lets time pass, and says what was done in it.
+    fn watch(
+        &self,
+        cluster: &Cluster,
+        system: System,
+        seconds: u64,
+        has_failed: &dyn Fn() -> bool,
+    ) -> Result<Measured> {
+        let pass = |time: Duration| {
+            let end = Instant::now() + time;
+            while Instant::now() < end && !has_failed() {
+                std::thread::sleep(LOOK.min(end.saturating_duration_since(Instant::now())));
+            }
+        };
+        pass(RAMP);
+        let before = cluster.cpu(system)?;
+        let (from, sent) = (Instant::now(), self.sent.load(Ordering::Relaxed));
+        pass(Duration::from_secs(seconds));
+        let (until, sent) = (Instant::now(), self.sent.load(Ordering::Relaxed) - sent);
+        let cpu = spent(before, cluster.cpu(system)?);
+        Ok(Measured {
+            from,
+            until,
+            sent,
+            cpu,
+        })
+    }
+
+    /// Writes objects at random over one connection, those of one backend or all.
+    fn work(&self, number: usize, only: Option<usize>) -> Result<Vec<Done>> {
+        let its = self.requests.iter();
+        let its = its.filter(|request| only.is_none_or(|only| request.2.backend == only));
+        let its: Vec<_> = its.collect();
+        let (address, ..) = its.first().context("nothing to write")?;
+        let mut stream = client::connect_patiently(*address, self.trust)?.stream;
+        let mut random = fastrand::Rng::with_seed(number as u64);
+        let mut done = Vec::new();
+        while let Some((_, head, object)) = random.choice(its.iter().copied()) {
+            let began = Instant::now();
+            stream.write_all(head)?;
+            for piece in object.body.chunks(PIECE) {
+                if self.stop.load(Ordering::Relaxed) {
+                    return Ok(done);
+                }
+                stream.write_all(piece)?;
+                self.sent.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            }
+            http::answer(&mut *stream).with_context(|| format!("PUT of {}", object.key))?;
+            let at = Instant::now();
+            done.push(Done {
+                at,
+                took: at.saturating_duration_since(began),
+            });
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl Measured {
+    #[allow(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
+    fn values(&self, done: &[Done], bytes: u64) -> Result<Values> {
+        let counting = done
+            .iter()
+            .filter(|done| (self.from..self.until).contains(&done.at));
+        let mut took_us: Vec<f64> = counting.map(|done| done.took.as_secs_f64() * 1e6).collect();
+        ensure!(!took_us.is_empty(), "no answer ended in time");
+        took_us.sort_by(f64::total_cmp);
+        let rank = |percent: usize| {
+            let at = (took_us.len() * percent).div_ceil(100).saturating_sub(1);
+            took_us.get(at).copied().unwrap_or_default()
+        };
+        let seconds = (self.until - self.from).as_secs_f64();
+        // Parts of objects count as such.
+        let written = self.sent as f64 / bytes as f64;
+        let [frontend, backends, client] = self.cpu.map(|cpu| cpu.as_secs_f64());
+        let values = [
+            ("requests", took_us.len() as f64),
+            ("sent_bytes", self.sent as f64),
+            ("seconds", seconds),
+            ("mb_s", self.sent as f64 / seconds / 1e6),
+            ("requests_s", written / seconds),
+            ("p50_us", rank(50)),
+            ("p90_us", rank(90)),
+            ("p99_us", rank(99)),
+            ("frontend_cpu_s", frontend),
+            ("backends_cpu_s", backends),
+            ("client_cpu_s", client),
+            ("cpu_us", (frontend + backends) * 1e6 / written),
+        ];
+        let values = values.map(|(name, value)| (name.to_owned(), value));
+        Ok(values.into_iter().collect())
+    }
+}

@@ -1,0 +1,35 @@
+//! A signal takes down what has been built, instead of leaving it behind.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Sets `cancel` when somebody wants this process to end, so that it removes
+/// what it has built: `SIGINT`, `SIGTERM`, `SIGHUP`. The process does not end of
+/// them any more.
+///
+/// # Errors
+/// When the signals cannot be waited for.
+pub fn cancel_on_signal(cancel: Arc<AtomicBool>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let guard = runtime.enter();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    drop(guard);
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+            }
+            cancel.store(true, Ordering::Relaxed);
+        });
+    });
+    Ok(())
+}
