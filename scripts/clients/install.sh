@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# S3 clients that Debian does not have, for the tests of sessions: install.sh DIR
+# S3 clients that Debian does not have, or not as new, for the tests: install.sh DIR
 #
 #   DIR/s5cmd   Go's module proxy; versions and digests in go.mod and go.sum
 #   DIR/java/   the AWS SDK for Java from Maven Central; version in pom.xml
-#   DIR/python/ pyarrow from PyPI, to be named in PYTHONPATH
+#   DIR/python/ pyarrow and boto3 from PyPI, to be named in PYTHONPATH
 #
 # Each is made once for its version, all at the same time, and takes the network
 # only then. Safe to repeat; what is there already takes no time.
@@ -11,6 +11,8 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$1
 pyarrow=22.0.0
+# Debian's does not know of conditions on writes. And botocore, of the same version.
+boto3=1.43.11
 
 say() { printf 'setup: %s\n' "$*"; }
 
@@ -42,7 +44,7 @@ fetch_java() {
 
 fetch_python() {
     python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore \
-        --only-binary :all: --target "$1" "pyarrow==$pyarrow"
+        --only-binary :all: --target "$1" "pyarrow==$pyarrow" "boto3==$boto3" "botocore==$boto3"
 }
 
 mkdir -p "$dir"
@@ -54,5 +56,5 @@ make s5cmd "$sum" build_s5cmd &
 go=$!
 make java "$sum" fetch_java &
 java=$!
-make python "pyarrow $pyarrow, Python $python" fetch_python &
+make python "pyarrow $pyarrow, boto3 $boto3, Python $python" fetch_python &
 wait "$go" && wait "$java" && wait "$!"

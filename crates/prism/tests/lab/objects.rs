@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::client::{Client, Request};
 use crate::support::packets::{ClientResets, Watch};
-use crate::support::{Cluster, say, turn};
+use crate::support::{Cluster, python, say, turn};
 
 /// Runs a program to its end and gives what it printed.
 fn run(command: &mut Command) -> String {
@@ -21,7 +21,7 @@ fn run(command: &mut Command) -> String {
 
 fn boto3(cluster: &Cluster, script: &str) {
     let path = format!("{}/tests/lab/objects/{script}", env!("CARGO_MANIFEST_DIR"));
-    let mut python = cluster.lab.command("client", "python3").unwrap();
+    let mut python = python(&cluster.lab);
     let printed = run(python.arg(path));
     assert_eq!(printed.lines().last(), Some("done"), "{printed}");
     for line in printed.lines().filter(|line| *line != "done") {

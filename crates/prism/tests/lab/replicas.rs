@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::client::Request;
 use crate::support::objects::Object;
-use crate::support::{BUCKET, Cluster, eventually, say, turn};
+use crate::support::{BUCKET, Cluster, eventually, python, say, turn};
 use prism_config::Config;
 use prism_http::{BodyReader, Limits, Method, ResponseHead};
 use prism_replica::history::{Action, OPERATIONS_MAX, Operation, is_linearizable};
@@ -152,13 +152,7 @@ fn boto3_sees_no_difference_and_every_object_is_on_two_of_three_backends() {
     let cluster = Cluster::replicated(3, 2);
     for script in ["many.py", "parts.py", "versions.py"] {
         let path = format!("{}/tests/lab/objects/{script}", env!("CARGO_MANIFEST_DIR"));
-        let output = cluster
-            .lab
-            .command("client", "python3")
-            .unwrap()
-            .arg(path)
-            .output();
-        let output = output.unwrap();
+        let output = python(&cluster.lab).arg(path).output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(printed.lines().last(), Some("done"), "{printed}{errors}");

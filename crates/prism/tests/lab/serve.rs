@@ -138,6 +138,17 @@ impl Server {
 
     /// A script beside this file, with the endpoint and these arguments.
     fn python(&self, place: &Place, script: &str, what: &[&str], key: (&str, &str)) {
+        let status = self.run_python(place, script, what, key);
+        assert!(status.success(), "{script} {what:?}: {status}");
+    }
+
+    fn run_python(
+        &self,
+        place: &Place,
+        script: &str,
+        what: &[&str],
+        key: (&str, &str),
+    ) -> ExitStatus {
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/serve");
         let mut python = Command::new("python3");
         python
@@ -146,7 +157,7 @@ impl Server {
         python.arg(&self.endpoint).args(what);
         python.env("AWS_ACCESS_KEY_ID", key.0);
         python.env("AWS_SECRET_ACCESS_KEY", key.1);
-        assert!(python.status().unwrap().success(), "{script} {what:?}");
+        python.status().unwrap()
     }
 
     /// Runs `prism ctl scrub` on it.
@@ -311,8 +322,19 @@ fn a_full_disk_is_answered_507_and_hurts_nobody() {
         nsenter.arg(&filler).stderr(Stdio::null());
         nsenter.status().unwrap()
     };
-    let _ = inside("cat /dev/zero > \"$0\"");
-    server.full(&place, &["none"]);
+    let done = place.dir.path().join("done");
+    let take = format!(
+        "while [ ! -e {} ]; do cat /dev/zero >> \"$0\"; sleep 0.02; done",
+        done.display()
+    );
+    std::thread::scope(|scope| {
+        let taking = scope.spawn(|| inside(&take));
+        let key = (server.access_key.as_str(), server.secret_key.as_str());
+        let none = server.run_python(&place, "full.py", &["none"], key);
+        fs::write(&done, "").unwrap();
+        taking.join().unwrap();
+        assert!(none.success(), "{none}");
+    });
     assert!(inside("rm \"$0\"").success());
     server.full(&place, &["some"]);
     assert!(server.end(Signal::TERM).success());

@@ -10,7 +10,7 @@ use prism_lab::{Lab, LabName, LabSpec};
 use prism_store::{ObjectMeta, Store, UploadName};
 
 use crate::support::packets::{ClientResets, Watch};
-use crate::support::{BUCKET, Cluster, eventually, say, turn};
+use crate::support::{BUCKET, Cluster, eventually, python, say, turn};
 
 /// How long what is due may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ fn boto3_uploads_over_https_in_chunks_with_checksums() {
     let cluster = https_cluster();
     let watch = Watch::all(&cluster, "boto3-uploads");
     let moved = cluster.sum("handoff", "exports_moved");
-    let mut python = cluster.lab.command("client", "python3").unwrap();
+    let mut python = python(&cluster.lab);
     let printed = run(python.arg(script("boto.py")));
     let moved = cluster.sum("handoff", "exports_moved") - moved;
     let chunked: u32 = printed.trim().parse().unwrap();
@@ -104,7 +104,7 @@ fn chunks_of_every_form_are_verified_behind_a_hand_off() {
         cluster.lab.https_endpoint().unwrap(),
     ] {
         let moved = cluster.sum("handoff", "exports_moved");
-        let mut python = cluster.lab.command("client", "python3").unwrap();
+        let mut python = python(&cluster.lab);
         let printed = run(python.args([&script("chunks.py"), &endpoint]));
         assert_eq!(printed, "done\n");
         let moved = cluster.sum("handoff", "exports_moved") - moved;
@@ -125,7 +125,7 @@ fn chunks_of_every_form_are_verified_behind_a_relay() {
         }
     });
     let lab = Lab::up(spec).unwrap();
-    let mut python = lab.command("client", "python3").unwrap();
+    let mut python = python(&lab);
     let printed = run(python.args([&script("chunks.py"), &lab.endpoint()]));
     assert_eq!(printed, "done\n");
     let relayed = lab.admin("fe0").unwrap()["requests"]["relayed"].as_u64();

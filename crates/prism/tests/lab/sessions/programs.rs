@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::Cluster;
+use crate::support::{Cluster, clients};
 
 /// How a session reaches the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,15 +156,6 @@ pub fn compile_java(sessions: &[(Program, Transport)]) -> tempfile::TempDir {
         assert!(output.status.success(), "{errors}");
     }
     classes
-}
-
-/// Where `scripts/setup.sh tests` keeps what Debian does not have.
-fn clients() -> PathBuf {
-    let home = || std::env::var_os("HOME").unwrap_or_default();
-    std::env::var_os("PRISM_TEST_CLIENTS").map_or_else(
-        || Path::new(&home()).join(".cache/prism-test-clients"),
-        PathBuf::from,
-    )
 }
 
 fn class_path(classes: &Path) -> String {

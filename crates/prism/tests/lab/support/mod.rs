@@ -11,6 +11,8 @@ pub mod packets;
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,6 +50,23 @@ pub fn turn() -> Option<MutexGuard<'static, ()>> {
         return None;
     }
     Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Where `scripts/setup.sh tests` keeps what Debian does not have.
+pub fn clients() -> PathBuf {
+    let home = || std::env::var_os("HOME").unwrap_or_default();
+    std::env::var_os("PRISM_TEST_CLIENTS").map_or_else(
+        || Path::new(&home()).join(".cache/prism-test-clients"),
+        PathBuf::from,
+    )
+}
+
+/// Python on the client's host, with a boto3 that knows all of the API that is
+/// tested, which Debian's does not.
+pub fn python(lab: &Lab) -> Command {
+    let mut command = lab.command("client", "python3").unwrap();
+    command.env("PYTHONPATH", clients().join("python"));
+    command
 }
 
 /// Says a figure even where the test passes.
