@@ -318,13 +318,15 @@ fn a_full_disk_is_answered_507_and_hurts_nobody() {
     let inside = |script: &str| {
         let target = server.child.id().to_string();
         let mut nsenter = Command::new("nsenter");
-        nsenter.args(["--mount", "--target", &target, "sh", "-c", script]);
+        nsenter.args(["--mount", "--root", "--target", &target]);
+        nsenter.args(["sh", "-c", script]);
         nsenter.arg(&filler).stderr(Stdio::null());
         nsenter.status().unwrap()
     };
     let done = place.dir.path().join("done");
     let take = format!(
-        "while [ ! -e {} ]; do cat /dev/zero >> \"$0\"; sleep 0.02; done",
+        "n=0; while [ ! -e {} ] && [ $n -lt 1000 ]; do \
+         cat /dev/zero >> \"$0\"; sleep 0.02; n=$((n + 1)); done",
         done.display()
     );
     std::thread::scope(|scope| {
