@@ -6,6 +6,7 @@
 //! switch drops whatever it might still emit, and closing it is off the path that
 //! the client waits for. The way back builds it again from the saved state.
 
+mod drain;
 mod renew;
 mod socket;
 
@@ -21,10 +22,8 @@ use prism_proto::export::{
 use prism_proto::node::{Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, Refusal, TlsState};
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_proto::tcp_state::MAX_QUEUE_BYTES;
-use prism_sys::tcp::info::send_queue_bytes;
 use prism_sys::tcp::{Behaviour, Paused};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 use zeroize::Zeroize;
 
 use crate::channel::Channel;
@@ -35,13 +34,9 @@ use crate::kernel_tx::KernelTx;
 use crate::records::Records;
 use crate::trace::{Part, Record, Step};
 
+use drain::{drain, may_be_under_way_bytes};
 pub(crate) use renew::renew;
 use socket::{LeftBehind, Socket, end_silently, go_live, is_alive, rebuild, thaw};
-
-/// How long a hand-off waits for the client's acknowledgements, and how often it
-/// looks. A client that stalls for longer moves with its queues full.
-const MAX_DRAIN: Duration = Duration::from_millis(200);
-const DRAIN_STEP: Duration = Duration::from_millis(1);
 
 /// How an export ended.
 #[derive(Debug)]
@@ -115,7 +110,7 @@ impl Handle {
                 return kept(connection, Kept::TargetSilent);
             }
         };
-        if !drain(&connection).await {
+        if !drain(&connection, may_be_under_way_bytes(rest)).await {
             return kept(connection, Kept::SaveFailed);
         }
         record.mark(Step::Start);
@@ -140,27 +135,6 @@ fn epoch_of(rest: &Rest, control: &Control) -> Option<u64> {
         (true, Some(epoch), _) => Some(epoch),
         (_, epoch, Some(clock)) => Some(clock.max(epoch.unwrap_or(0))),
         (_, _, None) => None,
-    }
-}
-
-/// Waits, for a bounded time, until the client has acknowledged all that was sent
-/// to it. What the switch drops while it blocks the flow costs the target a
-/// retransmission timeout of seconds, as it knows no round-trip time. A client
-/// that sends its requests one by one has acknowledged everything by now.
-///
-/// False where the kernel still keeps TLS records back from TCP: those would be lost.
-async fn drain(connection: &Connection) -> bool {
-    let Some(stream) = &connection.stream else {
-        return true;
-    };
-    let end = Instant::now() + MAX_DRAIN;
-    loop {
-        let is_settled = connection.is_settled().unwrap_or(false);
-        let is_empty = !send_queue_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0);
-        if (is_settled && is_empty) || Instant::now() >= end {
-            return is_settled;
-        }
-        tokio::time::sleep(DRAIN_STEP).await;
     }
 }
 

@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use prism_proto::export::Kept;
 
-use super::{Driver, Exported, Socket, drain, epoch_of, kept};
+use super::drain::drain;
+use super::{Driver, Exported, Socket, epoch_of, kept};
 use crate::connection::{Connection, Rest};
 use crate::endpoint::Shared;
 use crate::records::NotSaved;
@@ -23,7 +24,7 @@ pub(crate) async fn renew(shared: &Rc<Shared>, connection: Connection) -> Export
     let Some(epoch) = epoch_of(&connection.rest, control) else {
         return kept(connection, Kept::SwitchSilent);
     };
-    if !drain(&connection).await {
+    if !drain(&connection, 0).await {
         return kept(connection, Kept::SaveFailed);
     }
     let driver = Driver {
