@@ -82,7 +82,6 @@ impl Args {
 struct Report {
     kernel: String,
     cpus: usize,
-    tls: bool,
     method: HandOffMethod,
     /// All hosts ran on this one.
     core: Option<usize>,
@@ -95,6 +94,7 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Mode {
     mode: &'static str,
+    tls: bool,
     count: usize,
     total_us: Stats,
     /// A whole request, answer included, as the client sees it.
@@ -135,7 +135,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let report = Report {
         kernel: crate::switch::kernel_release(),
         cpus,
-        tls: args.tls,
         method: args.method(),
         core,
         awake: awake.is_some(),
@@ -181,6 +180,7 @@ fn measure(args: &Args, mode: HandOffMode, prism: PathBuf) -> Result<Mode> {
     });
     Ok(Mode {
         mode: label,
+        tls: args.tls,
         count: cycles.len(),
         total_us: Stats::of(total),
         request_us: Stats::of(requests_us),
@@ -234,7 +234,8 @@ fn warm_up(lab: &Lab, load: &Load) -> Result<()> {
 
 fn print_table(report: &Report) {
     let Report { kernel, cpus, .. } = report;
-    let scheme = if report.tls { "HTTPS" } else { "HTTP" };
+    let is_tls = report.modes.iter().any(|mode| mode.tls);
+    let scheme = if is_tls { "HTTPS" } else { "HTTP" };
     let place = match report.core {
         Some(core) => format!("core {core} of this machine"),
         None => "this machine".into(),

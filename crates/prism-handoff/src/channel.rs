@@ -12,7 +12,8 @@ use std::sync::Arc;
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
 use prism_proto::wire::DecodeError;
 use prism_tls::{Event, MAX_RECORD_BYTES, OpenError, SealError, Session};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use socket2::SockRef;
+use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Mutex, oneshot};
 use zeroize::{Zeroize, Zeroizing};
@@ -50,6 +51,8 @@ pub(crate) struct Channel {
     writer: Mutex<Writer>,
     /// Frames that leave with the next, or a little later by themselves.
     later: RefCell<Vec<u8>>,
+    /// There is a chore that sends them.
+    will_send: Cell<bool>,
     chores: Rc<Chores>,
     verdicts: Verdicts,
     open: Cell<bool>,
@@ -73,6 +76,7 @@ impl Channel {
             session: RefCell::new(session),
             writer: Mutex::new(Writer { tcp, sealed }),
             later: RefCell::default(),
+            will_send: Cell::default(),
             chores,
             verdicts: RefCell::default(),
             open: Cell::new(true),
@@ -104,14 +108,19 @@ impl Channel {
         self.send_encoded(&Zeroizing::new(frame.encode())).await
     }
 
-    /// Sends a frame that nobody waits for: with the next one, or by itself a
-    /// little later.
-    pub(crate) fn send_later(self: &Rc<Self>, frame: &Frame) {
-        let is_first = self.later.borrow().is_empty();
-        self.later.borrow_mut().extend_from_slice(&frame.encode());
-        if is_first {
-            let channel = self.clone();
-            self.chores.add(move || channel.send_what_waited());
+    /// Sends the verdict of a hand-off. Nobody waits to hear that it was taken: that
+    /// leaves with the next frame, or by itself a little later. For any other a client
+    /// waits.
+    pub(crate) fn send_verdict(self: &Rc<Self>, verdict: &Frame) {
+        self.later.borrow_mut().extend_from_slice(&verdict.encode());
+        let channel = self.clone();
+        if !matches!(verdict, Frame::Accepted { .. }) {
+            channel.send_what_waited();
+        } else if !self.will_send.replace(true) {
+            self.chores.add_lasting(move || {
+                channel.will_send.set(false);
+                channel.send_what_waited();
+            });
         }
     }
 
@@ -204,7 +213,7 @@ impl Channel {
                 start += opened.consumed;
             }
             sealed.drain(..start);
-            if tcp.read_buf(&mut sealed).await? == 0 {
+            if read_some(&mut tcp, &mut sealed).await? == 0 {
                 return Ok(());
             }
         }
@@ -323,6 +332,22 @@ impl Channel {
             None => return Ok(()),
         };
         Ok(self.send(&frame).await?)
+    }
+}
+
+/// Reads what is there, or waits for it.
+///
+/// Frames are answered with frames, so an acknowledgement leaves with one. The kernel
+/// takes a connection that rested for as long as it delays one (40 ms) for a one-way
+/// stream, and sends it a packet of its own within the read: a quarter of a hand-off's way.
+async fn read_some(tcp: &mut OwnedReadHalf, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    loop {
+        tcp.readable().await?;
+        SockRef::from(tcp.as_ref()).set_tcp_quickack(false)?;
+        match tcp.try_read_buf(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            read => return read,
+        }
     }
 }
 

@@ -7,6 +7,9 @@
 //! What finds no such time is done a little later, a few at once. (Not after a
 //! millisecond: where the kernel has to program its timer for a worker that sleeps,
 //! waking it takes five times as long on a virtual machine.)
+//!
+//! Some chores become less by waiting: verdicts leave with the next hand-off to the same
+//! node, if there is one by then. Those are always done a little later.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -23,18 +26,25 @@ const SOME: usize = 6;
 /// One worker's chores.
 #[derive(Default)]
 pub(crate) struct Chores {
-    list: RefCell<VecDeque<Box<dyn FnOnce()>>>,
+    list: RefCell<VecDeque<Chore>>,
+    lasting: RefCell<Vec<Chore>>,
     some: Notify,
 }
+
+type Chore = Box<dyn FnOnce()>;
 
 impl Chores {
     /// `chore` will be done soon. It may spawn, and must not block.
     pub(crate) fn add(&self, chore: impl FnOnce() + 'static) {
-        let mut list = self.list.borrow_mut();
-        if list.is_empty() {
-            self.some.notify_one();
-        }
-        list.push_back(Box::new(chore));
+        self.some.notify_one();
+        self.list.borrow_mut().push_back(Box::new(chore));
+    }
+
+    /// `chore` will be done when it has waited, however good a time comes before: it
+    /// may have become needless by then.
+    pub(crate) fn add_lasting(&self, chore: impl FnOnce() + 'static) {
+        self.some.notify_one();
+        self.lasting.borrow_mut().push(Box::new(chore));
     }
 
     /// Now is a good time.
@@ -54,6 +64,7 @@ impl Chores {
         loop {
             self.some.notified().await;
             tokio::time::sleep(DELAY).await;
+            self.list.borrow_mut().extend(self.lasting.take());
             while !self.list.borrow().is_empty() {
                 self.do_some();
                 tokio::task::yield_now().await;
@@ -87,6 +98,25 @@ mod tests {
         chores.do_some();
         chores.do_some();
         assert_eq!(*done.borrow(), Vec::from_iter(0..SOME + 1));
+    }
+
+    #[tokio::test]
+    async fn what_is_to_last_waits_for_no_good_time() {
+        let (chores, done) = (Rc::new(Chores::default()), Done::default());
+        let noted = done.clone();
+        chores.add_lasting(move || noted.borrow_mut().push(7));
+        chores.do_some();
+        assert!(done.borrow().is_empty());
+        let work = async {
+            while done.borrow().is_empty() {
+                tokio::time::sleep(DELAY).await;
+            }
+        };
+        tokio::select! {
+            () = work => {}
+            () = chores.clone().run() => {}
+        }
+        assert_eq!(*done.borrow(), [7]);
     }
 
     #[tokio::test]

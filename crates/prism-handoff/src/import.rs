@@ -34,7 +34,7 @@ pub(crate) async fn begin(shared: Rc<Shared>, arrived: Arrived) {
     if shared.importing.get() >= MAX_IMPORTS {
         shared.counters.imports_refused.add_one();
         let (id, reason) = (arrived.hand_off.id, Refusal::Busy);
-        return arrived.channel.send_later(&Frame::Refused { id, reason });
+        return arrived.channel.send_verdict(&Frame::Refused { id, reason });
     }
     let mut work = Box::pin(async move {
         shared.importing.set(shared.importing.get() + 1);
@@ -107,8 +107,7 @@ async fn pass_on(shared: Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
     };
     shared.process.trace.push(record);
     let verdict = verdict.unwrap_or(Frame::Unknown { id });
-    // The client is served already.
-    source.send_later(&verdict);
+    source.send_verdict(&verdict);
 }
 
 /// Takes the connection, or says why not.
@@ -137,7 +136,7 @@ async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
     };
     shared.process.trace.push(record);
     // The source waits for it with nothing but saved state.
-    channel.send_later(&verdict);
+    channel.send_verdict(&verdict);
     let chores = shared.chores.clone();
     chores.add(move || shared.prepare_blanks(service));
 }

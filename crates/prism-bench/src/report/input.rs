@@ -180,7 +180,7 @@ fn of_store(from: &Value) -> Result<Row> {
 
 /// The steps of one mode of `prism bench handoff`.
 fn of_mode(document: &Value, mode: &Value) -> Vec<Row> {
-    let is_tls = document.get("tls").and_then(Value::as_bool) == Some(true);
+    let is_tls = mode.get("tls").and_then(Value::as_bool) == Some(true);
     let scheme = if is_tls { "https" } else { "http" };
     let case = Case::default()
         .with("scheme", scheme)
@@ -278,7 +278,7 @@ mod tests {
     fn what_commands_without_rows_print_is_understood() {
         let stats = r#"{"p50":4.5,"p99":9.0,"stddev":1.0}"#;
         let input = read(&format!(
-            r#"{{"kernel":"6.1","cpus":2,"tls":true,"method":"freeze","modes":[{{"mode":"direct","count":9,
+            r#"{{"kernel":"6.1","cpus":2,"method":"freeze","modes":[{{"mode":"direct","tls":true,"count":9,
             "total_us":{stats},"request_us":{stats},"steps":[{{"name":"freeze","p50":4.5,"p99":9.0,"stddev":1.0}}]}}]}}"#
         ));
         let steps = input.of("handoff");

@@ -14,6 +14,7 @@ use prism_proto::control::{FlowKey, FlowState, Owner};
 use prism_switch::SwitchView;
 use prism_sys::netns::NetNs;
 
+use crate::support::wait_for_verdicts;
 pub use crate::support::{BUCKET, eventually, say, turn};
 pub use client::Client;
 
@@ -190,11 +191,15 @@ impl Bed {
 
     /// The sum of a counter over all nodes that run.
     pub fn total(&self, counter: &str) -> u64 {
-        servers(&self.lab)
-            .iter()
-            .filter(|host| self.lab.pid(host).is_some())
-            .map(|host| self.count(host, counter))
-            .sum()
+        let sum = |counter: &str| {
+            servers(&self.lab)
+                .iter()
+                .filter(|host| self.lab.pid(host).is_some())
+                .map(|host| self.count(host, counter))
+                .sum()
+        };
+        wait_for_verdicts(counter, sum);
+        sum(counter)
     }
 
     pub fn view(&self) -> SwitchView {

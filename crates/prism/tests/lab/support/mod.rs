@@ -33,6 +33,9 @@ pub const BUCKET: &str = "bucket";
 const WARM_UP: Duration = Duration::from_secs(10);
 /// How long flows may take to go after their clients.
 const FLOWS_GONE: Duration = Duration::from_secs(5);
+/// How hand-offs end, and the time until their sources know.
+const ENDS: [&str; 3] = ["exports_moved", "exports_kept", "exports_lost"];
+const VERDICTS_IN: Duration = Duration::from_secs(1);
 /// Lines of each host's log that a failing test shows.
 const LOG_LINES: usize = 25;
 
@@ -91,6 +94,16 @@ pub struct Cluster {
     netns: NetNs,
     placement: Placement,
     pin_dir: String,
+}
+
+/// Before `counter` is read, of which `sum` gives the sum over nodes: until the ends of
+/// all hand-offs are counted, or some time has passed.
+pub fn wait_for_verdicts(counter: &str, sum: impl Fn(&str) -> u64) {
+    let deadline = Instant::now() + VERDICTS_IN;
+    let ended = || ENDS.iter().map(|name| sum(name)).sum::<u64>();
+    while ENDS.contains(&counter) && ended() < sum("exports_started") && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 impl Cluster {
@@ -271,10 +284,17 @@ impl Cluster {
         counters[group][name].as_u64().unwrap()
     }
 
-    /// A counter summed over all nodes.
+    /// A counter summed over all nodes. How hand-offs ended is told when those under
+    /// way have: a source hears of that a little after the client is served.
     pub fn sum(&self, group: &str, name: &str) -> u64 {
-        let nodes = self.frontends().into_iter().chain(self.backends());
-        nodes.map(|host| self.counter(&host, group, name)).sum()
+        let sum = |name: &str| {
+            let nodes = self.frontends().into_iter().chain(self.backends());
+            nodes.map(|host| self.counter(&host, group, name)).sum()
+        };
+        if group == "handoff" {
+            wait_for_verdicts(name, sum);
+        }
+        sum(name)
     }
 
     /// What has crossed the frontends' links so far, in both directions.
