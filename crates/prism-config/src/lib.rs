@@ -21,8 +21,8 @@ pub use cluster::Cluster;
 pub use etcd::{Endpoint, Etcd, InvalidEndpoint};
 pub use load::{ConfigError, Problem};
 pub use model::{
-    Admin, Anonymous, Config, Durability, HandOffMethod, HandOffMode, HookMode, Limits, Log,
-    LogFormat, Node, Peers, Role, S3, Service, Store, Switch,
+    Admin, Anonymous, Config, CongestionWindow, Durability, HandOffMethod, HandOffMode, HookMode,
+    Limits, Log, LogFormat, Node, Peers, Role, S3, Service, Store, Switch,
 };
 pub use secrets::{ControlKey, Credential, SecretError, TicketSecret};
 pub use tls::{Certificate, KernelTls, Tls, TlsSuite, TlsVersion};

@@ -55,6 +55,8 @@ pub struct Service {
     pub hand_off: HandOffMode,
     /// Default `freeze`. How a connection's packets are stopped while it moves.
     pub hand_off_method: HandOffMethod,
+    /// Default `carry`. The congestion window of a connection that has just moved.
+    pub congestion_window: CongestionWindow,
     /// HTTPS on the same address. Absent: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
@@ -66,9 +68,21 @@ impl Default for Service {
             address: UNSET,
             hand_off: HandOffMode::default(),
             hand_off_method: HandOffMethod::default(),
+            congestion_window: CongestionWindow::default(),
             tls: None,
         }
     }
+}
+
+/// The congestion window of a connection that has just moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CongestionWindow {
+    /// What it was at the source, within bounds. Needs control groups of version 2.
+    #[default]
+    Carry,
+    /// That of a new connection.
+    Fresh,
 }
 
 /// Where a backend sends a connection whose next request is another's.

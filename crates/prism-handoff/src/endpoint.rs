@@ -9,13 +9,13 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use prism_proto::control::{FlowKey, Owner};
 use prism_proto::export::Method;
 use prism_sys::tcp::ktls::Offered;
-use prism_sys::tcp::{Blank, Freezer, RestoreError};
+use prism_sys::tcp::{Blank, Freezer, RestoreError, Warmth};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
@@ -57,6 +57,26 @@ pub struct Process {
     pub trace: Trace,
     pub(crate) frozen: Arc<FrozenSockets>,
     pub(crate) given_up: Arc<GivenUp>,
+    warmth: OnceLock<Option<Warmth>>,
+}
+
+impl Process {
+    /// Sets congestion windows, where the host allows that.
+    fn prepare_warmth(&self) {
+        self.warmth.get_or_init(|| {
+            let warmth = Warmth::new();
+            warmth
+                .inspect_err(|error| {
+                    tracing::warn!(%error, "connections begin with small congestion windows \
+                        when they have moved");
+                })
+                .ok()
+        });
+    }
+
+    pub(crate) fn warmth(&self) -> Option<&Warmth> {
+        self.warmth.get()?.as_ref()
+    }
 }
 
 /// What comes to an endpoint.
@@ -253,6 +273,9 @@ impl Endpoint {
             None => (None, None),
         };
         let freezer = control.as_ref().and_then(|_| freezer());
+        if config.carry_window && control.is_some() {
+            process.prepare_warmth();
+        }
         let nodes = match &config.identity {
             Some(identity) => {
                 let listener = listen((config.address, config.peer_port).into())?;

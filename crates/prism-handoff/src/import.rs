@@ -305,7 +305,7 @@ fn restore_socket(
     loop {
         let blank = shared.blank(tcp.service, tcp.mss_clamp_bytes)?;
         let local = blank.bound();
-        match restore_into(blank, tcp) {
+        match restore_into(blank, tcp, shared.process.warmth()) {
             Err(RestoreError::Taken { .. }) if tries_left > 0 => tries_left -= 1,
             done => return Ok((done?, local)),
         }

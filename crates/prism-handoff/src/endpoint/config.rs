@@ -33,6 +33,9 @@ pub struct EndpointConfig {
     /// How a connection's packets are stopped while it is handed off. Where the
     /// host cannot freeze sockets, the switch blocks them.
     pub method: Method,
+    /// Connections that arrive go on with the congestion window of their source, where
+    /// the host allows that.
+    pub carry_window: bool,
     /// The service over TLS, where there is one.
     pub tls: Option<TlsService>,
     /// Most client connections of the process.
@@ -62,6 +65,7 @@ impl EndpointConfig {
             identity: Some(identity),
             switch: None,
             method: Method::Freeze,
+            carry_window: true,
             tls: None,
             max_connections: 100_000,
             transit: None,

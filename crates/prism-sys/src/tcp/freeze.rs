@@ -18,12 +18,13 @@
 //! would translate it each time.
 
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::bpf;
 use crate::fault::{self, Fault};
-use crate::sockopt::{check, set};
+use crate::sockopt::set;
 
 /// The mark (`SO_MARK`) of frozen sockets. A host on which something else marks
 /// packets with this very value must use another way to hand off.
@@ -82,7 +83,8 @@ impl Freezer {
     /// # Errors
     /// [`FreezeError`].
     pub fn new() -> Result<Self, FreezeError> {
-        let deaf = load_deaf_filter().map_err(failed("loading a socket filter"))?;
+        let deaf =
+            bpf::load(bpf::SOCKET_FILTER, &DEAF).map_err(failed("loading a socket filter"))?;
         drop_marked(libc::AF_INET).map_err(failed("adding a routing rule"))?;
         match drop_marked(libc::AF_INET6) {
             // A kernel without IPv6 sends no packet of it.
@@ -109,56 +111,11 @@ pub(crate) fn give_voice(fd: BorrowedFd<'_>) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, libc::SO_MARK, &0_u32)
 }
 
-/// The first members of `union bpf_attr` for `BPF_PROG_LOAD`
-/// (`include/uapi/linux/bpf.h`).
-#[repr(C)]
-struct ProgramAttributes {
-    kind: u32,
-    instruction_count: u32,
-    instructions: u64,
-    license: u64,
-    log_level: u32,
-    log_bytes: u32,
-    log: u64,
-    kernel_version: u32,
-    flags: u32,
-}
-const _: () = assert!(size_of::<ProgramAttributes>() == 48);
-
 /// `return 0`: keep no byte of any packet.
-fn load_deaf_filter() -> io::Result<OwnedFd> {
-    const BPF_PROG_LOAD: libc::c_long = 5;
-    const SOCKET_FILTER: u32 = 1;
-    // `struct bpf_insn`: operation, registers, offset, immediate.
-    const SET_R0_TO_0: [u8; 8] = [0xb7, 0, 0, 0, 0, 0, 0, 0];
-    const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
-    let program = [SET_R0_TO_0, EXIT];
-    let attributes = ProgramAttributes {
-        kind: SOCKET_FILTER,
-        instruction_count: program.len() as u32,
-        instructions: program.as_ptr() as u64,
-        license: c"Apache-2.0".as_ptr() as u64,
-        log_level: 0,
-        log_bytes: 0,
-        log: 0,
-        kernel_version: 0,
-        flags: 0,
-    };
-    // SAFETY: the attributes are initialised and of the length that is given;
-    // what they point to outlives the call, and the kernel keeps none of it.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            BPF_PROG_LOAD,
-            &raw const attributes,
-            size_of::<ProgramAttributes>(),
-        )
-    };
-    let fd = libc::c_int::try_from(result).map_err(io::Error::other)?;
-    check(fd)?;
-    // SAFETY: the call has just made this descriptor, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
+const DEAF: [bpf::Instruction; 2] = [
+    bpf::instruction(0xb7, (0, 0), 0, 0), // r0 = 0
+    bpf::instruction(0x95, (0, 0), 0, 0), // exit
+];
 
 /// Adds "packets with the mark: drop" to the rules of one family, if it is not
 /// there (`rtnetlink(7)`, `include/uapi/linux/fib_rules.h`).

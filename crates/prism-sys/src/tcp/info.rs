@@ -77,8 +77,9 @@ struct RawInfo {
     lost: u32,
     retrans: u32,
     fackets: u32,
-    /// last_data_sent, last_ack_sent, last_data_recv, last_ack_recv.
-    last_ms: [u32; 4],
+    last_data_sent_ms: u32,
+    /// last_ack_sent, last_data_recv, last_ack_recv.
+    last_ms: [u32; 3],
     pmtu: u32,
     rcv_ssthresh: u32,
     rtt_us: u32,
@@ -144,6 +145,8 @@ pub struct TcpInfo {
     pub segments: (u32, u32),
     /// Path MTU, bytes.
     pub path_mtu_bytes: u32,
+    /// Time since data was sent, ms.
+    pub rest_ms: u32,
 }
 
 impl TcpInfo {
@@ -156,6 +159,15 @@ impl TcpInfo {
         sockopt::get_into(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut raw)?;
         // SAFETY: zeroed, then overwritten in part or whole; `RawInfo` is plain.
         Ok(Self::from_raw(&unsafe { raw.assume_init() }))
+    }
+
+    /// The congestion window, of which half is lost in each retransmission timeout
+    /// without data, as what the path carries is known less and less (RFC 2861).
+    #[must_use]
+    pub fn rested_cwnd_segments(&self) -> u32 {
+        let rests = u64::from(self.rest_ms) * 1000 / u64::from(self.rto_us.max(1));
+        let halvings = u32::try_from(rests).unwrap_or(u32::MAX);
+        self.cwnd_segments.checked_shr(halvings).unwrap_or(0)
     }
 
     fn from_raw(raw: &RawInfo) -> Self {
@@ -177,6 +189,7 @@ impl TcpInfo {
             retransmitted_segments: raw.total_retrans,
             segments: (raw.segs_out, raw.segs_in),
             path_mtu_bytes: raw.pmtu,
+            rest_ms: raw.last_data_sent_ms,
         }
     }
 }

@@ -16,6 +16,7 @@
 //!
 //! All of this needs `CAP_NET_ADMIN` over the socket's network namespace.
 
+mod bpf;
 mod freeze;
 pub mod info;
 pub mod ktls;
@@ -25,10 +26,14 @@ mod restore;
 mod save;
 mod send_queue;
 mod silent;
+mod warmth;
 
 pub use freeze::{FreezeError, Freezer, MARK};
 pub use info::{TcpInfo, TcpStateName};
 pub use options::probe_peer;
 pub use pause::{PauseError, PauseFault, Paused, ResumeError};
-pub use restore::{Blank, GoLiveError, Live, RestoreError, Restored, restore, restore_into};
+pub use restore::{
+    Blank, GoLiveError, Live, MAX_WINDOW_SEGMENTS, RestoreError, Restored, restore, restore_into,
+};
 pub use save::{Behaviour, SaveError};
+pub use warmth::{Warmth, WarmthError};

@@ -37,6 +37,7 @@ use super::freeze::{self, Freezer};
 use super::options::{self, MSS_RANGE_BYTES, Queue};
 use super::send_queue::{fill_send_queue, unlock_buffers};
 use super::silent::Silent;
+use super::warmth::Warmth;
 use crate::fault::{self, Fault};
 use crate::sockopt;
 
@@ -50,6 +51,12 @@ const MAX_WINDOW_SHIFT: u8 = 14;
 /// Receive windows up to this need no larger buffer: half of the default of
 /// `tcp_rmem[1]`, 128 KiB.
 const DEFAULT_WINDOW_BYTES: u32 = 64 << 10;
+
+/// The congestion window that a new connection has (RFC 6928).
+const NEW_WINDOW_SEGMENTS: u32 = 10;
+/// Largest congestion window that is taken over, segments: 700 KiB on Ethernet. What the
+/// source's path has carried, the target's has not yet.
+pub const MAX_WINDOW_SEGMENTS: u16 = 512;
 
 /// A connection that exists in this host's kernel, in repair mode. Nothing has
 /// been sent; segments that reach it are already taken.
@@ -183,7 +190,7 @@ pub(super) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> RestoreErr
 /// [`RestoreError`]. [`RestoreError::Taken`] is worth another attempt with
 /// another port.
 pub fn restore(state: &TcpState, bind: SocketAddr) -> Result<Restored, RestoreError> {
-    restore_into(Blank::new(bind, state.mss_clamp_bytes)?, state)
+    restore_into(Blank::new(bind, state.mss_clamp_bytes)?, state, None)
 }
 
 /// A socket that has been prepared for a connection to come: a third of the work
@@ -242,13 +249,28 @@ impl Blank {
     }
 }
 
-/// [`restore`] into a socket that has been prepared.
+/// [`restore`] into a socket that has been prepared. With `warmth` it has the source's
+/// congestion window, up to [`MAX_WINDOW_SEGMENTS`]; without, that of a new connection.
 ///
 /// # Errors
 /// As for [`restore`]. The prepared socket is used up.
-pub fn restore_into(blank: Blank, state: &TcpState) -> Result<Restored, RestoreError> {
+pub fn restore_into(
+    blank: Blank,
+    state: &TcpState,
+    warmth: Option<&Warmth>,
+) -> Result<Restored, RestoreError> {
     check_state(state, blank.bound)?;
-    connect(&blank, state)?;
+    match warmth.filter(|_| state.cwnd_segments > NEW_WINDOW_SEGMENTS) {
+        Some(warmth) => {
+            let fd = blank.socket.as_fd();
+            let most = MAX_WINDOW_SEGMENTS;
+            let segments = u16::try_from(state.cwnd_segments).map_or(most, |n| n.min(most));
+            warmth.on(fd, segments).map_err(failed("SO_PRIORITY"))?;
+            connect(&blank, state)?;
+            warmth.off(fd).map_err(failed("SO_PRIORITY"))?;
+        }
+        None => connect(&blank, state)?,
+    }
     let Blank {
         socket, congestion, ..
     } = blank;

@@ -142,7 +142,7 @@ impl<S: AsFd> Paused<S> {
             },
             window: options::window(fd).map_err(failed("TCP_REPAIR_WINDOW"))?,
             congestion,
-            cwnd_segments: self.info().cwnd_segments,
+            cwnd_segments: self.info().rested_cwnd_segments(),
             srtt_us: self.info().srtt_us,
             nodelay,
             keepalive,

@@ -168,7 +168,7 @@ impl<'p> Hammer<'p> {
                 }
             };
             let before = spoken(self.pair);
-            let restored = restore_into(blank, &state).unwrap();
+            let restored = restore_into(blank, &state, None).unwrap();
             assert_eq!(spoken(self.pair), before, "spoke too early");
             self.check(&paused, &state, emitted);
             self.pair.own(target);

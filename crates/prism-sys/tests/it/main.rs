@@ -20,3 +20,4 @@ mod lifecycle;
 mod netem;
 mod netns;
 mod queues;
+mod warmth;

@@ -56,7 +56,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use prism_config::{Config, HandOffMethod};
+use prism_config::{Config, CongestionWindow, HandOffMethod};
 use prism_handoff::pki::Identity;
 use prism_handoff::{
     Endpoint, EndpointConfig, Handle, Incoming, Method, Peer, Process, SwitchAddress, Transit,
@@ -221,6 +221,7 @@ impl Node {
                 HandOffMethod::Freeze => Method::Freeze,
                 HandOffMethod::TwoPhase => Method::TwoPhase,
             },
+            carry_window: self.config.service.congestion_window == CongestionWindow::Carry,
             tls: self.https.as_ref().map(|https| https.service.clone()),
             max_connections: self.config.limits.connections.into(),
             transit: Some(self.transit()),

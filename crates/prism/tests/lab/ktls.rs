@@ -15,7 +15,7 @@ use crate::support::client::{Client, Request};
 use crate::support::netem::{has_netem, impair_all};
 use crate::support::objects::Object;
 use crate::support::packets::{ClientResets, Watch};
-use crate::support::{Cluster, say, turn};
+use crate::support::{Cluster, eventually, say, turn};
 use crate::tls_support::programs::path_of;
 use crate::tls_support::{Aead, Version, config_with, connect, up_configured};
 
@@ -227,6 +227,10 @@ fn a_hand_off_that_is_refused_leaves_the_session_in_its_kernel() {
     for holder in &mut holders {
         holder.get(&cluster, &objects.small[1]);
     }
+    // A frontend that has not heard that they arrived counts them as its own.
+    eventually("the frontend has room", Duration::from_secs(2), || {
+        cluster.counter("fe0", "handoff", "connections_open") == 0
+    });
     let count = |name| cluster.counter("be0", "handoff", name);
     let client_config = config(&cluster, Version::Tls13, Aead::Aes128);
     let mut client = connect(&cluster, &client_config);

@@ -1,0 +1,163 @@
+//! A congestion window for a connection that is not new.
+//!
+//! `connect` in repair mode gives a socket the window of a new connection, 10
+//! segments, and no option of repair mode says otherwise. A `SOCK_OPS` program may set
+//! it (`TCP_BPF_IW`), at the moment when the kernel has just done so
+//! (`tcp_init_transfer`) and before the congestion control looks at it. The program is
+//! attached to this process's control group (version 2) and meets every connection of
+//! it; it acts on those that say so in their priority (`SO_PRIORITY`), which they have for
+//! the duration of `connect` only, in which no packet is sent.
+//!
+//! It is a link of the kernel's: it goes with the process.
+
+use std::fs::{File, read_to_string};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use super::bpf;
+use crate::fault::{self, Fault};
+use crate::sockopt::set;
+
+/// Upper half of the priority of a socket whose lower half is a window, in segments.
+const TAG: u16 = 0x5077;
+
+/// Sets windows; see the module's text.
+#[derive(Debug)]
+pub struct Warmth {
+    _attached: OwnedFd,
+}
+
+/// Why windows cannot be set here.
+#[derive(Debug, thiserror::Error)]
+pub enum WarmthError {
+    /// There is no control group of version 2
+    #[error("this process is in no control group of version 2 that is mounted")]
+    NoGroup,
+    /// CAP_NET_ADMIN or CAP_BPF is missing
+    #[error("{call}: CAP_NET_ADMIN or CAP_BPF is missing")]
+    NotPermitted {
+        /// What was tried.
+        call: &'static str,
+    },
+    /// {call} failed
+    #[error("{call} failed: {source}")]
+    Kernel {
+        /// What was tried.
+        call: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl WarmthError {
+    /// Who has to act.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::NoGroup | Self::NotPermitted { .. } => Fault::Configuration,
+            Self::Kernel { source, .. } => fault::of_errno(source),
+        }
+    }
+}
+
+fn failed(call: &'static str) -> impl FnOnce(io::Error) -> WarmthError {
+    move |source| match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => WarmthError::NotPermitted { call },
+        _ => WarmthError::Kernel { call, source },
+    }
+}
+
+impl Warmth {
+    /// Loads the program, and attaches it to the control group of this process.
+    ///
+    /// # Errors
+    /// [`WarmthError`].
+    pub fn new() -> Result<Self, WarmthError> {
+        let path = own_group().ok_or(WarmthError::NoGroup)?;
+        let group = File::open(path).map_err(failed("opening the control group"))?;
+        let program = bpf::load(bpf::SOCK_OPS, &SET_WINDOW).map_err(failed("loading a program"))?;
+        let attached = bpf::attach_sock_ops(program.as_fd(), group.as_fd());
+        Ok(Self {
+            _attached: attached.map_err(failed("attaching a program to the control group"))?,
+        })
+    }
+
+    /// What `connect` does then gives the socket this window.
+    pub(super) fn on(&self, fd: BorrowedFd<'_>, segments: u16) -> io::Result<()> {
+        let priority = i32::from(TAG) << 16 | i32::from(segments);
+        set(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, &priority)
+    }
+
+    /// Behind `connect`.
+    pub(super) fn off(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        set(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, &0_i32)
+    }
+}
+
+/// The directory of this process's control group of version 2.
+fn own_group() -> Option<PathBuf> {
+    let groups = read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    // Fields of proc_pid_mountinfo(5): the fourth is the root of the mount, the fifth
+    // its place, and the type follows a lone dash.
+    let mounts = read_to_string("/proc/self/mountinfo").ok()?;
+    mounts.lines().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        if !kind.starts_with("cgroup2 ") {
+            return None;
+        }
+        let mut fields = place.split(' ').skip(3);
+        let (root, place) = (fields.next()?.trim_start_matches('/'), fields.next()?);
+        let below = own.strip_prefix(root)?.trim_start_matches('/');
+        Some(PathBuf::from(place).join(below))
+    })
+}
+
+/// Offset of the socket in `struct bpf_sock_ops`, and of a socket's priority in `struct
+/// bpf_sock` (`include/uapi/linux/bpf.h`).
+const SOCKET: i16 = 184;
+const PRIORITY: i16 = 20;
+const ACTIVE_ESTABLISHED: i32 = 4;
+const TCP_BPF_IW: i32 = 1001;
+const BPF_SETSOCKOPT: i32 = 49;
+
+/// Registers 1 to 5 are arguments, 6 is kept over calls, 10 is the end of the stack.
+const SET_WINDOW: [bpf::Instruction; 20] = [
+    bpf::instruction(0xbf, (6, 1), 0, 0), // r6 = r1, the context
+    bpf::instruction(0x61, (2, 6), 0, 0), // r2 = what happens
+    bpf::instruction(0x55, (2, 0), 15, ACTIVE_ESTABLISHED), // something else: to the end
+    bpf::instruction(0x79, (1, 6), SOCKET, 0), // r1 = the socket
+    bpf::instruction(0x15, (1, 0), 13, 0), // none: to the end
+    bpf::instruction(0x61, (2, 1), PRIORITY, 0), // r2 = its priority
+    bpf::instruction(0xbf, (3, 2), 0, 0), // r3 = r2
+    bpf::instruction(0x77, (3, 0), 0, 16), // r3 >>= 16
+    bpf::instruction(0x55, (3, 0), 9, TAG as i32), // not ours: to the end
+    bpf::instruction(0x57, (2, 0), 0, 0xffff), // r2 &= 0xffff
+    bpf::instruction(0x63, (10, 2), -4, 0), // the last 4 bytes of the stack = r2
+    bpf::instruction(0xbf, (1, 6), 0, 0), // r1 = the context
+    bpf::instruction(0xb7, (2, 0), 0, libc::IPPROTO_TCP), // r2 = the level
+    bpf::instruction(0xb7, (3, 0), 0, TCP_BPF_IW), // r3 = the option
+    bpf::instruction(0xbf, (4, 10), 0, 0), // r4 = where its value is
+    bpf::instruction(0x07, (4, 0), 0, -4),
+    bpf::instruction(0xb7, (5, 0), 0, 4), // r5 = its length
+    bpf::instruction(0x85, (0, 0), 0, BPF_SETSOCKOPT),
+    // A 0 would be taken for an answer to some questions.
+    bpf::instruction(0xb7, (0, 0), 0, 1), // the end: r0 = 1
+    bpf::instruction(0x95, (0, 0), 0, 0), // exit
+];
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_own_group_is_a_directory_of_control_files() {
+        let Some(group) = own_group() else {
+            eprintln!("skipped: no control groups of version 2 here");
+            return;
+        };
+        assert!(group.join("cgroup.procs").exists(), "{group:?}");
+    }
+}
