@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 
 use prism_sys::netns::NetNs;
 use prism_sys::tcp::ktls::{Offered, ProbeError};
-use prism_sys::tcp::{FreezeError, Freezer, PauseFault, Paused};
+use prism_sys::tcp::{FreezeError, Freezer, PauseFault, Paused, Warmth, WarmthError};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
 use super::{Finding, Part, State, read};
@@ -23,6 +23,7 @@ pub(super) fn examine(part: &Part) -> Vec<Finding> {
     if part.is_node {
         findings.push(tcp_repair());
         findings.push(freeze());
+        findings.push(windows());
         findings.push(sock_destroy());
         findings.push(kernel_tls());
     }
@@ -148,6 +149,25 @@ fn freeze() -> Finding {
         Err(error) => {
             let mend = "use a kernel with CONFIG_BPF_SYSCALL=y and CONFIG_IP_MULTIPLE_TABLES=y \
                         (Debian's has them), or set service.hand_off_method = \"two-phase\"";
+            Finding::new(subject, State::Advice, format!("{error}{NOT_FATAL}"), mend)
+        }
+    }
+}
+
+/// Attaches the program for as long as the call takes.
+fn windows() -> Finding {
+    const NOT_FATAL: &str = "; a connection that has moved begins with 10 segments";
+    let subject = "congestion windows";
+    match Warmth::new() {
+        Ok(_) => Finding::good(subject, "connections that move can keep theirs"),
+        Err(error @ WarmthError::NotPermitted { .. }) => {
+            let mend = "run this as root; grant nodes CAP_NET_ADMIN and CAP_BPF";
+            Finding::new(subject, State::Unknown, error.to_string(), mend)
+        }
+        Err(error) => {
+            let mend = "mount control groups of version 2 (mount -t cgroup2 none \
+                        /sys/fs/cgroup; systemd does), on a kernel with CONFIG_CGROUP_BPF=y \
+                        (Debian's has it), or set service.congestion_window = \"fresh\"";
             Finding::new(subject, State::Advice, format!("{error}{NOT_FATAL}"), mend)
         }
     }

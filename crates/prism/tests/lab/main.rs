@@ -41,6 +41,7 @@ mod tls_secrecy;
 mod tls_sessions;
 mod uploads;
 mod versions;
+mod windows;
 
 mod impair_support;
 mod support;

@@ -123,11 +123,15 @@ impl Cluster {
 
     /// One frontend and `backends` backends, of which `replicas` have each key.
     pub fn replicated(backends: usize, replicas: u16) -> Self {
+        Self::configured(backends, move |config| config.cluster.replicas = replicas)
+    }
+
+    /// One frontend and `backends` backends with a changed configuration.
+    pub fn configured(backends: usize, change: impl FnOnce(&mut Config) + Send + 'static) -> Self {
         let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
         let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
         spec.backends = backends;
-        let spec = spec.configure(move |config| config.cluster.replicas = replicas);
-        Self::of(Lab::up(spec).unwrap())
+        Self::of(Lab::up(spec.configure(change)).unwrap())
     }
 
     /// Makes the bucket, and waits until connections move.
