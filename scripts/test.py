@@ -23,7 +23,7 @@ from programs import build, groups_of
 # Their integration tests run one at a time within a process.
 SERIAL_PACKAGES = {"prism", "prism-lab"}
 # At a time, of those that are in none of the lists below.
-LANES = 3
+LANES = 2
 # They wait more than they compute: another lane takes them, one by one.
 WAITING = {
     "prism connections", "prism hostile", "prism tls_sessions", "prism refill",

@@ -6,26 +6,30 @@ mod files;
 mod start;
 
 use std::fs;
+use std::iter::Sum;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use prism_lab::Lab;
 use prism_s3::Signer;
 use prism_sys::netns::NetNs;
+use serde_json::Value;
 
 use super::client::{self, Trust};
 use super::load::{self, Load, Places};
 use super::network::Network;
 use super::objects::{BUCKET, Object, Objects};
-use super::processes::{cpu_of_client, cpu_of_family};
+use super::processes::{cpu_of_client, cpu_of_family, memory_of_family};
 use super::rows::Values;
 use super::{http, proxies};
 use files::Files;
 
 const REGION: &str = "us-east-1";
+/// How long Prism may take until connections move.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Objects of each backend that are compared before they are asked for.
 const COMPARED: usize = 8;
 
@@ -205,6 +209,24 @@ impl Cluster {
         Ok(())
     }
 
+    /// Waits until Prism hands connections off: nodes relay until they have heard from
+    /// the switch.
+    pub(crate) fn until_moving(&self, objects: &Objects) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let counters = self.prism.admin("fe0")?;
+            let moved = counters.pointer("/handoff/exports_moved");
+            if moved.and_then(Value::as_u64).is_some_and(|moved| moved > 0) {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "no connection was handed off; see the nodes' logs (prism lab status)"
+            );
+            self.check(objects)?;
+        }
+    }
+
     fn compare(&self, address: SocketAddr, objects: &Objects, backend: usize) -> Result<()> {
         for object in objects.of(backend).take(COMPARED) {
             let mut stream = client::connect_patiently(address, self.trust())?.stream;
@@ -253,14 +275,30 @@ impl Cluster {
 
     /// CPU time so far of its frontend, of all backends, and of the client.
     pub(crate) fn cpu(&self, system: System) -> Result<[Duration; 3]> {
+        let [frontend, backends] = self.sums(system, Duration::ZERO, cpu_of_family)?;
+        Ok([frontend, backends, cpu_of_client()?])
+    }
+
+    /// Memory of its frontend and of all backends, in bytes.
+    pub(crate) fn memory(&self, system: System) -> Result<[u64; 2]> {
+        self.sums(system, 0, memory_of_family)
+    }
+
+    /// What processes have, of its frontend and of all backends.
+    fn sums<T: Sum>(
+        &self,
+        system: System,
+        nothing: T,
+        of_process: fn(u32) -> Result<T>,
+    ) -> Result<[T; 2]> {
         let lab = self.lab(system)?;
         let of = |host: &str| {
             let pid = lab.pid(host);
-            cpu_of_family(pid.with_context(|| format!("{host} does not run"))?)
+            of_process(pid.with_context(|| format!("{host} does not run"))?)
         };
-        let frontend = system.frontend().map_or(Ok(Duration::ZERO), of)?;
+        let frontend = system.frontend().map_or(Ok(nothing), of)?;
         let backends = (0..self.backends).map(|n| of(&format!("be{n}")));
-        Ok([frontend, backends.sum::<Result<_>>()?, cpu_of_client()?])
+        Ok([frontend, backends.sum::<Result<_>>()?])
     }
 }
 

@@ -16,7 +16,6 @@
 //!   (`/proc/meminfo`), which others on the machine change too.
 
 mod bed;
-mod memory;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -20,7 +20,9 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
 use load::Load;
-use steps::{Cycle, Stats};
+use steps::Cycle;
+
+pub(crate) use steps::Stats;
 
 /// Requests of one warm-up, and how many there may be.
 const WARM_UP: usize = 200;

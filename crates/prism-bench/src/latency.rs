@@ -9,10 +9,7 @@
 mod fetch;
 mod steps;
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, ensure};
-use serde_json::Value;
+use anyhow::Result;
 
 use crate::cluster::{Cluster, Setup, System};
 use crate::network::Network;
@@ -29,8 +26,6 @@ const SYSTEMS: [System; 4] = [
 ];
 /// Objects of each backend.
 const OBJECTS: usize = 8;
-/// How long Prism may take until connections move.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 const fn us(heading: &'static str, value: &'static str) -> Column {
     Column {
@@ -146,7 +141,7 @@ fn measure(args: &Args, network: &Network, turns: &mut Turns) -> Result<()> {
         let objects = Objects::new(network.backends, OBJECTS, bytes)?;
         cluster.store(&objects)?;
         cluster.check(&objects)?;
-        until_moving(&cluster, &objects)?;
+        cluster.until_moving(&objects)?;
         turns.run(&jobs, |system, warm_up_s| {
             let seconds = warm_up_s.unwrap_or(args.options.seconds);
             steps::run(&cluster, *system, &objects, seconds)
@@ -154,22 +149,4 @@ fn measure(args: &Args, network: &Network, turns: &mut Turns) -> Result<()> {
         cluster.remove(&objects)?;
     }
     Ok(())
-}
-
-/// Waits until Prism hands connections off: nodes relay until they have heard from the
-/// switch.
-fn until_moving(cluster: &Cluster, objects: &Objects) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let counters = cluster.prism().admin("fe0")?;
-        let moved = counters.pointer("/handoff/exports_moved");
-        if moved.and_then(Value::as_u64).is_some_and(|moved| moved > 0) {
-            return Ok(());
-        }
-        ensure!(
-            Instant::now() < deadline,
-            "no connection was handed off; see the nodes' logs (prism lab status)"
-        );
-        cluster.check(objects)?;
-    }
 }

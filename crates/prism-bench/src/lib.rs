@@ -9,12 +9,14 @@
 
 mod client;
 mod cluster;
+mod connections;
 mod flows;
 mod frames;
 mod handoff;
 mod http;
 mod latency;
 mod load;
+mod memory;
 mod network;
 mod objects;
 mod popularity;
@@ -41,6 +43,7 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Connections(crate::connections::Args),
     Flows(crate::flows::Args),
     Handoff(crate::handoff::Args),
     Latency(crate::latency::Args),
@@ -76,6 +79,7 @@ enum Command {
 /// as it should, or the results cannot be written.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
+        Command::Connections(args) => crate::connections::run(args),
         Command::Flows(args) => crate::flows::run(args),
         Command::Handoff(args) => crate::handoff::run(&args),
         Command::Latency(args) => crate::latency::run(args),

@@ -1,4 +1,4 @@
-//! The CPU time of other processes, by `/proc`.
+//! The CPU time and the memory of processes, by `/proc`.
 
 use std::fs;
 use std::time::Duration;
@@ -23,7 +23,22 @@ pub(crate) fn cpu_of_family(pid: u32) -> Result<Duration> {
     family(pid).into_iter().map(cpu_of).sum()
 }
 
-/// The same of this process and its children that have ended.
+/// Memory of a process and its children that is theirs alone, in bytes.
+pub(crate) fn memory_of_family(pid: u32) -> Result<u64> {
+    family(pid).into_iter().map(memory_of).sum()
+}
+
+fn memory_of(pid: u32) -> Result<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let anonymous = rollup
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous:"));
+    let kilobytes = anonymous.and_then(|rest| rest.split_whitespace().next());
+    let kilobytes: u64 = kilobytes.context("memory of a process")?.parse()?;
+    Ok(kilobytes << 10)
+}
+
+/// User and system time of this process and its children that have ended.
 pub(crate) fn cpu_of_client() -> Result<Duration> {
     ticks(&fs::read_to_string("/proc/self/stat")?, 4)
 }

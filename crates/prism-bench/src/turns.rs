@@ -139,6 +139,18 @@ impl Turns {
                 warm_up.with_context(|| format!("{}: {}", job.system, job.case))?;
             }
         }
+        self.run_cold(jobs, |what| measure(what, None))
+    }
+
+    /// The same without anything before the first round.
+    ///
+    /// # Errors
+    /// The first of `measure`, or when noting fails.
+    pub(crate) fn run_cold<J>(
+        &mut self,
+        jobs: &[Job<J>],
+        mut measure: impl FnMut(&J) -> Result<Values>,
+    ) -> Result<()> {
         for round in 0..self.rounds {
             for job in jobs {
                 self.done += 1;
@@ -147,7 +159,7 @@ impl Turns {
                     continue;
                 }
                 self.go_on()?;
-                let values = measure(&job.what, None);
+                let values = measure(&job.what);
                 let values = values.with_context(|| format!("{}: {}", job.system, job.case))?;
                 self.measured += 1;
                 let row = Row { turn, values };

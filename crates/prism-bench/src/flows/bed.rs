@@ -14,8 +14,8 @@ use prism_switch::{
 };
 use prism_sys::netns::NetNs;
 
-use super::memory::{Memory, kernel_bytes};
 use crate::frames::{HEADERS_UDP, foreign_frame, frame, udp};
+use crate::memory::kernel_bytes;
 
 /// Most flows of a table here: 67 hosts of clients.
 pub(super) const MAX_FLOWS: usize = 4_000_000;
@@ -63,6 +63,17 @@ impl Samples {
 pub(super) struct Times {
     pub(super) p50_ns: f64,
     pub(super) p99_ns: f64,
+}
+
+/// Of one switch, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Memory {
+    /// Both tables of flows, filled, as the kernel accounts for them.
+    pub(super) accounted: u64,
+    /// By which the kernel's memory grew when the empty switch was loaded.
+    pub(super) taken_empty: u64,
+    /// The same when it was full.
+    pub(super) taken_full: u64,
 }
 
 /// One switch, removed when dropped.

@@ -32,14 +32,14 @@ pub(super) struct Cycle {
 
 /// Median, 99th percentile and standard deviation, µs.
 #[derive(Debug, Serialize)]
-pub(super) struct Stats {
-    pub(super) p50: f64,
-    pub(super) p99: f64,
-    pub(super) stddev: f64,
+pub(crate) struct Stats {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) stddev: f64,
 }
 
 impl Stats {
-    pub(super) fn of(mut values: Vec<f64>) -> Self {
+    pub(crate) fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let count = values.len().max(1) as f64;
         let mean = values.iter().sum::<f64>() / count;

@@ -299,6 +299,25 @@ pub(super) const SECTIONS: &[Section] = &[
         papers: papers::FLOWS,
     },
     Section {
+        heading: "Connections that are kept alive",
+        command: "prism bench connections --rows rows.jsonl (and with --tls)",
+        summary: Summary {
+            result: crate::connections::SUMMARY.result,
+            title: crate::connections::SUMMARY.title,
+            columns: crate::connections::SUMMARY.columns,
+            comparisons: crate::connections::SUMMARY.comparisons,
+        },
+        plots: &[View {
+            title: "Request over one of many connections, p50",
+            x: "connections",
+            x_label: "connections",
+            value: "p50_us",
+            y_label: "µs",
+            ..LINES
+        }],
+        papers: &[],
+    },
+    Section {
         heading: "The steps of one request",
         command: "prism bench latency --rows rows.jsonl",
         summary: Summary {

@@ -40,7 +40,11 @@ impl Drop for Running {
 impl Bench {
     /// With two backends and turns of a second, one for each system.
     fn new(command: &'static str, options: &str) -> Self {
-        let usual = "--rounds 1 --seconds 1 --backends 2 --sizes 16K";
+        Self::without_sizes(command, &format!("--sizes 16K {options}"))
+    }
+
+    fn without_sizes(command: &'static str, options: &str) -> Self {
+        let usual = "--rounds 1 --seconds 1 --backends 2";
         let options = usual.split(' ').chain(options.split(' '));
         Self {
             command,
@@ -236,6 +240,23 @@ fn objects_are_written_over_https_by_all_systems() {
     let systems = bench.count("system", &["prism", "nginx", "direct"]);
     assert_eq!(systems, [1, 1, 1]);
     assert_eq!(bench.rows_of_load().len(), 3);
+}
+
+#[test]
+fn connections_that_stay_take_memory_and_go_on_being_answered() {
+    let Some(_turn) = ready() else { return };
+    let options = "--connections 200 --states served --systems prism,nginx";
+    let bench = Bench::without_sizes("connections", options);
+    bench.run();
+    assert_eq!(bench.count("system", &["prism", "nginx"]), [1, 1]);
+    for row in bench.rows() {
+        assert!(
+            value(&row, "p50_us") > 0.0 && value(&row, "open_us") > 0.0,
+            "{row}"
+        );
+        // At least the two ends' sockets.
+        assert!(value(&row, "kernel_bytes") > 1_000.0, "{row}");
+    }
 }
 
 #[test]

@@ -326,10 +326,15 @@ impl Client {
 
     /// Stores an object, its body not signed.
     pub fn put(&mut self, cluster: &Cluster, object: &Object) {
+        let answer = self.try_to_put(cluster, object);
+        assert_eq!(answer.status(), 200, "{}: {}", object.key, answer.text());
+    }
+
+    /// The same, whatever the answer is.
+    pub fn try_to_put(&mut self, cluster: &Cluster, object: &Object) -> Answer {
         self.send(&Request::put_unsigned(object).encode(cluster));
         self.send_object(object);
-        let answer = self.answer(&Method::Put);
-        assert_eq!(answer.status(), 200, "{}: {}", object.key, answer.text());
+        self.answer(&Method::Put)
     }
 
     /// Sends an object's bytes.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Of `/proc/meminfo`: where maps and their elements are.
+/// Of `/proc/meminfo`: where maps and their elements are, and sockets.
 const KINDS: [&str; 3] = ["SUnreclaim", "VmallocUsed", "Percpu"];
 /// Two readings that differ by less are of a machine at rest.
 const STILL_BYTES: u64 = 256 << 10;
@@ -13,19 +13,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Of waiting for that; a busy machine is never at rest.
 const MOST_PAUSES: usize = 10;
 
-/// Of one switch, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Memory {
-    /// Both tables of flows, filled, as the kernel accounts for them.
-    pub(super) accounted: u64,
-    /// By which the kernel's memory grew when the empty switch was loaded.
-    pub(super) taken_empty: u64,
-    /// The same when it was full.
-    pub(super) taken_full: u64,
-}
-
 /// What the kernel has taken, once that is still: maps that are given up are freed later.
-pub(super) fn kernel_bytes() -> Result<u64> {
+pub(crate) fn kernel_bytes() -> Result<u64> {
     let mut before = read()?;
     for _ in 0..MOST_PAUSES {
         std::thread::sleep(PAUSE);
