@@ -149,7 +149,11 @@ impl Worker {
         client.set_io_timeout(self.node.config.limits.stall_timeout());
         let mut caller = vouched(client.context());
         loop {
-            match self.serve_request(client, caller.take()).await {
+            let read = self.read_head(&mut client).await;
+            // What answers takes 16 KiB while it runs: not to be held by a connection that
+            // waits for its next request, as most do.
+            let next = Box::pin(self.serve_request(client, read, caller.take())).await;
+            match next {
                 Next::Again(connection) => client = connection,
                 Next::Close(connection) => return connection.close().await,
                 Next::Gone => return,
@@ -157,8 +161,13 @@ impl Worker {
         }
     }
 
-    async fn serve_request(&self, mut client: Connection, caller: Option<Principal>) -> Next {
-        let (head, head_bytes) = match self.read_head(&mut client).await {
+    async fn serve_request(
+        &self,
+        mut client: Connection,
+        read: Result<(RequestHead, usize), NoRequest>,
+        caller: Option<Principal>,
+    ) -> Next {
+        let (head, head_bytes) = match read {
             Ok(read) => read,
             Err(NoRequest::End) => return Next::Close(client),
             Err(refused) => return self.refuse_head(client, refused).await,
