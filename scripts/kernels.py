@@ -40,6 +40,7 @@ TESTS = [
     ("prism-sys", "netem", [], 120),
     ("prism-sys", "ktls", [], 120),
     ("prism-sys", "freeze", [], 120),
+    ("prism-sys", "warmth", [], 60),
     ("prism-tls", "lib", [], 60),
     ("prism-switch", "lib", [], 60),
     ("prism-switch", "steering", [], 60),
@@ -49,6 +50,7 @@ TESTS = [
     ("prism-switch", "differential", [], 120),
     ("prism-switch", "network", ["bulk_data", "appear_later", "flows_survive"], 120),
     ("prism", "netem", [], 120),
+    ("prism", "windows", [], 60),
     ("prism", "ktls", [], 300),
     ("prism", "owners", ["killed"], 120),
     ("prism", "connections", ["stalls"], 120),
@@ -62,7 +64,7 @@ MODULES = ["tun", "veth", "tls", "tcp_diag", "unix_diag", "sch_netem", "sch_ingr
            "gcm", "ctr", "aesni_intel", "ghash_clmulni_intel",
            "chacha20poly1305", "chacha_x86_64", "poly1305_x86_64"]
 # What the tests and the first process call.
-COMMANDS = ["dash", "ip", "tc", "nsenter", "unshare", "mount", "umount", "sysctl", "kmod", "timeout",
+COMMANDS = ["dash", "ip", "ss", "tc", "nsenter", "unshare", "mount", "umount", "sysctl", "kmod", "timeout",
             "mkdir", "ls", "dd", "sleep", "cat", "kill", "dmesg", "curl", "tcpdump"]
 FILES = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/protocols", "/etc/services"]
 
