@@ -13,7 +13,7 @@
 use std::fs::{File, read_to_string};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::bpf;
 use crate::fault::{self, Fault};
@@ -98,19 +98,24 @@ impl Warmth {
 /// The directory of this process's control group of version 2.
 fn own_group() -> Option<PathBuf> {
     let groups = read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let mounts = read_to_string("/proc/self/mountinfo").ok()?;
+    group_in(&groups, &mounts)
+}
+
+fn group_in(groups: &str, mounts: &str) -> Option<PathBuf> {
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     // Fields of proc_pid_mountinfo(5): the fourth is the root of the mount, the fifth
     // its place, and the type follows a lone dash.
-    let mounts = read_to_string("/proc/self/mountinfo").ok()?;
     mounts.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
         if !kind.starts_with("cgroup2 ") {
             return None;
         }
         let mut fields = place.split(' ').skip(3);
-        let (root, place) = (fields.next()?.trim_start_matches('/'), fields.next()?);
-        let below = own.strip_prefix(root)?.trim_start_matches('/');
-        Some(PathBuf::from(place).join(below))
+        let (root, place) = (fields.next()?, fields.next()?);
+        // By whole names: another group's may begin like that of the mount's root.
+        let below = Path::new(own).strip_prefix(root).ok()?;
+        Some(Path::new(place).join(below))
     })
 }
 
@@ -151,6 +156,31 @@ const SET_WINDOW: [bpf::Instruction; 20] = [
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn the_group_is_found_below_its_mount() {
+        let mount = |root: &str| {
+            format!(
+                "1 2 0:1 / /proc rw - proc proc rw\n\
+                 30 24 0:26 {root} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
+            )
+        };
+        let of = |groups: &str, root: &str| group_in(groups, &mount(root));
+        let at = |path: &str| Some(PathBuf::from(path));
+        let unit = "1:cpu:/x\n0::/system.slice/prism.service\n";
+        assert_eq!(
+            of(unit, "/"),
+            at("/sys/fs/cgroup/system.slice/prism.service")
+        );
+        assert_eq!(
+            of(unit, "/system.slice"),
+            at("/sys/fs/cgroup/prism.service")
+        );
+        assert_eq!(of("0::/\n", "/"), at("/sys/fs/cgroup/"));
+        assert_eq!(of("0::/systems/a\n", "/system"), None);
+        assert_eq!(of("1:cpu:/x\n", "/"), None);
+        assert_eq!(group_in(unit, "1 2 0:1 / /proc rw - proc proc rw\n"), None);
+    }
 
     #[test]
     fn the_own_group_is_a_directory_of_control_files() {
