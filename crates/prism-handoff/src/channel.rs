@@ -339,7 +339,7 @@ impl Channel {
 ///
 /// Frames are answered with frames, so an acknowledgement leaves with one. The kernel
 /// takes a connection that rested for as long as it delays one (40 ms) for a one-way
-/// stream, and sends it a packet of its own within the read: a quarter of a hand-off's way.
+/// stream, and sends it a packet of its own within the read.
 async fn read_some(tcp: &mut OwnedReadHalf, buffer: &mut Vec<u8>) -> io::Result<usize> {
     loop {
         tcp.readable().await?;
