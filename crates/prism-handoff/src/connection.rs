@@ -73,6 +73,8 @@ pub(crate) struct Rest {
     pub(crate) read_bytes: usize,
     /// Something was written since the last read.
     pub(crate) has_written: bool,
+    /// Whether it is one of the connections that are open here.
+    pub(crate) is_counted: bool,
     pub(crate) shared: Rc<Shared>,
 }
 
@@ -330,9 +332,22 @@ impl Drop for Connection {
     }
 }
 
+impl Rest {
+    /// Counts it among the connections that are open here, or no longer.
+    pub(crate) fn count(&mut self, is_here: bool) {
+        let open = &self.shared.counters.connections_open;
+        match (self.is_counted, is_here) {
+            (false, true) => open.add_one(),
+            (true, false) => open.sub_one(),
+            _ => {}
+        }
+        self.is_counted = is_here;
+    }
+}
+
 impl Drop for Rest {
     fn drop(&mut self) {
-        self.shared.counters.connections_open.sub_one();
+        self.count(false);
     }
 }
 

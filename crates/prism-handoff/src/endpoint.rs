@@ -222,8 +222,7 @@ impl Shared {
         service: SocketAddr,
         local: SocketAddr,
     ) -> Box<Rest> {
-        self.counters.connections_open.add_one();
-        Box::new(Rest {
+        let mut rest = Box::new(Rest {
             input: Input::default(),
             output: Vec::new(),
             tls: None,
@@ -242,7 +241,10 @@ impl Shared {
             read_bytes: 0,
             has_written: false,
             shared: self.clone(),
-        })
+            is_counted: false,
+        });
+        rest.count(true);
+        rest
     }
 
     /// A connection's socket has just been closed here.

@@ -199,6 +199,8 @@ impl Driver<'_> {
                     }
                 }
                 Action::Send { epoch } => {
+                    // It may come back; but a verdict takes its time.
+                    connection.rest.count(false);
                     let (now, verdict) = self.send(&connection.rest, socket, epoch).await;
                     socket = now;
                     Event::Verdict(verdict)
@@ -441,6 +443,7 @@ impl Driver<'_> {
             return Exported::Lost;
         }
         connection.stream = stream;
+        connection.rest.count(true);
         Exported::Kept { connection, reason }
     }
 }
