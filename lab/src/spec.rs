@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use prism_config::Config;
+use prism_config::{Config, RelayUpTo};
 
 use crate::error::LabError;
 use crate::name::LabName;
@@ -41,6 +41,9 @@ pub struct LabSpec {
     /// Whether HTTPS is served too, on port 443 of the service's address, with
     /// a certificate of the lab's own authority. Default false.
     pub tls: bool,
+    /// Which answers nodes relay instead of handing connections off. Default: as they
+    /// find best.
+    pub relay_up_to: RelayUpTo,
     /// What runs on the hosts.
     pub programs: Programs,
     /// Where backends keep their objects, in a directory
@@ -92,6 +95,7 @@ impl LabSpec {
             link: None,
             uplink: None,
             tls: false,
+            relay_up_to: RelayUpTo::default(),
             programs,
             store_dir: "/dev/shm".into(),
             ready_timeout: Duration::from_secs(20),

@@ -88,6 +88,7 @@ impl Lab {
     fn install(&mut self, spec: &mut LabSpec) -> Result<(), LabError> {
         let store_dir = self.state.store_dir.clone();
         let mut config = files::config(&self.state.plan, &store_dir);
+        config.service.relay_up_to = spec.relay_up_to;
         if spec.tls {
             config.service.tls = Some(tls::config(&self.state.plan.name));
             tls::write(&self.state.plan)?;

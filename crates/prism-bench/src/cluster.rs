@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use prism_config::RelayUpTo;
 use prism_lab::Lab;
 use prism_s3::Signer;
 use prism_sys::netns::NetNs;
@@ -49,6 +50,8 @@ pub(crate) struct Setup<'s> {
     pub(crate) systems: &'s [System],
     /// How many of Prism's backends have each object.
     pub(crate) replicas: u16,
+    /// What Prism relays instead of handing connections off.
+    pub(crate) relay_up_to: RelayUpTo,
     /// Set when nobody wants it any more.
     pub(crate) cancel: Arc<AtomicBool>,
 }

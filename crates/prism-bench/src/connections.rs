@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use prism_config::RelayUpTo;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::client::{self, Connection};
@@ -198,6 +199,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
             network: &network,
             systems: &[what.system],
             replicas: 1,
+            relay_up_to: RelayUpTo::default(),
             cancel: cancel.clone(),
         };
         measure(&Cluster::up(&setup)?, what, &args)

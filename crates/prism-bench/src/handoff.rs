@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use prism_config::{HandOffMethod, HandOffMode};
+use prism_config::{HandOffMethod, HandOffMode, RelayUpTo};
 use prism_lab::{Lab, LabName, LabSpec};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
@@ -160,6 +160,7 @@ fn measure(args: &Args, mode: HandOffMode, prism: PathBuf) -> Result<Mode> {
     });
     spec.backends = 2;
     spec.tls = args.tls;
+    spec.relay_up_to = RelayUpTo::Bytes(0);
     let lab = Lab::up(spec)?;
     let cycles = load_and_trace(args, &lab, mode);
     lab.down()?;

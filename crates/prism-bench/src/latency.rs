@@ -10,6 +10,7 @@ mod fetch;
 mod steps;
 
 use anyhow::Result;
+use prism_config::RelayUpTo;
 
 use crate::cluster::{Cluster, Setup, System};
 use crate::network::Network;
@@ -130,6 +131,7 @@ fn measure(args: &Args, network: &Network, turns: &mut Turns) -> Result<()> {
         network,
         systems: &SYSTEMS,
         replicas: 1,
+        relay_up_to: RelayUpTo::default(),
         cancel: turns.cancel(),
     })?;
     for &bytes in &args.sizes {

@@ -10,6 +10,7 @@
 mod client;
 mod cluster;
 mod connections;
+mod crossover;
 mod flows;
 mod frames;
 mod handoff;
@@ -44,6 +45,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Connections(crate::connections::Args),
+    Crossover(crate::crossover::Args),
     Flows(crate::flows::Args),
     Handoff(crate::handoff::Args),
     Latency(crate::latency::Args),
@@ -80,6 +82,7 @@ enum Command {
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Connections(args) => crate::connections::run(args),
+        Command::Crossover(args) => crate::crossover::run(args),
         Command::Flows(args) => crate::flows::run(args),
         Command::Handoff(args) => crate::handoff::run(&args),
         Command::Latency(args) => crate::latency::run(args),

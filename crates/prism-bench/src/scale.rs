@@ -9,6 +9,7 @@
 //! the latency of a proxy does not change with the backends behind it.
 
 use anyhow::{Result, ensure};
+use prism_config::RelayUpTo;
 
 use crate::cluster::{Cluster, Setup, System};
 use crate::load::Load;
@@ -139,6 +140,7 @@ fn measure(args: &Args, turns: &mut Turns) -> Result<()> {
         network,
         systems: &SYSTEMS,
         replicas: 1,
+        relay_up_to: RelayUpTo::default(),
         cancel: turns.cancel(),
     })?;
     for &bytes in sizes {

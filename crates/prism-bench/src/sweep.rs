@@ -7,6 +7,7 @@
 //! two turns of one round.
 
 use anyhow::{Result, ensure};
+use prism_config::RelayUpTo;
 
 use crate::cluster::{Cluster, Setup, System};
 use crate::load::Load;
@@ -153,6 +154,7 @@ fn measure(args: &Args, turns: &mut Turns) -> Result<()> {
         network,
         systems: &SYSTEMS,
         replicas: 1,
+        relay_up_to: RelayUpTo::default(),
         cancel: turns.cancel(),
     })?;
     for &bytes in sizes {

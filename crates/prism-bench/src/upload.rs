@@ -10,6 +10,7 @@
 mod puts;
 
 use anyhow::{Result, ensure};
+use prism_config::RelayUpTo;
 
 use crate::cluster::{Cluster, Setup, System};
 use crate::network::Network;
@@ -112,6 +113,7 @@ fn measure(args: &Args, turns: &mut Turns) -> Result<()> {
         network,
         systems: &SYSTEMS,
         replicas: 1,
+        relay_up_to: RelayUpTo::default(),
         cancel: turns.cancel(),
     })?;
     for &bytes in sizes {

@@ -10,6 +10,7 @@
 //! they can be compared afterwards.
 
 use anyhow::{Result, ensure};
+use prism_config::RelayUpTo;
 
 use crate::cluster::{Cluster, Setup, System};
 use crate::load::Load;
@@ -319,6 +320,7 @@ impl Plan {
                 network,
                 systems,
                 replicas,
+                relay_up_to: RelayUpTo::default(),
                 cancel: turns.cancel(),
             })
         });

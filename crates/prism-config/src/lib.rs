@@ -14,6 +14,7 @@ mod cluster;
 mod etcd;
 mod load;
 mod model;
+mod relay;
 mod secrets;
 mod tls;
 
@@ -24,5 +25,6 @@ pub use model::{
     Admin, Anonymous, Config, CongestionWindow, Durability, HandOffMethod, HandOffMode, HookMode,
     Limits, Log, LogFormat, Node, Peers, Role, S3, Service, Store, Switch,
 };
+pub use relay::{InvalidRelayUpTo, RelayUpTo};
 pub use secrets::{ControlKey, Credential, SecretError, TicketSecret};
 pub use tls::{Certificate, KernelTls, Tls, TlsSuite, TlsVersion};

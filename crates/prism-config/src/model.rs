@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Cluster;
+use crate::relay::RelayUpTo;
 use crate::tls::{KernelTls, Tls};
 
 /// The whole file.
@@ -57,6 +58,9 @@ pub struct Service {
     pub hand_off_method: HandOffMethod,
     /// Default `carry`. The congestion window of a connection that has just moved.
     pub congestion_window: CongestionWindow,
+    /// Default `auto`. Longest answer to a GET that is relayed where another node has
+    /// the object; for a longer one the connection is handed off.
+    pub relay_up_to: RelayUpTo,
     /// HTTPS on the same address. Absent: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
@@ -69,6 +73,7 @@ impl Default for Service {
             hand_off: HandOffMode::default(),
             hand_off_method: HandOffMethod::default(),
             congestion_window: CongestionWindow::default(),
+            relay_up_to: RelayUpTo::default(),
             tls: None,
         }
     }

@@ -291,7 +291,7 @@ impl Channel {
             }
             Ok(Frame::Ask { id }) => self.answer(id, importer).await,
             Ok(
-                verdict @ (Frame::Accepted { id }
+                verdict @ (Frame::Accepted { id, .. }
                 | Frame::Refused { id, .. }
                 | Frame::Unknown { id }),
             ) => {

@@ -22,6 +22,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::chores::Chores;
 use crate::connection::{Connection, Rest};
 use crate::control::Control;
+use crate::cost::Costs;
 use crate::counters::Counters;
 use crate::frozen::FrozenSockets;
 use crate::given_up::GivenUp;
@@ -57,6 +58,7 @@ pub struct Process {
     pub trace: Trace,
     pub(crate) frozen: Arc<FrozenSockets>,
     pub(crate) given_up: Arc<GivenUp>,
+    pub(crate) costs: Costs,
     warmth: OnceLock<Option<Warmth>>,
 }
 
@@ -72,6 +74,13 @@ impl Process {
                 })
                 .ok()
         });
+    }
+
+    /// Processor time of a hand-off that this process began, at both ends, in
+    /// nanoseconds: the mean of those that were measured, newer ones counting more. `None`
+    /// before there are enough.
+    pub fn hand_off_ns(&self) -> Option<f64> {
+        self.costs.whole_ns()
     }
 
     pub(crate) fn warmth(&self) -> Option<&Warmth> {

@@ -29,6 +29,7 @@ use zeroize::Zeroize;
 use crate::channel::Channel;
 use crate::connection::{Connection, Rest};
 use crate::control::Control;
+use crate::cost::{Costs, metered};
 use crate::endpoint::{Handle, Shared};
 use crate::kernel_tx::KernelTx;
 use crate::records::Records;
@@ -63,9 +64,15 @@ impl Handle {
     /// its end: dropped half-way, the connection is closed.
     pub async fn export(&self, connection: Connection, peer: &str, context: &[u8]) -> Exported {
         let counters = self.shared.counters.clone();
-        let exported = self.try_export(connection, peer, context).await;
+        let export = self.try_export(connection, peer, context);
+        let (exported, spent) = metered(Costs::is_sample(), export).await;
         match &exported {
-            Exported::Moved => counters.exports_moved.add_one(),
+            Exported::Moved => {
+                counters.exports_moved.add_one();
+                if let Some(spent) = spent {
+                    self.shared.process.costs.took_here(spent);
+                }
+            }
             Exported::Lost => counters.exports_lost.add_one(),
             Exported::Kept { reason, .. } => {
                 counters.exports_kept.add_one();
@@ -319,6 +326,9 @@ impl Driver<'_> {
         let verdict = tokio::time::timeout(deadline, verdict.wait()).await;
         self.record.mark(Step::Verdict);
         let verdict = verdict.ok().flatten();
+        if let Some(Frame::Accepted { spent_ns, .. }) = &verdict {
+            self.shared.process.costs.took_there(*spent_ns);
+        }
         (saved, verdict.as_ref().map_or(Verdict::Unknown, verdict_of))
     }
 

@@ -17,6 +17,7 @@ use prism_sys::tcp::{Behaviour, RestoreError, Restored, probe_peer, restore_into
 
 use crate::channel::{Arrived, Channel};
 use crate::connection::Connection;
+use crate::cost::{Costs, metered};
 use crate::endpoint::{Incoming, Shared};
 use crate::given_up::GivenUp;
 use crate::reading::Input;
@@ -120,13 +121,17 @@ async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
     let (id, client, service) = (hand_off.id, hand_off.tcp.remote, hand_off.tcp.service);
     let mut record = Record::new(Part::Target, id, client.port());
     record.mark_at(Step::Received, at_ns);
-    let verdict = match take(&shared, *hand_off, &mut record).await {
+    let taking = take(&shared, *hand_off, &mut record);
+    let (taken, spent) = metered(Costs::is_sample(), taking).await;
+    let verdict = match taken {
         Ok(connection) => {
             shared.counters.imported.add_one();
             // Never full for long: the application only spawns.
             let _ = shared.incoming.send(Incoming::Client(connection)).await;
             record.mark(Step::Live);
-            Frame::Accepted { id }
+            let spent_ns = spent.map_or(0, |spent| spent.as_nanos());
+            let spent_ns = u32::try_from(spent_ns).unwrap_or(u32::MAX);
+            Frame::Accepted { id, spent_ns }
         }
         Err(reason) => {
             shared.counters.imports_refused.add_one();

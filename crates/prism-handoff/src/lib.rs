@@ -13,6 +13,7 @@ mod channel;
 mod chores;
 mod connection;
 mod control;
+pub mod cost;
 mod counters;
 mod dial;
 mod endpoint;

@@ -12,7 +12,7 @@ use crate::tcp_state::{MAX_QUEUE_BYTES, TcpState};
 use crate::wire::{DecodeError, Put, Reader};
 
 /// ALPN of connections that carry hand-offs.
-pub const ALPN_HAND_OFF: &[u8] = b"prism-handoff/1";
+pub const ALPN_HAND_OFF: &[u8] = b"prism-handoff/2";
 /// ALPN of connections that carry relayed requests.
 pub const ALPN_RELAY: &[u8] = b"prism-relay/1";
 /// Bytes of the length that precedes each frame.
@@ -120,6 +120,9 @@ pub enum Frame {
     Accepted {
         /// Of the hand-off.
         id: u64,
+        /// Processor time that it took here, in nanoseconds; 0 where that was not
+        /// measured.
+        spent_ns: u32,
     },
     /// I passed it on, or you asked, and I do not know what became of it: the
     /// switch does.
@@ -146,7 +149,7 @@ impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::HandOff(h) => h.fmt(f),
-            Self::Accepted { id } => write!(f, "Accepted({id})"),
+            Self::Accepted { id, .. } => write!(f, "Accepted({id})"),
             Self::Unknown { id } => write!(f, "Unknown({id})"),
             Self::Refused { id, reason } => write!(f, "Refused({id}, {reason:?})"),
             Self::Ask { id } => write!(f, "Ask({id})"),
@@ -177,9 +180,10 @@ impl Frame {
         let mut out = vec![0; FRAME_PREFIX_BYTES];
         match self {
             Self::HandOff(_) => {}
-            Self::Accepted { id } => {
+            Self::Accepted { id, spent_ns } => {
                 out.put(&[TYPE_ACCEPTED]);
                 out.put(&id.to_be_bytes());
+                out.put(&spent_ns.to_be_bytes());
             }
             Self::Unknown { id } => {
                 out.put(&[TYPE_UNKNOWN]);
@@ -215,7 +219,10 @@ impl Frame {
         let mut r = Reader::new(bytes);
         let frame = match r.u8("frame type")? {
             TYPE_HAND_OFF => Self::HandOff(Box::new(HandOff::restore(&mut r)?)),
-            TYPE_ACCEPTED => Self::Accepted { id: r.u64("id")? },
+            TYPE_ACCEPTED => Self::Accepted {
+                id: r.u64("id")?,
+                spent_ns: r.u32("time spent")?,
+            },
             TYPE_UNKNOWN => Self::Unknown { id: r.u64("id")? },
             TYPE_ASK => Self::Ask { id: r.u64("id")? },
             TYPE_REFUSED => {
@@ -387,7 +394,10 @@ mod tests {
         let mut frames = vec![
             Frame::HandOff(Box::new(hand_off())),
             Frame::HandOff(Box::new(secure)),
-            Frame::Accepted { id: 4 },
+            Frame::Accepted {
+                id: 4,
+                spent_ns: 20,
+            },
             Frame::Unknown { id: 5 },
             Frame::Ask { id: 6 },
         ];

@@ -6,9 +6,15 @@ use crate::wire::{DecodeError, Put, Reader};
 /// "PRLY".
 pub const MAGIC: u32 = 0x5052_4c59;
 /// Version of the preamble.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 const FLAG_ALONE: u8 = 1;
+const FLAG_MOST: u8 = 2;
+
+/// Status of the answer to a request whose own answer would be longer than
+/// [`Preamble::most_bytes`] (RFC 9110, section 15.5.20): the connection is to move.
+/// S3 answers nothing with it.
+pub const HAND_OVER: u16 = 421;
 
 /// Precedes a relayed request's head.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,14 +24,22 @@ pub struct Preamble {
     pub alone: bool,
     /// The verified access key; empty for an anonymous client.
     pub principal: String,
+    /// Longest body of an object that is wanted as the answer; [`HAND_OVER`] for a
+    /// longer one.
+    pub most_bytes: Option<u32>,
 }
 
 impl Preamble {
     /// Appends the preamble. A principal is at most 255 bytes long.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put(&MAGIC.to_be_bytes());
-        out.put(&[VERSION, if self.alone { FLAG_ALONE } else { 0 }]);
+        let alone = if self.alone { FLAG_ALONE } else { 0 };
+        let most = self.most_bytes.map_or(0, |_| FLAG_MOST);
+        out.put(&[VERSION, alone | most]);
         out.put_short_str(&self.principal);
+        if let Some(most_bytes) = self.most_bytes {
+            out.put(&most_bytes.to_be_bytes());
+        }
     }
 
     /// Reads a preamble from the start of `bytes`, with its length; `None` when
@@ -44,13 +58,18 @@ impl Preamble {
                 });
             }
             let flags = r.u8("flags")?;
-            if flags & !FLAG_ALONE != 0 {
+            if flags & !(FLAG_ALONE | FLAG_MOST) != 0 {
                 return Err(DecodeError::Invalid("flags"));
             }
             let principal = r.short_str("principal")?.to_owned();
+            let most_bytes = match flags & FLAG_MOST {
+                0 => None,
+                _ => Some(r.u32("most_bytes")?),
+            };
             Ok(Self {
                 alone: flags & FLAG_ALONE != 0,
                 principal,
+                most_bytes,
             })
         };
         match read(&mut r) {
@@ -68,21 +87,37 @@ mod tests {
 
     #[test]
     fn round_trips_and_asks_for_more_at_every_cut() {
-        let preamble = Preamble {
-            alone: true,
-            principal: "AKIAEXAMPLE".into(),
-        };
-        let mut bytes = Vec::new();
-        preamble.encode(&mut bytes);
-        for len in 0..bytes.len() {
-            assert_eq!(Preamble::decode(&bytes[..len]), Ok(None));
+        for most_bytes in [None, Some(0), Some(4096), Some(u32::MAX)] {
+            let preamble = Preamble {
+                alone: most_bytes.is_none(),
+                principal: "AKIAEXAMPLE".into(),
+                most_bytes,
+            };
+            let mut bytes = Vec::new();
+            preamble.encode(&mut bytes);
+            for len in 0..bytes.len() {
+                assert_eq!(Preamble::decode(&bytes[..len]), Ok(None));
+            }
+            bytes.extend_from_slice(b"GET / ");
+            assert_eq!(
+                Preamble::decode(&bytes),
+                Ok(Some((preamble, bytes.len() - 6)))
+            );
+            bytes[0] = b'G';
+            assert!(Preamble::decode(&bytes).is_err());
         }
-        bytes.extend_from_slice(b"GET / ");
-        assert_eq!(
-            Preamble::decode(&bytes),
-            Ok(Some((preamble, bytes.len() - 6)))
-        );
-        bytes[0] = b'G';
+    }
+
+    #[test]
+    fn refuses_flags_that_nobody_has_defined() {
+        let mut bytes = Vec::new();
+        let preamble = Preamble {
+            alone: false,
+            principal: String::new(),
+            most_bytes: None,
+        };
+        preamble.encode(&mut bytes);
+        bytes[5] |= 4;
         assert!(Preamble::decode(&bytes).is_err());
     }
 }

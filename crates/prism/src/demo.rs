@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use prism_config::RelayUpTo;
 use prism_lab::{Lab, LabName, LabSpec};
 
 use self::capture::Recording;
@@ -108,6 +109,8 @@ fn spec(cancel: Arc<AtomicBool>) -> Result<LabSpec> {
     let mut spec = LabSpec::new(name, program);
     spec.backends = BACKENDS;
     spec.tls = true;
+    // Small files too: it is to be seen how connections move.
+    spec.relay_up_to = RelayUpTo::Bytes(0);
     spec.cancel = cancel;
     Ok(spec)
 }

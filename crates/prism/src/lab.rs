@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use prism_config::RelayUpTo;
 use prism_lab::{CaptureOptions, Lab, LabName, LabSpec, LabStatus, Rate};
 
 /// Several hosts on this machine, in network namespaces.
@@ -71,6 +72,10 @@ struct Up {
     /// run by `prism lab exec` then use it.
     #[arg(long)]
     tls: bool,
+    /// Longest object that nodes relay instead of handing the connection off: auto, or
+    /// bytes; with 0 connections move whatever the size.
+    #[arg(long, default_value = "auto", value_name = "BYTES")]
+    relay_up_to: RelayUpTo,
     /// Speed of each server's link, each way, as in 1gbit [default: unlimited]
     #[arg(long, value_name = "RATE")]
     link: Option<Rate>,
@@ -152,6 +157,7 @@ fn run_up(up: Up) -> Result<()> {
     spec.members = up.members;
     spec.etcd = up.etcd;
     spec.tls = up.tls;
+    spec.relay_up_to = up.relay_up_to;
     spec.link = up.link;
     spec.uplink = up.uplink;
     spec.store_dir = up.store_dir;

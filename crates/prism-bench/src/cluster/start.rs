@@ -80,6 +80,7 @@ fn prism_lab(setup: &Setup<'_>) -> Result<(Lab, Certificate)> {
         }
     });
     spec.tls = setup.network.tls;
+    spec.relay_up_to = setup.relay_up_to;
     spec.cancel = Arc::clone(&setup.cancel);
     let lab = Lab::up(spec)?;
     let config = Config::load(&lab.config_path())?;

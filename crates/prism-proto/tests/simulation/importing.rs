@@ -43,7 +43,7 @@ impl World {
         match (Frame::announced_len(bytes), Frame::decode(body)) {
             (Ok(Some(len)), Ok(frame)) if len == body.len() => match frame {
                 Frame::HandOff(hand_off) => self.start_import(to, from, generation, hand_off),
-                Frame::Accepted { id } => self.told(to, id, Verdict::Accepted, generation),
+                Frame::Accepted { id, .. } => self.told(to, id, Verdict::Accepted, generation),
                 Frame::Refused { id, reason } => {
                     self.told(to, id, Verdict::Refused(reason), generation);
                 }
@@ -244,7 +244,10 @@ impl World {
         let (from, generation, hand_off_id) = (import.from, import.generation, import.hand_off.id);
         let took = self.now - import.started;
         let frame = match refusal {
-            None => Frame::Accepted { id: hand_off_id },
+            None => Frame::Accepted {
+                id: hand_off_id,
+                spent_ns: 0,
+            },
             Some(reason) => Frame::Refused {
                 id: hand_off_id,
                 reason,

@@ -98,10 +98,16 @@ fn counters(node: &Node) -> Value {
             .map(|(name, value)| (name.to_owned(), Value::from(value)))
             .collect()
     };
+    let mut requests = node.counters.named();
+    let up_to_bytes = node.relaying.up_to_bytes();
+    requests.push(("relay_up_to_bytes", up_to_bytes.into()));
+    let hand_off_ns = node.process.hand_off_ns().unwrap_or_default();
+    requests.push(("hand_off_ns", hand_off_ns as u64));
+    requests.push(("relay_ns", node.relaying.relay_ns() as u64));
     json!({
         "node": node.name,
         "handoff": named(node.process.counters.named()),
-        "requests": named(node.counters.named()),
+        "requests": named(requests),
         "store": node.store.as_ref().map(|store| named(of_store(node, store))),
     })
 }

@@ -29,6 +29,8 @@ counters! {
     served_relayed,
     /// Requests passed on to another node as a proxy does.
     relayed,
+    /// Objects that were asked for to relay them, and were too long for that.
+    asked_in_vain,
     /// Requests refused for their form.
     malformed,
     /// Requests refused for their signature, or for having none.

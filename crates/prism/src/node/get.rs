@@ -1,8 +1,10 @@
 //! GET and HEAD of objects, from this node's store.
 
 use std::io;
+use std::num::NonZero;
 
 use prism_http::{AnswerBody, Exchange, Method, ResponseFraming, ResponseHead};
+use prism_proto::relay::HAND_OVER;
 use prism_s3::integrity::TYPE_HEADER;
 use prism_s3::op::ReadObject;
 use prism_s3::range::{ByteRange, Unsatisfiable};
@@ -17,6 +19,9 @@ use super::answer::{from_ms, request_id, send, send_error_with, send_xml, set};
 use super::io::Io;
 use super::session::Request;
 use super::{Worker, versions};
+
+/// Read while a connection is on its way.
+const READ_AHEAD_BYTES: u64 = 1 << 20;
 
 impl Worker {
     /// Answers a GET or HEAD. The lookup is from memory or one read of the
@@ -81,6 +86,11 @@ impl Worker {
                 return not_satisfiable(io, exchange, unsatisfiable, resource).await;
             }
         };
+        let len = range.map_or(object.len, |range| range.len());
+        if request.most_bytes.is_some_and(|most| len > most.into()) {
+            read_ahead(&object, range.map_or(0, |range| range.offset()), len);
+            return send(io, exchange, ResponseHead::new(HAND_OVER), &[]).await;
+        }
         let mut head = ResponseHead::new(if range.is_some() { 206 } else { 200 });
         describe(&mut head, &object)?;
         self.describe_more(&mut head, request, &object, (range, part))?;
@@ -242,6 +252,15 @@ impl Worker {
             tracing::warn!(%error, resource, "request failed");
         }
         send_error_with(io, exchange, head, error, resource).await
+    }
+}
+
+/// Has the kernel read what will be asked for once the connection is here.
+fn read_ahead(object: &Object, offset: u64, len: u64) {
+    if let Body::File(file) = &object.body {
+        let len = NonZero::new(len.min(READ_AHEAD_BYTES));
+        // It is advice.
+        let _ = rustix::fs::fadvise(file.file(), offset, len, rustix::fs::Advice::WillNeed);
     }
 }
 

@@ -20,6 +20,7 @@ mod errors;
 mod expire;
 mod fence;
 mod fetch;
+mod forecast;
 mod get;
 mod hashing;
 mod held;
@@ -37,6 +38,7 @@ mod progress;
 mod put;
 mod relay;
 mod relayed;
+mod relaying;
 mod replicate;
 mod replication;
 pub(crate) mod run;
@@ -97,6 +99,8 @@ pub(crate) struct Node {
     pub(crate) progress: progress::Progress,
     pub(crate) auth: Auth,
     https: Option<Https>,
+    pub(crate) relaying: relaying::Relaying,
+    forecast: forecast::Forecast,
     pub(crate) limits: prism_http::Limits,
     pub(crate) counters: NodeCounters,
     pub(crate) hashing: hashing::Hashing,
@@ -151,6 +155,7 @@ impl Node {
             body_bytes: config.limits.max_object_bytes,
             ..prism_http::Limits::DEFAULT
         };
+        let relaying = relaying::Relaying::new(config.service.relay_up_to);
         let (counters, process) = (NodeCounters::default(), Arc::new(Process::default()));
         let name = name.to_owned();
         Ok(Self {
@@ -163,6 +168,8 @@ impl Node {
             progress: progress::Progress::default(),
             auth,
             https,
+            relaying,
+            forecast: forecast::Forecast::new(),
             limits,
             counters,
             hashing: hashing::Hashing::default(),

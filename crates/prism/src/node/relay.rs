@@ -9,7 +9,7 @@ use prism_http::{
     BodyError, BodyReader, CONTINUE, Exchange, HeadError, Headers, RequestHead, ResponseFraming,
     ResponseHead, Written,
 };
-use prism_proto::relay::Preamble;
+use prism_proto::relay::{HAND_OVER, Preamble};
 use prism_s3::Principal;
 use tokio::io::AsyncWriteExt;
 
@@ -35,6 +35,10 @@ pub(crate) enum RelayError {
     /// The client's body makes no sense.
     #[error("the request's body is malformed: {0}")]
     Body(#[from] BodyError),
+    /// The answer would be longer than is to be relayed. The client's connection is
+    /// as it was.
+    #[error("the answer is too long to be relayed")]
+    TooLong,
     /// The client broke off, or the answer did in its middle: the connection
     /// cannot go on.
     #[error("the connection broke: {0}")]
@@ -49,19 +53,32 @@ pub(crate) struct Relayed<'r> {
     pub(crate) max_body_bytes: u64,
 }
 
+/// An answer that was relayed.
+pub(crate) struct Answered {
+    /// Whether the client's connection lives on.
+    pub(crate) keep_alive: bool,
+    /// Length of its body, if it had said so.
+    pub(crate) body_bytes: Option<u64>,
+}
+
 impl Worker {
-    /// Relays one request of `client` to `peer` and its answer back. Returns
-    /// whether the client's connection lives on.
+    /// Relays one request of `client` to `peer` and its answer back.
     pub(crate) async fn relay(
         &self,
         client: &mut Connection,
         peer: &str,
         request: &Relayed<'_>,
-    ) -> Result<bool, RelayError> {
+    ) -> Result<Answered, RelayError> {
         self.node.counters.relayed.add_one();
         let mut body = BodyReader::new(request.head.framing().into(), request.max_body_bytes);
         let (mut upstream, answer) = self.exchange(client, peer, request, &mut body).await?;
         let framing = answer.framing(request.head.method())?;
+        if request.preamble.most_bytes.is_some() && answer.status() == HAND_OVER {
+            if framing == ResponseFraming::Length(0) && answer.keep_alive() && upstream.is_clean() {
+                self.handle.keep_relay(peer, upstream.stream);
+            }
+            return Err(RelayError::TooLong);
+        }
         // An answer before the end of the body: what follows is no request.
         let keep_alive = request.head.keep_alive() && body.is_done();
         let date = self.date();
@@ -75,7 +92,13 @@ impl Worker {
         if answer.keep_alive() && body.is_done() && answer_body.is_done() && upstream.is_clean() {
             self.handle.keep_relay(peer, upstream.stream);
         }
-        Ok(written.keep_alive)
+        Ok(Answered {
+            keep_alive: written.keep_alive,
+            body_bytes: match framing {
+                ResponseFraming::Length(bytes) => Some(bytes),
+                _ => None,
+            },
+        })
     }
 
     /// Sends the request, and reads the head of the answer. A pooled stream may

@@ -84,6 +84,7 @@ impl Worker {
                 principal,
                 payload: Payload::Unsigned,
                 for_node: true,
+                most_bytes: None,
                 held: self.node.replication.begin(),
             };
             let exchange = question.head.exchange(&date);
@@ -93,6 +94,7 @@ impl Worker {
             Ok(request) => {
                 let request = Request {
                     for_node: preamble.alone,
+                    most_bytes: preamble.most_bytes,
                     ..request
                 };
                 let exchange = request.head.exchange(&date);
@@ -115,7 +117,11 @@ pub(crate) fn preamble(principal: &Principal, alone: bool) -> Preamble {
         Principal::Anonymous => String::new(),
         Principal::AccessKey(key) => key.clone(),
     };
-    Preamble { alone, principal }
+    Preamble {
+        alone,
+        principal,
+        most_bytes: None,
+    }
 }
 
 async fn read_preamble(io: &mut RelayIo) -> io::Result<Option<(Preamble, usize)>> {

@@ -10,8 +10,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use prism_config::{Config, Credential, HandOffMode};
+use prism_handoff::cost::metered;
 use prism_handoff::{Connection, Exported};
 use prism_http::{BodyFraming, Exchange, HeadError, Method, RequestHead, ResponseHead};
+use prism_proto::relay::Preamble;
 use prism_s3::auth::with_hoisted;
 use prism_s3::{
     Anonymous, Authenticator, Code, Credentials, Operation, Payload, Principal, S3Error,
@@ -103,6 +105,8 @@ pub(crate) struct Request {
     pub(crate) payload: Payload,
     /// Another node asks, for itself.
     pub(crate) for_node: bool,
+    /// Longest body of an object that whoever relays the answer wants to relay.
+    pub(crate) most_bytes: Option<u32>,
     /// Whether this node might serve what it stores when it read the request.
     pub(crate) held: Option<Held>,
 }
@@ -206,7 +210,10 @@ impl Worker {
         }
         match self.route(&request) {
             Route::Here => self.serve_here(client, &request).await,
-            Route::HandOff(peers) => self.hand_off(client, &request, &peers).await,
+            Route::HandOff(peers) => match self.relay_if_short(client, &request, &peers).await {
+                Ok(next) => next,
+                Err(client) => self.hand_off(client, &request, &peers).await,
+            },
             Route::Relay(peers) => self.relay_to(client, &request, &peers).await,
             Route::Everyone => {
                 client.consume(request.head_bytes);
@@ -330,6 +337,7 @@ impl Worker {
                 principal,
                 payload,
                 for_node: false,
+                most_bytes: None,
                 held,
             }),
             Err(error) => Err((head, error)),
@@ -401,15 +409,76 @@ impl Worker {
         ) {
             client.acknowledge();
         }
-        match self
-            .handle
-            .export(client, &target, &vouch(&request.principal))
-            .await
-        {
+        let context = vouch(&request.principal);
+        match self.handle.export(client, &target, &context).await {
             Exported::Moved | Exported::Lost => Next::Gone,
             Exported::Kept { connection, reason } => {
                 tracing::debug!(client = %connection.client(), ?reason, "relaying instead");
                 self.relay_to(connection, request, peers).await
+            }
+        }
+    }
+
+    /// Relays the answer to a GET that is likely short, where the object's owner finds
+    /// that it is; else gives the connection back.
+    async fn relay_if_short(
+        &self,
+        mut client: Connection,
+        request: &Request,
+        peers: &[String],
+    ) -> Result<Next, Connection> {
+        let relaying = &self.node.relaying;
+        let up_to_bytes = relaying.up_to_bytes();
+        let (Operation::GetObject { bucket, key, .. }, BodyFraming::None, Some(peer), 1..) = (
+            &request.operation,
+            request.head.framing(),
+            peers.first(),
+            up_to_bytes,
+        ) else {
+            return Err(client);
+        };
+        let (bucket, key) = (bucket.as_str(), key.as_str());
+        let chance = relaying.next();
+        let is_likely = self.node.forecast.is_likely_small(bucket, key);
+        if !is_likely && !chance.is_trial {
+            return Err(client);
+        }
+        let relayed = Relayed {
+            head: &request.head,
+            preamble: Preamble {
+                most_bytes: Some(chance.most_bytes(up_to_bytes)),
+                ..preamble(&request.principal, false)
+            },
+            max_body_bytes: 0,
+        };
+        let relay = self.relay(&mut client, peer, &relayed);
+        let (answered, spent) = metered(chance.is_measured, relay).await;
+        let body_bytes = match &answered {
+            Ok(answered) => answered.body_bytes,
+            Err(RelayError::TooLong) => Some(u64::MAX),
+            Err(_) => None,
+        };
+        if let Some(bytes) = body_bytes {
+            let is_small = bytes <= up_to_bytes.into();
+            self.node.forecast.learn(bucket, key, is_small);
+        }
+        if let (Ok(_), Some(bytes), Some(spent)) = (&answered, body_bytes, spent) {
+            relaying.relayed(bytes, spent, self.node.process.hand_off_ns());
+        }
+        match answered {
+            Ok(answered) => {
+                client.consume(request.head_bytes);
+                let keep_alive = answered.keep_alive && !self.is_stopping();
+                Ok(next(client, Ok(keep_alive)))
+            }
+            Err(RelayError::Connection(error)) => Ok(next(client, Err(error))),
+            // Nothing was said to the client yet.
+            Err(error) => {
+                if matches!(error, RelayError::TooLong) {
+                    self.node.counters.asked_in_vain.add_one();
+                }
+                tracing::debug!(client = %client.client(), %error, "handing off instead");
+                Err(client)
             }
         }
     }
@@ -425,7 +494,7 @@ impl Worker {
         let mut failure = None;
         for peer in peers {
             match self.relay(&mut client, peer, &relayed).await {
-                Ok(true) if !self.is_stopping() => return Next::Again(client),
+                Ok(done) if done.keep_alive && !self.is_stopping() => return Next::Again(client),
                 Ok(_) => return Next::Close(client),
                 Err(error @ RelayError::Peer(_)) => {
                     self.node.replication.avoid(peer);

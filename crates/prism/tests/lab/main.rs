@@ -33,6 +33,7 @@ mod netem;
 mod objects;
 mod owners;
 mod refill;
+mod relaying;
 mod replicas;
 mod serve;
 mod sessions;

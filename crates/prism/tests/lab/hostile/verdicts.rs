@@ -69,7 +69,10 @@ fn comes_back(bed: &Bed, listener: &TcpListener, client: &mut Client, says: Says
     assert_eq!(answer.status, 200, "{says:?}: {}", answer.text());
     assert!(answer.body == content(n), "{says:?}: other bytes");
     if let (Says::NothingInTime, Some(mut wire)) = (says, wire) {
-        let accepted = Frame::Accepted { id: sent.id };
+        let accepted = Frame::Accepted {
+            id: sent.id,
+            spent_ns: 0,
+        };
         wire.send(&accepted.encode()).unwrap();
         client.get(n);
     }

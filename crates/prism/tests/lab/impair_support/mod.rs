@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use prism_cluster::{NodeName, Placement};
+use prism_config::RelayUpTo;
 use prism_lab::impair::{Faults, Impairment};
 use prism_lab::{Capture, Lab, LabName, LabSpec};
 use prism_proto::control::{FlowKey, FlowState, Owner};
@@ -58,6 +59,7 @@ impl Bed {
         let name: LabName = format!("{label}-{}", std::process::id()).parse().unwrap();
         let client = format!("prism-{name}-client");
         let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into()).configure(change);
+        spec.relay_up_to = RelayUpTo::Bytes(0);
         let relay: SocketAddr = (spec.address("client").unwrap(), RELAY_PORT).into();
         let SocketAddr::V4(relay_v4) = relay else {
             unreachable!("labs are IPv4")

@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prism_cluster::{NodeName, Placement};
-use prism_config::Config;
+use prism_config::{Config, RelayUpTo};
 use prism_lab::{Lab, LabName, LabSpec};
 use prism_proto::control::FlowState;
 use prism_s3::Signer;
@@ -117,6 +117,8 @@ impl Cluster {
         let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
         let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
         spec.backends = backends;
+        // Connections move whatever the size of an object.
+        spec.relay_up_to = RelayUpTo::Bytes(0);
         change(&mut spec);
         Self::of(Lab::up(spec).unwrap())
     }
@@ -128,10 +130,7 @@ impl Cluster {
 
     /// One frontend and `backends` backends with a changed configuration.
     pub fn configured(backends: usize, change: impl FnOnce(&mut Config) + Send + 'static) -> Self {
-        let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
-        let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
-        spec.backends = backends;
-        Self::of(Lab::up(spec.configure(change)).unwrap())
+        Self::up_with(backends, |spec| spec.configure = Some(Box::new(change)))
     }
 
     /// Makes the bucket, and waits until connections move.
@@ -154,7 +153,7 @@ impl Cluster {
             lab,
         };
         cluster.make_bucket();
-        cluster.warm_up(config.cluster.replicas);
+        cluster.warm_up();
         cluster
     }
 
@@ -170,7 +169,7 @@ impl Cluster {
 
     /// Nodes relay until they have heard from the switch and from each other, and
     /// write nothing that they can not tell all replicas.
-    fn warm_up(&self, replicas: u16) {
+    fn warm_up(&self) {
         let objects = self.one_on_each("warm", |_| 1);
         eventually("every backend writes", WARM_UP, || {
             objects.iter().all(|object| {
@@ -182,14 +181,8 @@ impl Cluster {
         eventually("every backend hands off", WARM_UP, || {
             let mut client = self.connect();
             let mut objects = objects.iter().chain(objects.iter().rev());
-            // Backends that have all objects hand off what is written only.
-            let are_well = objects.all(|object| match replicas > 1 {
-                true => client.try_to_put(self, object).status() == 200,
-                false => {
-                    client.get(self, object);
-                    true
-                }
-            });
+            // What is written is handed off, whatever its size.
+            let are_well = objects.all(|object| client.try_to_put(self, object).status() == 200);
             drop(client);
             let members = self.members();
             let mut moved = members

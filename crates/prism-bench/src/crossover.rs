@@ -1,0 +1,141 @@
+//! `prism bench crossover`: from which size of an object on it is better to hand a
+//! connection off than to relay the answer, where both are Prism: what Section 5.3 of
+//! NSDI'21 finds at 2 KiB over HTTP and 16 KiB over HTTPS.
+//!
+//! Three clusters that differ in nothing but `service.relay_up_to` take turns under the
+//! same client: one hands off always, one relays always, one as `auto` has it.
+
+use anyhow::{Context, Result, ensure};
+use prism_config::RelayUpTo;
+
+use crate::cluster::{Cluster, Setup, System};
+use crate::load::Load;
+use crate::network::Network;
+use crate::objects::{Objects, parse_size};
+use crate::summary::{Comparison, Over, SYSTEM, Summary};
+use crate::sweep::COLUMNS;
+use crate::turns::{Job, Options, Turns, within};
+
+/// In the order of their turns.
+const WAYS: [(&str, RelayUpTo); 3] = [
+    ("hand-off", RelayUpTo::Bytes(0)),
+    ("relay", RelayUpTo::Bytes(u32::MAX)),
+    ("auto", RelayUpTo::Auto),
+];
+/// Objects of each backend.
+const OBJECTS: usize = 8;
+
+const SUMMARY: Summary = Summary {
+    result: "crossover",
+    title: "GETs that are handed off or relayed, medians of the rounds, CPU time of the servers for one request",
+    columns: COLUMNS,
+    comparisons: &[Comparison {
+        title: "Of hand-offs over the other's",
+        dimension: SYSTEM,
+        base: "hand-off",
+        over: Over::Others,
+        values: &[
+            ("throughput", "mb_s"),
+            ("p50", "p50_us"),
+            ("p90", "p90_us"),
+            ("p99", "p99_us"),
+            ("CPU", "cpu_us"),
+        ],
+    }],
+};
+
+/// Measure up to which size of an object relaying is better than handing off.
+///
+/// Needs root and `wrk` (`scripts/setup.sh bench`).
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Sizes of objects: bytes, or with K or M.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_parser = parse_size,
+        default_value = "64,1K,2K,4K,8K,16K,32K,64K",
+        value_name = "SIZE",
+        conflicts_with = "quick"
+    )]
+    sizes: Vec<u64>,
+    #[command(flatten)]
+    network: Network,
+    /// Connections of the client, over all its threads.
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    connections: usize,
+    #[command(flatten)]
+    options: Options,
+}
+
+impl Args {
+    fn settle(mut self) -> Result<Self> {
+        if self.options.quick {
+            self.sizes = vec![1 << 10, 4 << 10, 16 << 10];
+        }
+        self.options.settle(3, 2)?;
+        self.network.check()?;
+        within("--connections", self.connections, 4_000)?;
+        ensure!(
+            self.sizes.iter().all(|bytes| u32::try_from(*bytes).is_ok()),
+            "--sizes must be below 4 GiB"
+        );
+        Ok(self)
+    }
+
+    fn jobs(&self, bytes: u64) -> [Job<usize>; 3] {
+        let case = self.network.case().with("connections", self.connections);
+        std::array::from_fn(|way| Job {
+            case: case.clone().with("bytes", bytes),
+            system: WAYS.get(way).map_or("", |way| way.0),
+            what: way,
+        })
+    }
+}
+
+/// Runs the benchmark.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let args = args.settle()?;
+    let sizes = &args.sizes;
+    let mut turns = Turns::begin(&args.options, SUMMARY.result, sizes.len() * WAYS.len())?;
+    if sizes.iter().any(|bytes| turns.wants(&args.jobs(*bytes))) {
+        measure(&args, &mut turns)?;
+    }
+    SUMMARY.tell(turns.rows(), args.options.json)
+}
+
+fn measure(args: &Args, turns: &mut Turns) -> Result<()> {
+    let network = &args.network;
+    let clusters = WAYS.map(|(_, relay_up_to)| {
+        Cluster::up(&Setup {
+            network,
+            systems: &[System::Prism],
+            replicas: 1,
+            relay_up_to,
+            cancel: turns.cancel(),
+        })
+    });
+    let clusters = clusters.into_iter().collect::<Result<Vec<_>>>()?;
+    for &bytes in &args.sizes {
+        let jobs = args.jobs(bytes);
+        if !turns.wants(&jobs) {
+            turns.pass(&jobs);
+            continue;
+        }
+        let objects = Objects::new(network.backends, OBJECTS, bytes)?;
+        for cluster in &clusters {
+            cluster.store(&objects)?;
+            cluster.check(&objects)?;
+        }
+        let load = Load::of(&objects, args.connections);
+        let turn_s = network.turn_s(args.options.seconds, bytes, args.connections);
+        turns.run(&jobs, |way, warm_up_s| {
+            let cluster = clusters.get(*way).context("no such cluster")?;
+            cluster.load(System::Prism, &load, warm_up_s.unwrap_or(turn_s))
+        })?;
+        for cluster in &clusters {
+            cluster.remove(&objects)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! What a hand-off takes of processors: measured on some of them, for whoever decides
+//! whether a connection is worth one.
+
+use std::pin::pin;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// One of so many hand-offs is measured, at each end.
+const SAMPLED: u32 = 16;
+/// The first ones take longer than all others; so many say something.
+const ENOUGH: f64 = 8.0;
+/// What a measurement weighs after as many others: 1/e.
+const MEMORY: f64 = 256.0;
+
+/// What a future comes to, and the processor time that its polls took, system calls
+/// included; none where it is not `measured`. It must not run on several threads.
+pub async fn metered<F: Future>(measured: bool, future: F) -> (F::Output, Option<Duration>) {
+    let mut future = pin!(future);
+    let mut spent = measured.then_some(Duration::ZERO);
+    let output = std::future::poll_fn(|context| {
+        let begun = measured.then(thread_time);
+        let polled = future.as_mut().poll(context);
+        if let (Some(begun), Some(spent)) = (begun, &mut spent) {
+            *spent += thread_time().saturating_sub(begun);
+        }
+        polled
+    })
+    .await;
+    (output, spent)
+}
+
+/// Processor time of this thread so far.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+/// A weighted mean, in which what is older counts less.
+#[derive(Clone, Debug, Default)]
+pub struct Mean {
+    weight: f64,
+    sum: f64,
+}
+
+impl Mean {
+    /// One more value, the newest.
+    pub fn add(&mut self, value: f64) {
+        let keep = (-1.0 / MEMORY).exp();
+        (self.weight, self.sum) = (self.weight * keep, self.sum * keep);
+        self.weigh(1.0, value);
+    }
+
+    /// A value of that weight, where the newest has 1.
+    pub fn weigh(&mut self, weight: f64, value: f64) {
+        self.weight += weight;
+        self.sum += weight * value;
+    }
+
+    /// The mean; `None` of nothing.
+    pub fn get(&self) -> Option<f64> {
+        self.of_at_least(f64::MIN_POSITIVE)
+    }
+
+    /// The mean of what weighs at least so much.
+    pub fn of_at_least(&self, weight: f64) -> Option<f64> {
+        (self.weight >= weight).then(|| self.sum / self.weight)
+    }
+}
+
+/// What hand-offs that this process began have taken, at both ends.
+#[derive(Debug, Default)]
+pub(crate) struct Costs {
+    here_ns: Mutex<Mean>,
+    there_ns: Mutex<Mean>,
+}
+
+impl Costs {
+    /// Whether to measure the next one.
+    pub(crate) fn is_sample() -> bool {
+        fastrand::u32(..SAMPLED) == 0
+    }
+
+    /// What one took at its source, which is here.
+    pub(crate) fn took_here(&self, spent: Duration) {
+        add(&self.here_ns, spent.as_secs_f64() * 1e9);
+    }
+
+    /// What a target says that one took there; 0 where it did not measure that.
+    pub(crate) fn took_there(&self, spent_ns: u32) {
+        if spent_ns > 0 {
+            add(&self.there_ns, spent_ns.into());
+        }
+    }
+
+    /// Of a whole hand-off; `None` as long as little is known of one of the ends.
+    pub(crate) fn whole_ns(&self) -> Option<f64> {
+        let mean = |of: &Mutex<Mean>| {
+            let of = of.lock().unwrap_or_else(PoisonError::into_inner);
+            of.of_at_least(ENOUGH)
+        };
+        Some(mean(&self.here_ns)? + mean(&self.there_ns)?)
+    }
+}
+
+fn add(mean: &Mutex<Mean>, value: f64) {
+    mean.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .add(value);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_is_new_counts_more() {
+        let mut mean = Mean::default();
+        assert_eq!(mean.get(), None);
+        (0..1_000).for_each(|_| mean.add(10.0));
+        assert!((mean.get().unwrap() - 10.0).abs() < 1e-6);
+        (0..1_000).for_each(|_| mean.add(20.0));
+        assert!((mean.get().unwrap() - 20.0).abs() < 0.5);
+    }
+
+    #[test]
+    fn a_hand_off_is_known_when_both_ends_are() {
+        let costs = Costs::default();
+        for _ in 0..10 {
+            assert_eq!(costs.whole_ns(), None);
+            costs.took_here(Duration::from_micros(20));
+            costs.took_there(0);
+        }
+        assert_eq!(costs.whole_ns(), None);
+        (0..10).for_each(|_| costs.took_there(30_000));
+        assert!((costs.whole_ns().unwrap() - 50_000.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn only_the_time_of_polls_is_metered() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let sleep = async { tokio::time::sleep(Duration::from_millis(50)).await };
+        let (_, spent) = runtime.block_on(metered(true, sleep));
+        assert!(spent.unwrap() < Duration::from_millis(40));
+        let (_, spent) = runtime.block_on(metered(false, async {}));
+        assert_eq!(spent, None);
+    }
+}
