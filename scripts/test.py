@@ -35,7 +35,7 @@ BESIDE_COUNTING = {"prism owners", "prism-etcd etcd"}
 # One by one behind all others: they judge rates or times that another test would
 # change, or what becomes of labs that nobody owns.
 ALONE = {
-    "prism benches", "prism demo", "prism impair",
+    "prism demo", "prism impair",
     "prism-lab lab", "prism-sys freeze", "prism-sys handoff", "prism-switch network",
 }
 # Without network, and in no hurry: at the lowest priority.
