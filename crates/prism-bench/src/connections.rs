@@ -199,7 +199,8 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
             network: &network,
             systems: &[what.system],
             replicas: 1,
-            relay_up_to: RelayUpTo::default(),
+            // Whatever the size: it is about connections that move.
+            relay_up_to: RelayUpTo::Bytes(0),
             cancel: cancel.clone(),
         };
         measure(&Cluster::up(&setup)?, what, &args)

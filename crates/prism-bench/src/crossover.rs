@@ -1,6 +1,6 @@
 //! `prism bench crossover`: from which size of an object on it is better to hand a
-//! connection off than to relay the answer, where both are Prism: what Section 5.3 of
-//! NSDI'21 finds at 2 KiB over HTTP and 16 KiB over HTTPS.
+//! connection off than to relay the answer, where both are Prism. NSDI'21 (5.4) has only
+//! nginx to compare with, and finds 2 KB over HTTP and 16 KB over HTTPS.
 //!
 //! Three clusters that differ in nothing but `service.relay_up_to` take turns under the
 //! same client: one hands off always, one relays always, one as `auto` has it.
@@ -12,8 +12,8 @@ use crate::cluster::{Cluster, Setup, System};
 use crate::load::Load;
 use crate::network::Network;
 use crate::objects::{Objects, parse_size};
-use crate::summary::{Comparison, Over, SYSTEM, Summary};
-use crate::sweep::COLUMNS;
+use crate::summary::{Comparison, Summary};
+use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
 use crate::turns::{Job, Options, Turns, within};
 
 /// In the order of their turns.
@@ -25,23 +25,18 @@ const WAYS: [(&str, RelayUpTo); 3] = [
 /// Objects of each backend.
 const OBJECTS: usize = 8;
 
+/// Hand-offs beside the other ways.
+pub(crate) const HAND_OFF_OVER_OTHERS: Comparison = Comparison {
+    title: "Of hand-offs over the other's",
+    base: "hand-off",
+    ..PRISM_OVER_OTHERS
+};
+
 const SUMMARY: Summary = Summary {
     result: "crossover",
     title: "GETs that are handed off or relayed, medians of the rounds, CPU time of the servers for one request",
     columns: COLUMNS,
-    comparisons: &[Comparison {
-        title: "Of hand-offs over the other's",
-        dimension: SYSTEM,
-        base: "hand-off",
-        over: Over::Others,
-        values: &[
-            ("throughput", "mb_s"),
-            ("p50", "p50_us"),
-            ("p90", "p90_us"),
-            ("p99", "p99_us"),
-            ("CPU", "cpu_us"),
-        ],
-    }],
+    comparisons: &[HAND_OFF_OVER_OTHERS],
 };
 
 /// Measure up to which size of an object relaying is better than handing off.

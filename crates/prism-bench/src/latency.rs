@@ -131,7 +131,8 @@ fn measure(args: &Args, network: &Network, turns: &mut Turns) -> Result<()> {
         network,
         systems: &SYSTEMS,
         replicas: 1,
-        relay_up_to: RelayUpTo::default(),
+        // Whatever the size: it is about connections that move.
+        relay_up_to: RelayUpTo::Bytes(0),
         cancel: turns.cancel(),
     })?;
     for &bytes in &args.sizes {

@@ -17,6 +17,13 @@ const fn figure(place: &'static str, what: &'static str, value: &'static str) ->
     Figure { place, what, value }
 }
 
+const SMALLEST: Figure = figure(
+    "NSDI, 5.4 with Figure 9",
+    "smallest object with more throughput than nginx",
+    "2 KB (HTTP), 16 KB (HTTPS)",
+);
+pub(super) const CROSSOVER: &[Figure] = &[SMALLEST];
+
 pub(super) const SWEEP: &[Figure] = &[
     figure(
         "NSDI, Figure 9 and 5.2",
@@ -33,11 +40,7 @@ pub(super) const SWEEP: &[Figure] = &[
         "Prism, uplink of 40 Gbit/s",
         "full from 256 KB on (HTTP); 31.4 Gbit/s (HTTPS)",
     ),
-    figure(
-        "NSDI, 5.4 with Figure 9",
-        "smallest object with more throughput than nginx",
-        "2 KB (HTTP), 16 KB (HTTPS)",
-    ),
+    SMALLEST,
     figure(
         "NSDI, 5.2",
         "CPU utilization improved, by factors",

@@ -1,6 +1,7 @@
 //! What the report shows of each result, in its order.
 
 use super::papers::{self, Figure};
+use crate::crossover::HAND_OFF_OVER_OTHERS;
 use crate::summary::{Column, Comparison, Over, SYSTEM, Summary};
 use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
 
@@ -141,6 +142,17 @@ pub(super) const SECTIONS: &[Section] = &[
         },
         plots: &[THROUGHPUT, P50, P90, CPU],
         papers: papers::SWEEP,
+    },
+    Section {
+        heading: "Hand off or relay",
+        command: "prism bench crossover --unshaped --rows rows.jsonl (and with --tls)",
+        summary: Summary {
+            result: "crossover",
+            comparisons: &[HAND_OFF_OVER_OTHERS],
+            ..BY_SYSTEM
+        },
+        plots: &[THROUGHPUT, P50, CPU],
+        papers: papers::CROSSOVER,
     },
     Section {
         heading: "Growth with backends",

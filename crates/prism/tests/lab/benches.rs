@@ -233,6 +233,19 @@ fn one_object_that_everybody_wants_is_read_where_it_is_and_where_all_have_it() {
 }
 
 #[test]
+fn answers_are_handed_off_or_relayed_as_it_is_asked_for() {
+    let Some(_turn) = ready() else { return };
+    let bench = Bench::new("crossover", "--connections 20");
+    bench.run();
+    let systems = bench.count("system", &["hand-off", "relay", "auto"]);
+    assert_eq!(systems, [1, 1, 1]);
+    let rows = bench.rows_of_load();
+    let frontend = |row: &Value| value(row, "frontend_cpu_s") / value(row, "requests");
+    // Every byte and request goes through a frontend, or next to none.
+    assert!(frontend(&rows[1]) > 2.0 * frontend(&rows[0]), "{rows:?}");
+}
+
+#[test]
 fn objects_are_written_over_https_by_all_systems() {
     let Some(_turn) = ready() else { return };
     let bench = Bench::new("upload", "--connections 4 --tls");
