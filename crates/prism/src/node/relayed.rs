@@ -11,7 +11,7 @@ use prism_s3::{Operation, Payload, Principal};
 
 use super::Worker;
 use super::answer::{discard_body, send_error};
-use super::io::{Input, RelayIo};
+use super::io::{Asker, Input, RelayIo};
 use super::session::Request;
 
 impl Worker {
@@ -68,7 +68,7 @@ impl Worker {
             empty if empty.is_empty() => Principal::Anonymous,
             key => Principal::AccessKey(key),
         };
-        let date = self.date();
+        let (date, io) = (self.date(), &mut Asker::Node(io));
         // Nodes ask each other with POST, read objects with GET, and replicate with
         // PUT.
         if preamble.alone && *head.method() == Method::Put {

@@ -24,6 +24,7 @@ use crate::cluster::Held;
 
 use super::Worker;
 use super::answer::{discard_body, send, send_error};
+use super::io::Asker;
 use super::relay::{RelayError, Relayed};
 use super::relayed::preamble;
 
@@ -217,7 +218,9 @@ impl Worker {
             Route::Relay(peers) => self.relay_to(client, &request, &peers).await,
             Route::Everyone => {
                 client.consume(request.head_bytes);
-                let done = self.serve_together(&mut client, &request).await;
+                let done = self
+                    .serve_together(&mut Asker::Client(&mut client), &request)
+                    .await;
                 next(client, done)
             }
         }
@@ -390,7 +393,8 @@ impl Worker {
             keep_alive,
             ..request.head.exchange(&date)
         };
-        let done = self.serve_from_store(&mut client, request, &exchange).await;
+        let mut asker = Asker::Client(&mut client);
+        let done = self.serve_from_store(&mut asker, request, &exchange).await;
         next(client, done)
     }
 
