@@ -433,12 +433,18 @@ impl Worker {
     ) -> Result<Next, Connection> {
         let relaying = &self.node.relaying;
         let up_to_bytes = relaying.up_to_bytes();
-        let (Operation::GetObject { bucket, key, .. }, BodyFraming::None, Some(peer), 1..) = (
+        let (
+            Operation::GetObject { bucket, key, .. },
+            BodyFraming::None,
+            Some((peer, others)),
+            1..,
+        ) = (
             &request.operation,
             request.head.framing(),
-            peers.first(),
+            peers.split_first(),
             up_to_bytes,
-        ) else {
+        )
+        else {
             return Err(client);
         };
         let (bucket, key) = (bucket.as_str(), key.as_str());
@@ -476,6 +482,12 @@ impl Worker {
                 Ok(next(client, Ok(keep_alive)))
             }
             Err(RelayError::Connection(error)) => Ok(next(client, Err(error))),
+            // Nor does a connection get there.
+            Err(RelayError::Peer(error)) => {
+                tracing::debug!(%peer, %error, "out of reach");
+                self.node.replication.avoid(peer);
+                Ok(self.relay_to(client, request, others).await)
+            }
             // Nothing was said to the client yet.
             Err(error) => {
                 if matches!(error, RelayError::TooLong) {

@@ -104,6 +104,34 @@ fn what_becomes_long_or_short_is_noticed() {
 }
 
 #[test]
+fn a_connection_lives_on_when_the_owner_of_a_short_object_is_dead() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = Cluster::up_with(2, |spec| spec.relay_up_to = RelayUpTo::Bytes(UP_TO_BYTES));
+    let [[short, _], [other_short, _]] = objects(&cluster);
+    let mut client = cluster.connect();
+    client.get(&cluster, &short);
+    cluster.lab.kill("be1").unwrap();
+    let answer = client.call(&Request::get(&other_short).encode(&cluster));
+    assert_eq!(answer.status(), 503, "{}", answer.text());
+    client.get(&cluster, &short);
+}
+
+#[test]
+fn with_several_replicas_another_one_answers() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = Cluster::up_with(2, |spec| {
+        spec.relay_up_to = RelayUpTo::Bytes(UP_TO_BYTES);
+        spec.configure = Some(Box::new(|config| config.cluster.replicas = 2));
+    });
+    let objects = objects(&cluster);
+    cluster.lab.kill("be1").unwrap();
+    let mut client = cluster.connect();
+    for object in objects.as_flattened() {
+        client.get(&cluster, object);
+    }
+}
+
+#[test]
 fn a_node_that_is_to_find_out_relays_what_is_tiny_and_nothing_large() {
     let Some(_turn) = turn() else { return };
     let cluster = Cluster::up_with(2, |spec| spec.relay_up_to = RelayUpTo::Auto);
