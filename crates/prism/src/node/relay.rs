@@ -6,8 +6,8 @@ use std::io;
 
 use prism_handoff::{Connection, PeerError};
 use prism_http::{
-    BodyError, BodyReader, CONTINUE, Exchange, HeadError, Headers, RequestHead, ResponseFraming,
-    ResponseHead, Written,
+    BodyError, BodyFraming, BodyReader, CONTINUE, Exchange, HeadError, Headers, RequestHead,
+    ResponseFraming, ResponseHead, Written,
 };
 use prism_proto::relay::{HAND_OVER, Preamble};
 use prism_s3::Principal;
@@ -134,7 +134,8 @@ impl Worker {
     }
 
     /// Sends a request's head to `peer`, and says whether the stream was used
-    /// before. One that the peer is seen to have closed is replaced.
+    /// before. One that the peer is seen to have closed is replaced, where a body follows:
+    /// without one the whole request can be repeated.
     pub(super) async fn begin(
         &self,
         peer: &str,
@@ -144,7 +145,12 @@ impl Worker {
         let (stream, used) = self.handle.relay(peer).await?;
         let mut upstream = RelayIo::new(stream, self.node.config.limits.stall_timeout());
         let sent = upstream.write_all(&head).await;
-        if used && (sent.is_err() || is_closed(&mut upstream).await) {
+        let has_body = !matches!(
+            request.head.framing(),
+            BodyFraming::None | BodyFraming::Length(0)
+        );
+        let is_lost = sent.is_err() || has_body && is_closed(&mut upstream).await;
+        if used && is_lost {
             upstream = self.fresh(peer).await?;
             upstream
                 .write_all(&head)

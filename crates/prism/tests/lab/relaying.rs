@@ -94,11 +94,11 @@ fn what_becomes_long_or_short_is_noticed() {
     let Some(_turn) = turn() else { return };
     let cluster = Cluster::up_with(2, |spec| spec.relay_up_to = RelayUpTo::Bytes(UP_TO_BYTES));
     let object = Object::new(cluster.key_on("be1", "object"), 10);
-    cluster.put_all(&[object.clone()]);
+    cluster.put_all(std::slice::from_ref(&object));
     let get = |object: &Object| cluster.connect().get(&cluster, object);
     adds(&cluster, [1, 0, 0], || get(&object));
     let long = object.other(100_000);
-    cluster.put_all(&[long.clone()]);
+    cluster.put_all(std::slice::from_ref(&long));
     adds(&cluster, [1, 1, 1], || get(&long));
     adds(&cluster, [0, 1, 0], || get(&long));
 }
