@@ -2,12 +2,13 @@
 //! root; without it each test says so and passes, except under CI, where it fails.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prism_config::RelayUpTo;
 
 use crate::support::client::Request;
 use crate::support::objects::Object;
-use crate::support::{Cluster, turn};
+use crate::support::{Cluster, eventually, turn};
 use crate::tls_support::{self, Version};
 
 /// The threshold.
@@ -124,6 +125,11 @@ fn with_several_replicas_another_one_answers() {
         spec.configure = Some(Box::new(|config| config.cluster.replicas = 2));
     });
     let objects = objects(&cluster);
+    // What its primary has not told the others to be decided cannot be read without it.
+    eventually("all is decided", Duration::from_secs(5), || {
+        let open = |host| cluster.counter(host, "store", "open_changes");
+        open("be0") + open("be1") == 0
+    });
     cluster.lab.kill("be1").unwrap();
     let mut client = cluster.connect();
     for object in objects.as_flattened() {
