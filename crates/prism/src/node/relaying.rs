@@ -21,12 +21,12 @@ const TRIALS: u32 = 16;
 const TRIALS_NOT_MEASURED: u32 = 8;
 /// The bounds of what `auto` chooses: a frontend's link is to be spared too, of which
 /// processor time says nothing.
-const LEAST_BYTES: u32 = 1 << 10;
-const MOST_BYTES: u32 = 16 << 10;
+const LEAST_BYTES: u32 = 512;
+const MOST_BYTES: u32 = 4 << 10;
 /// What is assumed before anything is measured, and counts like so many measurements:
 /// where this was written, relaying so many bytes takes so much of what a hand-off does.
 const PRIOR_WEIGHT: f64 = 16.0;
-const PRIOR: [(f64, f64); 2] = [(0.0, 0.85), (8192.0, 1.15)];
+const PRIOR: [(f64, f64); 2] = [(0.0, 0.85), (4096.0, 1.15)];
 
 /// How a GET is dealt with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,24 +167,24 @@ impl Line {
 mod tests {
     use super::*;
 
-    /// Measures answers of some sizes that take 20 us, and 2 ns for each byte.
+    /// Measures answers of some sizes that take 20 us, and 5 ns for each byte.
     fn measure(relaying: &Relaying, hand_off_us: f64) {
         for n in 0..2_000_u64 {
-            let bytes = n % 4 * 2_000;
-            let spent = Duration::from_nanos(20_000 + 2 * bytes);
+            let bytes = n % 4 * 1_000;
+            let spent = Duration::from_nanos(20_000 + 5 * bytes);
             relaying.relayed(bytes, spent, Some(hand_off_us * 1e3));
         }
     }
 
     #[test]
     fn begins_with_what_was_found_where_it_was_written() {
-        assert_eq!(Relaying::new(RelayUpTo::Auto).up_to_bytes(), 4096);
+        assert_eq!(Relaying::new(RelayUpTo::Auto).up_to_bytes(), 2048);
     }
 
     #[test]
     fn follows_what_is_measured() {
         let relaying = Relaying::new(RelayUpTo::Auto);
-        for (hand_off_us, expected) in [(40.0, 9_000..11_000), (24.0, 1_000..3_000)] {
+        for (hand_off_us, expected) in [(36.0, 2_800..3_400), (24.0, 512..1_100)] {
             measure(&relaying, hand_off_us);
             let found = relaying.up_to_bytes();
             assert!(expected.contains(&found), "{found}");
