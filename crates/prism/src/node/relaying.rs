@@ -24,7 +24,7 @@ const TRIALS_NOT_MEASURED: u32 = 8;
 const LEAST_BYTES: u32 = 512;
 const MOST_BYTES: u32 = 4 << 10;
 /// What is assumed before anything is measured, and counts like so many measurements:
-/// where this was written, relaying so many bytes takes so much of what a hand-off does.
+/// that relaying so many bytes takes so much of what a hand-off does.
 const PRIOR_WEIGHT: f64 = 16.0;
 const PRIOR: [(f64, f64); 2] = [(0.0, 0.85), (4096.0, 1.15)];
 
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn begins_with_what_was_found_where_it_was_written() {
+    fn begins_with_an_assumption() {
         assert_eq!(Relaying::new(RelayUpTo::Auto).up_to_bytes(), 2048);
     }
 
