@@ -3,28 +3,31 @@
 //! Everything that is stored has its MD5 as ETag, and of all that is done with a
 //! body that costs most: each of its steps waits for the one before, so that a
 //! core does little else meanwhile. The steps of several messages do not wait for
-//! one another. Written over arrays, the compiler makes vector instructions of
-//! them, and eight messages cost little more than one.
+//! one another: in vectors, eight messages cost little more than one, and sixteen
+//! where the processor has vectors for them (`prism_sys::md5`).
 //!
 //! Not responsible for bringing messages together: that is the caller's, who has
 //! them. MD5 protects from nothing but accidents.
 
 mod eight;
-mod rounds;
 
-use eight::Eight;
-use rounds::compress;
+use std::sync::LazyLock;
 
-/// Messages that go together at most. Sixteen would not fit into the vector
-/// registers that every x86-64 has.
-pub const LANES: usize = 8;
+use prism_sys::md5::{Avx512, BLOCK, SIXTEEN, State, compress};
 
-const BLOCK: usize = 64;
+use eight::{EIGHT, Eight};
+
+/// Messages that go together at most. Where the processor has vectors for eight only,
+/// half of them go before the others.
+pub const LANES: usize = SIXTEEN;
+
+/// Asked for once: it is a question of many instructions.
+static AVX512: LazyLock<Option<Avx512>> = LazyLock::new(Avx512::detect);
 
 /// The MD5 of one message, as far as it has come in.
 #[derive(Clone)]
 pub struct Md5 {
-    state: [u32; 4],
+    state: State,
     len: u64,
     /// The last `len % 64` bytes, at its beginning.
     rest: [u8; BLOCK],
@@ -113,16 +116,20 @@ impl Md5 {
     }
 }
 
-/// Takes the next bytes of up to [`LANES`] messages. Those behind are taken one by
-/// one. It goes best where all have about as many.
+/// Takes the next bytes of up to [`LANES`] messages. Those behind are taken after them.
+/// It goes best where all have about as many.
 pub fn update_together<'m>(work: impl IntoIterator<Item = (&'m mut Md5, &'m [u8])>) {
-    let mut lanes: Vec<Lane<'m>> = work.into_iter().map(Lane::new).collect();
+    go_on_together(work.into_iter().map(Lane::new).collect(), *AVX512);
+}
+
+fn go_on_together(mut lanes: Vec<Lane<'_>>, avx512: Option<Avx512>) {
     loop {
         lanes.retain_mut(Lane::is_under_way);
-        match lanes.as_mut_slice() {
-            [] => return,
-            [alone] => alone.go_on_alone(),
-            lanes => go_on(lanes.iter_mut().take(LANES)),
+        match (lanes.as_mut_slice(), avx512) {
+            ([], _) => return,
+            ([alone], _) => alone.go_on_alone(),
+            (lanes, Some(avx512)) => sixteen(avx512, lanes),
+            (lanes, None) => eight(lanes),
         }
     }
 }
@@ -155,18 +162,35 @@ impl<'m> Lane<'m> {
     }
 }
 
-/// Takes as many blocks of all as the shortest has.
-fn go_on<'l, 'm: 'l>(lanes: impl Iterator<Item = &'l mut Lane<'m>>) {
-    let mut lanes: Vec<_> = lanes.collect();
-    let mut states = [[0; 4]; LANES];
-    for (state, lane) in states.iter_mut().zip(&lanes) {
+/// Takes as many blocks of the first sixteen as the shortest of them has.
+fn sixteen(avx512: Avx512, lanes: &mut [Lane<'_>]) {
+    let common = common(lanes, SIXTEEN);
+    let (mut states, mut blocks) = ([[0; 4]; SIXTEEN], [[].as_slice(); SIXTEEN]);
+    // Lanes that nobody has go along with the first one's blocks.
+    if let Some(first) = lanes.first() {
+        blocks = [first.blocks.get(..common).unwrap_or_default(); SIXTEEN];
+    }
+    for ((state, blocks), lane) in states.iter_mut().zip(&mut blocks).zip(lanes.iter_mut()) {
+        *state = lane.md5.state;
+        (*blocks, lane.blocks) = lane.blocks.split_at(common);
+    }
+    avx512.sixteen(&mut states, &blocks);
+    for (lane, state) in lanes.iter_mut().zip(states) {
+        lane.md5.state = state;
+    }
+}
+
+/// Takes as many blocks of the first eight as the shortest of them has.
+fn eight(lanes: &mut [Lane<'_>]) {
+    let common = common(lanes, EIGHT);
+    let mut states = [[0; 4]; EIGHT];
+    for (state, lane) in states.iter_mut().zip(lanes.iter()) {
         *state = lane.md5.state;
     }
     let mut state = Eight::gathered(states);
-    let common = lanes.iter().map(|lane| lane.blocks.len()).min();
-    for _ in 0..common.unwrap_or_default() {
-        let mut blocks = [&[0; BLOCK]; LANES];
-        for (to, lane) in blocks.iter_mut().zip(&mut lanes) {
+    for _ in 0..common {
+        let mut blocks = [&[0; BLOCK]; EIGHT];
+        for (to, lane) in blocks.iter_mut().zip(lanes.iter_mut()) {
             if let Some((block, behind)) = lane.blocks.split_first() {
                 (*to, lane.blocks) = (block, behind);
             }
@@ -176,6 +200,12 @@ fn go_on<'l, 'm: 'l>(lanes: impl Iterator<Item = &'l mut Lane<'m>>) {
     for (lane, state) in lanes.iter_mut().zip(Eight::scattered(state)) {
         lane.md5.state = state;
     }
+}
+
+/// Blocks that all of the first `most` have.
+fn common(lanes: &[Lane<'_>], most: usize) -> usize {
+    let blocks = lanes.iter().take(most).map(|lane| lane.blocks.len());
+    blocks.min().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -223,18 +253,27 @@ mod tests {
 
     #[test]
     fn messages_that_go_together_are_hashed_as_if_alone() {
+        together_as_alone(None);
+        match Avx512::detect() {
+            Some(avx512) => together_as_alone(Some(avx512)),
+            None => eprintln!("skipped: no AVX-512 here"),
+        }
+    }
+
+    fn together_as_alone(avx512: Option<Avx512>) {
         let mut random = fastrand::Rng::with_seed(7);
-        for count in 0..2 * LANES {
+        for count in 0..LANES + 3 {
             let lengths = (0..count).map(|_| random.usize(..5000));
             let messages: Vec<_> = lengths.map(|len| noise(len, len as u64)).collect();
             let mut hashes = vec![Md5::default(); count];
             let mut at = vec![0; count];
             while at.iter().zip(&messages).any(|(at, m)| *at < m.len()) {
                 let work = hashes.iter_mut().zip(&messages).zip(&mut at);
-                update_together(work.map(|((md5, message), at)| {
+                let lanes = work.map(|((md5, message), at)| {
                     let end = message.len().min(*at + random.usize(..900));
-                    (md5, &message[std::mem::replace(at, end)..end])
-                }));
+                    Lane::new((md5, &message[std::mem::replace(at, end)..end]))
+                });
+                go_on_together(lanes.collect(), avx512);
             }
             for (md5, message) in hashes.into_iter().zip(&messages) {
                 assert_eq!(md5.finish(), other(message), "one of {count}");

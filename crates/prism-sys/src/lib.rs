@@ -15,6 +15,7 @@ pub mod diag;
 #[cfg(feature = "leveldb")]
 pub mod leveldb;
 pub mod listen;
+pub mod md5;
 pub mod mem;
 pub mod netns;
 pub mod process;

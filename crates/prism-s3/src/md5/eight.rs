@@ -1,10 +1,11 @@
 //! A word of each of eight messages: two vectors of four, which every x86-64 and
 //! every 64-bit ARM has.
 
+use prism_sys::md5::{BLOCK, Words};
 use wide::u32x4;
 
-use super::rounds::Words;
-use super::{BLOCK, LANES};
+/// Messages.
+pub(super) const EIGHT: usize = 8;
 
 #[derive(Clone, Copy)]
 pub(super) struct Eight(u32x4, u32x4);
@@ -12,7 +13,7 @@ pub(super) struct Eight(u32x4, u32x4);
 impl Eight {
     /// The words of the blocks: all first ones, all second ones.
     #[inline(always)]
-    pub(super) fn words(blocks: [&[u8; BLOCK]; LANES]) -> [Self; 16] {
+    pub(super) fn words(blocks: [&[u8; BLOCK]; EIGHT]) -> [Self; 16] {
         let quarters = blocks.map(|block| block.as_chunks::<16>().0);
         let mut all = [Self::splat(0); 16];
         for (n, words) in all.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -23,7 +24,7 @@ impl Eight {
 
     /// Four words of each message, as four words of all.
     #[inline(always)]
-    pub(super) fn gathered([a, b, c, d, e, f, g, h]: [[u32; 4]; LANES]) -> [Self; 4] {
+    pub(super) fn gathered([a, b, c, d, e, f, g, h]: [[u32; 4]; EIGHT]) -> [Self; 4] {
         let first = u32x4::transpose([a, b, c, d].map(u32x4::new));
         let second = u32x4::transpose([e, f, g, h].map(u32x4::new));
         let mut words = [Self::splat(0); 4];
@@ -34,7 +35,7 @@ impl Eight {
     }
 
     /// The reverse of [`Eight::gathered`].
-    pub(super) fn scattered(words: [Self; 4]) -> [[u32; 4]; LANES] {
+    pub(super) fn scattered(words: [Self; 4]) -> [[u32; 4]; EIGHT] {
         let first = u32x4::transpose(words.map(|words| words.0));
         let second = u32x4::transpose(words.map(|words| words.1));
         let [a, b, c, d] = first.map(u32x4::to_array);

@@ -1,14 +1,20 @@
 //! The rounds of MD5, for a word of one message as for those of several.
 
 /// A word of one message, or one of each of several.
-pub(super) trait Words: Copy {
+pub trait Words: Copy {
+    /// The same for each message.
     fn splat(word: u32) -> Self;
+    /// The sum, without what does not fit.
     fn plus(self, other: Self) -> Self;
+    /// The bits that both have.
     fn and(self, other: Self) -> Self;
     /// The bits that `other` has not.
     fn without(self, other: Self) -> Self;
+    /// The bits that one of them has.
     fn or(self, other: Self) -> Self;
+    /// The bits in which they differ.
     fn xor(self, other: Self) -> Self;
+    /// Rotated to the left; `RIGHT` is 32 less `LEFT`.
     fn rotated<const LEFT: i32, const RIGHT: i32>(self) -> Self;
 }
 
@@ -74,7 +80,7 @@ fn odd<W: Words>(x: W, b: W, c: W, d: W) -> W {
 
 /// Takes one block of each message: its words in their order.
 #[inline(always)]
-pub(super) fn compress<W: Words>(state: &mut [W; 4], m: &[W; 16]) {
+pub fn compress<W: Words>(state: &mut [W; 4], m: &[W; 16]) {
     let [mut a, mut b, mut c, mut d] = *state;
     // Four steps, after which the words of the state are in their places again:
     // which word of the block, and the integer part of 2^32 |sin(step + 1)|.
