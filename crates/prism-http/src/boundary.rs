@@ -70,8 +70,9 @@ fn next_line(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, HeadError> {
 const BLOCK: usize = 32;
 
 fn first_control(bytes: &[u8]) -> Option<usize> {
-    let clean = bytes
-        .chunks_exact(BLOCK)
+    let (blocks, _) = bytes.as_chunks::<BLOCK>();
+    let clean = blocks
+        .iter()
         .take_while(|block| {
             !block
                 .iter()
@@ -79,8 +80,52 @@ fn first_control(bytes: &[u8]) -> Option<usize> {
         })
         .count()
         * BLOCK;
-    let rest = bytes.get(clean..).unwrap_or_default();
+    let (words, rest) = bytes.get(clean..).unwrap_or_default().as_chunks();
+    for (n, word) in words.iter().enumerate() {
+        let found = controls(u64::from_le_bytes(*word));
+        if found != 0 {
+            return Some(clean + n * word.len() + found.trailing_zeros() as usize / 8);
+        }
+    }
     rest.iter()
         .position(u8::is_ascii_control)
-        .map(|at| clean + at)
+        .map(|at| bytes.len() - rest.len() + at)
+}
+
+/// Eight bytes at a time: the highest bit of each that is a control character.
+const fn controls(word: u64) -> u64 {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    const HIGHEST: u64 = 0x80 * EACH;
+    let low = word & !HIGHEST;
+    // No sum carries over into the next byte: both summands are below 0x80.
+    let from_space_on = low + (0x80 - b' ' as u64) * EACH;
+    let is_delete = low + EACH;
+    (!from_space_on | is_delete) & !word & HIGHEST
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::indexing_slicing)]
+    use super::*;
+
+    #[test]
+    fn control_characters_are_found_wherever_they_stand() {
+        for byte in 0..=u8::MAX {
+            let expected = byte.is_ascii_control();
+            for (len, at) in [7, 8, 47, 80]
+                .map(|len| (0..len).map(move |at| (len, at)))
+                .into_iter()
+                .flatten()
+            {
+                let mut bytes = vec![b'a' | (at as u8 & 1) << 7; len];
+                bytes[at] = byte;
+                assert_eq!(
+                    first_control(&bytes),
+                    expected.then_some(at),
+                    "{byte} {len}"
+                );
+            }
+        }
+        assert_eq!(first_control(b"a\n\r"), Some(1));
+    }
 }

@@ -1,4 +1,4 @@
-//! Writes the chunked transfer coding, and the interim answer.
+//! Writes numbers, the chunked transfer coding, and the interim answer.
 
 use std::io::Write as _;
 use std::num::NonZeroU64;
@@ -50,4 +50,47 @@ pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(ChunkHeader::new(size).as_bytes());
     out.extend_from_slice(data);
     out.extend_from_slice(ChunkHeader::END);
+}
+
+/// A number in decimal digits, without an allocation.
+pub(crate) struct Decimal {
+    digits: [u8; Self::MOST_DIGITS],
+    start: usize,
+}
+
+impl Decimal {
+    /// Those of `u64::MAX`.
+    const MOST_DIGITS: usize = 20;
+
+    pub(crate) fn new(mut number: u64) -> Self {
+        let mut digits = [b'0'; Self::MOST_DIGITS];
+        let mut start = Self::MOST_DIGITS;
+        for digit in digits.iter_mut().rev() {
+            *digit += (number % 10) as u8;
+            number /= 10;
+            start -= 1;
+            if number == 0 {
+                break;
+            }
+        }
+        Self { digits, start }
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.digits.get(self.start..).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_usual() {
+        let powers = (0..20).map(|n| 10_u64.pow(n));
+        for number in powers.flat_map(|n| [n - 1, n, n + 1]).chain([u64::MAX]) {
+            let decimal = Decimal::new(number);
+            assert_eq!(decimal.as_bytes(), number.to_string().as_bytes());
+        }
+    }
 }

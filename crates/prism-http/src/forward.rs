@@ -1,5 +1,6 @@
 //! Writes a request head again, for the next hop.
 
+use crate::encode::Decimal;
 use crate::headers::write_field;
 use crate::{BodyFraming, Headers, RequestHead};
 
@@ -43,7 +44,9 @@ impl RequestHead {
         extra.write_to(out);
         match framing {
             BodyFraming::None => {}
-            BodyFraming::Length(n) => write_field(out, "Content-Length", n.to_string().as_bytes()),
+            BodyFraming::Length(n) => {
+                write_field(out, "Content-Length", Decimal::new(n).as_bytes());
+            }
             BodyFraming::Chunked => write_field(out, "Transfer-Encoding", b"chunked"),
         }
         out.extend_from_slice(b"\r\n");

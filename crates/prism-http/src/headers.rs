@@ -1,31 +1,56 @@
 //! An ordered multi-map of header fields that keeps the bytes as they came.
 //!
-//! Names and values lie in two buffers, so a parsed head costs three
-//! allocations however many fields it has. What is inside is always fit to be
-//! written: no path puts a line end or another control character into it.
-
-use std::ops::Range;
+//! The fields lie in one buffer as they are written, so a parsed head costs two
+//! allocations however many fields it has, and writing it is one copy. What is
+//! inside is always fit to be written: no path puts a line end or another control
+//! character into it.
 
 use crate::HeaderError;
 
 /// Header fields in the order they came. Names compare without regard to case.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers {
-    names: String,
-    values: Vec<u8>,
+    /// `name: value CRLF` for every field.
+    bytes: Vec<u8>,
     fields: Vec<Field>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where a field lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Field {
-    name: Range<usize>,
-    value: Range<usize>,
+    name_start: usize,
+    name_end: usize,
+    value_end: usize,
 }
+
+/// Between a name and its value, and behind it.
+const SEPARATOR: &[u8] = b": ";
+const END: &[u8] = b"\r\n";
+/// Bytes of a field besides its name and value.
+const FRAME_BYTES: usize = SEPARATOR.len() + END.len();
 
 /// What a head with a few fields needs.
 const USUAL_FIELDS: usize = 12;
-const USUAL_NAME_BYTES: usize = 160;
-const USUAL_VALUE_BYTES: usize = 320;
+const USUAL_BYTES: usize = 512;
+
+impl Field {
+    fn name(self, bytes: &[u8]) -> &[u8] {
+        bytes
+            .get(self.name_start..self.name_end)
+            .unwrap_or_default()
+    }
+
+    fn value(self, bytes: &[u8]) -> &[u8] {
+        let start = self.name_end + SEPARATOR.len();
+        bytes.get(start..self.value_end).unwrap_or_default()
+    }
+
+    /// Most names differ in their lengths already.
+    fn is_named(self, name: &str, bytes: &[u8]) -> bool {
+        self.name_end - self.name_start == name.len()
+            && self.name(bytes).eq_ignore_ascii_case(name.as_bytes())
+    }
+}
 
 impl Headers {
     /// The most bytes of names plus values that one map holds: four times the
@@ -36,8 +61,7 @@ impl Headers {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            names: String::new(),
-            values: Vec::new(),
+            bytes: Vec::new(),
             fields: Vec::new(),
         }
     }
@@ -50,17 +74,21 @@ impl Headers {
     /// what makes header injection impossible.
     pub fn append(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HeaderError> {
         let value = trim(value.as_ref());
-        if name.is_empty() || !name.bytes().all(is_token) {
+        if name.is_empty() || !is_token(name.as_bytes()) {
             return Err(HeaderError::Name);
         }
         // All of them, which takes less time than to stop at the first.
         if value.iter().fold(false, |bad, byte| bad | !is_value(*byte)) {
             return Err(HeaderError::Value);
         }
-        if self.names.len() + self.values.len() + name.len() + value.len() > Self::MAX_BYTES {
+        let present = self.bytes.len() - FRAME_BYTES * self.fields.len();
+        if present + name.len() + value.len() > Self::MAX_BYTES {
             return Err(HeaderError::TooLong);
         }
-        self.push(name, value);
+        if self.fields.is_empty() {
+            self.reserve_usual();
+        }
+        self.push(name.as_bytes(), value);
         Ok(())
     }
 
@@ -80,8 +108,13 @@ impl Headers {
         }
         // Built anew, so that replacing a field often does not use up the bound.
         let mut kept = Self::new();
-        for (n, value) in self.iter().filter(|(n, _)| !n.eq_ignore_ascii_case(name)) {
-            kept.push(n, value);
+        kept.reserve_usual();
+        for field in self
+            .fields
+            .iter()
+            .filter(|f| !f.is_named(name, &self.bytes))
+        {
+            kept.push(field.name(&self.bytes), field.value(&self.bytes));
         }
         *self = kept;
     }
@@ -89,9 +122,9 @@ impl Headers {
     /// The first value of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        self.iter()
-            .find(|(n, _)| n.eq_ignore_ascii_case(name))
-            .map(|(_, v)| v)
+        let mut fields = self.fields.iter();
+        let field = fields.find(|f| f.is_named(name, &self.bytes))?;
+        Some(field.value(&self.bytes))
     }
 
     /// The first value of this name, if it is UTF-8.
@@ -101,20 +134,34 @@ impl Headers {
     }
 
     /// Every value of this name, in order.
-    pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        self.iter()
-            .filter(move |(n, _)| n.eq_ignore_ascii_case(name))
-            .map(|(_, v)| v)
+    pub fn get_all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        let named = self
+            .fields
+            .iter()
+            .filter(move |f| f.is_named(name, &self.bytes));
+        named.map(|f| f.value(&self.bytes))
+    }
+
+    /// Every field whose name begins like this, in order.
+    pub fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        let has = move |f: &&Field| {
+            let start = f.name(&self.bytes).get(..prefix.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
+        };
+        self.fields
+            .iter()
+            .filter(has)
+            .filter_map(|f| self.field(*f))
     }
 
     /// Every field, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.fields.iter().filter_map(|f| {
-            Some((
-                self.names.get(f.name.clone())?,
-                self.values.get(f.value.clone())?,
-            ))
-        })
+        self.fields.iter().filter_map(|f| self.field(*f))
+    }
+
+    fn field(&self, field: Field) -> Option<(&str, &[u8])> {
+        let name = std::str::from_utf8(field.name(&self.bytes)).ok()?;
+        Some((name, field.value(&self.bytes)))
     }
 
     /// Number of fields.
@@ -131,7 +178,7 @@ impl Headers {
 
     /// The members of all fields of this name, read as one comma-separated
     /// list. Empty members are skipped (RFC 9110 section 5.6.1).
-    pub fn list<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    pub fn list<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         self.get_all(name)
             .flat_map(|v| v.split(|&b| b == b','))
             .map(trim)
@@ -147,39 +194,55 @@ impl Headers {
 
     /// Writes `name: value CRLF` for every field.
     pub fn write_to(&self, out: &mut Vec<u8>) {
-        for (name, value) in self.iter() {
-            write_field(out, name, value);
+        out.extend_from_slice(&self.bytes);
+    }
+
+    /// The same without the fields of some names.
+    pub(crate) fn write_without(&self, without: impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) {
+        let mut from = 0;
+        for field in self.fields.iter().filter(|f| without(f.name(&self.bytes))) {
+            let before = self.bytes.get(from..field.name_start);
+            out.extend_from_slice(before.unwrap_or_default());
+            from = field.value_end + END.len();
         }
+        out.extend_from_slice(self.bytes.get(from..).unwrap_or_default());
+    }
+
+    /// How many bytes [`Headers::write_to`] writes.
+    pub(crate) fn written_bytes(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Takes what `httparse` found in bytes that hold no control character but
     /// line ends and HTAB. Names are tokens then and values are values, and a
     /// head is shorter than [`Headers::MAX_BYTES`] or its limit says otherwise.
     pub(crate) fn from_parsed(parsed: &[httparse::Header<'_>]) -> Self {
+        let bytes = parsed
+            .iter()
+            .map(|h| h.name.len() + h.value.len() + FRAME_BYTES);
         let mut headers = Self {
-            names: String::with_capacity(parsed.iter().map(|h| h.name.len()).sum()),
-            values: Vec::with_capacity(parsed.iter().map(|h| h.value.len()).sum()),
+            bytes: Vec::with_capacity(bytes.sum()),
             fields: Vec::with_capacity(parsed.len()),
         };
         for header in parsed {
-            headers.push(header.name, trim(header.value));
+            headers.push(header.name.as_bytes(), trim(header.value));
         }
         headers
     }
 
-    fn push(&mut self, name: &str, value: &[u8]) {
-        if self.fields.is_empty() {
-            // For the usual head, so that it is not moved as it grows.
-            self.names.reserve(USUAL_NAME_BYTES);
-            self.values.reserve(USUAL_VALUE_BYTES);
-            self.fields.reserve(USUAL_FIELDS);
-        }
-        let (name_start, value_start) = (self.names.len(), self.values.len());
-        self.names.push_str(name);
-        self.values.extend_from_slice(value);
+    /// For the usual head, so that it is not moved as it grows.
+    fn reserve_usual(&mut self) {
+        self.bytes.reserve(USUAL_BYTES);
+        self.fields.reserve(USUAL_FIELDS);
+    }
+
+    fn push(&mut self, name: &[u8], value: &[u8]) {
+        let name_start = self.bytes.len();
+        write_field(&mut self.bytes, name, value);
         self.fields.push(Field {
-            name: name_start..self.names.len(),
-            value: value_start..self.values.len(),
+            name_start,
+            name_end: name_start + name.len(),
+            value_end: self.bytes.len() - END.len(),
         });
     }
 }
@@ -193,33 +256,43 @@ impl std::fmt::Debug for Headers {
     }
 }
 
-pub(crate) fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
-    out.extend_from_slice(name.as_bytes());
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
+pub(crate) fn write_field(out: &mut Vec<u8>, name: impl AsRef<[u8]>, value: &[u8]) {
+    let name = name.as_ref();
+    out.reserve(name.len() + value.len() + FRAME_BYTES);
+    for part in [name, SEPARATOR, value, END] {
+        out.extend_from_slice(part);
+    }
 }
 
-/// `tchar` of RFC 9110 section 5.6.2.
-pub(crate) const fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(
-            byte,
-            b'!' | b'#'
-                | b'$'
-                | b'%'
-                | b'&'
-                | b'\''
-                | b'*'
-                | b'+'
-                | b'-'
-                | b'.'
-                | b'^'
-                | b'_'
-                | b'`'
-                | b'|'
-                | b'~'
-        )
+/// Whether these are all `tchar` of RFC 9110 section 5.6.2.
+pub(crate) fn is_token(bytes: &[u8]) -> bool {
+    const TOKEN: Class = Class::new(b"!#$%&'*+-.^_`|~");
+    bytes.iter().all(|&byte| TOKEN.has(byte))
+}
+
+/// Letters, digits and some more of ASCII.
+pub(crate) struct Class(u128);
+
+impl Class {
+    pub(crate) const fn new(mut others: &[u8]) -> Self {
+        let mut class = 0;
+        let mut byte = 0;
+        while byte < 128_u8 {
+            if byte.is_ascii_alphanumeric() {
+                class |= 1 << byte;
+            }
+            byte += 1;
+        }
+        while let [other, rest @ ..] = others {
+            class |= 1 << *other;
+            others = rest;
+        }
+        Self(class)
+    }
+
+    pub(crate) const fn has(&self, byte: u8) -> bool {
+        byte.is_ascii() && self.0 >> byte & 1 == 1
+    }
 }
 
 /// `field-vchar`, SP or HTAB.

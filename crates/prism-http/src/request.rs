@@ -3,6 +3,8 @@
 //! Not responsible for reading bytes, for timeouts on slow heads, or for the
 //! answer to an error: [`HeadError::status`] names its code.
 
+use std::mem::MaybeUninit;
+
 use crate::boundary::head_end;
 use crate::headers::Headers;
 use crate::target::{Target, is_authority};
@@ -46,10 +48,12 @@ impl RequestHead {
     }
 
     fn parse_whole(head: &[u8], limits: &Limits) -> Result<Self, HeadError> {
-        let mut fields = [httparse::EMPTY_HEADER; Limits::MAX_HEADERS];
+        // Filled as far as there are fields: 4 KiB need not be cleared first.
+        let mut fields = [const { MaybeUninit::uninit() }; Limits::MAX_HEADERS];
         let room = fields.len().min(limits.headers);
-        let mut request = httparse::Request::new(fields.get_mut(..room).unwrap_or_default());
-        match request.parse(head) {
+        let fields = fields.get_mut(..room).unwrap_or_default();
+        let mut request = httparse::Request::new(&mut []);
+        match request.parse_with_uninit_headers(head, fields) {
             Ok(httparse::Status::Complete(end)) if end == head.len() => {}
             Ok(_) => return Err(HeadError::StartLine),
             Err(error) => return Err(start_error(error, head)),

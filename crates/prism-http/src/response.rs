@@ -4,7 +4,10 @@
 //! own and never come from [`ResponseHead::headers`], so an answer cannot
 //! contradict itself.
 
+use std::mem::MaybeUninit;
+
 use crate::boundary::head_end;
+use crate::encode::Decimal;
 use crate::forward::drop_hop_by_hop;
 use crate::framing::{self, status_allows_body};
 use crate::headers::write_field;
@@ -12,6 +15,10 @@ use crate::request::{keep_alive, names_http_version, version};
 use crate::{
     BodyFraming, HeadError, HeaderError, Headers, Limits, Method, ResponseFraming, Version, reason,
 };
+
+/// What the status line and the fields that only the writer sets take at most,
+/// without the value of `Date`.
+const OWN_BYTES: usize = 160;
 
 /// The status and header fields of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,11 +121,12 @@ impl ResponseHead {
         body: AnswerBody,
         out: &mut Vec<u8>,
     ) -> Written {
+        let fields = [Some(&self.headers), exchange.extra];
+        let bytes = fields.iter().flatten().map(|f| f.written_bytes());
+        out.reserve(OWN_BYTES + exchange.date.len() + bytes.sum::<usize>());
         self.write_status_line(out);
-        let extra = exchange.extra.into_iter().flat_map(Headers::iter);
-        let fields = self.headers.iter().chain(extra);
-        for (name, value) in fields.filter(|(name, _)| !is_ours(name)) {
-            write_field(out, name, value);
+        for fields in fields.into_iter().flatten() {
+            fields.write_without(is_ours, out);
         }
         let written = self.decide(exchange, body);
         if self.status >= 200 {
@@ -129,11 +137,11 @@ impl ResponseHead {
     }
 
     fn write_status_line(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"HTTP/1.1 ");
-        out.extend_from_slice(self.status.to_string().as_bytes());
-        out.push(b' ');
-        out.extend_from_slice(reason(self.status).as_bytes());
-        out.extend_from_slice(b"\r\n");
+        let status = Decimal::new(self.status.into());
+        let reason = reason(self.status).as_bytes();
+        for part in [b"HTTP/1.1 ", status.as_bytes(), b" ", reason, b"\r\n"] {
+            out.extend_from_slice(part);
+        }
     }
 
     fn decide(&self, exchange: &Exchange<'_>, body: AnswerBody) -> Written {
@@ -168,7 +176,7 @@ impl ResponseHead {
             match body {
                 AnswerBody::Empty => write_field(out, "Content-Length", b"0"),
                 AnswerBody::Length(n) => {
-                    write_field(out, "Content-Length", n.to_string().as_bytes());
+                    write_field(out, "Content-Length", Decimal::new(n).as_bytes());
                 }
                 AnswerBody::Unknown if exchange.version == Version::Http11 => {
                     write_field(out, "Transfer-Encoding", b"chunked");
@@ -176,7 +184,10 @@ impl ResponseHead {
                 AnswerBody::Unknown => {}
             }
         }
-        if !exchange.date.is_empty() && exchange.date.bytes().all(|b| matches!(b, b' '..=b'~')) {
+        // All of them, which takes less time than to stop at the first.
+        let date = exchange.date.bytes();
+        let is_text = date.fold(true, |is_text, b| is_text & matches!(b, b' '..=b'~'));
+        if !exchange.date.is_empty() && is_text {
             write_field(out, "Date", exchange.date.as_bytes());
         }
         match (written.keep_alive, exchange.version) {
@@ -196,10 +207,12 @@ impl ResponseHead {
             return Ok(None);
         };
         let head = buf.get(..end).unwrap_or_default();
-        let mut fields = [httparse::EMPTY_HEADER; Limits::MAX_HEADERS];
+        let mut fields = [const { MaybeUninit::uninit() }; Limits::MAX_HEADERS];
         let room = fields.len().min(limits.headers);
-        let mut response = httparse::Response::new(fields.get_mut(..room).unwrap_or_default());
-        match response.parse(head) {
+        let fields = fields.get_mut(..room).unwrap_or_default();
+        let mut response = httparse::Response::new(&mut []);
+        let parser = httparse::ParserConfig::default();
+        match parser.parse_response_with_uninit_headers(&mut response, head, fields) {
             Ok(httparse::Status::Complete(parsed)) if parsed == end => {}
             Ok(_) => return Err(HeadError::StartLine),
             Err(error) => return Err(parse_error(error, head)),
@@ -253,10 +266,15 @@ impl ResponseHead {
 }
 
 /// Fields that only the writer sets.
-fn is_ours(name: &str) -> bool {
-    ["content-length", "transfer-encoding", "connection", "date"]
-        .iter()
-        .any(|ours| name.eq_ignore_ascii_case(ours))
+fn is_ours(name: &[u8]) -> bool {
+    let ours: &[u8] = match name.len() {
+        4 => b"date",
+        10 => b"connection",
+        14 => b"content-length",
+        17 => b"transfer-encoding",
+        _ => return false,
+    };
+    name.eq_ignore_ascii_case(ours)
 }
 
 fn parse_error(error: httparse::Error, head: &[u8]) -> HeadError {

@@ -1,5 +1,6 @@
 //! Request targets (RFC 9112 section 3.2).
 
+use crate::headers::Class;
 use crate::{HeadError, Method};
 
 /// A request target, split. Nothing is decoded.
@@ -15,7 +16,9 @@ impl Target {
     /// OPTIONS. Fragments, userinfo and bytes outside printable ASCII are
     /// refused.
     pub(crate) fn parse(raw: &str, method: &Method) -> Result<Self, HeadError> {
-        if !raw.bytes().all(|b| b.is_ascii_graphic() && b != b'#') {
+        // All of them, which takes less time than to stop at the first.
+        let is_sound = |sound, b: u8| sound & b.is_ascii_graphic() & (b != b'#');
+        if !raw.bytes().fold(true, is_sound) {
             return Err(HeadError::Target);
         }
         let path_start = match raw {
@@ -52,6 +55,9 @@ impl Target {
 
     /// `host[:port]` of the absolute form.
     pub(crate) fn authority(&self) -> Option<&str> {
+        if self.path_start == 0 {
+            return None;
+        }
         let before_path = self.raw.get(..self.path_start)?;
         before_path
             .split_once("://")
@@ -73,9 +79,8 @@ fn absolute_path_start(raw: &str) -> Result<usize, HeadError> {
 
 /// Whether this could be `host[:port]`: no userinfo, no path, no white space.
 pub(crate) fn is_authority(bytes: &[u8]) -> bool {
-    bytes
-        .iter()
-        .all(|b| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(b))
+    const AUTHORITY: Class = Class::new(b"-._~%!$&'()*+,;=:[]");
+    bytes.iter().all(|&byte| AUTHORITY.has(byte))
 }
 
 #[cfg(test)]
