@@ -9,7 +9,7 @@ use data_encoding::HEXLOWER;
 use prism_http::Headers;
 use zeroize::Zeroizing;
 
-use crate::query::{Query, decode, encode_path};
+use crate::query::{Query, decode, encoded_path};
 use crate::{Code, S3Error};
 
 /// The only algorithm.
@@ -64,7 +64,8 @@ pub(crate) struct Canonical<'a> {
 impl Canonical<'_> {
     fn text(&self) -> Result<Vec<u8>, S3Error> {
         let mut out = Vec::with_capacity(1000);
-        let path = encode_path(&decode(self.path)?);
+        let path = decode(self.path)?;
+        let path = encoded_path(&path);
         for part in [
             self.method,
             "\n",
@@ -95,11 +96,7 @@ impl Canonical<'_> {
     fn header(&self, name: &str, out: &mut Vec<u8>) -> Result<(), S3Error> {
         out.extend_from_slice(name.as_bytes());
         let mut separator = b':';
-        for (_, value) in self
-            .headers
-            .iter()
-            .filter(|(n, _)| n.eq_ignore_ascii_case(name))
-        {
+        for value in self.headers.get_all(name) {
             out.push(separator);
             collapse_spaces(value, out);
             separator = b',';
@@ -130,6 +127,11 @@ impl Canonical<'_> {
 
 /// Runs of spaces count as one; the ends are trimmed already.
 fn collapse_spaces(value: &[u8], out: &mut Vec<u8>) {
+    let pairs = value.iter().zip(value.iter().skip(1));
+    // All of them, which takes less time than to stop at the first.
+    if !pairs.fold(false, |runs, pair| runs | (pair == (&b' ', &b' '))) {
+        return out.extend_from_slice(value);
+    }
     let mut previous = 0;
     for &byte in value {
         if byte != b' ' || previous != b' ' {

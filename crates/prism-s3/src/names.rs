@@ -33,17 +33,20 @@ fn is_bucket_name(name: &str) -> bool {
     let bytes = name.as_bytes();
     let edges =
         bytes.first().copied().is_some_and(plain) && bytes.last().copied().is_some_and(plain);
-    (3..=63).contains(&bytes.len())
-        && edges
-        && bytes.iter().all(|&b| plain(b) || b == b'.' || b == b'-')
-        && !name.contains("..")
-        && name.parse::<std::net::Ipv4Addr>().is_err()
-        && !["xn--", "sthree-", "amzn-s3-demo-"]
-            .iter()
-            .any(|p| name.starts_with(p))
-        && !["-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3"]
-            .iter()
-            .any(|s| name.ends_with(s))
+    if !edges || !(3..=63).contains(&bytes.len()) {
+        return false;
+    }
+    // Whatever else is forbidden holds a dot or a hyphen.
+    bytes.iter().copied().all(plain)
+        || bytes.iter().all(|&b| plain(b) || b == b'.' || b == b'-')
+            && !name.contains("..")
+            && name.parse::<std::net::Ipv4Addr>().is_err()
+            && !["xn--", "sthree-", "amzn-s3-demo-"]
+                .iter()
+                .any(|p| name.starts_with(p))
+            && !["-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3"]
+                .iter()
+                .any(|s| name.ends_with(s))
 }
 
 impl std::fmt::Display for BucketName {

@@ -3,21 +3,33 @@
 //! A policy that says more than that (other callers, other operations, denials,
 //! conditions) is refused, never kept with less effect than it claims.
 
+use std::str::Chars;
+
 use serde::Deserialize;
 
-use crate::{BucketName, Code, Operation, S3Error};
+use crate::{BucketName, Code, ObjectKey, Operation, S3Error};
 
 /// What everybody may do with a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
+    bucket: BucketName,
     statements: Vec<Statement>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Statement {
+    /// Of [`READS`].
     actions: Vec<String>,
-    /// What stands behind `arn:aws:s3:::`.
-    resources: Vec<String>,
+    resources: Vec<Resource>,
+}
+
+/// What stands behind `arn:aws:s3:::`. Names of buckets hold no wildcards, and a
+/// policy names its own bucket only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Resource {
+    Bucket,
+    /// A pattern of keys.
+    Keys(String),
 }
 
 /// What may be allowed to everybody.
@@ -105,6 +117,7 @@ impl Policy {
         let rules = document.statement.into_vec().into_iter();
         let statements = rules.map(|rule| Statement::from_rule(bucket, rule));
         Ok(Self {
+            bucket: bucket.clone(),
             statements: statements.collect::<Result<_, _>>()?,
         })
     }
@@ -112,21 +125,29 @@ impl Policy {
     /// Whether everybody may do this.
     #[must_use]
     pub fn allows(&self, operation: &Operation) -> bool {
-        let Some((actions, resource)) = needed(operation) else {
+        let Some((actions, bucket, key)) = needed(operation) else {
             return false;
         };
-        actions.iter().all(|action| {
-            self.statements.iter().any(|statement| {
-                statement
-                    .actions
-                    .iter()
-                    .any(|pattern| fits(pattern, action))
-                    && statement
-                        .resources
-                        .iter()
-                        .any(|pattern| fits(pattern, &resource))
-            })
+        let mut actions = actions.iter();
+        *bucket == self.bucket && actions.all(|action| self.allows_action(action, key))
+    }
+
+    fn allows_action(&self, action: &str, key: Option<&ObjectKey>) -> bool {
+        self.statements.iter().any(|statement| {
+            statement.actions.iter().any(|of| of == action)
+                && statement.resources.iter().any(|of| of.covers(key))
         })
+    }
+}
+
+impl Resource {
+    /// Whether this is the bucket, or one with this key.
+    fn covers(&self, key: Option<&ObjectKey>) -> bool {
+        match (self, key) {
+            (Self::Bucket, None) => true,
+            (Self::Keys(pattern), Some(key)) => fits(pattern, key.as_str()),
+            _ => false,
+        }
     }
 }
 
@@ -156,21 +177,31 @@ impl Statement {
         let mut resources = Vec::new();
         for arn in rule.resource.into_vec() {
             let resource = arn.strip_prefix(ARN).unwrap_or_default();
-            let of = resource.split_once('/').map_or(resource, |(of, _)| of);
+            let (of, resource) = match resource.split_once('/') {
+                Some((of, keys)) => (of, Resource::Keys(keys.to_owned())),
+                None => (resource, Resource::Bucket),
+            };
             if of != bucket.as_str() {
                 return Err(S3Error::with_message(
                     Code::MalformedPolicy,
                     "The policy has a resource of another bucket.",
                 ));
             }
-            resources.push(resource.to_owned());
+            resources.push(resource);
         }
         Ok(Self { actions, resources })
     }
 }
 
-/// Actions and resource of an operation that reads.
-fn needed(operation: &Operation) -> Option<(&'static [&'static str], String)> {
+/// What an operation that reads needs to be allowed: actions, with a bucket or with
+/// what is under a key in it.
+type Needed<'o> = (
+    &'static [&'static str],
+    &'o BucketName,
+    Option<&'o ObjectKey>,
+);
+
+fn needed(operation: &Operation) -> Option<Needed<'_>> {
     let actions: &[&str] = match operation {
         // A version takes another action, which is none that can be allowed.
         Operation::GetObject { read, .. } | Operation::HeadObject { read, .. }
@@ -191,43 +222,39 @@ fn needed(operation: &Operation) -> Option<(&'static [&'static str], String)> {
         Operation::GetBucketLocation { .. } => &["s3:GetBucketLocation"],
         _ => return None,
     };
-    let bucket = operation.bucket()?;
-    let resource = match operation.object() {
-        Some((bucket, key)) => format!("{bucket}/{key}"),
-        None => bucket.to_string(),
-    };
-    Some((actions, resource))
+    let key = operation.object().map(|(_, key)| key);
+    Some((actions, operation.bucket()?, key))
 }
 
 /// Whether a text is what the pattern says: `*` stands for anything, `?` for one
 /// character. Takes time in the order of both lengths multiplied, at worst.
 fn fits(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) =
-        (pattern.chars().collect(), text.chars().collect());
-    let (mut p, mut t) = (0, 0);
-    let mut retry = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                retry = Some((p, t));
-                p += 1;
+    let (mut pattern, mut text) = (pattern.chars(), text.chars());
+    // What stands behind the last star, and the text that the star leaves for it.
+    let mut retry: Option<(Chars<'_>, Chars<'_>)> = None;
+    loop {
+        let wanted = pattern.next();
+        if wanted == Some('*') {
+            if pattern.as_str().is_empty() {
+                return true;
             }
-            Some(c) if *c == '?' || Some(c) == text.get(t) => {
-                p += 1;
-                t += 1;
+            retry = Some((pattern.clone(), text.clone()));
+            continue;
+        }
+        match (wanted, text.next()) {
+            (None, None) => return true,
+            (Some(_), None) => return false,
+            (Some(wanted), Some(found)) if wanted == '?' || wanted == found => {}
+            _ => {
+                // The star takes one character more.
+                let Some((behind, left)) = &mut retry else {
+                    return false;
+                };
+                left.next();
+                (pattern, text) = (behind.clone(), left.clone());
             }
-            _ => match retry {
-                // The last star takes one character more.
-                Some((star, from)) => {
-                    retry = Some((star, from + 1));
-                    p = star + 1;
-                    t = from + 1;
-                }
-                None => return false,
-            },
         }
     }
-    pattern.iter().skip(p).all(|c| *c == '*')
 }
 
 #[cfg(test)]
@@ -318,6 +345,15 @@ mod tests {
             ("*", "", true),
             ("a", "", false),
             ("***b", "aab", true),
+            ("*a?", "ab\u{e9}a\u{e9}", true),
+            ("?", "\u{e9}", true),
+            ("\u{e9}*?", "\u{e9}", false),
+            ("a*?*c", "abc", true),
+            ("a*?*c", "ac", false),
+            ("*ab", "aab", true),
+            ("*ab", "aba", false),
+            ("b*", "ab", false),
+            ("a*b*", "ac", false),
         ] {
             assert_eq!(fits(pattern, text), expected, "{pattern} {text}");
         }

@@ -18,18 +18,26 @@ const PATH: &AsciiSet = &UNRESERVED.remove(b'/');
 /// Encodes all but unreserved characters, in upper-case hex.
 #[must_use]
 pub fn encode(text: &str) -> String {
+    encoded(text).into_owned()
+}
+
+fn encoded(text: &str) -> Cow<'_, str> {
     match text.bytes().all(is_unreserved) {
-        true => text.to_owned(),
-        false => utf8_percent_encode(text, UNRESERVED).to_string(),
+        true => Cow::Borrowed(text),
+        false => utf8_percent_encode(text, UNRESERVED).into(),
     }
 }
 
 /// As [`encode`], but leaves `/` alone.
 #[must_use]
 pub fn encode_path(text: &str) -> String {
+    encoded_path(text).into_owned()
+}
+
+pub(crate) fn encoded_path(text: &str) -> Cow<'_, str> {
     match text.bytes().all(|b| b == b'/' || is_unreserved(b)) {
-        true => text.to_owned(),
-        false => utf8_percent_encode(text, PATH).to_string(),
+        true => Cow::Borrowed(text),
+        false => utf8_percent_encode(text, PATH).into(),
     }
 }
 
@@ -82,7 +90,9 @@ impl Query {
     /// # Errors
     /// As [`decode`], and `InvalidURI` for too many parameters.
     pub fn parse(raw: Option<&str>) -> Result<Self, S3Error> {
-        let raw = raw.unwrap_or_default();
+        let Some(raw) = raw.filter(|raw| !raw.is_empty()) else {
+            return Ok(Self::default());
+        };
         if raw.split('&').count() > Self::MAX_PARAMETERS {
             return Err(S3Error::with_message(
                 Code::InvalidURI,
@@ -134,10 +144,20 @@ impl Query {
         if self.pairs.is_empty() {
             return String::new();
         }
-        let mut pairs: Vec<_> = self.iter().map(|(n, v)| (encode(n), encode(v))).collect();
+        let pairs = self.iter().map(|(n, v)| (encoded(n), encoded(v)));
+        let mut pairs: Vec<_> = pairs.collect();
         pairs.sort_unstable();
-        let joined: Vec<_> = pairs.into_iter().map(|(n, v)| format!("{n}={v}")).collect();
-        joined.join("&")
+        let bytes = pairs.iter().map(|(n, v)| n.len() + v.len() + 2);
+        let mut joined = String::with_capacity(bytes.sum());
+        for (n, (name, value)) in pairs.iter().enumerate() {
+            if n > 0 {
+                joined.push('&');
+            }
+            joined.push_str(name);
+            joined.push('=');
+            joined.push_str(value);
+        }
+        joined
     }
 }
 

@@ -81,15 +81,20 @@ pub(crate) fn streaming(headers: &Headers) -> Option<String> {
 
 /// The first header that asks for something we do not do.
 pub(crate) fn header(headers: &Headers, target: Target) -> Option<String> {
-    let mut ours = headers.iter().filter(|(name, _)| {
-        let prefix = name.as_bytes().get(..6);
-        prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"x-amz-"))
-    });
+    let mut ours = headers.with_prefix("x-amz-");
     ours.find_map(|(name, value)| {
+        // What every signed request has.
+        if is_one_of(name, &["x-amz-date", "x-amz-content-sha256"]) {
+            return None;
+        }
         let name = name.to_ascii_lowercase();
         let short = name.strip_prefix("x-amz-")?;
         unsupported_header(short, value, target).then(|| format!("the header {name:.64}"))
     })
+}
+
+fn is_one_of(name: &str, names: &[&str]) -> bool {
+    names.iter().any(|other| name.eq_ignore_ascii_case(other))
 }
 
 /// Headers of a copy.

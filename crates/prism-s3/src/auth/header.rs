@@ -93,12 +93,15 @@ pub(super) fn parse_credential(credential: &str) -> Result<(&str, Scope<'_>), S3
 }
 
 pub(super) fn parse_signed(list: &str) -> Result<Vec<&str>, S3Error> {
-    if list.split(';').count() > MAX_SIGNED {
+    let count = 1 + list.bytes().filter(|b| *b == b';').count();
+    if count > MAX_SIGNED {
         return Err(malformed("too many headers are signed"));
     }
-    let names: Vec<_> = list.split(';').collect();
-    let lower = |n: &&str| !n.is_empty() && !n.bytes().any(|b| b.is_ascii_uppercase());
-    if !names.iter().all(lower) || !names.is_sorted_by(|a, b| a < b) {
+    let mut names = Vec::with_capacity(count);
+    names.extend(list.split(';'));
+    let lower = !list.bytes().any(|b| b.is_ascii_uppercase());
+    let complete = !names.iter().any(|name| name.is_empty());
+    if !lower || !complete || !names.is_sorted_by(|a, b| a < b) {
         return Err(malformed(
             "the signed headers must be lower-case, sorted and unique",
         ));
@@ -107,11 +110,18 @@ pub(super) fn parse_signed(list: &str) -> Result<Vec<&str>, S3Error> {
 }
 
 pub(super) fn parse_signature(hex: &str) -> Result<[u8; 32], S3Error> {
-    HEXLOWER
-        .decode(hex.as_bytes())
-        .ok()
-        .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| malformed("the signature is not 64 lower-case hex digits"))
+    parse_hex(hex).ok_or_else(|| malformed("the signature is not 64 lower-case hex digits"))
+}
+
+/// 64 lower-case digits.
+pub(super) fn parse_hex(hex: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    // Whatever does not fill them exactly is not to be decoded.
+    if HEXLOWER.decode_len(hex.len()) != Ok(bytes.len()) {
+        return None;
+    }
+    HEXLOWER.decode_mut(hex.as_bytes(), &mut bytes).ok()?;
+    Some(bytes)
 }
 
 pub(super) fn malformed(why: &str) -> S3Error {

@@ -16,11 +16,10 @@ use std::sync::Arc;
 
 use ::time::{Duration, OffsetDateTime};
 use aws_lc_rs::{constant_time, hmac};
-use data_encoding::HEXLOWER;
 use prism_http::{Headers, Method, RequestHead};
 
 pub use self::credentials::Credentials;
-use self::header::{Authorization, malformed};
+use self::header::{Authorization, malformed, parse_hex};
 use self::keys::SigningKeys;
 use self::query::Presigned;
 pub use self::query::{MAX_EXPIRES_S, with_hoisted};
@@ -367,14 +366,8 @@ fn require_signed(headers: &Headers, signed: &[&str]) -> Result<(), S3Error> {
         return Err(Code::InvalidToken.into());
     }
     let is_signed = |name: &str| signed.iter().any(|s| s.eq_ignore_ascii_case(name));
-    let must = |name: &str| {
-        let prefix = name.as_bytes().get(..6);
-        prefix.is_some_and(|p| p.eq_ignore_ascii_case(b"x-amz-"))
-    };
-    let unsigned = headers
-        .iter()
-        .any(|(name, _)| must(name) && !is_signed(name));
-    if unsigned || !is_signed("host") {
+    let mut must = headers.with_prefix("x-amz-");
+    if must.any(|(name, _)| !is_signed(name)) || !is_signed("host") {
         return Err(S3Error::with_message(
             Code::AccessDenied,
             "There were headers present in the request which were not signed.",
@@ -410,11 +403,7 @@ impl Announced {
             let message = format!("A body in chunks of the form {text:.64} is not implemented.");
             return Err(S3Error::with_message(Code::NotImplemented, message));
         }
-        let hash = HEXLOWER
-            .decode(text.as_bytes())
-            .ok()
-            .and_then(|bytes| bytes.try_into().ok());
-        hash.map(Self::Sha256).ok_or_else(|| {
+        parse_hex(text).map(Self::Sha256).ok_or_else(|| {
             S3Error::with_message(
                 Code::InvalidArgument,
                 "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, a SHA-256 in lower-case hex, \
@@ -438,10 +427,7 @@ impl Announced {
 
 /// The value of a header that may stand there once, as text.
 pub(crate) fn single<'a>(headers: &'a Headers, name: &str) -> Result<Option<&'a str>, S3Error> {
-    let mut values = headers
-        .iter()
-        .filter(|(n, _)| n.eq_ignore_ascii_case(name))
-        .map(|(_, v)| v);
+    let mut values = headers.get_all(name);
     let (first, second) = (values.next(), values.next());
     let invalid = |what: &str| {
         S3Error::with_message(Code::InvalidRequest, format!("The header {name} {what}."))

@@ -43,14 +43,14 @@ pub(super) fn virtual_bucket<'a>(
     host: Option<&'a str>,
     base_domain: Option<&str>,
 ) -> Option<&'a str> {
-    let host = host?;
+    let (host, base_domain) = (host?, base_domain?);
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
         _ => host,
     };
-    let split = name.len().checked_sub(base_domain?.len())?;
+    let split = name.len().checked_sub(base_domain.len())?;
     let (bucket, domain) = name.split_at_checked(split)?;
-    let below = domain.eq_ignore_ascii_case(base_domain?);
+    let below = domain.eq_ignore_ascii_case(base_domain);
     bucket
         .strip_suffix('.')
         .filter(|bucket| below && !bucket.is_empty())
