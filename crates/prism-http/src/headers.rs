@@ -142,16 +142,14 @@ impl Headers {
         named.map(|f| f.value(&self.bytes))
     }
 
-    /// Every field whose name begins like this, in order.
-    pub fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a [u8])> {
-        let has = move |f: &&Field| {
-            let start = f.name(&self.bytes).get(..prefix.len());
+    /// Every field whose name begins like this, in order. Names are ASCII.
+    pub fn with_prefix<'a>(&'a self, prefix: &str) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        let fields = self.fields.iter();
+        let fields = fields.map(|f| (f.name(&self.bytes), f.value(&self.bytes)));
+        fields.filter(move |(name, _)| {
+            let start = name.get(..prefix.len());
             start.is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
-        };
-        self.fields
-            .iter()
-            .filter(has)
-            .filter_map(|f| self.field(*f))
+        })
     }
 
     /// Every field, in order.
@@ -266,33 +264,38 @@ pub(crate) fn write_field(out: &mut Vec<u8>, name: impl AsRef<[u8]>, value: &[u8
 
 /// Whether these are all `tchar` of RFC 9110 section 5.6.2.
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
-    const TOKEN: Class = Class::new(b"!#$%&'*+-.^_`|~");
+    static TOKEN: Class = Class::new(b"!#$%&'*+-.^_`|~");
     bytes.iter().all(|&byte| TOKEN.has(byte))
 }
 
-/// Letters, digits and some more of ASCII.
-pub(crate) struct Class(u128);
+/// Letters, digits and some other bytes, looked up in a table.
+pub(crate) struct Class([bool; 256]);
 
 impl Class {
-    pub(crate) const fn new(mut others: &[u8]) -> Self {
-        let mut class = 0;
-        let mut byte = 0;
-        while byte < 128_u8 {
-            if byte.is_ascii_alphanumeric() {
-                class |= 1 << byte;
-            }
-            byte += 1;
-        }
-        while let [other, rest @ ..] = others {
-            class |= 1 << *other;
-            others = rest;
+    pub(crate) const fn new(others: &[u8]) -> Self {
+        let mut class = [false; 256];
+        let (mut entries, mut byte) = (class.as_mut_slice(), 0_u8);
+        while let [entry, behind @ ..] = entries {
+            *entry = byte.is_ascii_alphanumeric() || holds(others, byte);
+            byte = byte.wrapping_add(1);
+            entries = behind;
         }
         Self(class)
     }
 
-    pub(crate) const fn has(&self, byte: u8) -> bool {
-        byte.is_ascii() && self.0 >> byte & 1 == 1
+    pub(crate) fn has(&self, byte: u8) -> bool {
+        self.0.get(usize::from(byte)).is_some_and(|has| *has)
     }
+}
+
+const fn holds(mut bytes: &[u8], byte: u8) -> bool {
+    while let [first, behind @ ..] = bytes {
+        if *first == byte {
+            return true;
+        }
+        bytes = behind;
+    }
+    false
 }
 
 /// `field-vchar`, SP or HTAB.
@@ -329,6 +332,16 @@ mod tests {
         assert_eq!(out, b"X-A: 1\r\nx-b: \xc3\xa9\r\nx-a: 2\r\n");
         h.set("X-A", "3").unwrap();
         assert_eq!(h.iter().map(|(n, _)| n).collect::<Vec<_>>(), ["x-b", "X-A"]);
+    }
+
+    #[test]
+    fn names_are_found_by_how_they_begin() {
+        let mut h = Headers::new();
+        for name in ["If", "IF-Match", "x-if-a", "if-"] {
+            h.append(name, "1").unwrap();
+        }
+        let names = h.with_prefix("if-").map(|(name, _)| name);
+        assert_eq!(names.collect::<Vec<_>>(), [&b"IF-Match"[..], b"if-"]);
     }
 
     #[test]

@@ -79,7 +79,7 @@ fn absolute_path_start(raw: &str) -> Result<usize, HeadError> {
 
 /// Whether this could be `host[:port]`: no userinfo, no path, no white space.
 pub(crate) fn is_authority(bytes: &[u8]) -> bool {
-    const AUTHORITY: Class = Class::new(b"-._~%!$&'()*+,;=:[]");
+    static AUTHORITY: Class = Class::new(b"-._~%!$&'()*+,;=:[]");
     bytes.iter().all(|&byte| AUTHORITY.has(byte))
 }
 

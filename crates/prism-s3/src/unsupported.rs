@@ -83,18 +83,22 @@ pub(crate) fn streaming(headers: &Headers) -> Option<String> {
 pub(crate) fn header(headers: &Headers, target: Target) -> Option<String> {
     let mut ours = headers.with_prefix("x-amz-");
     ours.find_map(|(name, value)| {
-        // What every signed request has.
-        if is_one_of(name, &["x-amz-date", "x-amz-content-sha256"]) {
+        // Most requests that are signed have no other.
+        if is_one_of(name, &USUAL) {
             return None;
         }
-        let name = name.to_ascii_lowercase();
+        let name = std::str::from_utf8(name).ok()?.to_ascii_lowercase();
         let short = name.strip_prefix("x-amz-")?;
         unsupported_header(short, value, target).then(|| format!("the header {name:.64}"))
     })
 }
 
-fn is_one_of(name: &str, names: &[&str]) -> bool {
-    names.iter().any(|other| name.eq_ignore_ascii_case(other))
+/// Headers that are understood, or change nothing.
+const USUAL: [&str; 3] = ["x-amz-date", "x-amz-content-sha256", "x-amz-checksum-mode"];
+
+fn is_one_of(name: &[u8], names: &[&str]) -> bool {
+    let mut names = names.iter().filter(|other| other.len() == name.len());
+    names.any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
 }
 
 /// Headers of a copy.

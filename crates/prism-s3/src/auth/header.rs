@@ -68,14 +68,15 @@ fn after_algorithm(value: &str) -> Result<&str, S3Error> {
 
 /// `access-key/date/region/service/aws4_request`. An access key may hold `/`.
 pub(super) fn parse_credential(credential: &str) -> Result<(&str, Scope<'_>), S3Error> {
-    let mut parts = credential.rsplitn(5, '/');
-    let mut next = || {
-        parts
-            .next()
-            .ok_or_else(|| malformed("the credential has too few parts"))
+    let mut access_key = credential;
+    let mut last = || {
+        let slash = access_key.bytes().rposition(|b| b == b'/');
+        let split = slash.and_then(|at| access_key.split_at_checked(at));
+        let (before, from) = split.ok_or_else(|| malformed("the credential has too few parts"))?;
+        access_key = before;
+        Ok::<_, S3Error>(from.get(1..).unwrap_or_default())
     };
-    let (terminator, service, region, date, access_key) =
-        (next()?, next()?, next()?, next()?, next()?);
+    let (terminator, service, region, date) = (last()?, last()?, last()?, last()?);
     if terminator != TERMINATOR {
         return Err(malformed("the credential does not end with aws4_request"));
     }

@@ -365,9 +365,12 @@ fn require_signed(headers: &Headers, signed: &[&str]) -> Result<(), S3Error> {
     if headers.get("x-amz-security-token").is_some() {
         return Err(Code::InvalidToken.into());
     }
-    let is_signed = |name: &str| signed.iter().any(|s| s.eq_ignore_ascii_case(name));
+    let is_signed = |name: &[u8]| {
+        let mut alike = signed.iter().filter(|s| s.len() == name.len());
+        alike.any(|s| name.eq_ignore_ascii_case(s.as_bytes()))
+    };
     let mut must = headers.with_prefix("x-amz-");
-    if must.any(|(name, _)| !is_signed(name)) || !is_signed("host") {
+    if must.any(|(name, _)| !is_signed(name)) || !is_signed(b"host") {
         return Err(S3Error::with_message(
             Code::AccessDenied,
             "There were headers present in the request which were not signed.",
