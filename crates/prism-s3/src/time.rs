@@ -8,12 +8,9 @@ use ::time::format_description::well_known::Rfc2822;
 use ::time::macros::format_description;
 use ::time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
 
-const DAYS: [[u8; 3]; 7] = [
-    *b"Mon", *b"Tue", *b"Wed", *b"Thu", *b"Fri", *b"Sat", *b"Sun",
-];
-const MONTHS: [[u8; 3]; 12] = [
-    *b"Jan", *b"Feb", *b"Mar", *b"Apr", *b"May", *b"Jun", *b"Jul", *b"Aug", *b"Sep", *b"Oct",
-    *b"Nov", *b"Dec",
+const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+const MONTHS: [&str; 12] = [
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 ];
 const ISO_MILLIS: &[BorrowedFormatItem<'_>] =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
@@ -25,15 +22,16 @@ const IMF: &[BorrowedFormatItem<'_>] = format_description!(
 #[must_use]
 pub fn iso_basic(time: OffsetDateTime) -> String {
     let time = time.to_offset(UtcOffset::UTC);
-    let (year, month, day) = time.to_calendar_date();
-    let [y, e, a, r] = four(year);
-    let [n1, n2] = two(month.into());
-    let [d1, d2] = two(day);
-    let (hour, minute, second) = time.to_hms();
-    let ([h1, h2], [m1, m2], [s1, s2]) = (two(hour), two(minute), two(second));
-    text([
-        y, e, a, r, n1, n2, d1, d2, b'T', h1, h2, m1, m2, s1, s2, b'Z',
-    ])
+    let mut text = String::with_capacity(16);
+    push_year(&mut text, time);
+    push_two(&mut text, u8::from(time.month()));
+    push_two(&mut text, time.day());
+    text.push('T');
+    push_two(&mut text, time.hour());
+    push_two(&mut text, time.minute());
+    push_two(&mut text, time.second());
+    text.push('Z');
+    text
 }
 
 /// Reads `20130524T000000Z`.
@@ -60,21 +58,17 @@ fn digits<const N: usize>(mut digits: [u8; N]) -> Option<[u8; N]> {
     Some(digits)
 }
 
-const fn two(value: u8) -> [u8; 2] {
-    [b'0' + value / 10 % 10, b'0' + value % 10]
+fn push_two(text: &mut String, value: u8) {
+    text.push(char::from(b'0' + value / 10 % 10));
+    text.push(char::from(b'0' + value % 10));
 }
 
 /// Four digits, which all years have that a store can meet.
-fn four(year: i32) -> [u8; 4] {
-    let year = u16::try_from(year).unwrap_or(0);
-    let [[y, e], [a, r]] =
-        [year / 100, year % 100].map(|part| two(u8::try_from(part).unwrap_or(0)));
-    [y, e, a, r]
-}
-
-/// What consists of ASCII alone.
-fn text<const N: usize>(ascii: [u8; N]) -> String {
-    str::from_utf8(&ascii).unwrap_or_default().to_owned()
+fn push_year(text: &mut String, time: OffsetDateTime) {
+    let year = u16::try_from(time.year()).unwrap_or(0);
+    for part in [year / 100, year % 100] {
+        push_two(text, u8::try_from(part).unwrap_or(0));
+    }
 }
 
 /// `2013-05-24T00:00:00.000Z`, as in XML bodies.
@@ -87,17 +81,27 @@ pub fn iso_millis(time: OffsetDateTime) -> String {
 #[must_use]
 pub fn http_date(time: OffsetDateTime) -> String {
     let time = time.to_offset(UtcOffset::UTC);
-    let (year, month, day) = time.to_calendar_date();
-    let name = |names: &[[u8; 3]], n: u8| names.get(usize::from(n)).copied().unwrap_or_default();
-    let [w1, w2, w3] = name(&DAYS, time.weekday().number_days_from_monday());
-    let [n1, n2, n3] = name(&MONTHS, u8::from(month) - 1);
-    let ([d1, d2], [y, e, a, r]) = (two(day), four(year));
-    let (hour, minute, second) = time.to_hms();
-    let ([h1, h2], [m1, m2], [s1, s2]) = (two(hour), two(minute), two(second));
-    text([
-        w1, w2, w3, b',', b' ', d1, d2, b' ', n1, n2, n3, b' ', y, e, a, r, b' ', h1, h2, b':', m1,
-        m2, b':', s1, s2, b' ', b'G', b'M', b'T',
-    ])
+    let name = |names: &[&'static str], n: u8| names.get(usize::from(n)).copied();
+    let day = name(&DAYS, time.weekday().number_days_from_monday());
+    let month = name(&MONTHS, u8::from(time.month()) - 1);
+    let mut text = String::with_capacity(29);
+    text.push_str(day.unwrap_or_default());
+    text.push_str(", ");
+    push_two(&mut text, time.day());
+    text.push(' ');
+    text.push_str(month.unwrap_or_default());
+    text.push(' ');
+    push_year(&mut text, time);
+    for (before, value) in [
+        (' ', time.hour()),
+        (':', time.minute()),
+        (':', time.second()),
+    ] {
+        text.push(before);
+        push_two(&mut text, value);
+    }
+    text.push_str(" GMT");
+    text
 }
 
 /// Reads an HTTP date. Zones other than GMT are taken too, since some clients
