@@ -1,7 +1,7 @@
 //! What a hand-off takes of processors: measured on some of them, for whoever decides
 //! whether a connection is worth one.
 
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,8 +16,10 @@ const MEMORY: f64 = 256.0;
 
 /// What a future comes to, and the processor time that its polls took, system calls
 /// included; none where it is not `measured`. It must not run on several threads.
-pub async fn metered<F: Future>(measured: bool, future: F) -> (F::Output, Option<Duration>) {
-    let mut future = pin!(future);
+pub async fn metered<F: Future>(
+    measured: bool,
+    mut future: Pin<&mut F>,
+) -> (F::Output, Option<Duration>) {
     let mut spent = measured.then_some(Duration::ZERO);
     let output = std::future::poll_fn(|context| {
         let begun = measured.then(thread_time);
@@ -113,6 +115,8 @@ fn add(mean: &Mutex<Mean>, value: f64) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::pin::pin;
+
     use super::*;
 
     #[test]
@@ -145,9 +149,9 @@ mod tests {
             .build()
             .unwrap();
         let sleep = async { tokio::time::sleep(Duration::from_millis(50)).await };
-        let (_, spent) = runtime.block_on(metered(true, sleep));
+        let (_, spent) = runtime.block_on(metered(true, pin!(sleep)));
         assert!(spent.unwrap() < Duration::from_millis(40));
-        let (_, spent) = runtime.block_on(metered(false, async {}));
+        let (_, spent) = runtime.block_on(metered(false, pin!(async {})));
         assert_eq!(spent, None);
     }
 }

@@ -29,7 +29,7 @@ use crate::given_up::GivenUp;
 use crate::gone::Gone;
 use crate::node_tls::RelayStream;
 use crate::peers::Peers;
-use crate::reading::Input;
+use crate::reading::{Input, Spare};
 use crate::stream::Stream;
 use crate::trace::Trace;
 
@@ -96,7 +96,7 @@ pub enum Incoming {
     /// Another node wants requests answered, and relays them.
     Relay {
         /// The stream, after its handshake.
-        stream: Box<RelayStream>,
+        stream: RelayStream,
         /// The node's name.
         peer: String,
     },
@@ -124,6 +124,7 @@ pub(crate) struct Shared {
     pub(crate) importing: Cell<usize>,
     /// Sockets prepared for connections to come.
     blanks: RefCell<Vec<Blank>>,
+    pub(crate) spare: Spare,
     /// Of the last connection that arrived.
     usual_mss_bytes: Cell<u16>,
     stopping: Notify,
@@ -321,6 +322,7 @@ impl Endpoint {
             incoming: incoming_tx,
             importing: Cell::new(0),
             blanks: RefCell::default(),
+            spare: Spare::default(),
             usual_mss_bytes: Cell::new(USUAL_MSS_BYTES),
             stopping: Notify::new(),
             listening: Cell::new(true),

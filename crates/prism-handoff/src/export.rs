@@ -11,6 +11,7 @@ mod renew;
 mod socket;
 
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -64,7 +65,7 @@ impl Handle {
     /// its end: dropped half-way, the connection is closed.
     pub async fn export(&self, connection: Connection, peer: &str, context: &[u8]) -> Exported {
         let counters = self.shared.counters.clone();
-        let export = self.try_export(connection, peer, context);
+        let export = pin!(self.try_export(connection, peer, context));
         let (exported, spent) = metered(Costs::is_sample(), export).await;
         match &exported {
             Exported::Moved => {

@@ -121,8 +121,10 @@ async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
     let (id, client, service) = (hand_off.id, hand_off.tcp.remote, hand_off.tcp.service);
     let mut record = Record::new(Part::Target, id, client.port());
     record.mark_at(Step::Received, at_ns);
-    let taking = take(&shared, *hand_off, &mut record);
-    let (taken, spent) = metered(Costs::is_sample(), taking).await;
+    let (taken, spent) = {
+        let taking = pin!(take(&shared, *hand_off, &mut record));
+        metered(Costs::is_sample(), taking).await
+    };
     let verdict = match taken {
         Ok(connection) => {
             shared.counters.imported.add_one();

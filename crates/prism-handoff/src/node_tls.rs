@@ -17,8 +17,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector, TlsStream};
 
-/// A connection that carries relayed requests.
-pub type RelayStream = TlsStream<TcpStream>;
+/// A connection that carries relayed requests. It is more than a kilobyte, and changes
+/// hands with every request.
+pub type RelayStream = Box<TlsStream<TcpStream>>;
 
 /// Most bytes that a node may send before the handshake ends: a chain of
 /// certificates and little else.
@@ -33,7 +34,7 @@ pub(crate) struct Secured {
 /// What another node has dialled.
 pub(crate) enum Dialled {
     Channel(Secured),
-    Relay(Box<RelayStream>),
+    Relay(RelayStream),
 }
 
 /// Opens a channel's connection to the node called `name`.
@@ -63,7 +64,7 @@ pub(crate) async fn connect_relay(
     tcp: TcpStream,
 ) -> io::Result<RelayStream> {
     let stream = TlsConnector::from(config).connect(name, tcp).await?;
-    Ok(stream.into())
+    Ok(Box::new(stream.into()))
 }
 
 /// Accepts what a node has dialled, if `known` names the one whose certificate it

@@ -210,7 +210,11 @@ impl Peers {
             .and_then(Vec::pop);
         match idle {
             Some(stream) => Ok((stream, true)),
-            None => self.fresh_relay(name).await.map(|stream| (stream, false)),
+            // Apart, since it is rare and large.
+            None => {
+                let stream = Box::pin(self.fresh_relay(name)).await?;
+                Ok((stream, false))
+            }
         }
     }
 

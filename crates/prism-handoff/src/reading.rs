@@ -1,5 +1,6 @@
 //! Reading from a client's connection, and what was read and not consumed.
 
+use std::cell::RefCell;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -13,8 +14,34 @@ use crate::stream::Stream;
 /// Room that a read makes, at first and at most: it grows while reads fill it.
 const MIN_READ_BYTES: usize = 16 << 10;
 const MAX_READ_BYTES: usize = 256 << 10;
+/// Buffers that a worker keeps, and the longest.
+const SPARE_MAX: usize = 16;
+const SPARE_BYTES: usize = MIN_READ_BYTES;
 /// Unread bytes a connection may hold before [`Connection::fill`] refuses.
 const MAX_BUFFERED_BYTES: usize = 256 << 10;
+
+/// Buffers that hold nothing, of connections that wait: whichever receives next has one
+/// at hand that the processor's caches know.
+#[derive(Default)]
+pub(crate) struct Spare(RefCell<Vec<Vec<u8>>>);
+
+impl Spare {
+    fn lend(&self, bytes: &mut Vec<u8>) {
+        if bytes.capacity() == 0
+            && let Some(spare) = self.0.borrow_mut().pop()
+        {
+            *bytes = spare;
+        }
+    }
+
+    fn take_back(&self, bytes: &mut Vec<u8>) {
+        let bytes = std::mem::take(bytes);
+        let mut spare = self.0.borrow_mut();
+        if (1..=SPARE_BYTES).contains(&bytes.capacity()) && spare.len() < SPARE_MAX {
+            spare.push(bytes);
+        }
+    }
+}
 
 /// Bytes read and not consumed.
 #[derive(Default)]
@@ -51,14 +78,14 @@ impl Input {
 }
 
 impl Rest {
-    /// Reads once; says also whether there was room for more. A buffer that is empty
-    /// costs nothing while it waits.
+    /// Reads once; says also whether there was room for more.
     fn receive(&mut self, socket: impl AsFd) -> io::Result<(usize, bool)> {
         let room = self.read_bytes.max(MIN_READ_BYTES);
         let bytes = match &mut self.tls {
             Some(records) => records.sealed_mut(),
             None => self.input.bytes_mut(),
         };
+        self.shared.spare.lend(bytes);
         bytes.reserve(room);
         let all = bytes.capacity() - bytes.len();
         let spare = rustix::buffer::spare_capacity(bytes);
@@ -68,13 +95,18 @@ impl Rest {
                 self.read_bytes = if filled { room * 2 } else { room }.min(MAX_READ_BYTES);
                 Ok((n, n < all))
             }
-            Err(error) => {
-                if bytes.is_empty() {
-                    *bytes = Vec::new();
-                    self.read_bytes = 0;
-                }
-                Err(error.into())
-            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Lends a buffer of up to `most` bytes that holds none to others.
+    fn give_back(&mut self, most: usize) {
+        let bytes = match &mut self.tls {
+            Some(records) => records.sealed_mut(),
+            None => self.input.bytes_mut(),
+        };
+        if bytes.is_empty() && bytes.capacity() <= most {
+            self.shared.spare.take_back(bytes);
         }
     }
 
@@ -122,6 +154,14 @@ impl Connection {
             if self.receive().await? == 0 {
                 return Ok(0);
             }
+        }
+    }
+
+    /// Nothing is expected for now: gives up the memory that is there to be read to.
+    pub fn rest(&mut self) {
+        if self.buffered().is_empty() {
+            self.rest.give_back(usize::MAX);
+            self.rest.read_bytes = 0;
         }
     }
 
@@ -176,6 +216,8 @@ impl Connection {
             }
         }
         let (stream, rest) = (watched(&mut self.stream)?, &mut self.rest);
+        // One that bodies have made grow stays with them.
+        rest.give_back(SPARE_BYTES);
         let receive = || receive(rest, stream.as_fd());
         let waiting = stream.async_io(Interest::READABLE, receive);
         let (n, is_empty) = in_time(timeout, waiting).await?;

@@ -1,6 +1,8 @@
 //! What the rest of Prism needs of an object engine, so that another one can
 //! stand in for [`Store`](crate::Store), for instance in a comparison.
 
+use std::sync::Arc;
+
 use crate::{
     error::Error,
     put::PutWriter,
@@ -27,7 +29,7 @@ pub trait Engine: Send + Sync {
         expected_len: Option<u64>,
     ) -> Result<Box<dyn ObjectWriter>, Error>;
     /// See [`Store::get`](crate::Store::get).
-    fn get(&self, bucket: &str, key: &str) -> Result<Option<Object>, Error>;
+    fn get(&self, bucket: &str, key: &str) -> Result<Option<Arc<Object>>, Error>;
     /// See [`Store::head`](crate::Store::head).
     fn head(&self, bucket: &str, key: &str) -> Result<Option<ObjectInfo>, Error>;
     /// See [`Store::delete`](crate::Store::delete).
@@ -81,7 +83,7 @@ impl Engine for Store {
         Ok(Box::new(writer))
     }
 
-    fn get(&self, bucket: &str, key: &str) -> Result<Option<Object>, Error> {
+    fn get(&self, bucket: &str, key: &str) -> Result<Option<Arc<Object>>, Error> {
         Store::get(self, bucket, key)
     }
 

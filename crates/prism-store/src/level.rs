@@ -170,17 +170,18 @@ impl Engine for LevelStore {
         }))
     }
 
-    fn get(&self, bucket: &str, key: &str) -> Result<Option<Object>, Error> {
+    fn get(&self, bucket: &str, key: &str) -> Result<Option<Arc<Object>>, Error> {
         check_bucket(bucket)?;
         check_key(key)?;
         let found = self.inner.read(bucket, &object_key(bucket, key))?;
-        Ok(found.map(|(record, data)| Object {
+        let object = |(record, data): (Record, Vec<u8>)| Object {
             stamp: record.stamp,
             version: None,
             meta: record.meta,
             len: record.len,
             body: Body::Inline(data),
-        }))
+        };
+        Ok(found.map(object).map(Arc::new))
     }
 
     fn head(&self, bucket: &str, key: &str) -> Result<Option<ObjectInfo>, Error> {

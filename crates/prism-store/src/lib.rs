@@ -52,6 +52,7 @@ mod error;
 mod files;
 mod group;
 mod history;
+mod hot;
 mod layout;
 #[cfg(feature = "leveldb")]
 mod level;

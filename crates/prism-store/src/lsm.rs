@@ -12,13 +12,14 @@ use std::{
 
 use fjall::{
     AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions,
-    OwnedWriteBatch, PersistMode, Snapshot,
+    OwnedWriteBatch, PersistMode, Snapshot, UserKey, UserValue,
 };
 
 use crate::{
     audit::{self, Damage},
     config::{Config, Durability},
     error::{Error, OpenError},
+    hot::Hot,
     layout::{FileId, Layout, SHARDS, sync_dir},
     view::View,
 };
@@ -36,6 +37,9 @@ const RUNS_MAX: usize = 28;
 /// How long a commit waits for the disk to catch up.
 const STALL_LIMIT: Duration = Duration::from_secs(10);
 const STALL_POLL: Duration = Duration::from_millis(2);
+
+/// The name of the tree of objects.
+const OBJECTS: &str = "objects";
 
 const GENERATION_KEY: &str = "generation";
 const IDENTITY_KEY: &str = "identity";
@@ -78,8 +82,46 @@ pub(crate) struct Lsm {
     /// visible that has a lower sequence number, and a commit takes its number
     /// before it waits for the disk, long before all of it is in memory.
     committed: RwLock<Snapshot>,
+    /// What was read of the tree `objects` a moment ago.
+    pub(crate) hot: Hot,
     /// Bytes of an unfinished write that were taken off the log.
     pub(crate) log_bytes_cut: u64,
+}
+
+/// Writes that become visible together.
+pub(crate) struct Batch {
+    inner: OwnedWriteBatch,
+    /// Keys of the tree `objects` that it changes.
+    objects: Vec<UserKey>,
+}
+
+impl Batch {
+    pub(crate) fn insert(
+        &mut self,
+        tree: &Keyspace,
+        key: impl Into<UserKey>,
+        value: impl Into<UserValue>,
+    ) {
+        let key = key.into();
+        self.note(tree, &key);
+        self.inner.insert(tree, key, value);
+    }
+
+    pub(crate) fn remove(&mut self, tree: &Keyspace, key: impl Into<UserKey>) {
+        let key = key.into();
+        self.note(tree, &key);
+        self.inner.remove(tree, key);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inner.is_empty()
+    }
+
+    fn note(&mut self, tree: &Keyspace, key: &UserKey) {
+        if &**tree.name() == OBJECTS {
+            self.objects.push(key.clone());
+        }
+    }
 }
 
 impl Lsm {
@@ -116,7 +158,7 @@ impl Lsm {
         let small = || options(buffer / 8);
         Ok(Self {
             buckets: db.keyspace("buckets", small)?,
-            objects: db.keyspace("objects", || options(buffer / 2))?,
+            objects: db.keyspace(OBJECTS, || options(buffer / 2))?,
             files: db.keyspace("files", small)?,
             inline: db.keyspace("inline", || separated(buffer))?,
             uploads: db.keyspace("uploads", small)?,
@@ -132,6 +174,7 @@ impl Lsm {
             system: db.keyspace("system", small)?,
             committing: Mutex::new(()),
             committed: RwLock::new(db.snapshot()),
+            hot: Hot::new(config.hot_bytes),
             log_bytes_cut: 0,
             db,
         })
@@ -196,11 +239,11 @@ impl Lsm {
         Ok(noted.map(|note| note.to_vec()))
     }
 
-    pub(crate) fn stage_note(&self, batch: &mut OwnedWriteBatch, note: Vec<u8>) {
+    pub(crate) fn stage_note(&self, batch: &mut Batch, note: Vec<u8>) {
         batch.insert(&self.system, CLUSTER_KEY, note);
     }
 
-    pub(crate) fn stage_epoch(&self, batch: &mut OwnedWriteBatch, epoch: u64) {
+    pub(crate) fn stage_epoch(&self, batch: &mut Batch, epoch: u64) {
         batch.insert(&self.system, EPOCH_KEY, epoch.to_be_bytes());
     }
 
@@ -209,7 +252,7 @@ impl Lsm {
         Ok(self.system.get(CHANGES_KEY)?.is_some())
     }
 
-    pub(crate) fn stage_has_changes(&self, batch: &mut OwnedWriteBatch) {
+    pub(crate) fn stage_has_changes(&self, batch: &mut Batch) {
         batch.insert(&self.system, CHANGES_KEY, []);
     }
 
@@ -273,14 +316,18 @@ impl Lsm {
         })
     }
 
-    pub(crate) fn batch(&self) -> OwnedWriteBatch {
-        self.db.batch()
+    pub(crate) fn batch(&self) -> Batch {
+        Batch {
+            inner: self.db.batch(),
+            objects: Vec::new(),
+        }
     }
 
     /// Makes a batch durable as told, and then visible, whole. Blocks.
-    pub(crate) fn commit(&self, batch: OwnedWriteBatch, mode: PersistMode) -> fjall::Result<()> {
+    pub(crate) fn commit(&self, batch: Batch, mode: PersistMode) -> fjall::Result<()> {
         let _one = self.committing.lock();
-        batch.durability(Some(mode)).commit()?;
+        let _hidden = self.hot.hide(&batch.objects);
+        batch.inner.durability(Some(mode)).commit()?;
         let after = self.db.snapshot();
         let mut committed = self
             .committed

@@ -97,7 +97,7 @@ impl Store {
 
     /// The object cannot be opened, or has a file without checksums.
     fn is_unreadable(&self, bucket: &str, key: &str) -> Result<bool, Error> {
-        let object = match self.get(bucket, key) {
+        let object = match self.get_version(bucket, key, None) {
             Ok(Some(object)) => object,
             Ok(None) | Err(Error::NoSuchBucket | Error::IsDeleteMarker) => return Ok(false),
             // A file that is missing is written again, block by block.

@@ -182,9 +182,19 @@ impl Store {
         PutWriter::begin(Arc::clone(&self.inner), bucket, object_key, expected_len)
     }
 
-    /// Opens an object; `None` if there is none of that key. May block on disk.
-    pub fn get(&self, bucket: &str, key: &str) -> Result<Option<Object>, Error> {
-        self.get_version(bucket, key, None)
+    /// Opens an object; `None` if there is none of that key. A small one that was read
+    /// a moment ago, and not changed since, comes from memory. May block on disk.
+    pub fn get(&self, bucket: &str, key: &str) -> Result<Option<Arc<Object>>, Error> {
+        let (object_key, hot) = (object_key(bucket, key), &self.inner.lsm.hot);
+        let leave = match hot.get(&object_key) {
+            Ok(object) => return Ok(Some(object)),
+            Err(leave) => leave,
+        };
+        let found = self.get_version(bucket, key, None)?.map(Arc::new);
+        if let Some(object) = &found {
+            hot.keep(object_key, leave, object);
+        }
+        Ok(found)
     }
 
     /// Opens one version of an object, or without one the object.

@@ -1,7 +1,5 @@
 //! What becomes of prepared changes: applied to what the key holds, or dropped.
 
-use fjall::OwnedWriteBatch;
-
 use super::{
     Committer, Given, holds,
     op::Outcome,
@@ -11,6 +9,7 @@ use super::{
 use crate::{
     error::Error,
     layout::FileId,
+    lsm::Batch,
     record::{Payload, Record},
     replica::{Change, Keeps, Scope},
     types::ObjectMeta,
@@ -23,7 +22,7 @@ use prism_replica::Stamp;
 impl Committer {
     pub(super) fn stage_unused(
         &self,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         record: &PendingRecord,
         outcome: &mut Outcome,
     ) {
@@ -36,7 +35,7 @@ impl Committer {
     pub(super) fn stage_apply(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         record: &PendingRecord,
         outcome: &mut Outcome,
     ) -> Result<(), Error> {
@@ -60,7 +59,7 @@ impl Committer {
     fn apply_to_object(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         record: &PendingRecord,
         outcome: &mut Outcome,
     ) -> Result<(), Error> {
@@ -104,7 +103,7 @@ impl Committer {
     fn apply_kept(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         record: &PendingRecord,
         keeps: Keeps,
         outcome: &mut Outcome,
@@ -167,7 +166,7 @@ impl Committer {
     fn apply_meta(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         (record, how): (&PendingRecord, How),
         version: Option<VersionId>,
         meta: &ObjectMeta,
@@ -184,7 +183,7 @@ impl Committer {
     fn apply_parts(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         record: &PendingRecord,
         outcome: &mut Outcome,
     ) -> Result<(FileId, u64), Error> {
@@ -230,7 +229,7 @@ impl Committer {
 
     fn apply_to_upload(
         &self,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         record: &PendingRecord,
         id: UploadId,
         outcome: &mut Outcome,

@@ -23,7 +23,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use fjall::{OwnedWriteBatch, PersistMode};
+use fjall::PersistMode;
 use prism_replica::{Stamp, StampClock};
 
 pub use op::Condition;
@@ -44,7 +44,7 @@ use crate::{
     error::Error,
     files::Files,
     group::Group,
-    lsm::Lsm,
+    lsm::{Batch, Lsm},
     replica::{Index, Locks},
     versions::Versioning,
 };
@@ -246,7 +246,7 @@ impl Committer {
         }
     }
 
-    fn write(&self, shards: &BTreeSet<u16>, batch: OwnedWriteBatch) -> Result<(), Failure> {
+    fn write(&self, shards: &BTreeSet<u16>, batch: Batch) -> Result<(), Failure> {
         if batch.is_empty() {
             return Ok(());
         }

@@ -4,7 +4,6 @@
 //! The tree `pending` has them by scope, one for each. Their bytes are in place:
 //! in the trees `inline` and `files`, as those of any object.
 
-use fjall::OwnedWriteBatch;
 use prism_replica::{Asked, Pending, Receipt, Refusal, Settlement, Stamp, receive, settle};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +15,7 @@ use super::{
 use crate::{
     error::Error,
     layout::FileId,
+    lsm::Batch,
     record::{Payload, Record},
     replica::{Change, Prepare, Scope, ScopedChange},
     types::ObjectMeta,
@@ -123,7 +123,7 @@ impl Committer {
     pub(super) fn stage_prepare(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         op: PrepareOp,
     ) -> Result<Outcome, Error> {
         let Prepare {
@@ -247,7 +247,7 @@ impl Committer {
     fn stage_implied(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         change: &ScopedChange,
         outcome: &mut Outcome,
     ) -> Result<(), Error> {
@@ -276,7 +276,7 @@ impl Committer {
         Ok(())
     }
 
-    fn stage_bytes(&self, batch: &mut OwnedWriteBatch, bytes: PutBytes, id: FileId) -> StoredBytes {
+    fn stage_bytes(&self, batch: &mut Batch, bytes: PutBytes, id: FileId) -> StoredBytes {
         let crc = match bytes {
             PutBytes::Inline(bytes) => {
                 let crc = crc32c::crc32c(&bytes);
@@ -295,7 +295,7 @@ impl Committer {
     pub(super) fn stage_settle(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         op: SettleOp,
     ) -> Result<Outcome, Error> {
         let mut outcome = Outcome::default();
@@ -314,7 +314,7 @@ impl Committer {
     pub(super) fn stage_settled(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         record: PendingRecord,
         settlement: Settlement,
         outcome: &mut Outcome,

@@ -3,7 +3,6 @@
 
 use std::time::Instant;
 
-use fjall::OwnedWriteBatch;
 use prism_replica::{Missed, Stamp, missed};
 
 use super::{
@@ -16,6 +15,7 @@ use super::{
 };
 use crate::{
     error::Error,
+    lsm::Batch,
     record::{Payload, Record, bucket_prefix},
     store::BUCKETS_MAX,
     types::{BucketInfo, OBJECT_LEN_MAX},
@@ -31,7 +31,7 @@ impl Committer {
     pub(super) fn stage(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         op: Op,
         given: Option<Given>,
     ) -> OpResult {
@@ -84,12 +84,7 @@ impl Committer {
         Ok(done?)
     }
 
-    fn stage_bucket(
-        &self,
-        view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
-        op: Op,
-    ) -> Result<Outcome, Error> {
+    fn stage_bucket(&self, view: &View<'_>, batch: &mut Batch, op: Op) -> Result<Outcome, Error> {
         match op {
             Op::CreateBucket { name, created_ms } => {
                 self.seals.check_open(&name, Instant::now())?;
@@ -146,7 +141,7 @@ impl Committer {
     fn stage_versioning(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         (name, versioning, stamp): (String, Versioning, Stamp),
         by: SetBy,
     ) -> Result<(), Error> {
@@ -174,7 +169,7 @@ impl Committer {
     fn stage_put(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         mut put: PutOp,
         given: Option<Given>,
     ) -> Result<Outcome, Error> {
@@ -209,7 +204,7 @@ impl Committer {
     fn stage_delete(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         delete: &DeleteOp,
         given: Option<Given>,
     ) -> Result<Outcome, Error> {
@@ -239,7 +234,7 @@ impl Committer {
     fn stage_part(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         mut part: PartOp,
         stamp: Option<Stamp>,
     ) -> Result<Outcome, Error> {
@@ -263,7 +258,7 @@ impl Committer {
     fn stage_complete(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         complete: CompleteOp,
         given: Option<Given>,
     ) -> Result<Outcome, Error> {
@@ -313,7 +308,7 @@ impl Committer {
     fn stage_upload(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         mut create: CreateOp,
         stamp: Option<Stamp>,
     ) -> Result<Outcome, Error> {
@@ -330,7 +325,7 @@ impl Committer {
     fn stage_forget(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         deletions: Vec<(Vec<u8>, Stamp)>,
     ) -> Result<Outcome, Error> {
         for (object_key, stamp) in deletions {
@@ -347,7 +342,7 @@ impl Committer {
     }
 
     /// What is left under an upload's id belongs to nobody.
-    pub(super) fn discard_upload(&self, batch: &mut OwnedWriteBatch, id: UploadId) -> Outcome {
+    pub(super) fn discard_upload(&self, batch: &mut Batch, id: UploadId) -> Outcome {
         let garbage = Garbage::Upload(id);
         batch.insert(&self.lsm.garbage, garbage.key(), []);
         Outcome {
@@ -360,7 +355,7 @@ impl Committer {
     fn stage_collect(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         garbage: Garbage,
     ) -> Result<Outcome, Error> {
         let mut outcome = Outcome::default();
@@ -402,7 +397,7 @@ impl Committer {
     /// Removes what a record's payload refers to. Parts are left for later.
     pub(super) fn stage_loss(
         &self,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         lost: Option<Record>,
         outcome: &mut Outcome,
     ) {

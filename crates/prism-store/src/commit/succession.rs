@@ -1,12 +1,12 @@
 //! What a new state of a key does to those that it has, where versions are kept: which
 //! moves, which is lost, and what its last change was. In the batch of the change itself.
 
-use fjall::OwnedWriteBatch;
 use prism_replica::Stamp;
 
 use super::{Committer, Given, op::Outcome};
 use crate::{
     error::Error,
+    lsm::Batch,
     record::Record,
     types::BucketInfo,
     versions::{Place, VersionId, Versioning, version_key},
@@ -163,7 +163,7 @@ impl Committer {
     /// its tree, for the caller to overwrite or remove.
     pub(super) fn stage_succession(
         &self,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         object_key: &[u8],
         succession: Succession,
         outcome: &mut Outcome,
@@ -190,7 +190,7 @@ impl Committer {
     /// is remembered where others make the change as well.
     pub(super) fn stage_last(
         &self,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         object_key: &[u8],
         (stamp, is_given): (Stamp, bool),
         has_versions: bool,
@@ -214,7 +214,7 @@ impl Committer {
     pub(super) fn stage_clear(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         object_key: &[u8],
         outcome: &mut Outcome,
     ) -> Result<(), Error> {
@@ -233,7 +233,7 @@ impl Committer {
 
     pub(super) fn stage_removal(
         &self,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         object_key: &[u8],
         place: &Place,
         is_null: bool,

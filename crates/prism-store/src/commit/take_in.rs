@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use fjall::OwnedWriteBatch;
 use prism_replica::{Missed, Settlement, Stamp, is_over, missed};
 
 use super::{
@@ -14,6 +13,7 @@ use super::{
 use crate::{
     error::Error,
     layout::FileId,
+    lsm::Batch,
     record::{Payload, Record},
     replica::Scope,
     scrub::is_of_upload,
@@ -25,7 +25,7 @@ use crate::{
 impl Committer {
     pub(super) fn stage_epoch(
         &self,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         epoch: u64,
         note: Option<Vec<u8>>,
     ) -> Outcome {
@@ -43,7 +43,7 @@ impl Committer {
     pub(super) fn stage_take_in(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         op: TakeInOp,
     ) -> Result<Outcome, Error> {
         let TakeInOp {
@@ -82,7 +82,7 @@ impl Committer {
     pub(super) fn stage_take_versions(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         op: TakeVersionsOp,
     ) -> Result<Outcome, Error> {
         existing(view, &op.scope.bucket)?;
@@ -104,7 +104,7 @@ impl Committer {
     fn stage_versions(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         op: TakeVersionsOp,
         outcome: &mut Outcome,
     ) -> Result<(), Error> {
@@ -159,7 +159,7 @@ impl Committer {
     }
 
     /// Refers to the bytes of an object that was taken in; gives its record.
-    fn stage_bytes_of(&self, batch: &mut OwnedWriteBatch, taken: Taken) -> Result<Record, Error> {
+    fn stage_bytes_of(&self, batch: &mut Batch, taken: Taken) -> Result<Record, Error> {
         match taken {
             Taken::Whole(record, id, bytes) => {
                 match bytes {
@@ -193,7 +193,7 @@ impl Committer {
     fn stage_taken(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         (scope, object_key): (&Scope, Vec<u8>),
         (taken, again): (Taken, bool),
         outcome: &mut Outcome,
@@ -235,7 +235,7 @@ impl Committer {
     fn stage_lost_parts(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         (object_key, manifest): (&[u8], FileId),
         outcome: &mut Outcome,
     ) -> Result<(), Error> {
@@ -256,7 +256,7 @@ impl Committer {
     fn stage_over(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         scope: &Scope,
         (since, taken): (u64, Option<Stamp>),
         outcome: &mut Outcome,
@@ -271,7 +271,7 @@ impl Committer {
     pub(super) fn stage_discard(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         discard: DiscardOp,
     ) -> Result<Outcome, Error> {
         let mut outcome = Outcome::default();
@@ -294,7 +294,7 @@ impl Committer {
     fn stage_discarded(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         scope: &Scope,
         outcome: &mut Outcome,
     ) -> Result<(), Error> {

@@ -1,7 +1,6 @@
 //! Deletions and changes of metadata where versions are kept, in the batch of the change
 //! itself.
 
-use fjall::OwnedWriteBatch;
 use prism_replica::Stamp;
 
 use super::{
@@ -12,6 +11,7 @@ use super::{
 };
 use crate::{
     error::Error,
+    lsm::Batch,
     record::{Payload, Record},
     types::{BucketInfo, ObjectMeta},
     versions::{Place, Removed, VersionId, Versioning, place, version_key},
@@ -23,7 +23,7 @@ impl Committer {
     pub(super) fn stage_delete_versions(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         (bucket, given): (&BucketInfo, Option<Given>),
         delete: &DeleteOp,
     ) -> Result<Outcome, Error> {
@@ -149,7 +149,7 @@ impl Committer {
 
     pub(super) fn stage_plan(
         &self,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         object_key: &[u8],
         (how, plan): (How, Plan),
         outcome: &mut Outcome,
@@ -218,7 +218,7 @@ impl Committer {
     pub(super) fn stage_change(
         &self,
         view: &View<'_>,
-        batch: &mut OwnedWriteBatch,
+        batch: &mut Batch,
         (how, (bucket, version)): (How, (&str, Option<VersionId>)),
         object_key: Vec<u8>,
         change: Change,

@@ -103,7 +103,7 @@ impl Store {
     }
 
     fn hand_over_object(&self, scope: &Scope) -> Result<Option<(Handed, Option<Body>)>, Error> {
-        let object = self.get(&scope.bucket, &scope.key)?;
+        let object = self.get_version(&scope.bucket, &scope.key, None)?;
         // In this order: it was all there was of a key that has no versions even now.
         match self.hand_over_versions(scope)? {
             Some(handed) => Ok(Some((handed, None))),

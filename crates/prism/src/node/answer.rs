@@ -2,6 +2,7 @@
 
 use std::io;
 
+use data_encoding::HEXUPPER;
 use prism_http::{
     AnswerBody, BodyReader, CONTINUE, Exchange, RequestHead, ResponseFraming, ResponseHead,
 };
@@ -31,7 +32,7 @@ pub(crate) fn from_ms(ms: u64) -> OffsetDateTime {
 
 /// Names one request in its answer and in logs.
 pub(crate) fn request_id() -> String {
-    format!("{:016X}", fastrand::u64(..))
+    HEXUPPER.encode(&fastrand::u64(..).to_be_bytes())
 }
 
 /// Sends a whole answer. Returns whether the connection lives on.

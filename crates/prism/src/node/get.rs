@@ -2,6 +2,7 @@
 
 use std::io;
 use std::num::NonZero;
+use std::sync::Arc;
 
 use prism_http::{AnswerBody, Exchange, Method, ResponseFraming, ResponseHead};
 use prism_proto::relay::HAND_OVER;
@@ -38,7 +39,9 @@ impl Worker {
         let found = match &read.version {
             None => store.get(bucket.as_str(), key.as_str()),
             Some(name) => match versions::named(Some(name)) {
-                Ok(version) => store.get_version(bucket.as_str(), key.as_str(), version),
+                Ok(version) => store
+                    .get_version(bucket.as_str(), key.as_str(), version)
+                    .map(|found| found.map(Arc::new)),
                 Err(error) => return self.send_error(io, exchange, &error, resource).await,
             },
         };
@@ -158,11 +161,8 @@ impl Worker {
             }
             None => (0, object.len),
         };
-        let inline = match &object.body {
-            Body::Inline(data) => data.len(),
-            Body::File(_) | Body::Parts(_) => 0,
-        };
-        let mut bytes = Vec::with_capacity(1024 + inline);
+        let mut bytes = self.answer_room.take();
+        bytes.clear();
         let written = head.write_to(exchange, AnswerBody::Length(len), &mut bytes);
         if written.framing == ResponseFraming::None || len == 0 {
             io.write_all(&bytes).await?;
@@ -208,6 +208,7 @@ impl Worker {
                 }
             }
         }
+        self.answer_room.replace(bytes);
         self.node.counters.bytes_out.add(len);
         Ok(written.keep_alive)
     }

@@ -24,6 +24,7 @@ mod forecast;
 mod get;
 mod hashing;
 mod held;
+mod idle;
 mod io;
 mod listing;
 mod mend;
@@ -115,6 +116,9 @@ pub(crate) struct Worker {
     /// `Date` of this second.
     date: RefCell<(u64, Rc<str>)>,
     stopping: watch::Receiver<bool>,
+    idle: idle::Idle,
+    /// Room for the answer that is being put together.
+    answer_room: RefCell<Vec<u8>>,
     policies: RefCell<policy::Policies>,
     pieces: pieces::Pieces,
     /// Of catching up.
@@ -358,6 +362,8 @@ impl Worker {
                 handle,
                 date,
                 stopping,
+                idle: idle::Idle::default(),
+                answer_room: RefCell::default(),
                 policies: RefCell::default(),
                 pieces: pieces::Pieces::default(),
             });
@@ -393,12 +399,13 @@ impl Worker {
                     sessions.spawn_local(worker.serve_client(client));
                 }
                 Some(Incoming::Relay { stream, peer }) => {
-                    sessions.spawn_local(worker.serve_relay(*stream, peer));
+                    sessions.spawn_local(worker.serve_relay(stream, peer));
                 }
                 None => break,
             }
         }
         self.handle.stop();
+        self.idle.wake();
         let ended = async { while sessions.join_next().await.is_some() {} };
         if tokio::time::timeout(drain, ended).await.is_err() {
             tracing::warn!("requests were still under way at the end of the drain time");
@@ -420,6 +427,11 @@ impl Worker {
     /// Resolves when the node is to stop.
     pub(crate) async fn stopped(&self) {
         let _ = self.stopping.clone().wait_for(|stop| *stop).await;
+    }
+
+    /// The same for those who wait for requests, of whom there are many.
+    pub(super) async fn told_to_stop(&self) {
+        self.idle.until(|| self.is_stopping()).await;
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -62,7 +62,7 @@ impl Worker {
         if let Some(policy) = known {
             return Ok(policy);
         }
-        let policy = match self.ask_any(request, bucket).await? {
+        let policy = match Box::pin(self.ask_any(request, bucket)).await? {
             Some(text) => Some(Rc::new(Policy::parse(bucket, text.as_bytes())?)),
             None => None,
         };

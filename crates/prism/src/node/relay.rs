@@ -86,10 +86,19 @@ impl Worker {
             keep_alive,
             ..request.head.exchange(&date)
         };
-        let written = write_head(client, answer.clone(), &exchange, framing).await?;
+        let upstream_stays = answer.keep_alive();
+        let whole = whole_body(&upstream, framing);
+        let written = write_head(client, answer, &exchange, (framing, whole)).await?;
+        let whole_bytes = whole.map(<[u8]>::len);
         let mut answer_body = BodyReader::new(framing, u64::MAX);
-        copy_answer(&mut upstream, client, &mut answer_body, written.framing).await?;
-        if answer.keep_alive() && body.is_done() && answer_body.is_done() && upstream.is_clean() {
+        match whole_bytes {
+            Some(bytes) => {
+                upstream.consume(bytes);
+                answer_body = BodyReader::new(ResponseFraming::None, u64::MAX);
+            }
+            None => copy_answer(&mut upstream, client, &mut answer_body, written.framing).await?,
+        }
+        if upstream_stays && body.is_done() && answer_body.is_done() && upstream.is_clean() {
             self.handle.keep_relay(peer, upstream.stream);
         }
         Ok(Answered {
@@ -346,11 +355,23 @@ pub(super) async fn read_answer(upstream: &mut RelayIo) -> Result<ResponseHead, 
     }
 }
 
+/// The body of an answer, where all of it is here already.
+fn whole_body(upstream: &RelayIo, framing: ResponseFraming) -> Option<&[u8]> {
+    match framing {
+        ResponseFraming::Length(bytes @ 1..) => {
+            let bytes = usize::try_from(bytes).ok()?;
+            upstream.buffered().get(..bytes)
+        }
+        _ => None,
+    }
+}
+
+/// Writes the head of an answer; with its body behind it where that is `whole`.
 async fn write_head(
     client: &mut Connection,
     mut answer: ResponseHead,
     exchange: &Exchange<'_>,
-    framing: ResponseFraming,
+    (framing, whole): (ResponseFraming, Option<&[u8]>),
 ) -> Result<Written, RelayError> {
     use prism_http::AnswerBody;
     let body = match (framing, answer.declared_length()?) {
@@ -359,11 +380,17 @@ async fn write_head(
         _ => AnswerBody::Unknown,
     };
     answer.remove_hop_by_hop();
-    let mut bytes = Vec::with_capacity(512);
+    let whole = whole.unwrap_or_default();
+    let mut bytes = Vec::with_capacity(512 + whole.len());
     let written = answer.write_to(exchange, body, &mut bytes);
-    let sent = match written.framing {
-        ResponseFraming::None | ResponseFraming::Length(0) => client.write_all(&bytes).await,
-        _ => client.write_more(&bytes).await,
+    bytes.extend_from_slice(whole);
+    let is_all = matches!(
+        written.framing,
+        ResponseFraming::None | ResponseFraming::Length(0)
+    );
+    let sent = match is_all || !whole.is_empty() {
+        true => client.write_all(&bytes).await,
+        false => client.write_more(&bytes).await,
     };
     sent.map_err(RelayError::Connection)?;
     Ok(written)

@@ -23,7 +23,7 @@ impl Worker {
             // An idle stream would otherwise hold up the end of the node.
             let begun = tokio::select! {
                 filled = io.fill(), if io.is_clean() => filled,
-                () = self.stopped(), if io.is_clean() => return,
+                () = self.told_to_stop(), if io.is_clean() => return,
                 else => Ok(1),
             };
             if !matches!(begun, Ok(1..)) {

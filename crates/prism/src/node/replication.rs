@@ -176,6 +176,15 @@ impl Replication {
         self.readers_of(&view, bucket, key)
     }
 
+    /// Whether this node is the first of them.
+    pub(super) fn answers_first(&self, operation: &Operation, bucket: &str, key: &str) -> bool {
+        let (view, is_this) = (self.view(), |name: &NodeName| name.as_str() == self.name);
+        match view.is_replicated() && only_reads(operation) {
+            true => view.readers(bucket, key).any(is_this),
+            false => view.primary(bucket, key).is_some_and(is_this),
+        }
+    }
+
     /// Whether this node may answer an operation on a key.
     pub(super) fn may_answer(&self, operation: &Operation, bucket: &str, key: &str) -> bool {
         let view = self.view();

@@ -55,20 +55,17 @@ impl Worker {
         };
         match &request.operation {
             Operation::PutObject { bucket, key, put } => {
-                self.put_object(io, request, exchange, (bucket, key, put))
-                    .await
+                Box::pin(self.put_object(io, request, exchange, (bucket, key, put))).await
             }
             Operation::UploadPart { bucket, key, part } => {
-                self.put_part(io, request, exchange, (bucket, key, part))
-                    .await
+                Box::pin(self.put_part(io, request, exchange, (bucket, key, part))).await
             }
             Operation::CompleteMultipartUpload {
                 bucket,
                 key,
                 complete,
             } => {
-                self.complete_upload(io, request, exchange, (bucket, key, complete))
-                    .await
+                Box::pin(self.complete_upload(io, request, exchange, (bucket, key, complete))).await
             }
             Operation::PutObjectTagging {
                 bucket,
@@ -76,7 +73,7 @@ impl Worker {
                 version,
             } => {
                 let what = (bucket, key, version.as_deref());
-                self.put_tagging(io, request, exchange, what).await
+                Box::pin(self.put_tagging(io, request, exchange, what)).await
             }
             _ => {
                 // Bodies of all others mean nothing.
@@ -104,12 +101,10 @@ impl Worker {
                     .await
             }
             Operation::CopyObject { bucket, key, copy } => {
-                self.copy_object(io, request, exchange, (bucket, key, copy))
-                    .await
+                Box::pin(self.copy_object(io, request, exchange, (bucket, key, copy))).await
             }
             Operation::UploadPartCopy { bucket, key, part } => {
-                self.copy_part(io, request, exchange, (bucket, key, part))
-                    .await
+                Box::pin(self.copy_part(io, request, exchange, (bucket, key, part))).await
             }
             _ => {
                 let answer = self.small(request).await;

@@ -5,6 +5,7 @@
 //! its next request.
 
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -155,8 +156,9 @@ impl Worker {
         let mut caller = vouched(client.context());
         loop {
             let read = self.read_head(&mut client).await;
-            // What answers takes 16 KiB while it runs: not to be held by a connection that
-            // waits for its next request, as most do.
+            // What answers takes memory while it runs: not to be held by a connection that
+            // waits for its next request, as most do. And it is moved there, which takes time:
+            // what is large and not for every request is apart.
             let next = Box::pin(self.serve_request(client, read, caller.take())).await;
             match next {
                 Next::Again(connection) => client = connection,
@@ -211,16 +213,19 @@ impl Worker {
         }
         match self.route(&request) {
             Route::Here => self.serve_here(client, &request).await,
-            Route::HandOff(peers) => match self.relay_if_short(client, &request, &peers).await {
-                Ok(next) => next,
-                Err(client) => self.hand_off(client, &request, &peers).await,
-            },
-            Route::Relay(peers) => self.relay_to(client, &request, &peers).await,
+            // Each of these is larger than all that answers a GET here.
+            Route::HandOff(peers) => {
+                let relayed = Box::pin(self.relay_if_short(client, &request, &peers));
+                match relayed.await {
+                    Ok(next) => next,
+                    Err(client) => Box::pin(self.hand_off(client, &request, &peers)).await,
+                }
+            }
+            Route::Relay(peers) => Box::pin(self.relay_to(client, &request, &peers)).await,
             Route::Everyone => {
                 client.consume(request.head_bytes);
-                let done = self
-                    .serve_together(&mut Asker::Client(&mut client), &request)
-                    .await;
+                let mut asker = Asker::Client(&mut client);
+                let done = Box::pin(self.serve_together(&mut asker, &request)).await;
                 next(client, done)
             }
         }
@@ -244,9 +249,12 @@ impl Worker {
             }
             client.set_io_timeout(waited.max(Duration::from_millis(1)));
             let idle = client.buffered().is_empty();
+            if idle {
+                client.rest();
+            }
             let filled = tokio::select! {
                 filled = client.fill() => filled,
-                () = self.stopped(), if idle => return Err(NoRequest::End),
+                () = self.told_to_stop(), if idle => return Err(NoRequest::End),
             };
             client.set_io_timeout(limits.stall_timeout());
             match filled {
@@ -351,8 +359,12 @@ impl Worker {
         let node = &self.node;
         if let Some((bucket, key)) = request.operation.object() {
             let (bucket, key) = (bucket.as_str(), key.as_str());
-            let answerers = node.replication.answerers(&request.operation, bucket, key);
-            return match request.operation.moves_data() {
+            let (replication, operation) = (&node.replication, &request.operation);
+            if node.store.is_some() && replication.answers_first(operation, bucket, key) {
+                return Route::Here;
+            }
+            let answerers = replication.answerers(operation, bucket, key);
+            return match operation.moves_data() {
                 _ if answerers.first() == Some(&node.name) => Route::Here,
                 true => Route::HandOff(answerers),
                 false => Route::Relay(answerers),
@@ -418,7 +430,7 @@ impl Worker {
             Exported::Moved | Exported::Lost => Next::Gone,
             Exported::Kept { connection, reason } => {
                 tracing::debug!(client = %connection.client(), ?reason, "relaying instead");
-                self.relay_to(connection, request, peers).await
+                Box::pin(self.relay_to(connection, request, peers)).await
             }
         }
     }
@@ -461,8 +473,10 @@ impl Worker {
             },
             max_body_bytes: 0,
         };
-        let relay = self.relay(&mut client, peer, &relayed);
-        let (answered, spent) = metered(chance.is_measured, relay).await;
+        let (answered, spent) = {
+            let relay = pin!(self.relay(&mut client, peer, &relayed));
+            metered(chance.is_measured, relay).await
+        };
         let body_bytes = match &answered {
             Ok(answered) => answered.body_bytes,
             Err(RelayError::TooLong) => Some(u64::MAX),
@@ -486,7 +500,7 @@ impl Worker {
             Err(RelayError::Peer(error)) => {
                 tracing::debug!(%peer, %error, "out of reach");
                 self.node.replication.avoid(peer);
-                Ok(self.relay_to(client, request, others).await)
+                Ok(Box::pin(self.relay_to(client, request, others)).await)
             }
             // Nothing was said to the client yet.
             Err(error) => {

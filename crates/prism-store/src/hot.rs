@@ -1,0 +1,196 @@
+//! Small objects that were read a moment ago, as they were read: looked up and compared
+//! with their checksum once, not for each reader.
+//!
+//! What is found here is never older than what the tree would give. Keys share
+//! counters. A commit makes those of its keys odd before any of it can be seen, and even
+//! again when all of it can be; an object counts for as long as its counter is what
+//! it was before the object was looked up, which has to be even.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use fjall::UserKey;
+use quick_cache::{Weighter, sync::Cache};
+
+use crate::types::{Body, Object};
+
+/// Counters. Two keys of one disturb each other, no more.
+const COUNTERS: usize = 1 << 12;
+/// What an object takes besides its bytes and its key, about.
+const OBJECT_BYTES: u64 = 512;
+
+pub(crate) struct Hot {
+    objects: Cache<Box<[u8]>, Entry, Weigh>,
+    counters: Box<[AtomicU64]>,
+    hasher: RandomState,
+}
+
+#[derive(Clone)]
+struct Entry {
+    count: u64,
+    object: Arc<Object>,
+}
+
+#[derive(Clone)]
+struct Weigh;
+
+impl Weighter<Box<[u8]>, Entry> for Weigh {
+    fn weight(&self, key: &Box<[u8]>, entry: &Entry) -> u64 {
+        let body = match &entry.object.body {
+            Body::Inline(bytes) => bytes.len(),
+            Body::File(_) | Body::Parts(_) => 0,
+        };
+        (key.len() + body) as u64 + OBJECT_BYTES
+    }
+}
+
+/// Leave to keep what is looked up from here on, as long as no commit comes between.
+#[derive(Clone, Copy)]
+pub(crate) struct Leave(u64);
+
+impl Hot {
+    /// Keeps about so many bytes; none with 0.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let objects = usize::try_from(bytes / (4 * OBJECT_BYTES)).unwrap_or(usize::MAX);
+        Self {
+            objects: Cache::with_weighter(objects, bytes, Weigh),
+            counters: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    fn counter(&self, object_key: &[u8]) -> Option<&AtomicU64> {
+        let hash = self.hasher.hash_one(object_key);
+        let at = usize::try_from(hash % COUNTERS as u64);
+        self.counters.get(at.unwrap_or_default())
+    }
+
+    /// What the key holds, or leave to keep what it is found to hold.
+    pub(crate) fn get(&self, object_key: &[u8]) -> Result<Arc<Object>, Leave> {
+        // Odd: nothing is kept.
+        let never = u64::MAX;
+        let counter = self.counter(object_key);
+        let found = self.objects.get(object_key);
+        // Behind the look-up: what is found is what counts at this moment.
+        let count = counter.map_or(never, |counter| counter.load(Ordering::SeqCst));
+        match found {
+            Some(entry) if entry.count == count => Ok(entry.object),
+            _ => Err(Leave(count)),
+        }
+    }
+
+    /// Keeps what was looked up, if it is small.
+    pub(crate) fn keep(&self, object_key: Vec<u8>, Leave(count): Leave, object: &Arc<Object>) {
+        if count.is_multiple_of(2) && matches!(object.body, Body::Inline(_)) {
+            let object = Arc::clone(object);
+            self.objects
+                .insert(object_key.into(), Entry { count, object });
+        }
+    }
+
+    /// Forgets what these keys hold, and keeps nothing of them until the result is
+    /// dropped. One at a time.
+    pub(crate) fn hide<'h>(&'h self, object_keys: &[UserKey]) -> Hidden<'h> {
+        let mut counters: Vec<_> = object_keys
+            .iter()
+            .filter_map(|key| self.counter(key))
+            .collect();
+        // Each once, or the second time would make it even.
+        counters.sort_unstable_by_key(|counter| std::ptr::from_ref(*counter));
+        counters.dedup_by_key(|counter| std::ptr::from_ref(*counter));
+        for counter in &counters {
+            counter.fetch_add(1, Ordering::SeqCst);
+        }
+        for key in object_keys {
+            self.objects.remove(&**key);
+        }
+        Hidden(counters)
+    }
+}
+
+/// See [`Hot::hide`].
+pub(crate) struct Hidden<'h>(Vec<&'h AtomicU64>);
+
+impl Drop for Hidden<'_> {
+    fn drop(&mut self) {
+        for counter in &self.0 {
+            counter.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use prism_replica::Stamp;
+
+    use super::*;
+    use crate::types::ObjectMeta;
+
+    fn object(byte: u8, len: usize) -> Arc<Object> {
+        Arc::new(Object {
+            stamp: Stamp::NONE,
+            version: None,
+            meta: ObjectMeta::default(),
+            len: len as u64,
+            body: Body::Inline(vec![byte; len]),
+        })
+    }
+
+    fn first(hot: &Hot, key: &[u8]) -> Option<u8> {
+        let object = hot.get(key).ok()?;
+        match &object.body {
+            Body::Inline(bytes) => bytes.first().copied(),
+            Body::File(_) | Body::Parts(_) => panic!("not kept"),
+        }
+    }
+
+    fn leave(hot: &Hot, key: &[u8]) -> Leave {
+        hot.get(key).map(drop).unwrap_err()
+    }
+
+    #[test]
+    fn what_was_looked_up_before_a_commit_counts_no_longer_behind_it() {
+        let hot = Hot::new(1 << 20);
+        let keys = |key: &[u8]| [UserKey::from(key)];
+        hot.keep(b"k".into(), leave(&hot, b"k"), &object(1, 100));
+        assert_eq!(first(&hot, b"k"), Some(1));
+        let early = leave(&hot, b"l");
+        let hidden = hot.hide(&[
+            UserKey::from(b"k"),
+            UserKey::from(b"l"),
+            UserKey::from(b"k"),
+        ]);
+        assert_eq!(first(&hot, b"k"), None);
+        // Looked up before, kept meanwhile and behind; looked up meanwhile.
+        hot.keep(b"l".into(), early, &object(2, 100));
+        let meanwhile = leave(&hot, b"k");
+        hot.keep(b"k".into(), meanwhile, &object(3, 100));
+        assert_eq!((first(&hot, b"k"), first(&hot, b"l")), (None, None));
+        drop(hidden);
+        hot.keep(b"k".into(), meanwhile, &object(3, 100));
+        assert_eq!((first(&hot, b"k"), first(&hot, b"l")), (None, None));
+        hot.keep(b"k".into(), leave(&hot, b"k"), &object(4, 100));
+        assert_eq!(first(&hot, b"k"), Some(4));
+        drop(hot.hide(&keys(b"k")));
+        assert_eq!(first(&hot, b"k"), None);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let hot = Hot::new(1 << 20);
+        for n in 0..10_000_u32 {
+            let key = n.to_be_bytes();
+            hot.keep(key.into(), leave(&hot, &key), &object(1, 1000));
+        }
+        assert!(hot.objects.weight() <= 1 << 20);
+        let none = Hot::new(0);
+        none.keep(b"k".into(), leave(&none, b"k"), &object(1, 100));
+        assert_eq!(first(&none, b"k"), None);
+    }
+}
