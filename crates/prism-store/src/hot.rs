@@ -21,8 +21,9 @@ use crate::types::{Body, Object};
 
 /// Counters. Two keys of one disturb each other, no more.
 const COUNTERS: usize = 1 << 12;
-/// What an object takes besides its bytes and its key, about.
-const OBJECT_BYTES: u64 = 512;
+/// What an object takes besides its bytes and its key, about: that is mostly the head of
+/// its answer.
+const OBJECT_BYTES: u64 = 1024;
 
 pub(crate) struct Hot {
     objects: Cache<Box<[u8]>, Entry, Weigh>,
@@ -130,7 +131,7 @@ mod tests {
     use prism_replica::Stamp;
 
     use super::*;
-    use crate::types::ObjectMeta;
+    use crate::types::{Derived, ObjectMeta};
 
     fn object(byte: u8, len: usize) -> Arc<Object> {
         Arc::new(Object {
@@ -139,6 +140,7 @@ mod tests {
             meta: ObjectMeta::default(),
             len: len as u64,
             body: Body::Inline(vec![byte; len]),
+            derived: Derived::default(),
         })
     }
 

@@ -28,8 +28,8 @@ use crate::{
     scan::LIST_MAX,
     store::BUCKETS_MAX,
     types::{
-        Body, BucketInfo, Committed, Entry, Listing, Object, ObjectInfo, ObjectMeta, Verified,
-        check_bucket, check_key,
+        Body, BucketInfo, Committed, Derived, Entry, Listing, Object, ObjectInfo, ObjectMeta,
+        Verified, check_bucket, check_key,
     },
     versions::Versioning,
 };
@@ -180,6 +180,7 @@ impl Engine for LevelStore {
             meta: record.meta,
             len: record.len,
             body: Body::Inline(data),
+            derived: Derived::default(),
         };
         Ok(found.map(object).map(Arc::new))
     }

@@ -102,8 +102,9 @@ pub use scrub::{Place, Repair, ScrubFault, ScrubReport};
 pub use store::{BUCKETS_MAX, CONFIG_MAX, Store};
 pub use together::Commit;
 pub use types::{
-    BUCKET_NAME_MAX, Body, BucketInfo, Committed, Entry, KEY_MAX, Listing, OBJECT_LEN_MAX, Object,
-    ObjectInfo, ObjectMeta, Part, PartVersion, Position, Step, Upload, UploadName, Verified,
+    BUCKET_NAME_MAX, Body, BucketInfo, Committed, Derived, Entry, KEY_MAX, Listing, OBJECT_LEN_MAX,
+    Object, ObjectInfo, ObjectMeta, Part, PartVersion, Position, Step, Upload, UploadName,
+    Verified,
 };
 pub use uploads::{PARTS_MAX, UploadId};
 pub use versions::{Removed, ToDelete, VERSIONS_MAX, VersionEntry, VersionId, Versioning};

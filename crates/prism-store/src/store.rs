@@ -28,7 +28,7 @@ use crate::{
     recovery::{RecoveryReport, recover},
     replica::Replicas,
     scrub::Corruption,
-    types::{Body, Object, ObjectInfo, Verified, check_bucket, check_key},
+    types::{Body, Derived, Object, ObjectInfo, Verified, check_bucket, check_key},
     upgrade::note_changes,
     uploads::Garbage,
     versions::VersionId,
@@ -232,6 +232,7 @@ impl Store {
             meta: record.meta,
             len: record.len,
             body,
+            derived: Derived::default(),
         }))
     }
 

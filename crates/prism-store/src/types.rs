@@ -1,5 +1,7 @@
 //! What goes into a store and what comes out.
 
+use std::{any::Any, fmt, sync::OnceLock};
+
 use prism_replica::Stamp;
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +64,28 @@ pub struct Object {
     pub len: u64,
     /// The bytes, or where they are.
     pub body: Body,
+    /// What is made of it, once for all who read it while it is kept.
+    pub derived: Derived,
+}
+
+/// Room for what a reader makes of an object, such as the head of its answer: the store
+/// looks at nothing there.
+#[derive(Default)]
+pub struct Derived(OnceLock<Box<dyn Any + Send + Sync>>);
+
+impl Derived {
+    /// What was made the first time; `None` if that was of another type.
+    pub fn get_or_make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
+        self.0.get_or_init(|| Box::new(make())).downcast_ref()
+    }
+}
+
+impl fmt::Debug for Derived {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Derived")
+            .field(&self.0.get().is_some())
+            .finish()
+    }
 }
 
 /// The bytes of an object.

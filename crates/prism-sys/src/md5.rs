@@ -204,37 +204,43 @@ mod imp {
     impl Words for Sixteen {
         #[inline(always)]
         fn splat(word: u32) -> Self {
-            // SAFETY: as `Sixteen` says, here and below.
+            // SAFETY: as `Sixteen` says.
             Self(unsafe { _mm512_set1_epi32(word.cast_signed()) })
         }
 
         #[inline(always)]
         fn plus(self, other: Self) -> Self {
+            // SAFETY: as `Sixteen` says.
             Self(unsafe { _mm512_add_epi32(self.0, other.0) })
         }
 
         #[inline(always)]
         fn and(self, other: Self) -> Self {
+            // SAFETY: as `Sixteen` says.
             Self(unsafe { _mm512_and_si512(self.0, other.0) })
         }
 
         #[inline(always)]
         fn without(self, other: Self) -> Self {
+            // SAFETY: as `Sixteen` says.
             Self(unsafe { _mm512_andnot_si512(other.0, self.0) })
         }
 
         #[inline(always)]
         fn or(self, other: Self) -> Self {
+            // SAFETY: as `Sixteen` says.
             Self(unsafe { _mm512_or_si512(self.0, other.0) })
         }
 
         #[inline(always)]
         fn xor(self, other: Self) -> Self {
+            // SAFETY: as `Sixteen` says.
             Self(unsafe { _mm512_xor_si512(self.0, other.0) })
         }
 
         #[inline(always)]
         fn rotated<const LEFT: i32, const RIGHT: i32>(self) -> Self {
+            // SAFETY: as `Sixteen` says.
             Self(unsafe { _mm512_rol_epi32::<LEFT>(self.0) })
         }
     }

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use data_encoding::HEXUPPER;
 use prism_http::{
     AnswerBody, BodyReader, CONTINUE, Exchange, RequestHead, ResponseFraming, ResponseHead,
 };
@@ -32,7 +31,12 @@ pub(crate) fn from_ms(ms: u64) -> OffsetDateTime {
 
 /// Names one request in its answer and in logs.
 pub(crate) fn request_id() -> String {
-    HEXUPPER.encode(&fastrand::u64(..).to_be_bytes())
+    let id = fastrand::u64(..);
+    let digits: [u8; 16] = std::array::from_fn(|n| {
+        let digit = (id >> (60 - 4 * n)) as u8 & 0xf;
+        digit + if digit < 10 { b'0' } else { b'A' - 10 }
+    });
+    String::from_utf8_lossy(&digits).into_owned()
 }
 
 /// Sends a whole answer. Returns whether the connection lives on.

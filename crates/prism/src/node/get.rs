@@ -4,12 +4,12 @@ use std::io;
 use std::num::NonZero;
 use std::sync::Arc;
 
-use prism_http::{AnswerBody, Exchange, Method, ResponseFraming, ResponseHead};
+use prism_http::{AnswerBody, Exchange, Headers, Method, ResponseFraming, ResponseHead};
 use prism_proto::relay::HAND_OVER;
 use prism_s3::integrity::TYPE_HEADER;
 use prism_s3::op::ReadObject;
 use prism_s3::range::{ByteRange, Unsatisfiable};
-use prism_s3::{Algorithm, BucketName, Code, ObjectKey, Outcome, RangeSpec, S3Error};
+use prism_s3::{Algorithm, BucketName, Code, Conditions, ObjectKey, Outcome, RangeSpec, S3Error};
 use prism_store::{Body, CheckedFile, Object, Parts, Segment, Store};
 
 use super::body;
@@ -60,12 +60,16 @@ impl Worker {
             }
         };
         let modified = from_ms(object.meta.created_ms);
-        let etag = quoted(&object.meta.etag);
+        // Only conditions look at it.
+        let etag = match read.conditions == Conditions::default() {
+            true => String::new(),
+            false => quoted(&object.meta.etag),
+        };
         match read.conditions.for_read(&etag, modified) {
             Outcome::Proceed => {}
             Outcome::NotModified => {
                 let mut head = ResponseHead::new(304);
-                describe(&mut head, &object)?;
+                *head.headers_mut() = described(&object)?.clone();
                 return send(io, exchange, head, &[]).await;
             }
             Outcome::Failed => {
@@ -95,12 +99,17 @@ impl Worker {
             return send(io, exchange, ResponseHead::new(HAND_OVER), &[]).await;
         }
         let mut head = ResponseHead::new(if range.is_some() { 206 } else { 200 });
-        describe(&mut head, &object)?;
+        let described = described(&object)?;
+        let mut exchange = *exchange;
+        match exchange.extra {
+            None if read.overrides.is_empty() => exchange.extra = Some(described),
+            _ => *head.headers_mut() = described.clone(),
+        }
         self.describe_more(&mut head, request, &object, (range, part))?;
         for (name, value) in &read.overrides {
             set(&mut head, name, value)?;
         }
-        self.send_object(io, request, exchange, head, &object, range)
+        self.send_object(io, request, &exchange, head, &object, range)
             .await
     }
 
@@ -289,8 +298,18 @@ async fn not_satisfiable(
 }
 
 /// The headers that every answer about an object carries.
-fn describe(head: &mut ResponseHead, object: &Object) -> io::Result<()> {
-    let meta = &object.meta;
+fn described(object: &Object) -> io::Result<&Headers> {
+    let made = object.derived.get_or_make(|| describe(object));
+    match made {
+        Some(Ok(headers)) => Ok(headers),
+        Some(Err(error)) => Err(error.kind().into()),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+fn describe(object: &Object) -> io::Result<Headers> {
+    let (mut head, meta) = (ResponseHead::new(200), &object.meta);
+    let head = &mut head;
     versions::set_id(head, object.version)?;
     set(head, "ETag", quoted(&meta.etag))?;
     set(
@@ -310,7 +329,7 @@ fn describe(head: &mut ResponseHead, object: &Object) -> io::Result<()> {
     for (name, value) in &meta.user {
         set(head, &format!("x-amz-meta-{name}"), value)?;
     }
-    Ok(())
+    Ok(std::mem::take(head.headers_mut()))
 }
 
 /// One part of an object, as a GET or HEAD asks for it.
