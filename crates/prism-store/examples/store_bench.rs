@@ -154,7 +154,7 @@ fn put(store: &dyn Engine, key: &str, data: &[u8]) -> Result<(), Failure> {
 
 fn get(store: &dyn Engine, key: &str) -> Result<(), Failure> {
     let object = store.get("bench", key)?.ok_or("object lost")?;
-    if let Body::File(file) = object.body {
+    if let Body::File(file) = &object.body {
         let len = file.len();
         file.check_all(0, len)?;
         let mut buffer = vec![0; 256 * 1024];

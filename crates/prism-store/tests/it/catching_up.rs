@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use crate::common::{bytes, meta, object_files, put, read};
+use crate::common::{bytes, meta, object_files, put, read, read_body};
 use prism_store::{
     Body, Bytes, Change, Config, Decided, Durability, Error, HeldPage, HeldVersion, Keeps, Missing,
     Pending, Position, Prepare, Refusal, Replicas, Scope, ScopedChange, Stamp, Step, Store,
@@ -44,13 +44,7 @@ fn all(_: &str) -> bool {
 
 fn bytes_of(body: Option<Body>) -> Vec<u8> {
     let Some(body) = body else { return Vec::new() };
-    read(prism_store::Object {
-        stamp: Stamp::NONE,
-        version: None,
-        meta: meta(&[]),
-        len: 0,
-        body,
-    })
+    read_body(&body)
 }
 
 fn take_in(from: &Store, to: &Store, scope: &Scope, since: u64) -> bool {

@@ -78,8 +78,8 @@ fn make(store: &Store, key: &str) -> Vec<u8> {
     whole
 }
 
-fn opened(object: Object) -> Parts {
-    match object.body {
+fn opened(object: Arc<Object>) -> Parts {
+    match Arc::into_inner(object).unwrap().body {
         Body::Parts(parts) => parts,
         other => panic!("{other:?}"),
     }

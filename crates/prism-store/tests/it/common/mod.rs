@@ -3,6 +3,7 @@
 pub(crate) mod workload;
 
 use std::{
+    borrow::Borrow,
     fs,
     io::Read,
     os::unix::fs::FileExt,
@@ -39,9 +40,13 @@ pub(crate) fn put(store: &Store, bucket: &str, key: &str, data: &[u8]) -> Result
     writer.commit(meta(data))
 }
 
-pub(crate) fn read(object: Object) -> Vec<u8> {
-    match object.body {
-        Body::Inline(bytes) => bytes,
+pub(crate) fn read(object: impl Borrow<Object>) -> Vec<u8> {
+    read_body(&object.borrow().body)
+}
+
+pub(crate) fn read_body(body: &Body) -> Vec<u8> {
+    match body {
+        Body::Inline(bytes) => bytes.clone(),
         Body::Parts(parts) => {
             let mut data = Vec::new();
             for segment in parts.segments(0, parts.len()) {
