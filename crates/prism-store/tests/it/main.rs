@@ -12,6 +12,7 @@ mod catching_up;
 mod crash;
 mod disk;
 mod engine;
+mod hot;
 mod memory;
 mod multipart;
 mod quota;
