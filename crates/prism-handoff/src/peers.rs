@@ -228,9 +228,10 @@ impl Peers {
     /// Keeps a relay stream that is between two requests for the next.
     pub(crate) fn keep_relay(&self, name: &str, stream: RelayStream) {
         let mut idle = self.idle_relays.borrow_mut();
-        let idle = idle.entry(name.to_owned()).or_default();
-        if idle.len() < MAX_IDLE_RELAYS {
-            idle.push(stream);
+        match idle.get_mut(name) {
+            Some(idle) if idle.len() < MAX_IDLE_RELAYS => idle.push(stream),
+            Some(_) => {}
+            None => drop(idle.insert(name.to_owned(), vec![stream])),
         }
     }
 

@@ -218,7 +218,7 @@ impl Worker {
                 },
             ) => {
                 if keep_alive && source.body.is_done() && io.is_clean() {
-                    self.handle.keep_relay(&peer, io.stream);
+                    self.keep_relay(&peer, *io);
                 }
                 Ok(copied)
             }

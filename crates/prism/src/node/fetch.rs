@@ -281,7 +281,7 @@ impl Worker {
     /// The connection can be used again.
     fn end(&self, source: &str, arriving: Arriving) {
         if arriving.keep_alive && arriving.left == 0 && arriving.upstream.is_clean() {
-            self.handle.keep_relay(source, arriving.upstream.stream);
+            self.keep_relay(source, arriving.upstream);
         }
     }
 

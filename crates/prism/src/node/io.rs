@@ -1,9 +1,13 @@
 //! One way to answer, whether the client's own connection is here or another
 //! node relays for it.
 
+use std::cell::RefCell;
 use std::fs::File;
+use std::future::poll_fn;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use prism_handoff::{Connection, RelayStream};
@@ -11,6 +15,27 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Bytes read from a file, or from a node, at a time.
 const COPY_BYTES: usize = 256 << 10;
+/// Room that a relay's buffer has at first.
+const RELAY_BYTES: usize = 16 << 10;
+/// Buffers of relays that a worker keeps.
+const RELAYS_KEPT: usize = 16;
+
+/// Buffers that relays have left, for those to come.
+#[derive(Default)]
+pub(super) struct Rooms(RefCell<Vec<Vec<u8>>>);
+
+impl Rooms {
+    pub(super) fn take(&self) -> Vec<u8> {
+        self.0.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub(super) fn leave(&self, room: Vec<u8>) {
+        let mut rooms = self.0.borrow_mut();
+        if room.capacity() <= 2 * RELAY_BYTES && rooms.len() < RELAYS_KEPT {
+            rooms.push(room);
+        }
+    }
+}
 
 /// Where bytes come from.
 pub(crate) trait Input {
@@ -145,12 +170,23 @@ pub(crate) struct RelayIo {
 
 impl RelayIo {
     pub(crate) fn new(stream: RelayStream, timeout: Duration) -> Self {
+        Self::with_room(stream, timeout, Vec::new())
+    }
+
+    /// With a buffer that another one has left.
+    pub(crate) fn with_room(stream: RelayStream, timeout: Duration, mut buffer: Vec<u8>) -> Self {
+        buffer.clear();
         Self {
             stream,
-            buffer: Vec::new(),
+            buffer,
             start: 0,
             timeout,
         }
+    }
+
+    /// The stream, and the buffer.
+    pub(crate) fn into_parts(self) -> (RelayStream, Vec<u8>) {
+        (self.stream, self.buffer)
     }
 
     /// From here on each read and write goes on within this time.
@@ -167,6 +203,12 @@ impl RelayIo {
         timeout: Duration,
         work: impl Future<Output = io::Result<T>>,
     ) -> io::Result<T> {
+        let mut work = pin!(work);
+        // Most that is written or read is so at once, and needs no timer.
+        let at_once = poll_fn(|context| Poll::Ready(work.as_mut().poll(context)));
+        if let Poll::Ready(result) = at_once.await {
+            return result;
+        }
         match tokio::time::timeout(timeout, work).await {
             Ok(result) => result,
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -195,7 +237,7 @@ impl Input for RelayIo {
             self.buffer.drain(..self.start);
             self.start = 0;
         }
-        self.buffer.reserve(16 << 10);
+        self.buffer.reserve(RELAY_BYTES);
         Self::in_time(self.timeout, self.stream.read_buf(&mut self.buffer)).await
     }
 }

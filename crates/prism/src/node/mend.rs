@@ -118,7 +118,7 @@ impl Worker {
             return Err(io::Error::other(format!("status {}", answer.status())));
         }
         if answer.keep_alive() && upstream.is_clean() {
-            self.handle.keep_relay(peer, upstream.stream);
+            self.keep_relay(peer, upstream);
         }
         Ok(data)
     }

@@ -75,7 +75,7 @@ impl Worker {
         let framing = answer.framing(request.head.method())?;
         if request.preamble.most_bytes.is_some() && answer.status() == HAND_OVER {
             if framing == ResponseFraming::Length(0) && answer.keep_alive() && upstream.is_clean() {
-                self.handle.keep_relay(peer, upstream.stream);
+                self.keep_relay(peer, upstream);
             }
             return Err(RelayError::TooLong);
         }
@@ -99,7 +99,7 @@ impl Worker {
             None => copy_answer(&mut upstream, client, &mut answer_body, written.framing).await?,
         }
         if upstream_stays && body.is_done() && answer_body.is_done() && upstream.is_clean() {
-            self.handle.keep_relay(peer, upstream.stream);
+            self.keep_relay(peer, upstream);
         }
         Ok(Answered {
             keep_alive: written.keep_alive,
@@ -152,7 +152,8 @@ impl Worker {
     ) -> Result<(RelayIo, bool), RelayError> {
         let head = encode_head(request);
         let (stream, used) = self.handle.relay(peer).await?;
-        let mut upstream = RelayIo::new(stream, self.node.config.limits.stall_timeout());
+        let timeout = self.node.config.limits.stall_timeout();
+        let mut upstream = RelayIo::with_room(stream, timeout, self.relay_rooms.take());
         let sent = upstream.write_all(&head).await;
         let has_body = !matches!(
             request.head.framing(),
@@ -169,6 +170,13 @@ impl Worker {
         }
         sent.map_err(RelayError::Broken)?;
         Ok((upstream, used))
+    }
+
+    /// Keeps a stream that is between two requests for the next.
+    pub(super) fn keep_relay(&self, peer: &str, upstream: RelayIo) {
+        let (stream, room) = upstream.into_parts();
+        self.relay_rooms.leave(room);
+        self.handle.keep_relay(peer, stream);
     }
 
     pub(super) async fn fresh(&self, peer: &str) -> Result<RelayIo, RelayError> {
@@ -192,7 +200,7 @@ impl Worker {
         let framing = answer.framing(request.head.method())?;
         let bytes = read_all(&mut upstream, framing, max_bytes).await?;
         if answer.keep_alive() && upstream.is_clean() {
-            self.handle.keep_relay(peer, upstream.stream);
+            self.keep_relay(peer, upstream);
         }
         Ok((answer, bytes))
     }

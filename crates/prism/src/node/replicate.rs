@@ -163,7 +163,7 @@ impl Worker {
         let framing = answer.framing(head.method())?;
         let text = read_all(&mut upstream, framing, MAX_REPLY_BYTES).await?;
         if answer.keep_alive() && upstream.is_clean() {
-            self.handle.keep_relay(peer, upstream.stream);
+            self.keep_relay(peer, upstream);
         }
         serde_json::from_slice(&text).map_err(|e| RelayError::Broken(io::Error::other(e)))
     }
