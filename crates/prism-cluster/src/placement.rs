@@ -152,11 +152,14 @@ impl Placement {
         key: &str,
         replicas: usize,
     ) -> impl ExactSizeIterator<Item = &'a NodeName> + use<'a> {
-        let mut ranked: Vec<(u64, &NodeName)> = self
-            .nodes
-            .iter()
-            .map(|node| (node.weight(bucket, key), &node.name))
-            .collect();
+        // One alone has no need of a weight.
+        let weight = |node: &Node| match self.nodes.len() {
+            1 => 0,
+            _ => node.weight(bucket, key),
+        };
+        let nodes = self.nodes.iter();
+        let mut ranked: Vec<(u64, &NodeName)> =
+            nodes.map(|node| (weight(node), &node.name)).collect();
         let order = |a: &(u64, &NodeName), b: &(u64, &NodeName)| b.0.cmp(&a.0).then(a.1.cmp(b.1));
         if replicas < ranked.len() && replicas > 0 {
             ranked.select_nth_unstable_by(replicas - 1, order);

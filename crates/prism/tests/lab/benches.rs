@@ -267,8 +267,9 @@ fn connections_that_stay_take_memory_and_go_on_being_answered() {
             value(&row, "p50_us") > 0.0 && value(&row, "open_us") > 0.0,
             "{row}"
         );
-        // At least the two ends' sockets.
-        assert!(value(&row, "kernel_bytes") > 1_000.0, "{row}");
+        // What the kernel takes is that of the whole machine, on which other tests end.
+        let bytes = ["frontend_bytes", "backends_bytes"].map(|name| value(&row, name));
+        assert!(bytes.iter().sum::<f64>() > 100.0, "{row}");
     }
 }
 
