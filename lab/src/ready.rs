@@ -26,7 +26,7 @@ use crate::tool::{in_namespace, run};
 /// How often a host that is not yet healthy is looked at.
 const POLL: Duration = Duration::from_millis(20);
 /// A program that cannot work has ended by then.
-const SETTLE: Duration = Duration::from_millis(150);
+const SETTLE: Duration = Duration::from_millis(400);
 /// How long a process may take to answer its counters.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest answer that is read: 1,000 times what the counters take.

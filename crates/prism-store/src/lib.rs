@@ -28,7 +28,7 @@
 //! writer.write(b"not really")?;
 //! writer.commit(ObjectMeta { etag: "none".into(), ..ObjectMeta::default() })?;
 //! let object = store.get("photos", "cat.jpg")?.ok_or("gone")?;
-//! assert!(matches!(object.body, Body::Inline(bytes) if bytes == b"not really"));
+//! assert!(matches!(&object.body, Body::Inline(bytes) if bytes == b"not really"));
 //! # Ok(())
 //! # }
 //! ```
