@@ -22,5 +22,6 @@ pub mod process;
 pub mod sendfile;
 pub mod sha256;
 pub mod tcp;
+pub mod tun;
 
 pub use fault::Fault;

@@ -1,5 +1,5 @@
 //! System calls against the running kernel: connections that are frozen, saved and
-//! restored, kTLS, namespaces, and what the kernel tells of its sockets.
+//! restored, kTLS, namespaces, devices, and what the kernel tells of its sockets.
 #![allow(
     unreachable_pub,
     clippy::unwrap_used,
@@ -20,4 +20,5 @@ mod lifecycle;
 mod netem;
 mod netns;
 mod queues;
+mod tun;
 mod warmth;

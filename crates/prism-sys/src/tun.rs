@@ -1,0 +1,141 @@
+//! TUN devices: a network interface whose packets a program takes instead of a
+//! link.
+//!
+//! Only making and reading one. Its addresses, its routes and its state belong to
+//! whoever made it (`ip` does that).
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use crate::fault::{self, Fault};
+use crate::sockopt::check;
+
+/// Where they are made.
+const CLONE_DEVICE: &str = "/dev/net/tun";
+/// What the kernel replaces by the first free number.
+const NUMBER: &str = "%d";
+/// Longest number that it may put there: a namespace has fewer interfaces.
+const MAX_DIGITS: usize = 5;
+
+/// A device of IP packets without a header before them (`IFF_TUN | IFF_NO_PI`). It
+/// ends with this handle, and so do its routes.
+#[derive(Debug)]
+pub struct Tun {
+    queue: File,
+    name: String,
+}
+
+/// Why there is no device.
+#[derive(Debug, thiserror::Error)]
+pub enum TunError {
+    /// {0:?} cannot begin the name of an interface
+    #[error("{0:?} cannot begin the name of an interface")]
+    Name(String),
+    /// {call} failed
+    #[error("{call} failed: {source}")]
+    Kernel {
+        /// The call.
+        call: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl TunError {
+    /// Who has to act.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Name(_) => Fault::Caller,
+            Self::Kernel { source, .. } => fault::of_errno(source),
+        }
+    }
+}
+
+impl Tun {
+    /// Makes one in the namespace of the calling thread, called `prefix` and the
+    /// first number that is free. It is down.
+    ///
+    /// # Errors
+    /// [`TunError::Name`] where `prefix` is not of 1 to 10 lower case letters,
+    /// [`TunError::Kernel`] without `CAP_NET_ADMIN` or without the driver.
+    pub fn create(prefix: &str) -> Result<Self, TunError> {
+        let failed = |call| move |source| TunError::Kernel { call, source };
+        let mut request = request(prefix).ok_or_else(|| TunError::Name(prefix.to_owned()))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let queue = options
+            .custom_flags(libc::O_NONBLOCK)
+            .open(CLONE_DEVICE)
+            .map_err(failed("opening /dev/net/tun"))?;
+        // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is, and
+        // keeps no pointer.
+        check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })
+            .map_err(failed("TUNSETIFF"))?;
+        let name = request.ifr_name.iter().map(|byte| *byte as u8);
+        let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
+        Ok(Self {
+            queue,
+            name: String::from_utf8_lossy(&name).into_owned(),
+        })
+    }
+
+    /// The interface's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes the next packet that was sent over the interface: how many bytes of
+    /// `packet` it fills. What does not fit is lost. Checksums are complete.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] where there is none; what the kernel says
+    /// otherwise.
+    pub fn receive(&self, packet: &mut [u8]) -> io::Result<usize> {
+        (&self.queue).read(packet)
+    }
+}
+
+impl AsFd for Tun {
+    /// Readable while there is a packet.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+}
+
+/// What asks for a device whose name begins with `prefix`.
+fn request(prefix: &str) -> Option<libc::ifreq> {
+    let is_word = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_lowercase());
+    // One byte is the zero at the end.
+    if !is_word || prefix.len() + MAX_DIGITS >= libc::IFNAMSIZ {
+        return None;
+    }
+    let mut name = [0; libc::IFNAMSIZ];
+    let bytes = prefix.bytes().chain(NUMBER.bytes());
+    for (place, byte) in name.iter_mut().zip(bytes) {
+        *place = byte as libc::c_char;
+    }
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI;
+    Some(libc::ifreq {
+        ifr_name: name,
+        ifr_ifru: libc::__c_anonymous_ifr_ifru {
+            ifru_flags: libc::c_short::try_from(flags).ok()?,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_short_words_begin_a_name() {
+        for wrong in ["", "a b", "A", "tun%d", "a/b", "eleven-long", "elevenlongx"] {
+            assert!(request(wrong).is_none(), "{wrong:?}");
+        }
+        assert!(request("delay").is_some() && request("tenletters").is_some());
+    }
+}
