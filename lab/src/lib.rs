@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod capture;
+pub mod delay;
 mod error;
 mod files;
 pub mod impair;

@@ -28,6 +28,7 @@ mod hostile;
 mod impair;
 mod ktls;
 mod lifecycle;
+mod long_path;
 mod mixture;
 mod netem;
 mod objects;
