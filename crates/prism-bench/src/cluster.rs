@@ -13,8 +13,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use prism_config::RelayUpTo;
+use prism_config::{Config, RelayUpTo};
 use prism_lab::Lab;
+use prism_lab::delay::Delay;
 use prism_s3::Signer;
 use prism_sys::netns::NetNs;
 use serde_json::Value;
@@ -52,6 +53,8 @@ pub(crate) struct Setup<'s> {
     pub(crate) replicas: u16,
     /// What Prism relays instead of handing connections off.
     pub(crate) relay_up_to: RelayUpTo,
+    /// Changes what else Prism is told.
+    pub(crate) configure: fn(&mut Config),
     /// Set when nobody wants it any more.
     pub(crate) cancel: Arc<AtomicBool>,
 }
@@ -119,6 +122,32 @@ impl Cluster {
             System::Prism => Ok(&self.prism_clients),
             _ => self.others_clients.as_ref().context("no lab of others"),
         }
+    }
+
+    /// Makes every way from clients to servers longer, until what it gives is dropped.
+    pub(crate) fn far_away(&self, delay: Duration) -> Result<Vec<Delay>> {
+        let others = self.others.as_ref().zip(self.others_clients.as_ref());
+        let labs = [Some((&self.prism, &self.prism_clients)), others];
+        let started = labs.into_iter().flatten().map(|(lab, clients)| {
+            let client = lab.address("client").context("a client without address")?;
+            let hosts = lab.hosts().filter(|host| *host != "client");
+            let servers = hosts.filter_map(|host| lab.address(host));
+            let servers: Vec<_> = servers.chain([*lab.service().ip()]).collect();
+            Ok(clients.run(|| Delay::start(client, &servers, delay))??)
+        });
+        started.collect()
+    }
+
+    /// How often Prism has handed a connection off so far.
+    pub(crate) fn moves(&self) -> Result<u64> {
+        let backends = (0..self.backends).map(|n| format!("be{n}"));
+        let hosts = backends.chain(["fe0".to_owned()]);
+        let moves = hosts.map(|host| {
+            let counters = self.prism.admin(&host)?;
+            let moved = counters.pointer("/handoff/exports_moved");
+            moved.and_then(Value::as_u64).context("no such counter")
+        });
+        moves.sum()
     }
 
     /// Where requests for `backend`'s objects are sent.

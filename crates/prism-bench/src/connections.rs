@@ -201,6 +201,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
             replicas: 1,
             // Whatever the size: it is about connections that move.
             relay_up_to: RelayUpTo::Bytes(0),
+            configure: |_| (),
             cancel: cancel.clone(),
         };
         measure(&Cluster::up(&setup)?, what, &args)

@@ -107,6 +107,7 @@ fn measure(args: &Args, turns: &mut Turns) -> Result<()> {
             systems: &[System::Prism],
             replicas: 1,
             relay_up_to,
+            configure: |_| (),
             cancel: turns.cancel(),
         })
     });

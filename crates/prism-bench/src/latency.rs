@@ -133,6 +133,7 @@ fn measure(args: &Args, network: &Network, turns: &mut Turns) -> Result<()> {
         replicas: 1,
         // Whatever the size: it is about connections that move.
         relay_up_to: RelayUpTo::Bytes(0),
+        configure: |_| (),
         cancel: turns.cancel(),
     })?;
     for &bytes in &args.sizes {

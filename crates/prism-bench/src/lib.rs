@@ -17,6 +17,7 @@ mod handoff;
 mod http;
 mod latency;
 mod load;
+mod long_path;
 mod memory;
 mod network;
 mod objects;
@@ -49,6 +50,7 @@ enum Command {
     Flows(crate::flows::Args),
     Handoff(crate::handoff::Args),
     Latency(crate::latency::Args),
+    LongPath(crate::long_path::Args),
     /// Measure a store whose objects are each on one backend, as YCSB does.
     ///
     /// Reads alone and with writes among them, of objects that are popular to different
@@ -86,6 +88,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Flows(args) => crate::flows::run(args),
         Command::Handoff(args) => crate::handoff::run(&args),
         Command::Latency(args) => crate::latency::run(args),
+        Command::LongPath(args) => crate::long_path::run(args),
         Command::Partitioned(args) => crate::ycsb::partitioned(args),
         Command::Replicated(args) => crate::ycsb::replicated(args),
         Command::Report(args) => crate::report::run(&args),

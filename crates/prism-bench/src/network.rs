@@ -34,6 +34,16 @@ impl Network {
         })
     }
 
+    /// With links of this speed.
+    pub(crate) const fn shaped(backends: usize, link: Rate, tls: bool) -> Self {
+        Self {
+            backends,
+            link,
+            unshaped: false,
+            tls,
+        }
+    }
+
     /// Whether it can be built.
     pub(crate) fn check(&self) -> Result<()> {
         within("--backends", self.backends, 20)

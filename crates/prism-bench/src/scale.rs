@@ -141,6 +141,7 @@ fn measure(args: &Args, turns: &mut Turns) -> Result<()> {
         systems: &SYSTEMS,
         replicas: 1,
         relay_up_to: RelayUpTo::default(),
+        configure: |_| (),
         cancel: turns.cancel(),
     })?;
     for &bytes in sizes {

@@ -321,6 +321,7 @@ impl Plan {
                 systems,
                 replicas,
                 relay_up_to: RelayUpTo::default(),
+                configure: |_| (),
                 cancel: turns.cancel(),
             })
         });

@@ -68,7 +68,7 @@ fn name(what: &str) -> Result<LabName> {
 /// The lab of Prism, and the certificate that it has if it needs one.
 fn prism_lab(setup: &Setup<'_>) -> Result<(Lab, Certificate)> {
     let prism = std::env::current_exe().context("finding this program")?;
-    let replicas = setup.replicas;
+    let (replicas, configure) = (setup.replicas, setup.configure);
     let spec = LabSpec::new(name("prism")?, prism);
     let mut spec = setup.network.shape(spec)?.configure(move |config| {
         config.log.level = "warn".into();
@@ -78,6 +78,7 @@ fn prism_lab(setup: &Setup<'_>) -> Result<(Lab, Certificate)> {
             tls.min_version = TlsVersion::Tls13;
             tls.suites = vec![TlsSuite::Aes128];
         }
+        configure(config);
     });
     spec.tls = setup.network.tls;
     spec.relay_up_to = setup.relay_up_to;

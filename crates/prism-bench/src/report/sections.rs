@@ -371,6 +371,24 @@ pub(super) const SECTIONS: &[Section] = &[
         papers: papers::LATENCY,
     },
     Section {
+        heading: "The first second of a connection over a long path",
+        command: "prism bench long-path --rows rows.jsonl (and with --tls)",
+        summary: Summary {
+            result: crate::long_path::SUMMARY.result,
+            title: crate::long_path::SUMMARY.title,
+            columns: crate::long_path::SUMMARY.columns,
+            comparisons: crate::long_path::SUMMARY.comparisons,
+        },
+        plots: &[View {
+            x: SYSTEM,
+            x_label: "",
+            series: "rtt_ms",
+            is_bars: true,
+            ..THROUGHPUT
+        }],
+        papers: &[],
+    },
+    Section {
         heading: "One node beside other stores",
         command: "prism bench store --rows rows.jsonl",
         summary: Summary {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use prism_sys::tcp::{Warmth, WarmthError};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -292,5 +293,25 @@ fn the_steps_of_a_request_fit_into_the_whole() {
             let within = ["connect", "handshake", "parse", "hand_off", "answer"].map(mean);
             assert!(within.iter().all(|us| *us > 0.0), "{row}");
         }
+    }
+}
+
+#[test]
+fn connections_over_a_long_path_are_looked_at_for_a_second() {
+    let Some(_turn) = ready() else { return };
+    if let Err(error @ WarmthError::NoGroup) = Warmth::new() {
+        say(&format!("SKIPPED: {error}"));
+        return;
+    }
+    let bench = Bench::new("long-path", "--rtt-ms 15");
+    bench.run();
+    let systems = ["carry", "fresh", "fresh-two-phase", "nginx", "direct"];
+    assert_eq!(bench.count("system", &systems), [1, 1, 1, 1, 1]);
+    for row in bench.rows() {
+        assert!(value(&row, "connect_us") >= 15_000.0, "{row}");
+        let until = [100, 500, 1_000].map(|ms| value(&row, &format!("in_{ms}_ms_bytes")));
+        assert!(until.is_sorted() && until[2] > 0.0, "{row}");
+        // Each answer begins a round trip after its request, or later.
+        assert!(value(&row, "requests") <= 1_000.0 / 15.0, "{row}");
     }
 }
