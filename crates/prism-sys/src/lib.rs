@@ -10,6 +10,7 @@
 mod fault;
 mod sockopt;
 
+pub mod avx512;
 pub mod clock;
 pub mod diag;
 #[cfg(feature = "leveldb")]

@@ -10,7 +10,6 @@ use self::checksum::Running;
 pub use self::checksum::{Algorithm, ChecksumType, TYPE_HEADER, in_headers, of_object};
 use crate::auth::{Payload, single};
 use crate::hashes::Hashes;
-use crate::md5::Md5;
 use crate::streaming::announced_trailer;
 use crate::{Code, S3Error};
 
@@ -107,12 +106,13 @@ fn base64(text: &str, bytes: usize) -> Result<Vec<u8>, S3Error> {
 /// and their number. `None` if one of the parts' ETags is no MD5.
 #[must_use]
 pub fn etag_of_parts<'a>(etags: impl Iterator<Item = &'a str>) -> Option<String> {
-    let (mut md5, mut count) = (Md5::default(), 0_usize);
+    let (mut hashes, mut count) = (Hashes::new(false), 0_usize);
     for etag in etags {
-        md5.update(&HEXLOWER.decode(etag.as_bytes()).ok()?);
+        hashes.update(&HEXLOWER.decode(etag.as_bytes()).ok()?);
         count += 1;
     }
-    Some(format!("{}-{count}", HEXLOWER.encode(&md5.finish())))
+    let (md5, _) = hashes.finish();
+    Some(format!("{}-{count}", HEXLOWER.encode(&md5)))
 }
 
 /// Hashes a body as it comes in. MD5 always, since it becomes the ETag; the

@@ -19,7 +19,7 @@ const WHOLE_BYTES: usize = 2 * PIECE_BYTES;
 /// Shorter bodies get the room that they need.
 const SMALL_BYTES: usize = 64 << 10;
 /// Bytes of room that a worker keeps for later.
-const KEPT_BYTES: usize = 16 << 20;
+const KEPT_BYTES: usize = 32 << 20;
 
 /// Room for later pieces.
 #[derive(Default)]

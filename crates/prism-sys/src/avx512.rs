@@ -1,0 +1,69 @@
+//! Vectors of sixteen words (AVX-512): one of each of sixteen messages that are hashed
+//! together (`md5`, `sha256`).
+
+#[cfg(target_arch = "x86_64")]
+mod both;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod sixteen;
+
+use crate::{md5, sha256};
+
+/// Bytes of a block, of MD5 and of SHA-256.
+pub const BLOCK: usize = 64;
+
+/// Messages that go together.
+pub const SIXTEEN: usize = 16;
+
+/// Proof that the processor has such vectors; there is none for other architectures.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512(
+    #[cfg(not(target_arch = "x86_64"))] std::convert::Infallible,
+    (),
+);
+
+impl Avx512 {
+    /// The vectors, where there are any.
+    #[must_use]
+    #[cfg(target_arch = "x86_64")]
+    pub fn detect() -> Option<Self> {
+        let all = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+        all.then_some(Self(()))
+    }
+
+    /// The vectors, where there are any.
+    #[must_use]
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn detect() -> Option<Self> {
+        None
+    }
+
+    /// Takes the next blocks of sixteen messages: as many of each as all have.
+    pub fn md5(self, states: &mut [md5::State; SIXTEEN], blocks: &Blocks<'_>) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: there is an `Avx512`, so the processor has what the function is made for.
+        unsafe {
+            md5::take(states, blocks);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        match (self.0, states, blocks) {}
+    }
+
+    /// The same with both hashes of each message, which takes less than one after the other.
+    pub fn md5_and_sha256(
+        self,
+        md5s: &mut [md5::State; SIXTEEN],
+        sha256s: &mut [sha256::State; SIXTEEN],
+        blocks: &Blocks<'_>,
+    ) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as in `md5`.
+        unsafe {
+            both::take(md5s, sha256s, blocks);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        match (self.0, md5s, sha256s, blocks) {}
+    }
+}
+
+/// The next blocks of sixteen messages.
+pub type Blocks<'b> = [&'b [[u8; BLOCK]]; SIXTEEN];

@@ -1,0 +1,49 @@
+//! MD5 and SHA-256 of the same sixteen messages. The steps of MD5 wait for one another and
+//! leave room between them, which those of SHA-256 fill where the processor has both at
+//! hand: so they go by turns, sixteen each.
+
+use std::arch::x86_64::_mm512_add_epi32;
+
+use super::sixteen::{common, gathered, scatter, words};
+use super::{Blocks, SIXTEEN};
+use crate::md5::{self, Sixteen, Words};
+use crate::sha256::{self, K, sixteen as sha};
+
+/// Takes the next blocks: as many of each message as all have.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn take(
+    md5s: &mut [md5::State; SIXTEEN],
+    sha256s: &mut [sha256::State; SIXTEEN],
+    blocks: &Blocks<'_>,
+) {
+    let [k0, k1, k2, k3] = K.as_flattened().as_chunks::<16>().0 else {
+        return;
+    };
+    let mut a = Sixteen::of(gathered(md5s));
+    let mut b = gathered(sha256s);
+    for n in 0..common(blocks) {
+        let (before_a, before_b) = (a, b);
+        let words = words(blocks, n);
+        let m = Sixteen::of(words);
+        let mut w = sha::swapped(words);
+        md5::first(&mut a, &m);
+        sha::rounds(&mut b, &w, k0);
+        md5::second(&mut a, &m);
+        sha::next(&mut w);
+        sha::rounds(&mut b, &w, k1);
+        md5::third(&mut a, &m);
+        sha::next(&mut w);
+        sha::rounds(&mut b, &w, k2);
+        md5::fourth(&mut a, &m);
+        sha::next(&mut w);
+        sha::rounds(&mut b, &w, k3);
+        for (a, before) in a.iter_mut().zip(before_a) {
+            *a = a.plus(before);
+        }
+        for (b, before) in b.iter_mut().zip(before_b) {
+            *b = _mm512_add_epi32(*b, before);
+        }
+    }
+    scatter(&Sixteen::words(a), md5s);
+    scatter(&b, sha256s);
+}
