@@ -32,7 +32,7 @@ pub const TOGETHER: usize = SIXTEEN;
 const MANY: usize = 10;
 
 /// Bytes of a body that are hashed before the next one's: all bodies' have room in a
-/// core's cache, where the second hash finds them.
+/// core's cache, where a second hash finds them.
 const STRETCH: usize = 32 << 10;
 
 /// Asked for once: it is a question of many instructions.
@@ -137,10 +137,11 @@ impl Hashes {
     }
 
     fn take(&mut self, blocks: &[[u8; BLOCK]]) {
-        for stretch in blocks.chunks(STRETCH / BLOCK) {
-            take_md5(&mut self.md5, stretch);
+        // By turns: while one of them waits for itself, the processor is at the other.
+        for block in blocks.chunks(1) {
+            take_md5(&mut self.md5, block);
             if let Sha256::Processor(sha, state) = &mut self.sha256 {
-                sha.one(state, stretch);
+                sha.one(state, block);
             }
         }
     }
