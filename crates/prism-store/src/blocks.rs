@@ -3,6 +3,8 @@
 
 use std::{fs::File, os::unix::fs::FileExt};
 
+use crc_fast::{CrcAlgorithm, Digest};
+
 use crate::error::Error;
 
 /// Bytes covered by one CRC32C. A 2 GiB object has 2,048 of them (8 KiB), the
@@ -12,13 +14,35 @@ pub const BLOCK_LEN: u64 = 1024 * 1024;
 /// Bytes read at a time while checking.
 const READ_LEN: usize = 64 * 1024;
 
+/// The CRC32C (RFC 3720, appendix B.4) of these bytes.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(bytes);
+    finished(&mut digest)
+}
+
+/// All 32 bits of it; there are no more. It begins anew.
+fn finished(digest: &mut Digest) -> u32 {
+    digest.finalize_reset() as u32
+}
+
 /// The checksums of a prefix of an object.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct BlockCrcs {
     full: Vec<u32>,
-    current: u32,
+    current: Digest,
     /// Bytes in `current`; always less than `BLOCK_LEN`.
     filled: u64,
+}
+
+impl Default for BlockCrcs {
+    fn default() -> Self {
+        Self {
+            full: Vec::new(),
+            current: Digest::new(CrcAlgorithm::Crc32Iscsi),
+            filled: 0,
+        }
+    }
 }
 
 impl BlockCrcs {
@@ -27,11 +51,11 @@ impl BlockCrcs {
         while !data.is_empty() {
             let room = usize::try_from(BLOCK_LEN - self.filled).unwrap_or(usize::MAX);
             let (head, rest) = data.split_at(room.min(data.len()));
-            self.current = crc32c::crc32c_append(self.current, head);
+            self.current.update(head);
             self.filled += head.len() as u64;
             if self.filled == BLOCK_LEN {
-                self.full.push(self.current);
-                (self.current, self.filled) = (0, 0);
+                self.full.push(finished(&mut self.current));
+                self.filled = 0;
             }
             data = rest;
         }
@@ -57,7 +81,7 @@ impl BlockCrcs {
     /// All checksums; the last may cover less than a block.
     pub(crate) fn finish(mut self) -> Vec<u32> {
         if self.filled > 0 {
-            self.full.push(self.current);
+            self.full.push(finished(&mut self.current));
         }
         self.full
     }
@@ -115,10 +139,7 @@ mod tests {
         }
         let whole = whole.finish();
         assert_eq!(whole, pieces.finish());
-        let by_block: Vec<u32> = data
-            .chunks(BLOCK_LEN as usize)
-            .map(crc32c::crc32c)
-            .collect();
+        let by_block: Vec<u32> = data.chunks(BLOCK_LEN as usize).map(crc32c).collect();
         assert_eq!(whole, by_block);
     }
 

@@ -20,6 +20,7 @@ use prism_replica::Stamp;
 use prism_sys::leveldb::{LevelBatch, LevelDb, LevelError, LevelOptions};
 
 use crate::{
+    blocks::crc32c,
     config::{Config, Durability},
     engine::{Engine, ObjectWriter},
     error::{Error, OpenError},
@@ -285,7 +286,7 @@ impl ObjectWriter for LevelWriter {
             version: None,
             payload: Payload::Inline {
                 id: FileId::from_bytes([0; 8]),
-                crc: crc32c::crc32c(&self.data),
+                crc: crc32c(&self.data),
             },
             len,
             meta,
@@ -336,7 +337,7 @@ impl Inner {
                 return Ok(None);
             };
             let data = self.db.get(&under(DATA, object_key))?.unwrap_or_default();
-            let crc = crc32c::crc32c(&data);
+            let crc = crc32c(&data);
             let is_whole =
                 matches!(record.payload, Payload::Inline { crc: kept, .. } if kept == crc);
             if is_whole && data.len() as u64 == record.len {

@@ -7,7 +7,7 @@
 use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
 
 use crate::{
-    blocks::{self, BLOCK_LEN},
+    blocks::{self, BLOCK_LEN, crc32c},
     error::Error,
     layout::FileId,
     record::{FileRecord, Payload, Record, object_key},
@@ -137,7 +137,7 @@ impl Store {
         let (found, file) = self.found(place)?.ok_or(Error::NoSuchObject)?;
         let index = usize::try_from(offset / BLOCK_LEN).unwrap_or(usize::MAX);
         let recorded = found.record.crcs.get(index).ok_or(Error::NoSuchObject)?;
-        if crc32c::crc32c(data) != *recorded {
+        if crc32c(data) != *recorded {
             return Err(Error::corrupt(
                 "the other copy is not what was written either",
             ));

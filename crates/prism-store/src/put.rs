@@ -7,7 +7,7 @@ use std::{fs::File, io::Write, sync::Arc};
 use prism_replica::Stamp;
 
 use crate::{
-    blocks::BlockCrcs,
+    blocks::{BlockCrcs, crc32c},
     commit::{Condition, Op, Outcome, PartOp, PrepareOp, PutBytes, PutOp},
     error::Error,
     layout::FileId,
@@ -64,7 +64,7 @@ enum Sink {
     Memory(Vec<u8>),
     File {
         file: File,
-        crcs: BlockCrcs,
+        crcs: Box<BlockCrcs>,
     },
     /// A write failed; how much of it is in the file is unknown.
     Failed(Error),
@@ -297,7 +297,7 @@ impl PutWriter {
         let (bytes, file) = self.sink.into_bytes(self.written, object_key.clone())?;
         let payload = match &bytes {
             PutBytes::Inline(bytes) => {
-                let crc = crc32c::crc32c(bytes);
+                let crc = crc32c(bytes);
                 Payload::Inline { id, crc }
             }
             PutBytes::File(_) => Payload::File { id },
@@ -391,7 +391,7 @@ impl PutWriter {
     fn spill(&mut self) -> Result<(), Error> {
         if let Sink::Memory(bytes) = &self.sink {
             let mut file = self.store.files.create()?;
-            let mut crcs = BlockCrcs::default();
+            let mut crcs = Box::<BlockCrcs>::default();
             file.write_all(bytes)?;
             crcs.update(bytes);
             self.sink = Sink::File { file, crcs };

@@ -493,7 +493,7 @@ pub(crate) fn inline_body(
     let bytes = view
         .inline(id)?
         .ok_or_else(|| Error::corrupt("inline bytes missing"))?;
-    if bytes.len() as u64 != record.len || crc32c::crc32c(&bytes) != crc {
+    if bytes.len() as u64 != record.len || blocks::crc32c(&bytes) != crc {
         return Err(Error::corrupt("checksum of inline bytes differs"));
     }
     Ok(Body::Inline(bytes))

@@ -13,6 +13,7 @@ use super::{
     stage::existing,
 };
 use crate::{
+    blocks::crc32c,
     error::Error,
     layout::FileId,
     lsm::Batch,
@@ -279,7 +280,7 @@ impl Committer {
     fn stage_bytes(&self, batch: &mut Batch, bytes: PutBytes, id: FileId) -> StoredBytes {
         let crc = match bytes {
             PutBytes::Inline(bytes) => {
-                let crc = crc32c::crc32c(&bytes);
+                let crc = crc32c(&bytes);
                 batch.insert(&self.lsm.inline, id.to_bytes(), bytes);
                 Some(crc)
             }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{HeldVersion, Scope};
 use crate::{
+    blocks::crc32c,
     checked::CheckedFile,
     commit::{Op, PutBytes, TakeInOp, Taken, When},
     error::Error,
@@ -302,7 +303,7 @@ impl TakeIn {
             let (id, bytes) = self.whole.take().ok_or(Error::WritesDisabled)?;
             let payload = match &bytes {
                 PutBytes::Inline(bytes) => {
-                    let crc = crc32c::crc32c(bytes);
+                    let crc = crc32c(bytes);
                     Payload::Inline { id, crc }
                 }
                 PutBytes::File(_) => Payload::File { id },
