@@ -54,9 +54,9 @@ const DEFAULT_WINDOW_BYTES: u32 = 64 << 10;
 
 /// The congestion window that a new connection has (RFC 6928).
 const NEW_WINDOW_SEGMENTS: u32 = 10;
-/// Largest congestion window that is taken over, segments: 700 KiB on Ethernet. What the
+/// Largest congestion window that is taken over, segments: 2.8 MiB on Ethernet. What the
 /// source's path has carried, the target's has not yet.
-pub const MAX_WINDOW_SEGMENTS: u16 = 512;
+pub const MAX_WINDOW_SEGMENTS: u16 = 2048;
 
 /// A connection that exists in this host's kernel, in repair mode. Nothing has
 /// been sent; segments that reach it are already taken.
