@@ -14,6 +14,7 @@ mod crossover;
 mod flows;
 mod frames;
 mod handoff;
+mod hashes;
 mod http;
 mod latency;
 mod load;
@@ -21,6 +22,7 @@ mod long_path;
 mod memory;
 mod network;
 mod objects;
+mod openssl;
 mod popularity;
 mod processes;
 mod proxies;
@@ -49,6 +51,7 @@ enum Command {
     Crossover(crate::crossover::Args),
     Flows(crate::flows::Args),
     Handoff(crate::handoff::Args),
+    Hashes(crate::hashes::Args),
     Latency(crate::latency::Args),
     LongPath(crate::long_path::Args),
     /// Measure a store whose objects are each on one backend, as YCSB does.
@@ -87,6 +90,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Crossover(args) => crate::crossover::run(args),
         Command::Flows(args) => crate::flows::run(args),
         Command::Handoff(args) => crate::handoff::run(&args),
+        Command::Hashes(args) => crate::hashes::run(&args),
         Command::Latency(args) => crate::latency::run(args),
         Command::LongPath(args) => crate::long_path::run(args),
         Command::Partitioned(args) => crate::ycsb::partitioned(args),

@@ -53,10 +53,11 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5, value_name = "N")]
     rounds: usize,
     /// Length of one turn.
-    #[arg(long, default_value_t = 3, value_name = "N")]
+    #[arg(long, default_value_t = 5, value_name = "N")]
     seconds: u64,
-    /// Connections of the client.
-    #[arg(long, default_value_t = 16, value_name = "N")]
+    /// Connections of the client. What is under way when a turn ends has cost something and
+    /// does not count: long turns for many.
+    #[arg(long, default_value_t = 64, value_name = "N")]
     connections: usize,
     /// The program `minio`, to be measured too.
     #[arg(long, value_name = "FILE")]

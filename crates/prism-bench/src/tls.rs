@@ -2,15 +2,16 @@
 //! `openssl speed` in the same run, and what it costs to move a session.
 
 use std::hint::black_box;
-use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use prism_tls::{
     DirectionKeys, Event, MAX_PLAINTEXT_BYTES, SavedSession, Secret, Session, SessionKeys, Suite,
     Version,
 };
 use serde::Serialize;
+
+use crate::openssl;
 
 /// Records sealed or opened for one reading.
 const BULK_RECORDS: usize = 64;
@@ -84,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 let (seal, open) = bulk(version, suite)?;
                 row.seal.push(seal);
                 row.open.push(open);
-                row.openssl.push(openssl_speed(openssl_name)?);
+                row.openssl.push(openssl::bytes_per_s(openssl_name)? / 1e9);
             }
             (row.export, row.rebuild) = moves(version, suite)?;
             rows.push(row);
@@ -187,23 +188,6 @@ fn moves(version: Version, suite: Suite) -> Result<(Quantiles, Quantiles)> {
         rebuilds.push(us(start));
     }
     Ok((quantiles(exports), quantiles(rebuilds)))
-}
-
-/// GB/s that `openssl speed` reports for blocks of a record's size.
-fn openssl_speed(cipher: &str) -> Result<f64> {
-    let output = Command::new("openssl")
-        .args([
-            "speed", "-elapsed", "-mr", "-seconds", "1", "-bytes", "16384", "-evp", cipher,
-        ])
-        .output()
-        .context("running `openssl speed` (Debian's package openssl has it)")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let figure = text.lines().rev().find(|line| line.starts_with("+F:"));
-    let bytes_per_s = figure.and_then(|line| line.rsplit(':').next()?.trim().parse::<f64>().ok());
-    match bytes_per_s {
-        Some(rate) => Ok(rate / 1e9),
-        None => bail!("`openssl speed -evp {cipher}` said nothing of its speed: {text}"),
-    }
 }
 
 fn quantiles(mut values: Vec<f64>) -> Quantiles {
