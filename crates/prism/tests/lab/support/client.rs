@@ -184,13 +184,16 @@ impl Client {
         }
     }
 
-    /// Ends TLS in order, and gives what it knew.
+    /// Ends TLS in order, and gives what it knew. What the server has sent behind its last
+    /// answer, new keys for one, is read before: to close without would be a reset.
     pub fn close_tls(mut self) -> rustls::ClientConnection {
         let mut tls = self.tls.take().unwrap();
         tls.send_close_notify();
         while tls.wants_write() {
             tls.write_tls(&mut self.stream).unwrap();
         }
+        self.half_close();
+        io::copy(&mut self.stream, &mut io::sink()).unwrap();
         *tls
     }
 
