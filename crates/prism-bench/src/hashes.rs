@@ -8,16 +8,16 @@ use anyhow::Result;
 use prism_s3::hashes::{Hashes, TOGETHER, update_together};
 
 use crate::openssl;
-use crate::rows::{self, Row, Turn, Values};
+use crate::rows::{Case, Values};
 use crate::summary::{Column, Comparison, Over, SYSTEM, Summary};
-use crate::turns::within;
+use crate::turns::{Job, Options, Turns};
 
 /// Bytes of a body.
 const BODY_BYTES: usize = 1 << 20;
 /// Bodies that are hashed in a turn: more than a core's cache holds.
 const BODIES: usize = 8 * TOGETHER;
 
-const SUMMARY: Summary = Summary {
+pub(crate) const SUMMARY: Summary = Summary {
     result: "hashes",
     title: "Time of one core for the hashes of 1 MiB, medians of the rounds",
     columns: &[
@@ -49,63 +49,75 @@ const SUMMARY: Summary = Summary {
 /// ratio of each pair counts, not the single figures.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Turns of ours and of OpenSSL's, which has one second for each hash.
-    #[arg(long, default_value_t = 3, value_name = "N")]
-    rounds: usize,
-    /// Print JSON with every round instead of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Who hashes.
+#[derive(Clone, Copy)]
+enum By {
+    /// So many bodies together.
+    Prism(usize),
+    Openssl,
 }
 
 /// Runs the benchmark.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    within("--rounds", args.rounds, 100)?;
+pub(crate) fn run(mut args: Args) -> Result<()> {
+    args.options.settle(2, 1)?;
+    let numbers = [1, 2, 4, 8, TOGETHER];
+    let mut turns = Turns::begin(&args.options, SUMMARY.result, 2 * numbers.len())?;
     let bodies: Vec<Vec<u8>> = (0..BODIES)
         .map(|n| vec![u8::try_from(n).unwrap_or_default(); BODY_BYTES])
         .collect();
-    let mut rows = Vec::new();
-    for together in [1, 2, 4, 8, TOGETHER] {
-        let case = rows::Case::default().with("together", together);
-        for round in 0..args.rounds {
-            let md5 = measured(&bodies, together, false);
-            let both = measured(&bodies, together, true);
-            let other_md5 = openssl_us("md5")?;
-            let other_both = other_md5 + openssl_us("sha256")?;
-            for (system, md5_us, both_us) in
-                [("prism", md5, both), ("openssl", other_md5, other_both)]
-            {
-                let turn = Turn {
-                    result: SUMMARY.result.to_owned(),
-                    case: case.clone(),
-                    system: system.to_owned(),
-                    round,
-                };
-                let values = [("md5_us", md5_us), ("both_us", both_us)];
-                let values = values.map(|(name, value)| (name.to_owned(), value));
-                let values: Values = values.into_iter().collect();
-                rows.push(Row { turn, values });
+    for together in numbers {
+        let job = |system, what| Job {
+            case: Case::default().with("together", together),
+            system,
+            what,
+        };
+        let jobs = [
+            job("prism", By::Prism(together)),
+            job("openssl", By::Openssl),
+        ];
+        turns.run_cold(&jobs, |by| match by {
+            By::Prism(together) => Ok(values(
+                measured(&bodies, *together, false, args.options.seconds),
+                measured(&bodies, *together, true, args.options.seconds),
+            )),
+            By::Openssl => {
+                let md5_us = openssl_us("md5", args.options.seconds)?;
+                let sha256_us = openssl_us("sha256", args.options.seconds)?;
+                Ok(values(md5_us, md5_us + sha256_us))
             }
-        }
+        })?;
     }
-    SUMMARY.tell(&rows, args.json)
+    SUMMARY.tell(turns.rows(), args.options.json)
 }
 
-/// Microseconds for a body, where so many are taken together.
-fn measured(bodies: &[Vec<u8>], together: usize, with_sha256: bool) -> f64 {
+fn values(md5_us: f64, both_us: f64) -> Values {
+    let values = [("md5_us", md5_us), ("both_us", both_us)];
+    let values = values.map(|(name, value)| (name.to_owned(), value));
+    values.into_iter().collect()
+}
+
+/// Microseconds for a body, where so many are taken together for so long.
+fn measured(bodies: &[Vec<u8>], together: usize, with_sha256: bool, seconds: u64) -> f64 {
     let (start, mut count) = (Instant::now(), 0_u32);
-    for group in bodies.chunks_exact(together) {
-        let mut hashes: Vec<_> = group.iter().map(|_| Hashes::new(with_sha256)).collect();
-        update_together(hashes.iter_mut().zip(group.iter().map(Vec::as_slice)));
-        for hashes in hashes {
-            black_box(hashes.finish());
-            count += 1;
+    while start.elapsed().as_secs() < seconds {
+        for group in bodies.chunks_exact(together) {
+            let mut hashes: Vec<_> = group.iter().map(|_| Hashes::new(with_sha256)).collect();
+            update_together(hashes.iter_mut().zip(group.iter().map(Vec::as_slice)));
+            for hashes in hashes {
+                black_box(hashes.finish());
+                count += 1;
+            }
         }
     }
     start.elapsed().as_secs_f64() * 1e6 / f64::from(count.max(1))
 }
 
-fn openssl_us(algorithm: &str) -> Result<f64> {
+fn openssl_us(algorithm: &str, seconds: u64) -> Result<f64> {
     #[allow(clippy::cast_precision_loss, reason = "2^20")]
     let bytes = BODY_BYTES as f64;
-    Ok(bytes * 1e6 / openssl::bytes_per_s(algorithm)?)
+    Ok(bytes * 1e6 / openssl::bytes_per_s(algorithm, seconds)?)
 }

@@ -5,10 +5,11 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Bytes that one core encrypts or hashes in a second by this algorithm, 16 KiB at a
-/// time. Takes a second.
-pub(crate) fn bytes_per_s(algorithm: &str) -> Result<f64> {
+/// time. Takes so many seconds.
+pub(crate) fn bytes_per_s(algorithm: &str, seconds: u64) -> Result<f64> {
     let output = Command::new("openssl")
-        .args(["speed", "-elapsed", "-mr", "-seconds", "1"])
+        .args(["speed", "-elapsed", "-mr"])
+        .args(["-seconds", &seconds.to_string()])
         .args(["-bytes", "16384", "-evp", algorithm])
         .output()
         .context("running `openssl speed` (Debian's package openssl has it)")?;

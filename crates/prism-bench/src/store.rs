@@ -9,14 +9,15 @@
 mod load;
 mod system;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::rows::{self, Row, Turn, Values};
+use crate::rows::{self, Values};
 use crate::summary::{Column, Comparison, Over, SYSTEM, Summary};
-use crate::turns::within;
+use crate::turns::{Job, Options, Turns, within};
 use load::{Case, Target};
 use system::{Kind, System};
 
@@ -49,12 +50,6 @@ const SUMMARY: Summary = Summary {
 /// Measure what requests cost a node, beside other servers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Rounds in which every system has its turn.
-    #[arg(long, default_value_t = 5, value_name = "N")]
-    rounds: usize,
-    /// Length of one turn.
-    #[arg(long, default_value_t = 5, value_name = "N")]
-    seconds: u64,
     /// Connections of the client. What is under way when a turn ends has cost something and
     /// does not count: long turns for many.
     #[arg(long, default_value_t = 64, value_name = "N")]
@@ -74,60 +69,91 @@ pub(crate) struct Args {
     /// Only cases whose name contains this, as in "GET 4 KiB".
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Print JSON with every round instead of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    options: Options,
+}
+
+impl Args {
+    fn settle(mut self) -> Result<Self> {
+        self.options.settle(2, 2)?;
+        within("--connections", self.connections, 1000)?;
+        Ok(self)
+    }
+
+    fn kinds(&self) -> Result<Vec<Kind>> {
+        let mut kinds = vec![Kind::Prism(std::env::current_exe()?)];
+        kinds.extend(self.versitygw.clone().map(Kind::Versitygw));
+        kinds.extend(self.minio.clone().map(Kind::Minio));
+        kinds.extend(self.garage.clone().map(Kind::Garage));
+        kinds.extend(self.nginx.clone().map(Kind::Nginx));
+        Ok(kinds)
+    }
+
+    fn cases(&self) -> Vec<&'static Case> {
+        let only = |name: &str| self.only.as_ref().is_none_or(|only| name.contains(only));
+        Case::ALL.iter().filter(|case| only(&case.name())).collect()
+    }
+
+    /// Of those that do this at all, by their place among `kinds`.
+    fn jobs(&self, case: &Case, kinds: &[Kind]) -> Vec<Job<usize>> {
+        let case_of = rows::Case::default()
+            .with("request", case.name())
+            .with("connections", self.connections);
+        let kinds = kinds.iter().enumerate();
+        kinds
+            .filter(|(_, kind)| kind.does(case))
+            .map(|(place, kind)| Job {
+                case: case_of.clone(),
+                system: kind.name(),
+                what: place,
+            })
+            .collect()
+    }
 }
 
 /// Runs the benchmark.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    within("--rounds", args.rounds, 100)?;
-    within("--seconds", usize::try_from(args.seconds)?, 60)?;
-    within("--connections", args.connections, 1000)?;
-    let mut kinds = vec![Kind::Prism(std::env::current_exe()?)];
-    kinds.extend(args.versitygw.clone().map(Kind::Versitygw));
-    kinds.extend(args.minio.clone().map(Kind::Minio));
-    kinds.extend(args.garage.clone().map(Kind::Garage));
-    kinds.extend(args.nginx.clone().map(Kind::Nginx));
-    let systems = kinds
-        .into_iter()
-        .map(System::start)
-        .collect::<Result<Vec<_>>>()?;
-    let mut rows = Vec::new();
-    for case in Case::ALL {
-        let name = case.name();
-        if args.only.as_ref().is_some_and(|only| !name.contains(only)) {
-            continue;
-        }
-        let mut targets = Vec::new();
-        for system in systems.iter().filter(|system| system.does(case)) {
-            let target = Target::prepare(system, case)?;
-            target.run(Duration::from_secs(1), args.connections)?;
-            targets.push((system, target));
-        }
-        let case = rows::Case::default()
-            .with("request", name)
-            .with("connections", args.connections)
-            .with("seconds", args.seconds);
-        for round in 0..args.rounds {
-            for (system, target) in &targets {
-                let turn = Turn {
-                    result: SUMMARY.result.to_owned(),
-                    case: case.clone(),
-                    system: system.name().to_owned(),
-                    round,
-                };
-                let values = measure(system, target, args)?;
-                rows.push(Row { turn, values });
-            }
+pub(crate) fn run(args: Args) -> Result<()> {
+    let args = args.settle()?;
+    let (kinds, cases) = (args.kinds()?, args.cases());
+    let all: Vec<_> = cases.iter().map(|case| args.jobs(case, &kinds)).collect();
+    let count = all.iter().map(Vec::len).sum();
+    let mut turns = Turns::begin(&args.options, SUMMARY.result, count)?;
+    if all.iter().any(|jobs| turns.wants(jobs)) {
+        let systems = kinds.into_iter().map(System::start);
+        let systems = systems.collect::<Result<Vec<_>>>()?;
+        for (case, jobs) in cases.iter().zip(&all) {
+            measure(&args, &systems, case, jobs, &mut turns)?;
         }
     }
-    SUMMARY.tell(&rows, args.json)
+    SUMMARY.tell(turns.rows(), args.options.json)
 }
 
-fn measure(system: &System, target: &Target, args: &Args) -> Result<Values> {
+fn measure(
+    args: &Args,
+    systems: &[System],
+    case: &Case,
+    jobs: &[Job<usize>],
+    turns: &mut Turns,
+) -> Result<()> {
+    if !turns.wants(jobs) {
+        turns.pass(jobs);
+        return Ok(());
+    }
+    let mut targets = BTreeMap::new();
+    for job in jobs {
+        let system = systems.get(job.what).context("no such system")?;
+        targets.insert(job.what, (system, Target::prepare(system, case)?));
+    }
+    turns.run(jobs, |place, warm_up_s| {
+        let (system, target) = targets.get(place).context("no such system")?;
+        let seconds = warm_up_s.unwrap_or(args.options.seconds);
+        turn(system, target, seconds, args.connections)
+    })
+}
+
+fn turn(system: &System, target: &Target, seconds: u64, connections: usize) -> Result<Values> {
     let before = system.cpu()?;
-    let ran = target.run(Duration::from_secs(args.seconds), args.connections)?;
+    let ran = target.run(Duration::from_secs(seconds), connections)?;
     let cpu_s = system.cpu()?.saturating_sub(before).as_secs_f64();
     ensure!(
         ran.requests > 0,

@@ -85,7 +85,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 let (seal, open) = bulk(version, suite)?;
                 row.seal.push(seal);
                 row.open.push(open);
-                row.openssl.push(openssl::bytes_per_s(openssl_name)? / 1e9);
+                row.openssl
+                    .push(openssl::bytes_per_s(openssl_name, 1)? / 1e9);
             }
             (row.export, row.rebuild) = moves(version, suite)?;
             rows.push(row);

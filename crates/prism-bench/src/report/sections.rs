@@ -419,6 +419,25 @@ pub(super) const SECTIONS: &[Section] = &[
         papers: &[],
     },
     Section {
+        heading: "The hashes of bodies",
+        command: "prism bench hashes --rows rows.jsonl",
+        summary: Summary {
+            result: crate::hashes::SUMMARY.result,
+            title: crate::hashes::SUMMARY.title,
+            columns: crate::hashes::SUMMARY.columns,
+            comparisons: crate::hashes::SUMMARY.comparisons,
+        },
+        plots: &[View {
+            title: "MD5 and SHA-256 of 1 MiB",
+            x: "together",
+            x_label: "bodies together",
+            value: "both_us",
+            y_label: "µs",
+            ..LINES
+        }],
+        papers: &[],
+    },
+    Section {
         heading: "TLS records",
         command: "prism bench tls --json > tls.json",
         summary: Summary {

@@ -68,16 +68,6 @@ impl System {
         self.kind.name()
     }
 
-    /// Whether it can do this at all.
-    pub(super) fn does(&self, case: &Case) -> bool {
-        match self.kind {
-            Kind::Nginx(_) => !case.writes,
-            // Its S3 serves nobody without a signature.
-            Kind::Garage(_) => !case.anonymous,
-            _ => true,
-        }
-    }
-
     /// Where objects are files, the directory of them.
     pub(super) fn files(&self) -> Option<PathBuf> {
         matches!(self.kind, Kind::Nginx(_)).then(|| self.directory.join("store"))
@@ -129,7 +119,17 @@ impl Drop for System {
 }
 
 impl Kind {
-    const fn name(&self) -> &'static str {
+    /// Whether it can do this at all.
+    pub(super) fn does(&self, case: &Case) -> bool {
+        match self {
+            Self::Nginx(_) => !case.writes,
+            // Its S3 serves nobody without a signature.
+            Self::Garage(_) => !case.anonymous,
+            _ => true,
+        }
+    }
+
+    pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Prism(_) => "prism",
             Self::Versitygw(_) => "versitygw",
