@@ -161,6 +161,16 @@ impl Turns {
                 self.go_on()?;
                 let values = measure(&job.what);
                 let values = values.with_context(|| format!("{}: {}", job.system, job.case))?;
+                // While it warmed up, that was none of its faults: large objects take a while.
+                let is_some = values
+                    .get("requests")
+                    .is_none_or(|requests| *requests > 0.0);
+                ensure!(
+                    is_some,
+                    "{}: {}: no answer ended in time",
+                    job.system,
+                    job.case
+                );
                 self.measured += 1;
                 let row = Row { turn, values };
                 self.tell(&row);
