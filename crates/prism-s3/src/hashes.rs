@@ -4,7 +4,7 @@
 //! Of all that is done with a body they cost most, as each of their steps waits for the
 //! one before, so that a core does little else meanwhile. The steps of several bodies do
 //! not wait for one another: where the processor has vectors of sixteen words, sixteen
-//! bodies take little longer than one (`prism_sys::avx512`). Where it has not, MD5 goes by
+//! bodies have both in the time of four (`prism_sys::avx512`). Where it has not, MD5 goes by
 //! eight, and SHA-256 by two with the processor's instructions (`prism_sys::sha256`), or
 //! as the library does it. Both hashes take blocks of 64 bytes.
 //!

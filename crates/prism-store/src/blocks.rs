@@ -14,7 +14,7 @@ pub const BLOCK_LEN: u64 = 1024 * 1024;
 /// Bytes read at a time while checking.
 const READ_LEN: usize = 64 * 1024;
 
-/// The CRC32C (RFC 3720, appendix B.4) of these bytes.
+/// The CRC32C (RFC 3720, section 12.1) of these bytes.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(bytes);

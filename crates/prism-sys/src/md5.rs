@@ -1,6 +1,6 @@
 //! The rounds of MD5 (RFC 1321), for one message or for as many as a vector has words:
 //! sixteen where the processor has vectors of 512 bits ([`crate::avx512`]). Each step waits
-//! for the one before, so sixteen messages take little longer than one.
+//! for the one before, so sixteen messages take less than two do alone.
 //!
 //! Not responsible for padding and lengths, nor for bringing messages together. Vectors
 //! that need no proof of the processor's are the caller's, by [`Words`].

@@ -1,6 +1,6 @@
 //! The rounds of SHA-256 (FIPS 180-4) by the processor's own instructions (SHA-NI), for
-//! one message or for two at the same time. Each round waits for the one before, so two
-//! messages take little longer than one. Sixteen go by [`crate::avx512`].
+//! one message or for two at the same time, which takes less than one after the other, as
+//! each round waits for the one before. Sixteen go by [`crate::avx512`].
 //!
 //! Not responsible for padding and lengths, nor for bringing messages together; there
 //! is no other implementation here for processors without the instructions.
