@@ -24,23 +24,21 @@ enum order_kind {
 	ORDER_NONE = 0,
 	ORDER_EXPIRE = 1,	/* an idle or long blocked flow becomes a tombstone */
 	ORDER_DOOM = 2,		/* a tombstone may be deleted */
-	ORDER_REVERSE = 3,	/* a reverse entry whose flow is elsewhere goes */
-	ORDER_RESET = 4,	/* as ORDER_EXPIRE; the agent then resets the client */
+	ORDER_RESET = 3,	/* as ORDER_EXPIRE; the agent then resets the client */
 };
 
 /* One order. It holds for the flow as the agent saw it, or not at all. */
 struct order {
 	struct flow_key key;
-	struct ip_addr owner;	/* ORDER_REVERSE */
-	__be16 owner_port;	/* ORDER_REVERSE */
 	__u8 kind;
 	__u8 done;		/* answer: 1 where it was carried out */
+	__u16 zero;
 	__u64 epoch;		/* as seen */
 	__u64 last_seen_ns;	/* as seen */
 	__u32 next_seq;		/* answer to ORDER_RESET, where it is known */
 	__u32 has_next_seq;
 };
-_Static_assert(sizeof(struct order) == 80, "order");
+_Static_assert(sizeof(struct order) == 64, "order");
 
 /* What the kernel gives to a program that walks a map. */
 struct seq_file;
@@ -107,13 +105,9 @@ static __always_inline int write_order(struct bpf_iter__bpf_map_elem *ctx,
 static __always_inline bool expire(struct flow *f, struct order *o)
 {
 	__u64 now_ns = bpf_ktime_get_coarse_ns();
-	struct ip_addr owner;
-	__be16 owner_port;
 	bool done = false;
 
 	bpf_spin_lock(&f->lock);
-	owner = f->owner;
-	owner_port = f->owner_port;
 	o->next_seq = f->next_seq;
 	o->has_next_seq = f->packets[TO_CLIENT] != 0;
 	if (!is_doomed(f) && f->state != FLOW_ABSENT && f->epoch == o->epoch &&
@@ -122,12 +116,10 @@ static __always_inline bool expire(struct flow *f, struct order *o)
 		done = true;
 	}
 	bpf_spin_unlock(&f->lock);
-	if (!done)
-		return false;
-	count(o->kind == ORDER_RESET ? COUNTER_flow_reset :
-				       COUNTER_flow_expired);
-	reverse_drop(&o->key, &owner, owner_port);
-	return true;
+	if (done)
+		count(o->kind == ORDER_RESET ? COUNTER_flow_reset :
+					       COUNTER_flow_expired);
+	return done;
 }
 
 static __always_inline bool doom(struct flow *f, const struct order *o)
@@ -151,16 +143,8 @@ static __always_inline bool doom(struct flow *f, const struct order *o)
 
 static __always_inline bool carry_out(struct order *o)
 {
-	struct flow *f;
+	struct flow *f = bpf_map_lookup_elem(&flows, &o->key);
 
-	if (o->kind == ORDER_REVERSE) {
-		if (is_owned_by(&o->key, &o->owner, o->owner_port) ||
-		    !reverse_drop(&o->key, &o->owner, o->owner_port))
-			return false;
-		count(COUNTER_reverse_collected);
-		return true;
-	}
-	f = bpf_map_lookup_elem(&flows, &o->key);
 	if (!f)
 		return false;
 	if (o->kind == ORDER_EXPIRE || o->kind == ORDER_RESET)

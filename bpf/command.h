@@ -4,9 +4,8 @@
  * say what, which of two commands wins, and the change itself. The message and
  * its answer are control.h's.
  *
- * A command is judged twice: before the reverse entry of a new owner is made,
- * and again, under the lock, before the flow is changed. Whatever other CPUs do
- * in between, the decision and the change are one act.
+ * A command is judged under the lock of the flow's entry, where there is one:
+ * the decision and the change are one act.
  */
 #ifndef PRISM_COMMAND_H
 #define PRISM_COMMAND_H
@@ -52,7 +51,7 @@ static __always_inline bool is_node_of(const struct ip_addr *addr, __u32 tenant)
 {
 	struct node *node = bpf_map_lookup_elem(&nodes, addr);
 
-	return node && node->tenant == tenant;
+	return node && node->tenant == tenant && !(node->roles & ROLE_FORMER);
 }
 
 /* Whether the sender may say this: STATUS_APPLY, NO_SERVICE or DENIED. */
@@ -171,24 +170,22 @@ static __always_inline __u8 insert(struct control_scratch *s,
 	return STATUS_OK;
 }
 
-/*
- * Judges and changes an existing entry in one step. `view` is the flow now,
- * `before` as it was.
- */
+/* Judges and changes an existing entry in one step. `view` is the flow then. */
 static __always_inline __u8 modify(struct flow *f,
 				   const struct control_message *m, __u64 epoch,
-				   __u64 now_ns, struct flow_view *view,
-				   struct flow_view *before)
+				   __u64 now_ns, struct flow_view *view)
 {
 	__u8 status = STATUS_BUSY;
 
 	bpf_spin_lock(&f->lock);
-	view_of(before, f);
-	if (!is_doomed(f))
-		status = judge(m, epoch, before);
-	if (status == STATUS_APPLY)
-		change(f, m, epoch, now_ns);
 	view_of(view, f);
+	if (!is_doomed(f))
+		status = m->ops ? judge(m, epoch, view) : STATUS_OK;
+	if (status == STATUS_APPLY) {
+		change(f, m, epoch, now_ns);
+		view_of(view, f);
+		status = STATUS_OK;
+	}
 	bpf_spin_unlock(&f->lock);
 	return status;
 }
@@ -200,21 +197,6 @@ static __always_inline void view_now(struct flow *f, struct flow_view *view)
 	bpf_spin_unlock(&f->lock);
 }
 
-/* The owner before the change has no more to say: forget its reverse entry. */
-static __always_inline void retire(const struct flow_key *key,
-				   const struct flow_view *before,
-				   const struct flow_view *view)
-{
-	if (before->state == FLOW_ABSENT ||
-	    owned_by_vip(key, &before->owner, before->owner_port))
-		return;
-	if (view->state != FLOW_ABSENT &&
-	    before->owner_port == view->owner_port &&
-	    same_addr(&before->owner, &view->owner))
-		return;
-	reverse_drop(key, &before->owner, before->owner_port);
-}
-
 /* Applies an authorized command. `view` becomes the flow as it is then. */
 static __always_inline __u8 apply(struct control_scratch *s,
 				  const struct flow_key *key, __u64 now_ns,
@@ -222,42 +204,22 @@ static __always_inline __u8 apply(struct control_scratch *s,
 {
 	const struct control_message *m = &s->request;
 	__u64 epoch = bpf_be64_to_cpu(m->epoch);
-	struct flow_view before = {};
 	struct flow *f = bpf_map_lookup_elem(&flows, key);
-	bool reverse;
 	__u8 status;
 
-	if (f && is_doomed(f))
-		return STATUS_BUSY;
-	if (f)
-		view_now(f, view);
-	if (!m->ops)
-		return STATUS_OK;
-	status = judge(m, epoch, view);
-	if (status != STATUS_APPLY)
-		return status;
-	reverse = m->ops & OP_OWN &&
-		  !owned_by_vip(key, &m->owner_addr, m->owner_port);
-	if (reverse && reverse_add(key, &m->owner_addr, m->owner_port))
-		return STATUS_FULL;
 	if (!f) {
-		status = insert(s, key, epoch, now_ns, view);
+		if (!m->ops)
+			return STATUS_OK;
+		status = judge(m, epoch, view);
 		if (status == STATUS_APPLY)
-			f = flow_find(key);
+			status = insert(s, key, epoch, now_ns, view);
+		if (status != STATUS_APPLY)
+			return status;
+		f = bpf_map_lookup_elem(&flows, key);
+		if (!f)
+			return STATUS_BUSY;
 	}
-	if (status == STATUS_APPLY)
-		status = f ? modify(f, m, epoch, now_ns, view, &before) :
-			     STATUS_BUSY;
-	if (status == STATUS_APPLY) {
-		status = STATUS_OK;
-		retire(key, &before, view);
-	}
-	/* Both look at the flow as it is by now. */
-	if (reverse && is_owned_by(key, &m->owner_addr, m->owner_port))
-		reverse_add(key, &m->owner_addr, m->owner_port);
-	else if (reverse)
-		reverse_drop(key, &m->owner_addr, m->owner_port);
-	return status;
+	return modify(f, m, epoch, now_ns, view);
 }
 
 #endif

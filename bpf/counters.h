@@ -38,7 +38,6 @@
 	X(flow_expired)           /* the agent removed an idle flow */         \
 	X(flow_reset)             /* the agent ended one without an owner */   \
 	X(flow_collected)         /* the agent removed a tombstone */          \
-	X(reverse_collected)      /* the agent removed a stale reverse entry */\
 	/* Control messages. */                                                \
 	X(control_ok)                                                          \
 	X(control_stale)                                                       \

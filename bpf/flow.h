@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * The flow table and its reverse view.
+ * The flow table.
  *
  * All fields of an entry are written under its lock. Who writes: commands
  * (control.h), a SYN (here), and the agent (collect.h). Epochs only grow, whoever
@@ -10,14 +10,9 @@
  * packets of one direction move from one CPU to another: then one may be missed.
  * A packet that passes just as its flow is changed may be counted before or after.
  *
- * The reverse view maps an owner's packets to a service. It is a hint: packets
- * obey the flow entry, so a reverse entry too many does no harm and is collected
- * later. One too few would cut a live flow off, hence two rules:
- *  - who makes an owner inserts the reverse entry before (so that a full table
- *    is noticed) and makes sure of it again after;
- *  - who removes one looks at the flow afterwards, and puts it back where the
- *    flow has come to that owner meanwhile.
- * In every interleaving the last of these two acts sees the other's.
+ * An owner's packet does not name the service that it belongs to. It is found
+ * among those of the owner's tenant: the one with a flow of this client and this
+ * owner (steer.h). No second table says so, which would have to agree with this.
  */
 #ifndef PRISM_FLOW_H
 #define PRISM_FLOW_H
@@ -208,7 +203,8 @@ static __always_inline void flow_to_owner(struct flow *f, const struct packet *p
 }
 
 /*
- * The route, for a packet to the client, perhaps from the owner.
+ * A packet to the client passes on the route that its flow has, if it is from the
+ * owner.
  *
  * An owner's reset of a connection that is over comes from a host whose socket
  * has gone already: the client's TIME_WAIT has acknowledged once more what came
@@ -219,8 +215,6 @@ static __always_inline void flow_to_client(const struct flow_key *key,
 					   const struct packet *p,
 					   struct route *r)
 {
-	flow_route(f, r);
-	r->is_late_reset = false;
 	if (r->state != FLOW_FORWARD || r->owner != p->head.ip.saddr ||
 	    r->owner_port != p->source)
 		return;
@@ -235,73 +229,12 @@ static __always_inline void flow_to_client(const struct flow_key *key,
 	flow_count(f, p, TO_CLIENT);
 }
 
-static __always_inline void reverse_key(struct reverse_key *rk,
-					const struct flow_key *key,
-					const struct ip_addr *owner,
-					__be16 owner_port)
-{
-	rk->owner = *owner;
-	rk->client = key->client;
-	rk->owner_port = owner_port;
-	rk->client_port = key->client_port;
-}
-
 /* The owner is the VIP's own socket, at a frontend: nothing is rewritten. */
 static __always_inline bool owned_by_vip(const struct flow_key *key,
 					 const struct ip_addr *owner,
 					 __be16 owner_port)
 {
 	return owner_port == key->vip_port && same_addr(owner, &key->vip);
-}
-
-/* Makes sure of the reverse entry of an owner. Not 0: no room. */
-static __noinline int reverse_add(const struct flow_key *key,
-				  const struct ip_addr *owner, __u32 owner_port)
-{
-	struct reverse value = { .vip = key->vip, .vip_port = key->vip_port };
-	struct reverse_key rk;
-	struct reverse *old;
-
-	reverse_key(&rk, key, owner, owner_port);
-	old = bpf_map_lookup_elem(&reverses, &rk);
-	if (old && old->vip_port == key->vip_port &&
-	    same_addr(&old->vip, &key->vip))
-		return 0;
-	return bpf_map_update_elem(&reverses, &rk, &value, BPF_ANY);
-}
-
-static __noinline int is_owned_by(const struct flow_key *key,
-				  const struct ip_addr *owner, __u32 owner_port)
-{
-	struct flow *f = flow_find(key);
-	int owned;
-
-	if (!f)
-		return 0;
-	bpf_spin_lock(&f->lock);
-	owned = f->state != FLOW_ABSENT && f->owner_port == (__be16)owner_port &&
-		same_addr(&f->owner, owner);
-	bpf_spin_unlock(&f->lock);
-	return owned;
-}
-
-/* Removes the reverse entry of a former owner. 1: it was there and is gone. */
-static __noinline int reverse_drop(const struct flow_key *key,
-				   const struct ip_addr *owner, __u32 owner_port)
-{
-	struct reverse_key rk;
-	struct reverse *old;
-
-	reverse_key(&rk, key, owner, owner_port);
-	old = bpf_map_lookup_elem(&reverses, &rk);
-	if (!old || old->vip_port != key->vip_port ||
-	    !same_addr(&old->vip, &key->vip))
-		return 0;
-	bpf_map_delete_elem(&reverses, &rk);
-	if (!is_owned_by(key, owner, owner_port))
-		return 1;
-	reverse_add(key, owner, owner_port);
-	return 0;
 }
 
 /* Under the lock: the entry becomes the tombstone of its flow. */
@@ -321,25 +254,17 @@ static __always_inline void make_tombstone(struct flow *f, __u64 epoch,
 }
 
 /* The client opens a new connection: nothing of the one before may act on it. */
-static __always_inline void flow_syn(const struct flow_key *key, struct flow *f,
-				     __u64 now_ns)
+static __always_inline void flow_syn(struct flow *f, __u64 now_ns)
 {
 	__u64 clock_ns = bpf_ktime_get_tai_ns();
-	struct ip_addr owner;
-	__be16 owner_port;
 	__u8 state;
 
 	bpf_spin_lock(&f->lock);
 	state = f->state;
-	owner = f->owner;
-	owner_port = f->owner_port;
 	make_tombstone(f, clock_ns > f->epoch ? clock_ns : f->epoch, now_ns);
 	bpf_spin_unlock(&f->lock);
-	if (state == FLOW_ABSENT)
-		return;
-	count(COUNTER_flow_syn_purged);
-	if (!owned_by_vip(key, &owner, owner_port))
-		reverse_drop(key, &owner, owner_port);
+	if (state != FLOW_ABSENT)
+		count(COUNTER_flow_syn_purged);
 }
 
 #endif

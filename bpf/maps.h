@@ -14,13 +14,16 @@
 #define MAX_SERVICES 1024
 #define MAX_NODES 4096
 #define MAX_SENDERS 4096
+#define MAX_TENANTS 1024
+/* Services of one tenant; each is looked through for an owner's packet. */
+#define MAX_TENANT_SERVICES 16
 #define MAX_FRONTENDS 16
 #define MAX_ENDED_RUNS 4096
 /* Closing connections remembered: those of 100 ms at 160,000 a second. */
 #define MAX_CLOSINGS 16384
 /* Next hops cached per CPU; a power of two. */
 #define NEXTHOP_SLOTS 1024
-/* Reverse entries cached per CPU; a power of two. */
+/* Owners' services cached per CPU; a power of two. */
 #define HINT_SLOTS 4096
 
 /* 36 bytes without padding: four more would cost a round of the hash function. */
@@ -74,21 +77,6 @@ enum direction {
 	TO_CLIENT = 1,
 };
 
-/* An owner's packet to a client, as it comes from the owner. */
-struct reverse_key {
-	struct ip_addr owner;
-	struct ip_addr client;
-	__be16 owner_port;
-	__be16 client_port;
-};
-
-/* The service that such a packet belongs to; the flow entry decides. */
-struct reverse {
-	struct ip_addr vip;
-	__be16 vip_port;
-	__u8 zero[6];
-};
-
 /* The end of a connection that no flow's owner has, or had when it began. */
 struct closing {
 	__u32 end_seq;		/* behind the FIN of the frontend, where it has passed */
@@ -113,8 +101,8 @@ struct ended_run {
 	__u32 zero;
 };
 
-/* A reverse entry that this CPU used before; all zeros: none. */
-struct reverse_hint {
+/* The service that an owner's packet belonged to before; all zeros: none. */
+struct owner_hint {
 	__be32 owner;
 	__be32 client;
 	__be16 owner_port;
@@ -136,9 +124,16 @@ struct service {
 	struct ip_addr frontends[MAX_FRONTENDS];
 };
 
+/* Where an owner's packet may belong. */
+struct tenant {
+	__u32 service_count;
+	struct service_key services[MAX_TENANT_SERVICES];
+};
+
 enum node_role {
 	ROLE_FRONTEND = 1,
 	ROLE_BACKEND = 2,
+	ROLE_FORMER = 4,	/* no node any more; what flows it has go on */
 };
 
 /* Which ports, in network order, any service uses: a bit each. */
@@ -177,14 +172,6 @@ struct {
 	__type(value, struct flow);
 } flows SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, DEFAULT_MAX_FLOWS);
-	__type(key, struct reverse_key);
-	__type(value, struct reverse);
-} reverses SEC(".maps");
-
 /* The oldest go; a SYN removes its connection's. A load of the switch starts anew. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -213,6 +200,13 @@ struct {
 	__type(key, struct ip_addr);
 	__type(value, struct node);
 } nodes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TENANTS);
+	__type(key, __u32);
+	__type(value, struct tenant);
+} tenants SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -247,8 +241,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, HINT_SLOTS);
 	__type(key, __u32);
-	__type(value, struct reverse_hint);
-} reverse_hints SEC(".maps");
+	__type(value, struct owner_hint);
+} owner_hints SEC(".maps");
 
 /* The coarse clock, and the tick at which it was read. */
 struct tick {

@@ -71,7 +71,7 @@ static __always_inline int client_to_service(void *ctx, struct packet *p,
 	struct route r;
 
 	if ((p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
-		flow_syn(key, f, p->now_ns);
+		flow_syn(f, p->now_ns);
 		return client_unowned(ctx, p, key, xdp);
 	}
 	flow_to_owner(f, p, &r);
@@ -99,8 +99,10 @@ static __always_inline int frontend_to_client(void *ctx, struct packet *p,
 	struct flow *f = flow_find(&key);
 	struct route r = { .state = FLOW_ABSENT };
 
-	if (f)
+	if (f) {
+		flow_route(f, &r);
 		flow_to_client(&key, f, p, &r);
+	}
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);
 	if (r.state == FLOW_FORWARD &&
@@ -123,7 +125,8 @@ static __always_inline bool is_backend_to_outside(const struct packet *p)
 	if (!node || !(node->roles & ROLE_BACKEND))
 		return false;
 	addr = mapped(p->head.ip.daddr);
-	return !bpf_map_lookup_elem(&nodes, &addr);
+	node = bpf_map_lookup_elem(&nodes, &addr);
+	return !node || node->roles & ROLE_FORMER;
 }
 
 static __always_inline int unmatched(const struct packet *p, const bool xdp)
@@ -133,29 +136,33 @@ static __always_inline int unmatched(const struct packet *p, const bool xdp)
 	return pass(xdp);
 }
 
-/* Whether the packet's sender owns the client's flow to `rw`; and its route. */
-static __always_inline bool is_owner(const struct packet *p,
-				     const struct rewrite *rw, struct route *r)
+/* The client's flow to `service`, where the packet's sender owns it; its route. */
+static __always_inline struct flow *
+owned_flow(const struct packet *p, const struct rewrite *service,
+	   struct flow_key *key, struct route *r)
 {
-	struct flow_key key = flow_key(p->head.ip.daddr, p->dest, rw->addr,
-				       rw->port);
-	struct flow *f = flow_find(&key);
+	struct flow *f;
 
+	*key = flow_key(p->head.ip.daddr, p->dest, service->addr, service->port);
+	f = flow_find(key);
 	if (!f)
-		return false;
-	flow_to_client(&key, f, p, r);
-	return r->owner == p->head.ip.saddr && r->owner_port == p->source;
+		return NULL;
+	flow_route(f, r);
+	return r->state != FLOW_ABSENT && r->owner == p->head.ip.saddr &&
+			       r->owner_port == p->source ?
+		       f :
+		       NULL;
 }
 
-static __always_inline struct reverse_hint *hint_slot(const struct packet *p)
+static __always_inline struct owner_hint *hint_slot(const struct packet *p)
 {
 	__u32 ports = (__u32)p->source << 16 | p->dest;
 	__u32 index = mix(p->head.ip.daddr ^ ports) & (HINT_SLOTS - 1);
 
-	return bpf_map_lookup_elem(&reverse_hints, &index);
+	return bpf_map_lookup_elem(&owner_hints, &index);
 }
 
-static __always_inline bool is_hint_for(const struct reverse_hint *hint,
+static __always_inline bool is_hint_for(const struct owner_hint *hint,
 					const struct packet *p)
 {
 	return hint->owner == p->head.ip.saddr &&
@@ -163,37 +170,49 @@ static __always_inline bool is_hint_for(const struct reverse_hint *hint,
 	       hint->owner_port == p->source && hint->client_port == p->dest;
 }
 
-/*
- * Finds the service that the packet's sender owns a flow of. Since the flow entry
- * has the last word, a hint may be of any age: it spares a lookup, or it is of no
- * use.
- */
-static __always_inline bool find_owned(const struct packet *p,
-				       struct rewrite *rw, struct route *r)
+/* The services of the packet's sender; NULL: it is, and was, no node. */
+static __always_inline struct tenant *tenant_of(const struct packet *p)
 {
-	struct reverse_hint *hint = hint_slot(p);
-	struct reverse_key rk = {
-		.owner = mapped(p->head.ip.saddr),
-		.client = mapped(p->head.ip.daddr),
-		.owner_port = p->source,
-		.client_port = p->dest,
-	};
-	struct reverse *reverse;
+	struct ip_addr addr = mapped(p->head.ip.saddr);
+	struct node *node = bpf_map_lookup_elem(&nodes, &addr);
+
+	return node ? bpf_map_lookup_elem(&tenants, &node->tenant) : NULL;
+}
+
+/*
+ * Finds the flow that the packet's sender owns, and its service. Since the flow
+ * entry has the last word, a hint may be of any age: it spares the search, or it
+ * is of no use.
+ */
+static __always_inline struct flow *find_owned(const struct packet *p,
+					       struct rewrite *rw,
+					       struct flow_key *key,
+					       struct route *r)
+{
+	struct owner_hint *hint = hint_slot(p);
+	struct flow *f = NULL;
+	struct tenant *tenant;
 
 	if (hint && is_hint_for(hint, p)) {
 		rw->addr = hint->vip;
 		rw->port = hint->vip_port;
-		if (is_owner(p, rw, r))
-			return true;
+		f = owned_flow(p, rw, key, r);
+		if (f)
+			return f;
 	}
-	reverse = bpf_map_lookup_elem(&reverses, &rk);
-	if (!reverse)
-		return false;
-	rw->addr = reverse->vip.word[3];
-	rw->port = reverse->vip_port;
-	if (!is_owner(p, rw, r))
-		return false;
-	if (hint) {
+	tenant = tenant_of(p);
+	if (!tenant)
+		return NULL;
+	for (int i = 0; i < MAX_TENANT_SERVICES; i++) {
+		if (i >= tenant->service_count)
+			return NULL;
+		rw->addr = tenant->services[i].addr.word[3];
+		rw->port = tenant->services[i].port;
+		f = owned_flow(p, rw, key, r);
+		if (f)
+			break;
+	}
+	if (f && hint) {
 		hint->owner = p->head.ip.saddr;
 		hint->client = p->head.ip.daddr;
 		hint->owner_port = p->source;
@@ -201,17 +220,20 @@ static __always_inline bool find_owned(const struct packet *p,
 		hint->vip = rw->addr;
 		hint->vip_port = rw->port;
 	}
-	return true;
+	return f;
 }
 
 static __always_inline int owner_to_client(void *ctx, struct packet *p,
 					   const bool xdp)
 {
 	struct rewrite rw = { .side = SIDE_SOURCE };
-	struct route r;
+	struct flow_key key;
+	struct route r = {};
+	struct flow *f = find_owned(p, &rw, &key, &r);
 
-	if (!find_owned(p, &rw, &r))
+	if (!f)
 		return unmatched(p, xdp);
+	flow_to_client(&key, f, p, &r);
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);
 	if (r.is_late_reset)

@@ -77,25 +77,6 @@ int due_flows(struct bpf_iter__bpf_map_elem *ctx)
 	return write_order(ctx, &o);
 }
 
-/* An order for every reverse entry: `collect` looks at its flow. */
-SEC("iter/bpf_map_elem")
-int all_reverses(struct bpf_iter__bpf_map_elem *ctx)
-{
-	struct reverse_key *rk = ctx->key;
-	struct reverse *r = ctx->value;
-	struct order o = { .kind = ORDER_REVERSE };
-
-	if (!rk || !r)
-		return 0;
-	o.key.client = rk->client;
-	o.key.vip = r->vip;
-	o.key.client_port = rk->client_port;
-	o.key.vip_port = r->vip_port;
-	o.owner = rk->owner;
-	o.owner_port = rk->owner_port;
-	return write_order(ctx, &o);
-}
-
 /* The key of every flow, for whoever reads the pinned link. */
 SEC("iter/bpf_map_elem")
 int all_flows(struct bpf_iter__bpf_map_elem *ctx)

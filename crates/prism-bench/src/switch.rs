@@ -234,10 +234,10 @@ impl Bench {
         Ok(self.switch.update_tables(&config)?)
     }
 
-    /// From here on the sides are ordinary hosts: their packets match the reverse
-    /// table, as an owner's do.
+    /// From here on the sides send as owners only: of a packet that was rewritten once,
+    /// too, the flow is looked for among those that they own.
     fn without_services(&self) -> Result<()> {
-        Ok(self.switch.update_tables(&self.config)?)
+        Ok(self.switch.hide_services()?)
     }
 
     fn send(&self, request: &Request) -> Result<Answer> {

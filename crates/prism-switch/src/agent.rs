@@ -28,10 +28,6 @@ use crate::skel::types;
 
 /// Most orders of one step, beside the walk itself: 1 to 2 µs each, 200 ms in all.
 const MAX_STEP_ORDERS: usize = 131_072;
-/// Most reverse entries looked at in one step.
-const MAX_STEP_REVERSES: usize = 8_192;
-/// Time between two walks over the reverse table.
-const REVERSE_PERIOD: Duration = Duration::from_secs(60);
 /// Time between the starts of two steps.
 const PERIOD: Duration = Duration::from_secs(1);
 /// One part in this many of a CPU may go into steps. A walk over 1,000,000 flows
@@ -47,16 +43,12 @@ pub struct Aged {
     pub reset: u32,
     /// Tombstones deleted.
     pub collected: u32,
-    /// Reverse entries without a flow deleted.
-    pub reverses: u32,
 }
 
 /// Ages the flows of a switch.
 pub struct Agent<'a> {
     switch: &'a Switch,
     flows: Option<Walk>,
-    reverses: Option<Walk>,
-    reverses_at: Option<Instant>,
     leases: Option<Arc<Leases>>,
     resetter: Resetter,
 }
@@ -69,8 +61,6 @@ impl<'a> Agent<'a> {
         Self {
             switch,
             flows: None,
-            reverses: None,
-            reverses_at: None,
             leases: None,
             resetter: Resetter::default(),
         }
@@ -148,24 +138,7 @@ impl<'a> Agent<'a> {
             }
         }
         aged.collected = self.delete(&doomed)?;
-        aged.reverses = self.step_reverses(now)?;
         Ok(aged)
-    }
-
-    fn step_reverses(&mut self, now: Instant) -> Result<u32, AgentError> {
-        let idle = self.reverses.is_none();
-        let early = |at: Instant| now.saturating_duration_since(at) < REVERSE_PERIOD;
-        if idle && self.reverses_at.is_some_and(early) {
-            return Ok(0);
-        }
-        self.reverses_at = Some(now);
-        let link = &self.switch.all_reverses;
-        let all = take(&mut self.reverses, link, MAX_STEP_REVERSES)?;
-        let mut removed = 0;
-        for orders in all.chunks(MAX_ORDERS) {
-            removed += self.collect(orders)?.len();
-        }
-        Ok(u32::try_from(removed).unwrap_or(u32::MAX))
     }
 
     /// Has orders carried out; gives those that were, with their answers.

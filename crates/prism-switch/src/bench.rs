@@ -8,6 +8,7 @@ use std::time::Duration;
 use libbpf_rs::ProgramInput;
 
 use crate::load::Switch;
+use crate::tables;
 
 /// Of linux/bpf.h.
 const BPF_F_TEST_SKB_CHECKSUM_COMPLETE: u32 = 1 << 2;
@@ -65,14 +66,22 @@ impl Switch {
         self.run_with(Hook::Tc, packet, 1, BPF_F_TEST_SKB_CHECKSUM_COMPLETE)
     }
 
-    /// Kernel memory of the two tables of flows, in bytes, as the kernel accounts for
+    /// Kernel memory of the table of flows, in bytes, as the kernel accounts for
     /// it: what is used, from Linux 6.4 on, without what its allocator rounds up.
     ///
     /// # Errors
     /// Without `/proc`, or where it does not say.
     pub fn table_bytes(&self) -> io::Result<u64> {
-        let maps = &self.skel.maps;
-        Ok(memlock(&maps.flows)? + memlock(&maps.reverses)?)
+        memlock(&self.skel.maps.flows)
+    }
+
+    /// From here on, until tables are updated, nothing is known to be a service but to
+    /// those who look for the flow of an owner's packet.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn hide_services(&self) -> libbpf_rs::Result<()> {
+        tables::hide_services(&self.skel.maps)
     }
 
     fn run_with(

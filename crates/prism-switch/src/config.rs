@@ -1,6 +1,7 @@
 //! What the switch has to know. A plain struct: the program `prism` reads it
 //! from TOML.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
@@ -10,9 +11,13 @@ use prism_proto::control::ControlKey;
 pub const MAX_FRONTENDS: usize = 16;
 /// Most interfaces of one switch.
 pub const MAX_INTERFACES: usize = 256;
-/// Kernel memory of one flow, bytes: a flow entry of 192, a reverse entry of
-/// 128, and a bucket of 16 in each of the two tables.
-pub const FLOW_BYTES: usize = 192 + 128 + 2 * 16;
+/// Most services of one tenant (`MAX_TENANT_SERVICES` of `bpf/maps.h`): an owner's
+/// packet may be of each.
+pub const MAX_TENANT_SERVICES: usize = 16;
+/// Most tenants that have services (`MAX_TENANTS` of `bpf/maps.h`).
+pub const MAX_TENANTS: usize = 1024;
+/// Kernel memory of one flow, bytes: an entry of 192, and a bucket of 16.
+pub const FLOW_BYTES: usize = 192 + 16;
 
 /// Configuration of a [`Switch`](crate::Switch).
 #[derive(Clone, Debug)]
@@ -157,6 +162,7 @@ impl SwitchConfig {
         self.services
             .iter()
             .find_map(service_problem)
+            .or_else(|| tenant_problem(&self.services))
             .or_else(|| self.nodes.iter().find_map(node_problem))
     }
 }
@@ -173,6 +179,20 @@ fn service_problem(service: &ServiceConfig) -> Option<String> {
     }
     let foreign = service.frontends.iter().find(|ip| !ip.is_ipv4())?;
     Some(format!("frontend {foreign} of service {addr} is not IPv4"))
+}
+
+fn tenant_problem(services: &[ServiceConfig]) -> Option<String> {
+    let mut counts = BTreeMap::new();
+    for service in services {
+        *counts.entry(service.tenant).or_insert(0) += 1;
+    }
+    if counts.len() > MAX_TENANTS {
+        return Some(format!("services of more than {MAX_TENANTS} tenants"));
+    }
+    let (tenant, _) = counts.iter().find(|(_, n)| **n > MAX_TENANT_SERVICES)?;
+    Some(format!(
+        "tenant {tenant} has more than {MAX_TENANT_SERVICES} services"
+    ))
 }
 
 fn node_problem(node: &NodeConfig) -> Option<String> {

@@ -43,8 +43,8 @@ mod skel {
 
 pub use agent::{Aged, Agent};
 pub use config::{
-    FLOW_BYTES, InterfaceConfig, Link, MAX_FRONTENDS, MAX_INTERFACES, NodeConfig, Roles,
-    SenderConfig, ServiceConfig, SwitchConfig,
+    FLOW_BYTES, InterfaceConfig, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES,
+    MAX_TENANTS, NodeConfig, Roles, SenderConfig, ServiceConfig, SwitchConfig,
 };
 pub use error::{AgentError, AttachError, LoadError, UnloadError, ViewError};
 pub use leases::{LEASE_GRACE, Leases, RunEnd};

@@ -20,7 +20,6 @@ pub(crate) const FLOW_LIST: &str = "flow_list";
 pub struct Switch {
     pub(crate) skel: SwitchSkel<'static>,
     pub(crate) due_flows: Link,
-    pub(crate) all_reverses: Link,
     dir: PathBuf,
 }
 
@@ -50,7 +49,6 @@ impl Switch {
         tables::sync(&skel.maps, config).map_err(kernel("fill the tables"))?;
         let switch = Self {
             due_flows: iterator(&skel.progs.due_flows, &skel.maps.flows)?,
-            all_reverses: iterator(&skel.progs.all_reverses, &skel.maps.reverses)?,
             skel,
             dir,
         };
@@ -160,16 +158,11 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     rodata.tombstone_ns = nanos(config.tombstone);
     rodata.died_ns = nanos(config.died);
     rodata.left_ns = nanos(config.left);
-    let sized = [
-        (&mut skel.maps.flows, config.max_flows),
-        (&mut skel.maps.reverses, config.max_flows),
-    ];
-    for (map, size) in sized {
-        map.set_max_entries(size)
-            .map_err(kernel("size the tables"))?;
-        pin(map, dir)?;
-    }
+    let sized = skel.maps.flows.set_max_entries(config.max_flows);
+    sized.map_err(kernel("size the tables"))?;
     for map in [
+        &mut skel.maps.flows,
+        &mut skel.maps.tenants,
         &mut skel.maps.services,
         &mut skel.maps.service_ports,
         &mut skel.maps.nodes,

@@ -2,7 +2,7 @@
 //! that programs may be reading. An entry is replaced as a whole; what the
 //! configuration no longer has is removed last.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::mem::{offset_of, size_of};
 use std::net::SocketAddr;
 
@@ -15,6 +15,7 @@ use crate::skel::{SwitchMaps, types};
 const SERVICE_KEY_BYTES: usize = size_of::<types::service_key>();
 const SERVICE_BYTES: usize = size_of::<types::service>();
 const ADDR_BYTES: usize = size_of::<types::ip_addr>();
+const TENANT_BYTES: usize = size_of::<types::tenant>();
 const NODE_BYTES: usize = size_of::<types::node>();
 const SENDER_BYTES: usize = size_of::<types::sender>();
 
@@ -28,12 +29,20 @@ type Entry = (Vec<u8>, Vec<u8>);
 pub(crate) fn sync(maps: &SwitchMaps<'_>, config: &SwitchConfig) -> libbpf_rs::Result<()> {
     let services = config.services.iter().flat_map(service_entries);
     let ports = service_ports(config);
-    replace(&maps.nodes, config.nodes.iter().map(node_entry))?;
+    replace_nodes(&maps.nodes, config)?;
     // A service is known by its port first: no bit may go before its service.
     add_ports(&maps.service_ports, &ports)?;
+    replace(&maps.tenants, tenant_entries(config))?;
     replace(&maps.services, services)?;
     maps.service_ports.update(&ZERO, &ports, MapFlags::ANY)?;
     replace(&maps.senders, config.senders.iter().map(sender_entry))
+}
+
+/// Makes the maps what they would be without services, but for those of tenants.
+pub(crate) fn hide_services(maps: &SwitchMaps<'_>) -> libbpf_rs::Result<()> {
+    replace(&maps.services, std::iter::empty())?;
+    let none = [0; 8 * PORT_WORDS];
+    maps.service_ports.update(&ZERO, &none, MapFlags::ANY)
 }
 
 /// The bits of `struct service_ports`.
@@ -63,6 +72,55 @@ fn replace(map: &impl MapCore, wanted: impl Iterator<Item = Entry>) -> libbpf_rs
     }
     let stale: Vec<_> = map.keys().filter(|key| !kept.contains(key)).collect();
     stale.iter().try_for_each(|key| map.delete(key))
+}
+
+/// Makes the map what the configuration says. Nodes that it does not have any more
+/// stay, as former ones, so that what flows they have go on; nobody can give them
+/// another. Only where there is no room they go.
+fn replace_nodes(map: &impl MapCore, config: &SwitchConfig) -> libbpf_rs::Result<()> {
+    let wanted: Vec<Entry> = config.nodes.iter().map(node_entry).collect();
+    let keys: HashSet<&[u8]> = wanted.iter().map(|(key, _)| key.as_slice()).collect();
+    let room = (map.max_entries() as usize).saturating_sub(keys.len());
+    let gone = map.keys().filter(|key| !keys.contains(key.as_slice()));
+    for (i, key) in gone.collect::<Vec<_>>().iter().enumerate() {
+        match map.lookup(key, MapFlags::ANY)? {
+            Some(value) if i < room => map.update(key, &former(value), MapFlags::EXIST)?,
+            _ => map.delete(key)?,
+        }
+    }
+    let mut wanted = wanted.iter();
+    wanted.try_for_each(|(key, value)| map.update(key, value, MapFlags::ANY))
+}
+
+/// A node's value once it is none any more.
+fn former(mut value: Vec<u8>) -> Vec<u8> {
+    let at = offset_of!(types::node, roles);
+    let roles = types::node_role::ROLE_FORMER.0.to_ne_bytes();
+    if let Some(slot) = value.get_mut(at..at + roles.len()) {
+        slot.copy_from_slice(&roles);
+    }
+    value
+}
+
+/// The services of each tenant.
+fn tenant_entries(config: &SwitchConfig) -> impl Iterator<Item = Entry> {
+    let mut tenants = BTreeMap::<u32, Vec<SocketAddr>>::new();
+    for service in &config.services {
+        tenants
+            .entry(service.tenant)
+            .or_default()
+            .push(service.addr);
+    }
+    tenants.into_iter().map(|(tenant, services)| {
+        let count = u32::try_from(services.len()).unwrap_or(0);
+        let at = offset_of!(types::tenant, service_count);
+        let mut value = Block::<TENANT_BYTES>::new().put(at, &count.to_ne_bytes());
+        for (i, service) in services.into_iter().enumerate() {
+            let at = offset_of!(types::tenant, services) + i * SERVICE_KEY_BYTES;
+            value = value.put(at, &service_key(service));
+        }
+        (tenant.to_ne_bytes().into(), value.bytes().into())
+    })
 }
 
 /// The service itself, and the mark of its address (for fragments).
