@@ -18,7 +18,8 @@ use input::Input;
 ///
 /// Reads any number of files: rows, as `--rows` of other commands keeps them, and
 /// what they print with `--json`. The page needs neither a network nor scripts. A result of
-/// which there is nothing is named as missing, with the command that makes it.
+/// which there is nothing is named as missing, with the command that makes it. Of turns that
+/// several files have, those of the first count.
 ///
 ///   prism bench flows --rows rows.jsonl
 ///   prism bench handoff --json > handoff.json
@@ -38,8 +39,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut input = Input::default();
     for file in &args.files {
-        eprintln!("reading {}", file.display());
-        input.read(file)?;
+        let left_out = input.read(file)?;
+        eprintln!("{} read", file.display());
+        if left_out > 0 {
+            eprintln!("  {left_out} rows left out: earlier files have the same turns");
+        }
     }
     let page = page::page(&input);
     let output = &args.output;

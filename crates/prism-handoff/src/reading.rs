@@ -211,6 +211,10 @@ impl Connection {
             && (!is_watched || timeout.is_zero())
         {
             match receive(&mut self.rest, socket.as_fd()) {
+                // The runtime's clock knows milliseconds: no time would be one of them.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && timeout.is_zero() => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 done => return done.map(|(n, _)| n),
             }

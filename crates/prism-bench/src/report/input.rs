@@ -30,11 +30,12 @@ pub(super) struct Origin {
 }
 
 impl Input {
-    /// Reads one more file.
+    /// Reads one more file. Gives the number of its rows that earlier files have, and that are
+    /// left out.
     ///
     /// # Errors
     /// Where it cannot be read, or has something else in it.
-    pub(super) fn read(&mut self, path: &Path) -> Result<()> {
+    pub(super) fn read(&mut self, path: &Path) -> Result<usize> {
         let file = path.display().to_string();
         let reading = || format!("reading {file}");
         let bytes = std::fs::metadata(path).with_context(reading)?.len();
@@ -46,7 +47,7 @@ impl Input {
         self.add(&file, &text).with_context(reading)
     }
 
-    pub(super) fn add(&mut self, file: &str, text: &str) -> Result<()> {
+    pub(super) fn add(&mut self, file: &str, text: &str) -> Result<usize> {
         // A single row is a document as well.
         let document = serde_json::from_str::<Value>(text).ok();
         let document = document.filter(|document| document.get("values").is_none());
@@ -54,7 +55,14 @@ impl Input {
             Some(document) => (of_document(document)?, conditions(document)),
             None => (rows::parse(text)?, Vec::new()),
         };
-        for row in rows {
+        // Of a command without rounds each run is one.
+        let runs = match document.as_ref().is_some_and(is_one_run) {
+            true => rows.first().map_or(0, |row| self.runs_of(&row.turn.result)),
+            false => 0,
+        };
+        let mut left_out = 0;
+        for mut row in rows {
+            row.turn.round += runs;
             let origins = self.origins.entry(row.turn.result.clone()).or_default();
             let origin = Origin {
                 file: file.to_owned(),
@@ -63,11 +71,18 @@ impl Input {
             if !origins.contains(&origin) {
                 origins.push(origin);
             }
-            if !self.rows.iter().any(|known| known.turn == row.turn) {
-                self.rows.push(row);
+            match self.rows.iter().any(|known| known.turn == row.turn) {
+                true => left_out += 1,
+                false => self.rows.push(row),
             }
         }
-        Ok(())
+        Ok(left_out)
+    }
+
+    /// Rounds of a result that are known so far.
+    fn runs_of(&self, result: &str) -> usize {
+        let rows = self.rows.iter().filter(|row| row.turn.result == result);
+        rows.map(|row| row.turn.round + 1).max().unwrap_or(0)
     }
 
     /// The rows of one result.
@@ -93,6 +108,11 @@ fn conditions(document: &Value) -> Vec<(String, String)> {
     fields
         .filter_map(|(name, value)| Some((name.clone(), told(value)?)))
         .collect()
+}
+
+/// What `prism bench handoff` and `switch` print.
+fn is_one_run(document: &Value) -> bool {
+    ["modes", "packets"].iter().any(|name| document.get(name).is_some())
 }
 
 fn of_document(document: &Value) -> Result<Vec<Row>> {
@@ -265,7 +285,7 @@ mod tests {
         let document = format!(
             r#"{{"result":"sweep","conditions":{{"kernel":"6.1","cores":2}},"rows":[{LINE}]}}"#
         );
-        input.add("other", &document).unwrap();
+        assert_eq!(input.add("other", &document).unwrap(), 1);
         assert_eq!(input.of("sweep").len(), 2);
         let origins = &input.origins["sweep"];
         assert_eq!(origins.len(), 2);
@@ -277,12 +297,18 @@ mod tests {
     #[test]
     fn what_commands_without_rows_print_is_understood() {
         let stats = r#"{"p50":4.5,"p99":9.0,"stddev":1.0}"#;
-        let input = read(&format!(
+        let hand_offs = format!(
             r#"{{"kernel":"6.1","cpus":2,"method":"freeze","modes":[{{"mode":"direct","tls":true,"count":9,
             "total_us":{stats},"request_us":{stats},"steps":[{{"name":"freeze","p50":4.5,"p99":9.0,"stddev":1.0}}]}}]}}"#
-        ));
+        );
+        let mut input = read(&hand_offs);
         let steps = input.of("handoff");
         assert_eq!(steps.len(), 3);
+        // Another run is another round.
+        assert_eq!(input.add("again", &hand_offs).unwrap(), 0);
+        let rounds = input.of("handoff");
+        let rounds: Vec<_> = rounds.iter().map(|row| row.turn.round).collect();
+        assert_eq!(rounds, [0, 0, 0, 1, 1, 1]);
         assert_eq!(steps[0].turn.case.text("step"), "freeze");
         assert_eq!(steps[0].turn.case.text("scheme"), "https");
         assert!((steps[1].value("p99_us") - 9.0).abs() < 1e-9);

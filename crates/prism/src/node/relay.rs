@@ -2,7 +2,10 @@
 //! this one, as at an ordinary proxy. For answers too small to be worth a
 //! hand-off, and for every hand-off that could not be.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
+use std::task::Poll;
 
 use prism_handoff::{Connection, PeerError};
 use prism_http::{
@@ -284,8 +287,10 @@ pub(super) fn encode_head(request: &Relayed<'_>) -> Vec<u8> {
 
 /// The peer has closed an idle stream: it says so before any answer.
 async fn is_closed(upstream: &mut RelayIo) -> bool {
-    let looked = tokio::time::timeout(std::time::Duration::ZERO, upstream.fill()).await;
-    matches!(looked, Ok(Ok(0) | Err(_)))
+    let mut filled = pin!(upstream.fill());
+    // The runtime's clock knows milliseconds: no time would be one of them.
+    let looked = poll_fn(|cx| Poll::Ready(filled.as_mut().poll(cx))).await;
+    matches!(looked, Poll::Ready(Ok(0) | Err(_)))
 }
 
 /// Passes the body on until it ends or the answer begins, whichever is first.
