@@ -112,7 +112,9 @@ fn conditions(document: &Value) -> Vec<(String, String)> {
 
 /// What `prism bench handoff` and `switch` print.
 fn is_one_run(document: &Value) -> bool {
-    ["modes", "packets"].iter().any(|name| document.get(name).is_some())
+    ["modes", "packets"]
+        .iter()
+        .any(|name| document.get(name).is_some())
 }
 
 fn of_document(document: &Value) -> Result<Vec<Row>> {
