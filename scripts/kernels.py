@@ -44,6 +44,7 @@ TESTS = [
     ("prism-tls", "lib", [], 60),
     ("prism-switch", "lib", [], 60),
     ("prism-switch", "steering", [], 60),
+    ("prism-switch", "tables", [], 60),
     ("prism-switch", "checksums", ["rewritten"], 60),
     ("prism-switch", "closing", [], 60),
     ("prism-switch", "icmp", [], 60),

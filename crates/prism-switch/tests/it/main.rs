@@ -19,3 +19,4 @@ mod differential;
 mod icmp;
 mod network;
 mod steering;
+mod tables;

@@ -4,11 +4,10 @@ use std::net::SocketAddrV4;
 
 use crate::common::packet::{ACK, Parsed, SYN, Tcp, fragment, verify};
 use crate::common::*;
-use prism_proto::control::{FlowKey, FlowState, Ops, Status};
-use prism_switch::ServiceConfig;
+use prism_proto::control::{FlowState, Ops, Status};
 use prism_switch::bench::{Hook, Run, Verdict};
 
-const BOTH: [Hook; 2] = [Hook::Tc, Hook::Xdp];
+pub(crate) const BOTH: [Hook; 2] = [Hook::Tc, Hook::Xdp];
 
 /// What the flow of `CLIENT` is.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +39,7 @@ fn set(lab: &Lab, state: Flow) {
 }
 
 /// Expected packet: next hop, source and destination.
-type Out = ([u8; 6], SocketAddrV4, SocketAddrV4);
+pub(crate) type Out = ([u8; 6], SocketAddrV4, SocketAddrV4);
 
 struct Row {
     name: &'static str,
@@ -51,7 +50,7 @@ struct Row {
     counter: Option<&'static str>,
 }
 
-fn check_sent(run: &Run, before: &Tcp, (mac, source, dest): Out, name: &str) {
+pub(crate) fn check_sent(run: &Run, before: &Tcp, (mac, source, dest): Out, name: &str) {
     assert_eq!(run.verdict, Verdict::Send, "{name}");
     verify(&run.packet);
     let p = Parsed::new(&run.packet);
@@ -520,121 +519,6 @@ fn a_next_hop_without_arp_entry_is_asked_for_by_tc_and_left_to_it_by_xdp() {
             let run = lab.run(Hook::Tc, &Tcp::new(VIP, nowhere).build());
             assert_eq!(run.verdict, Verdict::Pass);
             assert_eq!(lab.counter("punt_no_route"), 1);
-        },
-    );
-}
-
-#[test]
-fn several_frontends_share_connections_and_a_change_moves_few() {
-    let frontends: Vec<std::net::Ipv4Addr> = (1..=16).map(|i| [10, 0, 3, i].into()).collect();
-    let many = |config: &mut prism_switch::SwitchConfig, n: usize| {
-        config.services[0].frontends = frontends[..n].iter().map(|ip| (*ip).into()).collect();
-        config
-            .nodes
-            .extend(frontends.iter().map(|ip| node(*ip, 1, true, false)));
-    };
-    in_lab(
-        "frontends",
-        |config| many(config, 16),
-        |lab| {
-            let pick = |port| {
-                let client = SocketAddrV4::new(*CLIENT.ip(), port);
-                let run = lab.run(Hook::Tc, &Tcp::new(client, VIP).build());
-                run.packet[..6].to_vec()
-            };
-            let before: Vec<_> = (1..=1600).map(pick).collect();
-            for ip in &frontends {
-                let share = before.iter().filter(|mac| **mac == mac_of(*ip)).count();
-                assert!((50..200).contains(&share), "{ip} has {share} of 1600");
-            }
-            let mut config = lab.config.clone();
-            many(&mut config, 15);
-            config.nodes.truncate(4 + 16);
-            lab.switch.update_tables(&config).unwrap();
-            let after: Vec<_> = (1..=1600).map(pick).collect();
-            let gone = mac_of(frontends[15]);
-            for (b, a) in before.iter().zip(&after) {
-                assert!(b == a || *b == gone, "only the removed frontend's move");
-            }
-        },
-    );
-}
-
-/// A service of tenant 1 at one of many addresses.
-fn many_vips(i: u8) -> SocketAddrV4 {
-    SocketAddrV4::new([198, 51, 101, i].into(), 443)
-}
-
-#[test]
-fn an_owner_is_found_in_whichever_service_of_its_tenant() {
-    let services = |config: &mut prism_switch::SwitchConfig, n: u8| {
-        config.services.remove(0);
-        config.services.extend((1..=n).map(|i| ServiceConfig {
-            addr: many_vips(i).into(),
-            tenant: 1,
-            frontends: vec![FRONTEND.into()],
-        }));
-    };
-    in_lab(
-        "services",
-        |config| services(config, 16),
-        |lab| {
-            let owner = |i: u8| SocketAddrV4::new(*BACKEND.ip(), 9000 + u16::from(i));
-            for i in 1..=16 {
-                let flow = FlowKey {
-                    client: CLIENT.into(),
-                    vip: many_vips(i).into(),
-                };
-                let mut request = request(Ops::OWN, 5, flow, 0);
-                request.owner = owned(owner(i));
-                assert_eq!(lab.command(Hook::Tc, request).status, Status::Ok);
-            }
-            // Of another CPU's past, or of this one's: twice.
-            for hook in [BOTH, BOTH].concat() {
-                for i in 1..=16 {
-                    let packet = Tcp::new(owner(i), CLIENT);
-                    let out = (CLIENT_MAC, many_vips(i), CLIENT);
-                    check_sent(&lab.run(hook, &packet.build()), &packet, out, "owner");
-                }
-            }
-            let stranger = Tcp::new(owner(17), CLIENT).build();
-            assert_eq!(lab.run(Hook::Tc, &stranger).verdict, Verdict::Drop);
-            let mut config = config("services");
-            services(&mut config, 17);
-            let refused = lab.switch.update_tables(&config).unwrap_err();
-            let text = refused.to_string();
-            assert!(
-                text.contains("tenant 1 has more than 16 services"),
-                "{text}"
-            );
-        },
-    );
-}
-
-#[test]
-fn a_node_that_is_none_any_more_keeps_its_flows_and_gets_no_other() {
-    in_lab(
-        "former",
-        |_| {},
-        |lab| {
-            set(lab, Flow::OwnedBy(BACKEND));
-            let mut config = lab.config.clone();
-            config.nodes.retain(|node| node.addr != *BACKEND.ip());
-            lab.switch.update_tables(&config).unwrap();
-            for hook in BOTH {
-                let there = Tcp::new(CLIENT, VIP);
-                let out = (mac_of(*BACKEND.ip()), CLIENT, BACKEND);
-                check_sent(&lab.run(hook, &there.build()), &there, out, "to it");
-                let back = Tcp::new(BACKEND, CLIENT);
-                let out = (CLIENT_MAC, VIP, CLIENT);
-                check_sent(&lab.run(hook, &back.build()), &back, out, "from it");
-            }
-            let other = SocketAddrV4::new(*CLIENT.ip(), 40_001);
-            assert_eq!(lab.own(other, BACKEND, 5).status, Status::Denied);
-            let outside = Tcp::new(BACKEND, other).build();
-            assert_eq!(lab.run(Hook::Tc, &outside).verdict, Verdict::Pass);
-            lab.switch.update_tables(&lab.config).unwrap();
-            assert_eq!(lab.own(other, BACKEND, 5).status, Status::Ok);
         },
     );
 }
