@@ -21,7 +21,9 @@
 #define IP_DONT_FRAGMENT 0x4000
 #define PACKET_TO_US 0 /* PACKET_HOST of linux/if_packet.h */
 
-/* Ethernet, longest IPv4 header, TCP without options. */
+/* Ethernet, IPv4 and TCP, without options. */
+#define USUAL_HEADERS (14 + 20 + 20)
+/* The same with the longest IPv4 header. */
 #define LONGEST_HEADERS (14 + 60 + 20)
 /* A power of two above every offset of a layer 4 header (14 + 60 at most). */
 #define L4_LIMIT 128
@@ -102,11 +104,15 @@ static __always_inline long packet_store(void *ctx, __u32 at, void *from,
 		     bpf_skb_store_bytes(ctx, at, from, bytes, 0);
 }
 
-/* A tc packet may have its headers outside the part that can be read. */
-static __always_inline void make_linear(struct __sk_buff *skb)
+/*
+ * A tc packet may have its headers outside the part that can be read. A host that
+ * forwards what it has made itself has just them inside: to ask for a byte more moves
+ * and copies them, for each packet.
+ */
+static __always_inline void make_linear(struct __sk_buff *skb, __u32 bytes)
 {
 	__u32 linear = skb->data_end - skb->data;
-	__u32 want = skb->len < LONGEST_HEADERS ? skb->len : LONGEST_HEADERS;
+	__u32 want = skb->len < bytes ? skb->len : bytes;
 
 	if (linear < want)
 		bpf_skb_pull_data(skb, want);
@@ -191,7 +197,7 @@ static __always_inline enum parsed parse(void *ctx, struct packet *p,
 	if (is_foreign(ctx, xdp))
 		return PARSED_OTHER;
 	if (!xdp)
-		make_linear(ctx);
+		make_linear(ctx, USUAL_HEADERS);
 	start = packet_start(ctx, xdp);
 	end = packet_end(ctx, xdp);
 	ip = (void *)(start + IP_AT);
@@ -205,6 +211,11 @@ static __always_inline enum parsed parse(void *ctx, struct packet *p,
 	if (p->head.ip.version != 4 || p->head.ip.ihl < 5)
 		return PARSED_OTHER;
 	p->l4 = IP_AT + p->head.ip.ihl * 4;
+	if (!xdp && p->head.ip.ihl > 5) {
+		make_linear(ctx, LONGEST_HEADERS);
+		start = packet_start(ctx, xdp);
+		end = packet_end(ctx, xdp);
+	}
 	p->bytes = xdp ? end - (void *)start : ((struct __sk_buff *)ctx)->len;
 	return parse_l4(p, (void *)start + p->l4, end);
 }

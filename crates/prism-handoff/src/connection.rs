@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::by_kernel::Sealer;
 use crate::endpoint::Shared;
+use crate::patience::Patience;
 use crate::reading::Input;
 use crate::records::Records;
 use crate::stream::Stream;
@@ -45,6 +46,7 @@ const LINGER_BYTES: usize = 1 << 20;
 pub struct Connection {
     pub(crate) stream: Option<Stream>,
     pub(crate) rest: Box<Rest>,
+    pub(crate) patience: Patience,
 }
 
 /// Everything about a connection but its socket.
@@ -316,7 +318,7 @@ impl Connection {
                 self.rest.shared.chores.do_some();
                 let stream = watched(&mut self.stream)?;
                 let waiting = stream.async_io(Interest::WRITABLE, || write(stream.as_fd()));
-                in_time(self.rest.io_timeout, waiting).await
+                self.patience.wait(self.rest.io_timeout, waiting).await
             }
             done => done,
         }
@@ -358,15 +360,5 @@ pub(crate) fn watched(stream: &mut Option<Stream>) -> io::Result<&TcpStream> {
     match stream.insert(watched.into()) {
         Stream::Watched(stream) => Ok(stream),
         Stream::Unwatched(_) => Err(not_connected.into()),
-    }
-}
-
-pub(crate) async fn in_time<T>(
-    timeout: Duration,
-    waiting: impl Future<Output = io::Result<T>>,
-) -> io::Result<T> {
-    match tokio::time::timeout(timeout, waiting).await {
-        Ok(result) => result,
-        Err(_) => Err(io::ErrorKind::TimedOut.into()),
     }
 }

@@ -27,9 +27,10 @@ use crate::counters::Counters;
 use crate::frozen::FrozenSockets;
 use crate::given_up::GivenUp;
 use crate::gone::Gone;
-use crate::node_tls::RelayStream;
+use crate::patience::Patience;
 use crate::peers::Peers;
 use crate::reading::{Input, Spare};
+use crate::relay_stream::RelayStream;
 use crate::stream::Stream;
 use crate::trace::Trace;
 
@@ -124,7 +125,7 @@ pub(crate) struct Shared {
     pub(crate) importing: Cell<usize>,
     /// Sockets prepared for connections to come.
     blanks: RefCell<Vec<Blank>>,
-    pub(crate) spare: Spare,
+    pub(crate) spare: Rc<Spare>,
     /// Of the last connection that arrived.
     usual_mss_bytes: Cell<u16>,
     stopping: Notify,
@@ -214,6 +215,7 @@ impl Shared {
         Connection {
             stream: Some(stream.into()),
             rest,
+            patience: Patience::default(),
         }
     }
 
@@ -222,6 +224,7 @@ impl Shared {
         Connection {
             stream: None,
             rest: self.rest(like.flow.client, like.flow.vip, like.local),
+            patience: Patience::default(),
         }
     }
 
@@ -303,6 +306,7 @@ impl Endpoint {
             }
         }
         let chores = Rc::new(Chores::default());
+        let spare = Rc::new(Spare::default());
         let shared = Rc::new_cyclic(|importer| Shared {
             peers: Peers::new(
                 &config.peers,
@@ -311,6 +315,7 @@ impl Endpoint {
                 importer.clone(),
                 chores.clone(),
                 counters.clone(),
+                spare.clone(),
             ),
             chores,
             config,
@@ -322,7 +327,7 @@ impl Endpoint {
             incoming: incoming_tx,
             importing: Cell::new(0),
             blanks: RefCell::default(),
-            spare: Spare::default(),
+            spare,
             usual_mss_bytes: Cell::new(USUAL_MSS_BYTES),
             stopping: Notify::new(),
             listening: Cell::new(true),

@@ -1,7 +1,7 @@
-//! Mutual TLS between two nodes, up to the end of its handshake. A relay stays with
-//! rustls. A channel's session is taken out of it, for the record layer that
-//! clients' sessions have too: that one opens and seals in place, leaves no copies
-//! of the secrets that frames carry, and takes half of the time.
+//! Mutual TLS between two nodes, up to the end of its handshake. Then the session is
+//! taken out of rustls, for the record layer that clients' sessions have too: that one
+//! opens and seals in place, leaves no copies of the secrets that frames carry, and takes
+//! half of the time.
 //!
 //! So rustls must see nothing behind the handshake, and gets one record at a time.
 
@@ -15,11 +15,7 @@ use rustls::server::Acceptor;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_rustls::{LazyConfigAcceptor, TlsConnector, TlsStream};
-
-/// A connection that carries relayed requests. It is more than a kilobyte, and changes
-/// hands with every request.
-pub type RelayStream = Box<TlsStream<TcpStream>>;
+use tokio_rustls::LazyConfigAcceptor;
 
 /// Most bytes that a node may send before the handshake ends: a chain of
 /// certificates and little else.
@@ -31,17 +27,17 @@ pub(crate) struct Secured {
     pub(crate) session: Session,
 }
 
-/// What another node has dialled.
-pub(crate) enum Dialled {
-    Channel(Secured),
-    Relay(RelayStream),
+/// What another node has dialled a connection for.
+pub(crate) enum Purpose {
+    Channel,
+    Relay,
 }
 
-/// Opens a channel's connection to the node called `name`.
+/// Makes `tcp` a connection to the node called `name`, for what `config` says.
 ///
 /// # Errors
 /// What the network or rustls said.
-pub(crate) async fn connect_channel(
+pub(crate) async fn connect(
     config: &ClientConfig,
     name: ServerName<'static>,
     tcp: TcpStream,
@@ -54,19 +50,6 @@ pub(crate) async fn connect_channel(
     secured(tcp, connection, capture)
 }
 
-/// Opens a connection for relayed requests to the node called `name`.
-///
-/// # Errors
-/// What the network or rustls said.
-pub(crate) async fn connect_relay(
-    config: Arc<ClientConfig>,
-    name: ServerName<'static>,
-    tcp: TcpStream,
-) -> io::Result<RelayStream> {
-    let stream = TlsConnector::from(config).connect(name, tcp).await?;
-    Ok(Box::new(stream.into()))
-}
-
 /// Accepts what a node has dialled, if `known` names the one whose certificate it
 /// shows.
 ///
@@ -76,20 +59,10 @@ pub(crate) async fn accept(
     config: &Arc<ServerConfig>,
     tcp: TcpStream,
     known: impl Fn(&CertificateDer<'_>) -> Option<String>,
-) -> io::Result<(Dialled, String)> {
-    let name_of = |certificates: Option<&[CertificateDer<'_>]>| {
-        certificates
-            .and_then(|chain| known(chain.first()?))
-            .ok_or_else(|| io::Error::other("its certificate names no node of this cluster"))
-    };
+) -> io::Result<(Secured, Purpose, String)> {
     let hello = LazyConfigAcceptor::new(Acceptor::default(), tcp).await?;
     let for_frames = (hello.client_hello().alpn())
         .is_some_and(|mut protocols| protocols.any(|protocol| protocol == ALPN_HAND_OFF));
-    if !for_frames {
-        let stream = hello.into_stream(config.clone()).await?;
-        let name = name_of(stream.get_ref().1.peer_certificates())?;
-        return Ok((Dialled::Relay(Box::new(stream.into())), name));
-    }
     let capture = Capture::default();
     let mut config = ServerConfig::clone(config);
     config.key_log = capture.key_log();
@@ -106,9 +79,14 @@ pub(crate) async fn accept(
         }
     };
     let (tcp, connection) = shake_hands(hello.io, connection.into()).await?;
-    let name = name_of(connection.peer_certificates())?;
-    let channel = secured(tcp, connection, capture)?;
-    Ok((Dialled::Channel(channel), name))
+    let name = (connection.peer_certificates())
+        .and_then(|chain| known(chain.first()?))
+        .ok_or_else(|| io::Error::other("its certificate names no node of this cluster"))?;
+    let purpose = match for_frames {
+        true => Purpose::Channel,
+        false => Purpose::Relay,
+    };
+    Ok((secured(tcp, connection, capture)?, purpose, name))
 }
 
 /// Runs a handshake to its end, and reads not a byte more.

@@ -2,15 +2,14 @@
 //! first needed unless the peer has dialled already, and streams for relaying.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
+use rustls::ClientConfig;
 use tokio::sync::Mutex;
 
 use crate::channel::Channel;
@@ -18,8 +17,10 @@ use crate::chores::Chores;
 use crate::counters::Counters;
 use crate::dial::dial;
 use crate::endpoint::Shared;
-use crate::node_tls::{RelayStream, connect_channel, connect_relay};
+use crate::node_tls::{Secured, connect};
 use crate::pki::{Identity, node_name};
+use crate::reading::Spare;
+use crate::relay_stream::RelayStream;
 
 /// After a failed dial, for how long the peer counts as out of reach.
 const DIAL_HOLD_OFF: Duration = Duration::from_millis(250);
@@ -80,10 +81,11 @@ pub(crate) struct Peers {
     /// One dial of a channel at a time, for each peer that was ever dialled.
     dialling: RefCell<HashMap<String, Rc<Mutex<()>>>>,
     failed_ns: RefCell<HashMap<String, u64>>,
-    idle_relays: RefCell<HashMap<String, Vec<RelayStream>>>,
+    idle_relays: RefCell<BTreeMap<String, Vec<RelayStream>>>,
     importer: Weak<Shared>,
     chores: Rc<Chores>,
     counters: Arc<Counters>,
+    spare: Rc<Spare>,
 }
 
 impl Peers {
@@ -94,6 +96,7 @@ impl Peers {
         importer: Weak<Shared>,
         chores: Rc<Chores>,
         counters: Arc<Counters>,
+        spare: Rc<Spare>,
     ) -> Self {
         Self {
             peers: RefCell::new(by_name(peers, port)),
@@ -106,6 +109,7 @@ impl Peers {
             importer,
             chores,
             counters,
+            spare,
         }
     }
 
@@ -173,8 +177,7 @@ impl Peers {
 
     async fn dial_channel(&self, name: &str) -> Result<Rc<Channel>, PeerError> {
         let config = self.identity(name)?.client_for_hand_off();
-        let shake_hands = async |server, tcp| connect_channel(&config, server, tcp).await;
-        let secured = self.dial(name, shake_hands).await?;
+        let secured = self.dial(name, &config).await?;
         let (importer, chores) = (self.importer.clone(), self.chores.clone());
         let counters = self.counters.clone();
         Ok(Channel::start(
@@ -221,8 +224,10 @@ impl Peers {
     /// A new relay stream to `name`.
     pub(crate) async fn fresh_relay(&self, name: &str) -> Result<RelayStream, PeerError> {
         let config = self.identity(name)?.client_for_relay();
-        let shake_hands = async |server, tcp| connect_relay(config, server, tcp).await;
-        self.dial(name, shake_hands).await
+        Ok(RelayStream::new(
+            self.dial(name, &config).await?,
+            self.spare.clone(),
+        ))
     }
 
     /// Keeps a relay stream that is between two requests for the next.
@@ -235,11 +240,7 @@ impl Peers {
         }
     }
 
-    async fn dial<S>(
-        &self,
-        name: &str,
-        shake_hands: impl AsyncFnOnce(ServerName<'static>, TcpStream) -> io::Result<S>,
-    ) -> Result<S, PeerError> {
+    async fn dial(&self, name: &str, config: &ClientConfig) -> Result<Secured, PeerError> {
         let unknown = || PeerError::Unknown(name.to_owned());
         let address = self.peers.borrow().get(name).copied();
         let address = address.ok_or_else(unknown)?;
@@ -252,7 +253,8 @@ impl Peers {
         if held_off {
             return Err(PeerError::HeldOff(name.to_owned()));
         }
-        match dial(address, async |tcp| shake_hands(server_name, tcp).await).await {
+        let secure = async |tcp| connect(config, server_name, tcp).await;
+        match dial(address, secure).await {
             Ok(secured) => {
                 self.failed_ns.borrow_mut().remove(name);
                 Ok(secured)

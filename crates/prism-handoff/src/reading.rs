@@ -6,19 +6,21 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::RecvFlags;
 use tokio::io::Interest;
+use tokio::net::TcpStream;
 
-use crate::connection::{Connection, Rest, in_time, watched};
+use crate::connection::{Connection, Rest, watched};
 use crate::records::Found;
 use crate::stream::Stream;
 
 /// Room that a read makes, at first and at most: it grows while reads fill it.
-const MIN_READ_BYTES: usize = 16 << 10;
+/// At first a TLS record and a little more.
+pub(crate) const MIN_READ_BYTES: usize = 17 << 10;
 const MAX_READ_BYTES: usize = 256 << 10;
-/// Buffers that a worker keeps, and the longest.
+/// Buffers that a worker keeps, and how long they are.
 const SPARE_MAX: usize = 16;
 const SPARE_BYTES: usize = MIN_READ_BYTES;
 /// Unread bytes a connection may hold before [`Connection::fill`] refuses.
-const MAX_BUFFERED_BYTES: usize = 256 << 10;
+pub(crate) const MAX_BUFFERED_BYTES: usize = 256 << 10;
 
 /// Buffers that hold nothing, of connections that wait: whichever receives next has one
 /// at hand that the processor's caches know.
@@ -26,18 +28,19 @@ const MAX_BUFFERED_BYTES: usize = 256 << 10;
 pub(crate) struct Spare(RefCell<Vec<Vec<u8>>>);
 
 impl Spare {
-    fn lend(&self, bytes: &mut Vec<u8>) {
-        if bytes.capacity() == 0
-            && let Some(spare) = self.0.borrow_mut().pop()
-        {
-            *bytes = spare;
+    /// Gives room to one that has none.
+    pub(crate) fn lend(&self, bytes: &mut Vec<u8>) {
+        if bytes.capacity() == 0 {
+            let spare = self.0.borrow_mut().pop();
+            *bytes = spare.unwrap_or_else(|| Vec::with_capacity(SPARE_BYTES));
         }
     }
 
-    fn take_back(&self, bytes: &mut Vec<u8>) {
+    /// Takes one that is empty, or drops it.
+    pub(crate) fn take_back(&self, bytes: &mut Vec<u8>) {
         let bytes = std::mem::take(bytes);
         let mut spare = self.0.borrow_mut();
-        if (1..=SPARE_BYTES).contains(&bytes.capacity()) && spare.len() < SPARE_MAX {
+        if bytes.capacity() == SPARE_BYTES && spare.len() < SPARE_MAX {
             spare.push(bytes);
         }
     }
@@ -222,15 +225,23 @@ impl Connection {
         let (stream, rest) = (watched(&mut self.stream)?, &mut self.rest);
         // One that bodies have made grow stays with them.
         rest.give_back(SPARE_BYTES);
-        let receive = || receive(rest, stream.as_fd());
-        let waiting = stream.async_io(Interest::READABLE, receive);
-        let (n, is_empty) = in_time(timeout, waiting).await?;
-        if is_empty && n > 0 {
-            // Nor has the next read to ask the kernel: what comes from here on is
-            // told to the reactor anew.
-            let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-            let _ = stream.try_io(Interest::READABLE, nothing);
-        }
-        Ok(n)
+        let waiting = self::receive(stream, || receive(rest, stream.as_fd()));
+        self.patience.wait(timeout, waiting).await
     }
+}
+
+/// Reads by `receive` once there is something, which also says whether it has left
+/// nothing.
+pub(crate) async fn receive(
+    stream: &TcpStream,
+    receive: impl FnMut() -> io::Result<(usize, bool)>,
+) -> io::Result<usize> {
+    let (n, is_empty) = stream.async_io(Interest::READABLE, receive).await?;
+    if is_empty && n > 0 {
+        // Nor has the next read to ask the kernel: what comes from here on is
+        // told to the reactor anew.
+        let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        let _ = stream.try_io(Interest::READABLE, nothing);
+    }
+    Ok(n)
 }

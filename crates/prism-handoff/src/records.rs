@@ -152,22 +152,7 @@ impl Records {
         len: usize,
         output: &mut Vec<u8>,
     ) -> io::Result<()> {
-        let around = self.session.surroundings();
-        let mut done = 0;
-        while done < len {
-            let count = (len - done).min(MAX_PLAINTEXT_BYTES);
-            self.seal_control(output)?;
-            let start = output.len();
-            output.resize(start + around.total() + count, 0);
-            let record = output.get_mut(start..).unwrap_or_default();
-            let plaintext = record.get_mut(around.before..around.before + count);
-            file.read_exact_at(plaintext.unwrap_or_default(), offset + done as u64)?;
-            let sealed = self.session.seal_in_place(record, count);
-            let record_bytes = sealed.map_err(not_sealed)?;
-            output.truncate(start + record_bytes);
-            done += count;
-        }
-        Ok(())
+        seal_file(&mut self.session, file, (offset, len), output)
     }
 
     /// Whether the client's close_notify has come.
@@ -300,6 +285,33 @@ pub(crate) enum NotSaved {
     Socket(#[from] io::Error),
 }
 
-fn not_sealed(error: SealError) -> io::Error {
+/// Seals `len` bytes of `file` from `offset`, read to where they are sealed.
+pub(crate) fn seal_file(
+    session: &mut Session,
+    file: &File,
+    (offset, len): (u64, usize),
+    output: &mut Vec<u8>,
+) -> io::Result<()> {
+    let around = session.surroundings();
+    let mut done = 0;
+    while done < len {
+        let count = (len - done).min(MAX_PLAINTEXT_BYTES);
+        if !session.write_in_kernel() {
+            session.seal_control(output).map_err(not_sealed)?;
+        }
+        let start = output.len();
+        output.resize(start + around.total() + count, 0);
+        let record = output.get_mut(start..).unwrap_or_default();
+        let plaintext = record.get_mut(around.before..around.before + count);
+        file.read_exact_at(plaintext.unwrap_or_default(), offset + done as u64)?;
+        let sealed = session.seal_in_place(record, count);
+        let record_bytes = sealed.map_err(not_sealed)?;
+        output.truncate(start + record_bytes);
+        done += count;
+    }
+    Ok(())
+}
+
+pub(crate) fn not_sealed(error: SealError) -> io::Error {
     io::Error::other(error)
 }

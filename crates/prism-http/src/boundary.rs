@@ -13,6 +13,15 @@ const START_LINE_SLACK: usize = 64;
 /// The length of the head at the start of `buf` including its empty line, or
 /// `None` where more bytes are needed and allowed.
 pub(crate) fn head_end(buf: &[u8], limits: &Limits) -> Result<Option<usize>, HeadError> {
+    walk_head(buf, limits, |_| {})
+}
+
+/// The same, and tells `see` each line without its end, but for the empty one.
+pub(crate) fn walk_head(
+    buf: &[u8],
+    limits: &Limits,
+    mut see: impl FnMut(&[u8]),
+) -> Result<Option<usize>, HeadError> {
     let seen = buf.get(..limits.head_bytes).unwrap_or(buf);
     let start_line_max = limits.target_bytes.saturating_add(START_LINE_SLACK);
     let mut rest = seen;
@@ -27,11 +36,10 @@ pub(crate) fn head_end(buf: &[u8], limits: &Limits) -> Result<Option<usize>, Hea
         match line {
             None if buf.len() >= limits.head_bytes => return Err(HeadError::HeadTooLong),
             None => return Ok(None),
+            Some((0, after)) => return Ok(Some(seen.len() - after.len())),
             Some((bytes, after)) => {
+                see(rest.get(..bytes).unwrap_or_default());
                 rest = after;
-                if bytes == 0 {
-                    return Ok(Some(seen.len() - rest.len()));
-                }
             }
         }
         first = false;
@@ -66,25 +74,13 @@ fn next_line(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, HeadError> {
     }
 }
 
-/// Blocks are checked as a whole, which compiles to vector instructions.
-const BLOCK: usize = 32;
-
+/// Lines are short as a rule, and words find their ends sooner than larger blocks do.
 fn first_control(bytes: &[u8]) -> Option<usize> {
-    let (blocks, _) = bytes.as_chunks::<BLOCK>();
-    let clean = blocks
-        .iter()
-        .take_while(|block| {
-            !block
-                .iter()
-                .fold(false, |found, &b| found | b.is_ascii_control())
-        })
-        .count()
-        * BLOCK;
-    let (words, rest) = bytes.get(clean..).unwrap_or_default().as_chunks();
+    let (words, rest) = bytes.as_chunks();
     for (n, word) in words.iter().enumerate() {
         let found = controls(u64::from_le_bytes(*word));
         if found != 0 {
-            return Some(clean + n * word.len() + found.trailing_zeros() as usize / 8);
+            return Some(n * word.len() + found.trailing_zeros() as usize / 8);
         }
     }
     rest.iter()

@@ -4,20 +4,24 @@ use crate::encode::Decimal;
 use crate::headers::write_field;
 use crate::{BodyFraming, Headers, RequestHead};
 
-/// Fields that concern one connection only (RFC 9110 section 7.6.1), and
-/// those whose meaning the next head restates.
-const HOP_BY_HOP: [&str; 10] = [
-    "connection",
-    "keep-alive",
-    "proxy-connection",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "content-length",
-];
+/// Whether a field concerns one connection only (RFC 9110 section 7.6.1), or its
+/// meaning is restated by the next head.
+pub(crate) fn is_hop_by_hop(name: &[u8]) -> bool {
+    let named: &[&str] = match name.len() {
+        2 => &["te"],
+        7 => &["trailer", "upgrade"],
+        10 => &["connection", "keep-alive"],
+        14 => &["content-length"],
+        16 => &["proxy-connection"],
+        17 => &["transfer-encoding"],
+        18 => &["proxy-authenticate"],
+        19 => &["proxy-authorization"],
+        _ => return false,
+    };
+    named
+        .iter()
+        .any(|n| name.eq_ignore_ascii_case(n.as_bytes()))
+}
 
 impl RequestHead {
     /// Writes this head for the next hop: HTTP/1.1, origin form, without
@@ -34,10 +38,12 @@ impl RequestHead {
             out.extend_from_slice(query.as_bytes());
         }
         out.extend_from_slice(b" HTTP/1.1\r\n");
-        let mut headers = self.headers().clone();
-        drop_hop_by_hop(&mut headers);
-        headers.remove("expect");
-        headers.write_to(out);
+        let headers = self.headers();
+        let named = named_by_connection(headers);
+        let ends_here = |name: &[u8]| {
+            is_hop_by_hop(name) || name.eq_ignore_ascii_case(b"expect") || is_one_of(&named, name)
+        };
+        headers.write_without(ends_here, out);
         if headers.get("host").is_none() {
             write_field(out, "Host", self.host().unwrap_or_default().as_bytes());
         }
@@ -55,18 +61,19 @@ impl RequestHead {
 
 /// Drops hop-by-hop fields and those that `Connection` names.
 pub(crate) fn drop_hop_by_hop(headers: &mut Headers) {
-    let named: Vec<String> = headers
-        .list("connection")
-        .filter_map(|token| std::str::from_utf8(token).ok())
-        .filter(|token| !is_end_to_end(token))
-        .map(str::to_owned)
-        .collect();
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
-    for name in named {
-        headers.remove(&name);
-    }
+    let named = named_by_connection(headers);
+    headers.drop_where(|name| is_hop_by_hop(name) || is_one_of(&named, name));
+}
+
+/// The names of fields that `Connection` says end at this hop.
+fn named_by_connection(headers: &Headers) -> Vec<Vec<u8>> {
+    let named = headers.list("connection");
+    let named = named.filter(|token| std::str::from_utf8(token).is_ok_and(|n| !is_end_to_end(n)));
+    named.map(<[u8]>::to_owned).collect()
+}
+
+fn is_one_of(names: &[Vec<u8>], name: &[u8]) -> bool {
+    names.iter().any(|n| n.eq_ignore_ascii_case(name))
 }
 
 /// Fields that a client must not make us drop by naming them in `Connection`:

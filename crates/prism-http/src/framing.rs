@@ -86,7 +86,7 @@ fn content_length(headers: &Headers) -> Result<Option<u64>, HeadError> {
 }
 
 /// Digits only: `u64::from_str` would take a leading plus sign.
-fn decimal(value: &[u8]) -> Option<u64> {
+pub(crate) fn decimal(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;
     }

@@ -103,17 +103,19 @@ impl Headers {
 
     /// Drops every field of this name.
     pub fn remove(&mut self, name: &str) {
-        if self.get(name).is_none() {
+        self.drop_where(|n| n.eq_ignore_ascii_case(name.as_bytes()));
+    }
+
+    /// Drops every field of some names.
+    pub(crate) fn drop_where(&mut self, is_dropped: impl Fn(&[u8]) -> bool) {
+        let is_dropped = |field: &Field| is_dropped(field.name(&self.bytes));
+        if !self.fields.iter().any(is_dropped) {
             return;
         }
         // Built anew, so that replacing a field often does not use up the bound.
         let mut kept = Self::new();
         kept.reserve_usual();
-        for field in self
-            .fields
-            .iter()
-            .filter(|f| !f.is_named(name, &self.bytes))
-        {
+        for field in self.fields.iter().filter(|f| !is_dropped(f)) {
             kept.push(field.name(&self.bytes), field.value(&self.bytes));
         }
         *self = kept;
@@ -262,9 +264,11 @@ pub(crate) fn write_field(out: &mut Vec<u8>, name: impl AsRef<[u8]>, value: &[u8
     }
 }
 
-/// Whether these are all `tchar` of RFC 9110 section 5.6.2.
+/// `tchar` of RFC 9110 section 5.6.2.
+pub(crate) static TOKEN: Class = Class::new(b"!#$%&'*+-.^_`|~");
+
+/// Whether these are all `tchar`.
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
-    static TOKEN: Class = Class::new(b"!#$%&'*+-.^_`|~");
     bytes.iter().all(|&byte| TOKEN.has(byte))
 }
 

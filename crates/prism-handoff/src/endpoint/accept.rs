@@ -14,8 +14,9 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{Incoming, Shared};
 use crate::channel::Channel;
 use crate::dial::tune;
-use crate::node_tls::{self, Dialled};
+use crate::node_tls::{self, Purpose};
 use crate::pki::peer_name;
+use crate::relay_stream::RelayStream;
 
 /// How long a peer may take for its TLS handshake.
 const PEER_HANDSHAKE: Duration = Duration::from_secs(5);
@@ -105,12 +106,12 @@ impl Shared {
             peer_name(certificate, names.iter().map(String::as_str))
         };
         let accepting = node_tls::accept(config, stream, known);
-        let (dialled, peer) = tokio::time::timeout(PEER_HANDSHAKE, accepting)
+        let (secured, purpose, peer) = tokio::time::timeout(PEER_HANDSHAKE, accepting)
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        let stream = match dialled {
-            Dialled::Relay(stream) => stream,
-            Dialled::Channel(secured) => {
+        let stream = match purpose {
+            Purpose::Relay => RelayStream::new(secured, self.spare.clone()),
+            Purpose::Channel => {
                 let counters = self.counters.clone();
                 let (importer, chores) = (Rc::downgrade(self), self.chores.clone());
                 let channel = Channel::start(secured, peer, importer, chores, counters);

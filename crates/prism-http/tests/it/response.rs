@@ -1,8 +1,8 @@
 //! Answers: written for every kind of request, and parsed as strictly.
 
 use prism_http::{
-    AnswerBody, Exchange, HeadError, HeaderError, Headers, Limits, Method, ResponseFraming,
-    ResponseHead, Version, Written,
+    AnswerBody, Exchange, HeadError, HeaderError, Headers, Limits, Method, PlainAnswer,
+    ResponseFraming, ResponseHead, Version, Written,
 };
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -317,4 +317,86 @@ fn relaying_drops_hop_by_hop_fields() {
     head.remove_hop_by_hop();
     let names: Vec<_> = head.headers().iter().map(|(n, _)| n.to_owned()).collect();
     assert_eq!(names, ["X-Keep", "ETag"]);
+}
+
+#[test]
+fn a_plain_answer_is_what_the_parser_says_it_is() {
+    let answer = b"HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: 12\r\nX-Odd: \t a:b \r\n\
+        Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\r\nhello";
+    let plain = PlainAnswer::find(answer, &Limits::DEFAULT).unwrap();
+    let parsed = ResponseHead::parse(answer, &Limits::DEFAULT);
+    let (parsed, head_bytes) = parsed.unwrap().unwrap();
+    assert_eq!((plain.status, plain.head_bytes), (200, head_bytes));
+    assert_eq!(plain.body_bytes, 12);
+    let framing = parsed.framing(&Method::Get);
+    assert_eq!(framing, Ok(ResponseFraming::Length(12)));
+    for len in 0..head_bytes {
+        let found = PlainAnswer::find(&answer[..len], &Limits::DEFAULT);
+        assert_eq!(found, None, "{len}");
+    }
+}
+
+#[test]
+fn what_a_relay_has_to_look_into_is_not_plain() {
+    let find = |start: &str, fields: &str| {
+        let answer = format!("{start}\r\nContent-Length: 1\r\nDate: now\r\n{fields}\r\n");
+        PlainAnswer::find(answer.as_bytes(), &Limits::DEFAULT)
+    };
+    for status in [200, 206, 301, 404, 412, 421, 503, 599] {
+        let plain = find(&format!("HTTP/1.1 {status} "), "").unwrap();
+        assert_eq!((plain.status, plain.body_bytes), (status, 1));
+    }
+    assert!(find("HTTP/1.1 200 OK", "x-amz-meta-a: 1\r\n").is_some());
+    for start in [
+        "HTTP/1.0 200 OK",
+        "HTTP/1.1 200",
+        "HTTP/1.1 2000 OK",
+        "HTTP/1.1 +20 OK",
+        "HTTP/1.1 100 Continue",
+        "HTTP/1.1 199 a",
+        "HTTP/1.1 204 No Content",
+        "HTTP/1.1 304 Not Modified",
+        "HTTP/1.1 600 a",
+        "HTTP/2 200 OK",
+        " HTTP/1.1 200 OK",
+        "",
+    ] {
+        assert_eq!(find(start, ""), None, "{start}");
+    }
+    for fields in [
+        "Connection: close\r\n",
+        "connection: keep-alive\r\n",
+        "Keep-Alive: timeout=5\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Trailer: a\r\n",
+        "Upgrade: b\r\n",
+        "TE: trailers\r\n",
+        "Proxy-Authenticate: c\r\n",
+        "Proxy-Connection: d\r\n",
+        "content-length: 1\r\n",
+        "Content-Length: 2\r\n",
+        "A : b\r\n",
+        ": b\r\n",
+        "no colon\r\n",
+        "A: b\n",
+        " folded: b\r\n",
+        "A: b\x01\r\n",
+    ] {
+        assert_eq!(find("HTTP/1.1 200 OK", fields), None, "{fields:?}");
+    }
+    let without = [
+        "Date: now\r\n",
+        "Content-Length: 1\r\n",
+        "Date: now\r\nContent-Length: -1\r\n",
+        "Date: now\r\nContent-Length: \r\n",
+        "Date: now\r\nContent-Length: 18446744073709551616\r\n",
+    ];
+    for fields in without {
+        let answer = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+        let found = PlainAnswer::find(answer.as_bytes(), &Limits::DEFAULT);
+        assert_eq!(found, None, "{fields:?}");
+    }
+    let many = "X: y\r\n".repeat(Limits::DEFAULT.headers - 2);
+    assert!(find("HTTP/1.1 200 OK", &many).is_some());
+    assert_eq!(find("HTTP/1.1 200 OK", &format!("{many}X: y\r\n")), None);
 }

@@ -3,6 +3,7 @@
 
 use std::io;
 
+use prism_handoff::RelayStream;
 use prism_http::{BodyReader, Exchange, Headers, ResponseFraming, ResponseHead};
 use prism_s3::op::{CopyObject, CopyPart, CopySource};
 use prism_s3::query::{encode, encode_path};
@@ -14,7 +15,7 @@ use prism_store::{ObjectMeta, VersionId};
 
 use super::answer::{from_ms, set};
 use super::errors::store_error;
-use super::io::{Io, RelayIo};
+use super::io::Io;
 use super::meta::{self, checksum_wanted, kept};
 use super::multipart::named;
 use super::put::as_part;
@@ -50,7 +51,7 @@ struct Source {
 enum Origin {
     Here(LocalObject),
     Node {
-        io: Box<RelayIo>,
+        io: Box<RelayStream>,
         peer: String,
         /// Whether the connection can be used again.
         keep_alive: bool,

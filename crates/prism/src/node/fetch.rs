@@ -6,6 +6,7 @@
 use std::io;
 use std::time::Instant;
 
+use prism_handoff::RelayStream;
 use prism_http::{AnswerBody, Exchange, ResponseHead};
 use prism_s3::{Code, Principal, S3Error};
 use prism_store::{Body, Change, Handed, HeldVersion, Prepare, Scope, Stamp, TakeIn};
@@ -17,7 +18,7 @@ use super::asked::Asked;
 use super::body;
 use super::catch_up::not_yet;
 use super::errors::store_error;
-use super::io::{Input, Io, RelayIo};
+use super::io::{Input, Io};
 use super::pieces::PIECE_BYTES;
 use super::relay::Relayed;
 use super::relayed::preamble;
@@ -27,7 +28,7 @@ use super::upload::{blocking, joined};
 
 /// Bytes on their way from another node.
 struct Arriving {
-    upstream: RelayIo,
+    upstream: RelayStream,
     left: u64,
     keep_alive: bool,
 }

@@ -28,7 +28,7 @@ pub(super) struct Forecast<S = RandomState> {
 
 /// Where something about an object is kept.
 #[derive(Clone, Copy)]
-struct Place {
+pub(super) struct Place {
     key: usize,
     tag: u16,
     bucket: usize,
@@ -50,7 +50,8 @@ impl<S: BuildHasher> Forecast<S> {
         }
     }
 
-    fn place(&self, bucket: &str, key: &str) -> Place {
+    /// Where what is known of an object is found.
+    pub(super) fn place(&self, bucket: &str, key: &str) -> Place {
         let of_key = self.hash.hash_one((bucket, key));
         let of_bucket = self.hash.hash_one(bucket);
         Place {
@@ -62,8 +63,7 @@ impl<S: BuildHasher> Forecast<S> {
     }
 
     /// Whether it is worth while to ask for an object before its connection is handed off.
-    pub(super) fn is_likely_small(&self, bucket: &str, key: &str) -> bool {
-        let place = self.place(bucket, key);
+    pub(super) fn is_likely_small(&self, place: Place) -> bool {
         let known = self.keys.get(place.key);
         let known = known.map_or(0, |known| known.load(Ordering::Relaxed));
         if known & !1 == place.tag & !1 {
@@ -75,8 +75,7 @@ impl<S: BuildHasher> Forecast<S> {
     }
 
     /// What was said of an object. Of what two threads say at once, one counts.
-    pub(super) fn learn(&self, bucket: &str, key: &str, small: bool) {
-        let place = self.place(bucket, key);
+    pub(super) fn learn(&self, place: Place, small: bool) {
         if let Some(known) = self.keys.get(place.key) {
             known.store(place.tag & !1 | u16::from(small), Ordering::Relaxed);
         }
@@ -104,28 +103,28 @@ mod tests {
     #[test]
     fn an_object_is_what_it_was() {
         let forecast = forecast();
-        assert!(forecast.is_likely_small("b", "new"));
-        forecast.learn("b", "large", false);
-        forecast.learn("b", "small", true);
-        assert!(!forecast.is_likely_small("b", "large"));
-        assert!(forecast.is_likely_small("b", "small"));
-        forecast.learn("b", "large", true);
-        assert!(forecast.is_likely_small("b", "large"));
+        assert!(forecast.is_likely_small(forecast.place("b", "new")));
+        forecast.learn(forecast.place("b", "large"), false);
+        forecast.learn(forecast.place("b", "small"), true);
+        assert!(!forecast.is_likely_small(forecast.place("b", "large")));
+        assert!(forecast.is_likely_small(forecast.place("b", "small")));
+        forecast.learn(forecast.place("b", "large"), true);
+        assert!(forecast.is_likely_small(forecast.place("b", "large")));
     }
 
     #[test]
     fn a_new_object_is_like_others_of_its_bucket() {
         let forecast = forecast();
         for n in 0..100 {
-            forecast.learn("films", &n.to_string(), false);
-            forecast.learn("notes", &n.to_string(), true);
+            forecast.learn(forecast.place("films", &n.to_string()), false);
+            forecast.learn(forecast.place("notes", &n.to_string()), true);
         }
-        assert!(!forecast.is_likely_small("films", "new"));
-        assert!(forecast.is_likely_small("notes", "new"));
+        assert!(!forecast.is_likely_small(forecast.place("films", "new")));
+        assert!(forecast.is_likely_small(forecast.place("notes", "new")));
         // Not for ever.
         for n in 0..usize::from(FULL) {
-            forecast.learn("films", &n.to_string(), true);
+            forecast.learn(forecast.place("films", &n.to_string()), true);
         }
-        assert!(forecast.is_likely_small("films", "new"));
+        assert!(forecast.is_likely_small(forecast.place("films", "new")));
     }
 }

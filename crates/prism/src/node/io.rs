@@ -1,41 +1,10 @@
 //! One way to answer, whether the client's own connection is here or another
 //! node relays for it.
 
-use std::cell::RefCell;
 use std::fs::File;
-use std::future::poll_fn;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::pin::pin;
-use std::task::Poll;
-use std::time::Duration;
 
 use prism_handoff::{Connection, RelayStream};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-/// Bytes read from a file, or from a node, at a time.
-const COPY_BYTES: usize = 256 << 10;
-/// Room that a relay's buffer has at first.
-const RELAY_BYTES: usize = 16 << 10;
-/// Buffers of relays that a worker keeps.
-const RELAYS_KEPT: usize = 16;
-
-/// Buffers that relays have left, for those to come.
-#[derive(Default)]
-pub(super) struct Rooms(RefCell<Vec<Vec<u8>>>);
-
-impl Rooms {
-    pub(super) fn take(&self) -> Vec<u8> {
-        self.0.borrow_mut().pop().unwrap_or_default()
-    }
-
-    pub(super) fn leave(&self, room: Vec<u8>) {
-        let mut rooms = self.0.borrow_mut();
-        if room.capacity() <= 2 * RELAY_BYTES && rooms.len() < RELAYS_KEPT {
-            rooms.push(room);
-        }
-    }
-}
 
 /// Where bytes come from.
 pub(crate) trait Input {
@@ -103,7 +72,7 @@ impl Io for Connection {
 /// Either of those that a request comes from. What answers is compiled once, for this.
 pub(crate) enum Asker<'a> {
     Client(&'a mut Connection),
-    Node(&'a mut RelayIo),
+    Node(&'a mut RelayStream),
 }
 
 impl Input for Asker<'_> {
@@ -159,119 +128,31 @@ impl Io for Asker<'_> {
     }
 }
 
-/// A relay connection, at either end.
-pub(crate) struct RelayIo {
-    pub(crate) stream: RelayStream,
-    buffer: Vec<u8>,
-    start: usize,
-    /// Each read and write goes on within this time.
-    timeout: Duration,
-}
-
-impl RelayIo {
-    pub(crate) fn new(stream: RelayStream, timeout: Duration) -> Self {
-        Self::with_room(stream, timeout, Vec::new())
-    }
-
-    /// With a buffer that another one has left.
-    pub(crate) fn with_room(stream: RelayStream, timeout: Duration, mut buffer: Vec<u8>) -> Self {
-        buffer.clear();
-        Self {
-            stream,
-            buffer,
-            start: 0,
-            timeout,
-        }
-    }
-
-    /// The stream, and the buffer.
-    pub(crate) fn into_parts(self) -> (RelayStream, Vec<u8>) {
-        (self.stream, self.buffer)
-    }
-
-    /// From here on each read and write goes on within this time.
-    pub(crate) fn set_timeout(&mut self, timeout: Duration) {
-        self.timeout = timeout;
-    }
-
-    /// Nothing is left of an earlier message.
-    pub(crate) fn is_clean(&self) -> bool {
-        self.buffered().is_empty()
-    }
-
-    async fn in_time<T>(
-        timeout: Duration,
-        work: impl Future<Output = io::Result<T>>,
-    ) -> io::Result<T> {
-        let mut work = pin!(work);
-        // Most that is written or read is so at once, and needs no timer.
-        let at_once = poll_fn(|context| Poll::Ready(work.as_mut().poll(context)));
-        if let Poll::Ready(result) = at_once.await {
-            return result;
-        }
-        match tokio::time::timeout(timeout, work).await {
-            Ok(result) => result,
-            Err(_) => Err(io::ErrorKind::TimedOut.into()),
-        }
-    }
-}
-
-impl Input for RelayIo {
+impl Input for RelayStream {
     fn buffered(&self) -> &[u8] {
-        self.buffer.get(self.start..).unwrap_or_default()
+        RelayStream::buffered(self)
     }
 
     fn consume(&mut self, n: usize) {
-        self.start = (self.start + n).min(self.buffer.len());
-        if self.start == self.buffer.len() {
-            self.buffer.clear();
-            self.start = 0;
-        }
+        RelayStream::consume(self, n);
     }
 
     async fn fill(&mut self) -> io::Result<usize> {
-        if self.buffered().len() >= COPY_BYTES {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        if self.start > 0 {
-            self.buffer.drain(..self.start);
-            self.start = 0;
-        }
-        self.buffer.reserve(RELAY_BYTES);
-        Self::in_time(self.timeout, self.stream.read_buf(&mut self.buffer)).await
+        RelayStream::fill(self).await
     }
 }
 
-impl Io for RelayIo {
+impl Io for RelayStream {
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.write_more(bytes).await?;
-        Self::in_time(self.timeout, self.stream.flush()).await
+        RelayStream::write(self, bytes).await?;
+        self.flush().await
     }
 
     async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // In pieces, so that the time limit is one of progress.
-        for piece in bytes.chunks(COPY_BYTES) {
-            Self::in_time(self.timeout, self.stream.write_all(piece)).await?;
-        }
-        Ok(())
+        RelayStream::write(self, bytes).await
     }
 
     async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
-        let (mut at, end) = (offset, offset.saturating_add(len));
-        let mut buffer = vec![0; COPY_BYTES.min(usize::try_from(len).unwrap_or(COPY_BYTES))];
-        while at < end {
-            let want = usize::try_from(end - at)
-                .unwrap_or(COPY_BYTES)
-                .min(buffer.len());
-            let part = buffer.get_mut(..want).unwrap_or_default();
-            let n = file.read_at(part, at)?;
-            if n == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            let part = buffer.get(..n).unwrap_or_default();
-            self.write_more(part).await?;
-            at += n as u64;
-        }
-        Self::in_time(self.timeout, self.stream.flush()).await
+        RelayStream::send_file(self, file, offset, len).await
     }
 }

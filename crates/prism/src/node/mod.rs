@@ -119,7 +119,6 @@ pub(crate) struct Worker {
     idle: idle::Idle,
     /// Room for the answer that is being put together.
     answer_room: RefCell<Vec<u8>>,
-    relay_rooms: io::Rooms,
     policies: RefCell<policy::Policies>,
     pieces: pieces::Pieces,
     /// Of catching up.
@@ -365,7 +364,6 @@ impl Worker {
                 stopping,
                 idle: idle::Idle::default(),
                 answer_room: RefCell::default(),
-                relay_rooms: io::Rooms::default(),
                 policies: RefCell::default(),
                 pieces: pieces::Pieces::default(),
             });

@@ -7,17 +7,16 @@ use std::io;
 use std::pin::pin;
 use std::task::Poll;
 
-use prism_handoff::{Connection, PeerError};
+use prism_handoff::{Connection, PeerError, RelayStream};
 use prism_http::{
-    BodyError, BodyFraming, BodyReader, CONTINUE, Exchange, HeadError, Headers, RequestHead,
-    ResponseFraming, ResponseHead, Written,
+    BodyError, BodyFraming, BodyReader, CONTINUE, Exchange, HeadError, Headers, Method,
+    PlainAnswer, RequestHead, ResponseFraming, ResponseHead, Version, Written,
 };
 use prism_proto::relay::{HAND_OVER, Preamble};
 use prism_s3::Principal;
-use tokio::io::AsyncWriteExt;
 
 use super::Worker;
-use super::io::{Input, Io, RelayIo};
+use super::io::Io;
 
 /// Body bytes on their way in one direction.
 const PIECE_BYTES: usize = 64 << 10;
@@ -56,6 +55,13 @@ pub(crate) struct Relayed<'r> {
     pub(crate) max_body_bytes: u64,
 }
 
+/// The head of an answer, as it came from the other node.
+enum Head {
+    /// The client can have it as it is; it is not consumed.
+    Plain(PlainAnswer),
+    Parsed(ResponseHead),
+}
+
 /// An answer that was relayed.
 pub(crate) struct Answered {
     /// Whether the client's connection lives on.
@@ -75,6 +81,12 @@ impl Worker {
         self.node.counters.relayed.add_one();
         let mut body = BodyReader::new(request.head.framing().into(), request.max_body_bytes);
         let (mut upstream, answer) = self.exchange(client, peer, request, &mut body).await?;
+        let answer = match answer {
+            Head::Plain(plain) => {
+                return self.pass_on(client, (peer, upstream), request, plain).await;
+            }
+            Head::Parsed(answer) => answer,
+        };
         let framing = answer.framing(request.head.method())?;
         if request.preamble.most_bytes.is_some() && answer.status() == HAND_OVER {
             if framing == ResponseFraming::Length(0) && answer.keep_alive() && upstream.is_clean() {
@@ -90,17 +102,9 @@ impl Worker {
             ..request.head.exchange(&date)
         };
         let upstream_stays = answer.keep_alive();
-        let whole = whole_body(&upstream, framing);
-        let written = write_head(client, answer, &exchange, (framing, whole)).await?;
-        let whole_bytes = whole.map(<[u8]>::len);
+        let written = write_head(client, answer, &exchange, framing).await?;
         let mut answer_body = BodyReader::new(framing, u64::MAX);
-        match whole_bytes {
-            Some(bytes) => {
-                upstream.consume(bytes);
-                answer_body = BodyReader::new(ResponseFraming::None, u64::MAX);
-            }
-            None => copy_answer(&mut upstream, client, &mut answer_body, written.framing).await?,
-        }
+        copy_answer(&mut upstream, client, &mut answer_body, written.framing).await?;
         if upstream_stays && body.is_done() && answer_body.is_done() && upstream.is_clean() {
             self.keep_relay(peer, upstream);
         }
@@ -113,6 +117,52 @@ impl Worker {
         })
     }
 
+    /// Gives the client an answer as it came; in one piece, where all of it is here.
+    async fn pass_on(
+        &self,
+        client: &mut Connection,
+        (peer, mut upstream): (&str, RelayStream),
+        request: &Relayed<'_>,
+        answer: PlainAnswer,
+    ) -> Result<Answered, RelayError> {
+        let PlainAnswer {
+            status,
+            head_bytes,
+            body_bytes,
+        } = answer;
+        let is_refusal = request.preamble.most_bytes.is_some() && status == HAND_OVER;
+        if is_refusal {
+            upstream.consume(head_bytes);
+        } else {
+            let answer_bytes = usize::try_from(body_bytes).ok();
+            let answer_bytes = answer_bytes.and_then(|bytes| bytes.checked_add(head_bytes));
+            let whole = answer_bytes.and_then(|bytes| upstream.buffered().get(..bytes));
+            if let Some(whole) = whole {
+                let sent = client.write_all(whole).await;
+                sent.map_err(RelayError::Connection)?;
+                upstream.consume(whole.len());
+            } else {
+                let head = upstream.buffered().get(..head_bytes).unwrap_or_default();
+                let sent = client.write_more(head).await;
+                sent.map_err(RelayError::Connection)?;
+                upstream.consume(head_bytes);
+                let framing = ResponseFraming::Length(body_bytes);
+                let mut body = BodyReader::new(framing, u64::MAX);
+                copy_answer(&mut upstream, client, &mut body, framing).await?;
+            }
+        }
+        if upstream.is_clean() {
+            self.keep_relay(peer, upstream);
+        }
+        if is_refusal {
+            return Err(RelayError::TooLong);
+        }
+        Ok(Answered {
+            keep_alive: true,
+            body_bytes: Some(body_bytes),
+        })
+    }
+
     /// Sends the request, and reads the head of the answer. A pooled stream may
     /// have been closed by the peer meanwhile: where no body can have been lost, a
     /// fresh one is tried.
@@ -122,7 +172,7 @@ impl Worker {
         peer: &str,
         request: &Relayed<'_>,
         body: &mut BodyReader,
-    ) -> Result<(RelayIo, ResponseHead), RelayError> {
+    ) -> Result<(RelayStream, Head), RelayError> {
         let (mut upstream, used) = self.begin(peer, request).await?;
         if request.head.expects_continue() && client.buffered().is_empty() {
             client
@@ -131,7 +181,14 @@ impl Worker {
                 .map_err(RelayError::Connection)?;
         }
         let may_repeat = used && body.is_done();
-        match send_body(&mut upstream, client, body).await {
+        let answer = match is_simple(request.head) {
+            true => read_plain(&mut upstream).await,
+            false => {
+                let answer = send_body(&mut upstream, client, body).await;
+                answer.map(Head::Parsed)
+            }
+        };
+        match answer {
             Err(RelayError::Broken(_)) if may_repeat => {
                 let (mut upstream, head) = (self.fresh(peer).await?, encode_head(request));
                 upstream
@@ -139,7 +196,7 @@ impl Worker {
                     .await
                     .map_err(RelayError::Broken)?;
                 let answer = read_answer(&mut upstream).await?;
-                Ok((upstream, answer))
+                Ok((upstream, Head::Parsed(answer)))
             }
             answer => Ok((upstream, answer?)),
         }
@@ -152,11 +209,10 @@ impl Worker {
         &self,
         peer: &str,
         request: &Relayed<'_>,
-    ) -> Result<(RelayIo, bool), RelayError> {
+    ) -> Result<(RelayStream, bool), RelayError> {
         let head = encode_head(request);
         let (stream, used) = self.handle.relay(peer).await?;
-        let timeout = self.node.config.limits.stall_timeout();
-        let mut upstream = RelayIo::with_room(stream, timeout, self.relay_rooms.take());
+        let mut upstream = self.in_time(stream);
         let sent = upstream.write_all(&head).await;
         let has_body = !matches!(
             request.head.framing(),
@@ -176,18 +232,17 @@ impl Worker {
     }
 
     /// Keeps a stream that is between two requests for the next.
-    pub(super) fn keep_relay(&self, peer: &str, upstream: RelayIo) {
-        let (stream, room) = upstream.into_parts();
-        self.relay_rooms.leave(room);
-        self.handle.keep_relay(peer, stream);
+    pub(super) fn keep_relay(&self, peer: &str, upstream: RelayStream) {
+        self.handle.keep_relay(peer, upstream);
     }
 
-    pub(super) async fn fresh(&self, peer: &str) -> Result<RelayIo, RelayError> {
-        let stream = self.handle.fresh_relay(peer).await?;
-        Ok(RelayIo::new(
-            stream,
-            self.node.config.limits.stall_timeout(),
-        ))
+    pub(super) async fn fresh(&self, peer: &str) -> Result<RelayStream, RelayError> {
+        Ok(self.in_time(self.handle.fresh_relay(peer).await?))
+    }
+
+    fn in_time(&self, mut stream: RelayStream) -> RelayStream {
+        stream.set_io_timeout(self.node.config.limits.stall_timeout());
+        stream
     }
 
     /// Asks `peer` itself, not for a client: the whole answer, at most
@@ -214,7 +269,7 @@ impl Worker {
         peer: &str,
         head: &RequestHead,
         principal: &Principal,
-    ) -> Result<(RelayIo, ResponseHead), RelayError> {
+    ) -> Result<(RelayStream, ResponseHead), RelayError> {
         let request = Relayed {
             head,
             preamble: super::relayed::preamble(principal, true),
@@ -228,7 +283,7 @@ impl Worker {
         peer: &str,
         request: &Relayed<'_>,
         body: &[u8],
-    ) -> Result<(RelayIo, ResponseHead), RelayError> {
+    ) -> Result<(RelayStream, ResponseHead), RelayError> {
         let (mut upstream, used) = self.begin(peer, request).await?;
         let sent = upstream.write_all(body).await;
         let answer = match sent {
@@ -254,7 +309,7 @@ impl Worker {
 
 /// The rest of an answer, at most `max_bytes`.
 pub(crate) async fn read_all(
-    upstream: &mut RelayIo,
+    upstream: &mut RelayStream,
     framing: ResponseFraming,
     max_bytes: usize,
 ) -> Result<Vec<u8>, RelayError> {
@@ -286,7 +341,7 @@ pub(super) fn encode_head(request: &Relayed<'_>) -> Vec<u8> {
 }
 
 /// The peer has closed an idle stream: it says so before any answer.
-async fn is_closed(upstream: &mut RelayIo) -> bool {
+async fn is_closed(upstream: &mut RelayStream) -> bool {
     let mut filled = pin!(upstream.fill());
     // The runtime's clock knows milliseconds: no time would be one of them.
     let looked = poll_fn(|cx| Poll::Ready(filled.as_mut().poll(cx))).await;
@@ -295,7 +350,7 @@ async fn is_closed(upstream: &mut RelayIo) -> bool {
 
 /// Passes the body on until it ends or the answer begins, whichever is first.
 async fn send_body(
-    upstream: &mut RelayIo,
+    upstream: &mut RelayStream,
     client: &mut Connection,
     body: &mut BodyReader,
 ) -> Result<ResponseHead, RelayError> {
@@ -303,6 +358,10 @@ async fn send_body(
     let is_chunked = matches!(body, BodyReader::Chunked(_));
     while !body.is_done() {
         if client.buffered().is_empty() {
+            // The client may take its time.
+            if upstream.flush().await.is_err() {
+                return read_answer(upstream).await;
+            }
             // Both ways at once: a node that refuses early is heard.
             tokio::select! {
                 read = client.fill() => {
@@ -344,12 +403,35 @@ async fn send_body(
             return read_answer(upstream).await;
         }
     }
-    let _ = upstream.stream.flush().await;
+    // As above.
+    let _ = upstream.flush().await;
     read_answer(upstream).await
 }
 
+/// Whether a plain answer means the same to the client as to this node.
+fn is_simple(head: &RequestHead) -> bool {
+    head.framing() == BodyFraming::None
+        && head.version() == Version::Http11
+        && head.keep_alive()
+        && *head.method() != Method::Head
+}
+
+/// The head of the final answer, as it is if the client can have it so.
+async fn read_plain(upstream: &mut RelayStream) -> Result<Head, RelayError> {
+    if upstream.buffered().is_empty() {
+        match upstream.fill().await.map_err(RelayError::Broken)? {
+            0 => return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into())),
+            1.. => {}
+        }
+    }
+    match PlainAnswer::find(upstream.buffered(), &prism_http::Limits::DEFAULT) {
+        Some(plain) => Ok(Head::Plain(plain)),
+        None => read_answer(upstream).await.map(Head::Parsed),
+    }
+}
+
 /// The head of the final answer.
-pub(super) async fn read_answer(upstream: &mut RelayIo) -> Result<ResponseHead, RelayError> {
+pub(super) async fn read_answer(upstream: &mut RelayStream) -> Result<ResponseHead, RelayError> {
     loop {
         if let Some((head, len)) =
             ResponseHead::parse(upstream.buffered(), &prism_http::Limits::DEFAULT)?
@@ -368,23 +450,11 @@ pub(super) async fn read_answer(upstream: &mut RelayIo) -> Result<ResponseHead, 
     }
 }
 
-/// The body of an answer, where all of it is here already.
-fn whole_body(upstream: &RelayIo, framing: ResponseFraming) -> Option<&[u8]> {
-    match framing {
-        ResponseFraming::Length(bytes @ 1..) => {
-            let bytes = usize::try_from(bytes).ok()?;
-            upstream.buffered().get(..bytes)
-        }
-        _ => None,
-    }
-}
-
-/// Writes the head of an answer; with its body behind it where that is `whole`.
 async fn write_head(
     client: &mut Connection,
     mut answer: ResponseHead,
     exchange: &Exchange<'_>,
-    (framing, whole): (ResponseFraming, Option<&[u8]>),
+    framing: ResponseFraming,
 ) -> Result<Written, RelayError> {
     use prism_http::AnswerBody;
     let body = match (framing, answer.declared_length()?) {
@@ -393,24 +463,18 @@ async fn write_head(
         _ => AnswerBody::Unknown,
     };
     answer.remove_hop_by_hop();
-    let whole = whole.unwrap_or_default();
-    let mut bytes = Vec::with_capacity(512 + whole.len());
+    let mut bytes = Vec::with_capacity(512);
     let written = answer.write_to(exchange, body, &mut bytes);
-    bytes.extend_from_slice(whole);
-    let is_all = matches!(
-        written.framing,
-        ResponseFraming::None | ResponseFraming::Length(0)
-    );
-    let sent = match is_all || !whole.is_empty() {
-        true => client.write_all(&bytes).await,
-        false => client.write_more(&bytes).await,
+    let sent = match written.framing {
+        ResponseFraming::None | ResponseFraming::Length(0) => client.write_all(&bytes).await,
+        _ => client.write_more(&bytes).await,
     };
     sent.map_err(RelayError::Connection)?;
     Ok(written)
 }
 
 async fn copy_answer(
-    upstream: &mut RelayIo,
+    upstream: &mut RelayStream,
     client: &mut Connection,
     body: &mut BodyReader,
     to_client: ResponseFraming,

@@ -11,14 +11,14 @@ use prism_s3::{Operation, Payload, Principal};
 
 use super::Worker;
 use super::answer::{discard_body, send_error};
-use super::io::{Asker, Input, RelayIo};
+use super::io::Asker;
 use super::session::Request;
 
 impl Worker {
     /// Answers the requests that another node relays, until it closes.
     pub(crate) async fn serve_relay(self: Rc<Self>, stream: RelayStream, peer: String) {
-        let idle = self.node.config.limits.stall_timeout();
-        let mut io = RelayIo::new(stream, idle);
+        let mut io = stream;
+        io.set_io_timeout(self.node.config.limits.stall_timeout());
         loop {
             // An idle stream would otherwise hold up the end of the node.
             let begun = tokio::select! {
@@ -40,7 +40,7 @@ impl Worker {
         }
     }
 
-    async fn serve_relayed(&self, io: &mut RelayIo) -> io::Result<bool> {
+    async fn serve_relayed(&self, io: &mut RelayStream) -> io::Result<bool> {
         let Some((preamble, len)) = read_preamble(io).await? else {
             return Ok(false);
         };
@@ -124,7 +124,7 @@ pub(crate) fn preamble(principal: &Principal, alone: bool) -> Preamble {
     }
 }
 
-async fn read_preamble(io: &mut RelayIo) -> io::Result<Option<(Preamble, usize)>> {
+async fn read_preamble(io: &mut RelayStream) -> io::Result<Option<(Preamble, usize)>> {
     loop {
         match Preamble::decode(io.buffered()).map_err(io::Error::other)? {
             Some(read) => return Ok(Some(read)),

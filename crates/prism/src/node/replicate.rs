@@ -5,6 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use prism_handoff::RelayStream;
 use prism_http::{BodyFraming, Exchange, Limits, RequestHead, ResponseHead};
 use prism_replica::{Step, Write};
 use prism_s3::{Code, Principal, S3Error};
@@ -14,7 +15,7 @@ use tokio::sync::mpsc;
 use super::answer::{send, set};
 use super::ask::{Question, Reply, together};
 use super::errors::store_error;
-use super::io::{Input, Io, RelayIo};
+use super::io::{Input, Io};
 use super::pieces::PIECE_BYTES;
 use super::relay::{RelayError, Relayed, encode_head, read_all, read_answer};
 use super::relayed::preamble;
@@ -149,12 +150,12 @@ impl Worker {
             max_body_bytes: 0,
         };
         let (mut upstream, used) = self.begin(peer, &request).await?;
-        upstream.set_timeout(PATIENCE);
+        upstream.set_io_timeout(PATIENCE);
         let mut answer = send_change(&mut upstream, &prefix, bytes, len).await;
         // Preparing twice does no harm, and an idle stream may have been closed.
         if used && matches!(answer, Err(RelayError::Broken(_))) {
             upstream = self.fresh(peer).await?;
-            upstream.set_timeout(PATIENCE);
+            upstream.set_io_timeout(PATIENCE);
             let again = upstream.write_more(&encode_head(&request)).await;
             again.map_err(RelayError::Broken)?;
             answer = send_change(&mut upstream, &prefix, bytes, len).await;
@@ -383,7 +384,7 @@ pub(super) async fn read_exactly(
 
 /// Sends a change, and reads the head of the answer, which may come early.
 async fn send_change(
-    upstream: &mut RelayIo,
+    upstream: &mut RelayStream,
     prefix: &[u8],
     bytes: &Bytes,
     len: u64,

@@ -459,9 +459,9 @@ impl Worker {
         else {
             return Err(client);
         };
-        let (bucket, key) = (bucket.as_str(), key.as_str());
+        let place = self.node.forecast.place(bucket.as_str(), key.as_str());
         let chance = relaying.next();
-        let is_likely = self.node.forecast.is_likely_small(bucket, key);
+        let is_likely = self.node.forecast.is_likely_small(place);
         if !is_likely && !chance.is_trial {
             return Err(client);
         }
@@ -484,7 +484,7 @@ impl Worker {
         };
         if let Some(bytes) = body_bytes {
             let is_small = bytes <= up_to_bytes.into();
-            self.node.forecast.learn(bucket, key, is_small);
+            self.node.forecast.learn(place, is_small);
         }
         if let (Ok(_), Some(bytes), Some(spent)) = (&answered, body_bytes, spent) {
             relaying.relayed(bytes, spent, self.node.process.hand_off_ns());

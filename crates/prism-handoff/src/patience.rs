@@ -1,0 +1,102 @@
+//! How long somebody waits who waits again and again.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Stands for "never": no deadline is so far away that it cannot be added.
+const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
+/// Bounds each of a series of waits. What is there at once needs no timer, and most waits
+/// end long before their time: the timer of one is left as it is for the next, and only
+/// when it goes off is it set anew. So a wait takes a look at the clock, where a timer of
+/// its own would be entered and taken out again.
+#[derive(Debug, Default)]
+pub(crate) struct Patience(Option<Pin<Box<Sleep>>>);
+
+impl Patience {
+    /// Waits for `work`.
+    ///
+    /// # Errors
+    /// `TimedOut` when `work` is not done after `timeout`; else what it says.
+    pub(crate) async fn wait<T>(
+        &mut self,
+        timeout: Duration,
+        work: impl Future<Output = io::Result<T>>,
+    ) -> io::Result<T> {
+        let mut work = pin!(work);
+        let mut deadline = None;
+        poll_fn(|context| {
+            if let Poll::Ready(done) = work.as_mut().poll(context) {
+                return Poll::Ready(done);
+            }
+            let end = *deadline.get_or_insert_with(|| Instant::now() + timeout.min(LONGEST));
+            let alarm = self.0.get_or_insert_with(|| Box::pin(sleep_until(end)));
+            if alarm.deadline() > end {
+                alarm.as_mut().reset(end);
+            }
+            loop {
+                ready!(alarm.as_mut().poll(context));
+                if Instant::now() >= end {
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+                alarm.as_mut().reset(end);
+            }
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const UNIT: Duration = Duration::from_millis(10);
+
+    async fn nothing() -> io::Result<()> {
+        pending().await
+    }
+
+    #[tokio::test]
+    async fn each_wait_has_its_own_time_whatever_the_timer_was_set_to() {
+        let mut patience = Patience::default();
+        for units in [3, 1, 6, 0, 9, 1] {
+            let begun = Instant::now();
+            let done = patience.wait(units * UNIT, nothing()).await;
+            assert_eq!(done.map_err(|e| e.kind()), Err(io::ErrorKind::TimedOut));
+            assert!(begun.elapsed() >= units * UNIT, "{units}");
+        }
+        // A timer that is far away does not keep a shorter wait.
+        let mut patience = Patience::default();
+        let work = async { Ok(sleep(UNIT).await) };
+        assert!(patience.wait(Duration::MAX, work).await.is_ok());
+        assert!(patience.wait(UNIT, nothing()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn waits_that_end_in_time_take_nothing_from_those_behind_them() {
+        let mut patience = Patience::default();
+        // Together longer than one may take, and the timer goes off in their midst.
+        for _ in 0..10 {
+            let work = async { Ok(sleep(UNIT).await) };
+            assert!(patience.wait(50 * UNIT, work).await.is_ok());
+        }
+        for _ in 0..4 {
+            let work = async { Ok(sleep(20 * UNIT).await) };
+            assert!(patience.wait(50 * UNIT, work).await.is_ok());
+        }
+        let at_once = patience.wait(Duration::ZERO, ready(Ok(7))).await;
+        assert_eq!(at_once.ok(), Some(7));
+        let begun = Instant::now();
+        assert!(patience.wait(5 * UNIT, nothing()).await.is_err());
+        assert!(begun.elapsed() >= 5 * UNIT);
+    }
+}

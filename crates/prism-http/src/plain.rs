@@ -1,0 +1,89 @@
+//! Answers that a relay may pass on as they came.
+
+use crate::Limits;
+use crate::boundary::walk_head;
+use crate::forward::is_hop_by_hop;
+use crate::framing::{decimal, status_allows_body};
+use crate::headers::{TOKEN, trim};
+
+/// Where the parts of an answer lie that says the same to the client of a relay as to
+/// the relay itself: HTTP/1.1, a final status, one `Content-Length`, a `Date`, no
+/// other field that concerns one connection only. That is what another node of Prism
+/// answers but for errors of its own and what it makes up as it goes.
+///
+/// Such an answer may go, byte for byte, to a client of HTTP/1.1 that keeps its
+/// connection and has not asked with HEAD. Nothing of it is kept, or copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlainAnswer {
+    /// The status code: 200 to 599, but 204 and 304.
+    pub status: u16,
+    /// Length of the head, with the empty line.
+    pub head_bytes: usize,
+    /// Length of the body behind it.
+    pub body_bytes: u64,
+}
+
+impl PlainAnswer {
+    /// The answer at the start of `buf`; `None` where its head is not there whole, is
+    /// malformed, or says more. [`ResponseHead::parse`](crate::ResponseHead::parse)
+    /// tells which.
+    #[must_use]
+    pub fn find(buf: &[u8], limits: &Limits) -> Option<Self> {
+        let mut found = Found::default();
+        let head_bytes = walk_head(buf, limits, |line| found.line(line)).ok()??;
+        let plain = found.lines <= limits.headers + 1 && found.has_date && !found.is_other;
+        plain.then_some(Self {
+            status: found.status,
+            head_bytes,
+            body_bytes: found.body_bytes?,
+        })
+    }
+}
+
+/// What the lines so far have said.
+#[derive(Default)]
+struct Found {
+    lines: usize,
+    status: u16,
+    has_date: bool,
+    body_bytes: Option<u64>,
+    /// Something that a relay must not pass on, or must look into.
+    is_other: bool,
+}
+
+impl Found {
+    fn line(&mut self, line: &[u8]) {
+        self.lines += 1;
+        if self.lines == 1 {
+            self.status = status(line).unwrap_or_default();
+            self.is_other = self.status < 200 || !status_allows_body(self.status);
+            return;
+        }
+        // A name ends where a token does.
+        let end = line.iter().position(|b| !TOKEN.has(*b));
+        let Some((name @ [_, ..], [b':', value @ ..])) =
+            end.and_then(|at| line.split_at_checked(at))
+        else {
+            self.is_other = true;
+            return;
+        };
+        match name.len() {
+            4 if name.eq_ignore_ascii_case(b"date") => self.has_date = true,
+            14 if name.eq_ignore_ascii_case(b"content-length") => {
+                let length = decimal(trim(value));
+                self.is_other |= length.is_none() || self.body_bytes.is_some();
+                self.body_bytes = length;
+            }
+            _ => self.is_other |= is_hop_by_hop(name),
+        }
+    }
+}
+
+/// Of a line as in `HTTP/1.1 200 OK`.
+fn status(line: &[u8]) -> Option<u16> {
+    let (digits, [b' ', ..]) = line.strip_prefix(b"HTTP/1.1 ")?.split_at_checked(3)? else {
+        return None;
+    };
+    let status = u16::try_from(decimal(digits)?).ok()?;
+    (200..600).contains(&status).then_some(status)
+}
