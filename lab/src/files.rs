@@ -11,6 +11,7 @@ use prism_config::{Config, Credential, Durability, Etcd, KernelTls, Node, Role, 
 use crate::error::LabError;
 use crate::name::LabName;
 use crate::plan::{HostKind, Link, Plan};
+use crate::rate::Rate;
 use crate::spec::{LabSpec, Programs};
 use crate::state::{create_private_dir, write_private};
 use crate::tool::{in_namespace, run};
@@ -18,6 +19,8 @@ use crate::tool::{in_namespace, run};
 /// Ports of etcd.
 pub(crate) const ETCD_PORT: u16 = 2379;
 const ETCD_PEER_PORT: u16 = 2380;
+/// What a veth interface says of itself where nothing shapes it.
+const VETH_MBIT_S: u32 = 10_000;
 
 /// The configuration of lab `name`.
 pub(crate) fn config_path(name: &LabName) -> PathBuf {
@@ -47,6 +50,13 @@ pub(crate) fn new_credential() -> Result<Credential, LabError> {
     })
 }
 
+/// Whole megabits; a slower link counts as one.
+fn mbit_s(rate: Rate) -> u32 {
+    u32::try_from(rate.bits_per_s() / 1_000_000)
+        .unwrap_or(u32::MAX)
+        .max(1)
+}
+
 /// The configuration that the plan asks for, before the caller's changes.
 pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     let directory = plan.name.state_dir();
@@ -74,6 +84,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
             workers: 1,
             durability: Durability::default(),
             kernel_tls: KernelTls::default(),
+            link_mbit_s: link.rate.map_or(VETH_MBIT_S, mbit_s),
         })
         .collect();
     if plan.etcd().next().is_some() {

@@ -207,6 +207,7 @@ impl Config {
             found.path(&field("store"), &node.store, "a directory for objects");
         }
         found.range(&field("workers"), node.workers.into(), 0, 1_024);
+        found.range(&field("link_mbit_s"), node.link_mbit_s.into(), 0, 1_600_000);
         let socket = self.admin_socket(&node.name);
         found.check(
             socket.as_os_str().len() <= MAX_SOCKET_PATH_BYTES,

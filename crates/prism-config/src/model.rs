@@ -198,6 +198,8 @@ pub struct Node {
     /// Default `auto`. Whether the host's kernel makes the TLS records of large
     /// bodies.
     pub kernel_tls: KernelTls,
+    /// Default 0: unknown. What the host's link carries each way, in Mbit/s.
+    pub link_mbit_s: u32,
 }
 
 impl Default for Node {
@@ -210,6 +212,7 @@ impl Default for Node {
             workers: 0,
             durability: Durability::default(),
             kernel_tls: KernelTls::default(),
+            link_mbit_s: 0,
         }
     }
 }

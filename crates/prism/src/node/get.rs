@@ -219,6 +219,7 @@ impl Worker {
         }
         self.answer_room.replace(bytes);
         self.node.counters.bytes_out.add(len);
+        self.node.relaying.answered(len);
         Ok(written.keep_alive)
     }
 

@@ -159,7 +159,10 @@ impl Node {
             body_bytes: config.limits.max_object_bytes,
             ..prism_http::Limits::DEFAULT
         };
-        let relaying = relaying::Relaying::new(config.service.relay_up_to);
+        let link_mbit_s = (config.nodes.iter())
+            .find(|node| node.name == name)
+            .map_or(0, |node| node.link_mbit_s);
+        let relaying = relaying::Relaying::new(config.service.relay_up_to, link_mbit_s);
         let (counters, process) = (NodeCounters::default(), Arc::new(Process::default()));
         let name = name.to_owned();
         Ok(Self {

@@ -4,10 +4,16 @@
 //! byte. A node measures both as processor time, on some of the hand-offs that it began, at
 //! both ends, and on some of the answers that it relayed. Where the line through these
 //! meets the hand-off's, it stops to relay.
+//!
+//! Of links processor time says nothing, and a relayed answer takes of this node's where
+//! that of a connection that has moved does not. So nothing is relayed while answers,
+//! relayed or this node's own, take more than half of what the link carries: connections
+//! move then, whatever their objects. Where the link is not known, only what is short is
+//! relayed.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prism_config::RelayUpTo;
 use prism_handoff::cost::Mean;
@@ -19,14 +25,26 @@ const SAMPLED: u32 = 16;
 const TRIALS_EVERY: u32 = 1024;
 const TRIALS: u32 = 16;
 const TRIALS_NOT_MEASURED: u32 = 8;
-/// The bounds of what `auto` chooses: a frontend's link is to be spared too, of which
-/// processor time says nothing.
+/// The bounds of what `auto` chooses: the lower of the upper ones where nothing is known of
+/// the link.
 const LEAST_BYTES: u32 = 512;
-const MOST_BYTES: u32 = 4 << 10;
+const MOST_BYTES: u32 = 32 << 10;
+const MOST_BYTES_BLINDLY: u32 = 4 << 10;
+/// What the owner of an object spends on a relayed answer, of what the relaying node does:
+/// it opens and seals records, and parses a head, but serves nobody else's
+/// connection. Hand-offs are measured at both ends, relays at this one.
+const OWNERS_SHARE: f64 = 0.5;
 /// What is assumed before anything is measured, and counts like so many measurements:
 /// that relaying so many bytes takes so much of what a hand-off does.
 const PRIOR_WEIGHT: f64 = 16.0;
-const PRIOR: [(f64, f64); 2] = [(0.0, 0.85), (4096.0, 1.15)];
+const PRIOR: [(f64, f64); 2] = [(0.0, 0.6), (8192.0, 0.74)];
+/// Nothing is relayed while more than one of so many bytes is taken that the link carries.
+const LINK_SHARE: u64 = 2;
+/// What an answer takes of the link besides its body: its head, and what records, packets
+/// and acknowledgements add; for a relayed one the request, too, which is passed on.
+const AROUND_BYTES: u64 = 600;
+/// How much may leave at once, as the time that half of the link needs for it.
+const AHEAD: Duration = Duration::from_millis(10);
 
 /// How a GET is dealt with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,10 +56,10 @@ pub(super) struct Chance {
 
 impl Chance {
     /// The longest answer to relay, where it usually is `up_to_bytes`.
-    pub(super) fn most_bytes(self, up_to_bytes: u32) -> u32 {
+    pub(super) fn most_bytes(self, relaying: &Relaying) -> u32 {
         match self.is_trial {
-            true => MOST_BYTES,
-            false => up_to_bytes,
+            true => relaying.most_bytes,
+            false => relaying.up_to_bytes(),
         }
     }
 }
@@ -52,24 +70,48 @@ pub(crate) struct Relaying {
     up_to_bytes: AtomicU32,
     /// What was relayed, where the threshold is to be found out.
     relayed_ns: Option<Mutex<Line>>,
+    /// It never gets above this by itself.
+    most_bytes: u32,
     /// GETs that were considered.
     turns: AtomicU32,
+    link: Option<Link>,
 }
 
 impl Relaying {
-    pub(crate) fn new(up_to: RelayUpTo) -> Self {
-        let (bytes, relayed_ns) = match up_to {
-            RelayUpTo::Bytes(bytes) => (bytes, None),
+    /// `link_mbit_s` is 0 where that is not known.
+    pub(crate) fn new(up_to: RelayUpTo, link_mbit_s: u32) -> Self {
+        let link = Link::new(link_mbit_s);
+        let most_bytes = match link {
+            Some(_) => MOST_BYTES,
+            None => MOST_BYTES_BLINDLY,
+        };
+        let (bytes, relayed_ns, link) = match up_to {
+            RelayUpTo::Bytes(bytes) => (bytes, None, None),
             RelayUpTo::Auto => {
                 let nothing = Line::default();
                 // Whatever a hand-off takes.
-                (crossover_bytes(1.0, &nothing), Some(Mutex::new(nothing)))
+                let bytes = crossover_bytes(1.0, &nothing, most_bytes);
+                (bytes, Some(Mutex::new(nothing)), link)
             }
         };
         Self {
             up_to_bytes: AtomicU32::new(bytes),
             relayed_ns,
+            most_bytes,
             turns: AtomicU32::default(),
+            link,
+        }
+    }
+
+    /// Whether as much of the link is free as relaying leaves to others.
+    pub(super) fn link_is_free(&self, now: Instant) -> bool {
+        self.link.as_ref().is_none_or(|link| link.is_free(now))
+    }
+
+    /// An answer of so many bytes has left, whoever has it.
+    pub(super) fn answered(&self, bytes: u64) {
+        if let Some(link) = &self.link {
+            link.takes(bytes.saturating_add(AROUND_BYTES), Instant::now());
         }
     }
 
@@ -109,17 +151,18 @@ impl Relaying {
         };
         let mut relayed_ns = relayed_ns.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        relayed_ns.add(bytes.into(), spent.as_secs_f64() * 1e9);
+        let spent_ns = spent.as_secs_f64() * 1e9;
+        relayed_ns.add(bytes.into(), spent_ns * (1.0 + OWNERS_SHARE));
         let Some(hand_off_ns) = hand_off_ns else {
             return;
         };
-        let bytes = crossover_bytes(hand_off_ns, &relayed_ns);
+        let bytes = crossover_bytes(hand_off_ns, &relayed_ns, self.most_bytes);
         self.up_to_bytes.store(bytes, Ordering::Relaxed);
     }
 }
 
 /// The length of an answer that costs as much to relay as a hand-off, within bounds.
-fn crossover_bytes(hand_off_ns: f64, relayed_ns: &Line) -> u32 {
+fn crossover_bytes(hand_off_ns: f64, relayed_ns: &Line, most_bytes: u32) -> u32 {
     let mut relayed_ns = relayed_ns.clone();
     for (bytes, share) in PRIOR {
         relayed_ns.weigh(PRIOR_WEIGHT, bytes, share * hand_off_ns);
@@ -128,7 +171,50 @@ fn crossover_bytes(hand_off_ns: f64, relayed_ns: &Line) -> u32 {
         return LEAST_BYTES;
     };
     let bytes = (hand_off_ns - at_zero_ns) / per_byte_ns.max(f64::MIN_POSITIVE);
-    bytes.clamp(LEAST_BYTES.into(), MOST_BYTES.into()) as u32
+    bytes.clamp(LEAST_BYTES.into(), most_bytes.into()) as u32
+}
+
+/// How busy a link is: half of it needs up to a time for what has left. Nothing is saved
+/// up, and what is beyond twice as much as may leave at once is forgotten.
+struct Link {
+    ns_per_kib: u64,
+    begun: Instant,
+    /// That time, in ns from `begun`.
+    until_ns: AtomicU64,
+}
+
+impl Link {
+    fn new(mbit_s: u32) -> Option<Self> {
+        let ns_per_kib = LINK_SHARE * 1024 * 8 * 1_000 / u64::from(mbit_s.max(1));
+        (mbit_s > 0).then(|| Self {
+            ns_per_kib,
+            begun: Instant::now(),
+            until_ns: AtomicU64::new(0),
+        })
+    }
+
+    fn ns(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.begun).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn is_free(&self, now: Instant) -> bool {
+        let ahead = Duration::from_nanos(self.until_ns.load(Ordering::Relaxed));
+        ahead <= Duration::from_nanos(self.ns(now)) + AHEAD
+    }
+
+    fn takes(&self, bytes: u64, now: Instant) {
+        let takes_ns = u128::from(bytes) * u128::from(self.ns_per_kib) / 1024;
+        let takes_ns = u64::try_from(takes_ns).unwrap_or(u64::MAX);
+        let now_ns = self.ns(now);
+        let most_ns = now_ns.saturating_add(2 * AHEAD.as_nanos() as u64);
+        let later = |until_ns: u64| {
+            let until_ns = until_ns.max(now_ns).saturating_add(takes_ns);
+            Some(until_ns.min(most_ns))
+        };
+        let (stored, seen) = (Ordering::Relaxed, Ordering::Relaxed);
+        // The closure never gives up.
+        let _ = self.until_ns.fetch_update(stored, seen, later);
+    }
 }
 
 /// A line through points, by least squares; what is older counts less.
@@ -167,24 +253,30 @@ impl Line {
 mod tests {
     use super::*;
 
-    /// Measures answers of some sizes that take 20 us, and 5 ns for each byte.
+    const LINK_MBIT_S: u32 = 10_000;
+
+    fn auto() -> Relaying {
+        Relaying::new(RelayUpTo::Auto, LINK_MBIT_S)
+    }
+
+    /// Measures answers of some sizes that take 20 us here, and 1 ns for each byte.
     fn measure(relaying: &Relaying, hand_off_us: f64) {
         for n in 0..2_000_u64 {
-            let bytes = n % 4 * 1_000;
-            let spent = Duration::from_nanos(20_000 + 5 * bytes);
+            let bytes = n % 4 * 4_000;
+            let spent = Duration::from_nanos(20_000 + bytes);
             relaying.relayed(bytes, spent, Some(hand_off_us * 1e3));
         }
     }
 
     #[test]
     fn begins_with_an_assumption() {
-        assert_eq!(Relaying::new(RelayUpTo::Auto).up_to_bytes(), 2048);
+        assert_eq!(auto().up_to_bytes(), 23_405);
     }
 
     #[test]
     fn follows_what_is_measured() {
-        let relaying = Relaying::new(RelayUpTo::Auto);
-        for (hand_off_us, expected) in [(36.0, 2_800..3_400), (24.0, 512..1_100)] {
+        let relaying = auto();
+        for (hand_off_us, expected) in [(45.0, 9_000..11_000), (33.0, 1_500..3_500)] {
             measure(&relaying, hand_off_us);
             let found = relaying.up_to_bytes();
             assert!(expected.contains(&found), "{found}");
@@ -192,10 +284,20 @@ mod tests {
     }
 
     #[test]
+    fn relays_only_what_is_short_over_a_link_that_it_does_not_know() {
+        let relaying = Relaying::new(RelayUpTo::Auto, 0);
+        assert_eq!(relaying.up_to_bytes(), MOST_BYTES_BLINDLY);
+        measure(&relaying, 45.0);
+        assert_eq!(relaying.up_to_bytes(), MOST_BYTES_BLINDLY);
+        measure(&relaying, 33.0);
+        assert!((1_500..3_500).contains(&relaying.up_to_bytes()));
+    }
+
+    #[test]
     fn stays_within_bounds_whatever_is_measured() {
         for hand_off_us in [0.0, 1.0, 1e9] {
             for spent_ns in [0, 1, 1_000_000, u64::MAX] {
-                let relaying = Relaying::new(RelayUpTo::Auto);
+                let relaying = auto();
                 for bytes in [0, 64, 64, 64, u64::MAX] {
                     let spent = Duration::from_nanos(spent_ns);
                     relaying.relayed(bytes, spent, Some(hand_off_us));
@@ -208,7 +310,7 @@ mod tests {
 
     #[test]
     fn what_is_long_is_tried_now_and_then() {
-        let relaying = Relaying::new(RelayUpTo::Auto);
+        let relaying = auto();
         let chances: Vec<_> = (0..10 * TRIALS_EVERY).map(|_| relaying.next()).collect();
         let trials = chances.iter().filter(|chance| chance.is_trial);
         assert_eq!(trials.clone().count(), 160);
@@ -218,15 +320,55 @@ mod tests {
             usual.clone().filter(|chance| chance.is_measured).count(),
             630
         );
-        assert!(usual.copied().all(|chance| chance.most_bytes(600) == 600));
+        let up_to_bytes = relaying.up_to_bytes();
+        assert!(
+            usual
+                .copied()
+                .all(|chance| chance.most_bytes(&relaying) == up_to_bytes)
+        );
     }
 
     #[test]
     fn a_number_is_taken_as_it_is() {
-        let relaying = Relaying::new(RelayUpTo::Bytes(7));
+        let relaying = Relaying::new(RelayUpTo::Bytes(7), 1);
         assert_eq!(relaying.next(), Chance::default());
         relaying.relayed(1, Duration::ZERO, Some(1.0));
         assert_eq!(relaying.up_to_bytes(), 7);
-        assert_eq!(Relaying::new(RelayUpTo::Bytes(0)).up_to_bytes(), 0);
+        relaying.answered(u64::MAX);
+        assert!(relaying.link_is_free(Instant::now()));
+        assert_eq!(Relaying::new(RelayUpTo::Bytes(0), 1).up_to_bytes(), 0);
+    }
+
+    #[test]
+    fn relaying_leaves_half_of_the_link() {
+        let link = Link::new(100).unwrap();
+        let begun = Instant::now();
+        let mut relay = |from: Duration, own_bytes: u64| {
+            let mut relayed_bytes = 0;
+            for us in 0..1_000_000 {
+                let now = begun + from + Duration::from_micros(us);
+                if us % 100 == 0 {
+                    link.takes(own_bytes, now);
+                }
+                if link.is_free(now) {
+                    link.takes(5_000, now);
+                    relayed_bytes += 5_000;
+                }
+            }
+            // Of 12.5 MB in a second.
+            relayed_bytes as f64 / 12.5e6
+        };
+        let alone = relay(Duration::ZERO, 0);
+        assert!((0.5..0.52).contains(&alone), "{alone}");
+        // Answers of its own take a quarter, then three quarters.
+        let beside = relay(Duration::from_secs(10), 312);
+        assert!((0.25..0.27).contains(&beside), "{beside}");
+        let behind = relay(Duration::from_secs(20), 937);
+        assert!(behind < 0.02, "{behind}");
+        // What was too much is no debt.
+        let later = begun + Duration::from_secs(30);
+        link.takes(u64::MAX, later);
+        assert!(!link.is_free(later) && link.is_free(later + 2 * AHEAD));
+        assert!(Link::new(0).is_none());
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prism_config::{Config, Credential, HandOffMode};
 use prism_handoff::cost::metered;
@@ -462,13 +462,13 @@ impl Worker {
         let place = self.node.forecast.place(bucket.as_str(), key.as_str());
         let chance = relaying.next();
         let is_likely = self.node.forecast.is_likely_small(place);
-        if !is_likely && !chance.is_trial {
+        if !is_likely && !chance.is_trial || !relaying.link_is_free(Instant::now()) {
             return Err(client);
         }
         let relayed = Relayed {
             head: &request.head,
             preamble: Preamble {
-                most_bytes: Some(chance.most_bytes(up_to_bytes)),
+                most_bytes: Some(chance.most_bytes(relaying)),
                 ..preamble(&request.principal, false)
             },
             max_body_bytes: 0,
@@ -491,6 +491,7 @@ impl Worker {
         }
         match answered {
             Ok(answered) => {
+                relaying.answered(answered.body_bytes.unwrap_or_default());
                 client.consume(request.head_bytes);
                 let keep_alive = answered.keep_alive && !self.is_stopping();
                 Ok(next(client, Ok(keep_alive)))
