@@ -61,6 +61,11 @@ mod tests {
 
     const UNIT: Duration = Duration::from_millis(10);
 
+    async fn asleep(time: Duration) -> io::Result<()> {
+        sleep(time).await;
+        Ok(())
+    }
+
     async fn nothing() -> io::Result<()> {
         pending().await
     }
@@ -76,7 +81,7 @@ mod tests {
         }
         // A timer that is far away does not keep a shorter wait.
         let mut patience = Patience::default();
-        let work = async { Ok(sleep(UNIT).await) };
+        let work = asleep(UNIT);
         assert!(patience.wait(Duration::MAX, work).await.is_ok());
         assert!(patience.wait(UNIT, nothing()).await.is_err());
     }
@@ -86,11 +91,11 @@ mod tests {
         let mut patience = Patience::default();
         // Together longer than one may take, and the timer goes off in their midst.
         for _ in 0..10 {
-            let work = async { Ok(sleep(UNIT).await) };
+            let work = asleep(UNIT);
             assert!(patience.wait(50 * UNIT, work).await.is_ok());
         }
         for _ in 0..4 {
-            let work = async { Ok(sleep(20 * UNIT).await) };
+            let work = asleep(20 * UNIT);
             assert!(patience.wait(50 * UNIT, work).await.is_ok());
         }
         let at_once = patience.wait(Duration::ZERO, ready(Ok(7))).await;

@@ -418,11 +418,9 @@ fn is_simple(head: &RequestHead) -> bool {
 
 /// The head of the final answer, as it is if the client can have it so.
 async fn read_plain(upstream: &mut RelayStream) -> Result<Head, RelayError> {
-    if upstream.buffered().is_empty() {
-        match upstream.fill().await.map_err(RelayError::Broken)? {
-            0 => return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into())),
-            1.. => {}
-        }
+    let is_empty = upstream.buffered().is_empty();
+    if is_empty && upstream.fill().await.map_err(RelayError::Broken)? == 0 {
+        return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into()));
     }
     match PlainAnswer::find(upstream.buffered(), &prism_http::Limits::DEFAULT) {
         Some(plain) => Ok(Head::Plain(plain)),

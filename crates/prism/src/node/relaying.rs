@@ -251,6 +251,7 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
     use super::*;
 
     const LINK_MBIT_S: u32 = 10_000;
@@ -343,7 +344,7 @@ mod tests {
     fn relaying_leaves_half_of_the_link() {
         let link = Link::new(100).unwrap();
         let begun = Instant::now();
-        let mut relay = |from: Duration, own_bytes: u64| {
+        let relay = |from: Duration, own_bytes: u64| {
             let mut relayed_bytes = 0;
             for us in 0..1_000_000 {
                 let now = begun + from + Duration::from_micros(us);
