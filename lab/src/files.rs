@@ -19,8 +19,8 @@ use crate::tool::{in_namespace, run};
 /// Ports of etcd.
 pub(crate) const ETCD_PORT: u16 = 2379;
 const ETCD_PEER_PORT: u16 = 2380;
-/// What a veth interface says of itself where nothing shapes it.
-const VETH_MBIT_S: u32 = 10_000;
+/// Of a link that nothing shapes: more than processors put on it.
+const UNSHAPED_MBIT_S: u32 = 1_000_000;
 
 /// The configuration of lab `name`.
 pub(crate) fn config_path(name: &LabName) -> PathBuf {
@@ -84,7 +84,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
             workers: 1,
             durability: Durability::default(),
             kernel_tls: KernelTls::default(),
-            link_mbit_s: link.rate.map_or(VETH_MBIT_S, mbit_s),
+            link_mbit_s: link.rate.map_or(UNSHAPED_MBIT_S, mbit_s),
         })
         .collect();
     if plan.etcd().next().is_some() {

@@ -8,8 +8,8 @@
 //! Of links processor time says nothing, and a relayed answer takes of this node's where
 //! that of a connection that has moved does not. So nothing is relayed while answers,
 //! relayed or this node's own, take more than half of what the link carries: connections
-//! move then, whatever their objects. Where the link is not known, only what is short is
-//! relayed.
+//! move then, unless they are at a backend and their objects are so short that moving would
+//! take as much of the link. Where the link is not known, only what is short is relayed.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -27,7 +27,7 @@ const TRIALS: u32 = 16;
 const TRIALS_NOT_MEASURED: u32 = 8;
 /// The bounds of what `auto` chooses: the lower of the upper ones where nothing is known of
 /// the link.
-const LEAST_BYTES: u32 = 512;
+pub(super) const LEAST_BYTES: u32 = 512;
 const MOST_BYTES: u32 = 32 << 10;
 const MOST_BYTES_BLINDLY: u32 = 4 << 10;
 /// What the owner of an object spends on a relayed answer, of what the relaying node does:
@@ -45,6 +45,8 @@ const LINK_SHARE: u64 = 2;
 const AROUND_BYTES: u64 = 600;
 /// How much may leave at once, as the time that half of the link needs for it.
 const AHEAD: Duration = Duration::from_millis(10);
+/// Of a link that was busy for longer no more is known.
+const LONGEST_BUSY: Duration = Duration::from_secs(1);
 
 /// How a GET is dealt with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,7 +177,7 @@ fn crossover_bytes(hand_off_ns: f64, relayed_ns: &Line, most_bytes: u32) -> u32 
 }
 
 /// How busy a link is: half of it needs up to a time for what has left. Nothing is saved
-/// up, and what is beyond twice as much as may leave at once is forgotten.
+/// up.
 struct Link {
     ns_per_kib: u64,
     begun: Instant,
@@ -206,7 +208,7 @@ impl Link {
         let takes_ns = u128::from(bytes) * u128::from(self.ns_per_kib) / 1024;
         let takes_ns = u64::try_from(takes_ns).unwrap_or(u64::MAX);
         let now_ns = self.ns(now);
-        let most_ns = now_ns.saturating_add(2 * AHEAD.as_nanos() as u64);
+        let most_ns = now_ns.saturating_add(LONGEST_BUSY.as_nanos() as u64);
         let later = |until_ns: u64| {
             let until_ns = until_ns.max(now_ns).saturating_add(takes_ns);
             Some(until_ns.min(most_ns))
@@ -366,10 +368,9 @@ mod tests {
         assert!((0.25..0.27).contains(&beside), "{beside}");
         let behind = relay(Duration::from_secs(20), 937);
         assert!(behind < 0.02, "{behind}");
-        // What was too much is no debt.
         let later = begun + Duration::from_secs(30);
         link.takes(u64::MAX, later);
-        assert!(!link.is_free(later) && link.is_free(later + 2 * AHEAD));
+        assert!(!link.is_free(later) && link.is_free(later + LONGEST_BUSY));
         assert!(Link::new(0).is_none());
     }
 }

@@ -25,9 +25,11 @@ use crate::cluster::Held;
 
 use super::Worker;
 use super::answer::{discard_body, send, send_error};
+use super::forecast::Class;
 use super::io::Asker;
 use super::relay::{RelayError, Relayed};
 use super::relayed::preamble;
+use super::relaying::LEAST_BYTES;
 
 /// Knows callers by their signatures.
 pub(crate) struct Auth {
@@ -461,14 +463,21 @@ impl Worker {
         };
         let place = self.node.forecast.place(bucket.as_str(), key.as_str());
         let chance = relaying.next();
-        let is_likely = self.node.forecast.is_likely_small(place);
-        if !is_likely && !chance.is_trial || !relaying.link_is_free(Instant::now()) {
+        let link_is_free = relaying.link_is_free(Instant::now());
+        let (class, most_bytes) = match link_is_free {
+            true => (Class::Short, chance.most_bytes(relaying)),
+            // A connection leaves a frontend for good.
+            false if self.node.store.is_none() => return Err(client),
+            false => (Class::Tiny, LEAST_BYTES),
+        };
+        let is_trial = chance.is_trial && link_is_free;
+        if !is_trial && !self.node.forecast.is_likely(place, class) {
             return Err(client);
         }
         let relayed = Relayed {
             head: &request.head,
             preamble: Preamble {
-                most_bytes: Some(chance.most_bytes(relaying)),
+                most_bytes: Some(most_bytes),
                 ..preamble(&request.principal, false)
             },
             max_body_bytes: 0,
@@ -483,8 +492,15 @@ impl Worker {
             Err(_) => None,
         };
         if let Some(bytes) = body_bytes {
-            let is_small = bytes <= up_to_bytes.into();
-            self.node.forecast.learn(place, is_small);
+            let learn = |class, up_to: u32| {
+                let forecast = &self.node.forecast;
+                forecast.learn(place, class, bytes <= up_to.into());
+            };
+            learn(Class::Tiny, LEAST_BYTES);
+            // Of what is not tiny no more was said.
+            if link_is_free || bytes <= LEAST_BYTES.into() {
+                learn(Class::Short, up_to_bytes);
+            }
         }
         if let (Ok(_), Some(bytes), Some(spent)) = (&answered, body_bytes, spent) {
             relaying.relayed(bytes, spent, self.node.process.hand_off_ns());

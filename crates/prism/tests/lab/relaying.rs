@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_config::RelayUpTo;
+use prism_lab::Rate;
 
 use crate::support::client::Request;
 use crate::support::objects::Object;
@@ -159,8 +160,29 @@ fn a_node_that_is_to_find_out_relays_what_is_tiny_and_nothing_large() {
     assert_eq!(now[1] - before[1], 1, "it stays where what is large is");
     for host in ["fe0", "be0", "be1"] {
         let up_to = cluster.counter(host, "requests", "relay_up_to_bytes");
-        assert!((512..=4096).contains(&up_to), "{host}: {up_to}");
+        assert!((512..=32_768).contains(&up_to), "{host}: {up_to}");
     }
+}
+
+#[test]
+fn a_connection_moves_from_a_link_that_is_half_full() {
+    let Some(_turn) = turn() else { return };
+    // As slow as they come: the answer takes 37 ms of it, which nothing else here does.
+    let slow = Rate::new(1_000_000).unwrap();
+    let cluster = Cluster::up_with(2, |spec| {
+        spec.relay_up_to = RelayUpTo::Auto;
+        spec.link = Some(slow);
+    });
+    let object = Object::new(cluster.key_on("be1", "object"), 4_000);
+    cluster.put_all(std::slice::from_ref(&object));
+    let before = counted(&cluster);
+    let mut client = cluster.connect();
+    let request = Request::get(&object).encode(&cluster);
+    client.send(&request.repeat(20));
+    (0..20).for_each(|_| client.expect(&object));
+    let now = counted(&cluster);
+    assert!((1..20).contains(&(now[0] - before[0])), "relayed");
+    assert_eq!(now[1] - before[1], 1, "it stays with the object's owner");
 }
 
 #[test]
