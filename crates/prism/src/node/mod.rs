@@ -46,6 +46,7 @@ pub(crate) mod run;
 mod scrub;
 mod serve;
 mod session;
+mod short;
 mod source;
 mod survey;
 mod tls;

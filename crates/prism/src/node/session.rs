@@ -5,16 +5,13 @@
 //! its next request.
 
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use prism_config::{Config, Credential, HandOffMode};
-use prism_handoff::cost::metered;
 use prism_handoff::{Connection, Exported};
 use prism_http::{BodyFraming, Exchange, HeadError, Method, RequestHead, ResponseHead};
-use prism_proto::relay::Preamble;
 use prism_s3::auth::with_hoisted;
 use prism_s3::{
     Anonymous, Authenticator, Code, Credentials, Operation, Payload, Principal, S3Error,
@@ -25,11 +22,9 @@ use crate::cluster::Held;
 
 use super::Worker;
 use super::answer::{discard_body, send, send_error};
-use super::forecast::Class;
 use super::io::Asker;
 use super::relay::{RelayError, Relayed};
 use super::relayed::preamble;
-use super::relaying::LEAST_BYTES;
 
 /// Knows callers by their signatures.
 pub(crate) struct Auth {
@@ -129,7 +124,7 @@ enum Route {
 }
 
 /// What becomes of a connection after a request.
-enum Next {
+pub(super) enum Next {
     Again(Connection),
     Close(Connection),
     Gone,
@@ -437,101 +432,13 @@ impl Worker {
         }
     }
 
-    /// Relays the answer to a GET that is likely short, where the object's owner finds
-    /// that it is; else gives the connection back.
-    async fn relay_if_short(
+    /// Relays to the first of `peers` that is in reach.
+    pub(super) async fn relay_to(
         &self,
         mut client: Connection,
         request: &Request,
         peers: &[String],
-    ) -> Result<Next, Connection> {
-        let relaying = &self.node.relaying;
-        let up_to_bytes = relaying.up_to_bytes();
-        let (
-            Operation::GetObject { bucket, key, .. },
-            BodyFraming::None,
-            Some((peer, others)),
-            1..,
-        ) = (
-            &request.operation,
-            request.head.framing(),
-            peers.split_first(),
-            up_to_bytes,
-        )
-        else {
-            return Err(client);
-        };
-        let place = self.node.forecast.place(bucket.as_str(), key.as_str());
-        let chance = relaying.next();
-        let link_is_free = relaying.link_is_free(Instant::now());
-        let (class, most_bytes) = match link_is_free {
-            true => (Class::Short, chance.most_bytes(relaying)),
-            // A connection leaves a frontend for good.
-            false if self.node.store.is_none() => return Err(client),
-            false => (Class::Tiny, LEAST_BYTES),
-        };
-        let is_trial = chance.is_trial && link_is_free;
-        if !is_trial && !self.node.forecast.is_likely(place, class) {
-            return Err(client);
-        }
-        let relayed = Relayed {
-            head: &request.head,
-            preamble: Preamble {
-                most_bytes: Some(most_bytes),
-                ..preamble(&request.principal, false)
-            },
-            max_body_bytes: 0,
-        };
-        let (answered, spent) = {
-            let relay = pin!(self.relay(&mut client, peer, &relayed));
-            metered(chance.is_measured, relay).await
-        };
-        let body_bytes = match &answered {
-            Ok(answered) => answered.body_bytes,
-            Err(RelayError::TooLong) => Some(u64::MAX),
-            Err(_) => None,
-        };
-        if let Some(bytes) = body_bytes {
-            let learn = |class, up_to: u32| {
-                let forecast = &self.node.forecast;
-                forecast.learn(place, class, bytes <= up_to.into());
-            };
-            learn(Class::Tiny, LEAST_BYTES);
-            // Of what is not tiny no more was said.
-            if link_is_free || bytes <= LEAST_BYTES.into() {
-                learn(Class::Short, up_to_bytes);
-            }
-        }
-        if let (Ok(_), Some(bytes), Some(spent)) = (&answered, body_bytes, spent) {
-            relaying.relayed(bytes, spent, self.node.process.hand_off_ns());
-        }
-        match answered {
-            Ok(answered) => {
-                relaying.answered(answered.body_bytes.unwrap_or_default());
-                client.consume(request.head_bytes);
-                let keep_alive = answered.keep_alive && !self.is_stopping();
-                Ok(next(client, Ok(keep_alive)))
-            }
-            Err(RelayError::Connection(error)) => Ok(next(client, Err(error))),
-            // Nor does a connection get there.
-            Err(RelayError::Peer(error)) => {
-                tracing::debug!(%peer, %error, "out of reach");
-                self.node.replication.avoid(peer);
-                Ok(Box::pin(self.relay_to(client, request, others)).await)
-            }
-            // Nothing was said to the client yet.
-            Err(error) => {
-                if matches!(error, RelayError::TooLong) {
-                    self.node.counters.asked_in_vain.add_one();
-                }
-                tracing::debug!(client = %client.client(), %error, "handing off instead");
-                Err(client)
-            }
-        }
-    }
-
-    /// Relays to the first of `peers` that is in reach.
-    async fn relay_to(&self, mut client: Connection, request: &Request, peers: &[String]) -> Next {
+    ) -> Next {
         client.consume(request.head_bytes);
         let relayed = Relayed {
             head: &request.head,
@@ -587,7 +494,7 @@ impl Worker {
 }
 
 /// What to do with a connection whose request was answered, or was not.
-fn next(client: Connection, done: io::Result<bool>) -> Next {
+pub(super) fn next(client: Connection, done: io::Result<bool>) -> Next {
     match done {
         Ok(true) => Next::Again(client),
         Ok(false) => Next::Close(client),

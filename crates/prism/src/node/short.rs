@@ -1,0 +1,113 @@
+//! GETs whose answers are likely short: their owner is asked with the request itself
+//! before the connection moves.
+
+use std::pin::pin;
+use std::time::Instant;
+
+use prism_handoff::Connection;
+use prism_handoff::cost::metered;
+use prism_http::BodyFraming;
+use prism_proto::relay::Preamble;
+use prism_s3::Operation;
+
+use super::Worker;
+use super::forecast::Class;
+use super::relay::{RelayError, Relayed};
+use super::relayed::preamble;
+use super::relaying::LEAST_BYTES;
+use super::session::{Next, Request, next};
+
+impl Worker {
+    /// Relays the answer to a GET that is likely short, where the object's owner finds
+    /// that it is; else gives the connection back.
+    pub(super) async fn relay_if_short(
+        &self,
+        mut client: Connection,
+        request: &Request,
+        peers: &[String],
+    ) -> Result<Next, Connection> {
+        let relaying = &self.node.relaying;
+        let up_to_bytes = relaying.up_to_bytes();
+        let (
+            Operation::GetObject { bucket, key, .. },
+            BodyFraming::None,
+            Some((peer, others)),
+            1..,
+        ) = (
+            &request.operation,
+            request.head.framing(),
+            peers.split_first(),
+            up_to_bytes,
+        )
+        else {
+            return Err(client);
+        };
+        let place = self.node.forecast.place(bucket.as_str(), key.as_str());
+        let chance = relaying.next();
+        let link_is_free = relaying.link_is_free(Instant::now());
+        let (class, most_bytes) = match link_is_free {
+            true => (Class::Short, chance.most_bytes(relaying)),
+            // A connection leaves a frontend for good.
+            false if self.node.store.is_none() => return Err(client),
+            false => (Class::Tiny, LEAST_BYTES),
+        };
+        let is_trial = chance.is_trial && link_is_free;
+        if !is_trial && !self.node.forecast.is_likely(place, class) {
+            return Err(client);
+        }
+        let relayed = Relayed {
+            head: &request.head,
+            preamble: Preamble {
+                most_bytes: Some(most_bytes),
+                ..preamble(&request.principal, false)
+            },
+            max_body_bytes: 0,
+        };
+        let (answered, spent) = {
+            let relay = pin!(self.relay(&mut client, peer, &relayed));
+            metered(chance.is_measured, relay).await
+        };
+        let body_bytes = match &answered {
+            Ok(answered) => answered.body_bytes,
+            Err(RelayError::TooLong) => Some(u64::MAX),
+            Err(_) => None,
+        };
+        if let Some(bytes) = body_bytes {
+            let learn = |class, up_to: u32| {
+                let forecast = &self.node.forecast;
+                forecast.learn(place, class, bytes <= up_to.into());
+            };
+            learn(Class::Tiny, LEAST_BYTES);
+            // Of what is not tiny no more was said.
+            if link_is_free || bytes <= LEAST_BYTES.into() {
+                learn(Class::Short, up_to_bytes);
+            }
+        }
+        if let (Ok(_), Some(bytes), Some(spent)) = (&answered, body_bytes, spent) {
+            relaying.relayed(bytes, spent, self.node.process.hand_off_ns());
+        }
+        match answered {
+            Ok(answered) => {
+                relaying.answered(answered.body_bytes.unwrap_or_default());
+                client.consume(request.head_bytes);
+                let keep_alive = answered.keep_alive && !self.is_stopping();
+                Ok(next(client, Ok(keep_alive)))
+            }
+            Err(RelayError::Connection(error)) => Ok(next(client, Err(error))),
+            // Nor does a connection get there.
+            Err(RelayError::Peer(error)) => {
+                tracing::debug!(%peer, %error, "out of reach");
+                self.node.replication.avoid(peer);
+                Ok(Box::pin(self.relay_to(client, request, others)).await)
+            }
+            // Nothing was said to the client yet.
+            Err(error) => {
+                if matches!(error, RelayError::TooLong) {
+                    self.node.counters.asked_in_vain.add_one();
+                }
+                tracing::debug!(client = %client.client(), %error, "handing off instead");
+                Err(client)
+            }
+        }
+    }
+}
