@@ -107,7 +107,8 @@ impl RelayStream {
     /// Drops the first `bytes` of them.
     pub fn consume(&mut self, bytes: usize) {
         let wire = &mut self.0.wire;
-        wire.plain.start = (wire.plain.start + bytes).min(wire.plain.end);
+        let start = wire.plain.start.saturating_add(bytes);
+        wire.plain.start = start.min(wire.plain.end);
         wire.forget_if_empty();
     }
 
