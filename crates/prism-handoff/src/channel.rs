@@ -3,6 +3,8 @@
 //! hand-offs on it, so that a verdict leaves together with the next hand-off to the
 //! same peer. Who dials them is in `peers`, the handshake in `node_tls`.
 
+mod outbox;
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -11,17 +13,19 @@ use std::sync::Arc;
 
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
 use prism_proto::wire::DecodeError;
-use prism_tls::{Event, MAX_RECORD_BYTES, OpenError, SealError, Session};
+use prism_tls::{Event, MAX_RECORD_BYTES, OpenError, Session};
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::oneshot;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::chores::Chores;
 use crate::counters::Counters;
 use crate::endpoint::Shared;
 use crate::node_tls::Secured;
+
+use outbox::Outbox;
 
 /// Room for what is read at once: a record that has come in part, and another.
 const SEALED_BYTES: usize = 2 * MAX_RECORD_BYTES;
@@ -38,24 +42,18 @@ pub(crate) struct Arrived {
 /// Verdicts under way, by hand-off.
 type Verdicts = RefCell<HashMap<u64, oneshot::Sender<Frame>>>;
 
-struct Writer {
-    tcp: OwnedWriteHalf,
-    /// Records on their way out; sealed in the order in which they leave.
-    sealed: Vec<u8>,
-}
-
 /// One live channel.
 pub(crate) struct Channel {
     pub(crate) peer: String,
     session: RefCell<Session>,
-    writer: Mutex<Writer>,
-    /// Frames that leave with the next, or a little later by themselves.
-    later: RefCell<Vec<u8>>,
-    /// There is a chore that sends them.
+    outbox: Outbox,
+    /// There is a chore that sends what may wait.
     will_send: Cell<bool>,
     chores: Rc<Chores>,
     verdicts: Verdicts,
     open: Cell<bool>,
+    /// Why nothing more is read, for the peer.
+    alert: Cell<Option<rustls::AlertDescription>>,
 }
 
 impl Channel {
@@ -69,17 +67,23 @@ impl Channel {
         counters: Arc<Counters>,
     ) -> Rc<Self> {
         let Secured { tcp, session } = secured;
-        let (reader, tcp) = tcp.into_split();
-        let sealed = Vec::new();
+        let (reader, writer) = tcp.into_split();
         let channel = Rc::new(Self {
             peer,
             session: RefCell::new(session),
-            writer: Mutex::new(Writer { tcp, sealed }),
-            later: RefCell::default(),
+            outbox: Outbox::default(),
             will_send: Cell::default(),
             chores,
             verdicts: RefCell::default(),
             open: Cell::new(true),
+            alert: Cell::default(),
+        });
+        let writing = channel.clone();
+        tokio::task::spawn_local(async move {
+            if let Err(error) = writing.write(writer).await {
+                tracing::debug!(peer = writing.peer, %error, "channel breaks");
+            }
+            writing.close();
         });
         let reading = channel.clone();
         tokio::task::spawn_local(async move {
@@ -100,76 +104,73 @@ impl Channel {
         self.open.set(false);
         // Whoever waits for a verdict learns that none will come.
         self.verdicts.borrow_mut().clear();
+        self.outbox.close();
     }
 
-    /// Sends one frame whole, or breaks the channel. Dropped half-way, it closes
-    /// the channel too.
-    pub(crate) async fn send(&self, frame: &Frame) -> io::Result<()> {
-        self.send_encoded(&Zeroizing::new(frame.encode())).await
+    /// Sends one frame, with all others of tasks that are ready to run. Whether it
+    /// arrives, only its answer says: of a channel that breaks there is none.
+    ///
+    /// # Errors
+    /// `NotConnected` where the channel has broken already.
+    pub(crate) fn send(&self, frame: &Frame) -> io::Result<()> {
+        self.send_encoded(&Zeroizing::new(frame.encode()))
+    }
+
+    /// [`Self::send`] for a frame that is bytes already.
+    pub(crate) fn send_encoded(&self, bytes: &[u8]) -> io::Result<()> {
+        if !self.open.get() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        self.outbox.add(bytes);
+        self.outbox.send();
+        Ok(())
     }
 
     /// Sends the verdict of a hand-off. Nobody waits to hear that it was taken: that
     /// leaves with the next frame, or by itself a little later. For any other a client
     /// waits.
     pub(crate) fn send_verdict(self: &Rc<Self>, verdict: &Frame) {
-        self.later.borrow_mut().extend_from_slice(&verdict.encode());
-        let channel = self.clone();
+        // The source asks the switch instead.
+        if !self.open.get() {
+            return;
+        }
+        self.outbox.add_reply(&verdict.encode());
         if !matches!(verdict, Frame::Accepted { .. }) {
-            channel.send_what_waited();
+            self.outbox.send();
         } else if !self.will_send.replace(true) {
+            let channel = self.clone();
             self.chores.add_lasting(move || {
                 channel.will_send.set(false);
-                channel.send_what_waited();
+                channel.outbox.send();
             });
         }
     }
 
-    fn send_what_waited(self: Rc<Self>) {
-        // They may have left with another frame.
-        if self.later.borrow().is_empty() {
-            return;
-        }
-        tokio::task::spawn_local(async move {
-            if let Err(error) = self.send_encoded(&[]).await {
-                // The sources ask the switch instead.
-                tracing::debug!(%error, "verdicts not sent");
+    /// Sends what is in the outbox, until the channel is closed.
+    async fn write(&self, mut tcp: OwnedWriteHalf) -> io::Result<()> {
+        let mut sealed = Vec::new();
+        loop {
+            self.outbox.is_to_be_sent().await;
+            loop {
+                sealed.clear();
+                sealed.shrink_to(KEPT_BYTES);
+                let mut session = self.session.borrow_mut();
+                let seal = |frames: &[u8]| session.seal(frames, &mut sealed);
+                self.outbox.empty(seal).map_err(io::Error::other)?;
+                if let Some(alert) = self.alert.take() {
+                    let told = session.seal_fatal_alert(alert, &mut sealed);
+                    told.map_err(io::Error::other)?;
+                }
+                drop(session);
+                if sealed.is_empty() {
+                    break;
+                }
+                tcp.write_all(&sealed).await?;
             }
-        });
-    }
-
-    /// [`Self::send`] for a frame that is bytes already.
-    pub(crate) async fn send_encoded(&self, bytes: &[u8]) -> io::Result<()> {
-        self.write(|session, sealed| {
-            // Secrets of clients' sessions may be in it.
-            let later = Zeroizing::new(self.later.take());
-            for bytes in [&later, bytes] {
-                session.seal(bytes, sealed)?;
+            if !self.open.get() {
+                return Ok(());
             }
-            Ok(())
-        })
-        .await
-    }
-
-    /// Sends what `seal` makes, after what is being sent.
-    async fn write(
-        &self,
-        seal: impl FnOnce(&mut Session, &mut Vec<u8>) -> Result<(), SealError>,
-    ) -> io::Result<()> {
-        let mut writer = self.writer.lock().await;
-        let Writer { tcp, sealed } = &mut *writer;
-        if !self.open.get() {
-            return Err(io::ErrorKind::NotConnected.into());
         }
-        let guard = CloseUnlessSent {
-            channel: self,
-            sent: false,
-        };
-        sealed.clear();
-        sealed.shrink_to(KEPT_BYTES);
-        seal(&mut self.session.borrow_mut(), sealed).map_err(io::Error::other)?;
-        tcp.write_all(sealed).await?;
-        guard.disarm();
-        Ok(())
     }
 
     /// The verdict of hand-off `id` will come out of the receiver.
@@ -198,7 +199,11 @@ impl Channel {
                 let opened = self.session.borrow_mut().open(records);
                 let opened = match opened {
                     Ok(opened) => opened,
-                    Err(error) => return Err(self.abort(error).await),
+                    Err(error) => {
+                        // A courtesy, and the last that is said.
+                        self.alert.set(Some(error.alert()));
+                        return Err(error.into());
+                    }
                 };
                 match opened.event {
                     Event::Incomplete { .. } => break,
@@ -213,19 +218,11 @@ impl Channel {
                 start += opened.consumed;
             }
             sealed.drain(..start);
+            self.outbox.has_room().await;
             if read_some(&mut tcp, &mut sealed).await? == 0 {
                 return Ok(());
             }
         }
-    }
-
-    /// Tells the peer why nothing more is read.
-    async fn abort(&self, error: OpenError) -> ChannelError {
-        let alert = error.alert();
-        let told = self.write(|session, sealed| session.seal_fatal_alert(alert, sealed));
-        // A courtesy.
-        let _ = told.await;
-        error.into()
     }
 
     /// Acts upon the frames that `data` ends; `part` keeps the beginning of the next.
@@ -289,7 +286,10 @@ impl Channel {
                 }
                 Ok(())
             }
-            Ok(Frame::Ask { id }) => self.answer(id, importer).await,
+            Ok(Frame::Ask { id }) => {
+                self.answer(id, importer);
+                Ok(())
+            }
             Ok(
                 verdict @ (Frame::Accepted { id, .. }
                 | Frame::Refused { id, .. }
@@ -307,7 +307,8 @@ impl Channel {
                 match Frame::peek_hand_off_id(bytes) {
                     Some(id) => {
                         let reason = Refusal::Malformed;
-                        Ok(self.send(&Frame::Refused { id, reason }).await?)
+                        self.send_verdict(&Frame::Refused { id, reason });
+                        Ok(())
                     }
                     None => Err(error.into()),
                 }
@@ -319,19 +320,20 @@ impl Channel {
 impl Channel {
     /// A source asks what became of its hand-off. While that is open there is no
     /// answer, and it asks again.
-    async fn answer(&self, id: u64, importer: &Weak<Shared>) -> Result<(), ChannelError> {
+    fn answer(self: &Rc<Self>, id: u64, importer: &Weak<Shared>) {
         let Some(shared) = importer.upgrade() else {
-            return Ok(());
+            return;
         };
-        let frame = match shared.process.given_up.ask(id) {
+        let told = shared.process.given_up.ask(id);
+        let frame = match told {
             Some(true) => Frame::Refused {
                 id,
                 reason: Refusal::SwitchFailed,
             },
             Some(false) => Frame::Unknown { id },
-            None => return Ok(()),
+            None => return,
         };
-        Ok(self.send(&frame).await?)
+        self.send_verdict(&frame);
     }
 }
 
@@ -387,25 +389,6 @@ enum ChannelError {
     Decode(#[from] DecodeError),
     #[error("the peer broke TLS: {0}")]
     Tls(#[from] OpenError),
-}
-
-struct CloseUnlessSent<'c> {
-    channel: &'c Channel,
-    sent: bool,
-}
-
-impl CloseUnlessSent<'_> {
-    fn disarm(mut self) {
-        self.sent = true;
-    }
-}
-
-impl Drop for CloseUnlessSent<'_> {
-    fn drop(&mut self) {
-        if !self.sent {
-            self.channel.close();
-        }
-    }
 }
 
 /// Waits for one verdict; forgets it when dropped.

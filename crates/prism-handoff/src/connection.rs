@@ -350,6 +350,7 @@ impl Rest {
 impl Drop for Rest {
     fn drop(&mut self) {
         self.count(false);
+        self.give_up_input();
     }
 }
 

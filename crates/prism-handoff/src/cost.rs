@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use prism_sys::clock::thread_cpu_ns;
 
 /// One of so many hand-offs is measured, at each end.
 const SAMPLED: u32 = 16;
@@ -22,21 +22,15 @@ pub async fn metered<F: Future>(
 ) -> (F::Output, Option<Duration>) {
     let mut spent = measured.then_some(Duration::ZERO);
     let output = std::future::poll_fn(|context| {
-        let begun = measured.then(thread_time);
+        let begun = measured.then(thread_cpu_ns);
         let polled = future.as_mut().poll(context);
         if let (Some(begun), Some(spent)) = (begun, &mut spent) {
-            *spent += thread_time().saturating_sub(begun);
+            *spent += Duration::from_nanos(thread_cpu_ns().saturating_sub(begun));
         }
         polled
     })
     .await;
     (output, spent)
-}
-
-/// Processor time of this thread so far.
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
 }
 
 /// A weighted mean, in which what is older counts less.

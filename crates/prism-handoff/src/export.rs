@@ -305,7 +305,7 @@ impl Driver<'_> {
             true => Ok(self.shared.process.frozen.keep(rest.flow, epoch, paused)),
             false => Err(paused),
         };
-        let sent = channel.send_encoded(&bytes).await;
+        let sent = channel.send_encoded(&bytes);
         self.record.mark(Step::Sent);
         self.tls = hand_off.tls.take();
         if self.tls.is_some() {
@@ -362,7 +362,7 @@ impl Driver<'_> {
         let id = self.record.id;
         loop {
             let answer = channel.await_verdict(id);
-            channel.send(&Frame::Ask { id }).await.ok()?;
+            channel.send(&Frame::Ask { id }).ok()?;
             if let Ok(answer) = tokio::time::timeout(interval, answer.wait()).await {
                 return Some(verdict_of(&answer?));
             }

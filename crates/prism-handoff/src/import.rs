@@ -96,7 +96,7 @@ async fn pass_on(shared: Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
     record.mark_at(Step::TransitReceived, at_ns);
     record.mark(Step::TransitDecided);
     let awaited = channel.await_verdict(id);
-    let sent = channel.send(&Frame::HandOff(hand_off)).await;
+    let sent = channel.send(&Frame::HandOff(hand_off));
     shared.counters.passed_on.add_one();
     let deadline = Duration::from_nanos(VERDICT_DEADLINE_NS);
     let verdict = match sent {

@@ -113,6 +113,13 @@ impl Rest {
         }
     }
 
+    /// Lends the buffer to others at the connection's end.
+    pub(crate) fn give_up_input(&mut self) {
+        let unread = self.input.unread().len();
+        self.input.consume(unread);
+        self.give_back(usize::MAX);
+    }
+
     /// Opens what has been received; 0 where more is needed.
     fn open_records(&mut self) -> io::Result<Found> {
         let Some(records) = &mut self.tls else {

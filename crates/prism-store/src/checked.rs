@@ -33,13 +33,18 @@ const BLOCKS_MAX: usize = 1 << 20;
 pub struct CheckedFile(Arc<Opened>);
 
 struct Opened {
-    store: Arc<Inner>,
     id: FileId,
     file: File,
     len: u64,
     changed: Changed,
     /// `None` if every block was known to be good when it was opened.
-    crcs: Option<Vec<u32>>,
+    unproven: Option<Unproven>,
+}
+
+/// What a file's blocks are compared with, and where it is noted.
+struct Unproven {
+    store: Arc<Inner>,
+    crcs: Vec<u32>,
 }
 
 /// The time of a file's last change, seconds and nanoseconds.
@@ -59,7 +64,7 @@ impl CheckedFile {
         };
         let data = file.metadata()?;
         let (len, changed) = (data.len(), (data.ctime(), data.ctime_nsec()));
-        let crcs = match store.known.good_until(id, changed, (0, len)) == len {
+        let unproven = match store.known.good_until(id, changed, (0, len)) == len {
             true => None,
             false => {
                 let record = record()?.ok_or_else(|| Error::corrupt("no checksums"))?;
@@ -69,20 +74,46 @@ impl CheckedFile {
                 if record.crcs.len() as u64 != len.div_ceil(BLOCK_LEN) {
                     return Err(Error::corrupt("number of blocks differs"));
                 }
-                Some(record.crcs)
+                Some(Unproven {
+                    store: Arc::clone(store),
+                    crcs: record.crcs,
+                })
             }
         };
         Ok(Some(Self(Arc::new(Opened {
-            store: Arc::clone(store),
             id,
             file,
             len,
             changed,
-            crcs,
+            unproven,
         }))))
     }
 
-    /// The file; use `pread` or `sendfile`, on bytes that were found good.
+    /// Every block was known to be good when it was opened. Such a file does not keep
+    /// its store open.
+    pub(crate) fn was_good(&self) -> bool {
+        self.0.unproven.is_none()
+    }
+
+    /// Opened now, it would be the same, and every block of it known to be good.
+    pub(crate) fn is_still_good(&self, known: &Known) -> bool {
+        let Opened {
+            id,
+            file,
+            len,
+            changed,
+            ..
+        } = &*self.0;
+        // Which says too whether it has been removed.
+        let unchanged = file.metadata().is_ok_and(|data| {
+            let now = (data.ctime(), data.ctime_nsec());
+            (now, data.len()) == (*changed, *len) && data.nlink() > 0
+        });
+        unchanged && known.good_until(*id, *changed, (0, *len)) == *len
+    }
+
+    /// The file, on bytes that were found good. Others may read it too: say from where,
+    /// by `pread` or `sendfile`.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.0.file
@@ -105,12 +136,12 @@ impl CheckedFile {
     #[must_use]
     pub fn good_until(&self, at: u64, end: u64) -> u64 {
         let opened = &self.0;
-        match opened.crcs {
+        match &opened.unproven {
             None => end,
-            Some(_) => opened
-                .store
-                .known
-                .good_until(opened.id, opened.changed, (at, end)),
+            Some(Unproven { store, .. }) => {
+                let known = &store.known;
+                known.good_until(opened.id, opened.changed, (at, end))
+            }
         }
     }
 
@@ -123,7 +154,7 @@ impl CheckedFile {
     pub fn check(&self, at: u64, end: u64) -> Result<u64, Error> {
         let opened = &self.0;
         let known = self.good_until(at, end);
-        let (Some(crcs), true) = (&opened.crcs, known <= at) else {
+        let (Some(Unproven { store, crcs }), true) = (&opened.unproven, known <= at) else {
             return Ok(known);
         };
         let block = at / BLOCK_LEN;
@@ -133,11 +164,10 @@ impl CheckedFile {
             .ok_or_else(|| Error::corrupt("no such block"))?;
         let range = (block * BLOCK_LEN, opened.len.min((block + 1) * BLOCK_LEN));
         if let Err(error) = blocks::verify_block(&opened.file, range, *recorded) {
-            let store = &opened.store;
             store.corruption.note(store, opened.id, range.0, &error);
             return Err(error);
         }
-        let known = &opened.store.known;
+        let known = &store.known;
         known.note(opened.id, opened.changed, (index, crcs.len()));
         Ok(self.good_until(range.1, end).max(range.1).min(end))
     }

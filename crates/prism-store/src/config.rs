@@ -36,8 +36,8 @@ pub struct Config {
     pub inline_max: usize,
     /// Bytes of the tree's cached blocks. Default 16 MiB.
     pub block_cache_bytes: u64,
-    /// Bytes of small objects that were read a moment ago, kept as they were read.
-    /// Default 8 MiB; 0 for none.
+    /// Bytes of objects that were read a moment ago, kept as they were read; an open
+    /// file counts for 16 KiB. Default 8 MiB; 0 for none.
     pub hot_bytes: u64,
     /// Bytes after which the tree moves new inline objects from memory to disk,
     /// and, divided by 2, 8, 8 and 8, those of its other parts. Up to four full

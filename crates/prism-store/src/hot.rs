@@ -1,5 +1,6 @@
-//! Small objects that were read a moment ago, as they were read: looked up and compared
-//! with their checksum once, not for each reader.
+//! Objects that were read a moment ago, as they were read: looked up once, not for each
+//! reader. Of small ones the bytes, compared with their checksum; of those with a file
+//! the file, open. Whoever finds that looks whether it is still good.
 //!
 //! What is found here is never older than what the tree would give. Keys share
 //! counters. A commit makes those of its keys odd before any of it can be seen, and even
@@ -24,6 +25,9 @@ const COUNTERS: usize = 1 << 12;
 /// What an object takes besides its bytes and its key, about: that is mostly the head of
 /// its answer.
 const OBJECT_BYTES: u64 = 1024;
+/// What an open file counts for. It is a descriptor of the process, which has few: at
+/// most 512 are kept by default.
+const FILE_BYTES: u64 = 15 * 1024;
 
 pub(crate) struct Hot {
     objects: Cache<Box<[u8]>, Entry, Weigh>,
@@ -43,10 +47,10 @@ struct Weigh;
 impl Weighter<Box<[u8]>, Entry> for Weigh {
     fn weight(&self, key: &Box<[u8]>, entry: &Entry) -> u64 {
         let body = match &entry.object.body {
-            Body::Inline(bytes) => bytes.len(),
-            Body::File(_) | Body::Parts(_) => 0,
+            Body::Inline(bytes) => bytes.len() as u64,
+            Body::File(_) | Body::Parts(_) => FILE_BYTES,
         };
-        (key.len() + body) as u64 + OBJECT_BYTES
+        key.len() as u64 + body + OBJECT_BYTES
     }
 }
 
@@ -71,23 +75,26 @@ impl Hot {
         self.counters.get(at.unwrap_or_default())
     }
 
-    /// What the key holds, or leave to keep what it is found to hold.
-    pub(crate) fn get(&self, object_key: &[u8]) -> Result<Arc<Object>, Leave> {
+    /// What the key holds, if it is here, and leave to keep what it is found to hold.
+    pub(crate) fn get(&self, object_key: &[u8]) -> (Option<Arc<Object>>, Leave) {
         // Odd: nothing is kept.
         let never = u64::MAX;
         let counter = self.counter(object_key);
         let found = self.objects.get(object_key);
         // Behind the look-up: what is found is what counts at this moment.
         let count = counter.map_or(never, |counter| counter.load(Ordering::SeqCst));
-        match found {
-            Some(entry) if entry.count == count => Ok(entry.object),
-            _ => Err(Leave(count)),
-        }
+        let found = found.filter(|entry| entry.count == count);
+        (found.map(|entry| entry.object), Leave(count))
     }
 
-    /// Keeps what was looked up, if it is small.
+    /// Keeps what was looked up, if it is small, or a file that is known to be good.
     pub(crate) fn keep(&self, object_key: Vec<u8>, Leave(count): Leave, object: &Arc<Object>) {
-        if count.is_multiple_of(2) && matches!(object.body, Body::Inline(_)) {
+        let may_stay = match &object.body {
+            Body::Inline(_) => true,
+            Body::File(file) => file.was_good(),
+            Body::Parts(_) => false,
+        };
+        if count.is_multiple_of(2) && may_stay {
             let object = Arc::clone(object);
             self.objects
                 .insert(object_key.into(), Entry { count, object });
@@ -145,7 +152,7 @@ mod tests {
     }
 
     fn first(hot: &Hot, key: &[u8]) -> Option<u8> {
-        let object = hot.get(key).ok()?;
+        let object = hot.get(key).0?;
         match &object.body {
             Body::Inline(bytes) => bytes.first().copied(),
             Body::File(_) | Body::Parts(_) => panic!("not kept"),
@@ -153,7 +160,9 @@ mod tests {
     }
 
     fn leave(hot: &Hot, key: &[u8]) -> Leave {
-        hot.get(key).map(drop).unwrap_err()
+        let (found, leave) = hot.get(key);
+        assert!(found.is_none());
+        leave
     }
 
     #[test]

@@ -186,10 +186,15 @@ impl Store {
     /// a moment ago, and not changed since, comes from memory. May block on disk.
     pub fn get(&self, bucket: &str, key: &str) -> Result<Option<Arc<Object>>, Error> {
         let (object_key, hot) = (object_key(bucket, key), &self.inner.lsm.hot);
-        let leave = match hot.get(&object_key) {
-            Ok(object) => return Ok(Some(object)),
-            Err(leave) => leave,
-        };
+        let (found, leave) = hot.get(&object_key);
+        if let Some(object) = found
+            && match &object.body {
+                Body::File(file) => file.is_still_good(&self.inner.known),
+                Body::Inline(_) | Body::Parts(_) => true,
+            }
+        {
+            return Ok(Some(object));
+        }
         let found = self.get_version(bucket, key, None)?.map(Arc::new);
         if let Some(object) = &found {
             hot.keep(object_key, leave, object);

@@ -1,7 +1,8 @@
 //! The clocks, in nanoseconds.
 //!
 //! Protocol code takes the time as an argument; this is where the drivers get
-//! it. Each read is a few tens of nanoseconds (vDSO), without a system call.
+//! it. A read is a few tens of nanoseconds (vDSO), without a system call, unless it
+//! says otherwise.
 
 /// Since an arbitrary start, never backwards; stops while the host sleeps.
 /// The clock of timeouts, and of `bpf_ktime_get_ns`.
@@ -23,13 +24,19 @@ pub fn realtime_ns() -> u64 {
     read(libc::CLOCK_REALTIME)
 }
 
+/// Processor time that this thread has taken so far. A system call.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: `time` is writable and outlives the call. It cannot fail: the
-    // three clocks exist in every kernel since 3.10.
+    // clocks exist in every kernel since 3.10.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     // Negative only for a wall clock set before 1970, which reads as 1970.
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

@@ -1,14 +1,20 @@
 //! Objects that are read from memory, while they change.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    fs,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
-use prism_store::{Config, Durability, Store};
+use prism_store::{Config, Durability, Error, Store};
 
-use crate::common::{put, read};
+use crate::common::{bytes, object_files, put, read};
 
 const KEYS: u64 = 4;
 
@@ -24,6 +30,12 @@ fn number(bytes: &[u8]) -> u64 {
 /// sometimes. Readers see what was answered before they asked, or later, and never go back.
 #[test]
 fn nobody_reads_what_is_older_than_an_answered_write() {
+    // In the tree, and in files of their own.
+    changes_are_seen(50);
+    changes_are_seen(5_000);
+}
+
+fn changes_are_seen(repeated: usize) {
     let dir = tempfile::tempdir().unwrap();
     let config = Config {
         durability: Durability::None,
@@ -43,7 +55,13 @@ fn nobody_reads_what_is_older_than_an_answered_write() {
                         store.delete("b", &key(n)).unwrap();
                         assert!(store.get("b", &key(n)).unwrap().is_none());
                     }
-                    put(store, "b", &key(n), &u64::to_le_bytes(value).repeat(50)).unwrap();
+                    put(
+                        store,
+                        "b",
+                        &key(n),
+                        &u64::to_le_bytes(value).repeat(repeated),
+                    )
+                    .unwrap();
                     answered.store(value, Ordering::SeqCst);
                     if Instant::now() > end {
                         break;
@@ -74,4 +92,75 @@ fn nobody_reads_what_is_older_than_an_answered_write() {
     let changes: u64 = answered.into_iter().map(AtomicU64::into_inner).sum();
     let reads = reads.into_inner();
     assert!(changes > 100 && reads > 1000, "{changes} and {reads}");
+}
+
+/// A store with one object that has a file, which has been read often enough to be kept.
+fn with_kept_file(dir: &Path, config: Config) -> (Store, PathBuf) {
+    let store = Store::open(dir, config).unwrap();
+    store.create_bucket("b", 1).unwrap();
+    put(&store, "b", "k", &bytes(1, 300_000)).unwrap();
+    for _ in 0..2 {
+        assert_eq!(
+            read(store.get("b", "k").unwrap().unwrap()),
+            bytes(1, 300_000)
+        );
+    }
+    let file = object_files(dir).remove(0);
+    (store, file)
+}
+
+#[test]
+fn a_file_that_is_known_to_be_good_is_opened_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, file) = with_kept_file(dir.path(), Config::default());
+    let get = || store.get("b", "k").unwrap().unwrap();
+    let first = get();
+    assert!(Arc::ptr_eq(&first, &get()));
+    // Whoever reads it goes on; nobody else does, and its bytes are free then.
+    put(&store, "b", "k", &bytes(2, 300_000)).unwrap();
+    assert_eq!(read(&*first), bytes(1, 300_000));
+    assert_eq!(read(get()), bytes(2, 300_000));
+    drop(first);
+    assert!(!file.exists());
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let leads_to = |fd: fs::DirEntry| fs::read_link(fd.path()).unwrap_or_default();
+    assert!(!open.map(leads_to).any(|to| to.starts_with(&file)));
+}
+
+#[test]
+fn a_file_that_changes_is_not_taken_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, file) = with_kept_file(dir.path(), Config::default());
+    let file = fs::File::options().write(true).open(file).unwrap();
+    file.write_all_at(&[!bytes(1, 300_000)[200_000]], 200_000)
+        .unwrap();
+    let object = store.get("b", "k").unwrap().unwrap();
+    let prism_store::Body::File(file) = &object.body else {
+        panic!("no file")
+    };
+    assert!(matches!(file.check_all(0, 300_000), Err(Error::Corrupt(_))));
+}
+
+#[test]
+fn a_file_that_is_gone_is_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, file) = with_kept_file(dir.path(), Config::default());
+    fs::remove_file(file).unwrap();
+    assert!(store.get("b", "k").is_err());
+}
+
+#[test]
+fn a_kept_file_is_compared_again_in_time_and_does_not_keep_the_store_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        recheck: Duration::from_secs(1),
+        ..Config::default()
+    };
+    let (store, _) = with_kept_file(dir.path(), config.clone());
+    let first = store.get("b", "k").unwrap().unwrap();
+    thread::sleep(Duration::from_millis(2_100));
+    assert!(!Arc::ptr_eq(&first, &store.get("b", "k").unwrap().unwrap()));
+    drop(store);
+    Store::open(dir.path(), config).unwrap();
+    assert_eq!(read(&*first), bytes(1, 300_000));
 }

@@ -5,7 +5,6 @@ pub(crate) mod workload;
 use std::{
     borrow::Borrow,
     fs,
-    io::Read,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
@@ -63,9 +62,8 @@ pub(crate) fn read_body(body: &Body) -> Vec<u8> {
         }
         Body::File(file) => {
             file.check_all(0, file.len()).unwrap();
-            let mut data = Vec::new();
-            file.file().read_to_end(&mut data).unwrap();
-            assert_eq!(data.len() as u64, file.len());
+            let mut data = vec![0; usize::try_from(file.len()).unwrap()];
+            file.file().read_exact_at(&mut data, 0).unwrap();
             data
         }
     }
