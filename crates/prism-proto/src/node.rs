@@ -262,15 +262,18 @@ impl HandOff {
     pub fn frame(&self) -> Vec<u8> {
         let tls = self.tls.as_ref();
         // Never moved as it grows: a copy of the secrets would be left behind.
-        let room = 1024
+        let room = 512
+            + self.origin.len()
             + self.context.len()
             + self.input.len()
             + self.output.len()
             + tls.map_or(0, |tls| tls.session.len() + tls.sealed.len());
-        let mut out = Vec::with_capacity(room + self.tcp.queued_bytes());
+        let room = room + self.tcp.queued_bytes();
+        let mut out = Vec::with_capacity(room);
         out.put(&[0; FRAME_PREFIX_BYTES]);
         out.put(&[TYPE_HAND_OFF]);
         self.save(&mut out);
+        debug_assert!(out.len() <= room);
         with_length(out)
     }
 

@@ -46,6 +46,7 @@ pub(crate) mod run;
 mod scrub;
 mod serve;
 mod session;
+mod sessions;
 mod short;
 mod source;
 mod survey;
@@ -55,6 +56,7 @@ mod versions;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -77,6 +79,7 @@ use counters::NodeCounters;
 pub(crate) use progress::ProgressReport;
 use replication::Replication;
 use session::Auth;
+use sessions::Sessions;
 use tls::Https;
 
 /// Serve clients, objects, or both: one node of a cluster.
@@ -390,28 +393,26 @@ impl Worker {
     /// `drain` has passed.
     async fn serve(self: Rc<Self>, mut endpoint: Endpoint, drain: Duration) {
         let mut stopping = self.stopping.clone();
-        let mut sessions = tokio::task::JoinSet::new();
+        let mut stop = pin!(stopping.wait_for(|stop| *stop));
+        let sessions = Rc::new(Sessions::default());
         loop {
             let incoming = tokio::select! {
+                biased;
+                _ = &mut stop => break,
                 incoming = endpoint.next() => incoming,
-                _ = stopping.wait_for(|stop| *stop) => break,
-                Some(_) = sessions.join_next(), if !sessions.is_empty() => continue,
             };
             let worker = self.clone();
             match incoming {
-                Some(Incoming::Client(client)) => {
-                    sessions.spawn_local(worker.serve_client(client));
-                }
+                Some(Incoming::Client(client)) => sessions.run(worker.serve_client(client)),
                 Some(Incoming::Relay { stream, peer }) => {
-                    sessions.spawn_local(worker.serve_relay(stream, peer));
+                    sessions.run(worker.serve_relay(stream, peer));
                 }
                 None => break,
             }
         }
         self.handle.stop();
         self.idle.wake();
-        let ended = async { while sessions.join_next().await.is_some() {} };
-        if tokio::time::timeout(drain, ended).await.is_err() {
+        if tokio::time::timeout(drain, sessions.ended()).await.is_err() {
             tracing::warn!("requests were still under way at the end of the drain time");
         }
     }

@@ -212,11 +212,14 @@ impl Worker {
             Route::Here => self.serve_here(client, &request).await,
             // Each of these is larger than all that answers a GET here.
             Route::HandOff(peers) => {
-                let relayed = Box::pin(self.relay_if_short(client, &request, &peers));
-                match relayed.await {
-                    Ok(next) => next,
-                    Err(client) => Box::pin(self.hand_off(client, &request, &peers)).await,
+                if let Some(guess) = self.guess(&request, &peers) {
+                    let relayed = Box::pin(self.relay_if_short(client, &request, guess));
+                    match relayed.await {
+                        Ok(next) => return next,
+                        Err(same) => client = same,
+                    }
                 }
+                Box::pin(self.hand_off(client, &request, &peers)).await
             }
             Route::Relay(peers) => Box::pin(self.relay_to(client, &request, &peers)).await,
             Route::Everyone => {

@@ -11,50 +11,73 @@ use prism_proto::relay::Preamble;
 use prism_s3::Operation;
 
 use super::Worker;
-use super::forecast::Class;
+use super::forecast::{Class, Place};
 use super::relay::{RelayError, Relayed};
 use super::relayed::preamble;
-use super::relaying::LEAST_BYTES;
+use super::relaying::{Chance, LEAST_BYTES};
 use super::session::{Next, Request, next};
 
+/// A GET whose answer is likely short, or is tried.
+pub(super) struct Guess<'p> {
+    /// Who is asked, and who else could be.
+    peer: &'p str,
+    others: &'p [String],
+    place: Place,
+    chance: Chance,
+    /// Longest answer that is wanted.
+    most_bytes: u32,
+    link_is_free: bool,
+}
+
 impl Worker {
-    /// Relays the answer to a GET that is likely short, where the object's owner finds
-    /// that it is; else gives the connection back.
-    pub(super) async fn relay_if_short(
-        &self,
-        mut client: Connection,
-        request: &Request,
-        peers: &[String],
-    ) -> Result<Next, Connection> {
-        let relaying = &self.node.relaying;
-        let up_to_bytes = relaying.up_to_bytes();
-        let (
-            Operation::GetObject { bucket, key, .. },
-            BodyFraming::None,
-            Some((peer, others)),
-            1..,
-        ) = (
+    /// Whether to ask an object's owner before the connection moves there.
+    pub(super) fn guess<'p>(&self, request: &Request, peers: &'p [String]) -> Option<Guess<'p>> {
+        let (relaying, forecast) = (&self.node.relaying, &self.node.forecast);
+        let (Operation::GetObject { bucket, key, .. }, BodyFraming::None, 1..) = (
             &request.operation,
             request.head.framing(),
-            peers.split_first(),
-            up_to_bytes,
-        )
-        else {
-            return Err(client);
+            relaying.up_to_bytes(),
+        ) else {
+            return None;
         };
-        let place = self.node.forecast.place(bucket.as_str(), key.as_str());
+        let (peer, others) = peers.split_first()?;
+        let place = forecast.place(bucket.as_str(), key.as_str());
         let chance = relaying.next();
         let link_is_free = relaying.link_is_free(Instant::now());
         let (class, most_bytes) = match link_is_free {
             true => (Class::Short, chance.most_bytes(relaying)),
             // A connection leaves a frontend for good.
-            false if self.node.store.is_none() => return Err(client),
+            false if self.node.store.is_none() => return None,
             false => (Class::Tiny, LEAST_BYTES),
         };
         let is_trial = chance.is_trial && link_is_free;
-        if !is_trial && !self.node.forecast.is_likely(place, class) {
-            return Err(client);
-        }
+        (is_trial || forecast.is_likely(place, class)).then_some(Guess {
+            peer,
+            others,
+            place,
+            chance,
+            most_bytes,
+            link_is_free,
+        })
+    }
+
+    /// Relays the answer where the object's owner finds that it is short; else gives the
+    /// connection back.
+    pub(super) async fn relay_if_short(
+        &self,
+        mut client: Connection,
+        request: &Request,
+        guess: Guess<'_>,
+    ) -> Result<Next, Connection> {
+        let relaying = &self.node.relaying;
+        let Guess {
+            peer,
+            others,
+            place,
+            chance,
+            most_bytes,
+            link_is_free,
+        } = guess;
         let relayed = Relayed {
             head: &request.head,
             preamble: Preamble {
@@ -80,7 +103,7 @@ impl Worker {
             learn(Class::Tiny, LEAST_BYTES);
             // Of what is not tiny no more was said.
             if link_is_free || bytes <= LEAST_BYTES.into() {
-                learn(Class::Short, up_to_bytes);
+                learn(Class::Short, relaying.up_to_bytes());
             }
         }
         if let (Ok(_), Some(bytes), Some(spent)) = (&answered, body_bytes, spent) {
