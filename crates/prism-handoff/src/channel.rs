@@ -15,7 +15,7 @@ use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
 use prism_proto::wire::DecodeError;
 use prism_tls::{Event, MAX_RECORD_BYTES, OpenError, Session};
 use socket2::SockRef;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::oneshot;
 use zeroize::{Zeroize, Zeroizing};
@@ -346,8 +346,15 @@ async fn read_some(tcp: &mut OwnedReadHalf, buffer: &mut Vec<u8>) -> io::Result<
     loop {
         tcp.readable().await?;
         SockRef::from(tcp.as_ref()).set_tcp_quickack(false)?;
+        let all = buffer.capacity() - buffer.len();
         match tcp.try_read_buf(buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(read) if (1..all).contains(&read) => {
+                // It was all that there is, for now: to be told so takes no system call.
+                let is_empty = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+                let _ = tcp.as_ref().try_io(Interest::READABLE, is_empty);
+                return Ok(read);
+            }
             read => return read,
         }
     }

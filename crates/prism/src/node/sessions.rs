@@ -20,6 +20,8 @@ impl Sessions {
     pub(super) fn run(self: &Rc<Self>, session: impl Future<Output = ()> + 'static) {
         self.open.set(self.open.get() + 1);
         let open = Open(self.clone());
+        // A task is moved some six times before it begins.
+        let session = Box::pin(session);
         tokio::task::spawn_local(async move {
             let _open = open;
             session.await;
