@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
 use prism_proto::wire::DecodeError;
-use prism_tls::{Event, MAX_RECORD_BYTES, OpenError, Session};
+use prism_tls::{Event, MAX_RECORD_BYTES, OpenError, SealError, Session};
 use socket2::SockRef;
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -100,6 +100,11 @@ impl Channel {
         self.open.get()
     }
 
+    /// Frames can be sent, but will be late.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.outbox.is_stuck()
+    }
+
     fn close(&self) {
         self.open.set(false);
         // Whoever waits for a verdict learns that none will come.
@@ -149,27 +154,27 @@ impl Channel {
     /// Sends what is in the outbox, until the channel is closed.
     async fn write(&self, mut tcp: OwnedWriteHalf) -> io::Result<()> {
         let mut sealed = Vec::new();
-        loop {
+        while self.open.get() {
             self.outbox.is_to_be_sent().await;
             loop {
                 sealed.clear();
                 sealed.shrink_to(KEPT_BYTES);
-                let mut session = self.session.borrow_mut();
-                let seal = |frames: &[u8]| session.seal(frames, &mut sealed);
-                self.outbox.empty(seal).map_err(io::Error::other)?;
-                if let Some(alert) = self.alert.take() {
-                    let told = session.seal_fatal_alert(alert, &mut sealed);
-                    told.map_err(io::Error::other)?;
-                }
-                drop(session);
+                self.seal(&mut sealed).map_err(io::Error::other)?;
                 if sealed.is_empty() {
                     break;
                 }
                 tcp.write_all(&sealed).await?;
             }
-            if !self.open.get() {
-                return Ok(());
-            }
+        }
+        Ok(())
+    }
+
+    fn seal(&self, sealed: &mut Vec<u8>) -> Result<(), SealError> {
+        let mut session = self.session.borrow_mut();
+        self.outbox.empty(|frames| session.seal(frames, sealed))?;
+        match self.alert.take() {
+            Some(alert) => session.seal_fatal_alert(alert, sealed),
+            None => Ok(()),
         }
     }
 

@@ -112,6 +112,7 @@ impl Handle {
             return kept(connection, Kept::SaveFailed);
         }
         let channel = match shared.peers.channel(peer).await {
+            Ok(channel) if channel.is_stuck() => return kept(connection, Kept::TargetSilent),
             Ok(channel) => channel,
             Err(error) => {
                 tracing::info!(%error, "no hand-off");

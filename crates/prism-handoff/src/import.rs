@@ -80,7 +80,8 @@ async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
     };
     let known = [input.as_slice(), received].concat();
     let peer = transit(context, &known).filter(|peer| *peer != arrived.channel.peer)?;
-    shared.peers.channel(&peer).await.ok()
+    let channel = shared.peers.channel(&peer).await.ok()?;
+    (!channel.is_stuck()).then_some(channel)
 }
 
 /// Passes the connection on as it came. Its source keeps it until the verdict,

@@ -36,9 +36,12 @@ pub struct Config {
     pub inline_max: usize,
     /// Bytes of the tree's cached blocks. Default 16 MiB.
     pub block_cache_bytes: u64,
-    /// Bytes of objects that were read a moment ago, kept as they were read; an open
-    /// file counts for 16 KiB. Default 8 MiB; 0 for none.
+    /// Bytes of small objects that were read a moment ago, kept as they were read.
+    /// Default 8 MiB; 0 for none.
     pub hot_bytes: u64,
+    /// Files of objects that were read a moment ago, kept open: about so many file
+    /// descriptors. Default 512; 0 for none.
+    pub hot_files: usize,
     /// Bytes after which the tree moves new inline objects from memory to disk,
     /// and, divided by 2, 8, 8 and 8, those of its other parts. Up to four full
     /// buffers of each may wait beside the active one, so the worst case is 9.4
@@ -72,6 +75,7 @@ impl Default for Config {
             inline_max: 16 * 1024,
             block_cache_bytes: 16 * 1024 * 1024,
             hot_bytes: 8 * 1024 * 1024,
+            hot_files: 512,
             write_buffer_bytes: 8 * 1024 * 1024,
             durability: Durability::Fsync,
             max_object_len: OBJECT_LEN_LIMIT,

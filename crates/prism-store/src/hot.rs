@@ -25,12 +25,11 @@ const COUNTERS: usize = 1 << 12;
 /// What an object takes besides its bytes and its key, about: that is mostly the head of
 /// its answer.
 const OBJECT_BYTES: u64 = 1024;
-/// What an open file counts for. It is a descriptor of the process, which has few: at
-/// most 512 are kept by default.
-const FILE_BYTES: u64 = 15 * 1024;
 
 pub(crate) struct Hot {
-    objects: Cache<Box<[u8]>, Entry, Weigh>,
+    small: Cache<Box<[u8]>, Entry, Weigh>,
+    /// Apart, as what they take is descriptors.
+    files: Cache<Box<[u8]>, Entry>,
     counters: Box<[AtomicU64]>,
     hasher: RandomState,
 }
@@ -47,10 +46,10 @@ struct Weigh;
 impl Weighter<Box<[u8]>, Entry> for Weigh {
     fn weight(&self, key: &Box<[u8]>, entry: &Entry) -> u64 {
         let body = match &entry.object.body {
-            Body::Inline(bytes) => bytes.len() as u64,
-            Body::File(_) | Body::Parts(_) => FILE_BYTES,
+            Body::Inline(bytes) => bytes.len(),
+            Body::File(_) | Body::Parts(_) => 0,
         };
-        key.len() as u64 + body + OBJECT_BYTES
+        (key.len() + body) as u64 + OBJECT_BYTES
     }
 }
 
@@ -59,11 +58,12 @@ impl Weighter<Box<[u8]>, Entry> for Weigh {
 pub(crate) struct Leave(u64);
 
 impl Hot {
-    /// Keeps about so many bytes; none with 0.
-    pub(crate) fn new(bytes: u64) -> Self {
+    /// Keeps about so many bytes of small objects, and so many files; none with 0.
+    pub(crate) fn new(bytes: u64, files: usize) -> Self {
         let objects = usize::try_from(bytes / (4 * OBJECT_BYTES)).unwrap_or(usize::MAX);
         Self {
-            objects: Cache::with_weighter(objects, bytes, Weigh),
+            small: Cache::with_weighter(objects, bytes, Weigh),
+            files: Cache::new(files),
             counters: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
             hasher: RandomState::new(),
         }
@@ -80,7 +80,8 @@ impl Hot {
         // Odd: nothing is kept.
         let never = u64::MAX;
         let counter = self.counter(object_key);
-        let found = self.objects.get(object_key);
+        let found = self.small.get(object_key);
+        let found = found.or_else(|| self.files.get(object_key));
         // Behind the look-up: what is found is what counts at this moment.
         let count = counter.map_or(never, |counter| counter.load(Ordering::SeqCst));
         let found = found.filter(|entry| entry.count == count);
@@ -89,15 +90,14 @@ impl Hot {
 
     /// Keeps what was looked up, if it is small, or a file that is known to be good.
     pub(crate) fn keep(&self, object_key: Vec<u8>, Leave(count): Leave, object: &Arc<Object>) {
-        let may_stay = match &object.body {
-            Body::Inline(_) => true,
-            Body::File(file) => file.was_good(),
-            Body::Parts(_) => false,
-        };
-        if count.is_multiple_of(2) && may_stay {
-            let object = Arc::clone(object);
-            self.objects
-                .insert(object_key.into(), Entry { count, object });
+        if !count.is_multiple_of(2) {
+            return;
+        }
+        let (key, object) = (object_key.into(), Arc::clone(object));
+        match &object.body {
+            Body::Inline(_) => self.small.insert(key, Entry { count, object }),
+            Body::File(file) if file.was_good() => self.files.insert(key, Entry { count, object }),
+            Body::File(_) | Body::Parts(_) => {}
         }
     }
 
@@ -115,7 +115,8 @@ impl Hot {
             counter.fetch_add(1, Ordering::SeqCst);
         }
         for key in object_keys {
-            self.objects.remove(&**key);
+            self.small.remove(&**key);
+            self.files.remove(&**key);
         }
         Hidden(counters)
     }
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_was_looked_up_before_a_commit_counts_no_longer_behind_it() {
-        let hot = Hot::new(1 << 20);
+        let hot = Hot::new(1 << 20, 0);
         let keys = |key: &[u8]| [UserKey::from(key)];
         hot.keep(b"k".into(), leave(&hot, b"k"), &object(1, 100));
         assert_eq!(first(&hot, b"k"), Some(1));
@@ -194,13 +195,13 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let hot = Hot::new(1 << 20);
+        let hot = Hot::new(1 << 20, 0);
         for n in 0..10_000_u32 {
             let key = n.to_be_bytes();
             hot.keep(key.into(), leave(&hot, &key), &object(1, 1000));
         }
-        assert!(hot.objects.weight() <= 1 << 20);
-        let none = Hot::new(0);
+        assert!(hot.small.weight() <= 1 << 20);
+        let none = Hot::new(0, 0);
         none.keep(b"k".into(), leave(&none, b"k"), &object(1, 100));
         assert_eq!(first(&none, b"k"), None);
     }

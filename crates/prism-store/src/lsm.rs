@@ -174,7 +174,7 @@ impl Lsm {
             system: db.keyspace("system", small)?,
             committing: Mutex::new(()),
             committed: RwLock::new(db.snapshot()),
-            hot: Hot::new(config.hot_bytes),
+            hot: Hot::new(config.hot_bytes, config.hot_files),
             log_bytes_cut: 0,
             db,
         })

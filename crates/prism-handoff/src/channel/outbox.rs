@@ -13,6 +13,8 @@ use super::{KEPT_BYTES, append};
 
 /// Bytes of replies from which on nothing more is read that might ask for another.
 const MAX_REPLY_BYTES: usize = 256 << 10;
+/// Bytes of frames from which on a peer counts as one that does not read.
+const MAX_WAITING_BYTES: usize = 4 << 20;
 
 #[derive(Default)]
 pub(super) struct Outbox {
@@ -35,6 +37,11 @@ impl Outbox {
         self.replies_bytes
             .set(self.replies_bytes.get() + frame.len());
         self.add(frame);
+    }
+
+    /// The peer has not read for a while: what is added now will be late.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.frames.borrow().len() > MAX_WAITING_BYTES
     }
 
     /// All that is there is due.
@@ -110,6 +117,17 @@ mod tests {
         assert!(all.starts_with(b"onetwo333") && all.len() == 6 + KEPT_BYTES);
         assert_eq!(taken(&outbox), b"");
         assert!(outbox.frames.borrow().capacity() <= KEPT_BYTES);
+    }
+
+    #[test]
+    fn it_is_stuck_while_much_waits() {
+        let outbox = Outbox::default();
+        outbox.add(&vec![0; MAX_WAITING_BYTES]);
+        assert!(!outbox.is_stuck());
+        outbox.add(&[0]);
+        assert!(outbox.is_stuck());
+        taken(&outbox);
+        assert!(!outbox.is_stuck());
     }
 
     #[test]
