@@ -122,9 +122,39 @@ fn a_file_that_is_known_to_be_good_is_opened_once() {
     assert_eq!(read(get()), bytes(2, 300_000));
     drop(first);
     assert!(!file.exists());
+    // Linux shows the one that was removed under its name, and says so.
+    let gone = format!("{} (deleted)", file.display());
+    assert!(!open_files(dir.path()).contains(&gone.into()));
+}
+
+/// Where the descriptors of this process lead that lead to files of objects there.
+fn open_files(dir: &Path) -> Vec<PathBuf> {
     let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
-    let leads_to = |fd: fs::DirEntry| fs::read_link(fd.path()).unwrap_or_default();
-    assert!(!open.map(leads_to).any(|to| to.starts_with(&file)));
+    let leads_to = open.filter_map(|fd| fs::read_link(fd.path()).ok());
+    let files = dir.join("files");
+    leads_to.filter(|to| to.starts_with(&files)).collect()
+}
+
+#[test]
+fn few_files_are_kept_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        hot_files: 8,
+        ..Config::default()
+    };
+    let (store, _) = with_kept_file(dir.path(), config);
+    assert_eq!(open_files(dir.path()).len(), 1);
+    for n in 0..60 {
+        put(&store, "b", &key(n), &bytes(n, 20_000)).unwrap();
+        for _ in 0..3 {
+            assert_eq!(
+                read(store.get("b", &key(n)).unwrap().unwrap()).len(),
+                20_000
+            );
+        }
+    }
+    let open = open_files(dir.path()).len();
+    assert!((1..=16).contains(&open), "{open} files are open");
 }
 
 #[test]
