@@ -105,7 +105,7 @@ impl<'o> Load<'o> {
     pub(crate) fn arguments(&self, wrk: &mut Command, script: &Path, seconds: u64) {
         wrk.arg(format!("-t{}", self.backends));
         wrk.args([format!("-c{}", self.connections), format!("-d{seconds}s")]);
-        wrk.args(["--timeout", "30s", "-s"]).arg(script);
+        wrk.args(["--timeout", ANSWER_TIMEOUT, "-s"]).arg(script);
     }
 
     /// What a run came to, as rows have it. CPU times are those of the frontend,
@@ -140,6 +140,10 @@ impl<'o> Load<'o> {
         values.into_iter().collect()
     }
 }
+
+/// Longer than any answer takes: 100 connections share a link of 100 Mbit/s for objects of
+/// 4 MiB, which is 36 s each, if they share it fairly.
+const ANSWER_TIMEOUT: &str = "90s";
 
 /// A thread of `wrk` has an interpreter of its own, and `setup` and `done` one of
 /// theirs.
