@@ -28,27 +28,27 @@ impl Keeper {
         let begun = Instant::now();
         loop {
             let known = news.borrow_and_update().clone();
-            if let Some(turn) = turn_of(&known, &me.name)
-                && me.lease.is_valid()
-                && let Some((next, _)) = next_of(&known)
-            {
-                // Where all have been down, all may come back within a lease.
-                if begun.elapsed() < self.lease_ttl() && takes_out(&known, &next) {
-                    let _ = tokio::time::timeout(PAUSE, news.changed()).await;
-                    continue;
-                }
-                tokio::select! {
-                    () = tokio::time::sleep(ONE_AFTER_THE_OTHER * turn) => {}
-                    // It may be made by now, or be another.
-                    _ = news.changed(), if turn > 0 => continue,
-                }
-                if let Err(error) = self.take_step(&known).await {
-                    tracing::debug!(error = format!("{error:#}"), "a step was not taken");
-                }
+            let Some((turn, next)) = due(&known, &me.name) else {
+                let _ = news.changed().await;
+                continue;
+            };
+            // Where all have been down, all may come back within a lease. And etcd may
+            // have told everybody of this node's lease before the node itself: that no
+            // news follows.
+            let is_early = begun.elapsed() < self.lease_ttl() && takes_out(&known, &next);
+            if is_early || !me.lease.is_valid() {
                 let _ = tokio::time::timeout(PAUSE, news.changed()).await;
                 continue;
             }
-            let _ = news.changed().await;
+            tokio::select! {
+                () = tokio::time::sleep(ONE_AFTER_THE_OTHER * turn) => {}
+                // It may be made by now, or be another.
+                _ = news.changed(), if turn > 0 => continue,
+            }
+            if let Err(error) = self.take_step(&known).await {
+                tracing::debug!(error = format!("{error:#}"), "a step was not taken");
+            }
+            let _ = tokio::time::timeout(PAUSE, news.changed()).await;
         }
     }
 
@@ -68,6 +68,14 @@ impl Keeper {
         }
         Ok(())
     }
+}
+
+/// The step that there is to make, and when this backend may; none where it does not
+/// live, as far as it has heard.
+fn due(known: &Known, name: &NodeName) -> Option<(u32, State)> {
+    let turn = turn_of(known, name)?;
+    let (next, _) = next_of(known)?;
+    Some((turn, next))
 }
 
 fn next_of(known: &Known) -> Option<(State, u64)> {
@@ -151,5 +159,15 @@ mod tests {
         assert_eq!(turn_of(&known, &name("c")), Some(2));
         assert_eq!(turn_of(&known, &name("d")), None);
         assert!(next_of(&known).is_none());
+        assert!(due(&known, &name("a")).is_none());
+    }
+
+    /// Or nobody would, where all of them were told of all leases before their own
+    /// was granted.
+    #[test]
+    fn a_step_is_due_at_every_backend_that_lives_whatever_it_knows_of_its_lease() {
+        let known = known(&["a", "c"]);
+        let turn = |backend| due(&known, &name(backend)).map(|(turn, _)| turn);
+        assert_eq!((turn("a"), turn("b"), turn("c")), (Some(0), None, Some(1)));
     }
 }
