@@ -12,6 +12,7 @@ const MARGIN: u32 = 10;
 const X_LABELS: u32 = 40;
 const Y_LABELS: u32 = 72;
 const FONT: &str = "sans-serif";
+const DOT: i32 = 2;
 const FONT_SIZE: u32 = 13;
 /// Of labels below the axis, all of which are to be shown.
 const MOST_STEPS: usize = 40;
@@ -146,6 +147,11 @@ impl Plot {
                 let points = points.map(|point| (x(point), scale.at(point.median)));
                 PathElement::new(points.collect::<Vec<_>>(), colour.stroke_width(2))
             });
+            // Of one step there is no line.
+            let dots = series.points.iter().filter(|_| !self.is_bars).map(|point| {
+                let place = (x(point), scale.at(point.median));
+                Circle::new(place, DOT, colour.filled())
+            });
             let bars = series.points.iter().filter(|_| self.is_bars).map(|point| {
                 let half = self.bar_width() * 0.45;
                 let top = scale.at(point.median);
@@ -159,6 +165,7 @@ impl Plot {
                 .legend(move |(x, y)| {
                     Rectangle::new([(x, y - 4), (x + 12, y + 4)], colour.filled())
                 });
+            chart.draw_series(dots)?;
             chart.draw_series(spreads)?;
         }
         chart
@@ -263,6 +270,16 @@ mod tests {
             }
             assert!(!svg.contains("<b>"));
         }
+    }
+
+    #[test]
+    fn a_single_step_is_seen() {
+        let mut single = plot(false, false);
+        single.steps.truncate(1);
+        for series in &mut single.series {
+            series.points.truncate(1);
+        }
+        assert!(single.svg().unwrap().contains("<circle"));
     }
 
     #[test]
