@@ -93,10 +93,22 @@ impl Hot {
         if !count.is_multiple_of(2) {
             return;
         }
-        let (key, object) = (object_key.into(), Arc::clone(object));
+        let key: Box<[u8]> = object_key.into();
+        let entry = Entry {
+            count,
+            object: Arc::clone(object),
+        };
         match &object.body {
-            Body::Inline(_) => self.small.insert(key, Entry { count, object }),
-            Body::File(file) if file.was_good() => self.files.insert(key, Entry { count, object }),
+            Body::Inline(_) => self.small.insert(key, entry),
+            Body::File(file) if file.was_good() => {
+                self.files.insert(key.clone(), entry);
+                // A commit that came before this did not find it: nobody would read it
+                // any more, but its file, removed by then, would stay on the disk.
+                let now = self.counter(&key).map(|now| now.load(Ordering::SeqCst));
+                if now != Some(count) {
+                    self.files.remove(&key);
+                }
+            }
             Body::File(_) | Body::Parts(_) => {}
         }
     }
@@ -191,6 +203,27 @@ mod tests {
         assert_eq!(first(&hot, b"k"), Some(4));
         drop(hot.hide(&keys(b"k")));
         assert_eq!(first(&hot, b"k"), None);
+    }
+
+    #[test]
+    fn a_file_that_was_looked_up_before_a_commit_does_not_stay_open_behind_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = crate::Store::open(dir.path(), crate::Config::default()).unwrap();
+        store.create_bucket("b", 1).unwrap();
+        let mut writer = store.begin_put("b", "k", None).unwrap();
+        writer.write(&[7; 100_000]).unwrap();
+        writer.commit(ObjectMeta::default()).unwrap();
+        let get = || store.get("b", "k").unwrap().unwrap();
+        if let Body::File(file) = &get().body {
+            file.check_all(0, 100_000).unwrap();
+        }
+        let (good, hot) = (get(), Hot::new(0, 8));
+        let early = leave(&hot, b"k");
+        hot.keep(b"k".into(), early, &good);
+        assert_eq!(hot.files.len(), 1);
+        drop(hot.hide(&[UserKey::from(b"k")]));
+        hot.keep(b"k".into(), early, &good);
+        assert_eq!(hot.files.len(), 0);
     }
 
     #[test]
