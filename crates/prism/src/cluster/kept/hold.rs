@@ -43,10 +43,16 @@ impl Keeper {
         let Some(me) = self.me.as_ref().filter(|me| me.host.is_backend()) else {
             return std::future::pending().await;
         };
+        let mut fault = self.fault.subscribe();
         loop {
-            let (granted, noted) = self.take_lease(me).await;
-            tracing::info!(node = %me.name, "this node has a lease");
-            let over = self.keep_lease(me, granted, noted).await;
+            // It does not end: its sender is here.
+            let _ = fault.wait_for(Option::is_none).await;
+            let over = tokio::select! {
+                // Whatever etcd is being asked, and before what it answers counts.
+                biased;
+                _ = fault.wait_for(Option::is_some) => Over::Doubted,
+                over = self.have_lease(me) => over,
+            };
             me.lease.end();
             match over {
                 Over::Ended => tracing::warn!("the lease has ended: nothing is served meanwhile"),
@@ -61,6 +67,13 @@ impl Keeper {
         }
     }
 
+    /// Takes a lease and keeps it, until it is over.
+    async fn have_lease(&self, me: &Me) -> Over {
+        let (granted, noted) = self.take_lease(me).await;
+        tracing::info!(node = %me.name, "this node has a lease");
+        self.keep_lease(me, granted, noted).await
+    }
+
     /// Has a lease, with what this node reports noted under it.
     async fn take_lease(&self, me: &Me) -> (Granted, Report) {
         let mut reports = me.reports.clone();
@@ -69,10 +82,8 @@ impl Keeper {
         loop {
             let report = *reports.borrow_and_update();
             let state = known.borrow_and_update().state.clone();
-            let ready = state.filter(|(state, _)| {
-                let is_trusted = self.fault.borrow().is_none();
-                report.store != 0 && state.epoch == report.epoch && is_trusted
-            });
+            let ready =
+                state.filter(|(state, _)| report.store != 0 && state.epoch == report.epoch);
             match ready {
                 // To be tried again as soon as one of the two has changed.
                 None => tokio::select! {
@@ -129,7 +140,6 @@ impl Keeper {
     async fn keep_lease(&self, me: &Me, granted: Granted, mut noted: Report) -> Over {
         let mut reports = me.reports.clone();
         let every = kept_every(granted.ttl);
-        let mut fault = self.fault.subscribe();
         let mut last_ns = granted.asked_ns;
         // What is known may be from before this lease.
         let mut has_seen_itself = false;
@@ -138,10 +148,6 @@ impl Keeper {
             tokio::select! {
                 () = tokio::time::sleep(due) => {}
                 _ = reports.changed() => {}
-                _ = fault.changed() => {}
-            }
-            if fault.borrow_and_update().is_some() {
-                return Over::Doubted;
             }
             let report = *reports.borrow();
             if report != noted {
