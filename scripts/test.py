@@ -201,7 +201,7 @@ def main():
     failures += [f"left behind: namespace {name}" for name in sorted(namespaces() - before)]
     skipped = sum(job.output.count("SKIPPED") for job in jobs)
     print(f"{'in all':<40} {totals[0]:>7} {totals[1]:>7} {totals[2]:>8} {time.monotonic() - start:>8.1f}")
-    print(f"(of which building: {built_s:.1f} s; skipped for want of privilege: {skipped})")
+    print(f"(of which building: {built_s:.1f} s; skipped, as privilege or a feature of the kernel is missing: {skipped})")
     for failure in failures:
         print(f"FAILED  {failure}")
     sys.exit(1 if failures else 0)

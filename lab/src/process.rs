@@ -24,17 +24,22 @@ impl ProcessId {
     /// The process that has number `pid` now, unless it has ended.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
+        Some(Self::read(pid)?.0)
+    }
+
+    /// With the state of its first thread: a letter of proc(5).
+    fn read(pid: u32) -> Option<(Self, char)> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name is in parentheses and may itself hold any character.
         let (_, fields) = stat.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace();
         // Fields 3 (state), 20 (threads) and 22 (start time) of proc(5). Where the
         // first thread has ended before others, these still hold files and locks.
-        let has_ended = matches!(fields.next()?, "Z" | "X");
+        let state = fields.next()?.chars().next()?;
         let threads: u32 = fields.nth(16)?.parse().ok()?;
-        let is_dead = has_ended && threads <= 1;
+        let is_dead = matches!(state, 'Z' | 'X') && threads <= 1;
         let start_ticks = fields.nth(1)?.parse().ok()?;
-        (!is_dead).then_some(Self { pid, start_ticks })
+        (!is_dead).then_some((Self { pid, start_ticks }, state))
     }
 
     /// This process.
@@ -51,6 +56,11 @@ impl ProcessId {
     #[must_use]
     pub fn is_alive(self) -> bool {
         Self::of(self.pid) == Some(self)
+    }
+
+    /// Whether its first thread runs, or would if it had a processor or its file.
+    pub(crate) fn is_busy(self) -> bool {
+        Self::read(self.pid).is_some_and(|(now, state)| now == self && matches!(state, 'R' | 'D'))
     }
 
     /// Sends `signal`; false when the process is gone.

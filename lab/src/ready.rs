@@ -25,8 +25,10 @@ use crate::tool::{in_namespace, run};
 
 /// How often a host that is not yet healthy is looked at.
 const POLL: Duration = Duration::from_millis(20);
-/// A program that cannot work has ended by then.
+/// A program that cannot work has ended by then, on a machine that is not busy.
 const SETTLE: Duration = Duration::from_millis(400);
+/// On one that is, a program gets so much longer to end or to have nothing to do.
+const MAX_BUSY: Duration = Duration::from_secs(5);
 /// How long a process may take to answer its counters.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest answer that is read: 1,000 times what the counters take.
@@ -51,7 +53,7 @@ pub(crate) fn wait_all(
 ) -> Result<(), LabError> {
     let deadline = Instant::now() + timeout;
     if state.health == Health::Running {
-        std::thread::sleep(SETTLE);
+        settle(state);
     }
     let spawned = |host: &&String| state.processes.contains_key(*host);
     for host in state.programs.keys().filter(spawned) {
@@ -67,6 +69,16 @@ pub(crate) fn wait_all(
         wait(state, host, deadline, cancel, || service_fault(state))?;
     }
     Ok(())
+}
+
+/// Waits until programs of which nothing is known have shown whether they work.
+fn settle(state: &State) {
+    std::thread::sleep(SETTLE);
+    let until = Instant::now() + MAX_BUSY;
+    let is_busy = || state.processes.values().any(|process| process.is_busy());
+    while is_busy() && Instant::now() < until {
+        std::thread::sleep(POLL);
+    }
 }
 
 /// Waits until `host` is healthy.

@@ -9,7 +9,7 @@ mod rollback;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::impair_support::{Bed, Way, eventually, run, say, turn};
+use crate::impair_support::{Bed, Way, backends, eventually, run, say, servers, turn};
 use prism_config::HandOffMethod;
 use prism_lab::impair::Faults;
 
@@ -150,13 +150,19 @@ fn a_switch_out_of_reach_from_the_start_means_relaying_until_it_is_there() {
     waiting.get(0);
     bed.way().set_blackhole(false);
     let back = Instant::now();
-    eventually("hand-offs begin", Duration::from_secs(5), || {
-        (0..6).for_each(|n| waiting.get(n));
-        bed.total("exports_moved") > 0
+    // Each node asks for the switch by itself.
+    let (nodes, backends) = (servers(&bed.lab), backends(&bed.lab));
+    eventually("every node hands off", Duration::from_secs(5), || {
+        let objects = backends.iter().map(|backend| bed.object_of(backend));
+        objects.for_each(|n| waiting.get(n));
+        nodes
+            .iter()
+            .all(|node| bed.count(node, "exports_moved") > 0)
     });
     let begun = back.elapsed();
+    let moved_before = bed.total("exports_moved");
     let after = run(&bed, 4, OBJECTS, SEED + 1, |done| done >= 100);
-    let moved = bed.total("exports_moved");
+    let moved = bed.total("exports_moved") - moved_before;
     assert!(moved > after.requests / 2, "only {moved} hand-offs");
     drop(waiting);
     bed.assert_drained();

@@ -82,8 +82,7 @@ impl Keeper {
         loop {
             let report = *reports.borrow_and_update();
             let state = known.borrow_and_update().state.clone();
-            let ready =
-                state.filter(|(state, _)| report.store != 0 && state.epoch == report.epoch);
+            let ready = state.filter(|(state, _)| report.store != 0 && state.epoch == report.epoch);
             match ready {
                 // To be tried again as soon as one of the two has changed.
                 None => tokio::select! {
