@@ -8,6 +8,7 @@ mod start;
 use std::fs;
 use std::iter::Sum;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -49,6 +50,8 @@ pub(crate) enum System {
 pub(crate) struct Setup<'s> {
     pub(crate) network: &'s Network,
     pub(crate) systems: &'s [System],
+    /// Prism, where it is not this program.
+    pub(crate) program: Option<&'s Path>,
     /// How many of Prism's backends have each object.
     pub(crate) replicas: u16,
     /// What Prism relays instead of handing connections off.

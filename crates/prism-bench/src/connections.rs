@@ -198,6 +198,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         let setup = Setup {
             network: &network,
             systems: &[what.system],
+            program: None,
             replicas: 1,
             // Whatever the size: it is about connections that move.
             relay_up_to: RelayUpTo::Bytes(0),

@@ -5,13 +5,12 @@
 //! Three clusters that differ in nothing but `service.relay_up_to` take turns under the
 //! same client: one hands off always, one relays always, one as `auto` has it.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use prism_config::RelayUpTo;
 
-use crate::cluster::{Cluster, Setup, System};
-use crate::load::Load;
 use crate::network::Network;
-use crate::objects::{Objects, parse_size};
+use crate::objects::parse_size;
+use crate::prisms::{self, Common, Kind};
 use crate::summary::{Comparison, Summary};
 use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
 use crate::turns::{Job, Options, Turns, within};
@@ -22,9 +21,6 @@ const WAYS: [(&str, RelayUpTo); 3] = [
     ("relay", RelayUpTo::Bytes(u32::MAX)),
     ("auto", RelayUpTo::Auto),
 ];
-/// Objects of each backend.
-const OBJECTS: usize = 8;
-
 /// Hand-offs beside the other ways.
 pub(crate) const HAND_OFF_OVER_OTHERS: Comparison = Comparison {
     title: "Of hand-offs over the other's",
@@ -91,47 +87,18 @@ impl Args {
 /// Runs the benchmark.
 pub(crate) fn run(args: Args) -> Result<()> {
     let args = args.settle()?;
-    let sizes = &args.sizes;
-    let mut turns = Turns::begin(&args.options, SUMMARY.result, sizes.len() * WAYS.len())?;
-    if sizes.iter().any(|bytes| turns.wants(&args.jobs(*bytes))) {
-        measure(&args, &mut turns)?;
-    }
-    SUMMARY.tell(turns.rows(), args.options.json)
-}
-
-fn measure(args: &Args, turns: &mut Turns) -> Result<()> {
-    let network = &args.network;
-    let clusters = WAYS.map(|(_, relay_up_to)| {
-        Cluster::up(&Setup {
-            network,
-            systems: &[System::Prism],
-            replicas: 1,
-            relay_up_to,
-            configure: |_| (),
-            cancel: turns.cancel(),
-        })
+    let jobs = args.sizes.len() * WAYS.len();
+    let mut turns = Turns::begin(&args.options, SUMMARY.result, jobs)?;
+    let common = Common {
+        network: &args.network,
+        options: &args.options,
+        sizes: &args.sizes,
+        connections: args.connections,
+    };
+    let kinds = WAYS.map(|(_, relay_up_to)| Kind {
+        relay_up_to,
+        program: None,
     });
-    let clusters = clusters.into_iter().collect::<Result<Vec<_>>>()?;
-    for &bytes in &args.sizes {
-        let jobs = args.jobs(bytes);
-        if !turns.wants(&jobs) {
-            turns.pass(&jobs);
-            continue;
-        }
-        let objects = Objects::new(network.backends, OBJECTS, bytes)?;
-        for cluster in &clusters {
-            cluster.store(&objects)?;
-            cluster.check(&objects)?;
-        }
-        let load = Load::of(&objects, args.connections);
-        let turn_s = network.turn_s(args.options.seconds, bytes, args.connections);
-        turns.run(&jobs, |way, warm_up_s| {
-            let cluster = clusters.get(*way).context("no such cluster")?;
-            cluster.load(System::Prism, &load, warm_up_s.unwrap_or(turn_s))
-        })?;
-        for cluster in &clusters {
-            cluster.remove(&objects)?;
-        }
-    }
-    Ok(())
+    prisms::measure(&common, kinds, &mut turns, |bytes| args.jobs(bytes))?;
+    SUMMARY.tell(turns.rows(), args.options.json)
 }

@@ -130,6 +130,7 @@ fn measure(args: &Args, network: &Network, turns: &mut Turns) -> Result<()> {
     let cluster = Cluster::up(&Setup {
         network,
         systems: &SYSTEMS,
+        program: None,
         replicas: 1,
         // Whatever the size: it is about connections that move.
         relay_up_to: RelayUpTo::Bytes(0),

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod builds;
 mod client;
 mod cluster;
 mod connections;
@@ -24,6 +25,7 @@ mod network;
 mod objects;
 mod openssl;
 mod popularity;
+mod prisms;
 mod processes;
 mod proxies;
 mod report;
@@ -47,6 +49,7 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Builds(crate::builds::Args),
     Connections(crate::connections::Args),
     Crossover(crate::crossover::Args),
     Flows(crate::flows::Args),
@@ -86,6 +89,7 @@ enum Command {
 /// as it should, or the results cannot be written.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
+        Command::Builds(args) => crate::builds::run(args),
         Command::Connections(args) => crate::connections::run(args),
         Command::Crossover(args) => crate::crossover::run(args),
         Command::Flows(args) => crate::flows::run(args),

@@ -196,6 +196,7 @@ fn measure(args: &Args, network: &Network, turns: &mut Turns) -> Result<()> {
         Cluster::up(&Setup {
             network,
             systems: &systems,
+            program: None,
             replicas: 1,
             // Whatever the size: it is about connections that move.
             relay_up_to: RelayUpTo::Bytes(0),

@@ -1,6 +1,6 @@
 //! nginx and HAProxy at their best: keep-alive on both sides with room for every
-//! connection, buffers that hold an object, no log, one process for each role, as
-//! Prism's nodes in a lab have one worker.
+//! connection, buffers that hold an object, no log, patience with a busy link, one
+//! process for each role, as Prism's nodes in a lab have one worker.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -44,7 +44,8 @@ pub(crate) fn nginx_proxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<
         "server {{ {listen}\nlocation / {{ proxy_pass http://$owner; proxy_http_version 1.1;\n\
          proxy_set_header Connection \"\"; proxy_set_header Host $host;\n\
          proxy_buffer_size 64k; proxy_buffers 80 64k; proxy_busy_buffers_size 256k;\n\
-         proxy_max_temp_file_size 0; proxy_request_buffering off; }} }}"
+         proxy_max_temp_file_size 0; proxy_request_buffering off;\n\
+         proxy_read_timeout 1h; proxy_send_timeout 1h; }} }}"
     );
     nginx(&text)
 }
@@ -93,7 +94,7 @@ fn nginx(servers: &str) -> String {
     format!(
         "daemon off; pid pid; worker_processes 1; user root; error_log error.log crit;\n\
          events {{ worker_connections 9000; }}\n\
-         http {{ access_log off; tcp_nodelay on; etag on; keepalive_timeout 1h;\n\
+         http {{ access_log off; tcp_nodelay on; etag on; keepalive_timeout 1h; send_timeout 1h;\n\
          keepalive_requests 1000000000; default_type application/octet-stream;\n\
          client_max_body_size 0; client_body_buffer_size 512k;\n\
          client_body_temp_path t; proxy_temp_path t; fastcgi_temp_path t;\n\

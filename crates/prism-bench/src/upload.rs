@@ -112,6 +112,7 @@ fn measure(args: &Args, turns: &mut Turns) -> Result<()> {
     let cluster = Cluster::up(&Setup {
         network,
         systems: &SYSTEMS,
+        program: None,
         replicas: 1,
         relay_up_to: RelayUpTo::default(),
         configure: |_| (),

@@ -319,6 +319,7 @@ impl Plan {
             Cluster::up(&Setup {
                 network,
                 systems,
+                program: None,
                 replicas,
                 relay_up_to: RelayUpTo::default(),
                 configure: |_| (),

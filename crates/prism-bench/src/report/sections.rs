@@ -1,6 +1,7 @@
 //! What the report shows of each result, in its order.
 
 use super::papers::{self, Figure};
+use crate::builds::THIS_OVER_OTHER;
 use crate::crossover::HAND_OFF_OVER_OTHERS;
 use crate::summary::{Column, Comparison, Over, SYSTEM, Summary};
 use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
@@ -153,6 +154,17 @@ pub(super) const SECTIONS: &[Section] = &[
         },
         plots: &[THROUGHPUT, P50, CPU],
         papers: papers::CROSSOVER,
+    },
+    Section {
+        heading: "Two builds of Prism",
+        command: "prism bench builds OTHER --unshaped --rows rows.jsonl (and with --tls)",
+        summary: Summary {
+            result: "builds",
+            comparisons: &[THIS_OVER_OTHER],
+            ..BY_SYSTEM
+        },
+        plots: &[THROUGHPUT, CPU],
+        papers: &[],
     },
     Section {
         heading: "Growth with backends",

@@ -247,6 +247,17 @@ fn answers_are_handed_off_or_relayed_as_it_is_asked_for() {
 }
 
 #[test]
+fn two_programs_are_measured_side_by_side() {
+    let Some(_turn) = ready() else { return };
+    let other = env!("CARGO_BIN_EXE_prism");
+    let bench = Bench::new("builds", &format!("{other} --connections 20"));
+    bench.run();
+    assert_eq!(bench.count("system", &["this", "other"]), [2, 2]);
+    assert_eq!(bench.count("way", &["hand-off", "relay"]), [2, 2]);
+    assert_eq!(bench.rows_of_load().len(), 4);
+}
+
+#[test]
 fn objects_are_written_over_https_by_all_systems() {
     let Some(_turn) = ready() else { return };
     let bench = Bench::new("upload", "--connections 4 --tls");
