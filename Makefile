@@ -12,17 +12,18 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # rustup's programs, also where the shell has not been started anew.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help setup build demo test test-kernels lint bench clean
+.PHONY: help setup build dist demo test test-kernels lint bench clean
 
 help:
 	@echo 'make setup   install what building, the demo and the tests need (Debian 12)'
 	@echo 'make build   build $(PRISM)'
+	@echo 'make dist    build $(TARGET)/dist/prism, which is to serve in earnest: as a whole, and trained'
+	@echo '             in labs, as root; some 15 minutes'
 	@echo 'make demo    a lab of three backends serves real clients, under a minute'
 	@echo 'make test    all tests; as root, or those that need privilege are skipped'
 	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: some 12 minutes'
 	@echo 'make lint    formatting, clippy, where unsafe code is'
-	@echo 'make bench   build $(TARGET)/dist/prism, which takes longer and is to serve; time of a'
-	@echo '             hand-off, and of a packet in the switch'
+	@echo 'make bench   make dist, then time of a hand-off, and of a packet in the switch'
 	@echo 'make clean   remove what was built'
 
 setup:
@@ -34,6 +35,9 @@ $(call installed,%):
 
 build: $(call installed,build)
 	$(BUILD)
+
+dist: $(call installed,dist)
+	scripts/dist.sh
 
 demo: $(call installed,demo)
 	$(BUILD)
@@ -51,8 +55,7 @@ lint: $(call installed,lint)
 	scripts/check-unsafe.sh
 
 # What is measured is what would serve.
-bench: $(call installed,bench)
-	cargo build --profile dist --locked
+bench: dist
 	$(SUDO) $(TARGET)/dist/prism bench switch
 	$(SUDO) $(TARGET)/dist/prism bench handoff
 

@@ -6,6 +6,7 @@
 #   demo      build, and what a lab and the demo run (when no group is named)
 #   tests     demo, bench and lint, and what only tests run: a JDK, Go, S3 clients, ...
 #   bench     demo, and what Prism is measured beside
+#   dist      bench, and the Rust component llvm-tools
 #   kernels   tests, and QEMU for `make test-kernels`
 #
 # Looks first, installs only what is missing, and says what it does; when all is
@@ -68,9 +69,10 @@ lint) needed=$build components='rustfmt clippy' ;;
 demo) needed=$build$demo ;;
 tests) needed=$build$demo$tests$bench components='rustfmt clippy' ;;
 bench) needed=$build$demo$bench ;;
+dist) needed=$build$demo$bench components='llvm-tools' ;;
 kernels) needed=$build$demo$tests$bench$kernels components='rustfmt clippy' ;;
 *)
-    echo "setup: no group '$group'; there are build, lint, demo, tests, bench and kernels" >&2
+    echo "setup: no group '$group'; there are build, lint, demo, tests, bench, dist and kernels" >&2
     exit 2
     ;;
 esac
@@ -128,9 +130,11 @@ check_rust() {
         die "Rust $have is older than $wanted; run: rustup update"
     local component
     for component in $components; do
-        local command=$component
-        [ "$component" = rustfmt ] && command=fmt
-        cargo "$command" --version >/dev/null 2>&1 && continue
+        case $component in
+        rustfmt) cargo fmt --version ;;
+        llvm-tools) test -x "$(rustc --print target-libdir)/../bin/llvm-profdata" ;;
+        *) cargo "$component" --version ;;
+        esac >/dev/null 2>&1 && continue
         command -v rustup >/dev/null ||
             die "$component is missing, and there is no rustup to add it"
         say "adding the Rust component $component"
