@@ -7,12 +7,10 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use prism_config::RelayUpTo;
 
-use crate::network::Network;
-use crate::objects::parse_size;
 use crate::prisms::{self, Common, Kind};
 use crate::summary::{Comparison, Summary};
 use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
-use crate::turns::{Job, Options, Turns, within};
+use crate::turns::Job;
 
 /// What is done with a request for another's object.
 const WAYS: [(&str, RelayUpTo); 2] = [
@@ -45,22 +43,8 @@ pub(crate) struct Args {
     /// The other program.
     #[arg(value_name = "PROGRAM")]
     other: PathBuf,
-    /// Sizes of objects: bytes, or with K or M.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_parser = parse_size,
-        default_value = "64,64K",
-        value_name = "SIZE"
-    )]
-    sizes: Vec<u64>,
     #[command(flatten)]
-    network: Network,
-    /// Connections of the client, over all its threads.
-    #[arg(long, default_value_t = 100, value_name = "N")]
-    connections: usize,
-    #[command(flatten)]
-    options: Options,
+    common: Common,
 }
 
 impl Args {
@@ -72,26 +56,8 @@ impl Args {
             "{} is not a program: name another build of prism",
             self.other.display()
         );
-        self.options.settle(3, 2)?;
-        self.network.check()?;
-        within("--connections", self.connections, 4_000)?;
-        ensure!(
-            self.sizes.iter().all(|bytes| u32::try_from(*bytes).is_ok()),
-            "--sizes must be below 4 GiB"
-        );
+        self.common.settle()?;
         Ok(self)
-    }
-
-    fn jobs(&self, bytes: u64) -> [Job<usize>; 4] {
-        let case = self.network.case().with("connections", self.connections);
-        std::array::from_fn(|n| {
-            let way = WAYS.get(n / 2).map_or("", |way| way.0);
-            Job {
-                case: case.clone().with("way", way).with("bytes", bytes),
-                system: BUILDS.get(n % 2).copied().unwrap_or_default(),
-                what: n,
-            }
-        })
     }
 
     fn kinds(&self) -> [Kind<'_>; 4] {
@@ -106,14 +72,14 @@ impl Args {
 /// Runs the benchmark.
 pub(crate) fn run(args: Args) -> Result<()> {
     let args = args.settle()?;
-    let turns = args.sizes.len() * args.kinds().len();
-    let mut turns = Turns::begin(&args.options, SUMMARY.result, turns)?;
-    let common = Common {
-        network: &args.network,
-        options: &args.options,
-        sizes: &args.sizes,
-        connections: args.connections,
-    };
-    prisms::measure(&common, args.kinds(), &mut turns, |bytes| args.jobs(bytes))?;
-    SUMMARY.tell(turns.rows(), args.options.json)
+    prisms::run(&args.common, &SUMMARY, args.kinds(), |bytes| {
+        std::array::from_fn(|n| {
+            let way = WAYS.get(n / 2).map_or("", |way| way.0);
+            Job {
+                case: args.common.case(bytes).with("way", way),
+                system: BUILDS.get(n % 2).copied().unwrap_or_default(),
+                what: n,
+            }
+        })
+    })
 }

@@ -5,15 +5,13 @@
 //! Three clusters that differ in nothing but `service.relay_up_to` take turns under the
 //! same client: one hands off always, one relays always, one as `auto` has it.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use prism_config::RelayUpTo;
 
-use crate::network::Network;
-use crate::objects::parse_size;
 use crate::prisms::{self, Common, Kind};
 use crate::summary::{Comparison, Summary};
 use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
-use crate::turns::{Job, Options, Turns, within};
+use crate::turns::Job;
 
 /// In the order of their turns.
 const WAYS: [(&str, RelayUpTo); 3] = [
@@ -40,65 +38,22 @@ const SUMMARY: Summary = Summary {
 /// Needs root and `wrk` (`scripts/setup.sh bench`).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Sizes of objects: bytes, or with K or M.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_parser = parse_size,
-        default_value = "64,1K,2K,4K,8K,16K,32K,64K",
-        value_name = "SIZE",
-        conflicts_with = "quick"
-    )]
-    sizes: Vec<u64>,
     #[command(flatten)]
-    network: Network,
-    /// Connections of the client, over all its threads.
-    #[arg(long, default_value_t = 100, value_name = "N")]
-    connections: usize,
-    #[command(flatten)]
-    options: Options,
-}
-
-impl Args {
-    fn settle(mut self) -> Result<Self> {
-        if self.options.quick {
-            self.sizes = vec![1 << 10, 4 << 10, 16 << 10];
-        }
-        self.options.settle(3, 2)?;
-        self.network.check()?;
-        within("--connections", self.connections, 4_000)?;
-        ensure!(
-            self.sizes.iter().all(|bytes| u32::try_from(*bytes).is_ok()),
-            "--sizes must be below 4 GiB"
-        );
-        Ok(self)
-    }
-
-    fn jobs(&self, bytes: u64) -> [Job<usize>; 3] {
-        let case = self.network.case().with("connections", self.connections);
-        std::array::from_fn(|way| Job {
-            case: case.clone().with("bytes", bytes),
-            system: WAYS.get(way).map_or("", |way| way.0),
-            what: way,
-        })
-    }
+    common: Common,
 }
 
 /// Runs the benchmark.
-pub(crate) fn run(args: Args) -> Result<()> {
-    let args = args.settle()?;
-    let jobs = args.sizes.len() * WAYS.len();
-    let mut turns = Turns::begin(&args.options, SUMMARY.result, jobs)?;
-    let common = Common {
-        network: &args.network,
-        options: &args.options,
-        sizes: &args.sizes,
-        connections: args.connections,
-    };
+pub(crate) fn run(mut args: Args) -> Result<()> {
+    args.common.settle()?;
     let kinds = WAYS.map(|(_, relay_up_to)| Kind {
         relay_up_to,
         program: None,
     });
-    prisms::measure(&common, kinds, &mut turns, |bytes| args.jobs(bytes))?;
-    SUMMARY.tell(turns.rows(), args.options.json)
+    prisms::run(&args.common, &SUMMARY, kinds, |bytes| {
+        std::array::from_fn(|way| Job {
+            case: args.common.case(bytes),
+            system: WAYS.get(way).map_or("", |way| way.0),
+            what: way,
+        })
+    })
 }
