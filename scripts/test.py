@@ -4,7 +4,9 @@
 Runs what `cargo test --release --workspace` runs, and further: several test
 programs (or groups of a program's tests) at a time, but those one by one that judge
 time or watch the machine; each has a time limit; tests that were skipped for want of
-privilege are listed; and namespaces that a test left behind are a failure.
+privilege are listed; and namespaces that a test left behind are a failure. What fails
+while the machine itself stands still, as a virtual one may for seconds, is run again,
+and that is said.
 
 Usage: scripts/test.py [FILTER...]
        (only tests whose name contains a FILTER; "bulk::" is a whole group)
@@ -51,6 +53,10 @@ LONGEST = [
 ]
 # Far above what any of them takes; a hang ends here. What is long when asked takes longer.
 LIMIT_S = int(os.environ.get("PRISM_TEST_LIMIT_S", "480"))
+# A processor that nobody gets for so long stands still: whatever waits runs out of time.
+STALL_S = 1.0
+# So often is run again what failed in such a moment.
+MOST_AGAIN = 2
 DOCUMENTATION = ["cargo", "test", "--release", "--locked", "--workspace", "--quiet", "--doc"]
 COUNTS = re.compile(r"(\d+) passed; (\d+) failed; (\d+) ignored")
 # In the list at a test program's end.
@@ -63,11 +69,11 @@ class Job:
     def __init__(self, label, command, directory=".", environment=(), patient=False):
         self.label, self.command, self.directory, self.patient = label, command, directory, patient
         self.environment = {**os.environ, **dict(environment)}
-        self.status, self.output, self.seconds, self.cpu_s = None, "", 0.0, 0.0
+        self.status, self.output, self.start, self.seconds, self.cpu_s = None, "", 0.0, 0.0, 0.0
 
     def run(self):
         """Runs it to its end, and shows then what it said."""
-        start = time.monotonic()
+        self.start = start = time.monotonic()
         command = (["nice", "-n", "19"] if self.patient else []) + self.command
         process = subprocess.Popen(
             command, cwd=self.directory, env=self.environment, start_new_session=True,
@@ -86,6 +92,34 @@ class Job:
             self.output += f"ended after {LIMIT_S} s without result\n"
         with SHOWING:
             print(f"\n== {self.label}\n{self.output}", end="", flush=True)
+
+
+class Stalls:
+    """Notes when a processor stood still: a thread on each looks at the clock."""
+
+    EVERY_S = 0.05
+
+    def __init__(self):
+        # Of each when it ended, and how long it was.
+        self.noted = []
+        for processor in os.sched_getaffinity(0):
+            threading.Thread(target=self.watch, args=[processor], daemon=True).start()
+
+    def watch(self, processor):
+        # Of this thread alone.
+        os.sched_setaffinity(0, {processor})
+        last = time.monotonic()
+        while True:
+            time.sleep(self.EVERY_S)
+            now = time.monotonic()
+            if now - last - self.EVERY_S > STALL_S:
+                self.noted.append((now, now - last))
+            last = now
+
+    def longest(self, job):
+        """Seconds of the longest while a job ran; 0 if there was none."""
+        end = job.start + job.seconds
+        return max((length for at, length in list(self.noted) if job.start < at < end + length), default=0.0)
 
 
 SHOWING = threading.Lock()
@@ -155,6 +189,20 @@ def abreast(lanes):
         thread.join()
 
 
+def run_again(jobs, stalls):
+    """Runs again what failed while the machine stood still. Gives what there is to say
+    of it."""
+    said = []
+    for job in jobs:
+        for _ in range(MOST_AGAIN):
+            (_, failures), stall_s = judge(job), stalls.longest(job)
+            if not failures or not stall_s:
+                break
+            said += [f"{failure} (the machine stood still for {stall_s:.1f} s)" for failure in failures]
+            job.run()
+    return said
+
+
 def namespaces():
     try:
         return {name for name in os.listdir("/run/netns") if name.startswith("prism")}
@@ -182,8 +230,10 @@ def main():
     built_s = time.monotonic() - start
     jobs = [job for program in programs for job in jobs_of(*program, words)]
     jobs.append(Job("documentation", [*DOCUMENTATION, *words], patient=True))
+    stalls = Stalls()
     try:
         run_all(jobs)
+        again = run_again(jobs, stalls)
     except KeyboardInterrupt:
         for process in list(RUNNING):
             kill(process, signal.SIGINT)
@@ -202,6 +252,8 @@ def main():
     skipped = sum(job.output.count("SKIPPED") for job in jobs)
     print(f"{'in all':<40} {totals[0]:>7} {totals[1]:>7} {totals[2]:>8} {time.monotonic() - start:>8.1f}")
     print(f"(of which building: {built_s:.1f} s; skipped, as privilege or a feature of the kernel is missing: {skipped})")
+    for failure in again:
+        print(f"AGAIN   {failure}")
     for failure in failures:
         print(f"FAILED  {failure}")
     sys.exit(1 if failures else 0)
