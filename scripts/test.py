@@ -53,10 +53,12 @@ LONGEST = [
 ]
 # Far above what any of them takes; a hang ends here. What is long when asked takes longer.
 LIMIT_S = int(os.environ.get("PRISM_TEST_LIMIT_S", "480"))
-# A processor that nobody gets for so long stands still: whatever waits runs out of time.
-STALL_S = 1.0
-# So often is run again what failed in such a moment.
-MOST_AGAIN = 2
+# A processor that nobody gets for so long stands still, and nodes run out of patience. A
+# busy one is got within a few hundredths.
+STALL_S = 0.2
+# So often is run again what failed in such a moment, when there has been none for so
+# long, or that has been waited for so long.
+MOST_AGAIN, CALM_S, MAX_WAIT_S = 3, 10.0, 120.0
 DOCUMENTATION = ["cargo", "test", "--release", "--locked", "--workspace", "--quiet", "--doc"]
 COUNTS = re.compile(r"(\d+) passed; (\d+) failed; (\d+) ignored")
 # In the list at a test program's end.
@@ -115,6 +117,14 @@ class Stalls:
             if now - last - self.EVERY_S > STALL_S:
                 self.noted.append((now, now - last))
             last = now
+
+    def wait_for_calm(self):
+        """Until there has been none for a while, or that takes too long."""
+        start = time.monotonic()
+        while (now := time.monotonic()) < start + MAX_WAIT_S:
+            if now > max((at for at, _ in list(self.noted)), default=0.0) + CALM_S:
+                break
+            time.sleep(1)
 
     def longest(self, job):
         """Seconds of the longest while a job ran; 0 if there was none."""
@@ -198,7 +208,8 @@ def run_again(jobs, stalls):
             (_, failures), stall_s = judge(job), stalls.longest(job)
             if not failures or not stall_s:
                 break
-            said += [f"{failure} (the machine stood still for {stall_s:.1f} s)" for failure in failures]
+            said += [f"{failure} (the machine stood still for {stall_s:.2f} s)" for failure in failures]
+            stalls.wait_for_calm()
             job.run()
     return said
 
