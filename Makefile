@@ -18,7 +18,7 @@ help:
 	@echo 'make setup   install what building, the demo and the tests need (Debian 12)'
 	@echo 'make build   build $(PRISM)'
 	@echo 'make dist    build $(TARGET)/dist/prism, which is to serve in earnest: as a whole, and trained'
-	@echo '             in labs, as root; some 15 minutes'
+	@echo '             in labs, as root; some 20 minutes'
 	@echo 'make demo    a lab of three backends serves real clients, under a minute'
 	@echo 'make test    all tests; as root, or those that need privilege are skipped'
 	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: some 12 minutes'
