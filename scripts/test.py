@@ -241,7 +241,7 @@ def main():
     programs, _ = build("--workspace")
     built_s = time.monotonic() - start
     jobs = [job for program in programs for job in jobs_of(*program, words)]
-    jobs.append(Job("documentation", [*DOCUMENTATION, *words], patient=True))
+    jobs.append(Job("documentation", [*DOCUMENTATION, "--", *words], patient=True))
     stalls = Stalls()
     try:
         run_all(jobs)
