@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * The ends of connections that have no flow: frontends' own. Of a flow, its
- * entry tells (flow.h); only where the client closed before the flow had an
- * owner does it have to ask here.
+ * Connections that have no flow, frontends' own: their ends, and where they are
+ * while the list of frontends changes. Of a flow, its entry tells (flow.h); only
+ * where the client closed before the flow had an owner does it have to ask here.
  *
  * A host that has no socket for a segment answers with a RST without ACK, whose
  * sequence number is the segment's acknowledgement. Where that is the number behind
@@ -52,6 +52,23 @@ static __noinline int closing_to_client(const struct flow_key *key,
 	c = bpf_map_lookup_elem(&closings, key);
 	return c && c->marks == (MARK_CLOSED | MARK_CLIENT_CLOSED) &&
 	       c->end_seq == bpf_ntohl(p->tcp_seq);
+}
+
+/* The connection is opened at `frontend` while the list changes. */
+static __noinline int closing_opens(const struct flow_key *key, __be32 frontend)
+{
+	struct closing fresh = { .frontend = frontend };
+
+	bpf_map_update_elem(&closings, key, &fresh, BPF_ANY);
+	return 0;
+}
+
+/* Where the connection was opened, if that was noted; else 0. */
+static __noinline __be32 closing_opened(const struct flow_key *key)
+{
+	struct closing *c = bpf_map_lookup_elem(&closings, key);
+
+	return c ? c->frontend : 0;
 }
 
 /* A client's packet to a frontend, without a flow. */

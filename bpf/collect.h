@@ -122,6 +122,20 @@ static __always_inline bool expire(struct flow *f, struct order *o)
 	return done;
 }
 
+/* From now on no unknown flow takes an epoch below this one. */
+static __always_inline void raise_collected_epoch(__u64 epoch)
+{
+	__u32 zero = 0;
+	struct collected *c = bpf_map_lookup_elem(&collected, &zero);
+
+	if (!c)
+		return;
+	bpf_spin_lock(&c->lock);
+	if (epoch > c->epoch)
+		c->epoch = epoch;
+	bpf_spin_unlock(&c->lock);
+}
+
 static __always_inline bool doom(struct flow *f, const struct order *o)
 {
 	bool done = false;
@@ -135,6 +149,9 @@ static __always_inline bool doom(struct flow *f, const struct order *o)
 		done = true;
 	}
 	bpf_spin_unlock(&f->lock);
+	/* Until the agent deletes the entry, commands for it are not answered. */
+	if (done)
+		raise_collected_epoch(o->epoch);
 	/* One doomed by an agent that then died is still to be deleted. */
 	if (done && !before)
 		count(COUNTER_flow_collected);

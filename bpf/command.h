@@ -44,7 +44,7 @@ static __always_inline bool is_fresh(__u64 time_ns, __u64 clock_ns)
 {
 	__u64 off = time_ns > clock_ns ? time_ns - clock_ns : clock_ns - time_ns;
 
-	return off <= CONTROL_FRESHNESS_NS;
+	return off <= freshness_ns;
 }
 
 static __always_inline bool is_node_of(const struct ip_addr *addr, __u32 tenant)
@@ -100,14 +100,24 @@ static __always_inline bool is_already(const struct control_message *m,
 				      same_addr(&m->via_addr, &view->via));
 }
 
+/* No honest sender has come to this epoch; the flow would keep it for ever. */
+static __always_inline bool is_ahead(__u64 epoch, __u64 flow_epoch,
+				     __u64 clock_ns)
+{
+	return epoch > clock_ns && epoch - clock_ns > max_epoch_ahead_ns &&
+	       epoch - flow_epoch > max_epoch_step;
+}
+
 /* What the order of epochs says of a command (section 1.3). */
 static __always_inline __u8 judge(const struct control_message *m, __u64 epoch,
-				  const struct flow_view *view)
+				  __u64 clock_ns, const struct flow_view *view)
 {
 	if (epoch < view->epoch)
 		return STATUS_STALE;
 	if (epoch == view->epoch)
 		return is_already(m, view) ? STATUS_OK : STATUS_STALE;
+	if (is_ahead(epoch, view->epoch, clock_ns))
+		return STATUS_AHEAD;
 	if (view->state == FLOW_ABSENT && !(m->ops & (OP_OWN | OP_RELEASE)))
 		return STATUS_BAD_REQUEST;
 	return STATUS_APPLY;
@@ -119,8 +129,12 @@ static __always_inline void change(struct flow *f,
 				   __u64 now_ns)
 {
 	if (m->ops == OP_RELEASE) {
-		/* Not where there was nothing: a frontend has the connection. */
-		bool released = f->state != FLOW_ABSENT || is_released(f);
+		/*
+		 * Not where there was nothing, or where a SYN has passed since: a
+		 * frontend may have the connection.
+		 */
+		bool released = (f->state != FLOW_ABSENT || is_released(f)) &&
+				!(f->marks & MARK_CHALLENGED);
 
 		make_tombstone(f, epoch, now_ns);
 		if (released)
@@ -128,7 +142,7 @@ static __always_inline void change(struct flow *f,
 		return;
 	}
 	change_begin(f);
-	f->marks &= ~MARK_RELEASED;
+	f->marks &= ~(MARK_RELEASED | MARK_CHALLENGED);
 	if (f->state == FLOW_ABSENT) {
 		f->state = FLOW_FORWARD;
 		f->packets[0] = f->packets[1] = 0;
@@ -173,14 +187,15 @@ static __always_inline __u8 insert(struct control_scratch *s,
 /* Judges and changes an existing entry in one step. `view` is the flow then. */
 static __always_inline __u8 modify(struct flow *f,
 				   const struct control_message *m, __u64 epoch,
-				   __u64 now_ns, struct flow_view *view)
+				   __u64 now_ns, __u64 clock_ns,
+				   struct flow_view *view)
 {
 	__u8 status = STATUS_BUSY;
 
 	bpf_spin_lock(&f->lock);
 	view_of(view, f);
 	if (!is_doomed(f))
-		status = m->ops ? judge(m, epoch, view) : STATUS_OK;
+		status = m->ops ? judge(m, epoch, clock_ns, view) : STATUS_OK;
 	if (status == STATUS_APPLY) {
 		change(f, m, epoch, now_ns);
 		view_of(view, f);
@@ -197,10 +212,19 @@ static __always_inline void view_now(struct flow *f, struct flow_view *view)
 	bpf_spin_unlock(&f->lock);
 }
 
+/* The epoch of flows that have no entry; see struct collected. */
+static __always_inline __u64 unknown_epoch(void)
+{
+	__u32 zero = 0;
+	struct collected *c = bpf_map_lookup_elem(&collected, &zero);
+
+	return c ? *(volatile __u64 *)&c->epoch : 0;
+}
+
 /* Applies an authorized command. `view` becomes the flow as it is then. */
 static __always_inline __u8 apply(struct control_scratch *s,
 				  const struct flow_key *key, __u64 now_ns,
-				  struct flow_view *view)
+				  __u64 clock_ns, struct flow_view *view)
 {
 	const struct control_message *m = &s->request;
 	__u64 epoch = bpf_be64_to_cpu(m->epoch);
@@ -208,9 +232,10 @@ static __always_inline __u8 apply(struct control_scratch *s,
 	__u8 status;
 
 	if (!f) {
+		view->epoch = unknown_epoch();
 		if (!m->ops)
 			return STATUS_OK;
-		status = judge(m, epoch, view);
+		status = judge(m, epoch, clock_ns, view);
 		if (status == STATUS_APPLY)
 			status = insert(s, key, epoch, now_ns, view);
 		if (status != STATUS_APPLY)
@@ -219,7 +244,7 @@ static __always_inline __u8 apply(struct control_scratch *s,
 		if (!f)
 			return STATUS_BUSY;
 	}
-	return modify(f, m, epoch, now_ns, view);
+	return modify(f, m, epoch, now_ns, clock_ns, view);
 }
 
 #endif

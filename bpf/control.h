@@ -41,13 +41,15 @@ static __always_inline __u8 decide(struct control_scratch *s,
 	else if (allowed != STATUS_APPLY)
 		refused = allowed;
 	if (!refused)
-		return apply(s, &key, p->now_ns, view);
+		return apply(s, &key, p->now_ns, clock_ns, view);
 	/* The sender learns what became of its own tenant's flows only. */
 	if (allowed == STATUS_APPLY) {
 		struct flow *f = flow_find(&key);
 
 		if (f)
 			view_now(f, view);
+		else
+			view->epoch = unknown_epoch();
 	}
 	return refused;
 }
@@ -165,8 +167,8 @@ static __always_inline bool load_request(void *ctx, const struct packet *p,
 static __always_inline __u32 status_counter(__u8 status)
 {
 	/* The counters stand in the order of the statuses. */
-	_Static_assert(COUNTER_control_bad_request - COUNTER_control_ok ==
-			       STATUS_BAD_REQUEST - STATUS_OK,
+	_Static_assert(COUNTER_control_ahead - COUNTER_control_ok ==
+			       STATUS_AHEAD - STATUS_OK,
 		       "order of counters");
 	return COUNTER_control_ok + status - STATUS_OK;
 }

@@ -26,6 +26,7 @@
 	/* Packets dropped. */                                                 \
 	X(drop_blocked)           /* the flow is blocked */                    \
 	X(drop_released)          /* late packet of a connection that is over */\
+	X(drop_syn_refused)       /* an owner's reset, as it has no such socket */\
 	X(drop_late_reset)        /* of an owner, both ends having closed */   \
 	X(drop_not_owner)         /* from a frontend that does not own it */   \
 	X(drop_unmatched_backend) /* TCP of a backend that matches no flow */  \
@@ -34,6 +35,7 @@
 	X(drop_mtu)               /* too large for the way to the owner */     \
 	X(drop_store)             /* the kernel refused to write the packet */ \
 	/* Flows. */                                                           \
+	X(flow_syn_challenged)    /* a SYN of a live flow went to its owner */ \
 	X(flow_syn_purged)        /* a SYN ended the flow before it */         \
 	X(flow_expired)           /* the agent removed an idle flow */         \
 	X(flow_reset)             /* the agent ended one without an owner */   \
@@ -46,6 +48,7 @@
 	X(control_no_service)                                                  \
 	X(control_late)                                                        \
 	X(control_bad_request)                                                 \
+	X(control_ahead)                                                       \
 	X(control_malformed)      /* not answered */                           \
 	X(control_forged)         /* not answered */                           \
 	X(control_busy)           /* not answered: entry is being collected */

@@ -54,6 +54,7 @@ struct route {
 	__be16 owner_port;
 	__u8 state;
 	bool is_late_reset;	/* this packet is; see flow_to_client */
+	bool answers_syn;	/* this packet does; see syn_answer */
 };
 
 static __always_inline struct flow_key flow_key(__be32 client,
@@ -202,6 +203,66 @@ static __always_inline void flow_to_owner(struct flow *f, const struct packet *p
 	flow_count(f, p, TO_OWNER);
 }
 
+/* Under the lock: the entry becomes the tombstone of its flow. */
+static __always_inline void make_tombstone(struct flow *f, __u64 epoch,
+					   __u64 now_ns)
+{
+	change_begin(f);
+	f->state = FLOW_ABSENT;
+	f->epoch = epoch;
+	f->last_seen_ns = now_ns;
+	f->owner_port = 0;
+	f->owner_run = 0;
+	f->marks &= ~(MARK_RELEASED | MARK_CHALLENGED | CLOSE_MARKS);
+	__builtin_memset(&f->owner, 0, sizeof(f->owner));
+	__builtin_memset(&f->via, 0, sizeof(f->via));
+	change_end(f);
+}
+
+/*
+ * The client opens a new connection: nothing of the one before may act on it. Only
+ * where the flow still has all of `marks`.
+ */
+static __noinline int flow_purge(struct flow *f, __u64 now_ns, __u8 marks)
+{
+	__u64 clock_ns = bpf_ktime_get_tai_ns();
+	__u8 state = FLOW_ABSENT;
+
+	bpf_spin_lock(&f->lock);
+	if ((f->marks & marks) == marks) {
+		state = f->state;
+		make_tombstone(f, clock_ns > f->epoch ? clock_ns : f->epoch,
+			       now_ns);
+	}
+	bpf_spin_unlock(&f->lock);
+	if (state != FLOW_ABSENT)
+		count(COUNTER_flow_syn_purged);
+	return 0;
+}
+
+/*
+ * Whether a packet of the owner shows that it has no socket for the SYN of a live
+ * flow (steer.h); then the flow is over. An owner that has the socket challenges the
+ * SYN, by a packet like others. A host without it sends a reset with the sequence
+ * number 0 (RFC 9293, section 3.10.7.1), which that of a connection has once in 2^32
+ * times. A frontend may accept the SYN instead.
+ */
+static __always_inline bool syn_answer(const struct flow_key *key,
+				       struct flow *f, const struct packet *p)
+{
+	__u8 kind = p->tcp_flags & (TCP_SYN | TCP_RST | TCP_ACK);
+
+	if (!(flow_marks(f) & MARK_CHALLENGED))
+		return false;
+	if (kind != (TCP_SYN | TCP_ACK) &&
+	    (kind != (TCP_RST | TCP_ACK) || p->tcp_seq))
+		return false;
+	flow_purge(f, p->now_ns, MARK_CHALLENGED);
+	if (p->tcp_flags & TCP_RST)
+		bpf_map_delete_elem(&closings, key);
+	return true;
+}
+
 /*
  * A packet to the client passes on the route that its flow has, if it is from the
  * owner.
@@ -217,6 +278,9 @@ static __always_inline void flow_to_client(const struct flow_key *key,
 {
 	if (r->state != FLOW_FORWARD || r->owner != p->head.ip.saddr ||
 	    r->owner_port != p->source)
+		return;
+	r->answers_syn = syn_answer(key, f, p);
+	if (r->answers_syn)
 		return;
 	if (p->tcp_flags & TCP_RST && is_over(key, f)) {
 		r->is_late_reset = true;
@@ -235,36 +299,6 @@ static __always_inline bool owned_by_vip(const struct flow_key *key,
 					 __be16 owner_port)
 {
 	return owner_port == key->vip_port && same_addr(owner, &key->vip);
-}
-
-/* Under the lock: the entry becomes the tombstone of its flow. */
-static __always_inline void make_tombstone(struct flow *f, __u64 epoch,
-					   __u64 now_ns)
-{
-	change_begin(f);
-	f->state = FLOW_ABSENT;
-	f->epoch = epoch;
-	f->last_seen_ns = now_ns;
-	f->owner_port = 0;
-	f->owner_run = 0;
-	f->marks &= ~(MARK_RELEASED | CLOSE_MARKS);
-	__builtin_memset(&f->owner, 0, sizeof(f->owner));
-	__builtin_memset(&f->via, 0, sizeof(f->via));
-	change_end(f);
-}
-
-/* The client opens a new connection: nothing of the one before may act on it. */
-static __always_inline void flow_syn(struct flow *f, __u64 now_ns)
-{
-	__u64 clock_ns = bpf_ktime_get_tai_ns();
-	__u8 state;
-
-	bpf_spin_lock(&f->lock);
-	state = f->state;
-	make_tombstone(f, clock_ns > f->epoch ? clock_ns : f->epoch, now_ns);
-	bpf_spin_unlock(&f->lock);
-	if (state != FLOW_ABSENT)
-		count(COUNTER_flow_syn_purged);
 }
 
 #endif

@@ -29,6 +29,7 @@ extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
 enum hop {
 	HOP_READY,		/* interface and addresses are known */
+	HOP_CONFIRM,		/* as well; the kernel is to look at the neighbour */
 	HOP_NEIGHBOUR,		/* interface is known, ARP is to be asked */
 	HOP_KERNEL,		/* no route, or the address is ours */
 };
@@ -87,17 +88,32 @@ static __noinline int fib_resolve(void *ctx, struct nexthop *slot, __be32 addr,
 
 	slot->expires_ns = 0;
 	slot->ifindex = fib.ifindex;
-	if (result == BPF_FIB_LKUP_RET_NO_NEIGH) {
-		slot->addr = fib.ipv4_dst; /* the gateway, where there is one */
+	slot->addr = addr;
+	slot->gateway = fib.ipv4_dst;
+	if (result == BPF_FIB_LKUP_RET_NO_NEIGH)
 		return HOP_NEIGHBOUR;
-	}
 	if (result != BPF_FIB_LKUP_RET_SUCCESS)
 		return HOP_KERNEL;
-	slot->addr = addr;
 	slot->mtu_bytes = fib.mtu_result;
 	__builtin_memcpy((void *)slot->mac, fib.dmac, ETH_ALEN);
 	__builtin_memcpy((void *)slot->mac + ETH_ALEN, fib.smac, ETH_ALEN);
 	return HOP_READY;
+}
+
+/*
+ * Whether this packet is the one that has the kernel look at the neighbour. Where a
+ * neighbour has been silent for long, the kernel asks for it when it is sent something,
+ * and so finds out that it is gone or has another address.
+ */
+static __always_inline bool is_to_confirm(struct nexthop *slot, __u64 now_ns,
+					  const bool xdp)
+{
+	bool is_due = slot->confirm_ns && slot->confirm_ns <= now_ns;
+
+	/* XDP leaves the packet to the tc program, which finds the same. */
+	if (!slot->confirm_ns || (is_due && !xdp))
+		slot->confirm_ns = now_ns + nexthop_confirm_ns;
+	return is_due;
 }
 
 static __noinline int configured_hop(struct nexthop *slot, __be32 addr)
@@ -132,9 +148,12 @@ static __always_inline int resolve(void *ctx, const struct packet *p,
 		return HOP_KERNEL;
 	if (slot->addr == addr && slot->expires_ns > p->now_ns)
 		return HOP_READY;
-	if (!configured_hop(slot, addr))
+	if (!configured_hop(slot, addr)) {
 		hop = fib_resolve(ctx, slot, addr, packet_ifindex(ctx, xdp));
-	if (hop == HOP_READY)
+		if (hop == HOP_READY && is_to_confirm(slot, p->now_ns, xdp))
+			hop = HOP_CONFIRM;
+	}
+	if (hop == HOP_READY || (hop == HOP_CONFIRM && !xdp))
 		slot->expires_ns = p->now_ns + nexthop_ttl_ns;
 	return hop;
 }
@@ -354,10 +373,11 @@ static __always_inline int transmit(const struct nexthop *slot, int hop,
 
 	if (hop == HOP_READY)
 		return bpf_redirect(slot->ifindex, 0);
-	if (xdp || hop != HOP_NEIGHBOUR)
+	if (xdp || hop == HOP_KERNEL)
 		return pass(xdp);
-	count(COUNTER_seen_neighbour_missing);
-	neighbour.ipv4_nh = slot->addr;
+	if (hop == HOP_NEIGHBOUR)
+		count(COUNTER_seen_neighbour_missing);
+	neighbour.ipv4_nh = slot->gateway;
 	return bpf_redirect_neigh(slot->ifindex, &neighbour, sizeof(neighbour),
 				  0);
 }
@@ -380,7 +400,7 @@ static __always_inline int forward(void *ctx, struct packet *p, __be32 addr,
 		return punt(COUNTER_punt_xdp, xdp);
 	if (!slot)
 		return punt(COUNTER_punt_no_route, xdp);
-	if (hop == HOP_READY && is_too_long(ctx, p, slot, xdp))
+	if (hop <= HOP_CONFIRM && is_too_long(ctx, p, slot, xdp))
 		return too_long(p, rw, xdp);
 	if (p->l4 > HEAD_BYTES)
 		count(COUNTER_seen_ip_options);
@@ -396,24 +416,24 @@ static __always_inline int forward(void *ctx, struct packet *p, __be32 addr,
  * Global, and so verified once: within its callers the verifier would go through
  * every order in which the frontends may outdo each other.
  */
-__noinline __be32 pick_frontend(const struct service *service, __be32 client,
+__noinline __be32 pick_frontend(const struct frontends *frontends, __be32 client,
 				__be16 client_port)
 {
 	__u32 seed = mix(client ^ mix(client_port));
 	__u32 best = 0;
 	__be32 chosen = 0;
 
-	if (!service)
+	if (!frontends)
 		return 0;
-	if (service->frontend_count == 1)
-		return service->frontends[0].word[3];
+	if (frontends->count == 1)
+		return frontends->list[0].word[3];
 	for (int i = 0; i < MAX_FRONTENDS; i++) {
 		__be32 addr;
 		__u32 weight;
 
-		if (i >= service->frontend_count)
+		if (i >= frontends->count)
 			break;
-		addr = service->frontends[i].word[3];
+		addr = frontends->list[i].word[3];
 		weight = mix(seed ^ addr);
 		if (!chosen || weight > best) {
 			best = weight;

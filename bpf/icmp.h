@@ -130,7 +130,7 @@ static __always_inline int icmp_to_service(void *ctx, struct packet *p,
 	if (r.state == FLOW_ABSENT) {
 		r.owner = e->ip.saddr;
 		r.owner_port = e->tcp.source;
-		r.via = pick_frontend(service, e->ip.daddr, e->tcp.dest);
+		r.via = pick_frontend(&service->now, e->ip.daddr, e->tcp.dest);
 		if (!r.via)
 			return punt(COUNTER_punt_no_frontend, xdp);
 	}

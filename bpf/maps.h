@@ -41,6 +41,7 @@ enum flow_mark {
 	MARK_CLOSED = 4,	/* the owner's FIN has passed: the client knows */
 	MARK_CLOSE_KNOWN = 8,	/* the client has acknowledged that FIN */
 	MARK_CLIENT_CLOSED = 16,	/* the client's FIN has passed */
+	MARK_CHALLENGED = 32,	/* a SYN has gone to the owner; till the next command */
 };
 
 /* The marks of one connection. */
@@ -77,10 +78,24 @@ enum direction {
 	TO_CLIENT = 1,
 };
 
-/* The end of a connection that no flow's owner has, or had when it began. */
+/*
+ * The epoch of every flow that has no entry: the greatest of any tombstone that
+ * was deleted. So no command finds a flow that has forgotten what outranks it.
+ */
+struct collected {
+	struct bpf_spin_lock lock;	/* taken to write */
+	__u32 zero;
+	__u64 epoch;
+};
+
+/*
+ * A connection that no flow's owner has, or had when it began: its end, or where it
+ * was opened while the list of frontends changed, or its owner before was a frontend.
+ */
 struct closing {
 	__u32 end_seq;		/* behind the FIN of the frontend, where it has passed */
 	__u32 marks;		/* MARK_CLOSED, MARK_CLIENT_CLOSED */
+	__be32 frontend;	/* that its SYN went to, where that matters; or 0 */
 };
 
 /* One run of a node, as its commands name it. */
@@ -118,10 +133,19 @@ struct service_key {
 	__u16 zero;
 };
 
+struct frontends {
+	__u32 count;
+	__u32 zero;
+	struct ip_addr list[MAX_FRONTENDS];
+};
+
+/* While the list of frontends changes, connections opened before go by the former. */
 struct service {
 	__u32 tenant;
-	__u32 frontend_count;
-	struct ip_addr frontends[MAX_FRONTENDS];
+	__u32 zero;
+	__u64 former_until_ns;	/* CLOCK_MONOTONIC */
+	struct frontends now;
+	struct frontends former;
 };
 
 /* Where an owner's packet may belong. */
@@ -158,10 +182,13 @@ struct sender {
 
 struct nexthop {
 	__u64 expires_ns;
+	__u64 confirm_ns;	/* when a packet has the kernel look again; 0: not known */
 	__be32 addr;
+	__be32 gateway;		/* itself, where there is none */
 	__u32 ifindex;
 	__u32 mtu_bytes;
 	__u32 mac[3];		/* destination and source, as in a frame */
+	__u32 zero;
 };
 
 struct {
@@ -171,6 +198,13 @@ struct {
 	__type(key, struct flow_key);
 	__type(value, struct flow);
 } flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct collected);
+} collected SEC(".maps");
 
 /* The oldest go; a SYN removes its connection's. A load of the switch starts anew. */
 struct {
@@ -300,18 +334,29 @@ struct {
 const volatile __be32 control_addr = 0;
 const volatile __be16 control_port = 0;
 
+/* Limits of the control protocol. Set by the loader, from prism_proto::control. */
+const volatile __u64 freshness_ns = 0;
+const volatile __u64 max_epoch_ahead_ns = 0;
+const volatile __u64 max_epoch_step = 0;
+
 /* The CPU keeps loads in order, and stores: x86. Set by the loader. */
 const volatile bool has_ordered_memory = false;
 
 /* How long a next hop is believed, without asking the kernel again. */
 const volatile __u64 nexthop_ttl_ns = 1000000000ULL;
+/*
+ * How often a packet goes to a next hop by the kernel, which then looks whether the
+ * neighbour is still there: packets that pass it by do not make it look. Set by the
+ * loader.
+ */
+const volatile __u64 nexthop_confirm_ns = 4ULL * 1000000000;
 
 /* When the agent may end what. Set by the loader. */
-const volatile __u64 idle_ns = 900ULL * 1000000000;
-const volatile __u64 blocked_ns = 10ULL * 1000000000;
-const volatile __u64 tombstone_ns = 5ULL * 1000000000;
-const volatile __u64 died_ns = 1ULL * 1000000000;
-const volatile __u64 left_ns = 65ULL * 1000000000;
+const volatile __u64 idle_ns = 0;
+const volatile __u64 blocked_ns = 0;
+const volatile __u64 tombstone_ns = 0;
+const volatile __u64 died_ns = 0;
+const volatile __u64 left_ns = 0;
 
 /*
  * CLOCK_MONOTONIC as of the last tick. Asking the kernel costs more than a tenth

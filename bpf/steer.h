@@ -24,15 +24,45 @@ static __always_inline bool is_service_port(__be16 port)
 	return ports && (ports->word[port >> 6] >> (port & 63)) & 1;
 }
 
+/*
+ * The frontend of a connection that no flow entry knows. A frontend claims its
+ * connections soon after it has accepted them; for as long as that takes after a
+ * change of the list, those opened since are remembered, and all others go by the
+ * former list. Where a frontend was to challenge a SYN (`is_noted`, by the flow's
+ * tombstone), it may have accepted it instead.
+ */
+static __always_inline __be32 frontend_of(const struct packet *p,
+					  const struct flow_key *key,
+					  const struct service *service,
+					  bool is_noted)
+{
+	bool is_changing = service->former_until_ns > p->now_ns;
+	bool is_syn = (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+	__be32 addr = 0;
+
+	if ((is_changing || is_noted) && !is_syn)
+		addr = closing_opened(key);
+	if (!addr && is_changing && !is_syn)
+		addr = pick_frontend(&service->former, p->head.ip.saddr,
+				     p->source);
+	if (!addr)
+		addr = pick_frontend(&service->now, p->head.ip.saddr,
+				     p->source);
+	if (is_changing && is_syn)
+		closing_opens(key, addr);
+	return addr;
+}
+
 static __always_inline int client_to_frontend(void *ctx, struct packet *p,
 					      const struct flow_key *key,
 					      const struct service *service,
-					      const bool xdp)
+					      bool is_noted, const bool xdp)
 {
 	struct rewrite none = { .side = SIDE_NONE };
-	__be32 addr = pick_frontend(service, p->head.ip.saddr, p->source);
+	__be32 addr;
 
 	closing_to_frontend(key, p);
+	addr = frontend_of(p, key, service, is_noted);
 	if (!addr)
 		return punt(COUNTER_punt_no_frontend, xdp);
 	return forward(ctx, p, addr, &none, COUNTER_forward_to_frontend, xdp);
@@ -61,7 +91,35 @@ static __always_inline int client_unowned(void *ctx, struct packet *p,
 {
 	struct service *service = service_find(p->head.ip.daddr, p->dest);
 
-	return service ? client_to_frontend(ctx, p, key, service, xdp) : pass(xdp);
+	return service ? client_to_frontend(ctx, p, key, service, true, xdp) :
+			 pass(xdp);
+}
+
+/*
+ * A SYN of a flow that has an entry. Nobody can tell a client's next connection from
+ * a forgery but the owner's kernel: it challenges the SYN, and a client that has
+ * forgotten the connection resets it (RFC 5961, section 4). The SYN keeps no flow
+ * alive, and is no packet of the connection.
+ */
+static __always_inline int syn_to_service(void *ctx, struct packet *p,
+					  const struct flow_key *key,
+					  struct flow *f, const bool xdp)
+{
+	struct route r;
+
+	flow_route(f, &r);
+	if (r.state == FLOW_BLOCKED)
+		return drop(COUNTER_drop_blocked, xdp);
+	if (r.state == FLOW_ABSENT || is_over(key, f)) {
+		flow_purge(f, p->now_ns, 0);
+		return client_unowned(ctx, p, key, xdp);
+	}
+	if (!(flow_marks(f) & MARK_CHALLENGED))
+		flow_mark(f, MARK_CHALLENGED);
+	if (r.owner == p->head.ip.daddr && r.owner_port == p->dest)
+		closing_opens(key, r.via);
+	count(COUNTER_flow_syn_challenged);
+	return client_to_owner(ctx, p, &r, xdp);
 }
 
 static __always_inline int client_to_service(void *ctx, struct packet *p,
@@ -70,10 +128,8 @@ static __always_inline int client_to_service(void *ctx, struct packet *p,
 {
 	struct route r;
 
-	if ((p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
-		flow_syn(f, p->now_ns);
-		return client_unowned(ctx, p, key, xdp);
-	}
+	if ((p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		return syn_to_service(ctx, p, key, f, xdp);
 	flow_to_owner(f, p, &r);
 	if (r.state == FLOW_FORWARD)
 		return client_to_owner(ctx, p, &r, xdp);
@@ -108,6 +164,9 @@ static __always_inline int frontend_to_client(void *ctx, struct packet *p,
 	if (r.state == FLOW_FORWARD &&
 	    (r.owner != p->head.ip.saddr || r.owner_port != p->source))
 		return drop(COUNTER_drop_not_owner, xdp);
+	/* A frontend that accepts the SYN has a new connection. */
+	if (r.answers_syn && p->tcp_flags & TCP_RST)
+		return drop(COUNTER_drop_syn_refused, xdp);
 	if (r.is_late_reset ||
 	    (r.state == FLOW_ABSENT && p->tcp_flags & (TCP_FIN | TCP_RST) &&
 	     closing_to_client(&key, p)))
@@ -236,6 +295,8 @@ static __always_inline int owner_to_client(void *ctx, struct packet *p,
 	flow_to_client(&key, f, p, &r);
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);
+	if (r.answers_syn)
+		return drop(COUNTER_drop_syn_refused, xdp);
 	if (r.is_late_reset)
 		return drop(COUNTER_drop_late_reset, xdp);
 	return forward(ctx, p, p->head.ip.daddr, &rw, COUNTER_forward_to_client,
@@ -254,7 +315,8 @@ static __always_inline int steer_tcp(void *ctx, struct packet *p, const bool xdp
 			return client_to_service(ctx, p, &key, f, xdp);
 		service = service_find(p->head.ip.daddr, p->dest);
 		if (service)
-			return client_to_frontend(ctx, p, &key, service, xdp);
+			return client_to_frontend(ctx, p, &key, service, false,
+						  xdp);
 	}
 	if (is_service_port(p->source) &&
 	    service_find(p->head.ip.saddr, p->source))

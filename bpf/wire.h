@@ -11,11 +11,9 @@
 #include <linux/types.h>
 
 #define CONTROL_MAGIC 0x5052534dU
-#define CONTROL_VERSION 1
+#define CONTROL_VERSION 2
 #define CONTROL_REQUEST 1
 #define CONTROL_ANSWER 2
-/* Most that a request's clock may be off, in either direction. */
-#define CONTROL_FRESHNESS_NS 2000000000ULL
 
 /* An IPv6 address, or an IPv4 one in its mapped form. */
 struct ip_addr {
@@ -84,6 +82,7 @@ enum control_status {
 	STATUS_NO_SERVICE = 5,
 	STATUS_LATE = 6,
 	STATUS_BAD_REQUEST = 7,
+	STATUS_AHEAD = 8,
 };
 
 enum flow_state {

@@ -48,6 +48,8 @@ TESTS = [
     ("prism-switch", "checksums", ["rewritten"], 60),
     ("prism-switch", "closing", [], 60),
     ("prism-switch", "icmp", [], 60),
+    ("prism-switch", "syn", [], 60),
+    ("prism-switch", "frontends", [], 60),
     ("prism-switch", "differential", [], 120),
     ("prism-switch", "network", ["bulk_data", "appear_later", "flows_survive"], 120),
     ("prism", "netem", [], 120),

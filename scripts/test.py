@@ -28,17 +28,18 @@ SERIAL_PACKAGES = {"prism", "prism-lab"}
 LANES = 2
 # They wait more than they compute: another lane takes them, one by one.
 WAITING = {
-    "prism connections", "prism hostile", "prism tls_sessions", "prism refill",
+    "prism chaos", "prism connections", "prism hostile", "prism tls_sessions", "prism refill",
 }
 # They count bytes and packets on a busy processor, and have no clock; behind the
 # above, and beside them those that only wait for time to pass, and the patient.
 COUNTING = {"prism bulk"}
 BESIDE_COUNTING = {"prism owners", "prism-etcd etcd"}
-# One by one behind all others: they judge rates or times that another test would
+# One by one behind all others: they judge rates, times or memory that another test would
 # change, or what becomes of labs that nobody owns.
 ALONE = {
     "prism demo", "prism impair",
-    "prism-lab lab", "prism-sys freeze", "prism-sys handoff", "prism-switch network",
+    "prism-lab lab", "prism-store memory", "prism-sys freeze", "prism-sys handoff",
+    "prism-switch network",
 }
 # Without network, and in no hurry: at the lowest priority.
 PATIENT_PACKAGES = {

@@ -36,6 +36,7 @@ fn hand_off(tls: Option<TlsState>) -> HandOff {
     HandOff {
         id: 3,
         epoch: 1 << 60,
+        moves: 1,
         origin: "fe0".into(),
         context: b"ctx".to_vec(),
         input: b"GET".to_vec(),

@@ -50,6 +50,14 @@ pub enum LabError {
         /// The host.
         host: String,
     },
+    /// a program that the lab runs is not installed
+    #[error("there is no program `{program}`; install it with `apt-get install {package}`")]
+    NoProgram {
+        /// Its name.
+        program: &'static str,
+        /// Debian's package.
+        package: &'static str,
+    },
     /// the caller asked to stop
     #[error("interrupted")]
     Cancelled,

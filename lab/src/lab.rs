@@ -21,7 +21,7 @@ use crate::tls;
 use crate::tool::in_namespace;
 
 /// How long a process may take to end after SIGTERM, and to end after SIGKILL.
-const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a restarted process may take to become healthy.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -190,7 +190,7 @@ impl Lab {
         self.end(host, Signal::KILL)
     }
 
-    /// Asks the process of `host` to end, by SIGTERM, and waits; after 3 s it
+    /// Asks the process of `host` to end, by SIGTERM, and waits; after 15 s it
     /// is killed. Does not start it again.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use crate::lab::Lab;
 use crate::network;
 use crate::plan::Plan;
 use crate::process::ProcessId;
+use crate::programs;
 use crate::ready::{self, Health};
 use crate::spec::{LabSpec, Programs, go_on};
 use crate::state::{Lock, State, create_private_dir};
@@ -29,6 +30,8 @@ impl Lab {
             return Err(LabError::NotRoot);
         }
         spec.check()?;
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        programs::check(&path, spec.etcd)?;
         let mut lab = Self::build(&spec)?;
         lab.install(&mut spec)?;
         for host in lab.state.programs.keys().cloned().collect::<Vec<_>>() {

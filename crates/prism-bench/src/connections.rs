@@ -202,7 +202,11 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
             replicas: 1,
             // Whatever the size: it is about connections that move.
             relay_up_to: RelayUpTo::Bytes(0),
-            configure: |_| (),
+            // Silent ones are measured, too.
+            configure: |config| {
+                config.limits.unauthenticated_per_address = 1_000_000;
+                config.limits.unauthenticated_timeout_s = 3_600;
+            },
             cancel: cancel.clone(),
         };
         measure(&Cluster::up(&setup)?, what, &args)

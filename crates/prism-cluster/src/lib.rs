@@ -14,7 +14,9 @@
 //!   in the later epoch refuses.
 //!
 //! A backend that does not live need not have adopted anything: it stops serving
-//! before anybody else may notice that it is gone.
+//! before anybody else may notice that it is gone. One that leaves in order lives until
+//! the others go on without it: first nothing is read there, while it still gets every
+//! write, and in the next epoch it gets none.
 //!
 //! # What is left to whoever keeps the state
 //!
@@ -33,6 +35,7 @@
 //! [`View`] is a state made quick to ask; [`Placement`] ranks backends for a key.
 #![forbid(unsafe_code)]
 
+mod min_replicas;
 mod placement;
 mod recover;
 mod state;
@@ -40,9 +43,10 @@ mod step;
 mod testimony;
 mod view;
 
+pub use min_replicas::{MinReplicas, TooFewCopies};
 pub use placement::{NODES_MAX, NodeName, Placement, PlacementError};
 pub use recover::{Choice, Doubt, RecoverError, Recovery, Verdict, recover};
 pub use state::{Backend, Phase, Placing, State, StateError, Status};
-pub use step::{Live, Report, step};
+pub use step::{Live, Report, may_leave, step};
 pub use testimony::{Testimonies, Testimony};
 pub use view::View;

@@ -19,6 +19,13 @@ pub struct Report {
     pub epoch: u64,
     /// It has everything that it was to fetch by this epoch; 0: never.
     pub caught_up: u64,
+    /// It is about to stop: it wants no part in anything any more.
+    #[serde(default)]
+    pub leaving: bool,
+    /// The number of the pause for which it has no write under way; 0: none. No rule
+    /// needs that: it spares writes that would meet the next step.
+    #[serde(default)]
+    pub paused: u64,
 }
 
 /// Those that live, with their last reports.
@@ -87,14 +94,29 @@ fn other(state: &State, live: &Live, name: &NodeName, backend: Backend) -> Optio
             store,
         })
     };
+    // One that is out of reach for a moment may still have it.
+    let has_its_store = |other: &NodeName| {
+        let report = live.get(other);
+        report.is_none_or(|report| state.is_store_of(other.as_str(), report.store))
+    };
     match (backend.status, live.get(name)) {
         (Status::Out, None) => None,
+        (Status::Out, Some(report)) if report.leaving => None,
         (Status::Out, Some(report)) => turned(Status::Lagging, report.store),
         (status, Some(report)) if backend.store == 0 => Some(Backend {
             status,
             store: report.store,
             ..backend
         }),
+        // It gets every write until nobody reads there any more.
+        (Status::InSync, Some(report)) if leaves(backend, report) => may_leave(state, live, name)
+            .then_some(Backend {
+                status: Status::Lagging,
+                ..backend
+            }),
+        (Status::Lagging, Some(report)) if leaves(backend, report) => {
+            turned(Status::Out, backend.store)
+        }
         (Status::Lagging, Some(report))
             if report.store == backend.store && report.caught_up >= backend.since =>
         {
@@ -106,24 +128,35 @@ fn other(state: &State, live: &Live, name: &NodeName, backend: Backend) -> Optio
         }
         (_, Some(report)) if report.store == backend.store => None,
         // Gone, or there with another store.
-        _ if may_be_missed(state, live, name) => turned(Status::Out, backend.store),
+        _ if may_be_missed(state, name, has_its_store) => turned(Status::Out, backend.store),
         _ => None,
     }
 }
 
-/// Without this backend every key is at another that has it.
-fn may_be_missed(state: &State, live: &Live, name: &NodeName) -> bool {
+/// A backend that lives, with the store that the cluster knows, is about to stop.
+fn leaves(backend: Backend, report: &Report) -> bool {
+    report.leaving && report.store == backend.store
+}
+
+/// Whether the cluster goes on without a backend that leaves: every key is at another
+/// one that has it, and lives.
+#[must_use]
+pub fn may_leave(state: &State, live: &Live, name: &NodeName) -> bool {
+    may_be_missed(state, name, |other| {
+        let report = live.get(other);
+        report.is_some_and(|report| state.is_store_of(other.as_str(), report.store))
+    })
+}
+
+/// Without this backend every key is at another that is in sync and `has` it.
+fn may_be_missed(state: &State, name: &NodeName, has: impl Fn(&NodeName) -> bool) -> bool {
     let is_in_sync = |name: &NodeName| state.status(name.as_str()) == Some(Status::InSync);
     if !state.placing.members.contains(name) || !is_in_sync(name) {
         return true;
     }
-    let has = |name: &NodeName| {
-        let other_store = |report: &Report| !state.is_store_of(name.as_str(), report.store);
-        is_in_sync(name) && !live.get(name).is_some_and(other_store)
-    };
     let others = state.placing.members.iter().filter(|other| *other != name);
-    let missing = others.filter(|other| !has(other)).count();
-    missing + 1 < usize::from(state.placing.replicas)
+    let missing = others.filter(|other| !is_in_sync(other) || !has(other));
+    missing.count() + 1 < usize::from(state.placing.replicas)
 }
 
 /// All that hold keys by the new placing have them.

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use prism_cluster::{
-    Choice, Live, NodeName, Phase, Placing, RecoverError, Report, State, Status, Testimonies,
-    Testimony, View, recover, step,
+    Choice, Live, MinReplicas, NodeName, Phase, Placing, RecoverError, Report, State, Status,
+    Testimonies, Testimony, View, recover, step,
 };
 
 const KEYS: usize = 24;
@@ -27,10 +27,14 @@ enum Fault {
     ClaimsUnfetched,
     /// A write needs readers only.
     WritesToReadersOnly,
+    /// A write does not ask how many copies are in sync.
+    WritesToTooFew,
     /// A backend with another store than it had serves.
     ServesFromAnyStore,
     /// The state is lost, and made anew without those that say nothing.
     RecoversWithoutTheSilent,
+    /// A backend that leaves gets no writes any more while it may still be read.
+    LeavesAtOnce,
 }
 
 struct Node {
@@ -40,6 +44,8 @@ struct Node {
     /// Its store has noted the view's state.
     noted: bool,
     lives: bool,
+    /// It is about to stop in order.
+    leaves: bool,
     /// Of each key, 0 for none.
     versions: [u64; KEYS],
 }
@@ -54,8 +60,12 @@ struct World {
     answered: [u64; KEYS],
     next_version: u64,
     writes: u64,
+    /// Writes for which too few copies were in sync.
+    refused: u64,
     steps: u64,
     recoveries: u64,
+    /// Backends that the others went on without before they stopped.
+    left: u64,
 }
 
 fn name(index: usize) -> NodeName {
@@ -78,6 +88,7 @@ impl World {
             store: 1,
             noted: true,
             lives: true,
+            leaves: false,
             versions: [0; KEYS],
         };
         Self {
@@ -89,8 +100,10 @@ impl World {
             answered: [0; KEYS],
             next_version: 0,
             writes: 0,
+            refused: 0,
             steps: 0,
             recoveries: 0,
+            left: 0,
         }
     }
 
@@ -103,6 +116,8 @@ impl World {
                 _ => node.view.epoch(),
             },
             caught_up: node.caught_up,
+            leaving: node.leaves,
+            paused: 0,
         };
         live.map(|(name, node)| (name.clone(), report(node)))
             .collect()
@@ -120,18 +135,48 @@ impl World {
             3..5 => self.wish(),
             5 => self.lose_store(&who),
             6 => self.lose_state(),
-            7..20 => self.adopt(&who),
-            20..30 => {
-                if let Some(next) = step(&self.state, &self.live(), self.wish.as_ref()) {
-                    assert_eq!(next.epoch, self.state.epoch + 1);
-                    next.check().unwrap();
-                    self.state = next;
-                    self.steps += 1;
-                }
+            7..20 => {
+                self.adopt(&who);
+                self.stop(&who);
             }
-            30..40 => self.fetch(&who),
+            20..30 => self.step(),
+            30..39 => self.fetch(&who),
+            39 => self.leave(&who),
             40..45 => self.trim(&who),
             _ => self.write(&who),
+        }
+    }
+
+    fn step(&mut self) {
+        let Some(mut next) = step(&self.state, &self.live(), self.wish.as_ref()) else {
+            return;
+        };
+        assert_eq!(next.epoch, self.state.epoch + 1);
+        next.check().unwrap();
+        if self.fault == Fault::LeavesAtOnce {
+            for (name, backend) in &mut next.backends {
+                let was_read = self.state.status(name.as_str()) == Some(Status::InSync);
+                if was_read && self.nodes[name].leaves && backend.status == Status::Lagging {
+                    backend.status = Status::Out;
+                }
+            }
+        }
+        self.state = next;
+        self.steps += 1;
+    }
+
+    fn leave(&mut self, who: &NodeName) {
+        let node = self.nodes.get_mut(who).unwrap();
+        node.leaves |= node.lives;
+    }
+
+    /// A backend that leaves stops, where nobody needs it any more.
+    fn stop(&mut self, who: &NodeName) {
+        let status = self.state.status(who.as_str());
+        let is_out = status.is_none_or(|status| status == Status::Out);
+        if self.nodes[who].leaves && is_out && self.all_have_adopted(self.state.epoch) {
+            self.left += 1;
+            self.die_or_return(who);
         }
     }
 
@@ -139,6 +184,7 @@ impl World {
         let view = View::new(self.state.clone()).unwrap();
         let node = self.nodes.get_mut(who).unwrap();
         node.lives = !node.lives;
+        node.leaves = false;
         if node.lives {
             node.view = view;
             node.caught_up = 0;
@@ -276,6 +322,12 @@ impl World {
         if view.primary("b", &key(index)) != Some(who) {
             return;
         }
+        let min = MinReplicas::default();
+        let is_refused = view.check_copies("b", &key(index), min).is_err();
+        if is_refused && self.fault != Fault::WritesToTooFew {
+            self.refused += 1;
+            return;
+        }
         let writers: Vec<NodeName> = match self.fault {
             Fault::WritesToReadersOnly => view.readers("b", &key(index)).cloned().collect(),
             _ => view
@@ -293,6 +345,11 @@ impl World {
             for name in &writers {
                 self.nodes.get_mut(name).unwrap().versions[index] = self.next_version;
             }
+            // Whichever store is lost next.
+            let has = |node: &&Node| node.versions[index] == self.next_version;
+            let copies = self.nodes.values().filter(has).count();
+            let needed = min.of(view.state().placing.replicas);
+            assert!(copies >= needed.into(), "{copies} copies of {index}");
         }
     }
 
@@ -302,6 +359,7 @@ impl World {
             if !self.nodes[&name(index)].lives {
                 self.die_or_return(&name(index));
             }
+            self.nodes.get_mut(&name(index)).unwrap().leaves = false;
         }
         for _ in 0..200 {
             for index in 0..BACKENDS {
@@ -347,17 +405,21 @@ fn live_through(seed: u64, fault: Fault) -> World {
 
 #[test]
 fn no_reader_misses_a_write_whatever_happens_to_the_cluster() {
-    let (mut steps, mut writes, mut recoveries) = (0, 0, 0);
+    let (mut steps, mut writes, mut recoveries, mut left) = (0, 0, 0, 0);
+    let mut refused = 0;
     for seed in 0..60 {
         let world = live_through(seed, Fault::Nothing);
         steps += world.steps;
         writes += world.writes;
+        refused += world.refused;
         recoveries += world.recoveries;
+        left += world.left;
     }
     assert!(
-        steps > 1_000 && writes > 5_000 && recoveries > 300,
-        "{steps} steps, {writes} writes, {recoveries} recoveries"
+        steps > 1_000 && writes > 4_000 && recoveries > 300 && left > 100,
+        "{steps} steps, {writes} writes, {recoveries} recoveries, {left} left in order"
     );
+    assert!(refused > 100, "{refused} writes refused");
 }
 
 #[test]
@@ -367,8 +429,10 @@ fn broken_rules_are_found() {
         Fault::FetchesEarly,
         Fault::ClaimsUnfetched,
         Fault::WritesToReadersOnly,
+        Fault::WritesToTooFew,
         Fault::ServesFromAnyStore,
         Fault::RecoversWithoutTheSilent,
+        Fault::LeavesAtOnce,
     ];
     // Expected panics are not to be printed.
     std::panic::set_hook(Box::new(|_| {}));
@@ -389,7 +453,7 @@ fn the_last_epoch_there_can_be_has_no_next() {
     let report = Report {
         store: 1,
         epoch: u64::MAX,
-        caught_up: 0,
+        ..Report::default()
     };
     let live = Live::from([(name(0), report)]);
     assert!(step(&state, &live, None).is_some());

@@ -50,6 +50,10 @@ impl Config {
             1,
             backends,
         );
+        if let Some(min) = self.cluster.min_replicas {
+            let replicas = self.cluster.replicas.max(1).into();
+            found.range("cluster.min_replicas", min.into(), 1, replicas);
+        }
     }
 
     fn check_service(&self, found: &mut Found) {
@@ -307,6 +311,18 @@ fn check_limits(limits: &Limits, found: &mut Found) {
         limits.connections.into(),
         1,
         10_000_000,
+    );
+    found.range(
+        "limits.unauthenticated_per_address",
+        limits.unauthenticated_per_address.into(),
+        1,
+        10_000_000,
+    );
+    found.range(
+        "limits.unauthenticated_timeout_s",
+        limits.unauthenticated_timeout_s.into(),
+        1,
+        MAX_TIMEOUT_S,
     );
     found.range(
         "limits.idle_timeout_s",

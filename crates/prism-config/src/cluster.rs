@@ -21,6 +21,12 @@ pub struct Cluster {
     /// With etcd, writes go on without a backend that etcd has not heard of for
     /// `etcd.lease_ttl_s`, and what stands here counts for the first start.
     pub replicas: u16,
+    /// Default 2 where there are 3 or more replicas, else 1. From 1 to `replicas`. How many
+    /// copies of an object have to be in sync for it to be written or deleted; with fewer,
+    /// writes are answered `503` while reads go on. It counts with etcd, where writes go
+    /// on without backends that are gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_replicas: Option<u16>,
     /// Where the nodes agree on who is one of them. Absent: this file says it,
     /// and it does not change while they run.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,6 +39,7 @@ impl Default for Cluster {
             name: String::new(),
             region: "us-east-1".into(),
             replicas: 1,
+            min_replicas: None,
             etcd: None,
         }
     }

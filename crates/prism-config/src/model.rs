@@ -110,8 +110,8 @@ pub enum HandOffMethod {
     TwoPhase,
     /// Its host silences the socket: one round trip to the switch for each
     /// hand-off but the first, and a sixth less time. Uses a socket filter, a
-    /// packet mark and a routing rule of the host; where these cannot be had, the
-    /// switch drops the packets.
+    /// mark and an egress program of the node's control group; where these cannot be
+    /// had, the switch drops the packets.
     #[default]
     Freeze,
 }
@@ -342,9 +342,15 @@ pub struct Limits {
     /// Default 16,384 bytes. The longest request head; a longer one is
     /// answered 431. Costs this much memory per connection at most.
     pub head_bytes: u32,
-    /// Default 100,000. Open client connections; more are closed at once.
+    /// Default 100,000. Open client connections; for one more the oldest is closed on which
+    /// no request was let in yet, and without such a one the new one.
     /// Each costs about 10 KiB when idle, and a file descriptor.
     pub connections: u32,
+    /// Default 4,096. Open client connections of one address on which no request was let in
+    /// yet; more are closed at once.
+    pub unauthenticated_per_address: u32,
+    /// Default 30 s. How long a connection may last until a request on it was let in.
+    pub unauthenticated_timeout_s: u32,
     /// Default 60 s. How long a connection may wait between two requests.
     pub idle_timeout_s: u32,
     /// Default 10 s. From the first byte of a request head to its last.
@@ -363,6 +369,8 @@ impl Default for Limits {
         Self {
             head_bytes: 16 << 10,
             connections: 100_000,
+            unauthenticated_per_address: 4096,
+            unauthenticated_timeout_s: 30,
             idle_timeout_s: 60,
             head_timeout_s: 10,
             stall_timeout_s: 60,
@@ -373,6 +381,12 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// How long a connection may last until a request on it was let in.
+    #[must_use]
+    pub fn unauthenticated_timeout(&self) -> Duration {
+        Duration::from_secs(self.unauthenticated_timeout_s.into())
+    }
+
     /// How long a connection may wait between two requests.
     #[must_use]
     pub fn idle_timeout(&self) -> Duration {

@@ -29,7 +29,8 @@ pub struct Tls {
     /// Default none: every handshake is a full one. File with the secrets that
     /// the keys of session tickets are made from, readable by its owner only:
     /// up to 4 lines of 64 hexadecimal digits. The first seals; the others
-    /// open tickets from before it was put there. The same on every frontend.
+    /// open tickets from before it was put there. The same on every frontend. Sessions of
+    /// TLS 1.2 are never resumed: their tickets have no forward secrecy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ticket_secret_file: Option<PathBuf>,
     /// Default 43,200 s. How long one ticket key seals; a ticket can be used

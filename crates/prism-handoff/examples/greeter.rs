@@ -58,7 +58,7 @@ async fn greet(mut client: Connection, node: Handle, greeters: Vec<String>) -> a
         if owner != node.name() {
             match node.export(client, owner, &[]).await {
                 Exported::Kept { connection, .. } => client = connection,
-                Exported::Moved | Exported::Lost => return Ok(()),
+                Exported::Moved | Exported::Lost | Exported::Unknown => return Ok(()),
             }
         }
         client.consume(line.len() + 1);

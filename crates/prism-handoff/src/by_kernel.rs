@@ -166,7 +166,9 @@ impl Connection {
                 shared.counters.tls_kernel_left.add_one();
                 Ok(())
             }
-            Exported::Moved | Exported::Lost => Err(io::ErrorKind::NotConnected.into()),
+            Exported::Moved | Exported::Lost | Exported::Unknown => {
+                Err(io::ErrorKind::NotConnected.into())
+            }
         }
     }
 

@@ -23,6 +23,7 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::chores::Chores;
 use crate::counters::Counters;
 use crate::endpoint::Shared;
+use crate::leaving::Leaver;
 use crate::node_tls::Secured;
 
 use outbox::Outbox;
@@ -52,6 +53,8 @@ pub(crate) struct Channel {
     chores: Rc<Chores>,
     verdicts: Verdicts,
     open: Cell<bool>,
+    /// The peer has said on this channel that it leaves.
+    leaver: RefCell<Option<Leaver>>,
     /// Why nothing more is read, for the peer.
     alert: Cell<Option<rustls::AlertDescription>>,
 }
@@ -76,21 +79,20 @@ impl Channel {
             chores,
             verdicts: RefCell::default(),
             open: Cell::new(true),
+            leaver: RefCell::default(),
             alert: Cell::default(),
         });
-        let writing = channel.clone();
+        let writing = Closing(channel.clone());
         tokio::task::spawn_local(async move {
-            if let Err(error) = writing.write(writer).await {
-                tracing::debug!(peer = writing.peer, %error, "channel breaks");
+            if let Err(error) = writing.0.write(writer).await {
+                tracing::debug!(peer = writing.0.peer, %error, "channel breaks");
             }
-            writing.close();
         });
-        let reading = channel.clone();
+        let reading = Closing(channel.clone());
         tokio::task::spawn_local(async move {
-            if let Err(error) = reading.read(reader, &importer, &counters).await {
-                tracing::info!(peer = reading.peer, %error, "channel ended");
+            if let Err(error) = reading.0.read(reader, &importer, &counters).await {
+                tracing::info!(peer = reading.0.peer, %error, "channel ended");
             }
-            reading.close();
         });
         channel
     }
@@ -107,6 +109,7 @@ impl Channel {
 
     fn close(&self) {
         self.open.set(false);
+        drop(self.leaver.take());
         // Whoever waits for a verdict learns that none will come.
         self.verdicts.borrow_mut().clear();
         self.outbox.close();
@@ -298,12 +301,22 @@ impl Channel {
             Ok(
                 verdict @ (Frame::Accepted { id, .. }
                 | Frame::Refused { id, .. }
-                | Frame::Unknown { id }),
+                | Frame::Unknown { id }
+                | Frame::Heard { id }),
             ) => {
                 match self.verdicts.borrow_mut().remove(&id) {
                     Some(waiting) => drop(waiting.send(verdict)),
                     None => counters.verdicts_unexpected.add_one(),
                 }
+                Ok(())
+            }
+            Ok(Frame::Leaving { id }) => {
+                if let Some(shared) = importer.upgrade() {
+                    let leaver = shared.process.leavers.add(&self.peer);
+                    self.leaver.replace(Some(leaver));
+                    shared.peers.forget_relays(&self.peer);
+                }
+                self.send_verdict(&Frame::Heard { id });
                 Ok(())
             }
             Err(error) => {
@@ -339,6 +352,16 @@ impl Channel {
             None => return,
         };
         self.send_verdict(&frame);
+    }
+}
+
+/// Half of a channel that is at work. However it ends, by a panic too, the channel is
+/// closed: one that is open and not read would swallow hand-offs.
+struct Closing(Rc<Channel>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 

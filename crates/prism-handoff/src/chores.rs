@@ -13,7 +13,6 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -60,7 +59,7 @@ impl Chores {
     }
 
     /// Does what is left, until dropped.
-    pub(crate) async fn run(self: Rc<Self>) {
+    pub(crate) async fn run(&self) {
         loop {
             self.some.notified().await;
             tokio::time::sleep(DELAY).await;
@@ -76,6 +75,8 @@ impl Chores {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use std::rc::Rc;
 
     use super::*;
 
@@ -114,7 +115,7 @@ mod tests {
         };
         tokio::select! {
             () = work => {}
-            () = chores.clone().run() => {}
+            () = chores.run() => {}
         }
         assert_eq!(*done.borrow(), [7]);
     }
@@ -132,7 +133,7 @@ mod tests {
         };
         tokio::select! {
             () = work => {}
-            () = chores.clone().run() => {}
+            () = chores.run() => {}
         }
     }
 }

@@ -20,7 +20,9 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use crate::by_kernel::Sealer;
+use crate::claims::Claimed;
 use crate::endpoint::Shared;
+use crate::newcomers::Newcomer;
 use crate::patience::Patience;
 use crate::reading::Input;
 use crate::records::Records;
@@ -63,6 +65,8 @@ pub(crate) struct Rest {
     /// The switch has confirmed a command for this connection. Until then what
     /// the switch knows of its addresses may be a predecessor's.
     pub(crate) confirmed: bool,
+    /// The claim to a connection that was accepted here, until it is handed off.
+    pub(crate) claimed: Option<Rc<Claimed>>,
     /// How the socket is set up, where that is known.
     pub(crate) behaviour: Option<Behaviour>,
     /// Ends, when dropped, the task that still asks the switch to let packets
@@ -75,6 +79,10 @@ pub(crate) struct Rest {
     pub(crate) read_bytes: usize,
     /// Something was written since the last read.
     pub(crate) has_written: bool,
+    /// How often it has moved since something of its input was done with.
+    pub(crate) moves: u8,
+    /// No request was let in on it yet.
+    pub(crate) newcomer: Option<Newcomer>,
     /// Whether it is one of the connections that are open here.
     pub(crate) is_counted: bool,
     pub(crate) shared: Rc<Shared>,
@@ -124,7 +132,20 @@ impl Connection {
     /// Marks the first `n` buffered bytes as done with. What is not consumed
     /// goes along with a hand-off.
     pub fn consume(&mut self, n: usize) {
+        if n > 0 {
+            self.rest.moves = 0;
+        }
         self.rest.input.consume(n);
+    }
+
+    /// A request on it was let in: from now on it is none of those that anybody may open.
+    pub fn caller_is_known(&mut self) {
+        self.rest.newcomer = None;
+    }
+
+    /// No request on it was let in yet.
+    pub fn is_newcomer(&self) -> bool {
+        self.rest.newcomer.is_some()
     }
 
     /// Waits at most this long for each read or write to go on.
@@ -318,7 +339,7 @@ impl Connection {
                 self.rest.shared.chores.do_some();
                 let stream = watched(&mut self.stream)?;
                 let waiting = stream.async_io(Interest::WRITABLE, || write(stream.as_fd()));
-                self.patience.wait(self.rest.io_timeout, waiting).await
+                self.patience.wait(self.rest.wait_time(), waiting).await
             }
             done => done,
         }
@@ -335,6 +356,26 @@ impl Drop for Connection {
 }
 
 impl Rest {
+    /// How long each read or write may take now.
+    pub(crate) fn wait_time(&self) -> Duration {
+        let left = self.newcomer.as_ref().map(Newcomer::time_left);
+        left.map_or(self.io_timeout, |left| left.min(self.io_timeout))
+    }
+
+    /// The flow's epoch at the switch, if any command for it was sent.
+    pub(crate) fn steered_epoch(&self) -> Option<u64> {
+        let claimed = self.claimed.as_ref().and_then(|claimed| claimed.epoch());
+        claimed.map_or(self.epoch, |(epoch, _)| Some(epoch))
+    }
+
+    /// Goes on from what the claim has come to; from now on it commands nothing.
+    pub(crate) fn end_claim(&mut self) {
+        if let Some((epoch, is_held)) = self.claimed.take().and_then(|claimed| claimed.epoch()) {
+            self.epoch = Some(epoch);
+            self.confirmed = is_held;
+        }
+    }
+
     /// Counts it among the connections that are open here, or no longer.
     pub(crate) fn count(&mut self, is_here: bool) {
         let open = &self.shared.counters.connections_open;

@@ -17,13 +17,17 @@ use std::time::Duration;
 use prism_proto::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, RunId};
 use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering, SteeringCounters};
 use tokio::net::UdpSocket;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::counters::Counters;
+use crate::lease::Taking;
 
 /// After an unanswered command, for how long the switch counts as out of reach,
 /// so that requests are relayed without a try.
 const HOLD_OFF: Duration = Duration::from_millis(500);
+/// Most commands under way at once. At 6 µs a round trip this is far more than one
+/// worker can use; further ones wait for their turn.
+const MAX_PENDING: usize = 4096;
 /// Most errors of the socket that one look passes over.
 const MAX_ERRORS: u32 = 16;
 /// How soon a node that starts asks again for the switch's clock.
@@ -70,9 +74,16 @@ pub(crate) struct Control {
     socket: UdpSocket,
     steering: RefCell<Steering>,
     waiting: RefCell<HashMap<CommandId, Waiting>>,
+    /// A permit for each command under way.
+    room: Semaphore,
     /// The task that repeats datagrams has something new to wait for.
     rearm: Notify,
+    /// Whether this worker takes new clients, for its lease to say.
+    pub(crate) taking: Taking,
+    /// 0 while the switch answers.
     down_until_ns: Cell<u64>,
+    fell_silent: Notify,
+    answers_again: Notify,
     counters: Arc<Counters>,
     counted: Cell<SteeringCounters>,
 }
@@ -110,8 +121,12 @@ impl Control {
             socket,
             steering: RefCell::new(steering),
             waiting: RefCell::default(),
+            room: Semaphore::new(MAX_PENDING),
             rearm: Notify::new(),
+            taking: Taking::default(),
             down_until_ns: Cell::new(0),
+            fell_silent: Notify::new(),
+            answers_again: Notify::new(),
             counters,
             counted: Cell::default(),
         }))
@@ -122,9 +137,27 @@ impl Control {
         now_ns() >= self.down_until_ns.get()
     }
 
+    /// The last command was not answered. What nobody waits for can wait for
+    /// [`Self::answers_again`]: the query for the clock finds out.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.down_until_ns.get() != 0
+    }
+
+    /// Waits until a switch that has been silent answers.
+    pub(crate) async fn answers_again(&self) {
+        while self.is_silent() {
+            self.answers_again.notified().await;
+        }
+    }
+
     /// The estimate of the switch's clock, once there is one.
     pub(crate) fn switch_clock_ns(&self) -> Option<u64> {
         self.steering.borrow().switch_clock_ns(now_ns())
+    }
+
+    /// The same, of a moment `at_ns` of this host's clock.
+    pub(crate) fn switch_clock_at(&self, at_ns: u64) -> Option<u64> {
+        self.steering.borrow().switch_clock_ns(at_ns)
     }
 
     /// Brings the process's counters up to date.
@@ -146,17 +179,18 @@ impl Control {
             .add(now.refused_datagrams - before.refused_datagrams);
     }
 
-    /// Sends a command and waits for its end. Dropping the future forgets the
-    /// command, applied or not.
+    /// Sends a command and waits for its end; where too many are under way, it is sent
+    /// when others have ended. Dropping the future forgets the command, applied or not.
     pub(crate) async fn call(&self, command: Command, deadline_ns: u64) -> CommandOutcome {
-        let now = now_ns();
-        let started =
-            self.steering
-                .borrow_mut()
-                .start(command, now, now.saturating_add(deadline_ns));
-        let Ok(id) = started else {
+        let until_ns = now_ns().saturating_add(deadline_ns);
+        let Some(_room) = self.room(deadline_ns).await else {
+            self.note_reachability(CommandOutcome::Unanswered);
             return CommandOutcome::Unanswered;
         };
+        let id = self
+            .steering
+            .borrow_mut()
+            .start(command, now_ns(), until_ns);
         self.waiting.borrow_mut().insert(id, Waiting::Not);
         let entry = Entry { control: self, id };
         self.transmit();
@@ -173,18 +207,32 @@ impl Control {
         outcome
     }
 
+    async fn room(&self, deadline_ns: u64) -> Option<SemaphorePermit<'_>> {
+        if let Ok(room) = self.room.try_acquire() {
+            return Some(room);
+        }
+        let deadline = Duration::from_nanos(deadline_ns);
+        let room = tokio::time::timeout(deadline, self.room.acquire()).await;
+        room.ok()?.ok()
+    }
+
     fn note_reachability(&self, outcome: CommandOutcome) {
         match outcome {
-            CommandOutcome::Answered(_) => self.down_until_ns.set(0),
+            CommandOutcome::Answered(_) => {
+                if self.down_until_ns.replace(0) != 0 {
+                    self.answers_again.notify_waiters();
+                }
+            }
             CommandOutcome::Unanswered => {
                 let hold_off_ns = u64::try_from(HOLD_OFF.as_nanos()).unwrap_or(u64::MAX);
                 self.down_until_ns.set(now_ns().saturating_add(hold_off_ns));
+                self.fell_silent.notify_one();
             }
         }
     }
 
     /// Receives, repeats and expires until dropped.
-    pub(crate) async fn run(self: Rc<Self>) {
+    pub(crate) async fn run(&self) {
         loop {
             let next = self.steering.borrow().next_timeout_ns();
             let wait_ns = next.map(|at| at.saturating_sub(now_ns()));
@@ -211,15 +259,16 @@ impl Control {
         }
     }
 
-    /// Keeps the clock estimate fresh, and a lease, until dropped.
-    pub(crate) async fn keep_clock(self: Rc<Self>) {
+    /// Holds a lease until dropped.
+    pub(crate) async fn keep_lease(&self) {
         let leased = &self.counters.workers_leased;
-        let lease = crate::lease::keep(&self.switch, self.node, self.run, leased);
-        tokio::join!(self.refresh_clock(), lease);
+        crate::lease::keep(&self.switch, self.node, self.run, leased, &self.taking).await;
     }
 
-    async fn refresh_clock(&self) {
-        let mut is_known = false;
+    /// Keeps the clock estimate fresh until dropped, and finds out when a switch that
+    /// has fallen silent answers again.
+    pub(crate) async fn refresh_clock(&self) {
+        let mut is_known = self.switch_clock_ns().is_some();
         loop {
             let zero = Owner::NONE.addr;
             let flow = FlowKey {
@@ -243,7 +292,14 @@ impl Control {
                 CommandOutcome::Unanswered if self.switch_clock_ns().is_none() => FIRST_CLOCK,
                 CommandOutcome::Unanswered => HOLD_OFF,
             };
-            tokio::time::sleep(wait).await;
+            let rest = tokio::time::sleep(wait);
+            match outcome {
+                CommandOutcome::Answered(_) => tokio::select! {
+                    () = rest => {}
+                    () = self.fell_silent.notified() => {}
+                },
+                CommandOutcome::Unanswered => rest.await,
+            }
         }
     }
 

@@ -11,9 +11,13 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Every counter by name.
+            /// Every counter by name, and restarts of the process's tasks
+            /// ([`crate::supervise`]).
             pub fn named(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name.read()),)*]
+                vec![
+                    $((stringify!($name), self.$name.read()),)*
+                    ("tasks_restarted", crate::supervise::restarts()),
+                ]
             }
         }
     };
@@ -46,22 +50,37 @@ counters! {
     kept_target_refused,
     /// Of those: the target was out of reach.
     kept_target_silent,
+    /// Kept because the connection had moved too often since its client's last answer.
+    kept_moved_too_often,
     /// Connections given up because no host could own them any more.
     exports_lost,
+    /// Connections given up here because nobody could say who has them. The target may,
+    /// or it had.
+    exports_unknown,
     /// Frames from nodes that made no sense.
     frames_malformed,
     /// Verdicts nobody waited for.
     verdicts_unexpected,
     /// Connections to the node port that were not from a node of this cluster.
     peers_refused,
+    /// Times that a peer was found not to answer.
+    peers_suspected,
     /// Flows released at the switch after their socket was gone.
     flows_released,
     /// Releases that the switch did not confirm (it ages the entry out).
     releases_failed,
+    /// Releases that wait for the switch to answer, or for others to end (gauge).
+    releases_waiting,
     /// Flows whose socket is closed and not yet gone (gauge).
     flows_closing,
     /// Accepted connections dropped because the limit was reached.
     connections_over_limit,
+    /// Connections on which no request was let in yet (gauge).
+    unauthenticated_open,
+    /// Unauthenticated connections that were closed to make room for others.
+    unauthenticated_evicted,
+    /// Connections dropped because their address has too many unauthenticated ones.
+    address_over_limit,
     /// TLS sessions begun here.
     tls_handshakes,
     /// Of those: resumed by a ticket.
@@ -74,6 +93,8 @@ counters! {
     tls_kernel_bodies,
     /// Sockets built again in place, because the kernel had a key that had to change.
     tls_kernel_left,
+    /// Times that frozen sockets would have spoken, found out and repaired.
+    freezer_renewed,
     /// Workers that know the switch's clock, and so can hand off (gauge).
     workers_steering,
     /// Workers that hold a lease at the switch's agent (gauge).
@@ -93,6 +114,11 @@ counters! {
 pub struct Count(AtomicU64);
 
 impl Count {
+    /// A counter at 0.
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
     /// One more.
     pub fn add_one(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);

@@ -8,14 +8,19 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::silence::MAX_SILENCE;
+
 /// TCP repeats a SYN that was lost after a second only, as long as a client would
 /// have waited for an answer by then: another connection is tried well before.
 const NEXT_ATTEMPT: Duration = Duration::from_millis(225);
 const ATTEMPTS: usize = 4;
 /// How long TLS may take, with a node whose host has answered.
 const TLS_DEADLINE: Duration = Duration::from_secs(1);
-/// How long a peer may leave data unacknowledged before its channel breaks.
-const USER_TIMEOUT: Duration = Duration::from_secs(5);
+/// When nothing was heard for so long, the peer is asked whether it lives, and then each
+/// second. After three questions it is dead: 6 s in all.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(3);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// Connects to `address`, and makes a session of the connection: nothing of both is
 /// under way any more after 2 s.
@@ -44,19 +49,24 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 }
 
 /// What every connection between nodes gets: no Nagle, and an end in bounded
-/// time when the peer vanishes.
+/// time when the peer vanishes while nothing waits to be acknowledged.
 pub(crate) fn tune(tcp: &TcpStream) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     let socket = socket2::SockRef::from(tcp);
-    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
     // Otherwise the first segments are acknowledged at once, each at the cost of a
     // packet, for as long as a channel is young or wakes from a rest.
     socket.set_tcp_quickack(false)?;
     let keepalive = socket2::TcpKeepalive::new()
-        .with_time(USER_TIMEOUT)
-        .with_interval(Duration::from_secs(1))
-        .with_retries(3);
+        .with_time(KEEPALIVE_AFTER)
+        .with_interval(KEEPALIVE_EVERY)
+        .with_retries(KEEPALIVE_PROBES);
     socket.set_tcp_keepalive(&keepalive)
+}
+
+/// A channel also gets a user timeout: it breaks where its peer leaves data unacknowledged, or
+/// does not read. A relay stream is read as fast as its client reads: see `silence`.
+pub(crate) fn break_unread(channel: &TcpStream) -> io::Result<()> {
+    socket2::SockRef::from(channel).set_tcp_user_timeout(Some(MAX_SILENCE))
 }
 
 #[cfg(test)]

@@ -4,38 +4,39 @@
 
 mod accept;
 mod config;
+mod process;
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prism_proto::control::{FlowKey, Owner};
 use prism_proto::export::Method;
 use prism_sys::tcp::ktls::Offered;
-use prism_sys::tcp::{Blank, Freezer, RestoreError, Warmth};
+use prism_sys::tcp::{Blank, Freezer, RestoreError};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
 use crate::chores::Chores;
+use crate::claims::Claims;
 use crate::connection::{Connection, Rest};
 use crate::control::Control;
-use crate::cost::Costs;
 use crate::counters::Counters;
-use crate::frozen::FrozenSockets;
-use crate::given_up::GivenUp;
 use crate::gone::Gone;
+use crate::leaving::Phase;
 use crate::patience::Patience;
 use crate::peers::Peers;
 use crate::reading::{Input, Spare};
 use crate::relay_stream::RelayStream;
 use crate::stream::Stream;
-use crate::trace::Trace;
+use crate::supervise::keep;
 
 use accept::{ClientListener, listen};
 pub use config::{EndpointConfig, Transit};
+pub use process::Process;
 
 /// Sockets prepared for connections to come, in each worker.
 const BLANKS: usize = 8;
@@ -49,45 +50,6 @@ const MAX_WAITING: usize = 1024;
 /// Reads and writes of a new connection go on within this time, unless the
 /// application says otherwise.
 const DEFAULT_IO_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// What the workers of one process share.
-#[derive(Debug, Default)]
-pub struct Process {
-    /// Its counters.
-    pub counters: Arc<Counters>,
-    /// Steps of recent hand-offs.
-    pub trace: Trace,
-    pub(crate) frozen: Arc<FrozenSockets>,
-    pub(crate) given_up: Arc<GivenUp>,
-    pub(crate) costs: Costs,
-    warmth: OnceLock<Option<Warmth>>,
-}
-
-impl Process {
-    /// Sets congestion windows, where the host allows that.
-    fn prepare_warmth(&self) {
-        self.warmth.get_or_init(|| {
-            let warmth = Warmth::new();
-            warmth
-                .inspect_err(|error| {
-                    tracing::warn!(%error, "connections begin with small congestion windows \
-                        when they have moved");
-                })
-                .ok()
-        });
-    }
-
-    /// Processor time of a hand-off that this process began, at both ends, in
-    /// nanoseconds: the mean of those that were measured, newer ones counting more. `None`
-    /// before there are enough.
-    pub fn hand_off_ns(&self) -> Option<f64> {
-        self.costs.whole_ns()
-    }
-
-    pub(crate) fn warmth(&self) -> Option<&Warmth> {
-        self.warmth.get()?.as_ref()
-    }
-}
 
 /// What comes to an endpoint.
 #[derive(Debug)]
@@ -116,8 +78,7 @@ pub(crate) struct Shared {
     pub(crate) process: Arc<Process>,
     pub(crate) control: Option<Rc<Control>>,
     pub(crate) gone: Option<Rc<Gone>>,
-    /// Where sockets can be silenced.
-    pub(crate) freezer: Option<Freezer>,
+    pub(crate) claims: Rc<Claims>,
     pub(crate) peers: Peers,
     pub(crate) chores: Rc<Chores>,
     pub(crate) incoming: mpsc::Sender<Incoming>,
@@ -129,7 +90,8 @@ pub(crate) struct Shared {
     /// Of the last connection that arrived.
     usual_mss_bytes: Cell<u16>,
     stopping: Notify,
-    listening: Cell<bool>,
+    pub(crate) phase: Cell<Phase>,
+    pub(crate) phase_changed: Notify,
 }
 
 impl Shared {
@@ -140,10 +102,16 @@ impl Shared {
     }
 
     pub(crate) fn method(&self) -> Method {
-        match self.freezer {
+        match self.freezer() {
             Some(_) => self.config.method,
             None => Method::TwoPhase,
         }
+    }
+
+    /// The means to silence sockets, if the host has them.
+    pub(crate) fn freezer(&self) -> Option<&Freezer> {
+        self.control.as_ref()?;
+        self.process.freezer()
     }
 
     /// What the switch is to be told of a socket bound to `local`.
@@ -247,12 +215,15 @@ impl Shared {
             epoch: None,
             confirmed: false,
             settling: None,
+            claimed: None,
             behaviour: None,
             origin: self.config.name.clone(),
             context: Vec::new(),
             io_timeout: DEFAULT_IO_TIMEOUT,
             read_bytes: 0,
             has_written: false,
+            moves: 0,
+            newcomer: None,
             shared: self.clone(),
             is_counted: false,
         });
@@ -260,9 +231,19 @@ impl Shared {
         rest
     }
 
+    /// A connection of a listener's, which the switch finds by the list of frontends, is
+    /// claimed when it stays.
+    pub(crate) fn claim(&self, rest: &mut Rest) {
+        let is_settled = rest.confirmed || rest.settling.is_some();
+        if self.config.listen && self.control.is_some() && !is_settled {
+            let here = self.owner(rest.local);
+            rest.claimed = Some(self.claims.add(rest.flow, here, rest.epoch));
+        }
+    }
+
     /// A connection's socket has just been closed here.
     pub(crate) fn on_closed(&self, rest: &Rest) {
-        if let (Some(epoch), Some(gone)) = (rest.epoch, &self.gone) {
+        if let (Some(epoch), Some(gone)) = (rest.steered_epoch(), &self.gone) {
             gone.watch(rest.local, rest.flow, epoch);
         }
     }
@@ -287,7 +268,9 @@ impl Endpoint {
             }
             None => (None, None),
         };
-        let freezer = control.as_ref().and_then(|_| freezer());
+        if control.is_some() {
+            process.prepare_freezer();
+        }
         if config.carry_window && control.is_some() {
             process.prepare_warmth();
         }
@@ -314,7 +297,7 @@ impl Endpoint {
                 config.identity.clone(),
                 importer.clone(),
                 chores.clone(),
-                counters.clone(),
+                &process,
                 spare.clone(),
             ),
             chores,
@@ -323,14 +306,15 @@ impl Endpoint {
             process,
             control,
             gone,
-            freezer,
+            claims: Rc::default(),
             incoming: incoming_tx,
             importing: Cell::new(0),
             blanks: RefCell::default(),
             spare,
             usual_mss_bytes: Cell::new(USUAL_MSS_BYTES),
             stopping: Notify::new(),
-            listening: Cell::new(true),
+            phase: Cell::default(),
+            phase_changed: Notify::new(),
         });
         shared.spawn(nodes, clients);
         Ok(Self { incoming, shared })
@@ -365,9 +349,16 @@ impl Handle {
         &self.shared.config.name
     }
 
-    /// Stops accepting and importing; [`Endpoint::next`] ends.
+    /// Has the switch send new clients to other nodes, within a second where it can. What
+    /// comes meanwhile is accepted as before.
+    pub fn take_no_more_clients(&self) {
+        if let Some(control) = &self.shared.control {
+            control.taking.end();
+        }
+    }
+
+    /// Ends [`Endpoint::next`].
     pub fn stop(&self) {
-        self.shared.listening.set(false);
         self.shared.stopping.notify_one();
     }
 
@@ -377,6 +368,10 @@ impl Handle {
     /// # Errors
     /// When the peer is unknown or out of reach.
     pub async fn relay(&self, peer: &str) -> Result<(RelayStream, bool), crate::PeerError> {
+        // It closes those that it does not hear from.
+        if self.is_leaving(peer) {
+            return Ok((self.fresh_relay(peer).await?, false));
+        }
         self.shared.peers.relay(peer).await
     }
 
@@ -395,17 +390,8 @@ impl Handle {
 
     /// Gives back a relay stream that is between two requests.
     pub fn keep_relay(&self, peer: &str, stream: RelayStream) {
-        self.shared.peers.keep_relay(peer, stream);
-    }
-}
-
-fn freezer() -> Option<Freezer> {
-    match Freezer::new() {
-        Ok(freezer) => Some(freezer),
-        Err(error) => {
-            tracing::warn!(%error, "cannot freeze sockets: the switch blocks connections instead, \
-                and one whose hand-off meets its outage is lost");
-            None
+        if !self.is_leaving(peer) {
+            self.shared.peers.keep_relay(peer, stream);
         }
     }
 }
@@ -416,23 +402,38 @@ impl Shared {
         nodes: Option<(TcpListener, Arc<rustls::ServerConfig>)>,
         clients: Vec<ClientListener>,
     ) {
-        if let Some(control) = &self.control {
-            tokio::task::spawn_local(control.clone().run());
-            tokio::task::spawn_local(control.clone().keep_clock());
+        if let Some(control) = self.control.clone() {
+            let (clock, lease) = (control.clone(), control.clone());
+            let (claims, claimer) = (self.claims.clone(), control.clone());
+            keep("commands to the switch", async move || control.run().await);
+            keep("the switch's clock", async move || {
+                clock.refresh_clock().await
+            });
+            keep("the lease", async move || lease.keep_lease().await);
+            keep("claims", async move || claims.run(&claimer).await);
         }
         if let Some(gone) = self.gone.clone() {
-            tokio::task::spawn_local(async move {
-                if let Err(error) = gone.run().await {
-                    tracing::error!(%error, "cannot learn of closed sockets; their flows age out");
-                }
+            let closed = gone.clone();
+            keep("closed sockets", async move || closed.run().await);
+            keep("releases", async move || gone.release_all().await);
+        }
+        if self.control.is_some() && self.process.is_first_to_watch() {
+            let process = self.process.clone();
+            keep("the freezer", async move || process.watch_freezer().await);
+        }
+        let chores = self.chores.clone();
+        keep("chores", async move || chores.run().await);
+        if let Some((listener, config)) = nodes {
+            let shared = self.clone();
+            keep("accepting nodes", async move || {
+                shared.accept_nodes(&listener, &config).await;
             });
         }
-        tokio::task::spawn_local(self.chores.clone().run());
-        if let Some((listener, config)) = nodes {
-            tokio::task::spawn_local(self.clone().accept_nodes(listener, config));
-        }
         for listener in clients {
-            tokio::task::spawn_local(self.clone().accept_clients(listener));
+            let shared = self.clone();
+            keep("accepting clients", async move || {
+                shared.accept_clients(&listener).await;
+            });
         }
     }
 }

@@ -8,6 +8,7 @@
 
 mod drain;
 mod renew;
+mod settle;
 mod socket;
 
 use std::os::fd::AsFd;
@@ -15,13 +16,13 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use prism_proto::control::{FlowKey, Ops, Owner, Status};
+use prism_proto::control::{Ops, Owner};
 use prism_proto::export::{
-    ASK_INTERVAL_NS, Action, Event, Export, Kept, MAX_SETTLE_ROUNDS, Method, Outcome,
-    SETTLE_DEADLINE_NS, VERDICT_DEADLINE_NS, Verdict,
+    ASK_INTERVAL_NS, Action, Event, Export, Kept, Method, Outcome, VERDICT_DEADLINE_NS, Verdict,
 };
-use prism_proto::node::{Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, Refusal, TlsState};
-use prism_proto::steering::{Command, CommandOutcome};
+use prism_proto::node::{
+    Frame, HandOff, MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, MAX_MOVES, Refusal, TlsState,
+};
 use prism_proto::tcp_state::MAX_QUEUE_BYTES;
 use prism_sys::tcp::{Behaviour, Paused};
 use tokio::sync::oneshot;
@@ -33,11 +34,13 @@ use crate::control::Control;
 use crate::cost::{Costs, metered};
 use crate::endpoint::{Handle, Shared};
 use crate::kernel_tx::KernelTx;
+use crate::probe::DOUBT_AFTER;
 use crate::records::Records;
 use crate::trace::{Part, Record, Step};
 
 use drain::{drain, may_be_under_way_bytes};
 pub(crate) use renew::renew;
+use settle::settle;
 use socket::{LeftBehind, Socket, end_silently, go_live, is_alive, rebuild, thaw};
 
 /// How an export ended.
@@ -52,9 +55,11 @@ pub enum Exported {
         /// Why it did not move.
         reason: Kept,
     },
-    /// Nobody has it any more; the client's new connection on the same ports,
-    /// or a long outage of the switch, has ended it.
+    /// Nobody has it any more: the client's new connection on the same ports has ended
+    /// it, or the kernel has.
     Lost,
+    /// It is not here any more, and nobody could say whether the peer has it.
+    Unknown,
 }
 
 impl Handle {
@@ -75,6 +80,7 @@ impl Handle {
                 }
             }
             Exported::Lost => counters.exports_lost.add_one(),
+            Exported::Unknown => counters.exports_unknown.add_one(),
             Exported::Kept { reason, .. } => {
                 counters.exports_kept.add_one();
                 let count = match reason {
@@ -83,6 +89,7 @@ impl Handle {
                     Kept::SaveFailed => &counters.kept_save_failed,
                     Kept::TargetRefused(_) => &counters.kept_target_refused,
                     Kept::TargetSilent => &counters.kept_target_silent,
+                    Kept::MovedTooOften => &counters.kept_moved_too_often,
                 };
                 count.add_one();
             }
@@ -90,17 +97,26 @@ impl Handle {
         exported
     }
 
-    async fn try_export(&self, connection: Connection, peer: &str, context: &[u8]) -> Exported {
+    async fn try_export(&self, mut connection: Connection, peer: &str, context: &[u8]) -> Exported {
         let shared = &self.shared;
         shared.counters.exports_started.add_one();
         let mut record = Record::new(Part::Source, fastrand::u64(..), connection.client().port());
         let Some(control) = shared.control.as_ref().filter(|c| c.is_reachable()) else {
             return kept(connection, Kept::SwitchSilent);
         };
+        if self.is_leaving(peer) {
+            return kept(connection, Kept::TargetRefused(Refusal::Unwilling));
+        }
         let rest = &connection.rest;
-        let Some(epoch) = epoch_of(rest, control) else {
+        if rest.moves >= MAX_MOVES {
+            tracing::warn!(client = %rest.flow.client, to = peer, moves = rest.moves,
+                "a connection moves without an answer to its client: nodes disagree who is to \
+                 answer");
+            return kept(connection, Kept::MovedTooOften);
+        }
+        if epoch_of(rest, control).is_none() {
             return kept(connection, Kept::SwitchSilent);
-        };
+        }
         if rest.input.unread().len() > MAX_INPUT_BYTES
             || rest.output.len() > MAX_QUEUE_BYTES
             || context.len() > MAX_CONTEXT_BYTES
@@ -122,6 +138,10 @@ impl Handle {
         if !drain(&connection, may_be_under_way_bytes(rest)).await {
             return kept(connection, Kept::SaveFailed);
         }
+        connection.rest.end_claim();
+        let Some(epoch) = epoch_of(&connection.rest, control) else {
+            return kept(connection, Kept::SwitchSilent);
+        };
         record.mark(Step::Start);
         let driver = Driver {
             shared,
@@ -235,7 +255,7 @@ impl Driver<'_> {
         let Socket::Live(stream) = socket else {
             return Socket::Gone;
         };
-        let paused = match &self.shared.freezer {
+        let paused = match self.shared.freezer() {
             Some(freezer) if freezes => Paused::freeze(stream, freezer),
             _ => Paused::pause(stream),
         };
@@ -292,6 +312,7 @@ impl Driver<'_> {
         let mut hand_off = HandOff {
             id,
             epoch,
+            moves: rest.moves.saturating_add(1),
             origin: rest.origin.clone(),
             context: self.context.to_vec(),
             input: rest.input.unread().to_vec(),
@@ -325,7 +346,17 @@ impl Driver<'_> {
             return (saved, Verdict::Unknown);
         }
         let deadline = Duration::from_nanos(VERDICT_DEADLINE_NS);
-        let verdict = tokio::time::timeout(deadline, verdict.wait()).await;
+        let verdict = tokio::time::timeout(deadline, async {
+            let mut verdict = pin!(verdict.wait());
+            match tokio::time::timeout(DOUBT_AFTER, verdict.as_mut()).await {
+                Ok(verdict) => verdict,
+                Err(_) => {
+                    self.shared.peers.doubt(&channel.peer);
+                    verdict.await
+                }
+            }
+        })
+        .await;
         self.record.mark(Step::Verdict);
         let verdict = verdict.ok().flatten();
         if let Some(Frame::Accepted { spent_ns, .. }) = &verdict {
@@ -389,10 +420,10 @@ impl Driver<'_> {
                     }
                     socket => end_silently(socket),
                 }
-                if outcome == Outcome::Moved {
-                    Exported::Moved
-                } else {
-                    Exported::Lost
+                match outcome {
+                    Outcome::Moved => Exported::Moved,
+                    Outcome::Unknown => Exported::Unknown,
+                    _ => Exported::Lost,
                 }
             }
         };
@@ -455,6 +486,7 @@ impl Driver<'_> {
             return Exported::Lost;
         }
         connection.stream = stream;
+        self.shared.claim(&mut connection.rest);
         connection.rest.count(true);
         Exported::Kept { connection, reason }
     }
@@ -464,27 +496,10 @@ fn verdict_of(frame: &Frame) -> Verdict {
     match frame {
         Frame::Accepted { .. } => Verdict::Accepted,
         Frame::Refused { reason, .. } => Verdict::Refused(*reason),
-        Frame::Unknown { .. } | Frame::HandOff(_) | Frame::Ask { .. } => Verdict::Unknown,
-    }
-}
-
-/// Repeats what the switch has not confirmed, so that a flow it blocked just
-/// before it fell silent passes again when it is back.
-async fn settle(control: Rc<Control>, flow: FlowKey, owner: Owner, mut epoch: u64) {
-    for _ in 0..MAX_SETTLE_ROUNDS {
-        let command = Command {
-            ops: Ops::OWN.and(Ops::UNBLOCK),
-            epoch,
-            flow,
-            owner,
-        };
-        match control.call(command, SETTLE_DEADLINE_NS).await {
-            CommandOutcome::Unanswered => {}
-            // What holds it back is our own, of a predecessor on these ports.
-            CommandOutcome::Answered(a) if a.status == Status::Stale && a.owner == owner => {
-                epoch = a.epoch.saturating_add(1);
-            }
-            CommandOutcome::Answered(_) => return,
-        }
+        Frame::Unknown { .. }
+        | Frame::HandOff(_)
+        | Frame::Ask { .. }
+        | Frame::Leaving { .. }
+        | Frame::Heard { .. } => Verdict::Unknown,
     }
 }

@@ -7,19 +7,19 @@
 //! module, no polling, except after the kernel dropped notifications.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use prism_proto::control::{FlowKey, Ops, Owner, Status};
-use prism_proto::export::SETTLE_DEADLINE_NS;
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_sys::diag::{Connection as Tuple, Destroyed, Diag, DiagError};
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyMutGuard};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::control::{Control, now_ns};
 use crate::counters::Counters;
@@ -29,10 +29,17 @@ use crate::counters::Counters;
 const RESCAN: Duration = Duration::from_secs(5);
 /// How long the kernel goes on telling after nothing is waited for.
 const UNSUBSCRIBE: Duration = Duration::from_millis(100);
-/// How many times [`SETTLE_DEADLINE_NS`] a release is repeated.
-const MAX_RELEASE_ROUNDS: usize = 16;
-/// Most flows released at once.
+/// How long the switch is asked for one release before it counts as silent.
+const RELEASE_DEADLINE_NS: u64 = 1_000_000_000;
+/// How many times a release is tried while the switch answers other commands.
+const MAX_RELEASE_ROUNDS: u8 = 16;
+/// Most flows released at once: what a switch that falls silent is asked in vain.
 const MAX_RELEASES: usize = 256;
+/// Most releases that wait: 21 MB at some 80 bytes each. Flows beyond that are left to
+/// the switch, which ages them out.
+const MAX_WAITING: usize = 262_144;
+/// Closed sockets looked at without a pause.
+const MAX_LOOKS: usize = 256;
 
 /// Sockets of steered flows that the application has closed.
 pub(crate) struct Gone {
@@ -45,6 +52,9 @@ pub(crate) struct Gone {
     /// Sockets that are neither gone nor in TIME_WAIT.
     alive: Cell<usize>,
     changed: Notify,
+    /// Flows whose sockets are gone.
+    to_release: RefCell<VecDeque<Release>>,
+    released: Notify,
 }
 
 #[derive(Clone, Copy)]
@@ -53,6 +63,13 @@ struct Closing {
     epoch: u64,
     due_ns: u64,
     is_alive: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Release {
+    flow: FlowKey,
+    epoch: u64,
+    rounds_left: u8,
 }
 
 impl Gone {
@@ -68,11 +85,13 @@ impl Gone {
             lookup: RefCell::new(Diag::open().map_err(io::Error::other)?),
             alive: Cell::new(0),
             changed: Notify::new(),
+            to_release: RefCell::default(),
+            released: Notify::new(),
         }))
     }
 
     /// The application has closed the socket `local` of `flow`.
-    pub(crate) fn watch(self: &Rc<Self>, local: SocketAddr, flow: FlowKey, epoch: u64) {
+    pub(crate) fn watch(&self, local: SocketAddr, flow: FlowKey, epoch: u64) {
         let tuple = Tuple {
             local,
             remote: flow.client,
@@ -120,7 +139,7 @@ impl Gone {
     }
 
     /// Looks after closed sockets until dropped.
-    pub(crate) async fn run(self: Rc<Self>) -> io::Result<()> {
+    pub(crate) async fn run(&self) -> io::Result<()> {
         let mut events = None;
         loop {
             if self.alive.get() > 0 && events.is_none() {
@@ -149,14 +168,14 @@ impl Gone {
         }
     }
 
-    fn look_at_all(self: &Rc<Self>) {
+    fn look_at_all(&self) {
         let all: Vec<Tuple> = self.closing.borrow().keys().copied().collect();
         for tuple in all {
             self.look(tuple);
         }
     }
 
-    fn on_events(self: &Rc<Self>, ready: &mut AsyncFdReadyMutGuard<'_, Destroyed>) {
+    fn on_events(&self, ready: &mut AsyncFdReadyMutGuard<'_, Destroyed>) {
         // Before the reads, so that what comes after them wakes us.
         ready.clear_ready();
         let events = ready.get_inner_mut();
@@ -173,9 +192,9 @@ impl Gone {
         }
     }
 
-    fn on_due(self: &Rc<Self>) {
+    fn on_due(&self) {
         let now = now_ns();
-        for _ in 0..MAX_RELEASES {
+        for _ in 0..MAX_LOOKS {
             let first = self.due.borrow().first().copied();
             match first {
                 Some((at, tuple)) if at <= now => self.look(tuple),
@@ -186,7 +205,7 @@ impl Gone {
 
     /// Finds out what has become of a socket, and releases its flow or decides
     /// when to look again.
-    fn look(self: &Rc<Self>, tuple: Tuple) {
+    fn look(&self, tuple: Tuple) {
         let Some(closing) = self.forget(tuple) else {
             return;
         };
@@ -215,9 +234,82 @@ impl Gone {
     }
 
     fn release(&self, closing: Closing) {
-        let (control, counters) = (self.control.clone(), self.counters.clone());
-        tokio::task::spawn_local(release(control, counters, closing.flow, closing.epoch));
+        self.wait_for_release(Release {
+            flow: closing.flow,
+            epoch: closing.epoch.saturating_add(1),
+            rounds_left: MAX_RELEASE_ROUNDS,
+        });
+        self.released.notify_one();
     }
+
+    fn wait_for_release(&self, release: Release) {
+        let mut waiting = self.to_release.borrow_mut();
+        if release.rounds_left == 0 || waiting.len() >= MAX_WAITING {
+            return self.give_up(&release.flow);
+        }
+        self.counters.releases_waiting.add_one();
+        waiting.push_back(release);
+    }
+
+    fn give_up(&self, flow: &FlowKey) {
+        self.counters.releases_failed.add_one();
+        tracing::debug!(client = %flow.client, "flow not released; the switch will age it out");
+    }
+
+    /// Releases flows until dropped. While the switch is silent they wait, and none
+    /// spends its rounds.
+    pub(crate) async fn release_all(&self) {
+        let mut under_way = JoinSet::new();
+        loop {
+            while under_way.len() < MAX_RELEASES
+                && !self.control.is_silent()
+                && let Some(release) = self.next_release()
+            {
+                under_way.spawn_local(ask(self.control.clone(), release));
+            }
+            tokio::select! {
+                Some(ended) = under_way.join_next() => match ended {
+                    Ok((release, outcome)) => self.on_asked(release, outcome),
+                    Err(error) => {
+                        self.counters.releases_failed.add_one();
+                        tracing::warn!(%error, "a release has ended early");
+                    }
+                },
+                () = self.released.notified() => {}
+                () = self.control.answers_again(), if self.control.is_silent() => {}
+            }
+        }
+    }
+
+    fn next_release(&self) -> Option<Release> {
+        let release = self.to_release.borrow_mut().pop_front()?;
+        self.counters.releases_waiting.sub_one();
+        Some(release)
+    }
+
+    fn on_asked(&self, release: Release, outcome: CommandOutcome) {
+        match outcome {
+            CommandOutcome::Unanswered => self.wait_for_release(Release {
+                rounds_left: release.rounds_left - 1,
+                ..release
+            }),
+            // Stale: a new connection has the flow.
+            CommandOutcome::Answered(a) if matches!(a.status, Status::Ok | Status::Stale) => {
+                self.counters.flows_released.add_one();
+            }
+            CommandOutcome::Answered(_) => self.give_up(&release.flow),
+        }
+    }
+}
+
+async fn ask(control: Rc<Control>, release: Release) -> (Release, CommandOutcome) {
+    let command = Command {
+        ops: Ops::RELEASE,
+        epoch: release.epoch,
+        flow: release.flow,
+        owner: Owner::NONE,
+    };
+    (release, control.call(command, RELEASE_DEADLINE_NS).await)
 }
 
 /// Asks the kernel to tell of destroyed sockets. It then tells of every one, those
@@ -240,30 +332,5 @@ async fn next_events(
     }
 }
 
-async fn release(
-    control: Rc<Control>,
-    counters: std::sync::Arc<Counters>,
-    flow: FlowKey,
-    epoch: u64,
-) {
-    let epoch = epoch.saturating_add(1);
-    let command = Command {
-        ops: Ops::RELEASE,
-        epoch,
-        flow,
-        owner: Owner::NONE,
-    };
-    for _ in 0..MAX_RELEASE_ROUNDS {
-        match control.call(command, SETTLE_DEADLINE_NS).await {
-            CommandOutcome::Unanswered => {}
-            // Stale: a new connection has the flow.
-            CommandOutcome::Answered(a) if matches!(a.status, Status::Ok | Status::Stale) => {
-                counters.flows_released.add_one();
-                return;
-            }
-            CommandOutcome::Answered(_) => break,
-        }
-    }
-    counters.releases_failed.add_one();
-    tracing::debug!(client = %flow.client, "flow not released; the switch will age it out");
-}
+#[cfg(test)]
+mod tests;

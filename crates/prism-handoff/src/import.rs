@@ -12,7 +12,7 @@ use std::time::Duration;
 use prism_proto::control::FlowKey;
 use prism_proto::export::VERDICT_DEADLINE_NS;
 use prism_proto::import::{Action, DEAF_NS, Event, Import};
-use prism_proto::node::{Frame, HandOff, Refusal};
+use prism_proto::node::{Frame, HandOff, MAX_MOVES, Refusal};
 use prism_sys::tcp::{Behaviour, RestoreError, Restored, probe_peer, restore_into};
 
 use crate::channel::{Arrived, Channel};
@@ -20,8 +20,10 @@ use crate::connection::Connection;
 use crate::cost::{Costs, metered};
 use crate::endpoint::{Incoming, Shared};
 use crate::given_up::GivenUp;
+use crate::leaving::Phase;
 use crate::reading::Input;
 use crate::records::Records;
+use crate::supervise::caught_once;
 use crate::trace::{Part, Record, Step};
 
 /// Most imports that wait for the switch at once.
@@ -32,21 +34,55 @@ const MAX_PORT_TRIES: usize = 8;
 /// Begins an import. Where nothing has to be waited for, which is so as long as
 /// the switch answers at once, it is over on return.
 pub(crate) async fn begin(shared: Rc<Shared>, arrived: Arrived) {
-    if shared.importing.get() >= MAX_IMPORTS {
+    let refusal = match shared.phase.get() {
+        Phase::Open if shared.importing.get() < MAX_IMPORTS => None,
+        Phase::Open => Some(Refusal::Busy),
+        Phase::Leaving | Phase::Deaf => Some(Refusal::Unwilling),
+    };
+    if let Some(reason) = refusal {
         shared.counters.imports_refused.add_one();
-        let (id, reason) = (arrived.hand_off.id, Refusal::Busy);
+        let id = arrived.hand_off.id;
         return arrived.channel.send_verdict(&Frame::Refused { id, reason });
     }
+    let importing = Importing::new(&shared, &arrived);
     let mut work = Box::pin(async move {
-        shared.importing.set(shared.importing.get() + 1);
-        import(shared.clone(), arrived).await;
-        shared
-            .importing
-            .set(shared.importing.get().saturating_sub(1));
+        import(shared, arrived).await;
+        drop(importing);
     });
-    let is_over = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_ready())).await;
-    if !is_over {
+    // Behind a panic other hand-offs of the channel go on.
+    let polled = poll_fn(|cx| Poll::Ready(caught_once(|| work.as_mut().poll(cx)))).await;
+    if polled.is_ok_and(|polled| polled.is_pending()) {
         tokio::task::spawn_local(work);
+    }
+}
+
+/// An import under way. One that panics leaves the decision to the switch.
+struct Importing {
+    shared: Rc<Shared>,
+    channel: Rc<Channel>,
+    id: u64,
+}
+
+impl Importing {
+    fn new(shared: &Rc<Shared>, arrived: &Arrived) -> Self {
+        shared.importing.set(shared.importing.get() + 1);
+        Self {
+            shared: shared.clone(),
+            channel: arrived.channel.clone(),
+            id: arrived.hand_off.id,
+        }
+    }
+}
+
+impl Drop for Importing {
+    fn drop(&mut self) {
+        let left = self.shared.importing.get().saturating_sub(1);
+        self.shared.importing.set(left);
+        if std::thread::panicking() {
+            let Self { channel, id, .. } = self;
+            tracing::error!(peer = channel.peer, id, "a hand-off that came broke off");
+            channel.send_verdict(&Frame::Unknown { id: *id });
+        }
     }
 }
 
@@ -63,6 +99,7 @@ async fn import(shared: Rc<Shared>, arrived: Arrived) {
 async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
     let transit = shared.config.transit.as_ref()?;
     let HandOff {
+        moves,
         origin,
         context,
         input,
@@ -70,7 +107,8 @@ async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
         tcp,
         ..
     } = &*arrived.hand_off;
-    if *origin != shared.config.name {
+    // A connection that has moved too often is taken, and its request relayed.
+    if *origin != shared.config.name || *moves >= MAX_MOVES {
         return None;
     }
     // Of a TLS session the kernel has records.
@@ -84,14 +122,15 @@ async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
     (!channel.is_stuck()).then_some(channel)
 }
 
-/// Passes the connection on as it came. Its source keeps it until the verdict,
+/// Passes the connection on as it came, but for the count of its moves. Its source keeps it until the verdict,
 /// which comes back the same way.
 async fn pass_on(shared: Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
     let Arrived {
-        hand_off,
+        mut hand_off,
         channel: source,
         at_ns,
     } = arrived;
+    hand_off.moves = hand_off.moves.saturating_add(1);
     let (id, port) = (hand_off.id, hand_off.tcp.remote.port());
     let mut record = Record::new(Part::Transit, id, port);
     record.mark_at(Step::TransitReceived, at_ns);
@@ -241,7 +280,7 @@ fn wait_silently(
     machine: &mut Import,
     socket: Option<&mut (Restored, SocketAddr)>,
 ) {
-    let (Some((restored, _)), Some(freezer)) = (socket, &shared.freezer) else {
+    let (Some((restored, _)), Some(freezer)) = (socket, shared.freezer()) else {
         return machine.must_insist();
     };
     match restored.silence(freezer) {
@@ -333,6 +372,7 @@ fn go_live(
     };
     let HandOff {
         epoch,
+        moves,
         origin,
         context,
         mut input,
@@ -361,6 +401,10 @@ fn go_live(
     rest.output.extend_from_slice(&output);
     rest.confirmed = true;
     rest.behaviour = Some(Behaviour::of(&tcp));
-    (rest.epoch, rest.origin, rest.context) = (Some(epoch), origin, context);
+    (rest.epoch, rest.moves) = (Some(epoch), moves);
+    (rest.origin, rest.context) = (origin, context);
     Ok(shared.connection(live.fd, rest))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,21 +2,39 @@
 //! long as the worker lives (docs/protocol.md, section 1.7). Should the process
 //! die, its kernel closes it, and the agent resets the clients that were here.
 //!
-//! Nothing waits for a lease. Without one everything works; only a death then
-//! goes unnoticed.
+//! Nothing waits for a lease. Without one everything works, but a death goes unnoticed,
+//! and a frontend gets no new clients while another has one.
 
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use prism_proto::control::{Answer, MESSAGE_BYTES, RunId, Status};
-use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, request};
+use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, TAKES_NO_MORE, request};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::Notify;
 
 use crate::control::SwitchAddress;
 use crate::counters::Count;
+
+/// Whether a worker still takes new clients. What it has said it says again with each
+/// new lease.
+#[derive(Debug, Default)]
+pub(crate) struct Taking {
+    no_more: Cell<bool>,
+    changed: Notify,
+}
+
+impl Taking {
+    /// From now on it takes none.
+    pub(crate) fn end(&self) {
+        self.no_more.set(true);
+        self.changed.notify_one();
+    }
+}
 
 /// How soon a lease that broke off, or was not granted, is asked for again: well
 /// within the agent's grace of 500 ms. Doubled each time in vain.
@@ -32,14 +50,20 @@ const KEEPALIVE_PROBES: u32 = 4;
 
 /// Holds a lease for `run` of the node at `node` until dropped; `held` is one
 /// more while it does.
-pub(crate) async fn keep(switch: &SwitchAddress, node: IpAddr, run: RunId, held: &Count) {
+pub(crate) async fn keep(
+    switch: &SwitchAddress,
+    node: IpAddr,
+    run: RunId,
+    held: &Count,
+    taking: &Taking,
+) {
     let mut wait = AGAIN;
     loop {
         let asked = tokio::time::timeout(DEADLINE, Lease::ask(switch, node, run)).await;
         match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(mut lease) => {
                 held.add_one();
-                lease.ended().await;
+                lease.hold(taking).await;
                 held.sub_one();
                 wait = AGAIN;
             }
@@ -75,6 +99,20 @@ impl Lease {
         }
         let direct = SockRef::from(&stream).try_clone()?.into();
         Ok(Self { stream, direct })
+    }
+
+    /// Holds it until the agent is gone, and says when no more clients are taken.
+    async fn hold(&mut self, taking: &Taking) {
+        loop {
+            // Where it does not go out, the connection has ended.
+            if taking.no_more.get() && self.direct.write(&[TAKES_NO_MORE]).is_err() {
+                return;
+            }
+            tokio::select! {
+                () = self.ended() => return,
+                () = taking.changed.notified() => {}
+            }
+        }
     }
 
     /// Resolves when the agent is gone, or out of reach. It says nothing more.

@@ -28,23 +28,48 @@ impl Patience {
         timeout: Duration,
         work: impl Future<Output = io::Result<T>>,
     ) -> io::Result<T> {
+        self.wait_looking(timeout, LONGEST, |_| Ok(LONGEST), work)
+            .await
+    }
+
+    /// The same, where `look` is called after `first_look`, and again after the time that it
+    /// says. It is given when the wait began.
+    ///
+    /// # Errors
+    /// As [`Self::wait`], and what `look` says.
+    pub(crate) async fn wait_looking<T>(
+        &mut self,
+        timeout: Duration,
+        first_look: Duration,
+        mut look: impl FnMut(Instant) -> io::Result<Duration>,
+        work: impl Future<Output = io::Result<T>>,
+    ) -> io::Result<T> {
         let mut work = pin!(work);
-        let mut deadline = None;
+        let mut times = None;
         poll_fn(|context| {
             if let Poll::Ready(done) = work.as_mut().poll(context) {
                 return Poll::Ready(done);
             }
-            let end = *deadline.get_or_insert_with(|| Instant::now() + timeout.min(LONGEST));
-            let alarm = self.0.get_or_insert_with(|| Box::pin(sleep_until(end)));
-            if alarm.deadline() > end {
-                alarm.as_mut().reset(end);
+            let (begun, look_at) = times.get_or_insert_with(|| {
+                let now = Instant::now();
+                (now, now + first_look.min(LONGEST))
+            });
+            let end = *begun + timeout.min(LONGEST);
+            let wake = end.min(*look_at);
+            let alarm = self.0.get_or_insert_with(|| Box::pin(sleep_until(wake)));
+            if alarm.deadline() > wake {
+                alarm.as_mut().reset(wake);
             }
             loop {
                 ready!(alarm.as_mut().poll(context));
-                if Instant::now() >= end {
+                let now = Instant::now();
+                if now >= end {
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }
-                alarm.as_mut().reset(end);
+                if now >= *look_at {
+                    *look_at = now + look(*begun)?.min(LONGEST);
+                }
+                alarm.as_mut().reset(end.min(*look_at));
             }
         })
         .await
@@ -84,6 +109,26 @@ mod tests {
         let work = asleep(UNIT);
         assert!(patience.wait(Duration::MAX, work).await.is_ok());
         assert!(patience.wait(UNIT, nothing()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_wait_is_looked_at_as_often_as_was_said_and_ends_when_the_look_says_so() {
+        let mut patience = Patience::default();
+        let mut looks = 0;
+        let look = |_| {
+            looks += 1;
+            Ok(2 * UNIT)
+        };
+        let work = asleep(12 * UNIT);
+        let done = patience.wait_looking(50 * UNIT, UNIT, look, work).await;
+        assert!(done.is_ok());
+        assert!((2..=6).contains(&looks), "{looks}");
+        let begun = Instant::now();
+        let look = |_| Err(io::ErrorKind::BrokenPipe.into());
+        let ended = patience.wait_looking(50 * UNIT, UNIT, look, nothing());
+        let ended = ended.await.map_err(|e| e.kind());
+        assert_eq!(ended, Err(io::ErrorKind::BrokenPipe));
+        assert!(begun.elapsed() < 50 * UNIT);
     }
 
     #[tokio::test]

@@ -2,28 +2,27 @@
 //! first needed unless the peer has dialled already, and streams for relaying.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
-use rustls::ClientConfig;
 use tokio::sync::Mutex;
 
 use crate::channel::Channel;
 use crate::chores::Chores;
 use crate::counters::Counters;
-use crate::dial::dial;
-use crate::endpoint::Shared;
-use crate::node_tls::{Secured, connect};
+use crate::dial::{break_unread, dial};
+use crate::endpoint::{Process, Shared};
+use crate::health::Health;
+use crate::node_tls::{Purpose, Secured, connect};
 use crate::pki::{Identity, node_name};
+use crate::probe::Asked;
 use crate::reading::Spare;
 use crate::relay_stream::RelayStream;
 
-/// After a failed dial, for how long the peer counts as out of reach.
-const DIAL_HOLD_OFF: Duration = Duration::from_millis(250);
 /// Relay streams kept idle per peer.
 const MAX_IDLE_RELAYS: usize = 64;
 /// A node of the cluster, as the configuration names it.
@@ -56,8 +55,8 @@ pub enum PeerError {
     /// The configuration knows no such node.
     #[error("no node is called {0:?}")]
     Unknown(String),
-    /// A dial failed just now; none is tried so soon again.
-    #[error("node {0} was out of reach just now")]
+    /// It did not answer, and a probe has not found it back yet.
+    #[error("node {0} does not answer")]
     HeldOff(String),
     /// TCP or TLS failed.
     #[error("node {name} at {address}: {source}")]
@@ -80,12 +79,12 @@ pub(crate) struct Peers {
     channels: RefCell<HashMap<String, Rc<Channel>>>,
     /// One dial of a channel at a time, for each peer that was ever dialled.
     dialling: RefCell<HashMap<String, Rc<Mutex<()>>>>,
-    failed_ns: RefCell<HashMap<String, u64>>,
     idle_relays: RefCell<BTreeMap<String, Vec<RelayStream>>>,
-    importer: Weak<Shared>,
+    pub(crate) importer: Weak<Shared>,
     chores: Rc<Chores>,
     counters: Arc<Counters>,
     spare: Rc<Spare>,
+    pub(crate) health: Arc<Health>,
 }
 
 impl Peers {
@@ -95,7 +94,7 @@ impl Peers {
         identity: Option<Identity>,
         importer: Weak<Shared>,
         chores: Rc<Chores>,
-        counters: Arc<Counters>,
+        process: &Process,
         spare: Rc<Spare>,
     ) -> Self {
         Self {
@@ -104,12 +103,12 @@ impl Peers {
             identity,
             channels: RefCell::default(),
             dialling: RefCell::default(),
-            failed_ns: RefCell::default(),
             idle_relays: RefCell::default(),
             importer,
             chores,
-            counters,
+            counters: process.counters.clone(),
             spare,
+            health: process.health.clone(),
         }
     }
 
@@ -120,7 +119,8 @@ impl Peers {
         let stays = |name: &String| new.get(name) == self.peers.borrow().get(name);
         self.channels.borrow_mut().retain(|name, _| stays(name));
         self.idle_relays.borrow_mut().retain(|name, _| stays(name));
-        self.failed_ns.borrow_mut().retain(|name, _| stays(name));
+        self.health
+            .keep(&new.keys().map(String::as_str).collect::<HashSet<_>>());
         self.dialling.borrow_mut().retain(|name, _| stays(name));
         *self.peers.borrow_mut() = new;
     }
@@ -144,6 +144,7 @@ impl Peers {
 
     /// The channel to `name`, dialled if there is none.
     pub(crate) async fn channel(&self, name: &str) -> Result<Rc<Channel>, PeerError> {
+        self.may_ask(name)?;
         if let Some(channel) = self.open_channel(name) {
             return Ok(channel);
         }
@@ -176,8 +177,7 @@ impl Peers {
     }
 
     async fn dial_channel(&self, name: &str) -> Result<Rc<Channel>, PeerError> {
-        let config = self.identity(name)?.client_for_hand_off();
-        let secured = self.dial(name, &config).await?;
+        let secured = self.dial(name, Purpose::Channel).await?;
         let (importer, chores) = (self.importer.clone(), self.chores.clone());
         let counters = self.counters.clone();
         Ok(Channel::start(
@@ -206,6 +206,7 @@ impl Peers {
 
     /// A relay stream to `name`, and whether it has been used before.
     pub(crate) async fn relay(&self, name: &str) -> Result<(RelayStream, bool), PeerError> {
+        self.may_ask(name)?;
         let idle = self
             .idle_relays
             .borrow_mut()
@@ -223,11 +224,38 @@ impl Peers {
 
     /// A new relay stream to `name`.
     pub(crate) async fn fresh_relay(&self, name: &str) -> Result<RelayStream, PeerError> {
-        let config = self.identity(name)?.client_for_relay();
-        Ok(RelayStream::new(
-            self.dial(name, &config).await?,
-            self.spare.clone(),
-        ))
+        let secured = self.dial(name, Purpose::Relay).await?;
+        Ok(self.relay_stream(name, secured))
+    }
+
+    pub(crate) fn relay_stream(&self, name: &str, secured: Secured) -> RelayStream {
+        let asked = Asked {
+            name: name.to_owned(),
+            shared: self.importer.clone(),
+        };
+        RelayStream::new(secured, self.spare.clone(), Some(asked))
+    }
+
+    /// Nothing is asked of a peer that is suspect.
+    fn may_ask(&self, name: &str) -> Result<(), PeerError> {
+        if !self.health.is_suspect(name) {
+            return Ok(());
+        }
+        // Whoever probed it may be gone.
+        self.doubt(name);
+        Err(PeerError::HeldOff(name.to_owned()))
+    }
+
+    /// `name` has completed a handshake.
+    pub(crate) fn reached(&self, name: &str) {
+        if self.health.reached(name, Instant::now()) {
+            tracing::info!(peer = name, "a node answers again");
+        }
+    }
+
+    /// Closes the relay streams to `name` that nobody uses.
+    pub(crate) fn forget_relays(&self, name: &str) {
+        self.idle_relays.borrow_mut().remove(name);
     }
 
     /// Keeps a relay stream that is between two requests for the next.
@@ -240,29 +268,48 @@ impl Peers {
         }
     }
 
-    async fn dial(&self, name: &str, config: &ClientConfig) -> Result<Secured, PeerError> {
+    async fn dial(&self, name: &str, purpose: Purpose) -> Result<Secured, PeerError> {
+        self.may_ask(name)?;
+        let dialled = self.dial_anyway(name, purpose).await;
+        if let Err(PeerError::Dial { .. }) = &dialled {
+            self.doubt(name);
+        }
+        dialled
+    }
+
+    /// Dials `name` whether it is suspect or not.
+    pub(crate) async fn dial_anyway(
+        &self,
+        name: &str,
+        purpose: Purpose,
+    ) -> Result<Secured, PeerError> {
+        let identity = self.identity(name)?;
+        let config = match purpose {
+            Purpose::Channel => identity.client_for_hand_off(),
+            Purpose::Relay => identity.client_for_relay(),
+        };
         let unknown = || PeerError::Unknown(name.to_owned());
         let address = self.peers.borrow().get(name).copied();
         let address = address.ok_or_else(unknown)?;
         let server_name = node_name(name).map_err(|_| unknown())?;
-        let now_ns = crate::control::now_ns();
-        let held_off =
-            self.failed_ns.borrow().get(name).is_some_and(|at| {
-                u128::from(now_ns.saturating_sub(*at)) < DIAL_HOLD_OFF.as_nanos()
-            });
-        if held_off {
-            return Err(PeerError::HeldOff(name.to_owned()));
-        }
-        let secure = async |tcp| connect(config, server_name, tcp).await;
+        let secure = async |tcp| {
+            let secured = connect(&config, server_name, tcp).await?;
+            if matches!(purpose, Purpose::Channel) {
+                break_unread(&secured.tcp)?;
+            }
+            Ok(secured)
+        };
         match dial(address, secure).await {
             Ok(secured) => {
-                self.failed_ns.borrow_mut().remove(name);
+                self.reached(name);
                 Ok(secured)
             }
             Err(source) => {
-                self.failed_ns
-                    .borrow_mut()
-                    .insert(name.to_owned(), crate::control::now_ns());
+                if self.health.missed(name, source.kind()) {
+                    self.counters.peers_suspected.add_one();
+                    tracing::warn!(peer = name, error = %source,
+                        "a node does not answer; nothing is asked of it until it does");
+                }
                 Err(PeerError::Dial {
                     name: name.to_owned(),
                     address,

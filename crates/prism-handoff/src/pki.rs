@@ -249,18 +249,21 @@ impl Identity {
     }
 }
 
-/// Which of `names` the verified certificate of a peer is valid for.
+/// The one of `names` that the verified certificate of a peer is valid for. One that is
+/// valid for several says of nobody who it is.
 pub(crate) fn peer_name<'n>(
     certificate: &CertificateDer<'_>,
     names: impl Iterator<Item = &'n str>,
 ) -> Option<String> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
-    let mut names = names;
-    names
-        .find(|name| {
-            node_name(name).is_ok_and(|n| certificate.verify_is_valid_for_subject_name(&n).is_ok())
-        })
-        .map(str::to_owned)
+    let is_valid_for = |name: &&str| {
+        node_name(name).is_ok_and(|n| certificate.verify_is_valid_for_subject_name(&n).is_ok())
+    };
+    let mut valid = names.filter(is_valid_for);
+    match (valid.next(), valid.next()) {
+        (Some(name), None) => Some(name.to_owned()),
+        _ => None,
+    }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {
@@ -284,4 +287,29 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {
 
 fn tls_error(error: rustls::Error) -> PkiError {
     PkiError::Tls(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// Who of be0, be1 and be2 a certificate for these names shows.
+    fn peer_of(names: &[&str]) -> Option<String> {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let params = CertificateParams::new(names).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        peer_name(certificate.der(), ["be0", "be1", "be2"].into_iter())
+    }
+
+    #[test]
+    fn a_certificate_shows_the_one_node_that_it_is_valid_for_or_none() {
+        assert_eq!(peer_of(&["be1"]).as_deref(), Some("be1"));
+        assert_eq!(peer_of(&["other", "be1"]).as_deref(), Some("be1"));
+        assert_eq!(peer_of(&["other"]), None);
+        assert_eq!(peer_of(&["be1", "be2"]), None);
+        assert_eq!(peer_of(&["be2", "be0", "be1"]), None);
+    }
 }

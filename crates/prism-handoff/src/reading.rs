@@ -142,7 +142,8 @@ impl Connection {
     ///
     /// # Errors
     /// `TimedOut` when nothing came in time; `OutOfMemory` when the caller lets
-    /// more than 256 KiB pile up; else what the socket says.
+    /// more than 256 KiB pile up; `ConnectionAborted` when a newcomer has to give way;
+    /// else what the socket says.
     pub async fn fill(&mut self) -> io::Result<usize> {
         if self.buffered().len() >= MAX_BUFFERED_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -210,7 +211,7 @@ impl Connection {
         &mut self,
         mut receive: impl FnMut(&mut Rest, BorrowedFd<'_>) -> io::Result<(usize, bool)>,
     ) -> io::Result<usize> {
-        let timeout = self.rest.io_timeout;
+        let timeout = self.rest.wait_time();
         if std::mem::take(&mut self.rest.has_written) {
             // The client has its answer: what it asks next is a round trip away.
             self.rest.shared.chores.do_some();
@@ -229,11 +230,20 @@ impl Connection {
                 done => return done.map(|(n, _)| n),
             }
         }
+        let leave = self.rest.newcomer.as_ref().map(|n| n.leave.clone());
         let (stream, rest) = (watched(&mut self.stream)?, &mut self.rest);
         // One that bodies have made grow stays with them.
         rest.give_back(SPARE_BYTES);
         let waiting = self::receive(stream, || receive(rest, stream.as_fd()));
-        self.patience.wait(timeout, waiting).await
+        let waiting = self.patience.wait(timeout, waiting);
+        match leave {
+            None => waiting.await,
+            Some(leave) => tokio::select! {
+                biased;
+                () = leave.told() => Err(io::ErrorKind::ConnectionAborted.into()),
+                received = waiting => received,
+            },
+        }
     }
 }
 

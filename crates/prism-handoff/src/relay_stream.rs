@@ -5,18 +5,23 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use prism_sys::tcp::TcpInfo;
 use prism_tls::{Event, MAX_PLAINTEXT_BYTES, OpenError, Session};
-use rustix::net::RecvFlags;
-use tokio::io::AsyncWriteExt;
+use rustix::net::{RecvFlags, SendFlags};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::node_tls::Secured;
 use crate::patience::Patience;
+use crate::probe::{Asked, DOUBT_AFTER};
 use crate::reading::{MAX_BUFFERED_BYTES, MIN_READ_BYTES, Spare, receive};
 use crate::records::{not_sealed, seal_file};
+use crate::silence::{Found, LOOK_EVERY, Silence};
 
 /// Sealed bytes that are sent at once, and do not wait for more.
 const FLUSH_BYTES: usize = 64 << 10;
@@ -36,12 +41,24 @@ pub struct RelayStream(Box<Inner>);
 
 struct Inner {
     wire: Wire,
+    waits: Waits,
+}
+
+/// How long is waited for the peer.
+struct Waits {
+    tcp: Rc<TcpStream>,
     timeout: Duration,
     patience: Patience,
+    /// Something may not be acknowledged yet.
+    may_be_waiting: bool,
+    silence: Silence,
+    asked: Option<Asked>,
+    /// It was asked, and no byte of an answer has come.
+    expects_answer: bool,
 }
 
 struct Wire {
-    tcp: TcpStream,
+    tcp: Rc<TcpStream>,
     session: Session,
     input: Vec<u8>,
     /// Where opened bytes lie in it that nobody has consumed.
@@ -70,8 +87,22 @@ impl std::fmt::Debug for RelayStream {
 }
 
 impl RelayStream {
-    pub(crate) fn new(secured: Secured, spare: Rc<Spare>) -> Self {
+    /// Most bytes that are sealed before they are sent.
+    pub const PIECE_BYTES: usize = PIECE_BYTES;
+
+    /// `asked` is the peer that is to answer here, if one is.
+    pub(crate) fn new(secured: Secured, spare: Rc<Spare>, asked: Option<Asked>) -> Self {
         let Secured { tcp, session } = secured;
+        let tcp = Rc::new(tcp);
+        let waits = Waits {
+            tcp: tcp.clone(),
+            timeout: DEFAULT_TIMEOUT,
+            patience: Patience::default(),
+            may_be_waiting: false,
+            silence: Silence::default(),
+            asked,
+            expects_answer: false,
+        };
         let wire = Wire {
             tcp,
             session,
@@ -85,16 +116,12 @@ impl RelayStream {
             sent_bytes: 0,
             spare,
         };
-        Self(Box::new(Inner {
-            wire,
-            timeout: DEFAULT_TIMEOUT,
-            patience: Patience::default(),
-        }))
+        Self(Box::new(Inner { wire, waits }))
     }
 
     /// Waits at most this long for each read or write to go on.
     pub fn set_io_timeout(&mut self, timeout: Duration) {
-        self.0.timeout = timeout;
+        self.0.waits.timeout = timeout;
     }
 
     /// Bytes that were read and not consumed.
@@ -129,8 +156,10 @@ impl RelayStream {
         if self.buffered().len() >= MAX_BUFFERED_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        let (wire, timeout, patience) = self.parts();
-        patience.wait(timeout, wire.fill()).await
+        let Inner { wire, waits } = &mut *self.0;
+        let filled = waits.wait(wire.fill(), Duration::MAX).await;
+        waits.expects_answer &= filled.is_err();
+        filled
     }
 
     /// Seals `bytes`. They leave with more, or with [`Self::flush`].
@@ -139,13 +168,13 @@ impl RelayStream {
     /// What the network says, `TimedOut` where it takes nothing in time; that the session
     /// is closed.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let (wire, timeout, patience) = self.parts();
+        let Inner { wire, waits } = &mut *self.0;
         for piece in bytes.chunks(PIECE_BYTES) {
             let Wire { output, spare, .. } = wire;
             spare.lend(output);
             wire.session.seal(piece, output).map_err(not_sealed)?;
             if wire.output.len() - wire.sent_bytes >= FLUSH_BYTES {
-                patience.wait(timeout, wire.flush()).await?;
+                waits.wait_to_send(wire.flush()).await?;
             }
         }
         Ok(())
@@ -155,19 +184,31 @@ impl RelayStream {
     /// they are read to.
     ///
     /// # Errors
-    /// As [`Self::write`], and what the file system says.
+    /// As [`Self::write`], and what the file system says. Of at most
+    /// [`Self::PIECE_BYTES`] all are sealed when the network takes nothing in time: then
+    /// [`Self::flush`] goes on.
     pub async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
-        let (wire, timeout, patience) = self.parts();
+        let Inner { wire, waits } = &mut *self.0;
         let (mut at, end) = (offset, offset.saturating_add(len));
         while at < end {
             let bytes = usize::try_from(end - at).map_or(PIECE_BYTES, |n| n.min(PIECE_BYTES));
             let Wire { output, spare, .. } = wire;
             spare.lend(output);
             seal_file(&mut wire.session, file, (at, bytes), output)?;
-            patience.wait(timeout, wire.flush()).await?;
+            waits.wait_to_send(wire.flush()).await?;
             at += bytes as u64;
         }
         self.flush().await
+    }
+
+    /// Ends a stream between two requests, and says so: the peer learns that a request which
+    /// it has just sent was not read. (A stream that is dropped says nothing.)
+    pub async fn close(mut self) {
+        let wire = &mut self.0.wire;
+        if wire.session.seal_close_notify(&mut wire.output).is_ok() {
+            // A courtesy.
+            let _ = self.flush().await;
+        }
     }
 
     /// Sends what was written.
@@ -175,19 +216,61 @@ impl RelayStream {
     /// # Errors
     /// What the network says, `TimedOut` where it takes nothing in time.
     pub async fn flush(&mut self) -> io::Result<()> {
-        let (wire, timeout, patience) = self.parts();
-        patience.wait(timeout, wire.flush()).await?;
+        let Inner { wire, waits } = &mut *self.0;
+        waits.wait_to_send(wire.flush()).await?;
         wire.spare.take_back(&mut wire.output);
         Ok(())
     }
+}
 
-    fn parts(&mut self) -> (&mut Wire, Duration, &mut Patience) {
-        let Inner {
-            wire,
+impl Waits {
+    async fn wait_to_send(&mut self, work: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+        (self.may_be_waiting, self.expects_answer) = (true, true);
+        let sent = self.wait(work, LOOK_EVERY).await;
+        // The kernel has taken more since the last look.
+        self.may_be_waiting = true;
+        sent
+    }
+
+    /// Waits for `work`, as long as the peer answers. It is looked at again after `next_look`
+    /// where all is acknowledged.
+    async fn wait<T>(
+        &mut self,
+        work: impl Future<Output = io::Result<T>>,
+        next_look: Duration,
+    ) -> io::Result<T> {
+        let Self {
+            tcp,
             timeout,
             patience,
-        } = &mut *self.0;
-        (wire, *timeout, patience)
+            may_be_waiting,
+            silence,
+            asked,
+            expects_answer,
+        } = self;
+        let asked = asked.as_ref().filter(|_| *expects_answer);
+        let (first_look, next_look) = match (asked, &may_be_waiting) {
+            (Some(_), _) => (DOUBT_AFTER, DOUBT_AFTER),
+            (None, true) => (LOOK_EVERY, next_look),
+            (None, false) => (Duration::MAX, next_look),
+        };
+        let look = |begun| {
+            if asked.is_some_and(Asked::is_lost) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let info = TcpInfo::read(tcp.as_fd())?;
+            match silence.look(begun, Instant::now(), &info) {
+                Found::Nothing => {
+                    *may_be_waiting = false;
+                    Ok(next_look)
+                }
+                Found::Waiting => Ok(next_look.min(LOOK_EVERY)),
+                Found::Dead => Err(io::ErrorKind::TimedOut.into()),
+            }
+        };
+        patience
+            .wait_looking(*timeout, first_look, look, work)
+            .await
     }
 }
 
@@ -306,10 +389,9 @@ impl Wire {
     async fn flush(&mut self) -> io::Result<()> {
         let output = &mut self.output;
         while let Some(rest @ [_, ..]) = output.get(self.sent_bytes..) {
-            match self.tcp.write(rest).await? {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                sent => self.sent_bytes += sent,
-            }
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let send = || Ok(rustix::net::send(&*self.tcp, rest, flags)?);
+            self.sent_bytes += self.tcp.async_io(Interest::WRITABLE, send).await?;
         }
         output.clear();
         self.sent_bytes = 0;

@@ -46,6 +46,8 @@ enum HandshakeError {
     Io(#[from] io::Error),
     #[error("the client took longer than {} s", HANDSHAKE.as_secs())]
     TimedOut,
+    #[error("it had to give way to other connections")]
+    NoRoom,
     #[error("the client left in the middle")]
     Ended,
     #[error("{0}")]
@@ -65,7 +67,17 @@ impl Shared {
         config: ServerConfig,
     ) {
         let handshake = tokio::time::timeout(HANDSHAKE, shake_hands(&mut stream, &config));
-        let done = handshake.await.unwrap_or(Err(HandshakeError::TimedOut));
+        let leave = rest.newcomer.as_ref().map(|n| n.leave.clone());
+        let given_up = async {
+            match leave {
+                Some(leave) => leave.told().await,
+                None => std::future::pending().await,
+            }
+        };
+        let done = tokio::select! {
+            done = handshake => done.unwrap_or(Err(HandshakeError::TimedOut)),
+            () = given_up => Err(HandshakeError::NoRoom),
+        };
         match done {
             Ok((records, resumed)) => {
                 self.counters.tls_handshakes.add_one();
@@ -80,6 +92,8 @@ impl Shared {
                 self.counters.tls_failed.add_one();
                 let client = rest.flow.client;
                 tracing::debug!(%client, %error, "no TLS session");
+                drop(stream);
+                self.on_closed(&rest);
             }
         }
     }

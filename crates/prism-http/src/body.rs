@@ -68,6 +68,12 @@ impl BodyReader {
         }
     }
 
+    /// Whether the end of the body cannot be known any more.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        matches!(self, Self::Chunked(decoder) if decoder.is_broken())
+    }
+
     /// Bytes still to come, where that is known.
     #[must_use]
     pub fn left(&self) -> Option<u64> {
@@ -81,8 +87,7 @@ impl BodyReader {
     /// Looks at the next bytes of the connection.
     ///
     /// # Errors
-    /// If the body is malformed or too long. The reader must not be used
-    /// again, nor the connection.
+    /// If the body is malformed or too long. The connection must not be used again.
     pub fn consume(&mut self, input: &[u8]) -> Result<Step, BodyError> {
         match self {
             Self::Length { left } => {

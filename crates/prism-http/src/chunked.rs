@@ -19,14 +19,25 @@ pub struct ChunkedDecoder {
 
 #[derive(Debug, Clone)]
 enum State {
-    Size { value: u64, digits: u8 },
-    Extension { value: u64 },
-    SizeLf { value: u64 },
-    Data { left: u64 },
+    Size {
+        value: u64,
+        digits: u8,
+    },
+    Extension {
+        value: u64,
+    },
+    SizeLf {
+        value: u64,
+    },
+    Data {
+        left: u64,
+    },
     DataCr,
     DataLf,
     Trailer(Vec<u8>),
     Done(Headers),
+    /// Where the body ends cannot be known any more.
+    Failed(BodyError),
 }
 
 impl ChunkedDecoder {
@@ -60,6 +71,12 @@ impl ChunkedDecoder {
         matches!(self.state, State::Done(_))
     }
 
+    /// Whether the coding was malformed or beyond the limits.
+    #[must_use]
+    pub const fn is_broken(&self) -> bool {
+        matches!(self.state, State::Failed(_))
+    }
+
     /// The trailer fields; only once the body is done.
     #[must_use]
     pub const fn trailers(&self) -> Option<&Headers> {
@@ -73,8 +90,7 @@ impl ChunkedDecoder {
     /// time.
     ///
     /// # Errors
-    /// If the coding is malformed or beyond the limits. The decoder must not
-    /// be used again.
+    /// If the coding is malformed or beyond the limits, and then for ever.
     pub fn consume(&mut self, input: &[u8]) -> Result<Step, BodyError> {
         let mut at = 0;
         while !self.is_done() {
@@ -92,7 +108,10 @@ impl ChunkedDecoder {
             }
             let Some(&byte) = input.get(at) else { break };
             at += 1;
-            self.take_framing(byte)?;
+            if let Err(error) = self.take_framing(byte) {
+                self.state = State::Failed(error);
+                return Err(error);
+            }
         }
         Ok(Step {
             data: at..at,
@@ -142,6 +161,7 @@ impl ChunkedDecoder {
                     self.state = State::Done(trailers);
                 }
             }
+            State::Failed(error) => return Err(*error),
             State::Data { .. } | State::Done(_) => {}
         }
         Ok(())

@@ -1,10 +1,14 @@
-//! Writes numbers, the chunked transfer coding, and the interim answer.
+//! Writes numbers, the chunked transfer coding, and the interim answers.
 
 use std::io::Write as _;
 use std::num::NonZeroU64;
 
 /// The interim answer to `Expect: 100-continue`.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// The interim answer to whoever waits long: the request is being worked on (RFC 2518,
+/// section 10.1).
+pub const PROCESSING: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
 
 /// What ends a chunked body that has no trailers.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";

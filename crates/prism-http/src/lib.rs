@@ -40,7 +40,7 @@ mod target;
 
 pub use body::{BodyReader, Step};
 pub use chunked::ChunkedDecoder;
-pub use encode::{CONTINUE, ChunkHeader, LAST_CHUNK, write_chunk};
+pub use encode::{CONTINUE, ChunkHeader, LAST_CHUNK, PROCESSING, write_chunk};
 pub use error::{BodyError, HeadError, HeaderError};
 pub use framing::{BodyFraming, ResponseFraming};
 pub use headers::Headers;

@@ -32,6 +32,15 @@ impl Limits {
         headers: 100,
         body_bytes: i64::MAX as u64,
     };
+
+    /// What a node takes of another node's answer: all that an object keeps, which came with
+    /// one request, and 28 fields and 64 KiB of the answer's own (CORS rules are that long at
+    /// most).
+    pub const ANSWER: Self = Self {
+        head_bytes: 2 * Self::DEFAULT.head_bytes,
+        headers: Self::MAX_HEADERS,
+        ..Self::DEFAULT
+    };
 }
 
 impl Default for Limits {

@@ -34,6 +34,12 @@ impl Method {
         }
     }
 
+    /// Whether a request only reads, so that it may be repeated (RFC 9110 section 9.2.1).
+    #[must_use]
+    pub fn is_safe(&self) -> bool {
+        matches!(self, Self::Get | Self::Head | Self::Options | Self::Trace)
+    }
+
     /// The name as it stands on the wire.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -21,13 +21,27 @@ pub const MESSAGE_BYTES: usize = 120;
 /// First four bytes of every control datagram: "PRSM".
 pub const MAGIC: u32 = 0x5052_534d;
 /// Version of the layout.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// `kind` of a request.
 pub const KIND_REQUEST: u8 = 1;
 /// `kind` of an answer.
 pub const KIND_ANSWER: u8 = 2;
 /// Most that a request's `time_ns` may differ from the switch's clock.
 pub const FRESHNESS_NS: u64 = 2_000_000_000;
+/// Furthest that an epoch may be ahead of the switch's clock. A connection's first epoch
+/// is the sender's estimate of that clock, which is no further off in a fresh request.
+pub const MAX_EPOCH_AHEAD_NS: u64 = FRESHNESS_NS;
+/// Furthest that a command may go beyond the flow's own epoch where that is ahead of the
+/// clock, so that such a flow can be released. At 1 µs a command nobody outruns the clock.
+pub const MAX_EPOCH_STEP: u64 = 1_000;
+/// Longest time from the moment that gives a connection its first epoch to the last
+/// datagram of its first command: a block and its undoing, with room to spare.
+pub const FIRST_COMMAND_NS: u64 = 1_000_000_000;
+/// How long the switch keeps the tombstone of a flow. When it deletes one, the epoch of
+/// that tombstone becomes the least that any unknown flow takes (see
+/// [`crate::flow_table`]); so the newest epoch that a tombstone may have has to be older
+/// by then than the oldest first epoch of a living connection.
+pub const TOMBSTONE_NS: u64 = MAX_EPOCH_AHEAD_NS + FRESHNESS_NS + FIRST_COMMAND_NS;
 
 /// Byte offsets of the fields, for the compile-time check against C.
 pub mod offset {
@@ -242,6 +256,8 @@ pub enum Status {
     Late,
     /// The request has no meaning.
     BadRequest,
+    /// The epoch is further ahead of the switch's clock than any sender's can be.
+    Ahead,
 }
 
 /// The switch's reply.

@@ -16,7 +16,7 @@
 //! the [`Event`] named there. Deadlines are the driver's to keep, with the
 //! constants below.
 
-use crate::control::{Answer, FlowKey, FlowState, Ops, Owner, Status};
+use crate::control::{Answer, FIRST_COMMAND_NS, FlowKey, FlowState, Ops, Owner, Status};
 use crate::node::Refusal;
 use crate::steering::{Command, CommandOutcome};
 
@@ -28,9 +28,11 @@ pub const BLOCK_DEADLINE_NS: u64 = 250_000_000;
 pub const VERDICT_DEADLINE_NS: u64 = 2_000_000_000;
 /// How long either end asks the switch to settle who owns the flow, where nobody
 /// else can say. Longer than the verdict's, and bounded: then the connection is
-/// given up. The switch drops a flow's packets that long (its limit for blocked
-/// flows is 10 s).
+/// given up. The switch drops a flow's packets that long ([`BLOCKED_NS`]).
 pub const SETTLE_DEADLINE_NS: u64 = 8_000_000_000;
+/// How long the switch keeps a flow blocked: while either end may still settle whose it
+/// is.
+pub const BLOCKED_NS: u64 = VERDICT_DEADLINE_NS + SETTLE_DEADLINE_NS;
 /// How long the target asks the switch for the flow before it gives up, and the
 /// source, once the target has, for the flow back before it goes on unconfirmed:
 /// what an outage of the switch costs the requests that it meets.
@@ -43,6 +45,9 @@ pub const ASK_INTERVAL_NS: u64 = 100_000_000;
 /// For how many times [`SETTLE_DEADLINE_NS`] a source goes on to ask for the flow
 /// of a connection that it kept unconfirmed ([`Outcome::Kept`]).
 pub const MAX_SETTLE_ROUNDS: u64 = 4;
+
+// A connection's first epoch is still new to the switch when its first command ends.
+const _: () = assert!(2 * BLOCK_DEADLINE_NS <= FIRST_COMMAND_NS);
 
 /// How the source stops the packets of the connection that it saves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,8 +160,11 @@ pub enum Outcome {
         reason: Kept,
     },
     /// The flow belongs to neither (the client opened a new connection on its
-    /// addresses), or nobody can tell: drop what is left, silently.
+    /// addresses): drop what is left, silently.
     Lost,
+    /// Nobody can say who has it: neither the switch nor the target was in reach, or the
+    /// flow is gone. The target may have it, or have had it: drop what is left, silently.
+    Unknown,
 }
 
 /// Why a connection stayed.
@@ -172,6 +180,8 @@ pub enum Kept {
     TargetRefused(Refusal),
     /// The target was not reached, or gave no verdict.
     TargetSilent,
+    /// It has moved [`crate::node::MAX_MOVES`] times since the client last got an answer.
+    MovedTooOften,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,6 +210,10 @@ pub struct Export {
     never_steered: bool,
     phase: Phase,
 }
+
+/// By how many epochs a flow may be ahead that the target has taken: a few commands
+/// within the time that a source waits. Between two connections lie more nanoseconds.
+const MAX_GONE_ON: u64 = 4096;
 
 /// How often a first block may outbid what is left of the connections before
 /// it on the same addresses: a tombstone, then the last commands of a
@@ -352,9 +366,15 @@ impl Export {
                 status: Status::Ok, ..
             }) => self.kept(reason, true),
             CommandOutcome::Unanswered if self.refused => self.kept(reason, false),
-            CommandOutcome::Unanswered => self.ask(None, reason, Outcome::Lost),
+            CommandOutcome::Unanswered => self.ask(None, reason, Outcome::Unknown),
             CommandOutcome::Answered(answer) if self.is_elsewhere(&answer) => {
                 self.ask(Some(answer.owner), reason, Outcome::Moved)
+            }
+            CommandOutcome::Answered(answer) if self.has_gone_on(&answer) => {
+                self.finish(Outcome::Moved)
+            }
+            CommandOutcome::Answered(answer) if self.is_forgotten(&answer) => {
+                self.finish(Outcome::Unknown)
             }
             CommandOutcome::Answered(_) => self.finish(Outcome::Lost),
         }
@@ -404,6 +424,21 @@ impl Export {
         answer.status == Status::Stale
             && answer.epoch == self.next_epoch()
             && answer.state != FlowState::Absent
+    }
+
+    /// The target has taken the flow at the epoch that we gave it, and has moved or
+    /// released it since: nobody else could go on from there. (A SYN goes on from the
+    /// switch's clock.)
+    fn has_gone_on(&self, answer: &Answer) -> bool {
+        let further = answer.epoch.checked_sub(self.next_epoch());
+        let is_near = further.is_some_and(|n| (1..MAX_GONE_ON).contains(&n));
+        answer.status == Status::Stale && is_near && !self.refused
+    }
+
+    /// The target has taken it and it is over, or the client has begun another.
+    fn is_forgotten(&self, answer: &Answer) -> bool {
+        let is_gone = answer.state == FlowState::Absent;
+        answer.status == Status::Stale && is_gone && !self.refused
     }
 
     fn block(&self) -> Action {

@@ -5,7 +5,10 @@
 
 use std::collections::HashMap;
 
-use crate::control::{Answer, FRESHNESS_NS, FlowKey, FlowState, Ops, Owner, Request, Status};
+use crate::control::{
+    Answer, FRESHNESS_NS, FlowKey, FlowState, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, Ops, Owner,
+    Request, Status, TOMBSTONE_NS,
+};
 
 /// One flow that the switch steers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,22 +19,52 @@ pub struct Entry {
     pub blocked: bool,
     /// Where packets go.
     pub owner: Owner,
+    /// A SYN has been passed to the owner since the last command.
+    pub challenged: bool,
+    /// Both ends have closed, and the client has all that its owner had to say.
+    pub is_over: bool,
+}
+
+/// An absent flow whose epoch is remembered.
+#[derive(Clone, Copy, Debug)]
+struct Tombstone {
+    epoch: u64,
+    since_ns: u64,
+}
+
+/// Where a client's SYN goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SynFate {
+    /// To a frontend: nothing of an earlier connection is left.
+    Frontend,
+    /// To the flow's owner, whose kernel challenges it (RFC 5961, section 4) or, where
+    /// it has no such socket, refuses it: see [`FlowTable::syn_answered`].
+    Owner(Owner),
+    /// Nowhere: the flow is blocked. The client repeats it.
+    Dropped,
 }
 
 /// Flow table with tombstones, of bounded size.
+///
+/// A flow without entry and tombstone has an epoch all the same: the greatest of any
+/// tombstone that was deleted. So no command of a connection that is over finds a flow
+/// that has forgotten it, however late it comes.
 #[derive(Clone, Debug)]
 pub struct FlowTable {
     flows: HashMap<FlowKey, Entry>,
-    tombstones: HashMap<FlowKey, u64>,
+    tombstones: HashMap<FlowKey, Tombstone>,
+    /// Greatest epoch of a tombstone that was deleted.
+    collected_epoch: u64,
     max_flows: usize,
 }
 
 impl FlowTable {
-    /// An empty table for at most `max_flows` flows.
+    /// An empty table for at most `max_flows` flows, tombstones among them.
     pub fn new(max_flows: usize) -> Self {
         Self {
             flows: HashMap::new(),
             tombstones: HashMap::new(),
+            collected_epoch: 0,
             max_flows,
         }
     }
@@ -39,6 +72,11 @@ impl FlowTable {
     /// The entry of `flow`.
     pub fn entry(&self, flow: &FlowKey) -> Option<&Entry> {
         self.flows.get(flow)
+    }
+
+    /// Whether `flow` has an entry or a tombstone.
+    pub fn is_known(&self, flow: &FlowKey) -> bool {
+        self.flows.contains_key(flow) || self.tombstones.contains_key(flow)
     }
 
     /// Number of flows steered now.
@@ -63,18 +101,77 @@ impl FlowTable {
         request.answer(status, state, epoch, owner, now_ns)
     }
 
-    /// The client opens a new connection on `flow`.
-    pub fn syn(&mut self, flow: &FlowKey, now_ns: u64) {
-        let had_entry = self.flows.remove(flow).is_some();
-        if had_entry || self.tombstones.contains_key(flow) {
-            self.tombstones.insert(*flow, now_ns);
+    /// Deletes the tombstones that are older than [`TOMBSTONE_NS`] at `now_ns`; gives
+    /// their number.
+    pub fn collect(&mut self, now_ns: u64) -> usize {
+        let old = self
+            .tombstones
+            .extract_if(|_, t| now_ns.saturating_sub(t.since_ns) >= TOMBSTONE_NS);
+        let epochs: Vec<u64> = old.map(|(_, tombstone)| tombstone.epoch).collect();
+        let newest = epochs.iter().copied().max();
+        self.collected_epoch = self.collected_epoch.max(newest.unwrap_or(0));
+        epochs.len()
+    }
+
+    /// A SYN of the client: of a new connection, repeated, or forged.
+    pub fn syn(&mut self, flow: &FlowKey, now_ns: u64) -> SynFate {
+        match self.flows.get_mut(flow) {
+            Some(entry) if entry.blocked => return SynFate::Dropped,
+            Some(entry) if !entry.is_over => {
+                entry.challenged = true;
+                return SynFate::Owner(entry.owner);
+            }
+            _ => self.purge(flow, now_ns),
+        }
+        SynFate::Frontend
+    }
+
+    /// The owner of `flow` refuses a SYN, or accepts it: it has no socket of the
+    /// connection. True: the flow has been forgotten for that, and the client must not
+    /// see the reset of a refusal.
+    pub fn syn_answered(&mut self, flow: &FlowKey, owner: &Owner, now_ns: u64) -> bool {
+        let is_over = self.flows.get(flow).is_some_and(|entry| {
+            !entry.blocked && entry.challenged && entry.owner.addr == owner.addr
+        });
+        if is_over {
+            self.purge(flow, now_ns);
+        }
+        is_over
+    }
+
+    /// Nobody owns `flow` any more: the switch ends it without a command.
+    pub fn expire(&mut self, flow: &FlowKey, now_ns: u64) {
+        if let Some(entry) = self.flows.get(flow) {
+            self.bury(flow, entry.epoch, now_ns);
         }
     }
 
-    fn epoch(&self, flow: &FlowKey) -> u64 {
-        match self.flows.get(flow) {
-            Some(entry) => entry.epoch,
-            None => self.tombstones.get(flow).copied().unwrap_or(0),
+    /// The FINs of both ends of `flow` have passed, and been acknowledged.
+    pub fn close(&mut self, flow: &FlowKey) {
+        if let Some(entry) = self.flows.get_mut(flow) {
+            entry.is_over |= !entry.blocked;
+        }
+    }
+
+    /// Nothing of the connection before may act on the client's next one.
+    fn purge(&mut self, flow: &FlowKey, now_ns: u64) {
+        if self.is_known(flow) {
+            let epoch = self.epoch(flow).max(now_ns);
+            self.bury(flow, epoch, now_ns);
+        }
+    }
+
+    fn bury(&mut self, flow: &FlowKey, epoch: u64, since_ns: u64) {
+        self.flows.remove(flow);
+        self.tombstones.insert(*flow, Tombstone { epoch, since_ns });
+    }
+
+    /// The epoch that a command for `flow` has to exceed.
+    pub fn epoch(&self, flow: &FlowKey) -> u64 {
+        match (self.flows.get(flow), self.tombstones.get(flow)) {
+            (Some(entry), _) => entry.epoch,
+            (None, Some(tombstone)) => tombstone.epoch,
+            (None, None) => self.collected_epoch,
         }
     }
 
@@ -104,25 +201,31 @@ impl FlowTable {
                 Status::Stale
             };
         }
-        self.change(current, request)
+        if request.epoch.saturating_sub(now_ns) > MAX_EPOCH_AHEAD_NS
+            && request.epoch - current_epoch > MAX_EPOCH_STEP
+        {
+            return Status::Ahead;
+        }
+        self.change(current, request, now_ns)
     }
 
-    fn change(&mut self, current: Option<Entry>, request: &Request) -> Status {
+    fn change(&mut self, current: Option<Entry>, request: &Request, now_ns: u64) -> Status {
         let Request {
             ops, epoch, flow, ..
         } = *request;
-        if ops == Ops::RELEASE {
-            self.flows.remove(&flow);
-            self.tombstones.insert(flow, epoch);
-            return Status::Ok;
-        }
+        let is_release = ops == Ops::RELEASE;
         let owner = match (ops.has(Ops::OWN), current) {
             (true, _) => request.owner,
             (false, Some(entry)) => entry.owner,
+            (false, None) if is_release => Owner::NONE,
             (false, None) => return Status::BadRequest,
         };
-        if current.is_none() && self.flows.len() >= self.max_flows {
+        if !self.is_known(&flow) && self.flows.len() + self.tombstones.len() >= self.max_flows {
             return Status::Full;
+        }
+        if is_release {
+            self.bury(&flow, epoch, now_ns);
+            return Status::Ok;
         }
         let was_blocked = current.is_some_and(|e| e.blocked);
         let blocked = ops.has(Ops::BLOCK) || (was_blocked && !ops.has(Ops::UNBLOCK));
@@ -132,6 +235,8 @@ impl FlowTable {
                 epoch,
                 blocked,
                 owner,
+                challenged: false,
+                is_over: current.is_some_and(|e| e.is_over),
             },
         );
         self.tombstones.remove(&flow);
@@ -216,10 +321,12 @@ mod tests {
     }
 
     #[test]
-    fn syn_outranks_the_commands_of_the_connection_before() {
+    fn a_syn_outranks_the_commands_of_a_connection_that_is_over() {
         let mut t = FlowTable::new(10);
-        t.apply(&request(Ops::OWN.and(Ops::BLOCK), 500, 1), 1000);
-        t.syn(&request(Ops::QUERY, 0, 1).flow, 1000);
+        let flow = request(Ops::QUERY, 0, 1).flow;
+        t.apply(&request(Ops::OWN, 500, 1), 1000);
+        t.close(&flow);
+        assert_eq!(t.syn(&flow, 1000), SynFate::Frontend);
         assert_eq!(
             t.apply(&request(Ops::OWN.and(Ops::UNBLOCK), 501, 1), 1000)
                 .status,
@@ -229,12 +336,68 @@ mod tests {
     }
 
     #[test]
+    fn a_syn_ends_a_live_flow_only_if_its_own_owner_has_no_socket() {
+        let mut t = FlowTable::new(10);
+        let (first, second) = (request(Ops::OWN, 5, 1), request(Ops::OWN, 6, 2));
+        let flow = first.flow;
+        t.apply(&first, 1000);
+        assert!(!t.syn_answered(&flow, &first.owner, 1000), "no SYN yet");
+        assert_eq!(t.syn(&flow, 1000), SynFate::Owner(first.owner));
+        assert!(!t.syn_answered(&flow, &second.owner, 1000), "not the owner");
+        t.apply(&second, 1000);
+        assert!(!t.syn_answered(&flow, &second.owner, 1000), "a newer epoch");
+        t.apply(&request(Ops::BLOCK, 7, 2), 1000);
+        assert_eq!(t.syn(&flow, 1000), SynFate::Dropped);
+        t.apply(&request(Ops::UNBLOCK, 8, 2), 1000);
+        assert_eq!(t.syn(&flow, 1000), SynFate::Owner(second.owner));
+        assert!(t.syn_answered(&flow, &second.owner, 1000));
+        assert_eq!(t.syn(&flow, 1000), SynFate::Frontend);
+        assert!(t.is_empty());
+    }
+
+    #[test]
+    fn no_command_outlives_the_tombstone_that_outranks_it() {
+        let mut t = FlowTable::new(10);
+        let mut reclaim = request(Ops::OWN.and(Ops::UNBLOCK), 6, 1);
+        t.apply(&request(Ops::OWN, 5, 1), 1000);
+        t.apply(&request(Ops::OWN, 6, 2), 1000);
+        t.apply(&request(Ops::RELEASE, 7, 2), 1000);
+        t.collect(1000 + TOMBSTONE_NS);
+        assert!(!t.is_known(&reclaim.flow), "the tombstone is gone");
+        reclaim.time_ns += TOMBSTONE_NS;
+        let answer = t.apply(&reclaim, 1000 + TOMBSTONE_NS);
+        assert_eq!((answer.status, answer.epoch), (Status::Stale, 7));
+    }
+
+    #[test]
+    fn an_epoch_far_ahead_is_refused_and_what_is_there_can_be_released() {
+        let mut t = FlowTable::new(10);
+        let limit = 1000 + MAX_EPOCH_AHEAD_NS;
+        for far in [u64::MAX, limit + MAX_EPOCH_STEP, limit + 1] {
+            let answer = t.apply(&request(Ops::OWN, far, 1), 1000);
+            assert_eq!(answer.status, Status::Ahead, "{far}");
+        }
+        let own = t.apply(&request(Ops::OWN, limit, 1), 1000);
+        assert_eq!(own.status, Status::Ok);
+        let far = t.apply(&request(Ops::RELEASE, limit + MAX_EPOCH_STEP + 1, 1), 1000);
+        assert_eq!(far.status, Status::Ahead);
+        let released = t.apply(&request(Ops::RELEASE, limit + MAX_EPOCH_STEP, 1), 1000);
+        assert_eq!(released.status, Status::Ok);
+    }
+
+    #[test]
     fn a_full_table_evicts_nobody() {
         let mut t = FlowTable::new(1);
         t.apply(&request(Ops::OWN, 5, 1), 1000);
         let mut other = request(Ops::OWN, 5, 1);
         other.flow.client.set_port(2);
         assert_eq!(t.apply(&other, 1000).status, Status::Full);
+        t.apply(&request(Ops::RELEASE, 6, 1), 1000);
+        assert_eq!(t.apply(&other, 1000).status, Status::Full, "a tombstone");
+        t.collect(1000 + TOMBSTONE_NS);
+        assert_eq!(t.apply(&other, 1000).status, Status::Stale, "too old");
+        other.epoch = 7;
+        assert_eq!(t.apply(&other, 1000).status, Status::Ok);
         assert_eq!(t.len(), 1);
     }
 }

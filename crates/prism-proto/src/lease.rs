@@ -8,6 +8,9 @@ use crate::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, Ru
 pub const CHALLENGE_BYTES: usize = 8;
 /// The last byte of a run that ends in order.
 pub const LEAVING: u8 = 1;
+/// A run that takes no new clients from now on: its node gets none, unless another run of
+/// it does.
+pub const TAKES_NO_MORE: u8 = 2;
 
 /// The request for a lease that answers `challenge`: `run` of the node at `node`
 /// lives.

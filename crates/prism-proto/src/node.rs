@@ -12,7 +12,7 @@ use crate::tcp_state::{MAX_QUEUE_BYTES, TcpState};
 use crate::wire::{DecodeError, Put, Reader};
 
 /// ALPN of connections that carry hand-offs.
-pub const ALPN_HAND_OFF: &[u8] = b"prism-handoff/2";
+pub const ALPN_HAND_OFF: &[u8] = b"prism-handoff/3";
 /// ALPN of connections that carry relayed requests.
 pub const ALPN_RELAY: &[u8] = b"prism-relay/1";
 /// Bytes of the length that precedes each frame.
@@ -20,7 +20,11 @@ pub const FRAME_PREFIX_BYTES: usize = 4;
 /// First four bytes of a connection's state: "PHST".
 pub const STATE_MAGIC: u32 = 0x5048_5354;
 /// Version of the connection's state.
-pub const STATE_VERSION: u8 = 2;
+pub const STATE_VERSION: u8 = 3;
+/// Most moves of a connection between two answers to its client. A request needs one, or
+/// two where nodes return connections; each may meet a change of the cluster's view or a
+/// node that stops, and all of that twice. Beyond it nodes disagree who is to answer.
+pub const MAX_MOVES: u8 = 8;
 /// Most bytes of what the source has read and not consumed: a whole request
 /// head, and one read of 256 KiB behind it.
 pub const MAX_INPUT_BYTES: usize = 512 << 10;
@@ -39,6 +43,8 @@ const TYPE_ACCEPTED: u8 = 2;
 const TYPE_REFUSED: u8 = 3;
 const TYPE_UNKNOWN: u8 = 4;
 const TYPE_ASK: u8 = 5;
+const TYPE_LEAVING: u8 = 6;
+const TYPE_HEARD: u8 = 7;
 
 /// A live connection on its way to another node.
 #[derive(Clone, PartialEq, Eq)]
@@ -47,6 +53,9 @@ pub struct HandOff {
     pub id: u64,
     /// Epoch at which the target is to own the flow.
     pub epoch: u64,
+    /// How often the connection has moved since the client last got an answer, this
+    /// time included.
+    pub moves: u8,
     /// Name of the frontend that accepted the connection.
     pub origin: String,
     /// The node protocol's own word for the application.
@@ -143,6 +152,18 @@ pub enum Frame {
         /// Of the hand-off.
         id: u64,
     },
+    /// I am about to stop: I take no connection any more, and ask others first where
+    /// they can answer too. True until this channel ends.
+    Leaving {
+        /// Chosen by the sender; the answer repeats it.
+        id: u64,
+    },
+    /// I know that you are leaving: nothing of mine is on a relay stream that I have used
+    /// before.
+    Heard {
+        /// Of the frame that said so.
+        id: u64,
+    },
 }
 
 impl fmt::Debug for Frame {
@@ -153,6 +174,8 @@ impl fmt::Debug for Frame {
             Self::Unknown { id } => write!(f, "Unknown({id})"),
             Self::Refused { id, reason } => write!(f, "Refused({id}, {reason:?})"),
             Self::Ask { id } => write!(f, "Ask({id})"),
+            Self::Leaving { id } => write!(f, "Leaving({id})"),
+            Self::Heard { id } => write!(f, "Heard({id})"),
         }
     }
 }
@@ -185,18 +208,14 @@ impl Frame {
                 out.put(&id.to_be_bytes());
                 out.put(&spent_ns.to_be_bytes());
             }
-            Self::Unknown { id } => {
-                out.put(&[TYPE_UNKNOWN]);
-                out.put(&id.to_be_bytes());
-            }
+            Self::Unknown { id } => put_of(TYPE_UNKNOWN, *id, &mut out),
+            Self::Ask { id } => put_of(TYPE_ASK, *id, &mut out),
+            Self::Leaving { id } => put_of(TYPE_LEAVING, *id, &mut out),
+            Self::Heard { id } => put_of(TYPE_HEARD, *id, &mut out),
             Self::Refused { id, reason } => {
                 out.put(&[TYPE_REFUSED]);
                 out.put(&id.to_be_bytes());
                 out.put(&[reason.code()]);
-            }
-            Self::Ask { id } => {
-                out.put(&[TYPE_ASK]);
-                out.put(&id.to_be_bytes());
             }
         }
         with_length(out)
@@ -225,6 +244,8 @@ impl Frame {
             },
             TYPE_UNKNOWN => Self::Unknown { id: r.u64("id")? },
             TYPE_ASK => Self::Ask { id: r.u64("id")? },
+            TYPE_LEAVING => Self::Leaving { id: r.u64("id")? },
+            TYPE_HEARD => Self::Heard { id: r.u64("id")? },
             TYPE_REFUSED => {
                 let id = r.u64("id")?;
                 let reason = Refusal::from_code(r.u8("reason")?);
@@ -246,6 +267,12 @@ impl Frame {
         (r.u8("frame type").ok()? == TYPE_HAND_OFF).then_some(())?;
         r.u64("id").ok()
     }
+}
+
+/// A frame that says nothing but its type, of what it names.
+fn put_of(frame_type: u8, id: u64, out: &mut Vec<u8>) {
+    out.put(&[frame_type]);
+    out.put(&id.to_be_bytes());
 }
 
 /// Fills in the length in front of a frame.
@@ -282,6 +309,7 @@ impl HandOff {
         out.put(&STATE_MAGIC.to_be_bytes());
         out.put(&[STATE_VERSION]);
         out.put(&self.epoch.to_be_bytes());
+        out.put(&[self.moves]);
         out.put_short_str(&self.origin);
         out.put_sized(&self.context);
         out.put_sized(&self.input);
@@ -312,6 +340,7 @@ impl HandOff {
         Ok(Self {
             id,
             epoch: r.u64("epoch")?,
+            moves: r.u8("moves")?,
             origin: r.short_str("origin")?.to_owned(),
             context: r.sized(MAX_CONTEXT_BYTES, "context")?.to_vec(),
             input: r.sized(MAX_INPUT_BYTES, "input")?.to_vec(),
@@ -339,6 +368,7 @@ mod tests {
         HandOff {
             id: 3,
             epoch: 1 << 60,
+            moves: 1,
             origin: "fe0".into(),
             context: b"ctx".to_vec(),
             input: b"GET / HTTP/1.1\r\n\r\n".to_vec(),
@@ -403,6 +433,8 @@ mod tests {
             },
             Frame::Unknown { id: 5 },
             Frame::Ask { id: 6 },
+            Frame::Leaving { id: 7 },
+            Frame::Heard { id: 8 },
         ];
         frames.extend(refusals);
         frames

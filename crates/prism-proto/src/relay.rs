@@ -1,12 +1,13 @@
 //! What precedes each request on a relay connection (docs/protocol.md, section
-//! 2.4): who the client is, as the relaying node has verified it.
+//! 2.4): what the relaying node has verified of it.
 
+use crate::verified::Verified;
 use crate::wire::{DecodeError, Put, Reader};
 
 /// "PRLY".
 pub const MAGIC: u32 = 0x5052_4c59;
 /// Version of the preamble.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 const FLAG_ALONE: u8 = 1;
 const FLAG_MOST: u8 = 2;
@@ -22,21 +23,21 @@ pub struct Preamble {
     /// The relaying node asks for itself: the answer is from the asked node's own
     /// store, and in the form for nodes.
     pub alone: bool,
-    /// The verified access key; empty for an anonymous client.
-    pub principal: String,
+    /// Of the client's request; of a node's own, on whose behalf it is.
+    pub verified: Verified,
     /// Longest body of an object that is wanted as the answer; [`HAND_OVER`] for a
     /// longer one.
     pub most_bytes: Option<u32>,
 }
 
 impl Preamble {
-    /// Appends the preamble. A principal is at most 255 bytes long.
+    /// Appends the preamble.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put(&MAGIC.to_be_bytes());
         let alone = if self.alone { FLAG_ALONE } else { 0 };
         let most = self.most_bytes.map_or(0, |_| FLAG_MOST);
         out.put(&[VERSION, alone | most]);
-        out.put_short_str(&self.principal);
+        self.verified.put(out);
         if let Some(most_bytes) = self.most_bytes {
             out.put(&most_bytes.to_be_bytes());
         }
@@ -61,14 +62,14 @@ impl Preamble {
             if flags & !(FLAG_ALONE | FLAG_MOST) != 0 {
                 return Err(DecodeError::Invalid("flags"));
             }
-            let principal = r.short_str("principal")?.to_owned();
+            let verified = Verified::read(r)?;
             let most_bytes = match flags & FLAG_MOST {
                 0 => None,
                 _ => Some(r.u32("most_bytes")?),
             };
             Ok(Self {
                 alone: flags & FLAG_ALONE != 0,
-                principal,
+                verified,
                 most_bytes,
             })
         };
@@ -85,12 +86,18 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
+    use crate::verified::tests::every_form;
+
     #[test]
     fn round_trips_and_asks_for_more_at_every_cut() {
-        for most_bytes in [None, Some(0), Some(4096), Some(u32::MAX)] {
+        for (verified, most_bytes) in every_form().into_iter().zip(
+            [None, Some(0), Some(4096), Some(u32::MAX)]
+                .into_iter()
+                .cycle(),
+        ) {
             let preamble = Preamble {
                 alone: most_bytes.is_none(),
-                principal: "AKIAEXAMPLE".into(),
+                verified,
                 most_bytes,
             };
             let mut bytes = Vec::new();
@@ -113,7 +120,7 @@ mod tests {
         let mut bytes = Vec::new();
         let preamble = Preamble {
             alone: false,
-            principal: String::new(),
+            verified: every_form().remove(0),
             most_bytes: None,
         };
         preamble.encode(&mut bytes);

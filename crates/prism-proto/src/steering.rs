@@ -6,7 +6,7 @@
 //! [`Steering::handle_timeout`] no later than [`Steering::next_timeout_ns`].
 //! `now_ns` is the caller's monotonic clock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::control::{
     Answer, ControlError, ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, RunId, Status,
@@ -14,11 +14,12 @@ use crate::control::{
 
 /// Wait before the first repetition.
 pub const FIRST_RETRY_NS: u64 = 1_000_000;
-/// Longest wait between repetitions.
+/// Longest wait between repetitions while the switch answers others: its answer was
+/// lost then, or the flow's entry is being deleted (some milliseconds).
 pub const MAX_RETRY_NS: u64 = 64_000_000;
-/// Most commands under way at once from one sender. At 6 µs a round trip this
-/// is far more than one worker can use.
-pub const MAX_PENDING: usize = 4096;
+/// Longest wait while it is silent. An outage of 12 s costs a command some 25
+/// datagrams, and its end is noticed by the first answer to any of them.
+pub const MAX_SILENT_RETRY_NS: u64 = 1_000_000_000;
 /// How often a `LATE` answer is taken as a correction of the clock estimate.
 const MAX_CLOCK_CORRECTIONS: u8 = 3;
 
@@ -47,11 +48,6 @@ pub enum CommandOutcome {
     /// It did not until the deadline. Whether the command was applied is unknown.
     Unanswered,
 }
-
-/// Too many commands are under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{MAX_PENDING} control commands are under way already")]
-pub struct TooManyPending;
 
 #[derive(Debug)]
 struct Pending {
@@ -107,7 +103,8 @@ impl ClockOffset {
     }
 }
 
-/// All commands that one sender has under way to one switch.
+/// All commands that one sender has under way to one switch. How many there may be at
+/// once is the caller's to bound.
 #[derive(Debug)]
 pub struct Steering {
     key_id: u32,
@@ -116,6 +113,11 @@ pub struct Steering {
     next_id: u64,
     clock: Option<ClockOffset>,
     pending: BTreeMap<u64, Pending>,
+    /// When each of them is sent next, and when it ends: earliest first.
+    sends: BTreeSet<(u64, u64)>,
+    deadlines: BTreeSet<(u64, u64)>,
+    /// Some are repeated more slowly than to a switch that answers.
+    is_slow: bool,
     finished: VecDeque<(CommandId, CommandOutcome)>,
     /// What has happened so far.
     pub counters: SteeringCounters,
@@ -132,6 +134,9 @@ impl Steering {
             next_id: first_request_id,
             clock: None,
             pending: BTreeMap::new(),
+            sends: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            is_slow: false,
             finished: VecDeque::new(),
             counters: SteeringCounters::default(),
         }
@@ -150,45 +155,36 @@ impl Steering {
     }
 
     /// Begins a command; it is sent by the next [`Self::poll_transmit`].
-    pub fn start(
-        &mut self,
-        command: Command,
-        now_ns: u64,
-        deadline_ns: u64,
-    ) -> Result<CommandId, TooManyPending> {
-        if self.pending.len() >= MAX_PENDING {
-            return Err(TooManyPending);
-        }
+    pub fn start(&mut self, command: Command, now_ns: u64, deadline_ns: u64) -> CommandId {
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
-        let (next_send_ns, retry_ns, corrections) = (now_ns, FIRST_RETRY_NS, 0);
-        self.pending.insert(
-            id,
-            Pending {
-                command,
-                started_ns: now_ns,
-                deadline_ns,
-                next_send_ns,
-                retry_ns,
-                corrections,
-            },
-        );
+        let pending = Pending {
+            command,
+            started_ns: now_ns,
+            deadline_ns,
+            next_send_ns: now_ns,
+            retry_ns: FIRST_RETRY_NS,
+            corrections: 0,
+        };
+        self.sends.insert((now_ns, id));
+        self.deadlines.insert((deadline_ns, id));
+        self.pending.insert(id, pending);
         self.counters.commands += 1;
-        Ok(CommandId(id))
+        CommandId(id)
     }
 
     /// The next datagram that is due.
     pub fn poll_transmit(&mut self, now_ns: u64) -> Option<[u8; MESSAGE_BYTES]> {
         let time_ns = self.switch_clock_ns(now_ns).unwrap_or(0);
-        let (id, pending) = self
-            .pending
-            .iter_mut()
-            .find(|(_, p)| p.next_send_ns <= now_ns)?;
+        let (at_ns, id) = *self.sends.first()?;
+        let pending = self.pending.get_mut(&id).filter(|_| at_ns <= now_ns)?;
         if pending.retry_ns > FIRST_RETRY_NS {
             self.counters.retransmissions += 1;
         }
-        pending.next_send_ns = now_ns.saturating_add(pending.retry_ns);
-        pending.retry_ns = (pending.retry_ns * 2).min(MAX_RETRY_NS);
+        let wait_ns = jittered(pending.retry_ns, id);
+        self.is_slow |= pending.retry_ns > MAX_RETRY_NS;
+        pending.retry_ns = (pending.retry_ns * 2).min(MAX_SILENT_RETRY_NS);
+        reschedule(&mut self.sends, id, pending, now_ns.saturating_add(wait_ns));
         let Command {
             ops,
             epoch,
@@ -197,7 +193,7 @@ impl Steering {
         } = pending.command;
         let request = Request {
             key_id: self.key_id,
-            request_id: *id,
+            request_id: id,
             time_ns,
             ops,
             epoch,
@@ -214,10 +210,8 @@ impl Steering {
 
     /// When [`Self::handle_timeout`] or [`Self::poll_transmit`] has work again.
     pub fn next_timeout_ns(&self) -> Option<u64> {
-        self.pending
-            .values()
-            .map(|p| p.next_send_ns.min(p.deadline_ns))
-            .min()
+        let (send, deadline) = (self.sends.first()?, self.deadlines.first()?);
+        Some(send.0.min(deadline.0))
     }
 
     /// Takes a datagram from the switch.
@@ -229,6 +223,7 @@ impl Steering {
                 return Err(error);
             }
         };
+        self.hurry(now_ns);
         let Some(pending) = self.pending.get_mut(&answer.request_id) else {
             self.counters.unexpected_answers += 1;
             return Ok(());
@@ -246,20 +241,22 @@ impl Steering {
             // would be applied behind the back of a caller who was told no.
             if pending.corrections < MAX_CLOCK_CORRECTIONS {
                 pending.corrections += 1;
-                pending.next_send_ns = now_ns;
+                reschedule(&mut self.sends, answer.request_id, pending, now_ns);
             }
             return Ok(());
         }
-        self.pending.remove(&answer.request_id);
+        self.remove(answer.request_id);
         self.finish(answer.request_id, CommandOutcome::Answered(answer));
         Ok(())
     }
 
     /// Ends the commands whose deadline has passed.
     pub fn handle_timeout(&mut self, now_ns: u64) {
-        let expired = self.pending.extract_if(.., |_, p| p.deadline_ns <= now_ns);
-        let expired: Vec<u64> = expired.map(|(id, _)| id).collect();
-        for id in expired {
+        while let Some(&(at_ns, id)) = self.deadlines.first() {
+            if at_ns > now_ns {
+                return;
+            }
+            self.remove(id);
             self.counters.unanswered += 1;
             self.finish(id, CommandOutcome::Unanswered);
         }
@@ -277,8 +274,34 @@ impl Steering {
 
     /// Forgets a command whose caller is gone.
     pub fn forget(&mut self, id: CommandId) {
-        self.pending.remove(&id.0);
-        self.finished.retain(|(done, _)| *done != id);
+        if !self.remove(id.0) {
+            self.finished.retain(|(done, _)| *done != id);
+        }
+    }
+
+    /// The switch answers: what was repeated slowly is repeated soon, spread over the
+    /// time of one repetition.
+    fn hurry(&mut self, now_ns: u64) {
+        if !std::mem::take(&mut self.is_slow) {
+            return;
+        }
+        let slow = self.pending.iter_mut();
+        for (id, pending) in slow.filter(|(_, p)| p.retry_ns > MAX_RETRY_NS) {
+            pending.retry_ns = MAX_RETRY_NS;
+            let at_ns = now_ns.saturating_add(mixed(*id) % MAX_RETRY_NS);
+            let at_ns = at_ns.min(pending.next_send_ns);
+            reschedule(&mut self.sends, *id, pending, at_ns);
+        }
+    }
+
+    /// Whether the command was under way.
+    fn remove(&mut self, id: u64) -> bool {
+        let Some(pending) = self.pending.remove(&id) else {
+            return false;
+        };
+        self.sends.remove(&(pending.next_send_ns, id));
+        self.deadlines.remove(&(pending.deadline_ns, id));
+        true
     }
 
     fn finish(&mut self, id: u64, outcome: CommandOutcome) {
@@ -286,9 +309,28 @@ impl Steering {
     }
 }
 
+fn reschedule(sends: &mut BTreeSet<(u64, u64)>, id: u64, pending: &mut Pending, at_ns: u64) {
+    sends.remove(&(pending.next_send_ns, id));
+    pending.next_send_ns = at_ns;
+    sends.insert((at_ns, id));
+}
+
+/// Up to a quarter less, so that commands which met the same outage do not go on in
+/// step. The wait itself is a part of the seed: each repetition differs.
+fn jittered(wait_ns: u64, id: u64) -> u64 {
+    wait_ns - mixed(id ^ wait_ns) % (wait_ns / 4 + 1)
+}
+
+/// A number that looks random (the finalizer of SplitMix64).
+fn mixed(id: u64) -> u64 {
+    let mixed = (id ^ (id >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
     use crate::flow_table::FlowTable;
 
@@ -317,7 +359,7 @@ mod tests {
     #[test]
     fn first_answer_sets_the_clock_and_the_command_is_repeated_at_once() {
         let (mut s, mut table) = (Steering::new(1, key(), 100), FlowTable::new(9));
-        let id = s.start(command(5), 10, 100 * MS).unwrap();
+        let id = s.start(command(5), 10, 100 * MS);
         let switch_clock = 77_000 * MS * 1000;
         for _ in 0..2 {
             let datagram = s.poll_transmit(10).unwrap();
@@ -335,15 +377,19 @@ mod tests {
     #[test]
     fn repeats_with_backoff_until_the_deadline() {
         let mut s = Steering::new(1, key(), 1);
-        s.start(command(5), 0, 200 * MS).unwrap();
-        let mut sent_ms = Vec::new();
+        s.start(command(5), 0, 200 * MS);
+        let mut sent_ns = Vec::new();
         while let Some(at) = s.next_timeout_ns() {
             s.handle_timeout(at);
             if s.poll_transmit(at).is_some() {
-                sent_ms.push(at / MS);
+                sent_ns.push(at);
             }
         }
-        assert_eq!(sent_ms, [0, 1, 3, 7, 15, 31, 63, 127, 191]);
+        let waits = sent_ns.windows(2).map(|pair| pair[1] - pair[0]);
+        let doubled = (0..).map(|n| FIRST_RETRY_NS << n);
+        let is_jittered = |(wait, most): (u64, u64)| (most * 3 / 4..=most).contains(&wait);
+        assert!(waits.zip(doubled).all(is_jittered), "{sent_ns:?}");
+        assert!((8..=9).contains(&sent_ns.len()), "{sent_ns:?}");
         assert_eq!(
             s.poll_finished().map(|f| f.1),
             Some(CommandOutcome::Unanswered)
@@ -353,7 +399,7 @@ mod tests {
     #[test]
     fn foreign_and_duplicate_answers_change_nothing() {
         let mut s = Steering::new(1, key(), 1);
-        let id = s.start(command(5), 0, 9 * MS).unwrap();
+        let id = s.start(command(5), 0, 9 * MS);
         let request = Request::decode(&s.poll_transmit(0).unwrap(), 1, &key()).unwrap();
         let mut answer = FlowTable::new(1).apply(
             &Request {
@@ -374,5 +420,64 @@ mod tests {
         assert_eq!(s.poll_finished().map(|f| f.0), Some(id));
         s.handle_datagram(&answer.encode(&key()), 1).unwrap();
         assert_eq!(s.poll_finished(), None);
+    }
+
+    /// What the switch would answer to a datagram.
+    fn answer(table: &mut FlowTable, datagram: &[u8], clock_ns: u64) -> [u8; MESSAGE_BYTES] {
+        let request = Request::decode(datagram, 1, &key()).unwrap();
+        table.apply(&request, clock_ns).encode(&key())
+    }
+
+    #[test]
+    fn an_outage_of_12_s_costs_20_000_commands_a_bounded_number_of_datagrams_and_no_command() {
+        const COMMANDS: u16 = 20_000;
+        let (mut s, mut table) = (Steering::new(1, key(), 7), FlowTable::new(usize::MAX));
+        for port in 0..COMMANDS {
+            let mut command = command(5);
+            command.flow.client.set_port(port);
+            s.start(command, 0, 60_000 * MS);
+        }
+        let (mut at, mut answered, mut after_the_end) = (0, 0, 0);
+        while let Some(next) = s.next_timeout_ns() {
+            at = at.max(next);
+            s.handle_timeout(at);
+            while let Some(datagram) = s.poll_transmit(at) {
+                if at > 12_000 * MS {
+                    after_the_end += 1;
+                    let answer = answer(&mut table, &datagram, at);
+                    s.handle_datagram(&answer, at).unwrap();
+                }
+            }
+            while let Some((_, outcome)) = s.poll_finished() {
+                assert!(matches!(outcome, CommandOutcome::Answered(_)));
+                answered += 1;
+            }
+        }
+        assert_eq!(answered, COMMANDS);
+        let repeated = s.counters.retransmissions / u64::from(COMMANDS);
+        assert!((10..=26).contains(&repeated), "{repeated} for each");
+        // The clock is not known before the first answer, hence two for the first.
+        assert!(after_the_end <= u32::from(COMMANDS) + 1, "{after_the_end}");
+        let late_ms = at / MS - 12_000;
+        assert!(late_ms <= 70, "all within {late_ms} ms of the first answer");
+    }
+
+    #[test]
+    fn a_command_that_is_not_answered_does_not_slow_down_while_others_are() {
+        let (mut s, mut table) = (Steering::new(1, key(), 1), FlowTable::new(9));
+        let unheard = s.start(command(5), 0, 8_000 * MS).0;
+        let mut sent = 0;
+        for at in (0..8_000 * MS).step_by(MS as usize) {
+            if at % (50 * MS) == 0 {
+                s.start(command(6), at, at + 50 * MS);
+            }
+            while let Some(datagram) = s.poll_transmit(at) {
+                match Request::decode(&datagram, 1, &key()).unwrap().request_id {
+                    id if id == unheard => sent += 1,
+                    _ => drop(s.handle_datagram(&answer(&mut table, &datagram, at), at)),
+                }
+            }
+        }
+        assert!(sent >= 8_000 / 128, "{sent} datagrams");
     }
 }

@@ -51,6 +51,7 @@ fn answers() -> Vec<(&'static str, CommandOutcome)> {
         ("stale, here", stale(Blocked, 50, owner(1))),
         ("stale, target's", stale(Forward, 12, owner(2))),
         ("stale, another's", stale(Forward, 50, owner(2))),
+        ("stale, a SYN's", stale(Absent, 1 << 60, Owner::NONE)),
         ("full", refused(Status::Full)),
         ("denied", refused(Status::Denied)),
         ("no service", refused(Status::NoService)),
@@ -115,6 +116,7 @@ fn show_export(action: &export::Action) -> String {
         export::Action::Ask { owner: None, .. } => "ask the target".into(),
         export::Action::Finish(Outcome::Moved) => "moved".into(),
         export::Action::Finish(Outcome::Lost) => "lost".into(),
+        export::Action::Finish(Outcome::Unknown) => "unknown".into(),
         export::Action::Finish(Outcome::Untouched { reason }) => format!("untouched, {reason:?}"),
         export::Action::Finish(Outcome::Kept {
             epoch,
@@ -173,7 +175,11 @@ fn blocking() {
         ("silence", "unblock 12"),
     ];
     export_phase(false, &[], &refused);
-    let outbids = [("stale, absent", "block 51"), ("stale, here", "block 51")];
+    let outbids = [
+        ("stale, absent", "block 51"),
+        ("stale, here", "block 51"),
+        ("stale, a SYN's", "block 1152921504606846977"),
+    ];
     export_phase(true, &[], &[refused.as_slice(), &outbids].concat());
 }
 
@@ -216,6 +222,14 @@ fn rebuilding_reclaims_above_a_target_that_refused_and_beside_one_that_is_silent
     );
 }
 
+/// Only the target can have taken the flow on from there.
+const GONE_ON: [(&str, &str); 4] = [
+    ("stale, absent", "moved"),
+    ("stale, here", "moved"),
+    ("stale, another's", "moved"),
+    ("stale, a SYN's", "unknown"),
+];
+
 #[test]
 fn reclaiming_goes_live_only_on_a_certain_answer() {
     let silent = [
@@ -223,6 +237,7 @@ fn reclaiming_goes_live_only_on_a_certain_answer() {
         ("stale, target's", "ask the owner"),
         ("silence", "ask the target"),
     ];
+    let silent = [silent.as_slice(), &GONE_ON].concat();
     export_phase(false, &["ok", "saved", "no verdict", "rebuilt"], &silent);
 }
 
@@ -247,7 +262,7 @@ fn a_source_without_a_verdict_asks_before_it_drops_the_connection() {
         ]
     };
     export_phase(false, &after("stale, target's"), &told("moved"));
-    export_phase(false, &after("silence"), &told("lost"));
+    export_phase(false, &after("silence"), &told("unknown"));
     let given_up = [after("silence").as_slice(), &["told: given up"]].concat();
     let kept = [
         ("ok", "kept 13, TargetSilent"),
@@ -278,7 +293,9 @@ fn a_freeze_asks_the_switch_for_nothing_before_the_verdict() {
     let silent = [
         ("ok", "kept 11, TargetSilent"),
         ("silence", "ask the target"),
+        ("stale, target's", "moved"),
     ];
+    let silent = [silent.as_slice(), &GONE_ON].concat();
     freeze(&["saved", "no verdict", "rebuilt"], &silent);
 }
 
@@ -315,6 +332,7 @@ fn unblocking_keeps_a_socket_that_never_left_unless_the_flow_is_anothers() {
         "no service",
         "bad request",
         "stale, absent",
+        "stale, a SYN's",
     ];
     let mut rows = untouched("SwitchSilent", &answered);
     rows.push(("ok", "kept 12, SwitchSilent".into()));
@@ -386,6 +404,7 @@ fn importing() {
         ("stale, here", "Stale"),
         ("stale, target's", "Stale"),
         ("stale, another's", "Stale"),
+        ("stale, a SYN's", "Stale"),
     ];
     import_phase(&["restored"], &[owning.as_slice(), &failed].concat());
     import_phase(&["restored", "ok"], &[]);

@@ -19,8 +19,11 @@
 //! ([`Resolve`]); a replica that has missed changes compares what it has with what
 //! another one has ([`missed`]).
 //!
+//! What buckets there are is agreed apart from their objects: see [`Bucket`].
+//!
 //! [`history`] judges what clients have seen.
 
+mod bucket;
 mod catch_up;
 pub mod history;
 mod pending;
@@ -28,6 +31,7 @@ mod resolve;
 mod stamp;
 mod write;
 
+pub use bucket::{Bucket, BucketRefusal, BucketStamp, Phase, TakeBucket, take_bucket};
 pub use catch_up::{Missed, is_over, missed};
 pub use pending::{Asked, Pending, Receipt, Refusal, Settlement, Standing, receive, settle};
 pub use resolve::{Resolve, Verdict, has};

@@ -4,6 +4,7 @@ use ::time::OffsetDateTime;
 use prism_http::{HeaderError, Headers};
 
 use crate::time::{http_date, parse_http_date};
+use crate::{Code, S3Error};
 
 /// The conditions of one request. Dates that cannot be read count as absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -76,6 +77,21 @@ impl Conditions {
         Self {
             if_range: headers.get_str("if-range").map(str::to_owned),
             ..Self::named(headers, "")
+        }
+    }
+
+    /// Reads the conditions of a write, of which S3 has fewer.
+    ///
+    /// # Errors
+    /// `NotImplemented` for an `If-None-Match` that names ETags.
+    pub fn of_write(headers: &Headers) -> Result<Self, S3Error> {
+        let conditions = Self::from_headers(headers);
+        match conditions.if_none_match {
+            Some(Tags::These(_)) => Err(S3Error::with_message(
+                Code::NotImplemented,
+                "If-None-Match of a write can be * only.",
+            )),
+            _ => Ok(conditions),
         }
     }
 

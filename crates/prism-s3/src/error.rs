@@ -67,6 +67,7 @@ codes! {
     InvalidPartOrder 400 "The parts are not in ascending order.",
     InvalidRange 416 "The requested range does not overlap the object.",
     InvalidRequest 400 "The request is invalid.",
+    InvalidStorageClass 400 "The storage class is not known.",
     InvalidTag 400 "A tag is invalid.",
     InvalidToken 400 "Session tokens are not supported.",
     InvalidURI 400 "The URI could not be parsed.",

@@ -13,6 +13,7 @@
 
 pub mod auth;
 pub mod cors;
+pub mod encoded_word;
 pub mod error;
 pub mod hashes;
 pub mod integrity;
@@ -44,5 +45,5 @@ pub use op::{Document, Operation};
 pub use policy::Policy;
 pub use range::{ByteRange, RangeSpec, Unsatisfiable};
 pub use sign::Signer;
-pub use streaming::{StreamDecoder, Streaming};
+pub use streaming::{Seed, StreamDecoder, Streaming};
 pub use tags::Tags;

@@ -1,7 +1,10 @@
 //! The headers that are kept with an object and given back with it.
 
-use prism_http::{HeaderError, Headers, ResponseHead};
+use std::borrow::Cow;
 
+use prism_http::{HeaderError, Headers, Limits, ResponseHead};
+
+use crate::encoded_word;
 use crate::{Code, S3Error};
 
 /// Headers of the object itself.
@@ -14,6 +17,14 @@ const SYSTEM: [&str; 6] = [
     "expires",
 ];
 const USER_PREFIX: &str = "x-amz-meta-";
+
+/// Fields of an answer besides those that an object keeps, at most: ETag, Last-Modified,
+/// Accept-Ranges, Content-Type, the version, tags and their number, the number of parts, a
+/// checksum and its type, Content-Range, six that the query sets, the request's identifier,
+/// Server, Date, Content-Length, Connection, and five of CORS.
+const OTHER_FIELDS: usize = 28;
+// Every answer about an object can be relayed.
+const _: () = assert!(ObjectHeaders::MAX_FIELDS + OTHER_FIELDS <= Limits::ANSWER.headers);
 
 /// What an object is served as where its writer named no type.
 pub const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
@@ -29,47 +40,54 @@ impl ObjectHeaders {
     pub const MAX_USER_BYTES: usize = 2 * 1024;
     /// Bytes of the other kept headers, names and values.
     pub const MAX_SYSTEM_BYTES: usize = 8 * 1024;
+    /// Headers in all: as many as one request has.
+    pub const MAX_FIELDS: usize = Limits::DEFAULT.headers;
 
-    /// Collects what is to be kept. Repeated user metadata is joined with
-    /// commas.
+    /// Collects what is to be kept. Repeated user metadata is joined with commas, and
+    /// encoded words of it are decoded ([`encoded_word`]).
     ///
     /// # Errors
     /// `MetadataTooLarge`, or `InvalidArgument` for a value that is not UTF-8.
     pub fn from_request(headers: &Headers) -> Result<Self, S3Error> {
         let mut kept = Self::default();
-        let (mut user, mut system) = (0usize, 0usize);
         for (name, value) in headers.iter() {
             let name = name.to_ascii_lowercase();
-            let Some(value) = kept_value(&name, value)? else {
-                continue;
-            };
+            if let Some(value) = kept_value(&name, value)? {
+                kept.put(name, value);
+            }
+        }
+        kept.checked()
+    }
+
+    /// Takes over what an object keeps, from its store.
+    ///
+    /// # Errors
+    /// `MetadataTooLarge`.
+    pub fn from_stored<'a>(
+        fields: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, S3Error> {
+        let fields = fields.into_iter().filter(|(name, _)| is_kept(name));
+        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let fields = fields.collect();
+        Self { fields }.checked()
+    }
+
+    fn checked(mut self) -> Result<Self, S3Error> {
+        let (mut user, mut system) = (0, 0);
+        for (name, value) in &self.fields {
             match name.strip_prefix(USER_PREFIX) {
                 Some(short) => user += short.len() + value.len(),
                 None => system += name.len() + value.len(),
             }
-            if user > Self::MAX_USER_BYTES || system > Self::MAX_SYSTEM_BYTES {
-                return Err(Code::MetadataTooLarge.into());
-            }
-            kept.put(name, value);
         }
-        kept.fields.sort_unstable();
-        Ok(kept)
-    }
-
-    /// Rebuilds what [`ObjectHeaders::iter`] gave, as from a store.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a name that is not kept, `MetadataTooLarge`.
-    pub fn from_stored<'a>(
-        fields: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, S3Error> {
-        let mut headers = Headers::new();
-        for (name, value) in fields {
-            headers
-                .append(name, value)
-                .map_err(|_| Code::InvalidArgument)?;
+        if user > Self::MAX_USER_BYTES
+            || system > Self::MAX_SYSTEM_BYTES
+            || self.fields.len() > Self::MAX_FIELDS
+        {
+            return Err(Code::MetadataTooLarge.into());
         }
-        Self::from_request(&headers)
+        self.fields.sort_unstable();
+        Ok(self)
     }
 
     /// The kept headers.
@@ -94,8 +112,11 @@ impl ObjectHeaders {
                 .headers_mut()
                 .append("content-type", DEFAULT_CONTENT_TYPE)?;
         }
-        self.iter()
-            .try_for_each(|(name, value)| answer.headers_mut().append(name, value))
+        self.iter().try_for_each(|(name, value)| {
+            answer
+                .headers_mut()
+                .append(name, told(name, value).as_ref())
+        })
     }
 
     fn put(&mut self, name: String, value: String) {
@@ -109,9 +130,23 @@ impl ObjectHeaders {
     }
 }
 
+/// The value of a kept header as answers have it: text of other scripts in user metadata is
+/// told in encoded words.
+#[must_use]
+pub fn told<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
+    match name.starts_with(USER_PREFIX) {
+        true => encoded_word::encode(value),
+        false => Cow::Borrowed(value),
+    }
+}
+
+fn is_kept(name: &str) -> bool {
+    SYSTEM.contains(&name) || name.starts_with(USER_PREFIX)
+}
+
 /// The value to keep, or `None` where this header is none of the object's.
 fn kept_value(name: &str, value: &[u8]) -> Result<Option<String>, S3Error> {
-    if !SYSTEM.contains(&name) && !name.starts_with(USER_PREFIX) {
+    if !is_kept(name) {
         return Ok(None);
     }
     let value = std::str::from_utf8(value).map_err(|_| {
@@ -123,7 +158,10 @@ fn kept_value(name: &str, value: &[u8]) -> Result<Option<String>, S3Error> {
     if name == "content-encoding" {
         return Ok(without_transport_coding(value));
     }
-    Ok(Some(value.to_owned()))
+    Ok(Some(match name.starts_with(USER_PREFIX) {
+        true => encoded_word::decode(value).into_owned(),
+        false => value.to_owned(),
+    }))
 }
 
 /// `aws-chunked` tells how the body travels, not what the object is.
@@ -183,6 +221,40 @@ mod tests {
             ObjectHeaders::from_request(&h).unwrap_err().code(),
             Code::InvalidArgument
         );
+    }
+
+    #[test]
+    fn no_more_fields_are_kept_than_an_answer_can_tell() {
+        let of = |n: usize| {
+            let mut h = Headers::new();
+            for n in 0..n {
+                h.append(&format!("x-amz-meta-{n}"), "v").unwrap();
+            }
+            ObjectHeaders::from_request(&h)
+        };
+        assert!(of(ObjectHeaders::MAX_FIELDS).is_ok());
+        let code = of(ObjectHeaders::MAX_FIELDS + 1).unwrap_err().code();
+        assert_eq!(code, Code::MetadataTooLarge);
+    }
+
+    #[test]
+    fn user_metadata_in_other_scripts_is_text_and_told_in_encoded_words() {
+        let word = "=?UTF-8?B?w4RN?=";
+        let text = ["\u{c4}M", word, "=?UTF-8?Q?=C3=84M?="];
+        for value in text {
+            let kept = ObjectHeaders::from_request(&headers(&[
+                ("x-amz-meta-k", value),
+                ("Content-Disposition", value),
+            ]));
+            let kept = kept.unwrap();
+            assert_eq!(kept.get("x-amz-meta-k"), Some("\u{c4}M"));
+            assert_eq!(kept.get("content-disposition"), Some(value));
+            let mut answer = ResponseHead::new(200);
+            kept.add_to(&mut answer).unwrap();
+            let told = answer.headers().get_str("x-amz-meta-k");
+            assert_eq!(told, Some(word));
+            assert_eq!(ObjectHeaders::from_stored(kept.iter()).unwrap(), kept);
+        }
     }
 
     #[test]

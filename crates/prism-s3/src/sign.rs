@@ -49,6 +49,16 @@ pub enum Body<'a> {
     Unsigned,
 }
 
+impl Body<'_> {
+    /// As a value of `x-amz-content-sha256`.
+    fn announced(self) -> String {
+        match self {
+            Self::Unsigned => UNSIGNED.to_owned(),
+            Self::Bytes(bytes) => HEXLOWER.encode(digest::digest(&digest::SHA256, bytes).as_ref()),
+        }
+    }
+}
+
 impl Signer {
     /// A signer for this region.
     #[must_use]
@@ -79,10 +89,7 @@ impl Signer {
         body: Body<'_>,
         now: OffsetDateTime,
     ) -> Result<(), SignError> {
-        let payload = match body {
-            Body::Unsigned => UNSIGNED.to_owned(),
-            Body::Bytes(bytes) => HEXLOWER.encode(digest::digest(&digest::SHA256, bytes).as_ref()),
-        };
+        let payload = body.announced();
         let time = iso_basic(now);
         headers.set("x-amz-date", &time)?;
         headers.set("x-amz-content-sha256", &payload)?;
@@ -94,14 +101,14 @@ impl Signer {
 
     /// The target of a presigned URL, which anybody may use for `expires_s`
     /// seconds from `now` on, with the header `Host` as given here and no other
-    /// of those that S3 wants signed.
+    /// of those that S3 wants signed. A body that is signed is the only one that it
+    /// serves for.
     ///
     /// # Errors
     /// If the target is malformed.
     pub fn presign(
         &self,
-        method: &str,
-        target: &str,
+        (method, target, body): (&str, &str, Body<'_>),
         host: &str,
         expires_s: u32,
         now: OffsetDateTime,
@@ -118,6 +125,10 @@ impl Signer {
             "X-Amz-Algorithm={ALGORITHM}&X-Amz-Credential={credential}&X-Amz-Date={time}\
              &X-Amz-Expires={expires_s}&X-Amz-SignedHeaders=host"
         ));
+        let payload = body.announced();
+        if let Body::Bytes(_) = body {
+            query.push_str(&format!("&X-Amz-Content-Sha256={payload}"));
+        }
         let mut headers = Headers::new();
         headers.append("Host", host)?;
         let parsed = Query::parse(Some(&query))?;
@@ -127,7 +138,7 @@ impl Signer {
             query: &parsed,
             headers: &headers,
             signed: &["host"],
-            payload: UNSIGNED,
+            payload: &payload,
         };
         let text = canonical.string_to_sign(&time, scope)?;
         let signature = hmac::sign(&signing_key(&self.secret, scope), text.as_bytes());

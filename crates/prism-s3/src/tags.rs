@@ -6,6 +6,9 @@ use crate::auth::single;
 use crate::query::{Query, encode};
 use crate::{Code, S3Error};
 
+/// What keys begin with that no client gives.
+const SYSTEM_PREFIX: &str = "aws:";
+
 /// A few pairs of text, each key once, in the order they were given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tags {
@@ -20,12 +23,25 @@ impl Tags {
     /// The longest value, in characters.
     pub const MAX_VALUE_CHARS: usize = 256;
 
-    /// Checks tags.
+    /// Checks tags that a client gives.
     ///
     /// # Errors
-    /// `InvalidTag` for one that is too long, empty or there twice, `BadRequest`
+    /// `InvalidTag` for one that is too long, empty, there twice or the system's, `BadRequest`
     /// for too many.
     pub fn new(pairs: Vec<(String, String)>) -> Result<Self, S3Error> {
+        let is_systems = |key: &str| {
+            let prefix = key.get(..SYSTEM_PREFIX.len());
+            prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(SYSTEM_PREFIX))
+        };
+        if pairs.iter().any(|(key, _)| is_systems(key)) {
+            let message = "A tag's key must not begin with aws:, which is the system's.";
+            return Err(S3Error::with_message(Code::InvalidTag, message));
+        }
+        Self::checked(pairs)
+    }
+
+    /// The same for tags that an object has: nothing that was stored is lost.
+    fn checked(pairs: Vec<(String, String)>) -> Result<Self, S3Error> {
         let invalid = |message: &'static str| S3Error::with_message(Code::InvalidTag, message);
         if pairs.len() > Self::MAX {
             let message = "An object cannot have more than 10 tags.";
@@ -52,22 +68,22 @@ impl Tags {
     /// Reads `x-amz-tagging`.
     pub(crate) fn from_header(headers: &Headers) -> Result<Self, S3Error> {
         match single(headers, "x-amz-tagging")? {
-            Some(text) => Self::decode(text),
+            Some(text) => Self::new(Self::decode(text)?.pairs),
             None => Ok(Self::default()),
         }
     }
 
-    /// Reads pairs encoded as a query is.
+    /// Reads what [`Tags::encode`] has written, which a client is not asked about again.
     ///
     /// # Errors
-    /// As for [`Tags::new`].
+    /// As for [`Tags::new`], but the system's tags are none.
     pub fn decode(text: &str) -> Result<Self, S3Error> {
         let query = Query::parse(Some(text)).map_err(|_| {
             let message = "x-amz-tagging must be encoded as a query is.";
             S3Error::with_message(Code::InvalidArgument, message)
         })?;
         let pairs = query.iter().map(|(k, v)| (k.to_owned(), v.to_owned()));
-        Self::new(pairs.collect())
+        Self::checked(pairs.collect())
     }
 
     /// What [`Tags::decode`] reads: at most 5 KiB of ASCII letters, or three
@@ -119,6 +135,13 @@ mod tests {
         let many: Vec<_> = (0..11).map(|n| format!("{n}=")).collect();
         let code = Tags::decode(&many.join("&")).unwrap_err().code();
         assert_eq!(code, Code::BadRequest);
+        let pair = |key: &str| vec![(key.to_owned(), String::new())];
+        for reserved in ["aws:", "aws:x", "AWS:x"] {
+            let code = Tags::new(pair(reserved)).unwrap_err().code();
+            assert_eq!(code, Code::InvalidTag, "{reserved}");
+            assert_eq!(Tags::decode(reserved).unwrap().len(), 1);
+        }
+        assert!(Tags::new(pair("aws")).is_ok());
         assert_eq!(
             Tags::decode("%zz").unwrap_err().code(),
             Code::InvalidArgument

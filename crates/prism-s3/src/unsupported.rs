@@ -6,6 +6,7 @@ use prism_http::{Headers, Method};
 
 use crate::query::Query;
 use crate::streaming;
+use crate::{Code, S3Error};
 
 /// What the target names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +92,34 @@ pub(crate) fn header(headers: &Headers, target: Target) -> Option<String> {
         let short = name.strip_prefix("x-amz-")?;
         unsupported_header(short, value, target).then(|| format!("the header {name:.64}"))
     })
+}
+
+/// S3's storage classes. Only `STANDARD` is served.
+const STORAGE_CLASSES: [&str; 12] = [
+    "STANDARD",
+    "REDUCED_REDUNDANCY",
+    "STANDARD_IA",
+    "ONEZONE_IA",
+    "INTELLIGENT_TIERING",
+    "GLACIER",
+    "GLACIER_IR",
+    "DEEP_ARCHIVE",
+    "OUTPOSTS",
+    "SNOW",
+    "EXPRESS_ONEZONE",
+    "FSX_OPENZFS",
+];
+
+/// Checks that the storage class is one, if any is named.
+///
+/// # Errors
+/// `InvalidStorageClass`.
+pub(crate) fn storage_class(headers: &Headers) -> Result<(), S3Error> {
+    let is_one = |named: &[u8]| STORAGE_CLASSES.iter().any(|one| one.as_bytes() == named);
+    match headers.get("x-amz-storage-class") {
+        Some(named) if !is_one(named) => Err(Code::InvalidStorageClass.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Headers that are understood, or change nothing.

@@ -18,18 +18,12 @@ mod versions;
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    thread,
-    time::Duration,
+    sync::{Mutex, PoisonError},
 };
 
-use crate::error::OpenError;
-use journal::Tail;
+use crate::{error::OpenError, log_tag::LogTag};
+use journal::{Log, Tail};
 pub(crate) use versions::tables;
-
-/// How often a file that something appends to is looked at again, and how long
-/// after: one write may be halfway.
-const LOOKS: usize = 5;
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A fault in the tree's files.
 #[derive(Debug)]
@@ -53,7 +47,11 @@ pub(crate) enum Damage {
 /// Looks at the log and the versions before the tree is opened, which would cut
 /// the log where it first makes no sense. Only its very end may: that was being
 /// written when the power went. Gives the number of bytes cut off there.
-pub(crate) fn before_opening(db: &Path, damage: Damage) -> Result<u64, OpenError> {
+pub(crate) fn before_opening(
+    db: &Path,
+    tag: Option<LogTag>,
+    damage: Damage,
+) -> Result<u64, OpenError> {
     for keyspace in keyspaces(db).map_err(OpenError::io("read the keyspaces"))? {
         let found = versions::current(&keyspace);
         if let Err(fault) = found.map_err(OpenError::io("read a version"))? {
@@ -64,7 +62,8 @@ pub(crate) fn before_opening(db: &Path, damage: Damage) -> Result<u64, OpenError
     let last = journals.last().cloned();
     for path in journals {
         let fail = |e| OpenError::io(format!("read {}", path.display()))(e);
-        match journal::inspect(&path).map_err(fail)? {
+        let inspected = Log::open(&path, tag).and_then(|mut log| log.inspect());
+        match inspected.map_err(fail)? {
             Tail::Clean => {}
             Tail::Torn { at } if last.as_ref() == Some(&path) => {
                 return cut(&path, at).map_err(fail);
@@ -80,36 +79,43 @@ pub(crate) fn before_opening(db: &Path, damage: Damage) -> Result<u64, OpenError
     Ok(0)
 }
 
-/// Faults of the log of a tree that is open.
-pub(crate) fn logs(db: &Path, found: &mut dyn FnMut(TreeFault)) -> io::Result<u64> {
+/// Faults of the log of a tree that is open. Whoever writes to the log holds `writing`
+/// meanwhile.
+pub(crate) fn logs(
+    db: &Path,
+    tag: LogTag,
+    writing: &Mutex<()>,
+    found: &mut dyn FnMut(TreeFault),
+) -> io::Result<u64> {
     let mut bytes = 0;
     for path in journals(db)? {
         let Some(len) = present(fs::metadata(&path).map(|data| data.len()))? else {
             continue;
         };
         bytes += len;
-        if let Some(at) = lasting_fault(&path)? {
+        if let Some(at) = lasting_fault(&path, tag, writing)? {
             found(journal_fault(path, at));
         }
     }
     Ok(bytes)
 }
 
-/// Where a log makes no sense, and still does not when whatever is written at
-/// this moment has been.
-fn lasting_fault(path: &Path) -> io::Result<Option<u64>> {
-    let mut last = None;
-    for look in 0..LOOKS {
-        if look > 0 {
-            thread::sleep(LOOK_AGAIN);
-        }
-        match present(journal::inspect(path))? {
-            None | Some(Tail::Clean) => return Ok(None),
-            Some(Tail::Damaged { at }) => return Ok(Some(at)),
-            Some(Tail::Torn { at }) => last = Some(at),
+/// Where a log makes no sense, and still does not while nobody writes to it: a batch
+/// that was only half written when it was read is whole then.
+fn lasting_fault(path: &Path, tag: LogTag, writing: &Mutex<()>) -> io::Result<Option<u64>> {
+    let Some(mut log) = present(Log::open(path, Some(tag)))? else {
+        return Ok(None);
+    };
+    loop {
+        let at = match log.inspect()? {
+            Tail::Clean => return Ok(None),
+            Tail::Torn { at } | Tail::Damaged { at } => at,
+        };
+        let _nobody = writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !log.step()? {
+            return Ok(Some(at));
         }
     }
-    Ok(last)
 }
 
 fn journal_fault(path: PathBuf, at: u64) -> TreeFault {
@@ -168,3 +174,7 @@ fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+#[path = "audit/tests.rs"]
+mod tests;

@@ -11,6 +11,39 @@ use crate::{
     versions::{Removed, ToDelete, VersionId, Versioning},
 };
 
+/// What came of a deletion: nothing is said where no versions are kept.
+pub type DeleteResult = Result<Option<Removed>, Error>;
+
+/// Deletions that are made in one commit, and their places.
+struct Group<'a> {
+    /// The other replicas of all of them.
+    others: Vec<String>,
+    keys: HashSet<&'a str>,
+    deletions: Vec<(usize, &'a ToDelete<'a>)>,
+}
+
+impl<'a> Group<'a> {
+    fn new(others: Vec<String>, first: (usize, &'a ToDelete<'a>)) -> Self {
+        let mut group = Self {
+            others,
+            keys: HashSet::new(),
+            deletions: Vec::new(),
+        };
+        group.add(first);
+        group
+    }
+
+    /// An operation names a key once, for it is judged by what was before.
+    fn takes(&self, key: &str, others: &[String]) -> bool {
+        self.others == others && !self.keys.contains(key)
+    }
+
+    fn add(&mut self, deletion: (usize, &'a ToDelete<'a>)) {
+        self.keys.insert(deletion.1.key);
+        self.deletions.push(deletion);
+    }
+}
+
 impl Store {
     /// Deletes an object, and says whether there was one; where versions are
     /// kept, a delete marker takes its place. Works on a full disk. Blocks on
@@ -62,43 +95,77 @@ impl Store {
     }
 
     /// Deletes several objects, or versions, of one bucket, and says what came
-    /// of each, as [`Store::delete_version`] does. Those of different keys are
-    /// deleted in one commit. Blocks on disk.
+    /// of each, as [`Store::delete_version`] does. Those of different keys with the same
+    /// replicas are deleted in one commit. Blocks on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchBucket`], and then nothing is deleted.
     pub fn delete_many(
         &self,
         bucket: &str,
         deletions: &[ToDelete<'_>],
-    ) -> Result<Vec<Option<Removed>>, Error> {
-        check_bucket(bucket)?;
-        deletions
-            .iter()
-            .try_for_each(|deletion| check_key(deletion.key))?;
-        let mut removed = vec![None; deletions.len()];
-        let mut left: Vec<(usize, &ToDelete<'_>)> = deletions.iter().enumerate().collect();
-        while !left.is_empty() {
-            // An operation names a key once, for it is judged by what was before.
-            let mut named = HashSet::new();
-            let (now, later): (Vec<_>, Vec<_>) =
-                left.into_iter().partition(|(_, d)| named.insert(d.key));
-            let keys = now.iter().map(|(_, d)| object_key(bucket, d.key));
-            let mut versions: Vec<_> = now.iter().map(|(_, d)| d.version).collect();
-            if versions.iter().all(Option::is_none) {
-                versions.clear();
+    ) -> Result<Vec<DeleteResult>, Error> {
+        self.head_bucket(bucket)?;
+        let others = |deletion: &ToDelete<'_>| {
+            check_key(deletion.key)?;
+            self.inner.others_of(bucket, deletion.key)
+        };
+        let mut results: Vec<DeleteResult> = vec![Ok(None); deletions.len()];
+        let mut groups: Vec<Group<'_>> = Vec::new();
+        for ((index, deletion), result) in deletions.iter().enumerate().zip(&mut results) {
+            let named = (index, deletion);
+            match others(deletion) {
+                Err(error) => *result = Err(error),
+                Ok(others) => match groups.iter_mut().find(|g| g.takes(deletion.key, &others)) {
+                    Some(group) => group.add(named),
+                    None => groups.push(Group::new(others, named)),
+                },
             }
-            let outcome = self.submit(Op::Delete(DeleteOp {
-                bucket: bucket.to_owned(),
-                object_keys: keys.collect(),
-                versions,
-                condition: None,
-            }))?;
-            for ((index, _), done) in now.iter().zip(outcome.removed) {
-                if let Some(place) = removed.get_mut(*index) {
-                    *place = done;
-                }
-            }
-            left = later;
         }
-        Ok(removed)
+        for group in groups {
+            self.delete_group(bucket, &group.deletions, &mut results);
+        }
+        Ok(results)
+    }
+
+    /// Deletes all of a group, or where one key prevents that, those of each half.
+    fn delete_group(
+        &self,
+        bucket: &str,
+        group: &[(usize, &ToDelete<'_>)],
+        results: &mut [DeleteResult],
+    ) {
+        let mut versions: Vec<_> = group.iter().map(|(_, d)| d.version).collect();
+        if versions.iter().all(Option::is_none) {
+            versions.clear();
+        }
+        let op = Op::Delete(DeleteOp {
+            bucket: bucket.to_owned(),
+            object_keys: group
+                .iter()
+                .map(|(_, d)| object_key(bucket, d.key))
+                .collect(),
+            versions,
+            condition: None,
+        });
+        let (removed, failure) = match self.inner.submit(op, None) {
+            Ok(outcome) => {
+                self.inner.release(&outcome);
+                (outcome.removed, None)
+            }
+            Err(failure) if group.len() > 1 && failure.is_of_one_key() => {
+                let (first, second) = group.split_at(group.len() / 2);
+                self.delete_group(bucket, first, results);
+                return self.delete_group(bucket, second, results);
+            }
+            Err(failure) => (Vec::new(), Some(failure.error)),
+        };
+        let removed = removed.into_iter().chain(std::iter::repeat(None));
+        for ((index, _), removed) in group.iter().zip(removed) {
+            if let Some(result) = results.get_mut(*index) {
+                *result = failure.clone().map_or(Ok(removed), Err);
+            }
+        }
     }
 
     /// Changes the metadata of an object, or of one version of it; its bytes,

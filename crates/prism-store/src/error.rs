@@ -137,9 +137,9 @@ pub enum Error {
     /// are other replicas.
     #[error("the key has as many versions as a key with replicas can have")]
     TooManyVersions,
-    /// Whether versions are kept was said by somebody whose stamp is not below this one.
-    #[error("whether versions are kept was said later by another")]
-    SaidLater(prism_replica::Stamp),
+    /// The bucket's record is not the one that the change was made from.
+    #[error("the bucket was changed meanwhile")]
+    BucketChanged,
     /// The cluster is in another epoch than the one in which this was begun.
     #[error("the cluster has changed meanwhile")]
     OtherEpoch,
@@ -170,6 +170,14 @@ pub enum Error {
         node: String,
         /// Why not.
         why: Arc<str>,
+    },
+    /// Fewer copies of the key are in sync than a write needs.
+    #[error("{in_sync} of the key's copies are in sync, and a write needs {min}")]
+    TooFewCopies {
+        /// There are.
+        in_sync: usize,
+        /// There have to be.
+        min: u16,
     },
     /// The change was sent to a node that is not the key's primary.
     #[error("this node is not the primary of the key")]
@@ -226,7 +234,7 @@ impl Error {
             | Self::NoSuchVersion
             | Self::IsDeleteMarker
             | Self::TooManyVersions
-            | Self::SaidLater(_)
+            | Self::BucketChanged
             | Self::NoSuchUpload
             | Self::PartChanged
             | Self::ConditionFailed { .. }
@@ -237,6 +245,7 @@ impl Error {
             Self::NoSpace => Fault::Space,
             Self::Stalled => Fault::Load,
             Self::Unreplicated { .. }
+            | Self::TooFewCopies { .. }
             | Self::NotPrimary
             | Self::Refused(_)
             | Self::OtherEpoch

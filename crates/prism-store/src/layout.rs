@@ -4,6 +4,7 @@
 //! ```text
 //! LOCK        locked (flock) while a store is open
 //! FORMAT      "prism-store format 5"; written before anything else
+//! LOGTAG      what batches of the tree's log begin with; see `log_tag`
 //! db/         the tree; made as db.new and renamed when complete
 //! files/XX/   object files, XX = 00 to 3f, named by their id in 16 hex digits
 //! ```
@@ -109,6 +110,10 @@ impl Layout {
     /// Where a tree is made.
     pub(crate) fn db_new(&self) -> PathBuf {
         self.root.join("db.new")
+    }
+
+    pub(crate) fn log_tag(&self) -> PathBuf {
+        self.root.join("LOGTAG")
     }
 
     pub(crate) fn root(&self) -> &Path {

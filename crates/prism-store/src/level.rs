@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
-use prism_replica::Stamp;
+use prism_replica::{BucketStamp, Phase, Stamp};
 use prism_sys::leveldb::{LevelBatch, LevelDb, LevelError, LevelOptions};
 
 use crate::{
@@ -379,6 +379,10 @@ fn info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
         name: name.to_owned(),
         created_ms: u64::from_be_bytes(created),
         versioning: Versioning::Never,
-        versioning_set: prism_replica::Stamp::NONE,
+        which: BucketStamp {
+            stamp: Stamp::NONE,
+            life: Stamp::NONE,
+            phase: Phase::Live,
+        },
     })
 }

@@ -40,6 +40,7 @@
 //! runtime those belong on its blocking pool.
 
 mod audit;
+mod batch;
 mod blocks;
 mod buckets;
 mod change;
@@ -56,6 +57,7 @@ mod hot;
 mod layout;
 #[cfg(feature = "leveldb")]
 mod level;
+mod log_tag;
 mod lsm;
 mod mend;
 mod multipart;
@@ -75,11 +77,13 @@ mod uploads;
 mod usage;
 mod versions;
 mod view;
+mod write_behind;
 
 pub use blocks::BLOCK_LEN;
+pub use change::DeleteResult;
 pub use checked::CheckedFile;
 pub use codec::META_MAX;
-pub use commit::{CommitStats, Condition, SEAL_LIFETIME};
+pub use commit::{CommitStats, Condition};
 pub use config::{Config, Durability, INLINE_MAX_LIMIT, OBJECT_LEN_LIMIT};
 pub use engine::{Engine, ObjectWriter};
 pub use error::{Error, Fault, OpenError};
@@ -90,7 +94,9 @@ pub use layout::FORMAT_VERSION;
 pub use level::{LEVEL_OBJECT_MAX, LevelStore};
 pub use mend::DamagedBlock;
 pub use parts::{Parts, Segment};
-pub use prism_replica::{Pending, Refusal, Stamp, Standing};
+pub use prism_replica::{
+    Bucket, BucketRefusal, BucketStamp, Pending, Phase, Refusal, Stamp, Standing,
+};
 pub use put::PutWriter;
 pub use recovery::{DANGLING_REPORTED_MAX, RecoveryReport};
 pub use replica::{
@@ -99,7 +105,7 @@ pub use replica::{
 };
 pub use scan::LIST_MAX;
 pub use scrub::{Place, Repair, ScrubFault, ScrubReport};
-pub use store::{BUCKETS_MAX, CONFIG_MAX, Store};
+pub use store::{BUCKET_RECORDS_MAX, BUCKETS_MAX, CONFIG_MAX, Store};
 pub use together::Commit;
 pub use types::{
     BUCKET_NAME_MAX, Body, BucketInfo, Committed, Derived, Entry, KEY_MAX, Listing, OBJECT_LEN_MAX,

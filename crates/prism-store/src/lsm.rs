@@ -4,6 +4,7 @@
 use std::{
     fs,
     hash::{BuildHasher, Hasher, RandomState},
+    io,
     path::Path,
     sync::{Mutex, PoisonError, RwLock},
     thread,
@@ -12,15 +13,17 @@ use std::{
 
 use fjall::{
     AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions,
-    OwnedWriteBatch, PersistMode, Snapshot, UserKey, UserValue,
+    PersistMode, Snapshot,
 };
 
+pub(crate) use crate::batch::Batch;
 use crate::{
-    audit::{self, Damage},
+    audit::{self, Damage, TreeFault},
     config::{Config, Durability},
     error::{Error, OpenError},
     hot::Hot,
     layout::{FileId, Layout, SHARDS, sync_dir},
+    log_tag::LogTag,
     view::View,
 };
 
@@ -48,7 +51,6 @@ const SCRUBBED_KEY: &str = "scrubbed";
 const EPOCH_KEY: &str = "epoch";
 /// What whoever keeps the cluster's state has said in that epoch, as it was given.
 const CLUSTER_KEY: &str = "cluster";
-const SEALED_KEY: &str = "sealed";
 const CHANGES_KEY: &str = "changes";
 
 /// The trees.
@@ -75,6 +77,8 @@ pub(crate) struct Lsm {
     /// Stamps of the last changes of keys that have versions; see `versions`.
     pub(crate) changes: Keyspace,
     system: Keyspace,
+    /// In every batch of the log, by which the audit knows it.
+    log_tag: LogTag,
     /// One commit at a time.
     committing: Mutex<()>,
     /// The trees as of the last commit. The database's own snapshots will not do
@@ -86,42 +90,6 @@ pub(crate) struct Lsm {
     pub(crate) hot: Hot,
     /// Bytes of an unfinished write that were taken off the log.
     pub(crate) log_bytes_cut: u64,
-}
-
-/// Writes that become visible together.
-pub(crate) struct Batch {
-    inner: OwnedWriteBatch,
-    /// Keys of the tree `objects` that it changes.
-    objects: Vec<UserKey>,
-}
-
-impl Batch {
-    pub(crate) fn insert(
-        &mut self,
-        tree: &Keyspace,
-        key: impl Into<UserKey>,
-        value: impl Into<UserValue>,
-    ) {
-        let key = key.into();
-        self.note(tree, &key);
-        self.inner.insert(tree, key, value);
-    }
-
-    pub(crate) fn remove(&mut self, tree: &Keyspace, key: impl Into<UserKey>) {
-        let key = key.into();
-        self.note(tree, &key);
-        self.inner.remove(tree, key);
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.inner.is_empty()
-    }
-
-    fn note(&mut self, tree: &Keyspace, key: &UserKey) {
-        if &**tree.name() == OBJECTS {
-            self.objects.push(key.clone());
-        }
-    }
 }
 
 impl Lsm {
@@ -137,15 +105,25 @@ impl Lsm {
             Durability::Fsync => Damage::Refuse,
             Durability::None => Damage::Cut,
         };
-        let log_bytes_cut = audit::before_opening(&layout.db(), damage)?;
-        let lsm = Self::open_at(&layout.db(), config)?;
-        Ok(Self {
+        let known = LogTag::read(layout)?;
+        let log_bytes_cut = audit::before_opening(&layout.db(), known, damage)?;
+        let log_tag = match known {
+            Some(tag) => tag,
+            None => LogTag::new()?,
+        };
+        let lsm = Self {
             log_bytes_cut,
-            ..lsm
-        })
+            ..Self::open_at(&layout.db(), config, log_tag)?
+        };
+        if known.is_none() {
+            // In this order: what older releases have written lies before a tag then.
+            lsm.seal_log().map_err(OpenError::from_store)?;
+            log_tag.write(layout)?;
+        }
+        Ok(lsm)
     }
 
-    fn open_at(path: &Path, config: &Config) -> Result<Self, OpenError> {
+    fn open_at(path: &Path, config: &Config, log_tag: LogTag) -> Result<Self, OpenError> {
         let db = Database::builder(path)
             .cache_size(config.block_cache_bytes)
             .journal_compression(CompressionType::None)
@@ -172,6 +150,7 @@ impl Lsm {
             nulls: db.keyspace("nulls", small)?,
             changes: db.keyspace("changes", small)?,
             system: db.keyspace("system", small)?,
+            log_tag,
             committing: Mutex::new(()),
             committed: RwLock::new(db.snapshot()),
             hot: Hot::new(config.hot_bytes, config.hot_files),
@@ -192,13 +171,12 @@ impl Lsm {
         if generation > FileId::GENERATION_MAX {
             return Err(OpenError::GenerationsExhausted);
         }
-        self.system
-            .insert(GENERATION_KEY, generation.to_be_bytes())?;
+        let mut batch = self.batch();
+        batch.insert(&self.system, GENERATION_KEY, generation.to_be_bytes());
         if self.identity()?.is_none() {
-            self.system
-                .insert(IDENTITY_KEY, new_identity().to_be_bytes())?;
+            batch.insert(&self.system, IDENTITY_KEY, new_identity().to_be_bytes());
         }
-        self.db.persist(PersistMode::SyncAll)?;
+        self.commit(batch, PersistMode::SyncAll)?;
         Ok(generation)
     }
 
@@ -220,9 +198,9 @@ impl Lsm {
 
     /// Notes it, durably. Blocks.
     pub(crate) fn note_replicas(&self, replicas: u32) -> Result<(), OpenError> {
-        self.system.insert(REPLICAS_KEY, replicas.to_be_bytes())?;
-        self.db.persist(PersistMode::SyncAll)?;
-        Ok(())
+        let mut batch = self.batch();
+        batch.insert(&self.system, REPLICAS_KEY, replicas.to_be_bytes());
+        Ok(self.commit(batch, PersistMode::SyncAll)?)
     }
 
     /// The epoch that the store was in; the first if it was never in another.
@@ -276,15 +254,15 @@ impl Lsm {
 
     /// Becomes durable with what is written next.
     pub(crate) fn note_scrub(&self, began_ms: u64) -> Result<(), Error> {
-        self.system.insert(SCRUBBED_KEY, began_ms.to_be_bytes())?;
-        Ok(self.db.persist(PersistMode::Buffer)?)
+        let mut batch = self.batch();
+        batch.insert(&self.system, SCRUBBED_KEY, began_ms.to_be_bytes());
+        Ok(self.commit(batch, PersistMode::Buffer)?)
     }
 
     /// Ends the log with something that nobody will miss: its very end is where
     /// damage cannot be told from a write that was interrupted.
     pub(crate) fn seal_log(&self) -> Result<(), Error> {
-        self.system.insert(SEALED_KEY, [])?;
-        Ok(self.db.persist(PersistMode::SyncAll)?)
+        Ok(self.commit(self.batch(), PersistMode::SyncAll)?)
     }
 
     /// Waits until the tree's background work has caught up, but no longer than
@@ -317,17 +295,34 @@ impl Lsm {
     }
 
     pub(crate) fn batch(&self) -> Batch {
-        Batch {
-            inner: self.db.batch(),
-            objects: Vec::new(),
+        Batch::default()
+    }
+
+    /// Faults of the log and of its tag; gives its length in bytes. Blocks on disk.
+    pub(crate) fn audit_logs(
+        &self,
+        layout: &Layout,
+        found: &mut dyn FnMut(TreeFault),
+    ) -> io::Result<u64> {
+        if !matches!(LogTag::read(layout), Ok(Some(tag)) if tag == self.log_tag) {
+            found(TreeFault {
+                path: layout.log_tag(),
+                offset: None,
+                what: "not the tag of this log".into(),
+            });
         }
+        audit::logs(&layout.db(), self.log_tag, &self.committing, found)
     }
 
     /// Makes a batch durable as told, and then visible, whole. Blocks.
     pub(crate) fn commit(&self, batch: Batch, mode: PersistMode) -> fjall::Result<()> {
         let _one = self.committing.lock();
-        let _hidden = self.hot.hide(&batch.objects);
-        batch.inner.durability(Some(mode)).commit()?;
+        let objects = batch.keys_of(OBJECTS);
+        let _hidden = self.hot.hide(&objects);
+        let mut tagged = self.db.batch().durability(Some(mode));
+        tagged.insert(&self.system, LogTag::KEY, self.log_tag.bytes());
+        batch.move_into(&mut tagged);
+        tagged.commit()?;
         let after = self.db.snapshot();
         let mut committed = self
             .committed
@@ -369,7 +364,7 @@ fn create(layout: &Layout, config: &Config) -> Result<(), OpenError> {
     if new.exists() {
         fs::remove_dir_all(&new).map_err(OpenError::io("remove an unfinished db.new"))?;
     }
-    let lsm = Lsm::open_at(&new, config)?;
+    let lsm = Lsm::open_at(&new, config, LogTag::new()?)?;
     lsm.db.persist(PersistMode::SyncAll)?;
     drop(lsm);
     fs::rename(&new, layout.db()).map_err(OpenError::io("rename db.new"))?;

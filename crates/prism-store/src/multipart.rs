@@ -26,9 +26,6 @@ use crate::{
 /// The key and the name of an upload.
 type Idle = (String, UploadId);
 
-/// Uploads of a bucket that are aborted at a time, before it is deleted.
-const ABORT_PAGE: usize = 100;
-
 impl Store {
     /// Begins an upload; `meta` is kept until it ends. Blocks on disk.
     ///
@@ -245,30 +242,6 @@ impl Store {
         })?;
         Ok(())
     }
-
-    /// Aborts all uploads of a sealed bucket, which is what the other replicas do
-    /// at the same time.
-    pub(crate) fn abort_all(&self, bucket: &str) -> Result<(), Error> {
-        loop {
-            let (uploads, more) = self.uploads(bucket, "", None, ABORT_PAGE)?;
-            for upload in uploads {
-                let (key, id) = (upload.key.as_str(), upload.id);
-                let abort = Op::Abort {
-                    object_key: object_key(bucket, key),
-                    upload_key: upload_key(bucket, key, id),
-                    id,
-                };
-                match self.inner.committer.submit(abort, None) {
-                    Ok(outcome) => self.inner.release(&outcome),
-                    Err(failure) if matches!(failure.error, Error::NoSuchUpload) => {}
-                    Err(failure) => return Err(failure.error),
-                }
-            }
-            if !more {
-                return Ok(());
-            }
-        }
-    }
 }
 
 fn tree_key(name: UploadName<'_>) -> Vec<u8> {
@@ -288,7 +261,7 @@ fn part(number: u16, record: Record) -> Result<Part, Error> {
 }
 
 /// A number that nobody guesses.
-pub(crate) fn random() -> Result<u64, Error> {
+fn random() -> Result<u64, Error> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(std::io::Error::from)?;

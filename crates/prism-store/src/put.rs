@@ -9,6 +9,7 @@ use prism_replica::Stamp;
 use crate::{
     blocks::{BlockCrcs, crc32c},
     commit::{Condition, Op, Outcome, PartOp, PrepareOp, PutBytes, PutOp},
+    config::Durability,
     error::Error,
     layout::FileId,
     record::{FileRecord, Payload, Record},
@@ -17,6 +18,7 @@ use crate::{
     types::{Committed, ObjectMeta},
     uploads::UploadId,
     usage::Change,
+    write_behind::WriteBehind,
 };
 
 /// How often, in bytes written, the room left on the file system is checked.
@@ -65,6 +67,7 @@ enum Sink {
     File {
         file: File,
         crcs: Box<BlockCrcs>,
+        behind: WriteBehind,
     },
     /// A write failed; how much of it is in the file is unknown.
     Failed(Error),
@@ -76,7 +79,7 @@ impl Sink {
         match self {
             Self::Failed(error) => Err(error),
             Self::Memory(bytes) => Ok((PutBytes::Inline(bytes), None)),
-            Self::File { file, crcs } => {
+            Self::File { file, crcs, .. } => {
                 let crcs = crcs.finish();
                 let record = FileRecord {
                     len,
@@ -170,6 +173,9 @@ impl PutWriter {
         if announced > store.config.max_object_len {
             return Err(Error::TooLarge);
         }
+        if matches!(target, Target::Object(_) | Target::Part(_)) {
+            store.check_copies(&object_key)?;
+        }
         let replaces = match &target {
             Target::Object(_) => store.replaceable(&object_key)?,
             Target::Prepare(prepare) if prepare.is_of_object() => store.replaceable(&object_key)?,
@@ -199,7 +205,7 @@ impl PutWriter {
         let written = self.check_len(data.len() as u64)?;
         self.append(data).inspect_err(|error| self.fail(error))?;
         self.written = written;
-        Ok(())
+        self.write_behind()
     }
 
     /// Bytes written so far.
@@ -225,12 +231,37 @@ impl PutWriter {
     /// them back for their checksum. Blocks on disk.
     pub fn appended(&mut self, len: u64) -> Result<(), Error> {
         let written = self.check_len(len)?;
-        if let Sink::File { file, crcs } = &mut self.sink {
+        if let Sink::File { file, crcs, .. } = &mut self.sink {
             let read = crcs.update_from(file, self.written, written);
             read.inspect_err(|error| self.fail(error))?;
         }
         self.written = written;
-        Ok(())
+        self.write_behind()
+    }
+
+    /// Waits for some of what is on its way to the disk; whether there was any. What is
+    /// left when there is none takes little time to commit. Blocks on disk.
+    ///
+    /// # Errors
+    /// As for [`PutWriter::write`].
+    pub fn wait_for_disk(&mut self) -> Result<bool, Error> {
+        let waited = match &mut self.sink {
+            Sink::File { file, behind, .. } => behind.step(file),
+            Sink::Memory(_) | Sink::Failed(_) => Ok(false),
+        };
+        let waited = waited.map_err(Error::from);
+        waited.inspect_err(|error| self.fail(error))
+    }
+
+    /// Sends to the disk what was written.
+    fn write_behind(&mut self) -> Result<(), Error> {
+        let written = self.written;
+        let sent = match (&mut self.sink, self.store.config.durability) {
+            (Sink::File { file, behind, .. }, Durability::Fsync) => behind.advance(file, written),
+            _ => Ok(()),
+        };
+        let sent = sent.map_err(Error::from);
+        sent.inspect_err(|error| self.fail(error))
     }
 
     /// Makes the object visible under its key, replacing what is there, as
@@ -377,7 +408,7 @@ impl PutWriter {
             self.spill()?;
         }
         match &mut self.sink {
-            Sink::File { file, crcs } => {
+            Sink::File { file, crcs, .. } => {
                 file.write_all(data)?;
                 crcs.update(data);
                 Ok(())
@@ -394,7 +425,8 @@ impl PutWriter {
             let mut crcs = Box::<BlockCrcs>::default();
             file.write_all(bytes)?;
             crcs.update(bytes);
-            self.sink = Sink::File { file, crcs };
+            let behind = WriteBehind::default();
+            self.sink = Sink::File { file, crcs, behind };
         }
         Ok(())
     }

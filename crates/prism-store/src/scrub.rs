@@ -174,9 +174,11 @@ impl Scrub<'_> {
 
     /// The tree's own files.
     fn tree(&mut self) -> Result<(), Error> {
-        let db = self.store.files.layout().db();
+        let layout = self.store.files.layout();
+        let db = layout.db();
         let mut faults = Vec::new();
-        let read = audit::logs(&db, &mut |fault| faults.push(fault))?;
+        let lsm = &self.store.lsm;
+        let read = lsm.audit_logs(layout, &mut |fault| faults.push(fault))?;
         self.read(read);
         for keyspace in audit::keyspaces(&db)? {
             if self.ended {

@@ -37,6 +37,8 @@ use crate::{
 
 /// Most buckets of one store: bounds the answer to a bucket listing.
 pub const BUCKETS_MAX: usize = 10_000;
+/// Most names of which something is known: buckets, and those that are gone.
+pub const BUCKET_RECORDS_MAX: usize = 10 * BUCKETS_MAX;
 /// Longest document of a bucket, in bytes.
 pub const CONFIG_MAX: usize = 64 * 1024;
 /// Garbage looked for at a time.
@@ -92,7 +94,7 @@ impl Store {
             config.durability,
             (origin, lsm.epoch()?),
         );
-        committer.load_pending().map_err(OpenError::from_store)?;
+        committer.load().map_err(OpenError::from_store)?;
         let inner = Inner {
             committer,
             lsm,

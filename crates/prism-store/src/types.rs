@@ -2,7 +2,7 @@
 
 use std::{any::Any, fmt, sync::OnceLock};
 
-use prism_replica::Stamp;
+use prism_replica::{BucketStamp, Stamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -121,8 +121,8 @@ pub struct BucketInfo {
     pub created_ms: u64,
     /// Whether it keeps versions.
     pub versioning: Versioning,
-    /// Of whoever said so; [`Stamp::NONE`] if nobody did.
-    pub versioning_set: Stamp,
+    /// By which record of it.
+    pub which: BucketStamp,
 }
 
 /// One line of a listing.

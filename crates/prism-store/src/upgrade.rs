@@ -113,6 +113,53 @@ mod tests {
     }
 
     #[test]
+    fn buckets_of_an_older_release_are_read_as_they_were() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        let said = Stamp {
+            epoch: 1,
+            time_us: 5,
+            origin: 7,
+        };
+        let created = 3_u64.to_be_bytes().to_vec();
+        let values = [
+            ("plain", created.clone()),
+            ("early", [created.clone(), vec![1]].concat()),
+            (
+                "last",
+                [created, vec![2], said.to_bytes().to_vec()].concat(),
+            ),
+        ];
+        let lsm = &store.inner.lsm;
+        let mut batch = lsm.batch();
+        for (name, value) in &values {
+            batch.insert(&lsm.buckets, *name, value.as_slice());
+        }
+        batch.insert(
+            &lsm.configs,
+            [&bucket_prefix("last"), &b"cors"[..]].concat(),
+            "<a/>",
+        );
+        lsm.commit(batch, PersistMode::SyncData).unwrap();
+        drop(store);
+        let store = open(dir.path());
+        let of = |name| store.bucket_record(name).unwrap().unwrap();
+        assert_eq!(of("plain").versions, None);
+        assert_eq!(of("early").versions, Some(true));
+        let last = of("last");
+        assert_eq!((last.versions, last.stamp), (Some(false), said));
+        assert_eq!((last.life, last.created_ms), (Stamp::NONE, 3));
+        assert_eq!(last.documents.get("cors").unwrap(), "<a/>");
+        assert!(
+            ["plain", "early", "last"]
+                .iter()
+                .all(|name| store.has_bucket(name))
+        );
+        store.set_versioning("last", Versioning::Enabled).unwrap();
+        assert_eq!(of("last").life, Stamp::NONE);
+    }
+
+    #[test]
     fn a_store_of_an_older_format_knows_the_last_changes_of_keys_with_versions() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
@@ -146,7 +193,7 @@ mod tests {
         drop(store);
         let store = open(dir.path());
         assert_eq!(held(&store), before);
-        assert!(store.head_bucket("b").unwrap().versioning_set > Stamp::NONE);
+        assert!(store.head_bucket("b").unwrap().which.stamp > Stamp::NONE);
         let versions = |key| {
             let (handed, _) = store.hand_over(&Scope::object("b", key)).unwrap().unwrap();
             handed.versions.map(|versions| versions.len())

@@ -99,20 +99,23 @@ pub enum Versioning {
 }
 
 impl Versioning {
-    /// What a bucket's record says; `None` for a byte that has no meaning.
-    pub(crate) const fn from_byte(byte: u8) -> Option<Self> {
-        match byte {
-            1 => Some(Self::Enabled),
-            2 => Some(Self::Suspended),
-            _ => None,
+    /// As a bucket's record says it.
+    #[must_use]
+    pub const fn of(enabled: Option<bool>) -> Self {
+        match enabled {
+            None => Self::Never,
+            Some(true) => Self::Enabled,
+            Some(false) => Self::Suspended,
         }
     }
 
-    pub(crate) const fn byte(self) -> Option<u8> {
+    /// The other way round.
+    #[must_use]
+    pub const fn enabled(self) -> Option<bool> {
         match self {
             Self::Never => None,
-            Self::Enabled => Some(1),
-            Self::Suspended => Some(2),
+            Self::Enabled => Some(true),
+            Self::Suspended => Some(false),
         }
     }
 }

@@ -1,21 +1,31 @@
 //! What is read from the trees, as of one moment. Not here: which trees there are
 //! (`lsm`), and what their values consist of (`record`, `uploads`, `versions`).
 
-use std::ops::Bound;
+use std::{collections::BTreeMap, ops::Bound};
 
 use fjall::{Readable, Snapshot};
-use prism_replica::Stamp;
+use prism_replica::{Bucket, BucketStamp, Phase, Stamp};
 
 use crate::{
+    codec::Reader,
     commit::PendingRecord,
     error::Error,
     layout::FileId,
     lsm::Lsm,
-    record::{FileRecord, Record},
+    record::{FileRecord, Record, bucket_prefix},
     types::BucketInfo,
     uploads::{Garbage, Manifest, UploadId, UploadRecord, part_key, part_number},
     versions::{Place, Versioning, versions_of},
 };
+
+/// How a bucket's record says whether it keeps versions.
+const NEVER: u8 = 0;
+const ENABLED: u8 = 1;
+const SUSPENDED: u8 = 2;
+/// How it says how far the bucket's life has come.
+const LIVE: u8 = 0;
+const DELETING: u8 = 1;
+const GONE: u8 = 2;
 
 /// The trees as of one moment. Every read may block on disk.
 pub(crate) struct View<'a> {
@@ -30,21 +40,57 @@ impl<'a> View<'a> {
 }
 
 impl View<'_> {
+    /// A bucket that exists.
     pub(crate) fn bucket(&self, name: &str) -> Result<Option<BucketInfo>, Error> {
+        let known = self.bucket_record(name)?;
+        Ok(known.filter(|bucket| bucket.which.phase != Phase::Gone))
+    }
+
+    /// What is known of a name, also of a bucket that is gone.
+    pub(crate) fn bucket_record(&self, name: &str) -> Result<Option<BucketInfo>, Error> {
         let value = self.snapshot.get(&self.lsm.buckets, name)?;
         value
             .map(|value| bucket_info(name.as_bytes(), &value))
             .transpose()
     }
 
-    /// The first `max` buckets, by name.
+    /// The first `max` buckets that exist, by name.
     pub(crate) fn buckets(&self, max: usize) -> Result<Vec<BucketInfo>, Error> {
-        let all = self.snapshot.iter(&self.lsm.buckets).take(max);
-        all.map(|guard| {
+        let all = self.bucket_records("");
+        let existing = all.filter(|found| {
+            let bucket = found.as_ref();
+            bucket.map_or(true, |bucket| bucket.which.phase != Phase::Gone)
+        });
+        existing.take(max).collect()
+    }
+
+    /// What is known of all names behind `after`, in order.
+    pub(crate) fn bucket_records(
+        &self,
+        after: &str,
+    ) -> impl Iterator<Item = Result<BucketInfo, Error>> {
+        let behind = (Bound::Excluded(after.as_bytes().to_vec()), Bound::Unbounded);
+        let found = self.snapshot.range(&self.lsm.buckets, behind);
+        found.map(|guard| {
             let (name, value) = guard.into_inner()?;
             bucket_info(&name, &value)
         })
-        .collect()
+    }
+
+    /// The documents of a bucket, by their names.
+    pub(crate) fn documents(&self, bucket: &str) -> Result<BTreeMap<String, String>, Error> {
+        let prefix = bucket_prefix(bucket);
+        let found = self.snapshot.prefix(&self.lsm.configs, &prefix);
+        let corrupt = || Error::corrupt("document of a bucket");
+        found
+            .map(|guard| {
+                let (key, text) = guard.into_inner()?;
+                let name = key.get(prefix.len()..).unwrap_or_default().to_vec();
+                let name = String::from_utf8(name).map_err(|_| corrupt())?;
+                let text = String::from_utf8(text.to_vec()).map_err(|_| corrupt())?;
+                Ok((name, text))
+            })
+            .collect()
     }
 
     pub(crate) fn object(&self, object_key: &[u8]) -> Result<Option<Record>, Error> {
@@ -301,31 +347,65 @@ fn stamp_of(value: &[u8]) -> Result<Stamp, Error> {
         .map_err(|_| Error::corrupt("stamp record"))
 }
 
-/// Of what was said when that had no stamp yet: after nothing, and before all else.
-const SAID_BEFORE: Stamp = Stamp {
-    time_us: 1,
-    ..Stamp::NONE
-};
+/// A bucket's record in its tree: when it was created (8), whether it keeps versions (1),
+/// the record's stamp (24), its life (24) and its phase (1). Documents lie beside it.
+pub(crate) fn bucket_value(record: &Bucket) -> Vec<u8> {
+    let mut value = record.created_ms.to_be_bytes().to_vec();
+    value.push(match record.versions {
+        None => NEVER,
+        Some(true) => ENABLED,
+        Some(false) => SUSPENDED,
+    });
+    value.extend(record.stamp.to_bytes());
+    value.extend(record.life.to_bytes());
+    value.push(match record.phase {
+        Phase::Live => LIVE,
+        Phase::Deleting => DELETING,
+        Phase::Gone => GONE,
+    });
+    value
+}
 
+/// What an older release has written ends behind any of its fields but the life.
 fn bucket_info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
     let name = std::str::from_utf8(name).map_err(|_| Error::corrupt("bucket name"))?;
-    let corrupt = || Error::corrupt("bucket record");
-    let (created, rest) = value.split_first_chunk::<8>().ok_or_else(corrupt)?;
-    let (versioning, since) = match rest {
-        [] => (Versioning::Never, Stamp::NONE),
-        [byte] => (
-            Versioning::from_byte(*byte).ok_or_else(corrupt)?,
-            SAID_BEFORE,
-        ),
-        [byte, since @ ..] => {
-            let versioning = Versioning::from_byte(*byte).ok_or_else(corrupt)?;
-            (versioning, stamp_of(since)?)
+    let mut reader = Reader(value);
+    let read = |reader: &mut Reader<'_>| {
+        let created_ms = u64::from_be_bytes(reader.array()?);
+        let mut info = BucketInfo {
+            name: name.to_owned(),
+            created_ms,
+            versioning: Versioning::Never,
+            which: BucketStamp {
+                stamp: Stamp::NONE,
+                life: Stamp::NONE,
+                phase: Phase::Live,
+            },
+        };
+        if reader.0.is_empty() {
+            return Some(info);
         }
+        info.versioning = match reader.u8()? {
+            NEVER => Versioning::Never,
+            ENABLED => Versioning::Enabled,
+            SUSPENDED => Versioning::Suspended,
+            _ => return None,
+        };
+        if reader.0.is_empty() {
+            return Some(info);
+        }
+        info.which.stamp = Stamp::from_bytes(reader.array()?);
+        if reader.0.is_empty() {
+            return Some(info);
+        }
+        info.which.life = Stamp::from_bytes(reader.array()?);
+        info.which.phase = match reader.u8()? {
+            LIVE => Phase::Live,
+            DELETING => Phase::Deleting,
+            GONE => Phase::Gone,
+            _ => return None,
+        };
+        reader.0.is_empty().then_some(info)
     };
-    Ok(BucketInfo {
-        name: name.to_owned(),
-        created_ms: u64::from_be_bytes(*created),
-        versioning,
-        versioning_set: since,
-    })
+    read(&mut reader).ok_or_else(|| Error::corrupt("bucket record"))
 }

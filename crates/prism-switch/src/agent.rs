@@ -18,13 +18,16 @@ use libbpf_rs::{ErrorKind, Iter, Link, MapCore, MapFlags, MapHandle, ProgramInpu
 
 use prism_proto::control::FlowKey;
 
-use crate::error::AgentError;
+use crate::config::{ServiceConfig, SwitchConfig};
+use crate::error::{AgentError, LoadError};
+use crate::frontends::Frontends;
 use crate::layout::{FLOW_KEY_BYTES, MAX_ORDERS, ORDER_BYTES, ORDERS_AT, array_at, read_flow_key};
 use crate::leases::{Change, Leases};
 use crate::load::Switch;
 use crate::reset::Resetter;
 use crate::runs;
 use crate::skel::types;
+use crate::tables;
 
 /// Most orders of one step, beside the walk itself: 1 to 2 µs each, 200 ms in all.
 const MAX_STEP_ORDERS: usize = 131_072;
@@ -49,7 +52,7 @@ pub struct Aged {
 pub struct Agent<'a> {
     switch: &'a Switch,
     flows: Option<Walk>,
-    leases: Option<Arc<Leases>>,
+    leases: Option<(Arc<Leases>, Frontends)>,
     resetter: Resetter,
 }
 
@@ -66,11 +69,33 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// The same, which learns from `leases` whose owners have ended.
-    #[must_use]
-    pub fn with_leases(mut self, leases: Arc<Leases>) -> Self {
-        self.leases = Some(leases);
-        self
+    /// The same, which learns from `leases` whose owners have ended, and which frontends
+    /// of the services get new connections.
+    ///
+    /// # Errors
+    /// See [`AgentError`].
+    pub fn with_leases(
+        mut self,
+        leases: Arc<Leases>,
+        services: &[ServiceConfig],
+    ) -> Result<Self, AgentError> {
+        let listed = tables::with_present_frontends(&self.switch.skel.maps, services)
+            .map_err(kernel("read the frontends"))?;
+        let frontends = Frontends::new(services, &listed, Instant::now());
+        self.leases = Some((leases, frontends));
+        Ok(self)
+    }
+
+    /// As [`Switch::update_tables`]; new connections still go to living frontends only.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn update_tables(&mut self, config: &SwitchConfig) -> Result<(), LoadError> {
+        let mut tables = config.clone();
+        if let Some((_, frontends)) = &mut self.leases {
+            tables.services = frontends.replace(&config.services);
+        }
+        self.switch.update_tables(&tables)
     }
 
     /// Steps until `stop` is set: once a second, and less often where the table
@@ -97,10 +122,10 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    /// Tells the programs which runs have ended, or live after all. True: there
-    /// was something to tell.
-    fn note_changes(&self, now: Instant) -> Result<bool, AgentError> {
-        let Some(leases) = &self.leases else {
+    /// Tells the programs which runs have ended, or live after all, and who gets new
+    /// connections. True: a run has changed.
+    fn note_changes(&mut self, now: Instant) -> Result<bool, AgentError> {
+        let Some((leases, frontends)) = &mut self.leases else {
             return Ok(false);
         };
         let changes = leases.take_changes(now);
@@ -110,6 +135,9 @@ impl<'a> Agent<'a> {
                 tracing::info!(%node, run = run.0, ?end, "a run of a node has ended");
             }
         }
+        frontends
+            .update(&self.switch.skel.maps, &leases.alive(), now)
+            .map_err(kernel("change the frontends"))?;
         Ok(!changes.is_empty())
     }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use prism_proto::control::ControlKey;
+use prism_proto::control::{ControlKey, TOMBSTONE_NS};
+use prism_proto::export::BLOCKED_NS;
 
 /// Most frontends of one service (`MAX_FRONTENDS` of `bpf/maps.h`).
 pub const MAX_FRONTENDS: usize = 16;
@@ -45,8 +46,8 @@ pub struct SwitchConfig {
     /// service. Default 15 minutes.
     pub idle: Duration,
     /// A flow blocked for this long is forgotten, so that a source that crashed
-    /// in a hand-off cannot hang its client. Must exceed the deadline of a
-    /// hand-off. Default 10 s.
+    /// in a hand-off cannot hang its client. Default [`BLOCKED_NS`], 10 s: while either
+    /// end of a hand-off may still settle whose the flow is.
     pub blocked: Duration,
     /// A flow whose owner has died is ended, and its client reset, when no packet
     /// has passed for this long: what the owner's kernel still sends is not cut
@@ -55,9 +56,12 @@ pub struct SwitchConfig {
     /// A flow whose owner ended in order is forgotten when no packet has passed
     /// for this long. Must exceed TIME_WAIT (60 s). Default 65 s.
     pub left: Duration,
-    /// How long a forgotten flow's epoch is kept. Must exceed twice the freshness
-    /// of commands (2 s). Default 5 s.
+    /// How long a forgotten flow's own epoch is kept; later it has that of all unknown
+    /// flows. At least [`TOMBSTONE_NS`], 5 s, the default.
     pub tombstone: Duration,
+    /// How often a packet to a next hop passes the kernel's neighbour table, which then
+    /// asks whether a stale neighbour is still there. Default 4 s.
+    pub confirm: Duration,
 }
 
 /// One interface of the switch.
@@ -139,10 +143,11 @@ impl Default for SwitchConfig {
             senders: Vec::new(),
             max_flows: 1 << 20,
             idle: Duration::from_mins(15),
-            blocked: Duration::from_secs(10),
+            blocked: Duration::from_nanos(BLOCKED_NS),
             died: Duration::from_secs(1),
             left: Duration::from_secs(65),
-            tombstone: Duration::from_secs(5),
+            tombstone: Duration::from_nanos(TOMBSTONE_NS),
+            confirm: Duration::from_secs(4),
         }
     }
 }
@@ -156,8 +161,9 @@ impl SwitchConfig {
         if self.max_flows == 0 || self.max_flows > 1 << 26 {
             return Some("max_flows must be 1 to 67,108,864".into());
         }
-        if self.tombstone <= Duration::from_nanos(2 * prism_proto::control::FRESHNESS_NS) {
-            return Some("tombstone must be longer than 4 s, twice the freshness".into());
+        let least = Duration::from_nanos(TOMBSTONE_NS);
+        if self.tombstone < least {
+            return Some(format!("tombstone must be {least:?} or longer"));
         }
         self.services
             .iter()

@@ -6,8 +6,10 @@
 
 use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use prism_proto::control::{self, FlowKey, FlowState, Owner, offset};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::skel::types;
 
@@ -88,7 +90,7 @@ pub(crate) fn ip_bytes(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-fn ip_at(bytes: &[u8], at: usize) -> IpAddr {
+pub(crate) fn ip_at(bytes: &[u8], at: usize) -> IpAddr {
     Ipv6Addr::from(array_at::<16>(bytes, at)).to_canonical()
 }
 
@@ -146,6 +148,17 @@ pub(crate) fn read_state(bytes: &[u8]) -> FlowState {
         types::flow_state::FLOW_BLOCKED => FlowState::Blocked,
         _ => FlowState::Absent,
     }
+}
+
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// `CLOCK_MONOTONIC`, as the programs read it.
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let since_boot = Duration::try_from(now).unwrap_or_default();
+    nanos(since_boot)
 }
 
 pub(crate) fn node_roles(frontend: bool, backend: bool) -> u32 {

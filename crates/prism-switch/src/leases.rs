@@ -12,18 +12,19 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prism_proto::control::{
     ControlKey, FlowState, MESSAGE_BYTES, Ops, Owner, Request, RunId, Status,
 };
-use prism_proto::lease::{CHALLENGE_BYTES, LEAVING};
+use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, TAKES_NO_MORE};
+use prism_proto::newcomers::{Entered, Most, Newcomers, Seldom};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 /// How long a run whose connection has ended may take to come back before it
 /// counts as dead. A node that lost only the connection dials again after 50 ms.
@@ -33,6 +34,12 @@ pub const LEASE_GRACE: Duration = Duration::from_millis(500);
 const MAX_CONNECTIONS: usize = 16_384;
 /// How long a connection may take to say who it is.
 const HANDSHAKE: Duration = Duration::from_secs(2);
+/// Connections that have not yet said who they are. A node that starts opens one for each of
+/// its workers.
+const MOST_HANDSHAKES: Most = Most {
+    per_address: 256,
+    in_all: 1024,
+};
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A host that answers no keepalive for 2 + 4 * 2 = 10 s is out of reach.
@@ -67,6 +74,8 @@ pub struct Leases {
     key_id: u32,
     key: ControlKey,
     table: Mutex<Table>,
+    newcomers: Mutex<Newcomers<Arc<Notify>>>,
+    refusals: Mutex<Seldom>,
 }
 
 type Run = (IpAddr, RunId);
@@ -74,9 +83,31 @@ type Run = (IpAddr, RunId);
 /// Bounded by the connections: a run is forgotten when its end is told.
 #[derive(Debug, Default)]
 struct Table {
-    held: HashMap<Run, usize>,
-    ending: HashMap<Run, (RunEnd, Instant)>,
+    held: HashMap<Run, Held>,
+    ending: HashMap<Run, Ending>,
     returned: HashSet<Run>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    connections: usize,
+    takes_no_more: bool,
+}
+
+#[derive(Debug)]
+struct Ending {
+    end: RunEnd,
+    since: Instant,
+    takes_no_more: bool,
+}
+
+/// The nodes that have a lease, or lost it within the grace.
+#[derive(Debug, Default)]
+pub(crate) struct Alive {
+    /// All of them.
+    pub(crate) nodes: HashSet<IpAddr>,
+    /// Those that take new clients.
+    pub(crate) taking: HashSet<IpAddr>,
 }
 
 impl Leases {
@@ -87,6 +118,8 @@ impl Leases {
             key_id,
             key,
             table: Mutex::default(),
+            newcomers: Mutex::default(),
+            refusals: Mutex::default(),
         }
     }
 
@@ -110,10 +143,16 @@ impl Leases {
             };
             match listener.accept().await {
                 Ok((stream, from)) => {
+                    let gives_way = Arc::new(Notify::new());
+                    let Some(age) = self.enter(from.ip(), &gives_way) else {
+                        self.refused(from, &"too many handshakes from its address");
+                        continue;
+                    };
                     let leases = self.clone();
                     tokio::spawn(async move {
-                        if let Err(error) = leases.hold(stream).await {
-                            tracing::debug!(%from, %error, "no lease");
+                        let handshake = (age, &*gives_way);
+                        if let Err(error) = leases.hold(stream, handshake).await {
+                            leases.refused(from, &error);
                         }
                         drop(permit);
                     });
@@ -126,18 +165,46 @@ impl Leases {
         }
     }
 
+    /// One more that has not yet said who it is; none where its address has too many.
+    fn enter(&self, from: IpAddr, gives_way: &Arc<Notify>) -> Option<u64> {
+        let mut newcomers = locked(&self.newcomers);
+        let entered = newcomers.enter(from, MOST_HANDSHAKES, gives_way.clone());
+        let Entered { age, gives_way } = entered?;
+        if let Some(oldest) = gives_way {
+            oldest.notify_one();
+        }
+        Some(age)
+    }
+
+    /// Says now and then that there was no lease for somebody.
+    fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
+        if let Some(times) = locked(&self.refusals).again(Instant::now()) {
+            tracing::warn!(%from, error = %why, times, "refused leases");
+        }
+    }
+
     /// One connection, from its first byte to its end.
-    async fn hold(&self, mut stream: TcpStream) -> io::Result<()> {
+    async fn hold(
+        &self,
+        mut stream: TcpStream,
+        (age, gives_way): (u64, &Notify),
+    ) -> io::Result<()> {
+        let greeting = tokio::time::timeout(HANDSHAKE, self.admit(&mut stream));
+        let admitted = tokio::select! {
+            admitted = greeting => admitted.unwrap_or(Err(io::ErrorKind::TimedOut.into())),
+            () = gives_way.notified() => Err(io::Error::other("it had to give way to others")),
+        };
+        locked(&self.newcomers).leave(age);
+        let run = admitted?;
         watch_host(&stream)?;
-        let greeting = self.admit(&mut stream);
-        let run = tokio::time::timeout(HANDSHAKE, greeting)
-            .await
-            .map_err(|_| io::ErrorKind::TimedOut)??;
         self.begin(run);
-        let mut last = [0; 1];
-        let end = match stream.read(&mut last).await {
-            Ok(1) if last == [LEAVING] => RunEnd::Left,
-            _ => RunEnd::Died,
+        let mut said = [0; 1];
+        let end = loop {
+            match (stream.read(&mut said).await, said) {
+                (Ok(1), [TAKES_NO_MORE]) => self.withdraw(run),
+                (Ok(1), [LEAVING]) => break RunEnd::Left,
+                _ => break RunEnd::Died,
+            }
         };
         self.end(run, end, Instant::now());
         Ok(())
@@ -178,21 +245,50 @@ impl Leases {
 
     fn begin(&self, run: Run) {
         let mut table = self.table();
-        table.ending.remove(&run);
-        *table.held.entry(run).or_default() += 1;
+        let before = table.ending.remove(&run);
+        let held = table.held.entry(run).or_default();
+        held.connections += 1;
+        held.takes_no_more |= before.is_some_and(|before| before.takes_no_more);
         table.returned.insert(run);
+    }
+
+    fn withdraw(&self, run: Run) {
+        if let Some(held) = self.table().held.get_mut(&run) {
+            held.takes_no_more = true;
+        }
     }
 
     fn end(&self, run: Run, end: RunEnd, now: Instant) {
         let mut table = self.table();
-        let Some(count) = table.held.get_mut(&run) else {
+        let Some(held) = table.held.get_mut(&run) else {
             return;
         };
-        *count -= 1;
-        if *count == 0 {
+        held.connections -= 1;
+        let (is_last, takes_no_more) = (held.connections == 0, held.takes_no_more);
+        if is_last {
             table.held.remove(&run);
-            table.ending.insert(run, (end, now));
+            let ending = Ending {
+                end,
+                since: now,
+                takes_no_more: takes_no_more || end == RunEnd::Left,
+            };
+            table.ending.insert(run, ending);
         }
+    }
+
+    /// The nodes that live, and may have new clients.
+    pub(crate) fn alive(&self) -> Alive {
+        let table = self.table();
+        let held = table.held.iter().map(|(run, h)| (run.0, h.takes_no_more));
+        let ending = table.ending.iter().map(|(run, e)| (run.0, e.takes_no_more));
+        let mut alive = Alive::default();
+        for (node, takes_no_more) in held.chain(ending) {
+            alive.nodes.insert(node);
+            if !takes_no_more {
+                alive.taking.insert(node);
+            }
+        }
+        alive
     }
 
     /// What has happened, as far as it is certain at `now`.
@@ -204,10 +300,20 @@ impl Leases {
             .collect();
         let over = table
             .ending
-            .extract_if(|_, (_, at)| now.saturating_duration_since(*at) >= LEASE_GRACE);
-        changes.extend(over.map(|((node, run), (end, _))| Change::Ended { node, run, end }));
+            .extract_if(|_, e| now.saturating_duration_since(e.since) >= LEASE_GRACE);
+        let ended = |((node, run), e): (Run, Ending)| Change::Ended {
+            node,
+            run,
+            end: e.end,
+        };
+        changes.extend(over.map(ended));
         changes
     }
+}
+
+/// No lock here guards anything a panic could leave half-changed.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has the kernel find out when the other host is out of reach.

@@ -17,6 +17,7 @@ pub mod bench;
 mod bpffs;
 mod config;
 mod error;
+mod frontends;
 mod layout;
 mod leases;
 mod load;

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapHandle, OpenMapMut, OpenObject, PrintLevel};
 
+use prism_proto::control::{FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP};
+
 use crate::attach;
 use crate::bpffs;
 use crate::config::{InterfaceConfig, SwitchConfig};
@@ -46,7 +48,10 @@ impl Switch {
             .ok_or_else(|| LoadError::Config(format!("bad pin_dir {:?}", config.pin_dir)))?;
         bpffs::prepare(&dir)?;
         let skel = load_programs(config, &dir)?;
-        tables::sync(&skel.maps, config).map_err(kernel("fill the tables"))?;
+        let mut tables = config.clone();
+        tables.services = tables::with_present_frontends(&skel.maps, &config.services)
+            .map_err(kernel("read the frontends"))?;
+        tables::sync(&skel.maps, &tables).map_err(kernel("fill the tables"))?;
         let switch = Self {
             due_flows: iterator(&skel.progs.due_flows, &skel.maps.flows)?,
             skel,
@@ -152,16 +157,21 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
     rodata.control_addr = u32::from_ne_bytes(config.control.ip().octets());
     rodata.control_port = config.control.port().to_be();
+    rodata.freshness_ns = FRESHNESS_NS;
+    rodata.max_epoch_ahead_ns = MAX_EPOCH_AHEAD_NS;
+    rodata.max_epoch_step = MAX_EPOCH_STEP;
     rodata.has_ordered_memory = cfg!(target_arch = "x86_64");
     rodata.idle_ns = nanos(config.idle);
     rodata.blocked_ns = nanos(config.blocked);
     rodata.tombstone_ns = nanos(config.tombstone);
     rodata.died_ns = nanos(config.died);
     rodata.left_ns = nanos(config.left);
+    rodata.nexthop_confirm_ns = nanos(config.confirm);
     let sized = skel.maps.flows.set_max_entries(config.max_flows);
     sized.map_err(kernel("size the tables"))?;
     for map in [
         &mut skel.maps.flows,
+        &mut skel.maps.collected,
         &mut skel.maps.tenants,
         &mut skel.maps.services,
         &mut skel.maps.service_ports,

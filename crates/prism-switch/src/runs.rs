@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags};
 use prism_proto::control::RunId;
-use rustix::time::{ClockId, clock_gettime};
 
-use crate::layout::{Block, ip_bytes, u64_at};
+use crate::layout::{Block, ip_bytes, monotonic_ns, nanos, u64_at};
 use crate::leases::{Change, RunEnd};
 use crate::skel::{SwitchMaps, types};
 
@@ -34,7 +33,7 @@ pub(crate) fn note(maps: &SwitchMaps<'_>, change: &Change) -> libbpf_rs::Result<
             let value = Block::<VALUE_BYTES>::new()
                 .put(
                     offset_of!(types::ended_run, since_ns),
-                    &now_ns().to_ne_bytes(),
+                    &monotonic_ns().to_ne_bytes(),
                 )
                 .put(offset_of!(types::ended_run, end), &end.0.to_ne_bytes());
             maps.ended_runs
@@ -45,7 +44,7 @@ pub(crate) fn note(maps: &SwitchMaps<'_>, change: &Change) -> libbpf_rs::Result<
 
 /// Forgets what is old, and where that is not enough, the oldest.
 fn make_room(maps: &SwitchMaps<'_>) -> libbpf_rs::Result<()> {
-    let now = now_ns();
+    let now = monotonic_ns();
     let since = |key: &Vec<u8>| {
         let value = maps.ended_runs.lookup(key, MapFlags::ANY).ok().flatten();
         u64_at(
@@ -81,15 +80,4 @@ fn key(node: IpAddr, run: RunId) -> [u8; KEY_BYTES] {
         .put(offset_of!(types::run_key, node), &ip_bytes(node))
         .put(offset_of!(types::run_key, run), &run.0.to_be_bytes())
         .bytes()
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// `CLOCK_MONOTONIC`, as the programs read it.
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let since_boot = Duration::try_from(now).unwrap_or_default();
-    nanos(since_boot)
 }

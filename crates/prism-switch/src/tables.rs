@@ -4,16 +4,18 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::mem::{offset_of, size_of};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags};
 
-use crate::config::{NodeConfig, SenderConfig, ServiceConfig, SwitchConfig};
-use crate::layout::{Block, ip_bytes, node_roles};
+use crate::config::{MAX_FRONTENDS, NodeConfig, SenderConfig, ServiceConfig, SwitchConfig};
+use crate::layout::{Block, array_at, ip_at, ip_bytes, monotonic_ns, nanos, node_roles};
 use crate::skel::{SwitchMaps, types};
 
 const SERVICE_KEY_BYTES: usize = size_of::<types::service_key>();
 const SERVICE_BYTES: usize = size_of::<types::service>();
+const FRONTENDS_BYTES: usize = size_of::<types::frontends>();
 const ADDR_BYTES: usize = size_of::<types::ip_addr>();
 const TENANT_BYTES: usize = size_of::<types::tenant>();
 const NODE_BYTES: usize = size_of::<types::node>();
@@ -123,23 +125,90 @@ fn tenant_entries(config: &SwitchConfig) -> impl Iterator<Item = Entry> {
     })
 }
 
-/// The service itself, and the mark of its address (for fragments).
-fn service_entries(service: &ServiceConfig) -> [Entry; 2] {
-    let count = u32::try_from(service.frontends.len()).unwrap_or(0);
-    let mut value = Block::<SERVICE_BYTES>::new()
+/// The frontends of a service while they change.
+#[derive(Debug)]
+pub(crate) struct Lists {
+    /// For new connections.
+    pub(crate) now: Vec<IpAddr>,
+    /// For those that were opened before, and that nobody has claimed.
+    pub(crate) former: Vec<IpAddr>,
+    /// How long.
+    pub(crate) former_for: Duration,
+}
+
+/// Changes the frontends of a service that is there, in one step.
+pub(crate) fn write_frontends(
+    maps: &SwitchMaps<'_>,
+    service: &ServiceConfig,
+    lists: &Lists,
+) -> libbpf_rs::Result<()> {
+    let until_ns = monotonic_ns().saturating_add(nanos(lists.former_for));
+    let value = service_value(service, &lists.now)
+        .put(
+            offset_of!(types::service, former_until_ns),
+            &until_ns.to_ne_bytes(),
+        )
+        .put(
+            offset_of!(types::service, former),
+            &frontends_value(&lists.former),
+        );
+    let key = service_key(service.addr);
+    maps.services.update(&key, &value.bytes(), MapFlags::EXIST)
+}
+
+/// The same services, with those of their frontends that the maps list now, so that an
+/// agent which starts changes nothing. All, where there are none of them.
+pub(crate) fn with_present_frontends(
+    maps: &SwitchMaps<'_>,
+    services: &[ServiceConfig],
+) -> libbpf_rs::Result<Vec<ServiceConfig>> {
+    let present = |service: &ServiceConfig| {
+        let value = maps
+            .services
+            .lookup(&service_key(service.addr), MapFlags::ANY)?;
+        let listed = read_frontends(&value.unwrap_or_default());
+        let mut service = service.clone();
+        if service.frontends.iter().any(|ip| listed.contains(ip)) {
+            service.frontends.retain(|ip| listed.contains(ip));
+        }
+        Ok(service)
+    };
+    services.iter().map(present).collect()
+}
+
+fn read_frontends(service: &[u8]) -> Vec<IpAddr> {
+    let at = offset_of!(types::service, now);
+    let count = u32::from_ne_bytes(array_at(service, at + offset_of!(types::frontends, count)));
+    let list = at + offset_of!(types::frontends, list);
+    (0..MAX_FRONTENDS.min(count as usize))
+        .map(|i| ip_at(service, list + i * ADDR_BYTES))
+        .collect()
+}
+
+fn frontends_value(frontends: &[IpAddr]) -> [u8; FRONTENDS_BYTES] {
+    let count = u32::try_from(frontends.len()).unwrap_or(0);
+    let at = offset_of!(types::frontends, count);
+    let mut value = Block::new().put(at, &count.to_ne_bytes());
+    for (i, ip) in frontends.iter().enumerate() {
+        let at = offset_of!(types::frontends, list) + i * ADDR_BYTES;
+        value = value.put(at, &ip_bytes(*ip));
+    }
+    value.bytes()
+}
+
+fn service_value(service: &ServiceConfig, frontends: &[IpAddr]) -> Block<SERVICE_BYTES> {
+    Block::new()
         .put(
             offset_of!(types::service, tenant),
             &service.tenant.to_ne_bytes(),
         )
-        .put(
-            offset_of!(types::service, frontend_count),
-            &count.to_ne_bytes(),
-        );
-    for (i, ip) in service.frontends.iter().enumerate() {
-        let at = offset_of!(types::service, frontends) + i * ADDR_BYTES;
-        value = value.put(at, &ip_bytes(*ip));
-    }
+        .put(offset_of!(types::service, now), &frontends_value(frontends))
+}
+
+/// The service itself, and the mark of its address (for fragments).
+fn service_entries(service: &ServiceConfig) -> [Entry; 2] {
     let mark = SocketAddr::new(service.addr.ip(), 0);
+    let value = service_value(service, &service.frontends);
     [
         (service_key(service.addr), value.bytes().into()),
         (service_key(mark), vec![0; SERVICE_BYTES]),

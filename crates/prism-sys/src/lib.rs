@@ -24,5 +24,6 @@ pub mod sendfile;
 pub mod sha256;
 pub mod tcp;
 pub mod tun;
+pub mod writeback;
 
 pub use fault::Fault;

@@ -5,7 +5,7 @@
 //! gets a key log of its own, which keeps the two application secrets in
 //! memory and writes nothing anywhere.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::{Connection, ConnectionTrafficSecrets, KeyLog, ProtocolVersion};
 
@@ -15,7 +15,7 @@ const CLIENT_LABEL: &str = "CLIENT_TRAFFIC_SECRET_0";
 const SERVER_LABEL: &str = "SERVER_TRAFFIC_SECRET_0";
 
 /// Collects the secrets of one connection while rustls shakes hands for it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Capture(Arc<Captured>);
 
 /// rustls ended the handshake without the secrets of the session, or has not
@@ -36,6 +36,11 @@ impl Capture {
     #[must_use]
     pub fn key_log(&self) -> Arc<dyn KeyLog> {
         self.0.clone()
+    }
+
+    /// Whether the secrets of a TLS 1.3 session have been seen.
+    pub(crate) fn is_tls13(&self) -> bool {
+        self.0.lock().server.is_some()
     }
 
     /// Ends `connection`, whose handshake is over, and gives its session. rustls
@@ -88,7 +93,7 @@ struct TrafficSecrets {
 
 impl KeyLog for Captured {
     fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
-        let mut secrets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut secrets = self.lock();
         match label {
             CLIENT_LABEL => secrets.client = Secret::new(secret).ok(),
             SERVER_LABEL => secrets.server = Secret::new(secret).ok(),
@@ -102,8 +107,12 @@ impl KeyLog for Captured {
 }
 
 impl Captured {
+    fn lock(&self) -> MutexGuard<'_, TrafficSecrets> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn take(&self) -> TrafficSecrets {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.lock())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use prism_cluster::MinReplicas;
 use prism_config::{Config, Node};
 
 /// Check a configuration file.
@@ -104,6 +105,12 @@ pub(crate) fn find<'a>(config: &'a Config, name: &str) -> Result<Option<&'a Node
     )
 }
 
+fn replicas(config: &Config) -> String {
+    let replicas = config.cluster.replicas;
+    let min = MinReplicas(config.cluster.min_replicas).of(replicas);
+    format!("replicas {replicas} of each object, {min} in sync for a write")
+}
+
 fn summary(config: &Config) -> String {
     let service = &config.service;
     let mut lines = vec![
@@ -111,6 +118,7 @@ fn summary(config: &Config) -> String {
             "cluster  {} ({})",
             config.cluster.name, config.cluster.region
         ),
+        replicas(config),
         format!(
             "service  {}, hand-off {}",
             service.address,

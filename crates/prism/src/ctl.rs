@@ -4,6 +4,7 @@
 //! a cluster's state is there.
 
 mod cluster;
+mod connections;
 mod credentials;
 mod members;
 mod recover;
@@ -41,6 +42,7 @@ enum CtlCommand {
     Scrub(scrub::ScrubArgs),
     Cluster(cluster::ClusterArgs),
     Drain(members::DrainArgs),
+    DrainConnections(connections::DrainConnectionsArgs),
     Rebalance(members::RebalanceArgs),
     Credentials(credentials::CredentialsArgs),
 }
@@ -121,6 +123,7 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
         CtlCommand::Scrub(args) => scrub::run(args, &mut out),
         CtlCommand::Cluster(args) => cluster::run(args, &mut out),
         CtlCommand::Drain(args) => members::drain(args, &mut out),
+        CtlCommand::DrainConnections(args) => connections::run(args, &mut out),
         CtlCommand::Rebalance(args) => members::rebalance(args, &mut out),
         CtlCommand::Credentials(args) => credentials::run(args, &mut out),
     };

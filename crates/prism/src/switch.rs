@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use prism_config::{Config, HookMode};
+use prism_handoff::supervise::supervise;
 use prism_proto::control::ControlKey;
 use prism_switch::{
     Agent, InterfaceConfig, Leases, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch,
@@ -53,7 +54,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return Ok(Switch::unload(&settings.pin_dir)?);
     }
     let mut directory = Directory::of(&config);
-    let switch = Switch::load(&switch_config(&config, settings, &directory)?)?;
+    let tables = switch_config(&config, settings, &directory)?;
+    let switch = Switch::load(&tables)?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
     let leases = Arc::new(Leases::new(
         addresses(&directory),
@@ -72,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         leases.clone(),
         news,
     )?;
-    let mut agent = Agent::new(&switch).with_leases(leases.clone());
+    let mut agent = Agent::new(&switch).with_leases(leases.clone(), &tables.services)?;
     while !pauses.stop.load(Ordering::Relaxed) {
         if let Err(error) = agent.run(&pauses.pause) {
             tracing::warn!(%error, "cannot age flows; trying again");
@@ -82,12 +84,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let Some(observed) = &observed else { continue };
         let now = observed.directory.borrow().clone();
         if *now != directory {
-            directory = (*now).clone();
-            let tables = switch_config(&config, settings, &directory)?;
-            match switch.update_tables(&tables) {
-                Ok(()) => tracing::info!(nodes = directory.iter().count(), "nodes have changed"),
-                Err(error) => tracing::error!(%error, "nodes have changed, but not for the switch"),
+            let updated = switch_config(&config, settings, &now)
+                .and_then(|tables| Ok(agent.update_tables(&tables)?));
+            if let Err(error) = updated {
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "nodes have changed, but not for \
+                    the switch; trying again"
+                );
+                std::thread::sleep(RETRY);
+                pauses.pause.store(true, Ordering::Relaxed);
+                continue;
             }
+            directory = (*now).clone();
+            tracing::info!(nodes = directory.iter().count(), "nodes have changed");
             leases.set_nodes(addresses(&directory));
         }
     }
@@ -211,8 +221,8 @@ fn serve(
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
-                    () = grant(control, leases) => {}
-                    () = pause_for(news, &pauses) => {}
+                    () = supervise("leases", async || grant(control, leases.clone()).await) => {}
+                    () = supervise("nodes", async || pause_for(news.clone(), &pauses).await) => {}
                 }
             });
             pauses.stop.store(true, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The client: one connection, two objects of different backends in turn.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use prism_cluster::{NodeName, Placement};
@@ -15,6 +15,9 @@ use crate::http;
 
 /// What both objects hold.
 const OBJECT: &[u8] = b"hand-off";
+
+/// How long backends may take to hear of each other's buckets.
+const READY_WITHIN: Duration = Duration::from_secs(5);
 
 /// Requests that are ready to be sent.
 pub(super) struct Load {
@@ -39,7 +42,8 @@ impl Load {
         let request = |method: &str, target: &str, body: &[u8]| {
             request(&signer, service, method, target, body)
         };
-        let mut requests = vec![request("PUT", "/bench", b"")?];
+        let bucket = request("PUT", "/bench", b"")?;
+        let mut requests = Vec::new();
         for key in &keys {
             requests.push(request("PUT", &format!("/bench/{key}"), OBJECT)?);
         }
@@ -50,6 +54,14 @@ impl Load {
             netns: client::network(lab)?,
             gets: [a?, b?],
         };
+        let begun = Instant::now();
+        while let Err(error) = load.run(vec![&bucket]) {
+            // The backends may not have heard of each other yet.
+            if begun.elapsed() > READY_WITHIN {
+                return Err(error);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
         load.run(requests.iter().map(Vec::as_slice).collect())?;
         Ok(load)
     }

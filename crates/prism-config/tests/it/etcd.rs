@@ -57,6 +57,25 @@ fn a_node_need_not_know_the_others_nor_the_users() {
 }
 
 #[test]
+fn no_more_copies_have_to_be_in_sync_than_there_are() {
+    let with_min = |min: u16| {
+        let text = with(r#"endpoints = ["http://10.0.0.5:2379"]"#);
+        let line = format!("replicas = 3\nmin_replicas = {min}");
+        Config::from_toml(&text.replace("replicas = 3", &line))
+    };
+    for min in 1..=3 {
+        let config = with_min(min).unwrap();
+        assert_eq!(config.cluster.min_replicas, Some(min));
+    }
+    for min in [0, 4] {
+        let Err(ConfigError::Invalid(problems)) = with_min(min) else {
+            panic!("{min} accepted");
+        };
+        assert_eq!(problems[0].field, "cluster.min_replicas");
+    }
+}
+
+#[test]
 fn its_files_are_relative_to_the_configuration() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("prism.toml");

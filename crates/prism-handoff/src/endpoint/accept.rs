@@ -3,9 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
+use prism_proto::newcomers::Most;
 use prism_sys::listen::{ListenOptions, listen_tcp};
 use prism_tls::accept::ServerConfig;
 use rustls::pki_types::CertificateDer;
@@ -13,13 +14,20 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Incoming, Shared};
 use crate::channel::Channel;
-use crate::dial::tune;
+use crate::dial::{break_unread, tune};
+use crate::newcomers::Newcomer;
 use crate::node_tls::{self, Purpose};
 use crate::pki::peer_name;
 use crate::relay_stream::RelayStream;
 
 /// How long a peer may take for its TLS handshake.
 const PEER_HANDSHAKE: Duration = Duration::from_secs(5);
+/// Handshakes at the node port of a process. A node that starts dials a few times for each of
+/// its workers, each takes milliseconds, and one that is under way has some 50 KiB.
+const MOST_HANDSHAKES: Most = Most {
+    per_address: 256,
+    in_all: 1024,
+};
 /// Rest after a failed `accept` (no descriptors left, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Where clients connect, and how they are spoken to.
@@ -36,9 +44,15 @@ pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl Shared {
-    pub(super) async fn accept_clients(self: Rc<Self>, (listener, service, tls): ClientListener) {
-        while self.listening.get() {
-            let (stream, client) = match listener.accept().await {
+    pub(super) async fn accept_clients(self: &Rc<Self>, (listener, service, tls): &ClientListener) {
+        loop {
+            let accepted = tokio::select! {
+                // Clients that wait in the kernel come first.
+                biased;
+                accepted = listener.accept() => accepted,
+                () = self.deaf() => return,
+            };
+            let (stream, client) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a client");
@@ -46,13 +60,14 @@ impl Shared {
                     continue;
                 }
             };
-            if !self.has_room() {
-                self.counters.connections_over_limit.add_one();
+            let Some(newcomer) = self.let_enter(client) else {
                 continue;
-            }
+            };
             self.counters.accepted.add_one();
             // Counted as a connection from here on.
-            let rest = self.rest(client, service, service);
+            let mut rest = self.rest(client, *service, *service);
+            rest.newcomer = Some(newcomer);
+            self.claim(&mut rest);
             if let Some(tls) = tls.clone() {
                 tokio::task::spawn_local(self.clone().secure(stream, rest, tls));
                 continue;
@@ -69,10 +84,34 @@ impl Shared {
         }
     }
 
+    /// Whether there is room for one more client, if the oldest newcomer gives way.
+    fn let_enter(&self, client: SocketAddr) -> Option<Newcomer> {
+        let (counters, clients) = (&self.counters, &self.process.clients);
+        let limits = self.config.newcomers;
+        let most = Most {
+            per_address: limits.per_address,
+            in_all: usize::MAX,
+        };
+        let Some(newcomer) = clients.enter(client.ip(), most, limits.timeout) else {
+            counters.address_over_limit.add_one();
+            return None;
+        };
+        if !self.has_room() {
+            // It may be this one.
+            clients.oldest_leaves();
+            if newcomer.is_told() {
+                counters.connections_over_limit.add_one();
+                return None;
+            }
+            counters.unauthenticated_evicted.add_one();
+        }
+        Some(newcomer.counted(counters))
+    }
+
     pub(super) async fn accept_nodes(
-        self: Rc<Self>,
-        listener: TcpListener,
-        config: Arc<rustls::ServerConfig>,
+        self: &Rc<Self>,
+        listener: &TcpListener,
+        config: &Arc<rustls::ServerConfig>,
     ) {
         loop {
             let (stream, from) = match listener.accept().await {
@@ -83,14 +122,28 @@ impl Shared {
                     continue;
                 }
             };
+            let handshakes = &self.process.handshakes;
+            let entered = handshakes.enter(from.ip(), MOST_HANDSHAKES, PEER_HANDSHAKE);
+            let Some(newcomer) = entered else {
+                self.refused(from, &"too many handshakes from its address");
+                continue;
+            };
             let (shared, config) = (self.clone(), config.clone());
             tokio::task::spawn_local(async move {
-                let handshake = shared.admit(stream, &config);
+                let handshake = shared.admit(stream, &config, newcomer);
                 if let Err(error) = handshake.await {
-                    shared.counters.peers_refused.add_one();
-                    tracing::warn!(%from, %error, "refused a connection to the node port");
+                    shared.refused(from, &error);
                 }
             });
+        }
+    }
+
+    /// Counts a connection to the node port that was refused, and says so now and then.
+    fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
+        self.counters.peers_refused.add_one();
+        let mut refusals = (self.process.refusals.lock()).unwrap_or_else(PoisonError::into_inner);
+        if let Some(times) = refusals.again(Instant::now()) {
+            tracing::warn!(%from, error = %why, times, "refused connections to the node port");
         }
     }
 
@@ -99,6 +152,7 @@ impl Shared {
         self: &Rc<Self>,
         stream: TcpStream,
         config: &Arc<rustls::ServerConfig>,
+        newcomer: Newcomer,
     ) -> io::Result<()> {
         tune(&stream)?;
         let known = |certificate: &CertificateDer<'_>| {
@@ -106,16 +160,25 @@ impl Shared {
             peer_name(certificate, names.iter().map(String::as_str))
         };
         let accepting = node_tls::accept(config, stream, known);
-        let (secured, purpose, peer) = tokio::time::timeout(PEER_HANDSHAKE, accepting)
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let (secured, purpose, peer) = tokio::select! {
+            accepted = tokio::time::timeout(newcomer.time_left(), accepting) => {
+                accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??
+            }
+            () = newcomer.leave.told() => {
+                return Err(io::Error::other("it had to give way to other handshakes"));
+            }
+        };
+        drop(newcomer);
+        self.peers.reached(&peer);
         let stream = match purpose {
-            Purpose::Relay => RelayStream::new(secured, self.spare.clone()),
+            Purpose::Relay => RelayStream::new(secured, self.spare.clone(), None),
             Purpose::Channel => {
+                break_unread(&secured.tcp)?;
                 let counters = self.counters.clone();
                 let (importer, chores) = (Rc::downgrade(self), self.chores.clone());
                 let channel = Channel::start(secured, peer, importer, chores, counters);
                 self.peers.adopt(&channel);
+                self.greet(&channel);
                 return Ok(());
             }
         };

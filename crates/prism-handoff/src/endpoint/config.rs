@@ -6,6 +6,7 @@ use std::sync::Arc;
 use prism_proto::export::Method;
 
 use crate::control::SwitchAddress;
+use crate::newcomers::NewcomerLimits;
 use crate::peers::Peer;
 use crate::pki::Identity;
 use crate::secure::TlsService;
@@ -40,6 +41,8 @@ pub struct EndpointConfig {
     pub tls: Option<TlsService>,
     /// Most client connections of the process.
     pub max_connections: u64,
+    /// Bounds of those on which no request was let in yet.
+    pub newcomers: NewcomerLimits,
     /// Looks at a connection that comes back to this node, before it is restored.
     pub transit: Option<Transit>,
 }
@@ -68,6 +71,7 @@ impl EndpointConfig {
             carry_window: true,
             tls: None,
             max_connections: 100_000,
+            newcomers: NewcomerLimits::default(),
             transit: None,
         })
     }

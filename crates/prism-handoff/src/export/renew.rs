@@ -17,16 +17,17 @@ use crate::trace::{Part, Record};
 /// offered, and that comes back. In two phases, since a frozen socket would be
 /// thawed. Kept is what is meant to happen; with another reason than a refusal it
 /// is in the old socket.
-pub(crate) async fn renew(shared: &Rc<Shared>, connection: Connection) -> Exported {
+pub(crate) async fn renew(shared: &Rc<Shared>, mut connection: Connection) -> Exported {
     let Some(control) = shared.control.as_ref().filter(|c| c.is_reachable()) else {
-        return kept(connection, Kept::SwitchSilent);
-    };
-    let Some(epoch) = epoch_of(&connection.rest, control) else {
         return kept(connection, Kept::SwitchSilent);
     };
     if !drain(&connection, 0).await {
         return kept(connection, Kept::SaveFailed);
     }
+    connection.rest.end_claim();
+    let Some(epoch) = epoch_of(&connection.rest, control) else {
+        return kept(connection, Kept::SwitchSilent);
+    };
     let driver = Driver {
         shared,
         control,

@@ -38,7 +38,7 @@ async fn sockets() -> (TcpStream, TcpStream) {
 }
 
 fn stream(tcp: TcpStream, session: Session, spare: &Rc<Spare>) -> RelayStream {
-    RelayStream::new(Secured { tcp, session }, spare.clone())
+    RelayStream::new(Secured { tcp, session }, spare.clone(), None)
 }
 
 async fn streams() -> (RelayStream, RelayStream) {
@@ -209,4 +209,15 @@ async fn silence_and_a_peer_that_takes_nothing_end_in_time() {
     assert_eq!(read.kind(), io::ErrorKind::TimedOut);
     let written = near.write(&bytes(64 << 20)).await.unwrap_err();
     assert_eq!(written.kind(), io::ErrorKind::TimedOut);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_closed_says_so_and_one_that_is_dropped_does_not() {
+    let (mut near, far) = streams().await;
+    far.close().await;
+    assert_eq!(near.fill().await.unwrap(), 0);
+    let (mut near, far) = streams().await;
+    drop(far);
+    let cut = near.fill().await.map_err(|e| e.kind());
+    assert_eq!(cut, Err(io::ErrorKind::UnexpectedEof));
 }

@@ -272,7 +272,7 @@ impl Answer {
 }
 
 impl Status {
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Ok,
         Self::Stale,
         Self::Full,
@@ -280,6 +280,7 @@ impl Status {
         Self::NoService,
         Self::Late,
         Self::BadRequest,
+        Self::Ahead,
     ];
 
     /// Value on the wire.

@@ -3,6 +3,7 @@
 
 use fastrand::Rng;
 use prism_proto::control::FlowKey;
+use prism_proto::import::DEAF_NS;
 
 use crate::app::{Incarnation, Request};
 use crate::host::vip;
@@ -14,6 +15,12 @@ const FIRST_RETRY_NS: u64 = 20 * MS;
 const LAST_RETRY_NS: u64 = 640 * MS;
 /// More than twice what any hand-off may take.
 const PATIENCE_NS: u64 = 30_000 * MS;
+/// A deaf socket at the frontend may hold the ports of a new connection as long as it
+/// is there.
+const OPENING_PATIENCE_NS: u64 = DEAF_NS + LAST_RETRY_NS + PATIENCE_NS;
+
+/// The number of a connection that no client has.
+const FORGED: u32 = u32::MAX;
 
 enum State {
     Idle,
@@ -40,6 +47,8 @@ pub(crate) struct Client {
     state: State,
     retry_ns: u64,
     last_progress: u64,
+    /// Sends no request until then.
+    pause_until: u64,
 }
 
 impl Client {
@@ -64,6 +73,7 @@ impl Client {
             state: State::Idle,
             retry_ns: FIRST_RETRY_NS,
             last_progress: 0,
+            pause_until: 0,
         }
     }
 
@@ -156,7 +166,11 @@ impl World {
         if self.clients[client].is_over(of) {
             return;
         }
-        if now - self.clients[client].last_progress > PATIENCE_NS {
+        let patience_ns = match self.clients[client].state {
+            State::Opening { .. } => OPENING_PATIENCE_NS,
+            _ => PATIENCE_NS,
+        };
+        if now - self.clients[client].last_progress > patience_ns {
             if !self.excused.contains(&of) {
                 return self.fail(format!("I5: {of:?} stands still"));
             }
@@ -182,7 +196,7 @@ impl World {
         let Packet { of, segment } = packet;
         let (client, now) = (of.client, self.now);
         if of != self.clients[client].of {
-            return;
+            return self.stranger_at_client(of, &segment);
         }
         if segment.rst {
             return self.client_was_reset(client);
@@ -210,6 +224,42 @@ impl World {
         self.client_sends(client, answered.into_iter().collect());
         self.client_checks(client);
         self.client_goes_on(client);
+    }
+
+    /// A packet of a connection that this client does not know, or no more. While it
+    /// opens another on the same ports it resets that one (RFC 9293, 3.10.7.3).
+    fn stranger_at_client(&mut self, of: Incarnation, segment: &Segment) {
+        let is_opening = matches!(self.clients[of.client].state, State::Opening { .. });
+        if !is_opening || segment.rst || segment.syn {
+            return;
+        }
+        let segment = Segment {
+            seq: segment.ack,
+            rst: true,
+            ..Segment::default()
+        };
+        if !self.chance(self.scenario.data_loss) {
+            self.after(HOP_NS, Event::FromClient(Packet { of, segment }));
+        }
+    }
+
+    /// Somebody else opens a connection in the name of this client.
+    pub(crate) fn forged_syn(&mut self, client: usize) {
+        let (flow, of) = (self.clients[client].flow, self.clients[client].of);
+        if self.clients[client].is_over(of) || self.switch.table.entry(&flow).is_none() {
+            return;
+        }
+        let of = Incarnation {
+            number: FORGED,
+            ..of
+        };
+        let segment = Segment {
+            seq: self.rng.u32(..),
+            syn: true,
+            ..Segment::default()
+        };
+        self.log(|| format!("a SYN of client {client} is forged"));
+        self.after(HOP_NS, Event::FromClient(Packet { of, segment }));
     }
 
     fn client_was_reset(&mut self, client: usize) {
@@ -248,8 +298,38 @@ impl World {
         }
     }
 
+    pub(crate) fn client_wakes(&mut self, client: usize, of: Incarnation) {
+        if self.clients[client].of == of {
+            self.client_goes_on(client);
+        }
+    }
+
+    /// Whether the client pauses before its next request. It has got all answers by then.
+    fn client_pauses(&mut self, client: usize) -> bool {
+        let (now, max_ns) = (self.now, self.scenario.max_pause_ns);
+        let c = &mut self.clients[client];
+        if max_ns == 0 || !c.ends.is_empty() || c.requests_left == 0 {
+            return false;
+        }
+        if c.pause_until == 0 {
+            let pause = self.rng.u64(0..max_ns);
+            c.pause_until = now + pause;
+            let of = c.of;
+            self.after(pause, Event::ClientGoesOn { client, of });
+        }
+        let c = &mut self.clients[client];
+        let pauses = now < c.pause_until;
+        if !pauses {
+            (c.pause_until, c.last_progress) = (0, now);
+        }
+        pauses
+    }
+
     /// Issues requests, writes, closes, as far as it can now.
     fn client_goes_on(&mut self, client: usize) {
+        if self.client_pauses(client) {
+            return;
+        }
         let hosts = self.hosts.len() as u8;
         while self.clients[client].requests_left > 0
             && self.clients[client].ends.len() < self.clients[client].pipeline

@@ -49,6 +49,7 @@ impl World {
             Waiter::Import(id) => self.import_event(host, id, import::Event::Steered(outcome)),
             Waiter::Release(id) => self.released(host, id, outcome),
             Waiter::Settle(id, epoch) => self.settled(host, id, epoch, outcome),
+            Waiter::Claim(id, epoch) => self.claimed(host, id, epoch, outcome),
         }
     }
 
@@ -63,6 +64,8 @@ impl World {
             Work::Silence(id) => self.silence(host, id),
             Work::Forget(id) => self.forget(host, id),
             Work::Ask(id) => self.ask(host, id),
+            Work::Leave => self.go_on_leaving(host),
+            Work::Claim(id) => self.claim(host, id),
         }
     }
 
@@ -72,10 +75,17 @@ impl World {
             true => Method::Freeze,
             false => Method::TwoPhase,
         };
+        let h = &self.hosts[host];
+        let clock = h.steering.switch_clock_ns(self.now + h.clock_offset_ns);
         let Some(c) = self.hosts[host].connections.get_mut(&id) else {
             return;
         };
         c.commanded = true;
+        // A claim that is under way is outranked.
+        c.claims = false;
+        if !c.steered {
+            c.epoch = c.epoch.max(clock.unwrap_or(0));
+        }
         let here = owner_record(host);
         let (machine, action) = Export::start(method, c.flow, here, c.epoch, !c.steered);
         let (saved, frozen, awaiting, asking) = (None, None, None, None);
@@ -199,6 +209,7 @@ impl World {
         exporting.saved = Some(Box::new(HandOff {
             id: exporting.hand_off_id,
             epoch: 0,
+            moves: 1,
             origin: "fe0".into(),
             context: context.encode(),
             input: std::mem::take(&mut c.input),

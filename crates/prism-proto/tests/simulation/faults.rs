@@ -1,6 +1,5 @@
 //! Faults that strike at a random moment: broken channels and crashed hosts.
 
-use crate::host::Host;
 use crate::scenario::MS;
 use crate::world::{Event, World};
 
@@ -43,16 +42,6 @@ impl World {
         self.log(|| format!("host {host} crashes"));
         let lost = self.hosts[host].irreplaceable();
         self.excused.extend(lost);
-        let boot = self.hosts[host].boot + 1;
-        let mut rng = self.rng.fork();
-        self.hosts[host] = Host::new(&self.scenario, &mut rng);
-        self.hosts[host].boot = boot;
-        for peer in 0..self.hosts.len() {
-            self.break_channel(host, peer);
-            let generation = self.channels.get(&Self::channel(host, peer));
-            let generation = generation.copied().unwrap_or(0);
-            self.hosts[host].channels.insert(peer, generation);
-        }
-        self.boot(host);
+        self.begin_again(host);
     }
 }

@@ -10,7 +10,9 @@ use prism_proto::steering::{Command, CommandId, Steering};
 
 use crate::app::{Incarnation, Plan};
 use crate::exporting::Exporting;
+use crate::frontends::is_frontend;
 use crate::importing::Importing;
+use crate::leaving::Leaving;
 use crate::scenario::{MS, Scenario};
 use crate::switch::Outage;
 use crate::tcp::{Segment, Tcp};
@@ -38,7 +40,7 @@ pub(crate) fn addr_of(host: usize) -> SocketAddr {
 
 pub(crate) fn owner_record(host: usize) -> Owner {
     let via = addr_of(host).ip();
-    let addr = if host == FRONTEND {
+    let addr = if is_frontend(host) {
         vip()
     } else {
         addr_of(host)
@@ -58,6 +60,8 @@ pub(crate) enum Work {
     Silence(u64),
     Forget(u64),
     Ask(u64),
+    Leave,
+    Claim(u64),
 }
 
 /// Who waits for a command.
@@ -69,6 +73,8 @@ pub(crate) enum Waiter {
     /// And the epoch at which the flow is to be here.
     Settle(u64, u64),
     Release(u64),
+    /// And the epoch of the claim.
+    Claim(u64, u64),
 }
 
 pub(crate) enum Role {
@@ -88,6 +94,8 @@ pub(crate) struct Connection {
     pub(crate) epoch: u64,
     /// The switch has, or had, an entry for it.
     pub(crate) steered: bool,
+    /// A claim is under way, or to be made again.
+    pub(crate) claims: bool,
     /// A command for it was ever sent, so the flow is to be released.
     pub(crate) commanded: bool,
     pub(crate) socket: Option<Tcp>,
@@ -102,9 +110,11 @@ pub(crate) struct Connection {
     pub(crate) plan: Plan,
     pub(crate) next_request: u16,
     pub(crate) role: Role,
+    /// Until the client has answered it.
     pub(crate) syn_ack: Segment,
     pub(crate) timer_armed: bool,
     pub(crate) retry_ns: u64,
+    pub(crate) since: u64,
     pub(crate) last_heard: u64,
 }
 
@@ -115,6 +125,7 @@ impl Connection {
             flow,
             epoch,
             steered: false,
+            claims: false,
             commanded: false,
             socket: None,
             live: false,
@@ -128,6 +139,7 @@ impl Connection {
             syn_ack: Segment::default(),
             timer_armed: false,
             retry_ns: FIRST_RETRY_NS,
+            since: now,
             last_heard: now,
         }
     }
@@ -147,6 +159,8 @@ pub(crate) struct Host {
     pub(crate) connections: BTreeMap<u64, Connection>,
     /// The channel to each peer that this host knows of.
     pub(crate) channels: BTreeMap<usize, u64>,
+    /// It is about to stop.
+    pub(crate) leaving: Option<Leaving>,
 }
 
 impl Host {
@@ -160,6 +174,7 @@ impl Host {
             waiters: BTreeMap::new(),
             connections: BTreeMap::new(),
             channels: BTreeMap::new(),
+            leaving: None,
         }
     }
 
@@ -167,7 +182,7 @@ impl Host {
         let live = self
             .connections
             .values()
-            .filter(|c| c.live && c.socket.is_some());
+            .filter(|c| c.live && c.socket.is_some() && !c.syn_ack.syn);
         live.map(|c| c.of)
     }
 
@@ -218,10 +233,8 @@ impl World {
     pub(crate) fn steer(&mut self, host: usize, command: Command, within_ns: u64, waiter: Waiter) {
         let h = &mut self.hosts[host];
         let now = self.now + h.clock_offset_ns;
-        match h.steering.start(command, now, now + within_ns) {
-            Ok(id) => h.waiters.insert(id, waiter),
-            Err(error) => return self.fail(error.to_string()),
-        };
+        let id = h.steering.start(command, now, now + within_ns);
+        h.waiters.insert(id, waiter);
         self.run_steering(host);
     }
 

@@ -49,6 +49,8 @@ impl World {
                 }
                 Frame::Unknown { id } => self.told(to, id, Verdict::Unknown, generation),
                 Frame::Ask { id } => self.asked(to, from, generation, id),
+                // What they say is known here without them.
+                Frame::Leaving { .. } | Frame::Heard { .. } => {}
             },
             _ => self.fail("a frame cannot be read"),
         }
@@ -58,8 +60,12 @@ impl World {
         let Some(context) = Context::decode(&hand_off.context) else {
             return self.fail("I2: the context is damaged");
         };
-        if self.chance(self.scenario.refusals) {
-            let (id, reason) = (hand_off.id, Refusal::Busy);
+        let refusal = match self.refuses_all(host) {
+            true => Some(Refusal::Unwilling),
+            false => self.chance(self.scenario.refusals).then_some(Refusal::Busy),
+        };
+        if let Some(reason) = refusal {
+            let id = hand_off.id;
             return self.send_frame_on(host, from, generation, &Frame::Refused { id, reason });
         }
         let flow = self.clients[context.incarnation.client].flow;

@@ -26,8 +26,10 @@ mod app;
 mod client;
 mod exporting;
 mod faults;
+mod frontends;
 mod host;
 mod importing;
+mod leaving;
 mod outcome;
 mod scenario;
 mod service;
@@ -118,6 +120,16 @@ fn nothing_is_lost_while_the_switch_is_out_of_reach() {
 }
 
 #[test]
+fn a_change_of_the_frontends_touches_no_connection() {
+    holds(Scenario::FRONTENDS, &["moved"]);
+}
+
+#[test]
+fn nothing_comes_back_after_its_tombstone_is_gone() {
+    holds(Scenario::ISOLATED, &["moved", "TargetSilent"]);
+}
+
+#[test]
 fn nothing_is_lost_when_all_faults_but_crashes_meet() {
     holds(Scenario::WORST, &["moved", "SwitchSilent", "TargetSilent"]);
 }
@@ -125,6 +137,11 @@ fn nothing_is_lost_when_all_faults_but_crashes_meet() {
 #[test]
 fn a_crash_costs_only_the_connections_of_its_host() {
     holds(Scenario::CRASHES, &["moved", "TargetSilent"]);
+}
+
+#[test]
+fn a_host_that_stops_in_order_costs_nobody_anything() {
+    holds(Scenario::LEAVES, &["passed over", "stopped", "Unwilling"]);
 }
 
 #[test]
@@ -142,18 +159,29 @@ fn the_checks_find_a_broken_rule() {
     if seed_to_repeat().is_some() {
         return;
     }
-    for mutation in [
-        Mutation::SwitchIgnoresEpochs,
-        Mutation::TargetOutranksSource,
-        Mutation::SourceDoesNotAsk,
-        Mutation::TargetClosesAtOnce,
-        Mutation::TargetForgetsWhatItHeard,
+    for (mutation, scenario) in [
+        (Mutation::SwitchIgnoresEpochs, Scenario::OUTAGES),
+        (Mutation::TargetOutranksSource, Scenario::OUTAGES),
+        (Mutation::SourceDoesNotAsk, Scenario::OUTAGES),
+        (Mutation::TargetClosesAtOnce, Scenario::OUTAGES),
+        (Mutation::TargetForgetsWhatItHeard, Scenario::OUTAGES),
+        (Mutation::TombstonesAreForgotten, Scenario::ISOLATED),
+        (Mutation::SynEndsFlow, Scenario::LOSSY),
+        (Mutation::NobodyClaims, Scenario::FRONTENDS),
+        (Mutation::ListChangesAtOnce, Scenario::FRONTENDS),
     ] {
         let found = explore(Scenario {
             mutation,
-            ..Scenario::OUTAGES
+            ..scenario
         });
         println!("{mutation:?}: {found:?}");
         assert!(found.is_err(), "{mutation:?} was not found");
     }
+    let mutation = Mutation::LeaverTakes;
+    let found = explore(Scenario {
+        mutation,
+        ..Scenario::LEAVES
+    });
+    println!("{mutation:?}: {found:?}");
+    assert!(found.is_err(), "{mutation:?} was not found");
 }

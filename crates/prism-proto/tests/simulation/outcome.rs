@@ -8,6 +8,7 @@ use prism_proto::export::{
 use prism_proto::steering::{Command, CommandOutcome};
 
 use crate::app::Plan;
+use crate::frontends::is_frontend;
 use crate::host::{Role, Waiter, owner_record};
 use crate::scenario::MS;
 use crate::world::World;
@@ -35,6 +36,7 @@ impl World {
         let name = match outcome {
             Outcome::Moved => "moved".into(),
             Outcome::Lost => "lost".into(),
+            Outcome::Unknown => "unknown".into(),
             Outcome::Kept { reason, .. } | Outcome::Untouched { reason } => {
                 format!("kept: {reason:?}")
             }
@@ -42,7 +44,7 @@ impl World {
         *self.stats.outcomes.entry(name).or_default() += 1;
         match outcome {
             Outcome::Moved => self.forget(host, id),
-            Outcome::Lost => self.lose(host, id),
+            Outcome::Lost | Outcome::Unknown => self.lose(host, id),
             Outcome::Untouched { .. } => self.stay(host, id),
             Outcome::Kept {
                 epoch,
@@ -93,6 +95,8 @@ impl World {
         (c.live, c.plan, c.settling) = (true, Plan::Serve, !settled);
         if !settled {
             self.settle(host, id);
+        } else if is_frontend(host) {
+            self.will_claim(host, id);
         }
         self.pump(host, id);
     }

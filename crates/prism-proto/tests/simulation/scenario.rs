@@ -1,5 +1,8 @@
 //! What one kind of simulated run is made of.
 
+use prism_proto::export::SETTLE_DEADLINE_NS;
+use prism_proto::steering::MAX_SILENT_RETRY_NS;
+
 /// Milliseconds, in nanoseconds.
 pub(crate) const MS: u64 = 1_000_000;
 
@@ -17,6 +20,16 @@ pub(crate) enum Mutation {
     TargetClosesAtOnce,
     /// The target gives up what it has acknowledged to the client.
     TargetForgetsWhatItHeard,
+    /// A flow whose tombstone is gone takes commands of any epoch.
+    TombstonesAreForgotten,
+    /// A SYN ends a flow, whoever sent it.
+    SynEndsFlow,
+    /// A host that is about to stop takes connections that it does not wait for.
+    LeaverTakes,
+    /// Connections go by the list of frontends for as long as they are at one.
+    NobodyClaims,
+    /// A change of the list of frontends is one for connections that are open, too.
+    ListChangesAtOnce,
 }
 
 /// Rates are probabilities from 0 to 1; times are nanoseconds.
@@ -29,16 +42,25 @@ pub(crate) struct Scenario {
     /// A control datagram is lost; doubled; delayed: each at this rate.
     pub(crate) control_faults: f64,
     pub(crate) max_delay_ns: u64,
-    /// The switch is out of each host's reach once, at most this long.
+    /// The switch is out of each host's reach once, so long.
+    pub(crate) min_outage_ns: u64,
     pub(crate) max_outage_ns: u64,
     /// Packets between client and switch are lost at this rate.
     pub(crate) data_loss: f64,
     pub(crate) channel_breaks: usize,
     pub(crate) crashes: usize,
+    /// Hosts stop in order, and come back, so many times.
+    pub(crate) leaves: usize,
     /// Targets refuse, and restoring and saving fail, each at this rate.
     pub(crate) refusals: f64,
     /// Clients open new connections on the addresses of unfinished ones.
     pub(crate) aborts: bool,
+    /// SYNs that somebody else sends in the name of each client.
+    pub(crate) forged_syns: usize,
+    /// Frontends leave the list that new connections go by, and come back.
+    pub(crate) list_changes: usize,
+    /// Clients pause for up to this long before a request.
+    pub(crate) max_pause_ns: u64,
     pub(crate) max_flows: usize,
     pub(crate) mutation: Mutation,
 }
@@ -52,12 +74,17 @@ impl Scenario {
         clients: 3,
         control_faults: 0.0,
         max_delay_ns: 5 * MS,
+        min_outage_ns: 0,
         max_outage_ns: 0,
         data_loss: 0.0,
         channel_breaks: 0,
         crashes: 0,
+        leaves: 0,
         refusals: 0.0,
         aborts: false,
+        forged_syns: 0,
+        list_changes: 0,
+        max_pause_ns: 0,
         max_flows: 1000,
         mutation: Mutation::None,
     };
@@ -70,6 +97,7 @@ impl Scenario {
         refusals: 0.05,
         channel_breaks: 2,
         aborts: true,
+        forged_syns: 3,
         ..Self::CALM
     };
     /// A fifth of all control datagrams is lost, doubled, late.
@@ -88,6 +116,22 @@ impl Scenario {
         max_outage_ns: 6000 * MS,
         ..Self::LOSSY
     };
+    /// The switch is out of reach so long that tombstones go meanwhile; but it is back
+    /// before the last time that a target tries to make its socket the owner.
+    pub(crate) const ISOLATED: Self = Self {
+        name: "isolated",
+        min_outage_ns: 5500 * MS,
+        max_outage_ns: SETTLE_DEADLINE_NS - MAX_SILENT_RETRY_NS - 100 * MS,
+        channel_breaks: 12,
+        ..Self::OUTAGES
+    };
+    /// Frontends come and go, and connections stay for seconds.
+    pub(crate) const FRONTENDS: Self = Self {
+        name: "frontends",
+        list_changes: 5,
+        max_pause_ns: 1500 * MS,
+        ..Self::LOSSY
+    };
     /// Outages together with all else, but crashes.
     pub(crate) const WORST: Self = Self {
         name: "worst",
@@ -99,6 +143,12 @@ impl Scenario {
         name: "crashes",
         crashes: 3,
         control_faults: 0.1,
+        ..Self::LOSSY
+    };
+    /// Hosts stop in order.
+    pub(crate) const LEAVES: Self = Self {
+        name: "leaves",
+        leaves: 4,
         ..Self::LOSSY
     };
     /// The switch has room for one flow, and there are three.

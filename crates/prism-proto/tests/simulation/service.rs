@@ -5,6 +5,7 @@ use prism_proto::control::{Ops, Owner};
 use prism_proto::steering::{Command, CommandOutcome};
 
 use crate::app::{Incarnation, Plan, Request};
+use crate::frontends::is_frontend;
 use crate::host::{
     Connection, FIRST_RETRY_NS, FRONTEND, IDLE_NS, LAST_RETRY_NS, RELEASE_DEADLINE_NS, Role,
     Waiter, Work,
@@ -20,8 +21,11 @@ impl World {
         if !has_socket && self.hosts[host].has_frozen(&flow) {
             return;
         }
-        if packet.segment.syn {
+        if packet.segment.syn && !self.is_challenged(host, &packet) {
             return self.syn_at_host(host, &packet);
+        }
+        if packet.segment.syn {
+            return;
         }
         let Some((id, connection)) = self.hosts[host].with_socket(&flow) else {
             if !packet.segment.rst {
@@ -54,26 +58,49 @@ impl World {
         let Some(socket) = &mut c.socket else { return };
         let of = c.of;
         (c.last_heard, c.retry_ns) = (now, FIRST_RETRY_NS);
+        let is_accepted = std::mem::take(&mut c.syn_ack).syn;
+        if is_accepted {
+            c.since = now;
+        }
         let answered = match socket.receive(segment) {
             Ok(answered) => answered.then(|| socket.ack()),
             Err(what) => return self.fail(format!("{what} ({of:?} at host {host})")),
         };
         self.host_sends(host, of, answered.into_iter().collect());
+        if is_accepted {
+            self.will_claim(host, id);
+        }
         self.pump(host, id);
     }
 
+    /// A socket of the flow answers a SYN by saying where it is (RFC 5961, section
+    /// 4); a deaf one does not. One that is being opened repeats its SYN.
+    fn is_challenged(&mut self, host: usize, packet: &Packet) -> bool {
+        let flow = self.clients[packet.of.client].flow;
+        let Some((_, old)) = self.hosts[host].with_socket(&flow) else {
+            return false;
+        };
+        let is_deaf = match &old.role {
+            Role::Importing(import) => import.is_deaf,
+            Role::Deaf { .. } => true,
+            _ => false,
+        };
+        let (of, ack) = (old.of, old.socket.as_ref().map(Tcp::ack));
+        let answer = match of == packet.of && old.syn_ack.syn {
+            true => Some(old.syn_ack.clone()),
+            false => ack.filter(|_| !is_deaf),
+        };
+        self.host_sends(host, of, answer.into_iter().collect());
+        true
+    }
+
+    /// No socket is there.
     fn syn_at_host(&mut self, host: usize, packet: &Packet) {
-        if host != FRONTEND {
-            return;
+        if !is_frontend(host) {
+            let refusal = Segment::refusal(&packet.segment);
+            return self.host_sends(host, packet.of, vec![refusal]);
         }
         let flow = self.clients[packet.of.client].flow;
-        if let Some((id, old)) = self.hosts[host].with_socket(&flow) {
-            if old.of == packet.of {
-                let again = old.syn_ack.clone();
-                return self.host_sends(host, packet.of, vec![again]);
-            }
-            self.kill(host, id);
-        }
         // What was saved of an older connection will not be rebuilt.
         for old in self.hosts[host].connections.values_mut() {
             old.killed |= old.flow == flow;
@@ -222,7 +249,7 @@ impl World {
         let Some(c) = self.hosts[host].connections.get_mut(&id) else {
             return;
         };
-        (c.socket, c.live, c.role) = (None, false, Role::Closing);
+        (c.socket, c.live, c.role, c.claims) = (None, false, Role::Closing, false);
         if !c.commanded {
             self.hosts[host].connections.remove(&id);
             return;

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use prism_proto::control::{FlowKey, Ops, Owner, Request};
-use prism_proto::flow_table::FlowTable;
+use prism_proto::export::BLOCKED_NS;
+use prism_proto::flow_table::{FlowTable, SynFate};
 
-use crate::host::{FRONTEND, KEY_ID, addr_of, control_key};
+use crate::frontends::{Lists, is_frontend};
+use crate::host::{FRONTEND, KEY_ID, addr_of, control_key, owner_record};
 use crate::scenario::{MS, Mutation, Scenario};
 use crate::world::{Event, HOP_NS, Packet, World};
 
@@ -16,10 +18,8 @@ pub(crate) struct Switch {
     /// Highest epoch seen of each flow; it may only grow.
     epochs: BTreeMap<FlowKey, u64>,
     blocked_since: BTreeMap<FlowKey, u64>,
+    pub(crate) lists: Lists,
 }
-
-/// A flow that has been blocked for so long is forgotten.
-const MAX_BLOCKED_NS: u64 = 10_000 * MS;
 
 impl Switch {
     pub(crate) fn new(scenario: &Scenario) -> Self {
@@ -27,6 +27,7 @@ impl Switch {
             table: FlowTable::new(scenario.max_flows),
             epochs: BTreeMap::new(),
             blocked_since: BTreeMap::new(),
+            lists: Lists::new(),
         }
     }
 }
@@ -69,12 +70,15 @@ impl World {
         };
         let now = clock_ns(self.now);
         if self.scenario.mutation == Mutation::SwitchIgnoresEpochs && request.ops != Ops::QUERY {
-            let query = Request {
-                ops: Ops::QUERY,
-                ..request
-            };
-            let current = self.switch.table.apply(&query, now).epoch;
+            let current = self.switch.table.epoch(&request.flow);
             request.epoch = request.epoch.max(current + 1);
+        }
+        self.switch.table.collect(now);
+        if self.scenario.mutation == Mutation::TombstonesAreForgotten
+            && !self.switch.table.is_known(&request.flow)
+        {
+            let forgotten = self.switch.table.epoch(&request.flow);
+            request.epoch = request.epoch.max(forgotten + 1);
         }
         let before = self.switch.table.entry(&request.flow).copied();
         let answer = self.switch.table.apply(&request, now);
@@ -123,16 +127,29 @@ impl World {
 
     pub(crate) fn packet_from_client(&mut self, packet: Packet) {
         let flow = self.clients[packet.of.client].flow;
+        let now = clock_ns(self.now);
+        self.switch.table.collect(now);
         let blocked_since = self.switch.blocked_since.get(&flow).copied();
-        let is_forgotten = blocked_since.is_some_and(|since| self.now - since > MAX_BLOCKED_NS);
-        if packet.segment.syn || is_forgotten {
-            self.switch.table.syn(&flow, clock_ns(self.now));
+        if blocked_since.is_some_and(|since| self.now - since > BLOCKED_NS) {
+            self.switch.table.expire(&flow, now);
             self.switch.blocked_since.remove(&flow);
         }
-        let host = match self.switch.table.entry(&flow) {
-            None => FRONTEND,
-            Some(entry) if entry.blocked => return,
-            Some(entry) => self.host_at(entry.owner),
+        if packet.segment.syn && self.scenario.mutation == Mutation::SynEndsFlow {
+            self.switch.table.close(&flow);
+        }
+        let host = match (packet.segment.syn, self.switch.table.entry(&flow)) {
+            (true, _) => match self.switch.table.syn(&flow, now) {
+                SynFate::Frontend => self.open_at_frontend(&flow),
+                SynFate::Owner(owner) => {
+                    let host = self.host_at(owner);
+                    self.switch.lists.note(&flow, host);
+                    host
+                }
+                SynFate::Dropped => return,
+            },
+            (false, None) => self.frontend_of(&flow),
+            (false, Some(entry)) if entry.blocked => return,
+            (false, Some(entry)) => self.host_at(entry.owner),
         };
         self.after(HOP_NS, Event::AtHost { host, packet });
     }
@@ -148,8 +165,19 @@ impl World {
     /// Only the owner's packets pass; of an unknown flow, the frontend's.
     pub(crate) fn packet_from_host(&mut self, host: usize, packet: Packet) {
         let flow = self.clients[packet.of.client].flow;
+        let answers_syn = packet.segment.is_refusal() || packet.segment.syn;
+        let now = clock_ns(self.now);
+        if answers_syn
+            && self
+                .switch
+                .table
+                .syn_answered(&flow, &owner_record(host), now)
+            && packet.segment.rst
+        {
+            return;
+        }
         let passes = match self.switch.table.entry(&flow) {
-            None => host == FRONTEND,
+            None => is_frontend(host),
             Some(entry) => !entry.blocked && self.host_at(entry.owner) == host,
         };
         if !passes || self.chance(self.scenario.data_loss) {
@@ -165,7 +193,7 @@ impl World {
         }
         let from = rng.u64(0..100 * MS);
         Outage {
-            time: from..from + rng.u64(0..scenario.max_outage_ns),
+            time: from..from + rng.u64(scenario.min_outage_ns..scenario.max_outage_ns),
             of_answers_only: rng.u8(0..4) == 0,
         }
     }

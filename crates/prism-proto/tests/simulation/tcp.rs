@@ -21,6 +21,21 @@ pub(crate) struct Segment {
     pub(crate) data: Vec<u8>,
 }
 
+impl Segment {
+    /// A host without a socket answers a SYN.
+    pub(crate) fn refusal(syn: &Self) -> Self {
+        Self {
+            ack: syn.seq.wrapping_add(1),
+            rst: true,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.rst && self.seq == 0
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fin {
     Open,

@@ -77,8 +77,17 @@ pub(crate) enum Event {
         client: usize,
         of: Incarnation,
     },
+    ForgedSyn {
+        client: usize,
+    },
+    ClientGoesOn {
+        client: usize,
+        of: Incarnation,
+    },
+    FrontendsChange,
     BreakChannel,
     Crash,
+    Leave,
 }
 
 /// What happened, so that a suite can show that it reached its corners.
@@ -150,6 +159,13 @@ impl World {
             let delay = self.rng.u64(0..20 * MS);
             self.after(delay, Event::ClientOpens { client });
         }
+        self.schedule_changes();
+        for client in 0..self.clients.len() {
+            for _ in 0..self.scenario.forged_syns {
+                let delay = self.rng.u64(0..300 * MS);
+                self.after(delay, Event::ForgedSyn { client });
+            }
+        }
         for _ in 0..self.scenario.channel_breaks {
             let delay = self.rng.u64(0..300 * MS);
             self.after(delay, Event::BreakChannel);
@@ -157,6 +173,10 @@ impl World {
         for _ in 0..self.scenario.crashes {
             let delay = self.rng.u64(0..300 * MS);
             self.after(delay, Event::Crash);
+        }
+        for _ in 0..self.scenario.leaves {
+            let delay = self.rng.u64(0..300 * MS);
+            self.after(delay, Event::Leave);
         }
     }
 
@@ -242,11 +262,15 @@ impl World {
             Event::ClientTimer { client, of } => self.client_timer(client, of),
             Event::ClientOpens { client } => self.client_opens(client),
             Event::ClientAborts { client, of } => self.client_aborts(client, of),
+            Event::ForgedSyn { client } => self.forged_syn(client),
+            Event::ClientGoesOn { client, of } => self.client_wakes(client, of),
+            Event::FrontendsChange => self.frontends_change(),
             Event::BreakChannel => {
                 let (a, b) = (self.any_host(), self.any_host());
                 self.break_channel(a, b);
             }
             Event::Crash => self.crash(),
+            Event::Leave => self.leave(),
         }
     }
 

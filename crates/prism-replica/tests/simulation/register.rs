@@ -139,6 +139,7 @@ impl World {
             store: store(node),
             epoch: here.view.as_ref().map_or(0, View::epoch),
             caught_up: here.caught_up,
+            ..Report::default()
         };
         let (life, sent) = (here.life, self.now);
         let keep_alive = KeepAlive { life, sent, report };

@@ -24,9 +24,9 @@ use self::keys::SigningKeys;
 use self::query::Presigned;
 pub use self::query::{MAX_EXPIRES_S, with_hoisted};
 pub(crate) use self::query::{is_amz, is_presigned};
-use crate::canonical::Canonical;
+use crate::canonical::{Canonical, Scope};
 use crate::query::Query;
-use crate::streaming::{Chain, Form, Streaming};
+use crate::streaming::{Chain, Form, Seed, Streaming};
 use crate::time::{iso_basic, parse_http_date, parse_iso_basic};
 use crate::{Code, Operation, S3Error};
 
@@ -247,7 +247,7 @@ impl Authenticator {
         if (now - time).abs() > MAX_SKEW {
             return Err(Code::RequestTimeTooSkewed.into());
         }
-        let time = self.check_scope(time, &authorization)?;
+        let time_text = self.check_scope(time, &authorization)?;
         let payload_text = single(headers, CONTENT_SHA256)?.ok_or_else(|| {
             S3Error::with_message(
                 Code::MissingSecurityHeader,
@@ -263,44 +263,35 @@ impl Authenticator {
             signed: &authorization.signed,
             payload: payload_text,
         };
-        let string_to_sign = canonical.string_to_sign(&time, authorization.scope)?;
+        let string_to_sign = canonical.string_to_sign(&time_text, authorization.scope)?;
         self.check_signature(&authorization, &string_to_sign)?;
         let payload = self.body_of(announced, &authorization, time)?;
         let principal = Principal::AccessKey(authorization.access_key.to_owned());
         Ok(Authenticated { principal, payload })
     }
 
-    /// What a caller whom another node has verified said about the body. The
-    /// signature of the request is taken as it stands there; those of chunks
-    /// build on it.
+    /// What verifies the chunks of a body, where another node has verified the
+    /// request and tells their seed.
     ///
     /// # Errors
-    /// As for [`Authenticator::authenticate`], where a header is malformed, or
-    /// is not this caller's.
-    pub fn payload(&self, head: &RequestHead, caller: &Principal) -> Result<Payload, S3Error> {
-        let headers = head.headers();
-        let announced = match single(headers, CONTENT_SHA256)? {
-            Some(text) => Announced::parse(text)?,
-            None => Announced::Unsigned,
+    /// `InvalidAccessKeyId` where the caller is not known here.
+    pub fn chain(&self, access_key: &str, seed: Seed) -> Result<Chain, S3Error> {
+        let time = iso_basic(seed.time);
+        let scope = Scope {
+            date: time.get(..8).unwrap_or_default(),
+            region: &self.region,
+            service: SERVICE,
         };
-        let Announced::Streaming(Form { signed: true, .. }) = announced else {
-            return Ok(announced.without_signatures());
-        };
-        let value = single(headers, "authorization")?.ok_or(Code::AccessDenied)?;
-        let authorization = Authorization::parse(value)?;
-        if *caller != Principal::AccessKey(authorization.access_key.to_owned()) {
-            return Err(Code::AccessDenied.into());
-        }
-        let time = self.check_scope(request_time(headers)?, &authorization)?;
-        self.body_of(announced, &authorization, time)
+        let key = self.signing_key(access_key, scope)?;
+        Ok(Chain::new((*key).clone(), time.clone(), scope, seed))
     }
 
-    /// Adds what verifies signed chunks.
+    /// Adds what verifies signed chunks. The scope was checked.
     fn body_of(
         &self,
         announced: Announced,
         authorization: &Authorization<'_>,
-        time: String,
+        time: OffsetDateTime,
     ) -> Result<Payload, S3Error> {
         let Announced::Streaming(Form {
             signed: true,
@@ -309,8 +300,11 @@ impl Authenticator {
         else {
             return Ok(announced.without_signatures());
         };
-        let (key, seed) = (self.signing_key(authorization)?, authorization.signature);
-        let chain = Chain::new((*key).clone(), time, authorization.scope, seed);
+        let seed = Seed {
+            signature: authorization.signature,
+            time,
+        };
+        let chain = self.chain(authorization.access_key, seed)?;
         let chain = Some(Box::new(chain));
         Ok(Payload::Streaming(Streaming { trailer, chain }))
     }
@@ -344,19 +338,16 @@ impl Authenticator {
         authorization: &Authorization<'_>,
         string_to_sign: &str,
     ) -> Result<(), S3Error> {
-        let key = self.signing_key(authorization)?;
+        let key = self.signing_key(authorization.access_key, authorization.scope)?;
         let expected = hmac::sign(&key, string_to_sign.as_bytes());
         constant_time::verify_slices_are_equal(expected.as_ref(), &authorization.signature)
             .map_err(|_| Code::SignatureDoesNotMatch.into())
     }
 
-    fn signing_key(&self, authorization: &Authorization<'_>) -> Result<Arc<hmac::Key>, S3Error> {
-        let access_key = authorization.access_key;
-        let secret = self
-            .credentials
-            .secret(access_key)
-            .ok_or(Code::InvalidAccessKeyId)?;
-        Ok(self.keys.key(access_key, secret, authorization.scope))
+    fn signing_key(&self, access_key: &str, scope: Scope<'_>) -> Result<Arc<hmac::Key>, S3Error> {
+        let secret = self.credentials.secret(access_key);
+        let secret = secret.ok_or(Code::InvalidAccessKeyId)?;
+        Ok(self.keys.key(access_key, secret, scope))
     }
 }
 

@@ -4,7 +4,7 @@
 //! API reference.
 
 use ::time::{Duration, OffsetDateTime};
-use prism_http::{Headers, RequestHead};
+use prism_http::{Headers, Limits, RequestHead};
 
 use super::header::{Authorization, parse_credential, parse_signature, parse_signed};
 use super::{CONTENT_SHA256, MAX_SKEW, UNSIGNED, single};
@@ -16,6 +16,9 @@ use crate::{Code, S3Error};
 /// The longest life of a URL, in seconds: a week.
 pub const MAX_EXPIRES_S: u32 = 7 * 24 * 3600;
 
+/// What a presigned URL says of the body.
+const CONTENT: &str = "X-Amz-Content-Sha256";
+
 /// What makes a presigned URL one. They are no parameters of the operation.
 const OWN: [&str; 8] = [
     "X-Amz-Algorithm",
@@ -25,7 +28,7 @@ const OWN: [&str; 8] = [
     "X-Amz-SignedHeaders",
     "X-Amz-Signature",
     "X-Amz-Security-Token",
-    "X-Amz-Content-Sha256",
+    CONTENT,
 ];
 
 /// The well-formed parameters of a presigned URL; nothing is verified yet.
@@ -35,6 +38,11 @@ pub(super) struct Presigned<'q> {
     expires: Duration,
     /// What it says about the body.
     content: Option<&'q str>,
+}
+
+/// As for headers, case does not matter.
+fn is(name: &str, other: &str) -> bool {
+    name.eq_ignore_ascii_case(other)
 }
 
 /// Whether a query holds a signature of version 4.
@@ -50,11 +58,12 @@ pub(crate) fn is_amz(name: &str) -> bool {
 
 /// Whoever presigns may put headers into the query, where the signature covers
 /// them; they count as if they had come as headers. A header that did come
-/// stays. Give the request on in this form, or in its own: it comes out the same.
+/// stays. The body's hash is one of them, so that whoever reads the body finds it in
+/// one place. Give the request on in this form, or in its own: it comes out the same.
 /// `None` where there are no such headers.
 ///
 /// # Errors
-/// `InvalidRequest` for what can be no header.
+/// `InvalidRequest` for what can be no header, `MetadataTooLarge` for more than a request has.
 pub fn with_hoisted(head: &RequestHead) -> Result<Option<RequestHead>, S3Error> {
     // Nearly every request is signed in its head.
     if !head.query().is_some_and(|raw| raw.contains("X-Amz-")) {
@@ -64,7 +73,10 @@ pub fn with_hoisted(head: &RequestHead) -> Result<Option<RequestHead>, S3Error> 
     if !is_presigned(&query) {
         return Ok(None);
     }
-    let own = |name: &str| OWN.iter().any(|own| own.eq_ignore_ascii_case(name));
+    let own = |name: &str| {
+        let mut own = OWN.iter().filter(|own| **own != CONTENT);
+        own.any(|own| is(own, name))
+    };
     let mut extra = Headers::new();
     for (name, value) in query.iter().filter(|(name, _)| is_amz(name) && !own(name)) {
         if head.headers().get(name).is_none() {
@@ -77,8 +89,11 @@ pub fn with_hoisted(head: &RequestHead) -> Result<Option<RequestHead>, S3Error> 
     if extra.is_empty() {
         return Ok(None);
     }
-    let whole = head.clone().with_headers(&extra).map_err(|_| {
-        S3Error::with_message(Code::InvalidRequest, "The query holds too many headers.")
+    // Wherever they stand, a request has as many as any other.
+    let whole = head.clone().with_headers(&extra).ok();
+    let whole = whole.filter(|whole| whole.headers().len() <= Limits::DEFAULT.headers);
+    let whole = whole.ok_or_else(|| {
+        S3Error::with_message(Code::MetadataTooLarge, "The query holds too many headers.")
     })?;
     Ok(Some(whole))
 }
@@ -96,7 +111,7 @@ impl<'q> Presigned<'q> {
             return Ok(None);
         }
         for name in OWN {
-            if query.iter().filter(|(other, _)| *other == name).count() > 1 {
+            if query.iter().filter(|(other, _)| is(name, other)).count() > 1 {
                 return Err(malformed(&format!("{name} is there twice")));
             }
         }
@@ -127,7 +142,10 @@ impl<'q> Presigned<'q> {
             },
             time: time.ok_or_else(|| malformed("X-Amz-Date must be as in 20130524T000000Z"))?,
             expires: Duration::seconds(expires.into()),
-            content: query.get("X-Amz-Content-Sha256"),
+            content: query
+                .iter()
+                .find(|(name, _)| is(CONTENT, name))
+                .map(|(_, value)| value),
         }))
     }
 

@@ -208,12 +208,7 @@ impl Operation {
     pub fn parse(head: &RequestHead, base_domain: Option<&str>) -> Result<Self, S3Error> {
         let query = Query::parse(head.query())?;
         let path = decode(head.path())?;
-        let path = path.strip_prefix('/').unwrap_or(&path);
-        let (bucket, key) = match target::virtual_bucket(head.host(), base_domain) {
-            Some(bucket) => (bucket, path),
-            None => path.split_once('/').unwrap_or((path, "")),
-        };
-        match (bucket, key) {
+        match names(head, &path, base_domain) {
             ("", "") => Ok(bucket::service(head.method(), &query)),
             ("", _) => Err(Code::InvalidBucketName.into()),
             (bucket, "") => bucket::bucket(head, &query, BucketName::parse(bucket)?),
@@ -222,6 +217,14 @@ impl Operation {
                 object::object(head, &query, bucket, key)
             }
         }
+    }
+
+    /// The bucket that a request names, whatever else it is or lacks.
+    #[must_use]
+    pub fn bucket_named(head: &RequestHead, base_domain: Option<&str>) -> Option<BucketName> {
+        let path = decode(head.path()).ok()?;
+        let (bucket, _) = names(head, &path, base_domain);
+        BucketName::parse(bucket).ok()
     }
 
     /// The name of the operation in S3's terms, for logs and metrics.
@@ -334,6 +337,19 @@ impl Operation {
     #[must_use]
     pub fn not_implemented(what: &str) -> S3Error {
         S3Error::with_message(Code::NotImplemented, format!("{what} is not implemented."))
+    }
+}
+
+/// The bucket and the key that a request names, of which both may be empty.
+fn names<'a>(
+    head: &'a RequestHead,
+    path: &'a str,
+    base_domain: Option<&str>,
+) -> (&'a str, &'a str) {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    match target::virtual_bucket(head.host(), base_domain) {
+        Some(bucket) => (bucket, path),
+        None => path.split_once('/').unwrap_or((path, "")),
     }
 }
 

@@ -69,6 +69,7 @@ pub(super) fn object(
     if *method == Method::Options {
         return Ok(Operation::Preflight { bucket });
     }
+    un::storage_class(headers)?;
     let kind = Kind::of(method, query);
     let source = match kind.takes_data(method) {
         true => single(headers, "x-amz-copy-source")?,

@@ -162,7 +162,7 @@ impl PutObject {
         Ok(Self {
             headers: ObjectHeaders::from_request(head.headers())?,
             tags: Tags::from_header(head.headers())?,
-            conditions: Conditions::from_headers(head.headers()),
+            conditions: Conditions::of_write(head.headers())?,
             length: body_length(head)?,
         })
     }
@@ -235,7 +235,7 @@ impl CopyObject {
             headers: replaced,
             tags,
             checksum: checksum.map(Algorithm::from_name).transpose()?,
-            conditions: Conditions::from_headers(headers),
+            conditions: Conditions::of_write(headers)?,
         })
     }
 }
@@ -338,7 +338,7 @@ impl CompleteUpload {
         });
         Ok(Self {
             upload: upload_id(query),
-            conditions: Conditions::from_headers(headers),
+            conditions: Conditions::of_write(headers)?,
             checksum: integrity::of_object(headers)?,
             checksum_type: checksum_type(headers)?,
             size: size.transpose()?,

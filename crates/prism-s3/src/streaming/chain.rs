@@ -1,6 +1,7 @@
 //! The signatures of a body in chunks: each covers its chunk and the signature
 //! before it, the first that of the request.
 
+use ::time::OffsetDateTime;
 use aws_lc_rs::{constant_time, digest, hmac};
 use data_encoding::HEXLOWER;
 
@@ -10,10 +11,21 @@ use crate::{Code, S3Error};
 /// SHA-256 of nothing, which stands where headers of a chunk would be signed.
 const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
+/// What the signatures of one body's chunks begin with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seed {
+    /// The signature of the request, verified by this node or by the one that
+    /// vouches for it.
+    pub signature: [u8; 32],
+    /// When the request was signed.
+    pub time: OffsetDateTime,
+}
+
 /// Verifies the chunks of one body, one after the other.
 #[derive(Clone)]
 pub struct Chain {
     key: hmac::Key,
+    seed: Seed,
     time: String,
     scope: String,
     previous: [u8; 32],
@@ -23,17 +35,24 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// `seed` is the signature of the request, verified by this node or by the
-    /// one that vouches for it; `time` as the request was signed with.
-    pub(crate) fn new(key: hmac::Key, time: String, scope: Scope<'_>, seed: [u8; 32]) -> Self {
+    /// `time` is that of the seed, as it is signed.
+    pub(crate) fn new(key: hmac::Key, time: String, scope: Scope<'_>, seed: Seed) -> Self {
         Self {
             key,
+            seed,
             time,
             scope: scope.to_string(),
-            previous: seed,
-            claimed: seed,
+            previous: seed.signature,
+            claimed: seed.signature,
             hash: digest::Context::new(&digest::SHA256),
         }
+    }
+
+    /// What it began with: another node that knows the caller's secret makes the same
+    /// chain of it ([`crate::Authenticator::chain`]).
+    #[must_use]
+    pub fn seed(&self) -> Seed {
+        self.seed
     }
 
     /// A chunk begins that is said to have this signature.

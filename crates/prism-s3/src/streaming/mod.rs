@@ -26,7 +26,7 @@ use std::ops::Range;
 use data_encoding::HEXLOWER;
 use prism_http::Headers;
 
-pub use self::chain::Chain;
+pub use self::chain::{Chain, Seed};
 use self::trailer::Trailers;
 use crate::auth::single;
 use crate::integrity::Algorithm;

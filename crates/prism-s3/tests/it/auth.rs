@@ -441,7 +441,12 @@ fn the_published_presigned_url_verifies_and_is_reproduced() {
     assert_eq!(known.principal, Principal::AccessKey(ACCESS_KEY.into()));
     assert_eq!(known.payload, Payload::Unsigned);
     let signer = Signer::new(ACCESS_KEY, SECRET, "us-east-1");
-    let made = signer.presign("GET", "/test.txt", EXAMPLE_HOST, 86_400, now());
+    let made = signer.presign(
+        ("GET", "/test.txt", Body::Unsigned),
+        EXAMPLE_HOST,
+        86_400,
+        now(),
+    );
     assert_eq!(made.unwrap(), PRESIGNED);
 }
 
@@ -525,6 +530,13 @@ fn headers_in_a_presigned_query_count_as_headers() {
     assert_eq!(hoist(&hoisted).unwrap(), None, "twice is once");
     let split = "/b/k?x-amz-meta-a=b%0D%0Ac&X-Amz-Signature=00";
     assert!(hoist(&head("PUT", split, &fields)).is_err());
+    let many = |count: usize| {
+        let names = (0..count).map(|n| format!("x-amz-meta-{n}=v&"));
+        let target = format!("/b/k?{}X-Amz-Signature=00", names.collect::<String>());
+        hoist(&head("PUT", &target, &fields)).map_err(|e| e.code())
+    };
+    assert!(many(98).unwrap().is_some());
+    assert_eq!(many(99), Err(Code::MetadataTooLarge));
 }
 
 #[test]
@@ -572,36 +584,45 @@ fn debug_output_holds_no_secret() {
 }
 
 #[test]
-fn the_payload_is_read_again_behind_the_node_that_verified() {
+fn chunks_are_verified_with_the_key_of_a_caller_that_is_known() {
     let authenticator = authenticator(Anonymous::Read);
-    let read = |fields: &Headers, caller: &Principal| {
-        let head = head("PUT", "/b/k", fields);
-        authenticator.payload(&head, caller).map_err(|e| e.code())
+    let seed = prism_s3::Seed {
+        signature: [7; 32],
+        time: now(),
     };
-    let body = |value: &str| {
-        let fields = headers(&[("Host", "h"), ("x-amz-content-sha256", value)]);
-        read(&fields, &Principal::Anonymous)
-    };
-    assert!(matches!(body(EMPTY), Ok(Payload::Sha256(_))));
-    assert_eq!(body("UNSIGNED-PAYLOAD"), Ok(Payload::Unsigned));
-    assert_eq!(body("junk"), Err(Code::InvalidArgument));
-    assert_eq!(body("STREAMING-X"), Err(Code::NotImplemented));
-    let unsigned = body("STREAMING-UNSIGNED-PAYLOAD-TRAILER").unwrap();
-    assert!(matches!(unsigned, Payload::Streaming(s) if s.chain.is_none() && s.trailer));
-    let signed = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
-    assert_eq!(body(signed), Err(Code::AccessDenied));
-    let none = headers(&[("Host", "h")]);
-    assert_eq!(read(&none, &Principal::Anonymous), Ok(Payload::Unsigned));
+    let chain = |key: &str| authenticator.chain(key, seed).map_err(|e| e.code());
+    assert_eq!(chain(ACCESS_KEY).unwrap().seed(), seed);
+    assert_eq!(chain("somebody"), Err(Code::InvalidAccessKeyId));
+}
 
-    // Chunks are verified with the key of the caller, and of nobody else.
-    let mut fields = self::signed(Body::Unsigned);
-    fields.set("x-amz-content-sha256", signed).unwrap();
-    let caller = |key: &str| Principal::AccessKey(key.to_owned());
-    let payload = read(&fields, &caller(ACCESS_KEY)).unwrap();
-    assert!(matches!(payload, Payload::Streaming(s) if s.chain.is_some() && !s.trailer));
-    assert_eq!(read(&fields, &caller("other/key")), Err(Code::AccessDenied));
+#[test]
+fn the_hash_in_a_presigned_query_is_that_of_the_body() {
+    let host = headers(&[("Host", "h")]);
+    let signer = Signer::new(ACCESS_KEY, SECRET, "us-east-1");
+    let read = |target: &str, body: Body<'_>| {
+        let url = signer.presign(("PUT", target, body), "h", 60, now());
+        check("PUT", &url.unwrap(), &host).map(|known| known.payload)
+    };
+    let signed = read("/bkt/k", Body::Bytes(b"")).unwrap();
+    assert!(matches!(signed, Payload::Sha256([0xe3, ..])), "{signed:?}");
+    assert_eq!(read("/bkt/k", Body::Unsigned), Ok(Payload::Unsigned));
+    // It counts however it is written, so that none is ignored.
+    for name in ["x-amz-content-sha256", "X-Amz-Content-SHA256"] {
+        let other = read(&format!("/bkt/k?{name}={EMPTY}"), Body::Unsigned);
+        assert_eq!(other.unwrap_err().code(), Code::SignatureDoesNotMatch);
+    }
+    let twice = read(
+        &format!("/bkt/k?x-amz-content-sha256={EMPTY}"),
+        Body::Bytes(b""),
+    );
+    let code = twice.unwrap_err().code();
+    assert_eq!(code, Code::AuthorizationQueryParametersError);
+    // And it is found where the other headers are.
+    let url = signer.presign(("PUT", "/bkt/k", Body::Bytes(b"")), "h", 60, now());
+    let hoisted = prism_s3::auth::with_hoisted(&head("PUT", &url.unwrap(), &host));
+    let hoisted = hoisted.unwrap().unwrap();
     assert_eq!(
-        read(&fields, &Principal::Anonymous),
-        Err(Code::AccessDenied)
+        hoisted.headers().get_str("x-amz-content-sha256"),
+        Some(EMPTY)
     );
 }

@@ -10,12 +10,15 @@
 //!
 //! Integers are little-endian, the checksum is XXH3. One batch at a time is
 //! written and flushed, so where one makes no sense and a whole one follows, it
-//! is not the power that has gone.
+//! is not the power that has gone. The first item of a batch holds the store's
+//! [`LogTag`], or users could store what looks like a batch.
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
 use rustix::{fs::SeekFrom, io::Errno};
 use xxhash_rust::xxh3::Xxh3;
+
+use crate::log_tag::LogTag;
 
 const START: u8 = 1;
 const ITEM: u8 = 2;
@@ -26,6 +29,8 @@ const TRAILER: [u8; 4] = *b"FJL\x03";
 const HEAD: usize = 13;
 /// Bytes of an item before its key.
 const ITEM_HEAD: usize = 21;
+/// Bytes of a batch up to the end of its tag.
+const TAG_END: usize = HEAD + ITEM_HEAD + LogTag::KEY.len() + LogTag::LEN;
 /// Bytes read at a time.
 const READ_LEN: usize = 64 * 1024;
 
@@ -40,47 +45,78 @@ pub(super) enum Tail {
     Damaged { at: u64 },
 }
 
-/// Reads a log. Blocks on disk.
-pub(super) fn inspect(path: &Path) -> io::Result<Tail> {
-    let file = File::open(path)?;
-    let len = file.metadata()?.len();
-    let (mut at, mut last) = (0, None);
-    while at < len {
-        match Cursor::new(&file, at).batch()? {
-            Some(batch) if last.is_none_or(|last| last < batch.sequence) => {
-                last = Some(batch.sequence);
-                at = batch.end;
-            }
-            // Whole, but not in its place.
-            Some(_) => return Ok(Tail::Damaged { at }),
-            None => return tail(&file, at),
-        }
-    }
-    Ok(Tail::Clean)
+/// A log, and how far it was read. All of it blocks on disk.
+pub(super) struct Log {
+    file: File,
+    /// What batches begin with, where that is known.
+    tag: Option<LogTag>,
+    /// The batches before here are whole and in their order.
+    at: u64,
+    /// The sequence number of the last of them.
+    last: Option<u64>,
 }
 
-/// What it is that is no batch.
-fn tail(file: &File, at: u64) -> io::Result<Tail> {
-    let Some(end) = end_of_data(file, at)? else {
-        return Ok(Tail::Clean);
-    };
-    let mut cursor = Cursor::new(file, at);
-    let mut window = [0; HEAD + 1];
-    while cursor.at < end
-        && let Some(byte) = cursor.byte()?
-    {
-        window.rotate_left(1);
-        let [.., last] = &mut window;
-        *last = byte;
-        // A batch's head and the first byte of its first item.
-        if matches!(window, [START, .., ITEM | CLEAR]) {
-            let from = cursor.at - window.len() as u64;
-            if from > at && Cursor::new(file, from).batch()?.is_some() {
-                return Ok(Tail::Damaged { at });
-            }
+impl Log {
+    pub(super) fn open(path: &Path, tag: Option<LogTag>) -> io::Result<Self> {
+        Ok(Self {
+            file: File::open(path)?,
+            tag,
+            at: 0,
+            last: None,
+        })
+    }
+
+    /// Reads on to the end, or to what is no batch.
+    pub(super) fn inspect(&mut self) -> io::Result<Tail> {
+        while self.step()? {}
+        let at = self.at;
+        match end_of_data(&self.file, at)? {
+            None => Ok(Tail::Clean),
+            // Whole, but not in its place.
+            Some(_) if Cursor::new(&self.file, at).batch()?.is_some() => Ok(Tail::Damaged { at }),
+            Some(end) if self.has_batch(at + 1, end)? => Ok(Tail::Damaged { at }),
+            Some(_) => Ok(Tail::Torn { at }),
         }
     }
-    Ok(Tail::Torn { at })
+
+    /// Reads one batch; whether there is one, in its place.
+    pub(super) fn step(&mut self) -> io::Result<bool> {
+        let batch = Cursor::new(&self.file, self.at).batch()?;
+        let batch = batch.filter(|batch| self.last.is_none_or(|last| last < batch.sequence));
+        if let Some(Batch { sequence, end }) = batch {
+            self.last = Some(sequence);
+            self.at = end;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Whether a batch begins between these offsets. Bytes of users lie there as well:
+    /// they can look like a batch, but for the tag.
+    fn has_batch(&self, begin: u64, end: u64) -> io::Result<bool> {
+        let mut cursor = Cursor::new(&self.file, begin);
+        let mut window = [0; LogTag::LEN];
+        while cursor.at < end
+            && let Some(byte) = cursor.byte()?
+        {
+            window.rotate_left(1);
+            let [.., last] = &mut window;
+            *last = byte;
+            let len = match self.tag {
+                Some(tag) if window == tag.bytes() => TAG_END,
+                // A batch's head and the first byte of its first item.
+                None if matches!(window, [_, _, START, .., ITEM | CLEAR]) => HEAD + 1,
+                _ => continue,
+            };
+            let from = cursor.at.checked_sub(len as u64);
+            if let Some(from) = from.filter(|from| *from >= begin)
+                && Cursor::new(&self.file, from).batch()?.is_some()
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 /// Behind the last byte from `at` on that is not zero; `None` if all are. Most of
@@ -237,72 +273,5 @@ impl<'a> Cursor<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
-    use super::*;
-
-    /// A batch of one item.
-    fn batch(sequence: u64, value: &[u8]) -> Vec<u8> {
-        let mut item = vec![ITEM, 0, 0];
-        item.extend_from_slice(&7_u64.to_le_bytes());
-        item.extend_from_slice(&3_u16.to_le_bytes());
-        for _ in 0..2 {
-            item.extend_from_slice(&u32::try_from(value.len()).unwrap().to_le_bytes());
-        }
-        item.extend_from_slice(b"key");
-        item.extend_from_slice(value);
-        let mut out = vec![START, 1, 0, 0, 0];
-        out.extend_from_slice(&sequence.to_le_bytes());
-        out.extend_from_slice(&item);
-        out.push(END);
-        out.extend_from_slice(&xxhash_rust::xxh3::xxh3_64(&item).to_le_bytes());
-        out.extend_from_slice(&TRAILER);
-        out
-    }
-
-    fn tail_of(bytes: &[u8]) -> Tail {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), bytes).unwrap();
-        inspect(file.path()).unwrap()
-    }
-
-    #[test]
-    fn whole_batches_and_reserved_zeros_are_clean() {
-        let value = vec![5; READ_LEN + 17];
-        let mut log = [batch(1, b"a"), batch(4, &value), batch(5, b"")].concat();
-        assert_eq!(tail_of(&log), Tail::Clean);
-        log.resize(log.len() + 100_000, 0);
-        assert_eq!(tail_of(&log), Tail::Clean);
-        assert_eq!(tail_of(&[]), Tail::Clean);
-    }
-
-    #[test]
-    fn every_cut_of_the_last_batch_is_torn_and_no_cut_is_damage() {
-        let first = batch(1, b"first");
-        let last = batch(2, b"FJL\x03 is no end in a value");
-        for len in 1..last.len() {
-            let log = [&first, &last[..len]].concat();
-            let at = first.len() as u64;
-            assert_eq!(tail_of(&log), Tail::Torn { at }, "{len} bytes");
-            let zeros = [log.as_slice(), &[0; 50]].concat();
-            assert_eq!(tail_of(&zeros), Tail::Torn { at }, "{len} bytes");
-        }
-    }
-
-    #[test]
-    fn any_flip_before_the_last_batch_is_damage_unless_it_changes_nothing() {
-        let (first, second, last) = (batch(10, b"one"), batch(20, b"two"), batch(30, b"end"));
-        let log = [first.as_slice(), &second, &last].concat();
-        for at in 0..first.len() + second.len() {
-            let mut bad = log.clone();
-            bad[at] ^= 0x40;
-            let found = tail_of(&bad);
-            // A lower sequence number of the first batch, which has no order to keep.
-            let harmless = (5..13).contains(&at);
-            assert!(
-                matches!(found, Tail::Damaged { .. }) || harmless,
-                "byte {at}: {found:?}"
-            );
-        }
-    }
-}
+#[path = "journal_tests.rs"]
+pub(super) mod tests;

@@ -9,8 +9,10 @@ use std::{
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use super::{LOOKS, TreeFault, present};
+use super::{TreeFault, present};
 
+/// How often a version is looked for that another one replaces meanwhile.
+const LOOKS: usize = 5;
 /// Bytes read at a time.
 const READ_LEN: usize = 256 * 1024;
 /// Longest version that is read: 4 million files.

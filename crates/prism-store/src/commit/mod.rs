@@ -5,9 +5,9 @@
 //! visible to readers before it is as durable as configured.
 
 mod apply;
+mod buckets;
 mod op;
 mod prepare;
-mod seals;
 mod stage;
 mod succession;
 mod take_in;
@@ -24,15 +24,14 @@ use std::{
 };
 
 use fjall::PersistMode;
-use prism_replica::{Stamp, StampClock};
+use prism_replica::{Phase, Stamp, StampClock};
 
 pub use op::Condition;
 pub(crate) use op::{
     CompleteOp, CreateOp, DeleteOp, DiscardOp, Failure, Freed, Op, OpResult, Outcome, PartOp,
-    PrepareOp, PutBytes, PutOp, SetBy, SettleOp,
+    PrepareOp, PutBytes, PutOp, SetBucketOp, SetBy, SettleOp,
 };
 pub(crate) use prepare::{PendingRecord, holds};
-pub use seals::SEAL_LIFETIME;
 pub(crate) use stage::{check, is_of_versions, present};
 pub(crate) use succession::mode;
 pub(crate) use take_in::own_versions;
@@ -49,7 +48,6 @@ use crate::{
     versions::Versioning,
 };
 use op::{Mark, independent};
-use seals::Seals;
 
 /// In which epochs an operation counts: whoever asked for it knew the cluster as of
 /// one.
@@ -102,8 +100,8 @@ pub(crate) struct Committer {
     files: Arc<Files>,
     durability: Durability,
     group: Group<Queued, OpResult>,
-    seals: Seals,
     pub(crate) index: Index,
+    pub(crate) buckets: buckets::Names,
     pub(crate) locks: Locks,
     clock: StampClock,
     /// Changes with a commit that nothing shares: what is in one batch is of one.
@@ -126,8 +124,8 @@ impl Committer {
             files,
             durability,
             group: Group::new(),
-            seals: Seals::default(),
             index: Index::default(),
+            buckets: buckets::Names::default(),
             locks: Locks::default(),
             clock: StampClock::new(origin),
             epoch: AtomicU64::new(epoch),
@@ -159,8 +157,13 @@ impl Committer {
         self.clock.observe(stamp);
     }
 
-    /// Takes up what an earlier process has prepared.
-    pub(crate) fn load_pending(&self) -> Result<(), Error> {
+    /// Takes up what an earlier process has prepared, and the buckets that there are.
+    pub(crate) fn load(&self) -> Result<(), Error> {
+        for bucket in self.lsm.view().buckets(usize::MAX)? {
+            let is_live = bucket.which.phase == Phase::Live;
+            self.buckets.set(&bucket.name, is_live);
+        }
+        self.buckets.begin(now_us().wrapping_mul(1 << 20));
         for record in self.lsm.view().all_pending() {
             let record = record?;
             let (scope, pending) = (record.scope.clone(), record.pending());
@@ -240,6 +243,7 @@ impl Committer {
                 self.index.insert(tree_key.clone(), scope.clone(), *pending);
             }
             Mark::Over(tree_key) => self.index.remove(tree_key),
+            Mark::Bucket(name, is_there) => self.buckets.set(name, *is_there),
             Mark::Adopted(epoch) => {
                 self.epoch.fetch_max(*epoch, Ordering::AcqRel);
             }
@@ -288,3 +292,6 @@ fn now_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

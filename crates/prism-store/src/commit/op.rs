@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use prism_replica::{Pending, Refusal, Stamp, Standing};
+use prism_replica::{Bucket, Pending, Refusal, Stamp, Standing};
 
 use super::taken::{TakeInOp, TakeVersionsOp, Taken, files_of};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     types::ObjectMeta,
     uploads::{Garbage, UploadId, UploadRecord},
     usage,
-    versions::{Removed, VersionId, Versioning},
+    versions::{Removed, VersionId},
 };
 
 /// Most operations in one batch: with the largest inline objects and metadata
@@ -39,35 +39,11 @@ pub(crate) enum Op {
         version: Option<VersionId>,
         change: Change,
     },
-    SetVersioning {
+    SetBucket(SetBucketOp),
+    /// What is known of a bucket that is gone need not be known any more.
+    ForgetBucket {
         name: String,
-        versioning: Versioning,
         stamp: Stamp,
-        by: SetBy,
-    },
-    CreateBucket {
-        name: String,
-        created_ms: u64,
-    },
-    /// Lets nothing more into an empty bucket; see `seals`.
-    SealBucket {
-        name: String,
-        token: u64,
-    },
-    UnsealBucket {
-        name: String,
-        token: u64,
-    },
-    /// Deletes a bucket that is sealed with this token.
-    DeleteBucket {
-        name: String,
-        token: u64,
-    },
-    /// Sets or removes a document of a bucket.
-    Configure {
-        bucket: String,
-        name: &'static str,
-        document: Option<Vec<u8>>,
     },
     CreateUpload(CreateOp),
     PutPart(PartOp),
@@ -94,13 +70,22 @@ pub(crate) enum Op {
     Discard(DiscardOp),
 }
 
-/// Who says whether a bucket keeps versions.
+/// A bucket's record to be acted by.
+pub(crate) struct SetBucketOp {
+    pub(crate) name: String,
+    pub(crate) record: Bucket,
+    pub(crate) by: SetBy,
+}
+
+/// On what condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SetBy {
-    /// Somebody who has asked for it: the later one counts.
-    Request,
-    /// Another node that has all that was said before this epoch.
-    Replica(u64),
+    /// What is known of the name has this stamp, or nothing is known.
+    Change(Option<Stamp>),
+    /// It was agreed elsewhere: if it is the later one.
+    Agreed,
+    /// It is the same, but that this life is over.
+    Over,
 }
 
 /// An upload to be begun.
@@ -132,6 +117,8 @@ pub(crate) struct DiscardOp {
     object_keys: Vec<Vec<u8>>,
     /// Only what is from before this epoch; all that there is if none.
     pub(crate) since: Option<u64>,
+    /// Only what a bucket that is gone has left: it may have another life by now.
+    pub(crate) of_gone: bool,
 }
 
 impl DiscardOp {
@@ -140,6 +127,14 @@ impl DiscardOp {
             object_keys: object_keys(scopes.iter()),
             scopes,
             since,
+            of_gone: false,
+        }
+    }
+
+    pub(crate) fn of_gone(scopes: Vec<Changed>) -> Self {
+        Self {
+            of_gone: true,
+            ..Self::new(scopes, None)
         }
     }
 }
@@ -175,6 +170,8 @@ pub(crate) enum Mark {
     Pending(Vec<u8>, Changed, Pending),
     Over(Vec<u8>),
     Adopted(u64),
+    /// Whether there is a bucket of this name that is not about to be deleted.
+    Bucket(String, bool),
 }
 
 /// An object whose bytes are in place (file) or at hand (inline).
@@ -274,6 +271,22 @@ pub(crate) struct Failure {
     pub(crate) in_doubt: bool,
 }
 
+impl Failure {
+    /// Whether an operation on several keys may have failed because of one of them, and
+    /// succeeds with the others.
+    pub(crate) fn is_of_one_key(&self) -> bool {
+        let is_of_one = matches!(
+            self.error,
+            Error::Busy
+                | Error::Unsettled
+                | Error::NoSuchVersion
+                | Error::TooManyVersions
+                | Error::Corrupt(_)
+        );
+        is_of_one && !self.in_doubt
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self {
@@ -364,12 +377,8 @@ impl Op {
                 (_, Some((id, Some(number)))) => Scope::Part(&op.object_key, id, number),
                 _ => Scope::Object(&op.object_key),
             },
-            Self::CreateBucket { .. }
-            | Self::SealBucket { .. }
-            | Self::UnsealBucket { .. }
-            | Self::DeleteBucket { .. }
-            | Self::Configure { .. }
-            | Self::SetVersioning { .. }
+            Self::SetBucket(_)
+            | Self::ForgetBucket { .. }
             | Self::Complete(_)
             | Self::TakeVersions(_)
             | Self::Forget(_)

@@ -11,9 +11,9 @@ fn delete(keys: &[&str]) -> Op {
 }
 
 fn bucket() -> Op {
-    Op::SealBucket {
+    Op::ForgetBucket {
         name: "b".into(),
-        token: 1,
+        stamp: Stamp::NONE,
     }
 }
 

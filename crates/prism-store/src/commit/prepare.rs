@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use super::{
     Committer,
     op::{Mark, Outcome, PrepareOp, PutBytes, SettleOp},
-    stage::existing,
 };
 use crate::{
     blocks::crc32c,
@@ -129,13 +128,14 @@ impl Committer {
     ) -> Result<Outcome, Error> {
         let Prepare {
             epoch,
+            life,
             stamp,
             changes,
         } = op.prepare;
         let mut outcome = Outcome::default();
         let mut receipts = Vec::with_capacity(changes.len());
         for change in &changes {
-            let receipt = self.receipt(view, (epoch, stamp), change)?;
+            let receipt = self.receipt(view, (epoch, life, stamp), change)?;
             if let Receipt::Refuse(refusal) = receipt {
                 outcome.refusal = Some(refusal);
                 break;
@@ -191,13 +191,13 @@ impl Committer {
     fn receipt(
         &self,
         view: &View<'_>,
-        (epoch, stamp): (u64, Stamp),
+        (epoch, life, stamp): (u64, Stamp, Stamp),
         change: &ScopedChange,
     ) -> Result<Receipt, Error> {
         let scope = &change.scope;
-        existing(view, &scope.bucket)?;
-        self.seals
-            .check_open(&scope.bucket, std::time::Instant::now())?;
+        if self.open_bucket(view, &scope.bucket)?.which.life != life {
+            return Err(Error::NoSuchBucket);
+        }
         let asked = Asked {
             epoch,
             stamp,

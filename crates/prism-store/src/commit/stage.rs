@@ -1,25 +1,22 @@
 //! One operation at a time: its conditions checked against the state before
 //! the batch, its changes added to the batch.
 
-use std::time::Instant;
-
-use prism_replica::{Missed, Stamp, missed};
+use prism_replica::{Phase, Stamp};
 
 use super::{
     Committer, Given,
     op::{
         CompleteOp, Condition, CreateOp, DeleteOp, Freed, Op, OpResult, Outcome, PartOp, PutBytes,
-        PutOp, SetBy,
+        PutOp,
     },
     succession::{Base, How, mode},
 };
 use crate::{
     error::Error,
     lsm::Batch,
-    record::{Payload, Record, bucket_prefix},
-    store::BUCKETS_MAX,
+    record::{Payload, Record},
     types::{BucketInfo, OBJECT_LEN_MAX},
-    uploads::{Garbage, Manifest, ManifestPart, UploadId, part_key, upload_prefix},
+    uploads::{Garbage, Manifest, ManifestPart, UploadId, part_key},
     usage::Change,
     versions::Versioning,
     view::View,
@@ -35,8 +32,24 @@ impl Committer {
         op: Op,
         given: Option<Given>,
     ) -> OpResult {
+        let before = batch.len();
+        let done = self.stage_writes(view, batch, op, given);
+        // It may have failed halfway.
+        if done.is_err() {
+            batch.truncate(before);
+        }
+        Ok(done?)
+    }
+
+    fn stage_writes(
+        &self,
+        view: &View<'_>,
+        batch: &mut Batch,
+        op: Op,
+        given: Option<Given>,
+    ) -> Result<Outcome, Error> {
         let stamp = given.map(|given| given.stamp);
-        let done = match op {
+        match op {
             Op::Put(put) => self.stage_put(view, batch, put, given),
             Op::Delete(delete) => self.stage_delete(view, batch, &delete, given),
             Op::Change {
@@ -49,19 +62,6 @@ impl Committer {
                 let how = How::of(view, &info, given, &object_key)?;
                 let what = (how, (bucket.as_str(), version));
                 self.stage_change(view, batch, what, object_key, change)
-            }
-            Op::Configure {
-                bucket,
-                name,
-                document,
-            } => {
-                existing(view, &bucket)?;
-                let key = [&bucket_prefix(&bucket), name.as_bytes()].concat();
-                match document {
-                    Some(document) => batch.insert(&self.lsm.configs, key, document),
-                    None => batch.remove(&self.lsm.configs, key),
-                }
-                Ok(Outcome::default())
             }
             Op::CreateUpload(create) => self.stage_upload(view, batch, create, stamp),
             Op::PutPart(part) => self.stage_part(view, batch, part, stamp),
@@ -79,91 +79,9 @@ impl Committer {
                 Ok(self.discard_upload(batch, id))
             }
             Op::Collect(garbage) => self.stage_collect(view, batch, garbage),
-            other => self.stage_bucket(view, batch, other),
-        };
-        Ok(done?)
-    }
-
-    fn stage_bucket(&self, view: &View<'_>, batch: &mut Batch, op: Op) -> Result<Outcome, Error> {
-        match op {
-            Op::CreateBucket { name, created_ms } => {
-                self.seals.check_open(&name, Instant::now())?;
-                if view.bucket(&name)?.is_some() {
-                    return Err(Error::AlreadyExists);
-                }
-                if view.buckets(BUCKETS_MAX)?.len() == BUCKETS_MAX {
-                    return Err(Error::TooManyBuckets);
-                }
-                batch.insert(&self.lsm.buckets, name, created_ms.to_be_bytes());
-            }
-            Op::SetVersioning {
-                name,
-                versioning,
-                stamp,
-                by,
-            } => self.stage_versioning(view, batch, (name, versioning, stamp), by)?,
-            Op::SealBucket { name, token } => {
-                existing(view, &name)?;
-                if view.any_object(&bucket_prefix(&name))? {
-                    return Err(Error::NotEmpty);
-                }
-                self.seals.seal(&name, token, Instant::now())?;
-                // In this order: a change looks for the seal when it is locked.
-                let open = self.index.select(|entry| entry.scope.bucket == name);
-                if !open.is_empty() || self.locks.is_busy(&name) {
-                    self.seals.unseal(&name, token);
-                    return Err(Error::Busy);
-                }
-            }
-            Op::UnsealBucket { name, token } => self.seals.unseal(&name, token),
-            Op::DeleteBucket { name, token } => {
-                self.seals.check_sealed(&name, token, Instant::now())?;
-                existing(view, &name)?;
-                let prefix = bucket_prefix(&name);
-                if view.any_object(&prefix)? {
-                    return Err(Error::NotEmpty);
-                }
-                if view.any_upload(&upload_prefix(&name, ""))? {
-                    return Err(Error::Busy);
-                }
-                for key in view.config_keys(&prefix)? {
-                    batch.remove(&self.lsm.configs, key);
-                }
-                batch.remove(&self.lsm.buckets, name);
-            }
-            _ => return Err(Error::InvalidName("not an operation on a bucket")),
+            Op::SetBucket(set) => self.stage_bucket(view, batch, set),
+            Op::ForgetBucket { name, stamp } => self.stage_forgotten(view, batch, name, stamp),
         }
-        Ok(Outcome::default())
-    }
-
-    /// Of two that say so the later one counts; of what was said before an epoch, what
-    /// another node has that knows it all.
-    fn stage_versioning(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        (name, versioning, stamp): (String, Versioning, Stamp),
-        by: SetBy,
-    ) -> Result<(), Error> {
-        let bucket = existing(view, &name)?;
-        let known = bucket.versioning_set;
-        match by {
-            SetBy::Request if known >= stamp && bucket.versioning != versioning => {
-                return Err(Error::SaidLater(known));
-            }
-            SetBy::Request if known >= stamp => return Ok(()),
-            SetBy::Replica(since) if missed(since, Some(known), Some(stamp)) != Missed::Take => {
-                return Ok(());
-            }
-            _ => {}
-        }
-        let mut value = bucket.created_ms.to_be_bytes().to_vec();
-        if let Some(byte) = versioning.byte() {
-            value.push(byte);
-            value.extend(stamp.to_bytes());
-        }
-        batch.insert(&self.lsm.buckets, name, value);
-        Ok(())
     }
 
     fn stage_put(
@@ -421,8 +339,10 @@ impl Committer {
     /// The bucket is there and takes objects.
     pub(crate) fn open_bucket(&self, view: &View<'_>, bucket: &str) -> Result<BucketInfo, Error> {
         let info = existing(view, bucket)?;
-        self.seals.check_open(bucket, Instant::now())?;
-        Ok(info)
+        match info.which.phase {
+            Phase::Live => Ok(info),
+            Phase::Deleting | Phase::Gone => Err(Error::Busy),
+        }
     }
 }
 

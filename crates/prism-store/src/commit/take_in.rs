@@ -17,6 +17,7 @@ use crate::{
     record::{Payload, Record},
     replica::Scope,
     scrub::is_of_upload,
+    types::BucketInfo,
     uploads::{part_key, upload_key},
     versions::{Place, VersionId, Versioning, version_key},
     view::View,
@@ -50,10 +51,11 @@ impl Committer {
             since,
             scope,
             object_key,
+            life,
             stamp,
             taken,
         } = op;
-        let versioning = existing(view, &scope.bucket)?.versioning;
+        let versioning = of_life(view, &scope.bucket, life)?.versioning;
         let mut outcome = Outcome::default();
         let held = holds(view, &scope)?;
         let is_wanted = match since {
@@ -85,7 +87,7 @@ impl Committer {
         batch: &mut Batch,
         op: TakeVersionsOp,
     ) -> Result<Outcome, Error> {
-        existing(view, &op.scope.bucket)?;
+        of_life(view, &op.scope.bucket, op.life)?;
         let mut outcome = Outcome::default();
         let (since, stamp, scope) = (op.since, op.stamp, op.scope.clone());
         let is_wanted = missed(since, holds(view, &scope)?, Some(stamp)) == Missed::Take;
@@ -276,6 +278,9 @@ impl Committer {
     ) -> Result<Outcome, Error> {
         let mut outcome = Outcome::default();
         for scope in &discard.scopes {
+            if discard.of_gone && view.bucket(&scope.bucket)?.is_some() {
+                continue;
+            }
             let held = holds(view, scope)?;
             let goes = match discard.since {
                 Some(since) => missed(since, held, None) == Missed::Remove,
@@ -318,6 +323,15 @@ impl Committer {
             }
         }
         Ok(())
+    }
+}
+
+/// The bucket, if it is in this life.
+fn of_life(view: &View<'_>, bucket: &str, life: Stamp) -> Result<BucketInfo, Error> {
+    let info = existing(view, bucket)?;
+    match info.which.life == life {
+        true => Ok(info),
+        false => Err(Error::NoSuchBucket),
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct TakeInOp {
     pub(crate) since: Option<u64>,
     pub(crate) scope: Changed,
     pub(crate) object_key: Vec<u8>,
+    /// Of the bucket that it was found in.
+    pub(crate) life: Stamp,
     pub(crate) stamp: Stamp,
     pub(crate) taken: Taken,
 }
@@ -38,6 +40,8 @@ pub(crate) struct TakeVersionsOp {
     pub(crate) since: u64,
     pub(crate) scope: Changed,
     pub(crate) object_key: Vec<u8>,
+    /// Of the bucket that they were found in.
+    pub(crate) life: Stamp,
     /// Of the key's last change.
     pub(crate) stamp: Stamp,
     /// Whole, the newest first.

@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Committer {
-    /// Deletes objects and versions. On error the batch is as before.
+    /// Deletes objects and versions.
     pub(super) fn stage_delete_versions(
         &self,
         view: &View<'_>,

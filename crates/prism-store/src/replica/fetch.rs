@@ -23,6 +23,9 @@ use crate::{
 /// the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handed {
+    /// Of its bucket, where it was handed over: nothing is taken into another life.
+    #[serde(default)]
+    pub life: Stamp,
     /// Of its last change.
     pub stamp: Stamp,
     /// Its metadata.
@@ -52,6 +55,7 @@ impl Handed {
             _ => None,
         };
         let handed = Self {
+            life: Stamp::NONE,
             stamp: object.stamp,
             meta: object.meta,
             len: Some(object.len),
@@ -82,6 +86,24 @@ impl Store {
     pub fn hand_over(&self, scope: &Scope) -> Result<Option<(Handed, Option<Body>)>, Error> {
         check_bucket(&scope.bucket)?;
         check_key(&scope.key)?;
+        self.of_one_life(&scope.bucket, || self.find_to_hand_over(scope))
+    }
+
+    /// What `find` has found, with the life of the bucket that it was found in.
+    pub(super) fn of_one_life(
+        &self,
+        bucket: &str,
+        find: impl FnOnce() -> Result<Option<(Handed, Option<Body>)>, Error>,
+    ) -> Result<Option<(Handed, Option<Body>)>, Error> {
+        let life = self.head_bucket(bucket)?.which.life;
+        let found = find()?;
+        if self.head_bucket(bucket)?.which.life != life {
+            return Err(Error::Unsettled);
+        }
+        Ok(found.map(|(handed, body)| (Handed { life, ..handed }, body)))
+    }
+
+    fn find_to_hand_over(&self, scope: &Scope) -> Result<Option<(Handed, Option<Body>)>, Error> {
         match scope.upload {
             None => self.hand_over_object(scope),
             Some((id, None)) => {
@@ -90,6 +112,7 @@ impl Store {
                     .upload(&upload_key(&scope.bucket, &scope.key, id))?;
                 Ok(upload.map(|UploadRecord { stamp, meta }| {
                     let handed = Handed {
+                        life: Stamp::NONE,
                         stamp,
                         meta,
                         len: None,
@@ -127,6 +150,7 @@ impl Store {
         // Replaced meanwhile, if it is not there: whoever asks will ask again.
         let opened = CheckedFile::open(&self.inner, file, || view.file(file))?;
         let handed = Handed {
+            life: Stamp::NONE,
             stamp: record.stamp,
             meta: record.meta,
             len: Some(record.len),
@@ -250,6 +274,7 @@ impl TakeIn {
         let taken = self.taken()?;
         let op = Op::TakeIn(TakeInOp {
             since: self.since,
+            life: self.handed.life,
             scope: self.scope.clone(),
             object_key: self.object_key.clone(),
             stamp: self.handed.stamp,

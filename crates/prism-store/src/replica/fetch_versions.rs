@@ -96,6 +96,7 @@ impl Store {
             .iter()
             .map(|(place, (record, _))| HeldVersion::of(stamp_at(*place), record));
         Ok(Some(Handed {
+            life: Stamp::NONE,
             stamp,
             meta: ObjectMeta::default(),
             len: None,
@@ -116,6 +117,14 @@ impl Store {
     ) -> Result<Option<(Handed, Option<Body>)>, Error> {
         check_bucket(&scope.bucket)?;
         check_key(&scope.key)?;
+        self.of_one_life(&scope.bucket, || self.find_version(scope, at))
+    }
+
+    fn find_version(
+        &self,
+        scope: &Scope,
+        at: Stamp,
+    ) -> Result<Option<(Handed, Option<Body>)>, Error> {
         let (view, object_key) = (self.view(), scope.object_key());
         let current = view.object(&object_key)?;
         let current = current.filter(|record| record.place() == place(at));
@@ -134,14 +143,15 @@ impl Store {
     }
 
     /// Begins to take in the versions that another store has of a key, as of the epoch
-    /// `since`; `stamp` is that of its last change there. May block on disk.
+    /// `since`; `stamp` is that of its last change there, and `life` of the bucket. May
+    /// block on disk.
     ///
     /// # Errors
     /// [`Error::Corrupt`] for what cannot be the versions of a key.
     pub fn begin_take_versions(
         &self,
         scope: Scope,
-        (stamp, versions): (Stamp, Vec<HeldVersion>),
+        (life, stamp, versions): (Stamp, Stamp, Vec<HeldVersion>),
         since: u64,
     ) -> Result<TakeVersions, Error> {
         check_bucket(&scope.bucket)?;
@@ -171,6 +181,7 @@ impl Store {
             store: Arc::clone(&self.inner),
             scope,
             object_key,
+            life,
             stamp,
             since,
             versions,
@@ -197,6 +208,7 @@ pub struct TakeVersions {
     store: Arc<Inner>,
     scope: Scope,
     object_key: Vec<u8>,
+    life: Stamp,
     stamp: Stamp,
     since: u64,
     versions: Vec<HeldVersion>,
@@ -253,6 +265,7 @@ impl TakeVersions {
             since: self.since,
             scope: self.scope.clone(),
             object_key: self.object_key.clone(),
+            life: self.life,
             stamp: self.stamp,
             versions: versions.collect(),
         });

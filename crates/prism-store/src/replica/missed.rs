@@ -20,12 +20,16 @@ use crate::{
 
 /// Most things of one page: below 8 MiB as JSON with the longest keys.
 const PAGE_MAX: usize = 1000;
+/// Things of a deleted bucket that are removed in one commit.
+const PURGED_AT_ONCE: usize = 100;
 /// Most things looked at for one page.
 const SEEN_MAX: usize = 20_000;
 
 /// Some of what a store holds of a bucket, in the order of its tree.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HeldPage {
+    /// Of the bucket.
+    pub life: Stamp,
     /// What there is, and the stamp of its last change.
     pub items: Vec<(Scope, Stamp)>,
     /// Up to what was looked; none: to the end.
@@ -54,8 +58,12 @@ impl Store {
         after: Option<&Scope>,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<HeldPage, Error> {
-        self.head_bucket(bucket)?;
-        self.page(bucket, uploads, (after, None), PAGE_MAX, wanted)
+        let life = self.head_bucket(bucket)?.which.life;
+        let page = self.page(bucket, uploads, (after, None), PAGE_MAX, wanted)?;
+        match self.head_bucket(bucket)?.which.life == life {
+            true => Ok(HeldPage { life, ..page }),
+            false => Err(Error::Unsettled),
+        }
     }
 
     /// Compares a page of another store, in sync as of the epoch `since`, with what
@@ -71,6 +79,9 @@ impl Store {
         since: u64,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Missing, Error> {
+        if self.head_bucket(bucket)?.which.life != page.life {
+            return Err(Error::Unsettled);
+        }
         let mut missing = Missing::default();
         let theirs: HashMap<&Scope, Stamp> = page.items.iter().map(|(s, t)| (s, *t)).collect();
         let view = self.view();
@@ -103,7 +114,7 @@ impl Store {
     /// # Errors
     /// [`Error::OtherEpoch`] if this store is not in the epoch `since` any more.
     pub fn remove_missing(&self, scopes: Vec<Scope>, since: u64) -> Result<(), Error> {
-        self.discard(scopes, Some(since), since)
+        self.discard(scopes, Some(since), When::In(since))
     }
 
     /// What this store holds of a bucket, or has open, that has no place here, behind
@@ -134,35 +145,62 @@ impl Store {
         Ok(page)
     }
 
+    /// Whether there is an object, or a version, of a key that is wanted.
+    pub(crate) fn has_any_of(
+        &self,
+        bucket: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<bool, Error> {
+        let mut after = None;
+        loop {
+            let page = self.page(bucket, false, (after.as_ref(), None), 1, &wanted)?;
+            match page.end {
+                _ if !page.items.is_empty() => return Ok(true),
+                Some(end) => after = Some(end),
+                None => return Ok(false),
+            }
+        }
+    }
+
     /// Removes what has no place here as of `epoch`. Blocks on disk.
     ///
     /// # Errors
     /// [`Error::OtherEpoch`] if this store is in another one.
     pub fn remove_without_place(&self, scopes: Vec<Scope>, epoch: u64) -> Result<(), Error> {
-        self.discard(scopes, None, epoch)
+        self.discard(scopes, None, When::In(epoch))
     }
 
-    /// Removes a bucket that others do not have any more, with all that is in it, as
-    /// of `epoch`. Blocks on disk.
+    /// Removes all that is left under the name of a bucket that is gone, in batches.
+    /// Blocks on disk.
     ///
     /// # Errors
-    /// [`Error::OtherEpoch`] if this store is in another one; [`Error::Busy`] if
-    /// somebody is at the bucket.
-    pub fn remove_bucket(&self, bucket: &str, epoch: u64) -> Result<(), Error> {
-        for uploads in [false, true] {
+    /// [`Error::AlreadyExists`] if there is a bucket of this name; those of the disk.
+    pub fn purge_bucket(&self, bucket: &str) -> Result<(), Error> {
+        for uploads in [true, false] {
             loop {
-                let page = self.without_place(bucket, uploads, None, |_| false)?;
-                if page.items.is_empty() {
+                if self.view().bucket(bucket)?.is_some() {
+                    return Err(Error::AlreadyExists);
+                }
+                let page = self.page(bucket, uploads, (None, None), PAGE_MAX, |_| true)?;
+                let mut scopes: Vec<Scope> = page.items.into_iter().map(|(s, _)| s).collect();
+                // Uploads take their parts along.
+                scopes.retain(|scope| !matches!(scope.upload, Some((_, Some(_)))));
+                let index = &self.inner.committer.index;
+                let open = index.all(|entry| entry.scope.bucket == bucket);
+                scopes.extend(open.into_iter().map(|(scope, _)| scope));
+                if scopes.is_empty() {
                     break;
                 }
-                let scopes = page.items.into_iter().map(|(scope, _)| scope);
-                self.discard(scopes.collect(), None, epoch)?;
+                // Few at a time: each may have many versions.
+                for some in scopes.chunks(PURGED_AT_ONCE) {
+                    self.submit(Op::Discard(DiscardOp::of_gone(some.to_vec())))?;
+                }
             }
         }
-        self.delete_bucket(bucket)
+        Ok(())
     }
 
-    fn discard(&self, scopes: Vec<Scope>, since: Option<u64>, epoch: u64) -> Result<(), Error> {
+    fn discard(&self, scopes: Vec<Scope>, since: Option<u64>, when: When) -> Result<(), Error> {
         let (mut now, mut weight) = (Vec::new(), 0);
         for scope in scopes {
             let versions = match scope.upload {
@@ -174,22 +212,22 @@ impl Store {
             weight += 1 + versions;
             now.push(scope);
             if weight >= VERSIONS_MAX {
-                self.discard_at_once(std::mem::take(&mut now), since, epoch)?;
+                self.discard_at_once(std::mem::take(&mut now), since, when)?;
                 weight = 0;
             }
         }
-        self.discard_at_once(now, since, epoch)
+        self.discard_at_once(now, since, when)
     }
 
     fn discard_at_once(
         &self,
         scopes: Vec<Scope>,
         since: Option<u64>,
-        epoch: u64,
+        when: When,
     ) -> Result<(), Error> {
         if !scopes.is_empty() {
             let op = Op::Discard(DiscardOp::new(scopes, since));
-            self.submit_when(op, When::In(epoch))?;
+            self.submit_when(op, when)?;
         }
         Ok(())
     }

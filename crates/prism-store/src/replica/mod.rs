@@ -174,6 +174,8 @@ pub struct ScopedChange {
 pub struct Prepare {
     /// In which the sender is the primary of all scopes.
     pub epoch: u64,
+    /// Of the bucket, at the sender: a change is not one of another life.
+    pub life: Stamp,
     /// Of all changes.
     pub stamp: Stamp,
     /// The changes.
@@ -246,8 +248,11 @@ pub trait Replicas: Send + Sync {
     /// The epoch of what follows: what is told later may be of a later one.
     fn epoch(&self) -> u64;
 
-    /// The other replicas of a key, if this node is its primary.
-    fn others(&self, bucket: &str, key: &str) -> Option<Vec<String>>;
+    /// The other replicas of a key that this node may change now.
+    ///
+    /// # Errors
+    /// [`Error::NotPrimary`], [`Error::TooFewCopies`].
+    fn others(&self, bucket: &str, key: &str) -> Result<Vec<String>, Error>;
 
     /// Has all of `others` prepare changes. The one answer comes when all have,
     /// or one will not, within a bounded time; wait for it where blocking is

@@ -3,6 +3,8 @@
 
 use std::{fs::File, iter};
 
+use prism_replica::Stamp;
+
 use super::{Bytes, Change, Keeps, Scope, ScopedChange, primary::Unnamed};
 use crate::{
     commit::{
@@ -31,6 +33,8 @@ pub(super) struct Plan {
     pub(super) op: Op,
     /// Of the bucket, as it was judged: it may be told otherwise before the commit.
     pub(super) versioning: Versioning,
+    /// Of the bucket.
+    pub(super) life: Stamp,
 }
 
 /// What is known of a bucket and its keys.
@@ -94,10 +98,10 @@ impl Inner {
         file: Unnamed<'_>,
     ) -> Result<Planned, Failure> {
         let scope = scopes.first().ok_or(Error::WritesDisabled)?;
-        let bucket = view.bucket(&scope.bucket)?;
+        let bucket = view.bucket(&scope.bucket)?.ok_or(Error::NoSuchBucket)?;
         let judge = Judge {
             view,
-            versioning: bucket.map_or(Versioning::Never, |bucket| bucket.versioning),
+            versioning: bucket.versioning,
         };
         let (changes, bytes, op) = match op {
             Op::Put(put) => {
@@ -109,7 +113,7 @@ impl Inner {
                 (vec![change], bytes, Op::PutPart(part))
             }
             Op::Delete(delete) => match plan_delete(&judge, scopes, delete)? {
-                Deletions::Some(changes, op) => (changes, Bytes::None, op),
+                Deletions::Some(changes, op) => (changes, Bytes::None, *op),
                 Deletions::None(outcome) => return Ok(Planned::Nothing(outcome)),
             },
             Op::Change {
@@ -155,6 +159,7 @@ impl Inner {
             bytes,
             op,
             versioning: judge.versioning,
+            life: bucket.which.life,
         })))
     }
 
@@ -239,14 +244,13 @@ fn plan_meta(
 
 /// What comes of deletions.
 enum Deletions {
-    Some(Vec<ScopedChange>, Op),
+    Some(Vec<ScopedChange>, Box<Op>),
     /// There is nothing to be deleted; that may have to be said of each key.
     None(Outcome),
 }
 
 fn plan_delete(judge: &Judge<'_>, scopes: &[Scope], delete: DeleteOp) -> Result<Deletions, Error> {
     let view = judge.view;
-    view.bucket(&delete.bucket)?.ok_or(Error::NoSuchBucket)?;
     if !is_of_versions(view, judge.versioning, &delete)? {
         return plan_plain_delete(judge, scopes, delete);
     }
@@ -264,7 +268,7 @@ fn plan_delete(judge: &Judge<'_>, scopes: &[Scope], delete: DeleteOp) -> Result<
     Ok(match changes.is_empty() {
         true => Deletions::None(outcome),
         // Those without a change are answered by the commit.
-        false => Deletions::Some(changes, Op::Delete(delete)),
+        false => Deletions::Some(changes, Box::new(Op::Delete(delete))),
     })
 }
 
@@ -324,7 +328,7 @@ fn plan_plain_delete(
     delete.object_keys = kept;
     Ok(match changes.is_empty() {
         true => Deletions::None(Outcome::default()),
-        false => Deletions::Some(changes, Op::Delete(delete)),
+        false => Deletions::Some(changes, Box::new(Op::Delete(delete))),
     })
 }
 

@@ -1,13 +1,13 @@
 //! A change on its way to all replicas, at its primary: locked, judged, prepared
 //! by the others while its bytes become durable here, committed, told.
 
-use std::{fs::File, slice, sync::Arc};
+use std::{fs::File, sync::Arc};
 
 use prism_replica::Refusal;
 
 use super::{Decided, Prepare, Replicas, Scope, Unprepared, plan::Planned};
 use crate::{
-    commit::{DeleteOp, Given, Op, OpResult, Outcome, When},
+    commit::{Given, Op, OpResult, When},
     error::Error,
     layout::FileId,
     record::split_object_key,
@@ -23,16 +23,31 @@ impl Inner {
     /// and removes it if the commit certainly failed. Blocks.
     pub(crate) fn submit(&self, op: Op, file: Unnamed<'_>) -> OpResult {
         match self.replicas.get() {
-            Some(replicas) if op.is_replicated() => match op {
-                Op::Delete(delete) => self.delete_everywhere(replicas, delete),
-                op => {
-                    let scopes = scopes(&op)?;
-                    let epoch = replicas.epoch();
-                    let others = others(replicas, &scopes)?;
-                    self.submit_everywhere(replicas, (epoch, &others), &scopes, op, file)
-                }
-            },
+            Some(replicas) if op.is_replicated() => {
+                let scopes = scopes(&op)?;
+                let epoch = replicas.epoch();
+                let others = others(replicas, &scopes)?;
+                self.submit_everywhere(replicas, (epoch, &others), &scopes, op, file)
+            }
             _ => self.submit_here(op, When::Always, file),
+        }
+    }
+
+    /// The other replicas of a key, to which its changes go.
+    pub(crate) fn others_of(&self, bucket: &str, key: &str) -> Result<Vec<String>, Error> {
+        match self.replicas.get() {
+            Some(replicas) => replicas.others(bucket, key),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Whether so many copies of the key are in sync that bytes for it are worth taking.
+    /// The commit asks again.
+    pub(crate) fn check_copies(&self, object_key: &[u8]) -> Result<(), Error> {
+        let (bucket, key) = split_object_key(object_key).unwrap_or_default();
+        match self.others_of(bucket, key) {
+            Err(error @ Error::TooFewCopies { .. }) => Err(error),
+            _ => Ok(()),
         }
     }
 
@@ -56,53 +71,6 @@ impl Inner {
             _ => {}
         }
         result
-    }
-
-    /// Keys whose other replicas are the same go together.
-    fn delete_everywhere(&self, replicas: &Arc<dyn Replicas>, delete: DeleteOp) -> OpResult {
-        let mut groups: Vec<(Vec<String>, Vec<usize>)> = Vec::new();
-        let epoch = replicas.epoch();
-        for (index, object_key) in delete.object_keys.iter().enumerate() {
-            let others = others(replicas, slice::from_ref(&scope_of(object_key)?))?;
-            match groups.iter_mut().find(|(known, _)| *known == others) {
-                Some((_, indexes)) => indexes.push(index),
-                None => groups.push((others, vec![index])),
-            }
-        }
-        let mut whole = Outcome {
-            removed: vec![None; delete.object_keys.len()],
-            ..Outcome::default()
-        };
-        let mut condition = delete.condition;
-        for (others, indexes) in groups {
-            let of_group = |index: &usize| delete.object_keys.get(*index).cloned();
-            let object_keys: Vec<_> = indexes.iter().filter_map(of_group).collect();
-            let version_of = |index: &usize| delete.versions.get(*index).copied().flatten();
-            let mut versions: Vec<_> = indexes.iter().map(version_of).collect();
-            if versions.iter().all(Option::is_none) {
-                versions.clear();
-            }
-            let scopes: Vec<_> = object_keys
-                .iter()
-                .map(|key| scope_of(key))
-                .collect::<Result<_, _>>()?;
-            let op = Op::Delete(DeleteOp {
-                bucket: delete.bucket.clone(),
-                object_keys,
-                versions,
-                // Only a single key has one.
-                condition: condition.take(),
-            });
-            let outcome = self.submit_everywhere(replicas, (epoch, &others), &scopes, op, None)?;
-            whole.found += outcome.found;
-            for (index, done) in indexes.iter().zip(outcome.removed) {
-                if let Some(place) = whole.removed.get_mut(*index) {
-                    *place = done;
-                }
-            }
-            whole.freed.extend(outcome.freed);
-        }
-        Ok(whole)
     }
 
     fn submit_everywhere(
@@ -137,6 +105,7 @@ impl Inner {
         locked.begin(stamp);
         let prepare = Prepare {
             epoch,
+            life: plan.life,
             stamp,
             changes: plan.changes,
         };
@@ -181,10 +150,16 @@ impl Inner {
     }
 }
 
+/// All scopes have the same ones, or the cluster has changed since they were put together.
 fn others(replicas: &Arc<dyn Replicas>, scopes: &[Scope]) -> Result<Vec<String>, Error> {
-    let scope = scopes.first().ok_or(Error::WritesDisabled)?;
-    let others = replicas.others(&scope.bucket, &scope.key);
-    others.ok_or(Error::NotPrimary)
+    let others_of = |scope: &Scope| replicas.others(&scope.bucket, &scope.key);
+    let first = scopes.first().ok_or(Error::WritesDisabled)?;
+    let others = others_of(first)?;
+    let mut rest = scopes.iter().skip(1);
+    match rest.all(|scope| others_of(scope).is_ok_and(|found| found == others)) {
+        true => Ok(others),
+        false => Err(Error::OtherEpoch),
+    }
 }
 
 fn scope_of(object_key: &[u8]) -> Result<Scope, Error> {
@@ -197,6 +172,7 @@ fn scope_of(object_key: &[u8]) -> Result<Scope, Error> {
 fn scopes(op: &Op) -> Result<Vec<Scope>, Error> {
     match op {
         Op::Put(put) => Ok(vec![scope_of(&put.object_key)?]),
+        Op::Delete(delete) => delete.object_keys.iter().map(|key| scope_of(key)).collect(),
         Op::Change { object_key, .. } => Ok(vec![scope_of(object_key)?]),
         Op::PutPart(part) => {
             let upload = Some((part.upload, Some(part.number)));

@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use crate::common::{bytes, meta, object_files, put, read, read_body};
+use crate::common::{agreed, bytes, meta, object_files, put, read, read_body};
 use prism_store::{
     Body, Bytes, Change, Config, Decided, Durability, Error, HeldPage, HeldVersion, Keeps, Missing,
     Pending, Position, Prepare, Refusal, Replicas, Scope, ScopedChange, Stamp, Step, Store,
@@ -33,7 +33,7 @@ fn two() -> ([tempfile::TempDir; 2], [Store; 2]) {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let stores = [open(dirs[0].path(), "a"), open(dirs[1].path(), "b")];
     for store in &stores {
-        store.create_bucket("b", 1).unwrap();
+        store.take_bucket("b", &agreed(1, None)).unwrap();
     }
     (dirs, stores)
 }
@@ -50,7 +50,8 @@ fn bytes_of(body: Option<Body>) -> Vec<u8> {
 fn take_in(from: &Store, to: &Store, scope: &Scope, since: u64) -> bool {
     let (handed, body) = from.hand_over(scope).unwrap().unwrap();
     if let Some(versions) = handed.versions {
-        return take_versions(from, to, scope, (handed.stamp, versions), since);
+        let versions = (handed.life, handed.stamp, versions);
+        return take_versions(from, to, scope, versions, since);
     }
     let mut writer = to.begin_take_in(scope.clone(), handed, since).unwrap();
     for piece in bytes_of(body).chunks(70_001) {
@@ -63,7 +64,7 @@ fn take_versions(
     from: &Store,
     to: &Store,
     scope: &Scope,
-    versions: (Stamp, Vec<HeldVersion>),
+    versions: (Stamp, Stamp, Vec<HeldVersion>),
     since: u64,
 ) -> bool {
     let mut taken = to
@@ -265,9 +266,8 @@ fn versions_that_were_missed_are_taken_in_with_those_that_are_gone() {
             }
             from.adopt(epoch).unwrap();
             to.adopt(epoch).unwrap();
-            let said = from.head_bucket("b").unwrap();
-            let said = (said.versioning, said.versioning_set);
-            to.take_versioning("b", said, epoch).unwrap();
+            let said = from.bucket_record("b").unwrap().unwrap();
+            to.take_bucket("b", &said).unwrap();
             let (taken, _) = catch_up(&from, &to);
             assert!(taken > 0);
             assert_eq!(content(&from), content(&to), "seed {seed}");
@@ -301,15 +301,14 @@ fn versions_that_were_missed_are_taken_in_with_those_that_are_gone() {
 fn a_change_of_versions_is_not_prepared_where_others_are_lacking() {
     let (_dirs, [from, to]) = two();
     for store in [&from, &to] {
-        let stamp = stamp_of(1, 1);
-        let said = store.set_versioning_as_of("b", Versioning::Enabled, stamp);
-        said.unwrap();
+        store.take_bucket("b", &agreed(2, Some(true))).unwrap();
     }
     put(&from, "b", "k", b"one").unwrap();
     to.adopt(2).unwrap();
     let scope = Scope::object("b", "k");
     let change = |builds, before| Prepare {
         epoch: 2,
+        life: Stamp::NONE,
         stamp: stamp_of(2, 9),
         changes: vec![ScopedChange {
             scope: scope.clone(),
@@ -350,28 +349,6 @@ fn a_change_of_versions_is_not_prepared_where_others_are_lacking() {
     // What is from before does not bring back what was there.
     assert!(!take_in(&from, &to, &scope, 2));
     assert!(to.delete_marker("b", "k").unwrap().is_some());
-}
-
-#[test]
-fn of_two_that_say_whether_versions_are_kept_the_later_counts() {
-    let (_dirs, [_, to]) = two();
-    let say = |versioning, time_us| to.set_versioning_as_of("b", versioning, stamp_of(1, time_us));
-    let is = || to.head_bucket("b").unwrap().versioning;
-    say(Versioning::Enabled, 5).unwrap();
-    say(Versioning::Enabled, 4).unwrap();
-    let earlier = say(Versioning::Suspended, 5);
-    assert!(matches!(earlier, Err(Error::SaidLater(later)) if later == stamp_of(1, 5)));
-    say(Versioning::Suspended, 6).unwrap();
-    assert_eq!(is(), Versioning::Suspended);
-    // A node that catches up has it as others have it, and what it heard meanwhile.
-    to.adopt(2).unwrap();
-    let never = (Versioning::Never, Stamp::NONE);
-    to.take_versioning("b", never, 2).unwrap();
-    assert_eq!(is(), Versioning::Never);
-    let said = to.set_versioning_as_of("b", Versioning::Enabled, stamp_of(2, 1));
-    said.unwrap();
-    to.take_versioning("b", never, 2).unwrap();
-    assert_eq!(is(), Versioning::Enabled);
 }
 
 fn stamp_of(epoch: u64, time_us: u64) -> Stamp {
@@ -481,6 +458,7 @@ fn prepared(store: &Store, epoch: u64, time_us: u64, change: Change) -> (Scope, 
     };
     let prepare = Prepare {
         epoch,
+        life: Stamp::NONE,
         stamp,
         changes: vec![ScopedChange {
             scope: scope.clone(),
@@ -525,6 +503,7 @@ fn a_change_that_was_left_open_is_decided_in_the_epoch_of_whoever_asks() {
         // Of an earlier epoch nothing is prepared, and no verdict counts.
         let again = store.begin_prepare(Prepare {
             epoch: 1,
+            life: Stamp::NONE,
             stamp: open.stamp,
             changes: Vec::new(),
         });
@@ -573,13 +552,13 @@ impl Replicas for Overtaken {
         1
     }
 
-    fn others(&self, _: &str, key: &str) -> Option<Vec<String>> {
+    fn others(&self, _: &str, key: &str) -> Result<Vec<String>, Error> {
         match key {
             "alone" => {
                 self.0.upgrade().unwrap().adopt(2).unwrap();
-                Some(Vec::new())
+                Ok(Vec::new())
             }
-            _ => Some(vec!["other".into()]),
+            _ => Ok(vec!["other".into()]),
         }
     }
 
@@ -616,7 +595,7 @@ fn a_change_is_not_committed_in_another_epoch_than_it_was_begun_in() {
 fn nothing_is_prepared_for_a_primary_of_another_epoch_nor_changed_while_something_is_open() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(open(dir.path(), "a"));
-    store.create_bucket("b", 1).unwrap();
+    store.take_bucket("b", &agreed(1, None)).unwrap();
     prepared(&store, 1, 5, write_of_5());
     store.replicate(Arc::new(Overtaken(Arc::downgrade(&store))));
     let early = put(&store, "b", "k", b"later");
@@ -629,6 +608,7 @@ fn nothing_is_prepared_for_a_primary_of_another_epoch_nor_changed_while_somethin
         };
         let prepare = Prepare {
             epoch,
+            life: Stamp::NONE,
             stamp,
             changes: vec![ScopedChange {
                 scope: Scope::object("b", "x"),

@@ -8,6 +8,7 @@
 
 mod common;
 
+mod buckets;
 mod catching_up;
 mod crash;
 mod disk;
@@ -20,4 +21,5 @@ mod replicas;
 mod scrub;
 mod store;
 mod taken_again;
+mod torn_log;
 mod versions;

@@ -9,8 +9,8 @@ use std::{
 
 use crate::common::{bytes, meta, object_files, put, read};
 use prism_store::{
-    Body, Condition, Config, Error, Object, ObjectMeta, PARTS_MAX, Part, Parts, Position, Segment,
-    Step, Store, ToDelete, UploadId, UploadName,
+    Body, Bucket, Condition, Config, Error, Object, ObjectMeta, PARTS_MAX, Part, Parts, Position,
+    Segment, Stamp, Step, Store, ToDelete, UploadId, UploadName,
 };
 
 const PART: usize = 100_000;
@@ -352,13 +352,20 @@ fn of_many_who_create_a_key_under_condition_exactly_one_does() {
 }
 
 #[test]
-fn a_sealed_bucket_takes_nothing_in_and_can_be_deleted_by_its_sealer_only() {
+fn a_bucket_that_is_being_deleted_takes_nothing_in_and_goes_only_when_it_is_empty() {
     let (_dir, store) = with_bucket();
     let mut early = store.begin_put("b", "k", None).unwrap();
     early.write(b"x").unwrap();
     let id = store.create_upload("b", "k", meta(b"")).unwrap();
     put_part(&store, name("k", id), 1, b"part").unwrap();
-    store.seal_bucket("b", 1).unwrap();
+    let known = store.bucket_record("b").unwrap().unwrap();
+    let later = |time_us| Stamp {
+        time_us: known.stamp.time_us + time_us,
+        ..known.stamp
+    };
+    let deleting = Bucket::begin_deletion(Some(&known), later(1)).unwrap();
+    store.take_bucket("b", &deleting).unwrap();
+    store.check_deletable("b", |_| true).unwrap();
     assert!(matches!(early.commit(meta(b"x")), Err(Error::Busy)));
     assert!(matches!(put(&store, "b", "k", b"x"), Err(Error::Busy)));
     assert!(matches!(
@@ -370,23 +377,19 @@ fn a_sealed_bucket_takes_nothing_in_and_can_be_deleted_by_its_sealer_only() {
         complete(&store, name("k", id), &seen),
         Err(Error::Busy)
     ));
-    assert!(matches!(store.seal_bucket("b", 2), Err(Error::Busy)));
-    assert!(matches!(
-        store.delete_sealed_bucket("b", 2),
-        Err(Error::Busy)
-    ));
-    store.unseal_bucket("b", 1).unwrap();
+    assert!(matches!(store.delete_bucket("b"), Err(Error::Busy)));
+    // Nothing was lost when it lives on.
+    let kept = deleting.end_deletion(later(2), false);
+    store.take_bucket("b", &kept).unwrap();
+    assert_eq!(parts(&store, name("k", id)).len(), 1);
     put(&store, "b", "k", b"x").unwrap();
-    assert!(matches!(store.seal_bucket("b", 2), Err(Error::NotEmpty)));
+    assert!(matches!(store.delete_bucket("b"), Err(Error::NotEmpty)));
     let all = ["k", "k", "none"].map(|key| ToDelete { key, version: None });
-    assert_eq!(store.delete_many("b", &all).unwrap(), [None, None, None]);
-    store
-        .configure_bucket("b", "cors", Some(b"x".to_vec()))
-        .unwrap();
-    store.seal_bucket("b", 2).unwrap();
-    store.delete_sealed_bucket("b", 2).unwrap();
-    store.create_bucket("b", 1).unwrap_err();
-    store.unseal_bucket("b", 2).unwrap();
+    let deleted = store.delete_many("b", &all).unwrap();
+    assert!(deleted.iter().all(|done| matches!(done, Ok(None))));
+    store.configure_bucket("b", "cors", Some("x")).unwrap();
+    store.delete_bucket("b").unwrap();
+    assert!(!store.has_bucket("b"));
     store.create_bucket("b", 1).unwrap();
     assert_eq!(store.bucket_document("b", "cors").unwrap(), None);
     assert!(store.uploads("b", "", None, 9).unwrap().0.is_empty());

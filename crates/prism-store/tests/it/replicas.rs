@@ -12,11 +12,12 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{bytes, meta, object_files, put, read};
+use crate::common::{agreed, bytes, meta, object_files, put, read};
 use prism_cluster::Placement;
 use prism_store::{
-    Bytes, Config, Decided, Durability, Error, ObjectMeta, OpenError, Prepare, Refusal, Replicas,
-    Scope, Stamp, Standing, Store, Unprepared, UploadName,
+    Bucket, Bytes, Change, Config, Decided, Durability, Error, ObjectMeta, OpenError, Prepare,
+    Refusal, Replicas, Scope, ScopedChange, Stamp, Standing, Store, ToDelete, Unprepared,
+    UploadName,
 };
 
 mod versions;
@@ -57,7 +58,8 @@ impl Cluster {
         });
         for name in NAMES {
             cluster.start(name);
-            cluster.store(name).create_bucket("b", 1).unwrap();
+            let taken = cluster.store(name).take_bucket("b", &agreed(1, None));
+            taken.unwrap();
         }
         cluster
     }
@@ -134,10 +136,13 @@ impl Replicas for Ways {
         1
     }
 
-    fn others(&self, bucket: &str, key: &str) -> Option<Vec<String>> {
+    fn others(&self, bucket: &str, key: &str) -> Result<Vec<String>, Error> {
         assert_eq!(bucket, "b");
         let mut owners = self.cluster.upgrade().unwrap().owners(key);
-        (owners.remove(0) == self.name).then_some(owners)
+        match owners.remove(0) == self.name {
+            true => Ok(owners),
+            false => Err(Error::NotPrimary),
+        }
     }
 
     fn prepare(
@@ -315,6 +320,7 @@ fn prepare_only(store: &Store, key: &str, stamp: Stamp, data: &[u8]) -> Result<(
     };
     let prepare = Prepare {
         epoch: 1,
+        life: Stamp::NONE,
         stamp,
         changes: vec![change],
     };
@@ -344,7 +350,12 @@ fn a_prepared_change_is_seen_by_nobody_survives_and_is_dropped_if_its_primary_kn
         assert_eq!(store.list("b", "", "", 9).unwrap().entries, []);
         let (scope, pending) = store.pending("b", "k").unwrap();
         assert_eq!(pending.stamp, stamp);
-        assert!(matches!(store.seal_bucket("b", 1), Err(Error::Busy)));
+        delete_from(&store, 3);
+        assert!(matches!(
+            store.check_deletable("b", |_| true),
+            Err(Error::Busy)
+        ));
+        keep(&store, 4);
         let primary = cluster.primary("k");
         assert_eq!(primary.standing(&scope, stamp).unwrap(), Standing::Nothing);
         drop((store, primary));
@@ -353,11 +364,35 @@ fn a_prepared_change_is_seen_by_nobody_survives_and_is_dropped_if_its_primary_kn
         assert_eq!(cluster.agreed("k"), None);
         assert_eq!(object_files(cluster.dirs[at].path()).len(), 0);
         let store = cluster.store(other);
-        store.seal_bucket("b", 1).unwrap();
+        delete_from(&store, 5);
+        store.check_deletable("b", |_| true).unwrap();
         let sealed = prepare_only(&store, "k", stamp, b"x");
         assert!(matches!(sealed, Err(Error::Busy)), "{sealed:?}");
-        store.unseal_bucket("b", 1).unwrap();
+        keep(&store, 6);
     }
+}
+
+/// The bucket is to be deleted, it was agreed at this time of each round.
+fn delete_from(store: &Store, time_us: u64) {
+    let known = store.bucket_record("b").unwrap().unwrap();
+    let stamp = Stamp {
+        time_us: known.stamp.time_us + time_us,
+        ..known.stamp
+    };
+    let deleting = Bucket::begin_deletion(Some(&known), stamp).unwrap();
+    store.take_bucket("b", &deleting).unwrap();
+}
+
+/// It is not.
+fn keep(store: &Store, time_us: u64) {
+    let known = store.bucket_record("b").unwrap().unwrap();
+    let stamp = Stamp {
+        time_us: known.stamp.time_us + time_us,
+        ..known.stamp
+    };
+    store
+        .take_bucket("b", &known.end_deletion(stamp, false))
+        .unwrap();
 }
 
 #[test]
@@ -452,4 +487,89 @@ fn the_number_of_replicas_of_a_store_that_is_in_use_is_not_changed() {
             wanted: 3
         }
     ));
+}
+
+/// Keys of `a`, on `b` and on `c` alternately, each with a file.
+fn keys_of_two_groups(cluster: &Cluster) -> Vec<String> {
+    let others = ["b", "c"].map(|other| {
+        let keys = (0..).map(|n| format!("{other}{n}"));
+        let of_both = keys.filter(move |key| cluster.owners(key) == ["a", other]);
+        of_both.take(4).collect::<Vec<_>>()
+    });
+    let [first, second] = others;
+    let keys: Vec<String> = first
+        .into_iter()
+        .zip(second)
+        .flat_map(<[_; 2]>::from)
+        .collect();
+    for key in &keys {
+        put(&cluster.store("a"), "b", key, &bytes(1, 50_000)).unwrap();
+    }
+    keys
+}
+
+fn delete_all(store: &Store, keys: &[String]) -> Vec<Result<(), Error>> {
+    let all = keys.iter().map(|key| ToDelete { key, version: None });
+    let results = store.delete_many("b", &all.collect::<Vec<_>>()).unwrap();
+    results.into_iter().map(|done| done.map(drop)).collect()
+}
+
+#[test]
+fn deletions_on_several_groups_of_replicas_succeed_and_fail_on_their_own() {
+    let cluster = Cluster::with(2, Durability::None);
+    let store = cluster.store("a");
+    let keys = keys_of_two_groups(&cluster);
+    let files = || object_files(cluster.dirs[0].path()).len();
+    assert_eq!(files(), 8);
+    cluster.stop("c");
+    let mut all = keys.clone();
+    all.push("b-none".into());
+    for (key, done) in all.iter().zip(delete_all(&store, &all)) {
+        match cluster.owners(key) {
+            owners if owners == ["a", "b"] => assert!(done.is_ok(), "{key}: {done:?}"),
+            owners if owners == ["a", "c"] => {
+                assert!(
+                    matches!(done, Err(Error::Unreplicated { .. })),
+                    "{key}: {done:?}"
+                );
+            }
+            _ => assert!(matches!(done, Err(Error::NotPrimary)), "{key}: {done:?}"),
+        }
+        let is_there = store.get("b", key).unwrap().is_some();
+        assert_eq!(is_there, key.starts_with('c'), "{key}");
+    }
+    // Not only when the store is opened again.
+    assert_eq!(files(), 4);
+}
+
+#[test]
+fn a_key_that_cannot_be_deleted_now_keeps_no_other_one() {
+    let cluster = Cluster::with(2, Durability::None);
+    let store = cluster.store("a");
+    let keys = keys_of_two_groups(&cluster);
+    let stuck = &keys[4];
+    // What became of a change of it is not known yet.
+    let stamp = store.head("b", stuck).unwrap().unwrap().stamp;
+    let open = Prepare {
+        epoch: 1,
+        life: Stamp::NONE,
+        stamp: Stamp {
+            time_us: stamp.time_us + 1,
+            ..stamp
+        },
+        changes: vec![ScopedChange {
+            scope: Scope::object("b", stuck),
+            before: Some(stamp),
+            change: Change::Remove,
+        }],
+    };
+    store.begin_prepare(open).unwrap().prepare().unwrap();
+    for (key, done) in keys.iter().zip(delete_all(&store, &keys)) {
+        let is_gone = store.get("b", key).unwrap().is_none();
+        assert_eq!(is_gone, key != stuck, "{key}");
+        match is_gone {
+            true => done.unwrap(),
+            false => assert!(matches!(done, Err(Error::Unsettled)), "{done:?}"),
+        }
+    }
 }

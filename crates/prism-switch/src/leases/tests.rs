@@ -154,3 +154,29 @@ fn nobody_else_gets_a_lease_and_their_going_is_no_news() {
         assert_eq!(leases.take_changes(Instant::now() + LEASE_GRACE * 2), []);
     });
 }
+
+#[test]
+fn a_crowd_that_says_nothing_keeps_no_node_out() {
+    with_leases(|leases, address| async move {
+        let mut silent = Vec::new();
+        for _ in 0..MOST_HANDSHAKES.per_address {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            // It is counted when it has its challenge.
+            stream.read_exact(&mut [0; CHALLENGE_BYTES]).await.unwrap();
+            silent.push(stream);
+        }
+        let mut refused = TcpStream::connect(address).await.unwrap();
+        assert_eq!(refused.read(&mut [0; 1]).await.unwrap_or(0), 0);
+        // More come from everywhere: the oldest give way, and a node gets in.
+        let mut oldest = silent.remove(0);
+        for n in 0..MOST_HANDSHAKES.in_all {
+            let from = IpAddr::from(u128::try_from(n).unwrap().to_be_bytes());
+            leases.enter(from, &Arc::new(Notify::new()));
+        }
+        let (_stream, status) = ask(address, NODE, RUN, key()).await.unwrap();
+        assert_eq!(status, Status::Ok);
+        let mut end = [0; 1];
+        let ended = tokio::time::timeout(HANDSHAKE / 2, oldest.read(&mut end));
+        assert_eq!(ended.await.unwrap().unwrap_or(0), 0);
+    });
+}

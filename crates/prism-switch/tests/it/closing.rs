@@ -80,6 +80,9 @@ fn reset(owner: SocketAddrV4) -> Vec<u8> {
 
 /// A new connection of the same ports, owned by `owner`.
 fn begin(lab: &Lab, hook: Hook, owner: SocketAddrV4) {
+    if let Some(last) = lab.view.flow_of(&flow(CLIENT)).unwrap() {
+        lab.plain(Ops::RELEASE, CLIENT, last.epoch + 1);
+    }
     let mut syn = Tcp::new(CLIENT, VIP);
     syn.flags = SYN;
     assert_eq!(lab.run(hook, &syn.build()).verdict, Verdict::Send);

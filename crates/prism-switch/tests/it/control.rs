@@ -1,7 +1,9 @@
 //! The control protocol, as the programs answer it.
 
 use crate::common::*;
-use prism_proto::control::{ControlKey, FlowState, Ops, Owner, Status, offset};
+use prism_proto::control::{
+    ControlKey, FlowState, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, Ops, Owner, Status, VERSION, offset,
+};
 use prism_switch::SenderConfig;
 use prism_switch::bench::{Hook, Verdict};
 
@@ -115,6 +117,41 @@ fn every_refusal_has_its_status_and_counter() {
 }
 
 #[test]
+fn an_epoch_far_ahead_is_refused_and_what_is_there_can_be_released() {
+    in_lab(
+        "ahead",
+        |_| {},
+        |lab| {
+            for hook in BOTH {
+                let own = |epoch| {
+                    let mut r = request(Ops::OWN, epoch, flow(CLIENT), 0);
+                    r.owner = owned(BACKEND);
+                    lab.command(hook, r)
+                };
+                let refused = lab.counter("control_ahead");
+                // Also where the clock has moved on by the time that it is asked.
+                let far = lab.clock() + MAX_EPOCH_AHEAD_NS + 1_000_000_000;
+                for epoch in [u64::MAX, far] {
+                    assert_eq!(own(epoch).status, Status::Ahead, "{epoch}");
+                }
+                assert_eq!(lab.counter("control_ahead"), refused + 2);
+                let epoch = lab.clock() + MAX_EPOCH_AHEAD_NS;
+                assert_eq!(own(epoch).status, Status::Ok);
+                for (step, status) in [
+                    (u64::MAX - epoch, Status::Ahead),
+                    (1_000_000_000, Status::Ahead),
+                    (MAX_EPOCH_STEP, Status::Ok),
+                ] {
+                    let released = lab.plain(Ops::RELEASE, CLIENT, epoch + step);
+                    assert_eq!(released.status, status, "{step}");
+                }
+                pause(1);
+            }
+        },
+    );
+}
+
+#[test]
 fn forged_truncated_and_foreign_messages_change_nothing_and_are_counted() {
     in_lab(
         "forged",
@@ -149,7 +186,7 @@ fn forged_truncated_and_foreign_messages_change_nothing_and_are_counted() {
                 let mut magic = good;
                 magic[0] ^= 1;
                 let mut version = good;
-                version[4] = 2;
+                version[4] = VERSION + 1;
                 let bad: [&[u8]; 7] = [
                     &good[..119],
                     &[],
@@ -244,6 +281,40 @@ fn a_query_tells_the_clock_and_only_ones_own_flows() {
                 (denied.status, denied.state),
                 (Status::Denied, FlowState::Absent)
             );
+        },
+    );
+}
+
+#[test]
+fn what_a_refusal_tells_of_the_flow_depends_on_who_may_command_it() {
+    in_lab(
+        "told",
+        |_| {},
+        |lab| {
+            assert_eq!(lab.own(CLIENT, BACKEND, 5).status, Status::Ok);
+            let ops = Ops::OWN.and(Ops::UNBLOCK);
+            let base = request(ops, 6, flow(CLIENT), lab.clock());
+            let own = |owner| prism_proto::control::Request { owner, ..base };
+            let (mut both, mut late) = (own(owned(BACKEND)), own(owned(BACKEND)));
+            both.ops = ops.and(Ops::BLOCK);
+            late.time_ns = 1;
+            let (known, nothing) = (
+                (FlowState::Forward, 5, owned(BACKEND)),
+                (FlowState::Absent, 0, Owner::NONE),
+            );
+            let rows = [
+                (own(owned(FOREIGN)), Status::Denied, nothing),
+                (own(owned(CLIENT)), Status::Denied, nothing),
+                (both, Status::BadRequest, known),
+                (late, Status::Late, known),
+            ];
+            for hook in BOTH {
+                for (request, status, told) in &rows {
+                    let a = lab.raw_command(hook, &request.encode(&key())).unwrap();
+                    assert_eq!(a.status, *status, "{request:?}");
+                    assert_eq!((a.state, a.epoch, a.owner), *told, "{status:?}");
+                }
+            }
         },
     );
 }

@@ -5,6 +5,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,8 @@ const LINKS: [&str; 3] = ["s0", "s1", "s2"];
 const BULK_BYTES: usize = 1 << 30;
 /// How often programs are replaced under traffic, at least.
 const REPLACEMENTS: u32 = 100;
+/// How often the kernel is made to look at a neighbour.
+const CONFIRM: Duration = Duration::from_secs(1);
 /// As much as an emulated processor moves in seconds.
 const EMULATED_BULK_BYTES: usize = 64 << 20;
 
@@ -77,6 +80,7 @@ impl Net {
             .run(|| sh(&format!("ip addr add {}/32 dev lo", VIP.ip())))
             .unwrap();
         let mut config = config(name);
+        config.confirm = CONFIRM;
         config.nodes.iter_mut().for_each(|n| n.link = None);
         config.interfaces = LINKS.map(interface).into();
         let net = Self {
@@ -391,4 +395,55 @@ fn flows_survive_and_another_size_is_not_forced_on_them() {
             assert!(lab.counter("control_ok") > 0, "counters go on");
         },
     );
+}
+
+/// One byte from end to end; whether it has arrived within `limit`.
+fn passes(mut from: &TcpStream, mut to: &TcpStream, limit: Duration) -> bool {
+    to.set_read_timeout(Some(limit)).unwrap();
+    from.write_all(&[1]).unwrap();
+    to.read_exact(&mut [0]).is_ok()
+}
+
+#[test]
+fn a_neighbour_that_is_stale_is_looked_for_again_while_packets_go_to_it() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new("stale");
+    // A neighbour is stale after half a second, not half a minute, and is asked sooner.
+    let hurry = || {
+        sh("ip link set s2 address 02:00:00:00:00:10
+            cd /proc/sys/net/ipv4/neigh/s2
+            echo 500 > base_reachable_time_ms
+            echo 0 > delay_first_probe_time
+            echo 100 > retrans_time_ms");
+    };
+    net.switch.run(hurry).unwrap();
+    // The backend has no need to ask, which would tell the switch who it is.
+    let know = "ip neigh replace 10.0.1.254 lladdr 02:00:00:00:00:10 nud permanent dev e0";
+    net.backend.run(|| sh(know)).unwrap();
+    let (client, server) = net.moved_connection();
+    assert!(passes(&client, &server, Duration::from_secs(5)));
+    // The kernel asks by itself as long as it has sent a packet there lately.
+    let is_stale = || {
+        let shown = Command::new("ip")
+            .args(["neigh", "show", "dev", "s2"])
+            .output();
+        String::from_utf8_lossy(&shown.unwrap().stdout).contains("STALE")
+    };
+    let mut looks = (0..100).map(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        net.switch.run(is_stale).unwrap()
+    });
+    assert!(
+        looks.any(|is_stale| is_stale),
+        "the neighbour is never stale"
+    );
+    // Another card in the same host.
+    let change = || sh(&format!("ip link set e0 address 02:00:00:00:00:77\n{know}"));
+    net.backend.run(change).unwrap();
+    client.set_nodelay(true).unwrap();
+    // Repetitions of one segment would be rare: each byte is a packet of its own.
+    let found = (0..150).any(|_| passes(&client, &server, Duration::from_millis(100)));
+    assert!(found, "nobody has looked for the neighbour");
 }

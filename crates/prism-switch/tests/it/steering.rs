@@ -4,14 +4,14 @@ use std::net::SocketAddrV4;
 
 use crate::common::packet::{ACK, Parsed, SYN, Tcp, fragment, verify};
 use crate::common::*;
-use prism_proto::control::{FlowState, Ops, Status};
+use prism_proto::control::{Ops, Status};
 use prism_switch::bench::{Hook, Run, Verdict};
 
 pub(crate) const BOTH: [Hook; 2] = [Hook::Tc, Hook::Xdp];
 
 /// What the flow of `CLIENT` is.
 #[derive(Clone, Copy, Debug)]
-enum Flow {
+pub(crate) enum Flow {
     None,
     OwnedBy(SocketAddrV4),
     BlockedAt(SocketAddrV4),
@@ -19,7 +19,7 @@ enum Flow {
 }
 
 /// Makes the flow so, by commands that outrank all before.
-fn set(lab: &Lab, state: Flow) {
+pub(crate) fn set(lab: &Lab, state: Flow) {
     let known = lab.view.flow_of(&flow(CLIENT)).unwrap();
     let epoch = known.map_or(0, |f| f.epoch).max(lab.clock());
     let ok = |answer: prism_proto::control::Answer| assert_eq!(answer.status, Status::Ok);
@@ -287,46 +287,6 @@ fn after_a_release_only_a_new_connection_passes() {
                     to_frontend,
                     "after a fence",
                 );
-            }
-        },
-    );
-}
-
-#[test]
-fn a_syn_purges_the_flow_before_it() {
-    in_lab(
-        "syn",
-        |_| {},
-        |lab| {
-            for (hook, flow) in [
-                (Hook::Tc, Flow::OwnedBy(BACKEND)),
-                (Hook::Xdp, Flow::BlockedAt(BACKEND)),
-            ] {
-                set(lab, flow);
-                let old_epoch = lab.flows()[0].epoch;
-                let mut tcp = Tcp::new(CLIENT, VIP);
-                tcp.flags = SYN | ACK;
-                let purged = lab.counter("flow_syn_purged");
-                lab.run(hook, &tcp.build());
-                assert_eq!(lab.counter("flow_syn_purged"), purged, "SYN ACK is none");
-                tcp.flags = SYN;
-                let before = lab.clock();
-                let run = lab.run(hook, &tcp.build());
-                check_sent(&run, &tcp, (mac_of(FRONTEND), CLIENT, VIP), "SYN");
-                assert_eq!(lab.counter("flow_syn_purged"), purged + 1);
-                let f = lab.flows()[0];
-                assert_eq!(f.state, FlowState::Absent);
-                assert!(f.epoch >= before && f.epoch >= old_epoch, "{f:?}");
-                let late = lab.own(CLIENT, BACKEND, before - 1);
-                assert_eq!(
-                    (late.status, late.state),
-                    (Status::Stale, FlowState::Absent)
-                );
-                let answer = lab.run(hook, &Tcp::new(BACKEND, CLIENT).build());
-                assert_eq!(answer.verdict, Verdict::Drop, "the former owner is nobody");
-                let again = lab.own(CLIENT, BACKEND, late.epoch + 1);
-                assert_eq!(again.status, Status::Ok);
-                lab.plain(Ops::RELEASE, CLIENT, late.epoch + 2);
             }
         },
     );

@@ -28,8 +28,15 @@ pub(super) const fn instruction(
 
 /// `BPF_PROG_TYPE_SOCKET_FILTER`.
 pub(super) const SOCKET_FILTER: u32 = 1;
+/// `BPF_PROG_TYPE_CGROUP_SKB`.
+pub(super) const CGROUP_SKB: u32 = 8;
 /// `BPF_PROG_TYPE_SOCK_OPS`.
 pub(super) const SOCK_OPS: u32 = 13;
+
+/// `BPF_CGROUP_INET_EGRESS`, where a [`CGROUP_SKB`] program is attached.
+pub(super) const CGROUP_INET_EGRESS: u32 = 1;
+/// `BPF_CGROUP_SOCK_OPS`, where a [`SOCK_OPS`] program is.
+pub(super) const CGROUP_SOCK_OPS: u32 = 3;
 
 const LICENSE: &CStr = c"Apache-2.0";
 
@@ -78,18 +85,18 @@ struct LinkAttributes {
 }
 const _: () = assert!(size_of::<LinkAttributes>() == 16);
 
-/// Attaches a `SOCK_OPS` program to a control group (version 2), until the descriptor
-/// that comes back is closed.
-pub(super) fn attach_sock_ops(
+/// Attaches a program to a control group (version 2), until the descriptor that comes
+/// back is closed.
+pub(super) fn attach(
     program: BorrowedFd<'_>,
     group: BorrowedFd<'_>,
+    attach_type: u32,
 ) -> io::Result<OwnedFd> {
     const BPF_LINK_CREATE: libc::c_long = 28;
-    const CGROUP_SOCK_OPS: u32 = 3;
     let attributes = LinkAttributes {
         program: program.as_raw_fd() as u32,
         target: group.as_raw_fd() as u32,
-        attach_type: CGROUP_SOCK_OPS,
+        attach_type,
         flags: 0,
     };
     // SAFETY: the attributes are initialised, without padding and without pointers.

@@ -4,10 +4,11 @@
 //! that it can be saved and, if the hand-off fails, thawed as it was. The order
 //! is what makes it free of races:
 //!
-//! 1. *The mark*: packets with [`MARK`] are dropped by a routing rule of the
-//!    namespace. The kernel forgets the socket's route as it sets the mark
-//!    (`sock_set_mark`), so from here on nothing that happens to the socket can
-//!    be told to the client: not by an acknowledgement, not by a probe.
+//! 1. *The mark*: an egress program on this process's control group (version 2) drops
+//!    the packets of sockets that have the process's mark. It looks at the socket and not at the
+//!    packet, whose own mark a firewall may change. The kernel sets a mark and sends
+//!    packets under the same lock of the socket, so from here on nothing that happens to
+//!    the socket can be told to the client: not by an acknowledgement, not by a probe.
 //! 2. *The filter*: a socket filter that drops everything, before TCP sees it. A
 //!    segment that has just passed it on another core is still taken. If that is
 //!    before the state is read, it is a part of it; if it is after, the client
@@ -15,32 +16,41 @@
 //! 3. *Repair mode*, and the state is read ([`super::Paused`]).
 //!
 //! The filter is an eBPF program that is loaded once: attaching a classic one
-//! would translate it each time.
+//! would translate it each time. Both programs go with the process.
 
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
-use socket2::{Domain, Protocol, Socket, Type};
-
-use super::bpf;
+use super::{bpf, group};
 use crate::fault::{self, Fault};
 use crate::sockopt::set;
 
-/// The mark (`SO_MARK`) of frozen sockets. A host on which something else marks
-/// packets with this very value must use another way to hand off.
-pub const MARK: u32 = 0x5072_6d46;
-/// Place of the rule among the host's routing rules: before all but `local`.
-const RULE_PRIORITY: u32 = 1;
+/// Upper half of the mark (`SO_MARK`) of frozen sockets. The lower one is the process's
+/// own: the fence of another process that shares a control group would hide that this
+/// process has none.
+const MARKS: u32 = 0x5072_0000;
 
 /// What is needed to freeze sockets, made ready once per process.
 #[derive(Debug)]
 pub struct Freezer {
+    mark: u32,
     deaf: OwnedFd,
+    /// One for each control group that this process has been in: sockets stay in the
+    /// group that they were made in.
+    fences: Mutex<Vec<OwnedFd>>,
 }
 
 /// Why sockets cannot be frozen here.
 #[derive(Debug, thiserror::Error)]
 pub enum FreezeError {
+    /// There is no control group of version 2
+    #[error("this process is in no control group of version 2 that is mounted")]
+    NoGroup,
+    /// A marked socket has sent a packet
+    #[error("the control group's egress program does not stop the packets of frozen sockets")]
+    Leaks,
     /// CAP_NET_ADMIN or CAP_BPF is missing
     #[error("{call}: CAP_NET_ADMIN or CAP_BPF is missing")]
     NotPermitted {
@@ -62,7 +72,8 @@ impl FreezeError {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Self::NotPermitted { .. } => Fault::Configuration,
+            Self::NoGroup | Self::NotPermitted { .. } => Fault::Configuration,
+            Self::Leaks => Fault::Kernel,
             Self::Kernel { source, .. } => fault::of_errno(source),
         }
     }
@@ -76,27 +87,69 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> FreezeError {
 }
 
 impl Freezer {
-    /// Loads the filter, and sees to it that the network namespace of the
-    /// calling thread drops marked packets. The rule stays when the process
-    /// ends: others may rely on it, and without marked packets it does nothing.
+    /// Loads the filter, attaches the fence to the control group of this process, and
+    /// tries it.
     ///
     /// # Errors
     /// [`FreezeError`].
     pub fn new() -> Result<Self, FreezeError> {
         let deaf =
             bpf::load(bpf::SOCKET_FILTER, &DEAF).map_err(failed("loading a socket filter"))?;
-        drop_marked(libc::AF_INET).map_err(failed("adding a routing rule"))?;
-        match drop_marked(libc::AF_INET6) {
-            // A kernel without IPv6 sends no packet of it.
-            Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
-            done => done.map_err(failed("adding a routing rule for IPv6"))?,
+        let mark = MARKS | std::process::id() & 0xffff;
+        let freezer = Self {
+            mark,
+            deaf,
+            fences: Mutex::new(vec![fence(mark)?]),
+        };
+        freezer.check()?;
+        Ok(freezer)
+    }
+
+    /// Whether packets of sockets that this process makes now are stopped, found out by
+    /// one over loopback.
+    ///
+    /// # Errors
+    /// [`FreezeError::Leaks`], or what a socket to try it on lacks.
+    pub fn check(&self) -> Result<(), FreezeError> {
+        let marked = || {
+            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+            set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &self.mark)?;
+            Ok((socket.local_addr()?, socket))
+        };
+        let (address, socket) = marked().map_err(failed("making a marked socket"))?;
+        match socket.send_to(&[0], address) {
+            // As the program says.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
+            Err(source) => Err(FreezeError::Kernel {
+                call: "sending on a marked socket",
+                source,
+            }),
+            Ok(_) => Err(FreezeError::Leaks),
         }
-        Ok(Self { deaf })
+    }
+
+    /// Attaches the fence once more: to the control group that the process is in now, or
+    /// where somebody has detached it. Sockets of before stay fenced as they are.
+    ///
+    /// # Errors
+    /// [`FreezeError`].
+    pub fn renew(&self) -> Result<(), FreezeError> {
+        let fence = fence(self.mark)?;
+        self.check()?;
+        let mut fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
+        fences.push(fence);
+        Ok(())
+    }
+
+    /// The mark of this process's frozen sockets.
+    #[must_use]
+    pub fn mark(&self) -> u32 {
+        self.mark
     }
 
     /// Steps 1 and 2 above.
     pub(crate) fn silence(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        set(fd, libc::SOL_SOCKET, libc::SO_MARK, &MARK)?;
+        set(fd, libc::SOL_SOCKET, libc::SO_MARK, &self.mark)?;
         let program = self.deaf.as_raw_fd();
         set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &program).inspect_err(|_| {
             let _ = set(fd, libc::SOL_SOCKET, libc::SO_MARK, &0_u32);
@@ -117,43 +170,33 @@ const DEAF: [bpf::Instruction; 2] = [
     bpf::instruction(0x95, (0, 0), 0, 0), // exit
 ];
 
-/// Adds "packets with the mark: drop" to the rules of one family, if it is not
-/// there (`rtnetlink(7)`, `include/uapi/linux/fib_rules.h`).
-fn drop_marked(family: libc::c_int) -> io::Result<()> {
-    const ACTION_BLACKHOLE: u8 = 6;
-    const PRIORITY: u16 = 6;
-    const FWMARK: u16 = 10;
-    const FWMASK: u16 = 16;
-    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
-    // `struct fib_rule_hdr`: everything that is not named matches anything.
-    let mut body = vec![family as u8, 0, 0, 0, 0, 0, 0, ACTION_BLACKHOLE, 0, 0, 0, 0];
-    for (kind, value) in [
-        (PRIORITY, RULE_PRIORITY),
-        (FWMARK, MARK),
-        (FWMASK, u32::MAX),
-    ] {
-        body.extend(8_u16.to_ne_bytes());
-        body.extend(kind.to_ne_bytes());
-        body.extend(value.to_ne_bytes());
-    }
-    let mut request = Vec::with_capacity(16 + body.len());
-    request.extend(((16 + body.len()) as u32).to_ne_bytes());
-    request.extend(libc::RTM_NEWRULE.to_ne_bytes());
-    request.extend((flags as u16).to_ne_bytes());
-    request.extend([0; 8]);
-    request.extend(body);
-    let (netlink, route) = (Domain::from(libc::AF_NETLINK), libc::NETLINK_ROUTE);
-    let socket = Socket::new(netlink, Type::RAW.cloexec(), Some(Protocol::from(route)))?;
-    socket.send(&request)?;
-    let mut answer = [0; 1024];
-    let length = (&socket).read(&mut answer)?;
-    // `struct nlmsghdr` (16 bytes), then the negated error, 0 where it is done.
-    let code = answer.get(..length).and_then(|a| a.get(16..20));
-    let code = code.and_then(|c| Some(i32::from_ne_bytes(c.try_into().ok()?)));
-    match code {
-        Some(0) => Ok(()),
-        Some(code) if -code == libc::EEXIST => Ok(()),
-        Some(code) => Err(io::Error::from_raw_os_error(code.wrapping_neg())),
-        None => Err(io::ErrorKind::InvalidData.into()),
-    }
+/// Offset of the socket in `struct __sk_buff`, and of the mark in `struct bpf_sock`
+/// (`include/uapi/linux/bpf.h`).
+const SOCKET: i16 = 168;
+const SOCKET_MARK: i16 = 16;
+const BPF_SK_FULLSOCK: i32 = 95;
+
+/// Drops what a socket with the mark sends. Registers as in `warmth`.
+const fn drop_marked(mark: u32) -> [bpf::Instruction; 9] {
+    [
+        bpf::instruction(0x79, (1, 1), SOCKET, 0), // r1 = the packet's socket
+        bpf::instruction(0x15, (1, 0), 5, 0),      // none: pass
+        bpf::instruction(0x85, (0, 0), 0, BPF_SK_FULLSOCK),
+        bpf::instruction(0x15, (0, 0), 3, 0), // not a whole one: pass
+        bpf::instruction(0x61, (1, 0), SOCKET_MARK, 0), // r1 = its mark
+        bpf::instruction(0xb7, (0, 0), 0, 0), // r0 = 0: drop
+        bpf::instruction(0x15, (1, 0), 1, mark as i32), // ours: to the end
+        bpf::instruction(0xb7, (0, 0), 0, 1), // r0 = 1: pass
+        bpf::instruction(0x95, (0, 0), 0, 0), // exit
+    ]
+}
+
+/// The fence, attached to the control group of this process until it is dropped.
+fn fence(mark: u32) -> Result<OwnedFd, FreezeError> {
+    let own = group::open().map_err(failed("opening the control group"))?;
+    let own = own.ok_or(FreezeError::NoGroup)?;
+    let program = bpf::load(bpf::CGROUP_SKB, &drop_marked(mark))
+        .map_err(failed("loading an egress program"))?;
+    bpf::attach(program.as_fd(), own.as_fd(), bpf::CGROUP_INET_EGRESS)
+        .map_err(failed("attaching a program to the control group"))
 }

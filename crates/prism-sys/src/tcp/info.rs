@@ -147,6 +147,12 @@ pub struct TcpInfo {
     pub path_mtu_bytes: u32,
     /// Time since data was sent, ms.
     pub rest_ms: u32,
+    /// Time since the peer was heard of, ms: an acknowledgement is in every segment.
+    pub heard_ms: u32,
+    /// Retransmission timeouts in a row without an answer.
+    pub unanswered_timeouts: u8,
+    /// Probes of a closed window, or keepalives, in a row without an answer.
+    pub unanswered_probes: u8,
 }
 
 impl TcpInfo {
@@ -171,8 +177,9 @@ impl TcpInfo {
     }
 
     fn from_raw(raw: &RawInfo) -> Self {
-        let [state, ..] = raw.bytes0;
+        let [state, _, unanswered_timeouts, unanswered_probes] = raw.bytes0;
         let [_, options, shifts, _] = raw.bytes1;
+        let [_, _, heard_ms] = raw.last_ms;
         Self {
             state: TcpStateName::from_kernel(state),
             timestamps: options & OPTION_TIMESTAMPS != 0,
@@ -190,6 +197,9 @@ impl TcpInfo {
             segments: (raw.segs_out, raw.segs_in),
             path_mtu_bytes: raw.pmtu,
             rest_ms: raw.last_data_sent_ms,
+            heard_ms,
+            unanswered_timeouts,
+            unanswered_probes,
         }
     }
 }

@@ -18,6 +18,7 @@
 
 mod bpf;
 mod freeze;
+mod group;
 pub mod info;
 pub mod ktls;
 mod options;
@@ -28,7 +29,7 @@ mod send_queue;
 mod silent;
 mod warmth;
 
-pub use freeze::{FreezeError, Freezer, MARK};
+pub use freeze::{FreezeError, Freezer};
 pub use info::{TcpInfo, TcpStateName};
 pub use options::probe_peer;
 pub use pause::{PauseError, PauseFault, Paused, ResumeError};

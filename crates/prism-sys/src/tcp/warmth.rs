@@ -10,12 +10,10 @@
 //!
 //! It is a link of the kernel's: it goes with the process.
 
-use std::fs::{File, read_to_string};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
 
-use super::bpf;
+use super::{bpf, group};
 use crate::fault::{self, Fault};
 use crate::sockopt::set;
 
@@ -74,10 +72,10 @@ impl Warmth {
     /// # Errors
     /// [`WarmthError`].
     pub fn new() -> Result<Self, WarmthError> {
-        let path = own_group().ok_or(WarmthError::NoGroup)?;
-        let group = File::open(path).map_err(failed("opening the control group"))?;
+        let own = group::open().map_err(failed("opening the control group"))?;
+        let own = own.ok_or(WarmthError::NoGroup)?;
         let program = bpf::load(bpf::SOCK_OPS, &SET_WINDOW).map_err(failed("loading a program"))?;
-        let attached = bpf::attach_sock_ops(program.as_fd(), group.as_fd());
+        let attached = bpf::attach(program.as_fd(), own.as_fd(), bpf::CGROUP_SOCK_OPS);
         Ok(Self {
             _attached: attached.map_err(failed("attaching a program to the control group"))?,
         })
@@ -93,30 +91,6 @@ impl Warmth {
     pub(super) fn off(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         set(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, &0_i32)
     }
-}
-
-/// The directory of this process's control group of version 2.
-fn own_group() -> Option<PathBuf> {
-    let groups = read_to_string("/proc/self/cgroup").ok()?;
-    let mounts = read_to_string("/proc/self/mountinfo").ok()?;
-    group_in(&groups, &mounts)
-}
-
-fn group_in(groups: &str, mounts: &str) -> Option<PathBuf> {
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    // Fields of proc_pid_mountinfo(5): the fourth is the root of the mount, the fifth
-    // its place, and the type follows a lone dash.
-    mounts.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
-        if !kind.starts_with("cgroup2 ") {
-            return None;
-        }
-        let mut fields = place.split(' ').skip(3);
-        let (root, place) = (fields.next()?, fields.next()?);
-        // By whole names: another group's may begin like that of the mount's root.
-        let below = Path::new(own).strip_prefix(root).ok()?;
-        Some(Path::new(place).join(below))
-    })
 }
 
 /// Offset of the socket in `struct bpf_sock_ops`, and of a socket's priority in `struct
@@ -151,43 +125,3 @@ const SET_WINDOW: [bpf::Instruction; 20] = [
     bpf::instruction(0xb7, (0, 0), 0, 1), // the end: r0 = 1
     bpf::instruction(0x95, (0, 0), 0, 0), // exit
 ];
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn the_group_is_found_below_its_mount() {
-        let mount = |root: &str| {
-            format!(
-                "1 2 0:1 / /proc rw - proc proc rw\n\
-                 30 24 0:26 {root} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
-            )
-        };
-        let of = |groups: &str, root: &str| group_in(groups, &mount(root));
-        let at = |path: &str| Some(PathBuf::from(path));
-        let unit = "1:cpu:/x\n0::/system.slice/prism.service\n";
-        assert_eq!(
-            of(unit, "/"),
-            at("/sys/fs/cgroup/system.slice/prism.service")
-        );
-        assert_eq!(
-            of(unit, "/system.slice"),
-            at("/sys/fs/cgroup/prism.service")
-        );
-        assert_eq!(of("0::/\n", "/"), at("/sys/fs/cgroup/"));
-        assert_eq!(of("0::/systems/a\n", "/system"), None);
-        assert_eq!(of("1:cpu:/x\n", "/"), None);
-        assert_eq!(group_in(unit, "1 2 0:1 / /proc rw - proc proc rw\n"), None);
-    }
-
-    #[test]
-    fn the_own_group_is_a_directory_of_control_files() {
-        let Some(group) = own_group() else {
-            eprintln!("skipped: no control groups of version 2 here");
-            return;
-        };
-        assert!(group.join("cgroup.procs").exists(), "{group:?}");
-    }
-}

@@ -4,9 +4,12 @@
 //!
 //! `PRISM_FREEZE_TIMES` multiplies the number of freezes.
 
+use std::fs::{create_dir, read_to_string, remove_dir, write};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,7 +17,7 @@ use crate::common::veth::{Capture, Pair, pin_to, say};
 use crate::common::{self, App, DOWN, UP, byte, bytes, eventually, privileged, service};
 use prism_proto::TcpState;
 use prism_sys::tcp::info::send_queue_bytes;
-use prism_sys::tcp::{Blank, Freezer, Live, Paused, probe_peer, restore_into};
+use prism_sys::tcp::{Blank, FreezeError, Freezer, Live, Paused, probe_peer, restore_into};
 use socket2::{SockRef, TcpKeepalive};
 
 /// Freezes of the flood, half of them hand-offs.
@@ -95,8 +98,6 @@ struct Tally {
 
 impl<'p> Hammer<'p> {
     fn new(pair: &'p Pair) -> Self {
-        // The rule is the namespace's, the filter anybody's.
-        let _other = pair.hosts[1].run(|| Freezer::new().unwrap()).unwrap();
         Self {
             pair,
             freezer: pair.hosts[0].run(|| Freezer::new().unwrap()).unwrap(),
@@ -371,6 +372,53 @@ impl Quiet {
     }
 }
 
+/// No routing rule is left but those that every host has.
+fn other_tools_clean_up() {
+    common::ip("rule flush");
+    common::ip("rule add priority 32766 from all lookup main");
+}
+
+/// The directory of the control group (version 2) of this process.
+fn own_group() -> PathBuf {
+    let mounts = read_to_string("/proc/self/mountinfo").unwrap();
+    let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "));
+    let mount = mount.and_then(|line| line.split(' ').nth(4)).unwrap();
+    let groups = read_to_string("/proc/self/cgroup").unwrap();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    Path::new(mount).join(own.unwrap())
+}
+
+#[test]
+fn a_process_whose_frozen_sockets_could_speak_finds_that_out_and_mends_it() {
+    const ALONE: &str = "PRISM_TEST_ALONE";
+    const NAME: &str =
+        "freeze::a_process_whose_frozen_sockets_could_speak_finds_that_out_and_mends_it";
+    if !privileged() {
+        return;
+    }
+    // Other tests of this process need the group that they began in.
+    if std::env::var_os(ALONE).is_none() {
+        let alone = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", NAME])
+            .env(ALONE, "1")
+            .status();
+        assert!(alone.unwrap().success());
+        return;
+    }
+    let group = own_group();
+    let below = group.join(format!("prism-test-{}", std::process::id()));
+    create_dir(&below).unwrap();
+    let move_to = |group: &Path| write(group.join("cgroup.procs"), "0").unwrap();
+    move_to(&below);
+    let freezer = Freezer::new();
+    move_to(&group);
+    remove_dir(&below).unwrap();
+    let freezer = freezer.unwrap();
+    assert!(matches!(freezer.check(), Err(FreezeError::Leaks)));
+    freezer.renew().unwrap();
+    freezer.check().unwrap();
+}
+
 #[test]
 fn a_frozen_socket_emits_nothing_for_two_seconds_and_works_when_thawed() {
     if !privileged() {
@@ -378,6 +426,8 @@ fn a_frozen_socket_emits_nothing_for_two_seconds_and_works_when_thawed() {
     }
     let pair = Pair::new();
     let freezer = pair.hosts[0].run(|| Freezer::new().unwrap()).unwrap();
+    // As other programs of a host do with rules that they did not make.
+    pair.hosts[0].run(other_tools_clean_up).unwrap();
     let capture = Capture::start(&pair);
 
     pair.hosts[1]

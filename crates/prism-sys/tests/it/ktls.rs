@@ -13,7 +13,7 @@ use prism_sys::sendfile::{send_more, sendfile};
 use prism_sys::tcp::ktls::{
     self, AttachError, Cipher, ContentType, CryptoError, Offered, ProbeError,
 };
-use prism_sys::tcp::{Freezer, MARK, Paused};
+use prism_sys::tcp::{Freezer, Paused};
 
 /// A record in the middle of a session: no sequence number may be guessed.
 const FIRST: u64 = 0x1_0000_00fe;
@@ -376,7 +376,7 @@ fn bytes_are_counted_once_however_often_they_fail_to_leave() {
         return;
     }
     let net = Net::new();
-    net.hosts[0].run(|| Freezer::new().unwrap()).unwrap();
+    let freezer = net.hosts[0].run(|| Freezer::new().unwrap()).unwrap();
     let (mut stream, server) = net.connect();
     let mark = |mark| socket2::SockRef::from(&server).set_mark(mark).unwrap();
     let mut sender = TcpStream::from(server.try_clone().unwrap());
@@ -394,7 +394,7 @@ fn bytes_are_counted_once_however_often_they_fail_to_leave() {
         }
     };
     sender.write_all(&bytes(DOWN, 0, 1000)).unwrap();
-    mark(MARK);
+    mark(freezer.mark());
     sender.write_all(&bytes(DOWN, 1000, 5000)).unwrap();
     assert_given(6000);
     std::thread::sleep(Duration::from_millis(700));

@@ -101,8 +101,8 @@ impl Acceptor {
     /// When rustls refuses its configuration, which [`ServerConfig`] rules out.
     pub fn new(config: &ServerConfig) -> Result<Self, AcceptError> {
         let capture = Capture::default();
-        let connection = ServerConnection::new(config.with_key_log(capture.key_log()))
-            .map_err(AcceptError::Local)?;
+        let connection =
+            ServerConnection::new(config.with_capture(&capture)).map_err(AcceptError::Local)?;
         Ok(Self(Box::new(Handshake {
             connection,
             capture,

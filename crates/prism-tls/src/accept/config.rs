@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::server::NoServerSessionStorage;
+use rustls::server::{NoServerSessionStorage, ProducesTickets};
 use rustls::version::{TLS12, TLS13};
-use rustls::{KeyLog, SupportedCipherSuite, SupportedProtocolVersion};
+use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 
 use super::certificates::Certificates;
 use super::clock::Clock;
 use super::tickets::Tickets;
+use crate::capture::Capture;
 use crate::keys::Version;
 
 /// The one application protocol that is served.
@@ -78,8 +79,8 @@ pub struct ServerConfig(Arc<rustls::ServerConfig>);
 
 impl ServerConfig {
     /// A server that proves itself with `certificates`, whose later reloads
-    /// count at once, and that resumes with `tickets`; without them every
-    /// handshake is a full one. There is no 0-RTT.
+    /// count at once, and that resumes sessions of TLS 1.3 with `tickets`; without them
+    /// every handshake is a full one, as it always is for TLS 1.2. There is no 0-RTT.
     ///
     /// # Errors
     /// When the settings allow no handshake.
@@ -115,11 +116,48 @@ impl ServerConfig {
         Ok(Self(Arc::new(config)))
     }
 
-    /// The same with a key log for one connection.
-    pub(super) fn with_key_log(&self, key_log: Arc<dyn KeyLog>) -> Arc<rustls::ServerConfig> {
+    /// The same for one connection, whose secrets go to `capture`.
+    pub(super) fn with_capture(&self, capture: &Capture) -> Arc<rustls::ServerConfig> {
         let mut config = (*self.0).clone();
-        config.key_log = key_log;
+        config.key_log = capture.key_log();
+        if config.ticketer.enabled() {
+            config.ticketer = Arc::new(Tls13Tickets {
+                tickets: config.ticketer,
+                capture: capture.clone(),
+            });
+        }
         Arc::new(config)
+    }
+}
+
+/// Tickets for one connection if it is of TLS 1.3. A ticket of TLS 1.2 holds the master
+/// secret, so whoever learns the ticket secret later could read the recorded connection
+/// itself (RFC 5077, 5.4); a ticket of TLS 1.3 alone opens no session, as each has a key exchange of its own.
+#[derive(Debug)]
+struct Tls13Tickets {
+    tickets: Arc<dyn ProducesTickets>,
+    capture: Capture,
+}
+
+impl ProducesTickets for Tls13Tickets {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        self.tickets.lifetime()
+    }
+
+    /// Nothing for TLS 1.2, to which rustls then sends an empty ticket (RFC 5077, 3.3).
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        match self.capture.is_tls13() {
+            true => self.tickets.encrypt(plain),
+            false => None,
+        }
+    }
+
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        self.tickets.decrypt(ticket)
     }
 }
 

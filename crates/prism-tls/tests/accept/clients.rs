@@ -95,16 +95,17 @@ fn openssl_resumes_at_another_server_of_the_same_secret_only() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("session.pem");
     let file = file.to_str().unwrap();
-    for version in ["-tls1_3", "-tls1_2"] {
-        let first = s_client(&one, &[version, "-sess_out", file]);
-        assert!(first.contains("resumed=false"), "{first}");
-        let again = s_client(&other, &[version, "-sess_in", file]);
-        assert!(again.contains("resumed=true"), "{again}");
-        assert!(again.contains("Reused, TLSv1."), "{again}");
-        let elsewhere = s_client(&stranger, &[version, "-sess_in", file]);
-        assert!(elsewhere.contains("resumed=false"), "{elsewhere}");
-        std::fs::remove_file(file).unwrap();
-    }
+    let first = s_client(&one, &["-tls1_3", "-sess_out", file]);
+    assert!(first.contains("resumed=false"), "{first}");
+    let again = s_client(&other, &["-tls1_3", "-sess_in", file]);
+    assert!(again.contains("resumed=true"), "{again}");
+    assert!(again.contains("Reused, TLSv1.3"), "{again}");
+    let elsewhere = s_client(&stranger, &["-tls1_3", "-sess_in", file]);
+    assert!(elsewhere.contains("resumed=false"), "{elsewhere}");
+    let first = s_client(&one, &["-tls1_2", "-sess_out", file]);
+    assert!(first.contains("resumed=false"), "{first}");
+    let again = s_client(&one, &["-tls1_2", "-sess_in", file]);
+    assert!(again.contains("resumed=false"), "{again}");
 }
 
 #[test]
@@ -226,8 +227,9 @@ for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
                     about, rest = content.split(b"\n", 1)
                     assert rest == body, (len(rest), size)
                     assert (b"resumed=true" in about) == (session is not None), about
-                session = tls.session
-                assert session.has_ticket
+                if version == ssl.TLSVersion.TLSv1_3:
+                    session = tls.session
+                    assert session.has_ticket
 print("done")
 "#;
     let (one, other) = (loopback(), loopback());

@@ -10,6 +10,10 @@ use crate::support::*;
 
 const SUITES: [&str; 3] = [
     "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+];
+const TLS12_SUITES: [&str; 2] = [
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
 ];
@@ -70,12 +74,24 @@ fn a_ticket_resumes_for_one_rotation_and_never_after_two() {
     }
 }
 
+/// A ticket would hold the secret that the recorded session was encrypted with.
+#[test]
+fn a_session_of_tls_1_2_gets_no_ticket() {
+    let server = server();
+    for suite in TLS12_SUITES {
+        let client = Arc::new(client_of_suite(suite));
+        for _ in 0..2 {
+            assert!(!visit_and_talk(&client, &server, Cut::Nowhere), "{suite}");
+        }
+    }
+}
+
 #[test]
 fn without_tickets_every_handshake_is_a_full_one() {
     let certificates = FIXTURE.certificates();
     let settings = Settings::default();
     let server = ServerConfig::new(&settings, certificates, None, system_clock()).unwrap();
-    for suite in SUITES {
+    for suite in SUITES.into_iter().chain(TLS12_SUITES) {
         let client = Arc::new(client_of_suite(suite));
         for _ in 0..2 {
             let established = visit(&client, &server, Cut::Nowhere);

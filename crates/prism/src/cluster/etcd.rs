@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use prism_cluster::{NodeName, Placing, Report, State, Testimony};
 use prism_config::{Config, Credential};
 use prism_etcd::{Change, Client, Condition, Settings, TlsFiles};
+use prism_replica::Bucket;
 use serde::{Deserialize, Serialize};
 
 use super::Host;
@@ -44,11 +45,15 @@ pub(crate) struct Keys {
 pub(crate) enum Key<'a> {
     State,
     Wish,
+    /// Writes are to pause, since the cluster is about to change.
+    Pause,
     Live(&'a str),
     Node(&'a str),
     /// What a backend's store has noted, while the state is in question.
     Said(&'a str),
     User(&'a str),
+    /// What is agreed about a bucket.
+    Bucket(&'a str),
 }
 
 /// A backend that lives, as it says itself.
@@ -58,6 +63,15 @@ pub(crate) struct Living {
     pub(crate) run: u64,
     /// How far it has come.
     pub(crate) report: Report,
+}
+
+/// Writes are to pause until the cluster has left an epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pause {
+    /// Tells it from others of the same epoch; 0: there is none.
+    pub(crate) number: u64,
+    /// The epoch that is about to end.
+    pub(crate) epoch: u64,
 }
 
 /// The secret of a user, whose access key is the key's.
@@ -92,10 +106,13 @@ impl Keys {
         match key {
             Key::State => format!("{prefix}state"),
             Key::Wish => format!("{prefix}wish"),
+            Key::Pause => format!("{prefix}pause"),
             Key::Live(name) => format!("{prefix}live/{name}"),
             Key::Node(name) => format!("{prefix}nodes/{name}"),
             Key::Said(name) => format!("{prefix}stores/{name}"),
             Key::User(name) => format!("{prefix}credentials/{name}"),
+            // Ended, so that no other name begins with it.
+            Key::Bucket(name) => format!("{prefix}buckets/{name}/"),
         }
     }
 
@@ -104,11 +121,13 @@ impl Keys {
         match path.strip_prefix(&self.prefix)? {
             "state" => Some(Key::State),
             "wish" => Some(Key::Wish),
+            "pause" => Some(Key::Pause),
             rest => match rest.split_once('/')? {
                 ("live", name) => Some(Key::Live(name)),
                 ("nodes", name) => Some(Key::Node(name)),
                 ("stores", name) => Some(Key::Said(name)),
                 ("credentials", name) => Some(Key::User(name)),
+                ("buckets", name) => name.strip_suffix('/').map(Key::Bucket),
                 _ => None,
             },
         }
@@ -120,6 +139,10 @@ impl Keys {
 
     pub(crate) fn put_wish(&self, wish: &Placing) -> anyhow::Result<Change> {
         self.put(&Key::Wish, wish)
+    }
+
+    pub(crate) fn put_pause(&self, pause: &Pause) -> anyhow::Result<Change> {
+        self.put(&Key::Pause, pause)
     }
 
     pub(crate) fn put_node(&self, name: &str, host: &Host) -> anyhow::Result<Change> {
@@ -135,6 +158,15 @@ impl Keys {
             secret_key: user.secret_key.clone(),
         };
         self.put(&Key::User(&user.access_key), &secret)
+    }
+
+    /// What all keys of buckets begin with.
+    pub(crate) fn buckets(&self) -> String {
+        format!("{}buckets/", self.prefix)
+    }
+
+    pub(crate) fn put_bucket(&self, name: &str, bucket: &Bucket) -> anyhow::Result<Change> {
+        self.put(&Key::Bucket(name), bucket)
     }
 
     fn put(&self, key: &Key<'_>, value: &impl Serialize) -> anyhow::Result<Change> {
@@ -205,10 +237,12 @@ mod tests {
         for key in [
             Key::State,
             Key::Wish,
+            Key::Pause,
             Key::Live("be0"),
             Key::Node("fe0"),
             Key::Said("be1"),
             Key::User("AK/with/slashes"),
+            Key::Bucket("photos"),
         ] {
             assert_eq!(keys.parse(&keys.path(&key)), Some(key));
         }

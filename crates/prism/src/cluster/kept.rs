@@ -11,19 +11,21 @@ mod hold;
 mod known;
 mod vouch;
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::Context;
 use prism_cluster::{NodeName, Report, State, Testimony, View};
 use prism_config::{Config, Etcd};
-use prism_etcd::Client;
+use prism_etcd::{Client, LeaseId};
+use prism_handoff::supervise::supervise;
 use tokio::sync::{oneshot, watch};
 use tokio::task::LocalSet;
 
 use super::directory::{Directory, Host};
-use super::etcd::{self, Keys};
+use super::etcd::{self, Keys, Pause};
+use super::registry::{Calls, Registry};
 use super::{Cluster, Kind, Lease, Users, first_state};
 
 pub(crate) use known::Known;
@@ -34,12 +36,42 @@ pub(crate) use vouch::Fault;
 pub(super) struct Kept {
     reports: watch::Sender<Report>,
     said: watch::Sender<Option<Testimony>>,
+    name: NodeName,
     known: watch::Receiver<Arc<Known>>,
+    pause: watch::Receiver<Pause>,
     fault: watch::Receiver<Option<Fault>>,
+    /// Gives the lease back, and tells when it has been.
+    giving_back: watch::Sender<bool>,
+    given_back: watch::Receiver<bool>,
+    pub(super) registry: Registry,
     _end: oneshot::Sender<()>,
 }
 
 impl Kept {
+    /// Writes are to pause, whenever that changes.
+    pub(super) fn pauses(&self) -> watch::Receiver<Pause> {
+        self.pause.clone()
+    }
+
+    /// Has the cluster go on without this backend while it still lives: until all others
+    /// act by a state in which it is out. At once where it has keys that nobody else has.
+    pub(super) async fn leave(&self) {
+        if self.known().has_alone(&self.name) {
+            return;
+        }
+        self.report(|report| report.leaving = true);
+        let mut known = self.known.clone();
+        let is_over = |known: &Arc<Known>| known.is_without(&self.name);
+        // It does not end: its sender lives as long as this.
+        let _ = known.wait_for(is_over).await;
+    }
+
+    /// Gives the lease back, which nobody has to wait for then.
+    pub(super) async fn give_back_lease(&self) {
+        self.giving_back.send_replace(true);
+        let _ = self.given_back.clone().wait_for(|given| *given).await;
+    }
+
     pub(super) fn report(&self, change: impl FnOnce(&mut Report)) {
         self.reports.send_if_modified(|report| {
             let before = *report;
@@ -63,6 +95,10 @@ impl Kept {
         self.fault.borrow().clone()
     }
 
+    pub(super) fn news(&self) -> watch::Receiver<Arc<Known>> {
+        self.known.clone()
+    }
+
     pub(super) fn known(&self) -> Arc<Known> {
         self.known.borrow().clone()
     }
@@ -80,6 +116,9 @@ struct Me {
     /// What its store has noted, if it has one.
     said: watch::Receiver<Option<Testimony>>,
     lease: Lease,
+    /// The lease is to be given back.
+    giving_back: watch::Receiver<bool>,
+    given_back: watch::Sender<bool>,
 }
 
 /// The thread's side.
@@ -90,8 +129,11 @@ struct Keeper {
     /// None for one who only looks.
     me: Option<Me>,
     known: watch::Sender<Arc<Known>>,
+    pause: watch::Sender<Pause>,
     /// Why nobody is to act by what is known.
     fault: watch::Sender<Option<Fault>>,
+    /// The last lease that etcd has granted.
+    granted: Cell<Option<LeaseId>>,
     /// Since there is one.
     view: OnceCell<watch::Sender<Arc<View>>>,
     /// Is told when there is one.
@@ -131,7 +173,9 @@ impl Keeper {
             keys: Keys::of(config)?,
             me,
             known: watch::Sender::new(Arc::default()),
+            pause: watch::Sender::new(Pause::default()),
             fault: watch::Sender::new(None),
+            granted: Cell::new(None),
             view: OnceCell::new(),
             ready,
             directory: watch::Sender::new(Arc::new(Directory::of(config))),
@@ -146,17 +190,18 @@ impl Keeper {
     }
 
     /// Until `end` is dropped.
-    fn start(self, end: oneshot::Receiver<()>) -> anyhow::Result<()> {
+    fn start(self, mut calls: Calls, end: oneshot::Receiver<()>) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let work = move || {
             LocalSet::new().block_on(&runtime, async {
                 tokio::select! {
-                    () = self.follow() => {}
-                    () = self.hold() => {}
-                    () = self.act() => {}
-                    () = self.vouch() => {}
+                    () = supervise("following etcd", async || self.follow().await) => {}
+                    () = supervise("the lease in etcd", async || self.hold().await) => {}
+                    () = supervise("the cluster's steps", async || self.act().await) => {}
+                    () = supervise("the state in etcd", async || self.vouch().await) => {}
+                    () = supervise("the registry of buckets", async || calls.answer(&self.client, &self.keys).await) => {}
                     _ = end => {}
                 }
             });
@@ -182,8 +227,10 @@ pub(super) fn join(
         // Who stores nothing answers nothing of its own.
         false => Lease::for_ever(),
     };
+    let (giving_back, given_back) = (watch::Sender::new(false), watch::Sender::new(false));
+    let own_name = NodeName::new(name)?;
     let me = Me {
-        name: NodeName::new(name)?,
+        name: own_name.clone(),
         host: Host::of(node),
         first: match node.is_backend() {
             true => Some(first_state(config)?.founded(fastrand::u64(1..))),
@@ -193,13 +240,17 @@ pub(super) fn join(
         reports: reports.subscribe(),
         said: said.subscribe(),
         lease: lease.clone(),
+        giving_back: giving_back.subscribe(),
+        given_back: given_back.clone(),
     };
     let (ready, views) = mpsc::channel();
     let keeper = Keeper::new(config, Some(me), ready)?;
     let (known, directory) = (keeper.known.subscribe(), keeper.directory.subscribe());
     let (users, fault) = (keeper.users.subscribe(), keeper.fault.subscribe());
+    let pause = keeper.pause.subscribe();
     let (end, ended) = oneshot::channel();
-    keeper.start(ended)?;
+    let (registry, calls) = Registry::new();
+    keeper.start(calls, ended)?;
     let view = views.recv().context("the thread that follows etcd ended")?;
     Ok(Cluster {
         view,
@@ -209,8 +260,13 @@ pub(super) fn join(
         kind: Kind::Kept(Kept {
             reports,
             said,
+            name: own_name,
             known,
+            pause,
             fault,
+            giving_back,
+            given_back: given_back.subscribe(),
+            registry,
             _end: end,
         }),
     })
@@ -226,7 +282,7 @@ pub(crate) fn observe(config: &Config) -> anyhow::Result<Observed> {
     let keeper = Keeper::new(config, None, ready)?;
     let directory = keeper.directory.subscribe();
     let (end, ended) = oneshot::channel();
-    keeper.start(ended)?;
+    keeper.start(Registry::new().1, ended)?;
     Ok(Observed {
         directory,
         _end: end,

@@ -10,22 +10,30 @@ mod directory;
 pub(crate) mod etcd;
 mod kept;
 mod lease;
+mod registry;
 mod users;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use prism_cluster::{NodeName, Placing, Report, State, Testimony, View};
 use prism_config::{Config, Credential};
+use prism_replica::Bucket;
 use tokio::sync::watch;
 
 pub(crate) use directory::{Directory, Host};
 pub(crate) use kept::{Fault, Known, observe};
 pub(crate) use lease::{Held, Lease};
+pub(crate) use registry::Registry;
 use users::UsersFile;
 
 /// Those who may call.
 pub(crate) type Users = Arc<Vec<Credential>>;
+
+/// What is agreed about buckets, by their names.
+pub(crate) type Buckets = BTreeMap<String, Arc<Bucket>>;
 
 /// The cluster, as a node sees it.
 pub(crate) struct Cluster {
@@ -128,6 +136,41 @@ impl Cluster {
         }
     }
 
+    /// Whenever writes are to pause; none where nothing ever changes.
+    pub(crate) fn pauses(&self) -> Option<watch::Receiver<etcd::Pause>> {
+        match &self.kind {
+            Kind::Kept(kept) => Some(kept.pauses()),
+            Kind::Fixed { .. } => None,
+        }
+    }
+
+    /// No write is under way here, for this pause.
+    pub(crate) fn paused(&self, pause: etcd::Pause) {
+        self.report(|report| report.paused = pause.number);
+    }
+
+    /// Has the cluster go on without this backend, which lives until it does: at most
+    /// for so long.
+    pub(crate) async fn leave(&self, limit: Duration) {
+        let Kind::Kept(kept) = &self.kind else { return };
+        if self.lease.left().is_none() {
+            return;
+        }
+        match tokio::time::timeout(limit, kept.leave()).await {
+            Ok(()) => tracing::info!("the cluster goes on without this backend"),
+            Err(_) => tracing::warn!("the cluster cannot go on without this backend"),
+        }
+    }
+
+    /// Gives this backend's lease back, if it has one: it serves nothing any more.
+    pub(crate) async fn give_back_lease(&self) {
+        if let Kind::Kept(kept) = &self.kind
+            && self.lease.left().is_some()
+        {
+            kept.give_back_lease().await;
+        }
+    }
+
     /// This node has all that it is to have as of this epoch.
     pub(crate) fn caught_up(&self, epoch: u64) {
         self.report(|report| report.caught_up = epoch);
@@ -146,6 +189,28 @@ impl Cluster {
     fn report(&self, change: impl FnOnce(&mut Report)) {
         if let Kind::Kept(kept) = &self.kind {
             kept.report(change);
+        }
+    }
+
+    /// Where buckets are agreed on; none where that is a backend's store.
+    pub(crate) fn registry(&self) -> Option<&Registry> {
+        match &self.kind {
+            Kind::Kept(kept) => Some(&kept.registry),
+            Kind::Fixed { .. } => None,
+        }
+    }
+
+    /// Resolves when something in etcd has changed; never where nothing is kept there.
+    pub(crate) async fn news(&self, seen: &mut u64) {
+        let Kind::Kept(kept) = &self.kind else {
+            return std::future::pending().await;
+        };
+        let mut known = kept.news();
+        let is_new = |known: &Arc<Known>| known.revision != *seen;
+        let revision = known.wait_for(is_new).await.map(|known| known.revision);
+        match revision {
+            Ok(revision) => *seen = revision,
+            Err(_) => std::future::pending().await,
         }
     }
 

@@ -41,6 +41,7 @@ struct Survey {
     asked: String,
     epoch: u64,
     replicas: u64,
+    min_replicas: u64,
     backends: Vec<Backend>,
     phase: String,
     kept_in_etcd: bool,
@@ -107,11 +108,13 @@ pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()
 fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
     writeln!(
         out,
-        "{}, as {} sees it: {} backends, replicas of each object: {}, epoch {}, {}",
+        "{}, as {} sees it: {} backends, replicas of each object: {} (in sync for a write: {}), \
+         epoch {}, {}",
         survey.cluster,
         survey.asked,
         survey.backends.len(),
         survey.replicas,
+        survey.min_replicas,
         survey.epoch,
         match survey.phase.as_str() {
             "filling" => "keys are being copied to where they are to be",

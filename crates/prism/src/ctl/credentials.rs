@@ -27,7 +27,7 @@ pub(super) struct CredentialsArgs {
 enum Command {
     /// List the access keys.
     List(Common),
-    /// Add a user, or give one another secret key. Prints both keys.
+    /// Add a user. Prints both keys.
     Add {
         /// The access key. Without: a new one is made.
         access_key: Option<String>,
@@ -105,8 +105,16 @@ fn add(
     }
     run_async(async {
         let (client, keys) = (client(&config)?, Keys::of(&config)?);
-        client.change(&[], &[keys.put_user(&user)?]).await?;
-        anyhow::Ok(())
+        let is_new = Condition::Absent(keys.path(&Key::User(&user.access_key)));
+        let added = client.change(&[is_new], &[keys.put_user(&user)?]).await?;
+        if !added.done {
+            bail!(
+                "there is a user {0}, whose secret key was not changed; to give it another: \
+                 prism ctl credentials remove {0}, then add it again",
+                user.access_key
+            );
+        }
+        Ok(())
     })?;
     writeln!(out, "access key  {}", user.access_key)?;
     if !secret_stdin {

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{TcpListener, TcpStream};
 
-use prism_sys::netns::NetNs;
 use prism_sys::tcp::ktls::{Offered, ProbeError};
 use prism_sys::tcp::{FreezeError, Freezer, PauseFault, Paused, Warmth, WarmthError};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
@@ -127,28 +126,21 @@ fn tcp_repair() -> Finding {
     }
 }
 
-/// Loads the filter and adds the routing rule that a node needs to freeze
-/// sockets; the rule in a namespace that ends with the call, for this program
-/// changes nothing.
+/// Loads the filter and attaches the egress program that a node needs to freeze sockets,
+/// for as long as the call takes, and has a marked socket send in vain.
 fn freeze() -> Finding {
     const NOT_FATAL: &str = "; hand-offs then go through the switch's block, one command more each";
     let subject = "freezing sockets";
-    let tried = match NetNs::anonymous().and_then(|scratch| scratch.run(Freezer::new)) {
-        Ok(tried) => tried,
-        Err(error) => {
-            let found = format!("cannot be tried: {error}");
-            return Finding::new(subject, State::Unknown, found, "run this as root");
-        }
-    };
-    match tried {
-        Ok(_) => Finding::good(subject, "the socket filter and the routing rule work"),
+    match Freezer::new() {
+        Ok(_) => Finding::good(subject, "a frozen socket hears nothing and says nothing"),
         Err(error @ FreezeError::NotPermitted { .. }) => {
             let mend = "run this as root; grant nodes CAP_NET_ADMIN and CAP_BPF";
             Finding::new(subject, State::Unknown, error.to_string(), mend)
         }
         Err(error) => {
-            let mend = "use a kernel with CONFIG_BPF_SYSCALL=y and CONFIG_IP_MULTIPLE_TABLES=y \
-                        (Debian's has them), or set service.hand_off_method = \"two-phase\"";
+            let mend = "mount control groups of version 2 (mount -t cgroup2 none \
+                        /sys/fs/cgroup; systemd does), on a kernel with CONFIG_CGROUP_BPF=y \
+                        (Debian's has it), or set service.hand_off_method = \"two-phase\"";
             Finding::new(subject, State::Advice, format!("{error}{NOT_FATAL}"), mend)
         }
     }

@@ -13,17 +13,6 @@ const OTHER_DESCRIPTORS: u64 = 1_536;
 /// No clock is right that stands before this program was written
 /// (2025-01-01).
 const EARLIEST_S: u64 = 1_735_689_600;
-/// What `prism lab` runs, with the Debian package of each.
-const LAB_PROGRAMS: [(&str, &str); 7] = [
-    ("ip", "iproute2"),
-    ("tc", "iproute2"),
-    ("nsenter", "util-linux"),
-    ("sysctl", "procps"),
-    ("curl", "curl"),
-    ("tcpdump", "tcpdump"),
-    ("mount", "mount"),
-];
-
 /// All findings about the rest of the system.
 pub(super) fn examine(part: &Part) -> Vec<Finding> {
     let mut findings = vec![clock(), time_service()];
@@ -90,13 +79,7 @@ fn time_service() -> Finding {
 fn lab_programs() -> Finding {
     let subject = "lab programs";
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = |name: &str| std::env::split_paths(&path).any(|dir| dir.join(name).exists());
-    let mut packages: Vec<&str> = LAB_PROGRAMS
-        .iter()
-        .filter(|(name, _)| !is_there(name))
-        .map(|(_, from)| *from)
-        .collect();
-    packages.dedup();
+    let packages = prism_lab::missing_packages(&path);
     if packages.is_empty() {
         return Finding::good(subject, "all there");
     }

@@ -1,7 +1,7 @@
 //! The admin socket: one command line in, one JSON document out, then the end.
 //!
 //! `counters`, `cluster`, `trace on`, `trace off`, `trace take`, `scrub start BYTES_PER_S`,
-//! `scrub status`. It is for the machine's
+//! `scrub status`, `drain-connections`. It is for the machine's
 //! own administrator: the socket's directory decides who that is.
 
 use std::io;
@@ -50,11 +50,11 @@ impl Admin {
     }
 
     /// Answers one exchange after the other until dropped.
-    pub(crate) async fn run(self, node: Arc<Node>) {
+    pub(crate) async fn run(&self, node: &Arc<Node>) {
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    let _ = tokio::time::timeout(DEADLINE, answer(stream, &node)).await;
+                    let _ = tokio::time::timeout(DEADLINE, answer(stream, node)).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "admin socket");
@@ -77,6 +77,7 @@ async fn answer(stream: UnixStream, node: &Node) -> io::Result<()> {
             Some(survey) => survey,
             None => json!({ "error": "no worker answers" }),
         },
+        "drain-connections" => drain_connections(node),
         "trace on" => switch_trace(node, true),
         "trace off" => switch_trace(node, false),
         "trace take" => trace(node),
@@ -84,7 +85,7 @@ async fn answer(stream: UnixStream, node: &Node) -> io::Result<()> {
             Some(what) => scrub(node, what),
             None => json!({
                 "error": format!(
-                    "unknown command {line:?}; try: counters, cluster, trace on|off|take, scrub start|status"
+                    "unknown command {line:?}; try: counters, cluster, drain-connections, trace on|off|take, scrub start|status"
                 )
             }),
         },
@@ -145,6 +146,13 @@ fn scrub(node: &Node, what: &str) -> Value {
         (_, Some(Ok(rate))) => json!({ "node": node.name, "run": node.scrub.ask(rate) }),
         _ => json!({ "error": "try: scrub start BYTES_PER_S, scrub status" }),
     }
+}
+
+/// Has the connections that are here move to other nodes, each behind its present answer.
+fn drain_connections(node: &Node) -> Value {
+    let connections = node.process.counters.connections_open.read();
+    super::leave::move_all(node);
+    json!({ "node": node.name, "connections": connections })
 }
 
 fn switch_trace(node: &Node, on: bool) -> Value {

@@ -1,18 +1,15 @@
-//! Answers that fit into memory, and bodies that nobody wants.
+//! Answers that fit into memory.
 
 use std::io;
 
-use prism_http::{
-    AnswerBody, BodyReader, CONTINUE, Exchange, RequestHead, ResponseFraming, ResponseHead,
-};
+use prism_http::{AnswerBody, Exchange, ResponseFraming, ResponseHead};
 use prism_s3::S3Error;
 use time::OffsetDateTime;
 
 use super::io::Io;
 
-/// Bodies up to this are read past after an error, so that the connection
-/// lives on; for longer ones it is cheaper to open another.
-const MAX_DISCARD_BYTES: u64 = 256 << 10;
+/// When a client is to ask again that was answered 503, in seconds.
+const RETRY_AFTER_S: &str = "1";
 
 /// `Date` of a second since the Unix epoch.
 pub(crate) fn http_date(seconds: u64) -> String {
@@ -95,6 +92,9 @@ pub(crate) async fn send_error_with(
 ) -> io::Result<bool> {
     let id = request_id();
     set(&mut head, "x-amz-request-id", &id)?;
+    if error.status() == 503 {
+        set(&mut head, "Retry-After", RETRY_AFTER_S)?;
+    }
     if error.status() == 304 {
         return send(io, exchange, head, &[]).await;
     }
@@ -106,29 +106,4 @@ pub(crate) fn set(head: &mut ResponseHead, name: &str, value: impl AsRef<[u8]>) 
     head.headers_mut()
         .set(name, value)
         .map_err(io::Error::other)
-}
-
-/// Reads past the body of a request that is refused. Returns whether the next
-/// bytes are another request.
-pub(crate) async fn discard_body(io: &mut impl Io, head: &RequestHead) -> bool {
-    let mut body = BodyReader::new(head.framing().into(), MAX_DISCARD_BYTES);
-    let waits = head.expects_continue() && io.buffered().is_empty();
-    if body.is_done() {
-        // For nothing: see `expects_continue`.
-        return !waits || io.write_all(CONTINUE).await.is_ok();
-    }
-    // The client has not begun to send, and is not to.
-    if waits || body.left().is_some_and(|left| left > MAX_DISCARD_BYTES) {
-        return false;
-    }
-    while !body.is_done() {
-        let Ok(step) = body.consume(io.buffered()) else {
-            return false;
-        };
-        io.consume(step.consumed);
-        if !body.is_done() && !matches!(io.fill().await, Ok(1..)) {
-            return false;
-        }
-    }
-    true
 }

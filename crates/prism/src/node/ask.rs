@@ -8,6 +8,7 @@ use std::io;
 use std::time::Duration;
 
 use prism_http::{Exchange, Limits, RequestHead, ResponseHead};
+use prism_replica::Bucket;
 use prism_s3::{Code, Document, Principal, S3Error};
 use prism_store::{Decided, HeldPage, Pending, Refusal, Replicas, Scope, Stamp, Standing, Store};
 use serde::{Deserialize, Serialize};
@@ -16,17 +17,16 @@ use super::answer::{send, set};
 use super::asked::Asked;
 use super::errors::store_error;
 use super::fence::{cut_off, elsewhere};
-use super::held::{self, BucketHeld, HeldWanted};
+use super::held::{self, HeldWanted};
 use super::io::Io;
 use super::listing::{ListShare, ObjectsWanted, UploadsWanted};
-use super::progress::{Progress, ProgressReport};
+use super::progress::ProgressReport;
 use super::relay::Relayed;
-use super::relayed::preamble;
-use super::replication::Replication;
+use super::relayed::for_itself;
 use super::session::Request;
 use super::upload::{blocking, joined};
 use super::versions::{Deleted, Target, VersionsWanted, delete_here};
-use super::{Worker, now_ms};
+use super::{Node, Worker};
 
 /// Longest question: 1,000 keys of 1 KiB, each byte of which JSON writes with up
 /// to six.
@@ -36,7 +36,8 @@ const MAX_ANSWER_BYTES: usize = 8 << 20;
 /// How often all are asked while the cluster changes.
 const EVERYONE_TRIES: u32 = 3;
 
-/// Something that a backend does for itself. Asking twice does no harm.
+/// Something that a backend does for itself. Asking twice does no harm, but for what
+/// [`Question::is_repeatable`] says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Question {
     /// A change is over, says the primary.
@@ -53,9 +54,31 @@ pub(super) enum Question {
     Settled {
         epoch: u64,
     },
-    /// Which buckets there are behind this name.
+    /// What the asked node knows of buckets, behind this name, unless it is as of this
+    /// version.
     Buckets {
         after: String,
+        unless: Option<u64>,
+    },
+    /// What is agreed about a bucket, where the asked node keeps that.
+    Agreed {
+        bucket: String,
+    },
+    /// Something else is to be agreed, if what is agreed has this stamp.
+    Agree {
+        bucket: String,
+        before: Option<Stamp>,
+        next: Box<Bucket>,
+    },
+    /// This is agreed, and to be acted by.
+    TakeBucket {
+        bucket: String,
+        record: Box<Bucket>,
+    },
+    /// The same of a bucket that is to be deleted: whether it may be.
+    SealBucket {
+        bucket: String,
+        record: Box<Bucket>,
     },
     /// What the asked node holds.
     Held(HeldWanted),
@@ -72,45 +95,14 @@ pub(super) enum Question {
         open: Pending,
         epoch: u64,
     },
-    CreateBucket {
-        bucket: String,
-    },
-    /// First step of deleting a bucket: take nothing in any more.
-    SealBucket {
-        bucket: String,
-        token: u64,
-    },
-    /// Second step.
-    DropBucket {
-        bucket: String,
-        token: u64,
-    },
-    /// Last step, whatever came of the others.
-    UnsealBucket {
-        bucket: String,
-        token: u64,
-    },
-    SetCors {
-        bucket: String,
-        /// The document; none to remove it.
-        document: Option<String>,
-    },
-    SetPolicy {
-        bucket: String,
-        /// The document; none to remove it.
-        document: Option<String>,
-    },
     Policy {
+        bucket: String,
+    },
+    Cors {
         bucket: String,
     },
     ListObjects(ObjectsWanted),
     ListUploads(UploadsWanted),
-    SetVersioning {
-        bucket: String,
-        enabled: bool,
-        /// Of two that say so the greater one counts.
-        stamp: Stamp,
-    },
     ListVersions(VersionsWanted),
     DeleteObjects {
         bucket: String,
@@ -134,12 +126,15 @@ pub(super) enum Reply {
     },
     Has(bool),
     /// The next ones; none behind the last.
-    Buckets(Vec<BucketHeld>),
+    Buckets {
+        version: u64,
+        page: Vec<(String, Bucket)>,
+    },
+    /// None: nothing was ever agreed.
+    Agreed(Option<Box<Bucket>>),
     Held(HeldPage),
     /// A change was not prepared.
     NotPrepared(Refusal),
-    /// Something else was said with this stamp, which is not below the asker's.
-    SaidLater(Stamp),
     Report {
         open_changes: u64,
         bytes_used: u64,
@@ -175,7 +170,7 @@ impl Worker {
     /// They are asked at the same time.
     pub(super) async fn ask_everyone(
         &self,
-        request: &Request,
+        principal: &Principal,
         question: &Question,
     ) -> Vec<Result<Reply, S3Error>> {
         let mut tries = 1;
@@ -184,7 +179,7 @@ impl Worker {
             let nodes = self.node.replication.takers();
             let asked = nodes
                 .iter()
-                .map(|node| self.ask_node(node, request, question));
+                .map(|node| self.ask_as(node, principal, question));
             let answers = together(asked.collect()).await;
             // Somebody may have come meanwhile who has to be told as well.
             if self.node.replication.epoch() == epoch || tries == EVERYONE_TRIES {
@@ -223,8 +218,8 @@ impl Worker {
         let head = head_for(body.len())?;
         let relayed = Relayed {
             head: &head,
-            preamble: preamble(principal, true),
-            max_body_bytes: 0,
+            preamble: for_itself(principal),
+            is_repeatable: question.is_repeatable(),
         };
         let asked = self.ask(node, &relayed, &body, MAX_ANSWER_BYTES).await;
         let (answer, bytes) = asked.map_err(|e| unavailable(&e))?;
@@ -289,6 +284,9 @@ impl Worker {
 
     async fn answer_for_sure(&self, question: Question) -> Result<Reply, S3Error> {
         // First of all, what is open here: the answer is of what counts.
+        if let Some(bucket) = question.bucket() {
+            self.know_bucket(bucket).await?;
+        }
         match &question {
             Question::SealBucket { bucket, .. } => {
                 let all = self.node.replication.backends();
@@ -308,23 +306,20 @@ impl Worker {
         }
         joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            answer(store, (&node.replication, &node.progress), question)
+            answer(node, store, question)
         }))
         .await
     }
 }
 
-fn answer(
-    store: &Store,
-    (replication, progress): (&Replication, &Progress),
-    question: Question,
-) -> Result<Reply, S3Error> {
+fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Error> {
+    let replication = &*node.replication;
     let done = match question {
         Question::Report => {
             return Ok(Reply::Report {
                 open_changes: store.all_pending(None, Duration::ZERO).len() as u64,
                 bytes_used: store.bytes_used(),
-                progress: progress.report(),
+                progress: node.progress.report(),
             });
         }
         Question::Decided(decided) => store.decided(decided),
@@ -332,7 +327,21 @@ fn answer(
             return super::certain::standings(store, replication, (&changes, epoch));
         }
         Question::Settled { epoch } => return held::settled(store, epoch),
-        Question::Buckets { after } => return held::buckets(store, &after),
+        Question::Buckets { after, unless } => return held::buckets(store, (&after, unless)),
+        Question::Agreed { bucket } => return held::agreed(node, store, &bucket),
+        Question::Agree {
+            bucket,
+            before,
+            next,
+        } => return held::agree(node, store, (&bucket, before), &next),
+        Question::TakeBucket { bucket, record } => {
+            return super::registry::take(node, store, &bucket, &record).map(|()| Reply::Done);
+        }
+        Question::SealBucket { bucket, record } => {
+            super::registry::take(node, store, &bucket, &record)?;
+            // Others may have deleted what is here and not read here.
+            store.check_deletable(&bucket, |key| replication.is_reader(&bucket, key))
+        }
         Question::Held(wanted) => return held::page(store, replication, &wanted),
         // Answered before.
         Question::Fetch(_) | Question::FetchVersion { .. } => {
@@ -342,36 +351,11 @@ fn answer(
             let has = store.has_change(&scope, open, epoch);
             return has.map(Reply::Has).map_err(|e| store_error(&e));
         }
-        Question::CreateBucket { bucket } => store.create_bucket(&bucket, now_ms()),
-        // What is here does not count, and may be what others have deleted long ago.
-        Question::SealBucket { .. } if replication.is_lagging() => Ok(()),
-        Question::DropBucket { bucket, .. } if replication.is_lagging() => {
-            store.remove_bucket(&bucket, store.epoch())
-        }
-        Question::SealBucket { bucket, token } => store.seal_bucket(&bucket, token),
-        Question::DropBucket { bucket, token } => store.delete_sealed_bucket(&bucket, token),
-        Question::UnsealBucket { bucket, token } => store.unseal_bucket(&bucket, token),
-        Question::SetCors { bucket, document } => {
-            let document = document.map(String::into_bytes);
-            store.configure_bucket(&bucket, Document::Cors.as_str(), document)
-        }
-        Question::SetPolicy { bucket, document } => {
-            let document = document.map(String::into_bytes);
-            store.configure_bucket(&bucket, Document::Policy.as_str(), document)
-        }
-        Question::Policy { bucket } => {
-            let found = store.bucket_document(&bucket, Document::Policy.as_str());
-            let found = found.map_err(|e| store_error(&e))?;
-            let text = found.map(String::from_utf8).transpose();
-            return Ok(Reply::Document(text.map_err(|_| Code::InternalError)?));
-        }
-        Question::SetVersioning {
-            bucket,
-            enabled,
-            stamp,
-        } => return super::versions::said(store, (&bucket, enabled, stamp)),
+        Question::Policy { bucket } => return document(store, &bucket, Document::Policy),
+        Question::Cors { bucket } => return document(store, &bucket, Document::Cors),
         Question::DeleteObjects { bucket, targets } => {
-            return delete_here(store, &bucket, &targets).map(Reply::Deleted);
+            let here = (store, replication);
+            return delete_here(here, &bucket, &targets).map(Reply::Deleted);
         }
         Question::ListVersions(wanted) => {
             return super::versions::share(store, replication, &wanted).map(Reply::Share);
@@ -384,6 +368,13 @@ fn answer(
         }
     };
     done.map(|()| Reply::Done).map_err(|e| store_error(&e))
+}
+
+fn document(store: &Store, bucket: &str, document: Document) -> Result<Reply, S3Error> {
+    let found = store.bucket_document(bucket, document.as_str());
+    let found = found.map_err(|e| store_error(&e))?;
+    let text = found.map(String::from_utf8).transpose();
+    Ok(Reply::Document(text.map_err(|_| Code::InternalError)?))
 }
 
 pub(super) fn head_for(body_len: usize) -> Result<RequestHead, S3Error> {

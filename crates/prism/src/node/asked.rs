@@ -5,7 +5,10 @@ use prism_store::Replicas;
 use serde::{Deserialize, Serialize};
 
 use super::ask::Question;
+use super::held::HeldWanted;
+use super::listing::{ObjectsWanted, UploadsWanted};
 use super::replication::Replication;
+use super::versions::VersionsWanted;
 
 /// A question as it travels.
 #[derive(Serialize, Deserialize)]
@@ -33,15 +36,25 @@ impl Question {
     /// Whether it changes something that every backend has: whoever asks by an old
     /// view would not tell those who came since.
     pub(super) fn is_for_all(&self) -> bool {
-        matches!(
-            self,
-            Self::CreateBucket { .. }
-                | Self::SealBucket { .. }
-                | Self::DropBucket { .. }
-                | Self::SetCors { .. }
-                | Self::SetPolicy { .. }
-                | Self::SetVersioning { .. }
-        )
+        matches!(self, Self::TakeBucket { .. } | Self::SealBucket { .. })
+    }
+
+    /// The bucket that it is about what this node's store has of.
+    pub(super) fn bucket(&self) -> Option<&str> {
+        match self {
+            Self::ListObjects(ObjectsWanted { bucket, .. })
+            | Self::ListUploads(UploadsWanted { bucket, .. })
+            | Self::ListVersions(VersionsWanted { bucket, .. })
+            | Self::Held(HeldWanted { bucket, .. })
+            | Self::DeleteObjects { bucket, .. } => Some(bucket),
+            _ => None,
+        }
+    }
+
+    /// Whether asking twice is as good as asking once: a deletion that is repeated adds a
+    /// delete marker where versions are kept.
+    pub(super) fn is_repeatable(&self) -> bool {
+        !matches!(self, Self::DeleteObjects { .. })
     }
 
     /// Whether the answer is of what counts in the cluster. The others are about

@@ -2,25 +2,29 @@
 //! client's connection: creating and deleting buckets, their documents,
 //! listings, and deleting many objects.
 //!
-//! Every backend knows every bucket. What changes one reaches all backends or is
-//! answered with an error, and may be repeated. A bucket is deleted in three
-//! steps: sealed everywhere, which works only where it is empty; dropped
-//! everywhere; unsealed, so that it can be made again. A write that comes in
-//! between is told to come again.
+//! What a bucket is, is agreed in one place (`registry`); every backend acts by it. A
+//! bucket is deleted in three steps: agreed to be about to, so that all backends take
+//! nothing more in; found empty on all of them; agreed to be gone. Its uploads go after
+//! that. Where the second step fails, it is agreed to live on.
 
 use std::collections::BTreeMap;
 use std::io;
 
 use prism_cluster::NodeName;
 use prism_http::{Exchange, ResponseHead};
-use prism_s3::{BucketName, Code, Document, Expected, ObjectKey, Operation, Policy, S3Error, xml};
+use prism_replica::Bucket;
+use prism_s3::{
+    BucketName, Code, Document, Expected, ObjectKey, Operation, Policy, Principal, S3Error, xml,
+};
+use prism_store::CONFIG_MAX;
 
-use super::Worker;
 use super::ask::{Question, Reply, together};
 use super::io::Io;
+use super::registry::done_by_all;
 use super::serve::Answer;
 use super::session::Request;
 use super::versions::{Deleted, Target};
+use super::{Worker, now_ms};
 
 /// Longest body of a CreateBucket, and of a bucket's document.
 const MAX_XML_BYTES: u64 = 64 << 10;
@@ -46,8 +50,10 @@ impl Worker {
             Err(error) => Err(error),
         };
         let keep_alive = request.head.keep_alive() && body.is_whole && !self.is_stopping();
+        let extra = self.for_browsers(&request.head).await;
         let exchange = Exchange {
             keep_alive,
+            extra: extra.as_ref(),
             ..request.head.exchange(&date)
         };
         self.answer(io, request, &exchange, result).await
@@ -58,10 +64,10 @@ impl Worker {
         match &request.operation {
             Operation::CreateBucket { bucket } => {
                 self.check_region(body)?;
-                self.create_bucket(request, bucket).await
+                self.create_bucket(bucket).await
             }
             Operation::DeleteBucket { bucket } => {
-                self.delete_bucket(request, bucket).await?;
+                self.delete_bucket(bucket).await?;
                 done(204)
             }
             Operation::PutBucketDocument {
@@ -70,24 +76,19 @@ impl Worker {
             } => {
                 Policy::parse(bucket, body)?;
                 let text = String::from_utf8(body.to_vec()).map_err(|_| Code::MalformedPolicy)?;
-                self.set_policy(request, bucket, Some(text)).await?;
+                self.set_document(bucket, (Document::Policy, Some(text)))
+                    .await?;
                 done(204)
             }
             Operation::PutBucketDocument { bucket, .. } => {
                 let config = xml::parse_cors(body)?;
                 let document = String::from_utf8(config.xml()).map_err(|_| Code::MalformedXML)?;
-                self.set_cors(request, bucket, Some(document)).await?;
+                self.set_document(bucket, (Document::Cors, Some(document)))
+                    .await?;
                 done(200)
             }
-            Operation::DeleteBucketDocument {
-                bucket,
-                document: Document::Policy,
-            } => {
-                self.set_policy(request, bucket, None).await?;
-                done(204)
-            }
-            Operation::DeleteBucketDocument { bucket, .. } => {
-                self.set_cors(request, bucket, None).await?;
+            Operation::DeleteBucketDocument { bucket, document } => {
+                self.set_document(bucket, (*document, None)).await?;
                 done(204)
             }
             Operation::ListObjects { bucket, list } => {
@@ -96,7 +97,8 @@ impl Worker {
             }
             Operation::PutBucketVersioning { bucket } => {
                 let enabled = xml::parse_versioning(body)?;
-                self.set_versioning(request, bucket, enabled).await?;
+                self.change_bucket(bucket, |next| next.versions = Some(enabled))
+                    .await?;
                 done(200)
             }
             Operation::ListObjectVersions { bucket, list } => {
@@ -129,22 +131,22 @@ impl Worker {
         }
     }
 
-    async fn create_bucket(
-        &self,
-        request: &Request,
-        bucket: &BucketName,
-    ) -> Result<Answer, S3Error> {
+    async fn create_bucket(&self, bucket: &BucketName) -> Result<Answer, S3Error> {
         let name = bucket.as_str();
-        let question = Question::CreateBucket {
-            bucket: name.to_owned(),
-        };
-        let mut existed = true;
-        for answer in self.ask_everyone(request, &question).await {
-            match answer {
-                Ok(_) => existed = false,
-                Err(error) if error.code() == Code::BucketAlreadyOwnedByYou => {}
-                Err(error) => return Err(error),
+        let made = self.alter_bucket(name, |known, stamp| Bucket::create(known, stamp, now_ms()));
+        let (record, existed) = match made.await {
+            Ok(record) => (record, false),
+            Err(error) if error.code() == Code::BucketAlreadyOwnedByYou => {
+                let known = self.agreed(name).await?;
+                (known.ok_or(Code::OperationAborted)?, true)
             }
+            Err(error) => return Err(error),
+        };
+        match self.node.cluster.is_kept() {
+            // Whoever does not hear of it asks etcd.
+            true => self.tell_most(name, &record).await,
+            // Nobody else would know it if the keeper's disk were lost.
+            false => self.tell_all(name, &record).await?,
         }
         // In that region, for history's sake, it may be made again.
         if existed && self.node.config.cluster.region != "us-east-1" {
@@ -154,68 +156,54 @@ impl Worker {
         Ok((head.map_err(|_| Code::InternalError)?, Vec::new()))
     }
 
-    /// Deletes the bucket on all backends, or on none where one of them holds
-    /// objects of it.
-    async fn delete_bucket(&self, request: &Request, bucket: &BucketName) -> Result<(), S3Error> {
-        let (bucket, token) = (bucket.as_str().to_owned(), fastrand::u64(..));
+    async fn delete_bucket(&self, bucket: &BucketName) -> Result<(), S3Error> {
+        let name = bucket.as_str();
+        let deleting = self.alter_bucket(name, Bucket::begin_deletion).await?;
         let seal = Question::SealBucket {
-            bucket: bucket.clone(),
-            token,
+            bucket: name.to_owned(),
+            record: Box::new(deleting.clone()),
         };
-        let mut outcome = everywhere(self.ask_everyone(request, &seal).await);
-        if outcome.is_ok() {
-            let drop = Question::DropBucket {
-                bucket: bucket.clone(),
-                token,
-            };
-            outcome = everywhere(self.ask_everyone(request, &drop).await);
-            if outcome.is_err() {
-                self.undo_drop(request, &bucket, token).await;
-            }
+        let empty = done_by_all(self.ask_everyone(&Principal::Anonymous, &seal).await);
+        let stamp = self.node.stamp_above(Some(deleting.stamp));
+        let ended = deleting.end_deletion(stamp, empty.is_ok());
+        let is_agreed = self.agree(name, Some(deleting.stamp), &ended).await;
+        if let Ok(true) = is_agreed {
+            self.tell_most(name, &ended).await;
         }
-        let unseal = Question::UnsealBucket { bucket, token };
-        // Should this not arrive, the seal ends by itself.
-        self.ask_everyone(request, &unseal).await;
-        outcome
-    }
-
-    /// Of a bucket that could not be dropped everywhere: it was empty, and has to
-    /// go on existing.
-    async fn undo_drop(&self, request: &Request, bucket: &str, token: u64) {
-        let bucket = bucket.to_owned();
-        let unseal = Question::UnsealBucket {
-            bucket: bucket.clone(),
-            token,
-        };
-        self.ask_everyone(request, &unseal).await;
-        let create = Question::CreateBucket { bucket };
-        for answer in self.ask_everyone(request, &create).await {
-            if let Some(error) = answer.err().filter(|e| e.status() >= 500) {
-                tracing::error!(%error, "bucket half deleted: repeat the request");
-            }
+        empty?;
+        match is_agreed? {
+            true => Ok(()),
+            // It took so long that the bucket lives on.
+            false => Err(Code::OperationAborted.into()),
         }
     }
 
-    async fn set_cors(
+    /// Changes what is said of a bucket, everywhere.
+    async fn change_bucket(
         &self,
-        request: &Request,
         bucket: &BucketName,
-        document: Option<String>,
+        change: impl Fn(&mut Bucket),
     ) -> Result<(), S3Error> {
-        let bucket = bucket.as_str().to_owned();
-        let question = Question::SetCors { bucket, document };
-        everywhere(self.ask_everyone(request, &question).await)
+        let name = bucket.as_str();
+        let changed = self.alter_bucket(name, |known, stamp| Bucket::change(known, stamp, &change));
+        let record = changed.await?;
+        self.tell_all(name, &record).await
     }
 
-    async fn set_policy(
+    async fn set_document(
         &self,
-        request: &Request,
         bucket: &BucketName,
-        document: Option<String>,
+        (document, text): (Document, Option<String>),
     ) -> Result<(), S3Error> {
-        let bucket = bucket.as_str().to_owned();
-        let question = Question::SetPolicy { bucket, document };
-        everywhere(self.ask_everyone(request, &question).await)
+        let name = document.as_str();
+        if text.as_ref().is_some_and(|text| text.len() > CONFIG_MAX) {
+            return Err(Code::MetadataTooLarge.into());
+        }
+        self.change_bucket(bucket, |next| match &text {
+            Some(text) => drop(next.documents.insert(name.to_owned(), text.clone())),
+            None => drop(next.documents.remove(name)),
+        })
+        .await
     }
 
     /// Every key goes to its owner; keys of one owner are deleted in one commit.
@@ -241,9 +229,10 @@ impl Worker {
         };
         let mut by_owner: BTreeMap<String, Vec<Target>> = BTreeMap::new();
         for (target, key) in wanted.parsed() {
-            let Ok(key) = key else { continue };
-            let owner = owner_of(&key).ok_or(Code::ServiceUnavailable)?;
-            by_owner.entry(owner).or_default().push(target.into());
+            // Keys without an owner are answered below.
+            if let Some(owner) = key.ok().and_then(|key| owner_of(&key)) {
+                by_owner.entry(owner).or_default().push(target.into());
+            }
         }
         let asked = by_owner.iter().map(|(owner, targets)| {
             let question = Question::DeleteObjects {
@@ -257,18 +246,21 @@ impl Worker {
             .into_iter()
             .map(|(owner, reply)| (owner, deletions(reply)))
             .collect();
-        if let Some(Err(error)) = answers
-            .values()
-            .find(|answer| matches!(answer, Err(e) if e.code() == Code::NoSuchBucket))
-        {
-            return Err(error.clone());
+        let has_no_bucket = |answer: &Result<_, S3Error>| {
+            answer
+                .as_ref()
+                .is_err_and(|e| e.code() == Code::NoSuchBucket)
+        };
+        // Where some have it, what they have deleted is to be told.
+        if !answers.is_empty() && answers.values().all(has_no_bucket) {
+            return Err(Code::NoSuchBucket.into());
         }
         let results = wanted.parsed().map(|(target, key)| {
             let done = key.and_then(|key| {
                 match owner_of(&key).and_then(|owner| answers.get_mut(&owner)) {
                     Some(Ok(done)) => done.next().ok_or(Code::InternalError)?.into_result(),
                     Some(Err(error)) => Err(error.clone()),
-                    None => Err(Code::InternalError.into()),
+                    None => Err(Code::ServiceUnavailable.into()),
                 }
             });
             (target, done)
@@ -284,29 +276,5 @@ fn deletions(reply: Result<Reply, S3Error>) -> Result<Deletions, S3Error> {
     match reply? {
         Reply::Deleted(done) => Ok(done.into_iter()),
         _ => Err(Code::InternalError.into()),
-    }
-}
-
-/// Whether all have done it. Those that do not know the bucket do not matter
-/// where others do.
-pub(super) fn everywhere(answers: Vec<Result<Reply, S3Error>>) -> Result<(), S3Error> {
-    let all = answers.len();
-    let mut missing = 0;
-    let mut failure: Option<S3Error> = None;
-    for answer in answers {
-        match answer {
-            Ok(_) => {}
-            Err(error) if error.code() == Code::NoSuchBucket => missing += 1,
-            // What the client can do something about says more.
-            Err(error) => match &failure {
-                Some(known) if known.status() < 500 => {}
-                _ => failure = Some(error),
-            },
-        }
-    }
-    match failure {
-        Some(error) => Err(error),
-        None if missing == all => Err(Code::NoSuchBucket.into()),
-        None => Ok(()),
     }
 }

@@ -12,14 +12,16 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use prism_cluster::{NodeName, Phase, Status, View};
+use prism_replica::Phase as BucketPhase;
 use prism_s3::{Code, Principal, S3Error};
 use prism_store::{HeldPage, Missing, Scope, Store};
 
 use super::ask::{Question, Reply, together};
 use super::errors::store_error;
-use super::held::{BucketHeld, DOCUMENTS, HeldWanted};
+use super::held::HeldWanted;
 use super::upload::{blocking, joined};
 use super::{Node, Worker};
+use crate::cluster::Buckets;
 
 /// How often the cluster's view is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -76,21 +78,18 @@ impl Worker {
         let begun = Instant::now();
         self.wait_until_settled(view).await?;
         self.node.progress.all_settled(view.epoch());
-        let gone = self.catch_up_buckets(view).await?;
-        for bucket in self.names_of_buckets().await? {
-            if gone.contains(&bucket) {
-                continue;
-            }
+        // As of now: nobody was told of what was agreed while nothing was told here.
+        let agreed = self.all_agreed().await?;
+        self.take_all(&agreed).await?;
+        self.compare_buckets(view, &agreed).await?;
+        let existing = agreed.iter().filter(|(_, b)| b.phase != BucketPhase::Gone);
+        for (bucket, _) in existing {
             for source in sources(view, &self.node.name) {
                 for uploads in [false, true] {
-                    self.catch_up_with(view, &source, &bucket, uploads).await?;
+                    self.catch_up_with(view, &source, bucket, uploads).await?;
                 }
             }
         }
-        self.remove_buckets(view, gone).await?;
-        // Again: who changed something about a bucket that was not here yet did not tell
-        // this node, and nor did others before it asked them.
-        self.catch_up_buckets(view).await?;
         self.still_in(view)?;
         let own = self.store()?.open_before(view.epoch());
         if !own.is_empty() {
@@ -143,36 +142,19 @@ impl Worker {
         reply.unwrap_or_else(|_| Err(not_yet("Another node takes too long to answer.")))
     }
 
-    /// Has the buckets that others have, with their documents; gives those that they
-    /// do not have.
-    async fn catch_up_buckets(&self, view: &View) -> Result<Vec<String>, S3Error> {
-        let mine = self.names_of_buckets().await?;
-        let theirs = self.buckets_of_others(view).await?;
-        let names: Vec<String> = theirs.iter().map(|b| b.name.clone()).collect();
-        let since = view.epoch();
-        for bucket in theirs {
-            let take = move |node: &Node| take_bucket(node, &bucket, since);
-            joined(blocking(&self.node, take)).await?;
-        }
-        Ok(mine.into_iter().filter(|b| !names.contains(b)).collect())
-    }
-
-    async fn buckets_of_others(&self, view: &View) -> Result<Vec<BucketHeld>, S3Error> {
-        let source = sources(view, &self.node.name).into_iter().next();
-        let source = source.ok_or(not_yet("No other node is in sync."))?;
-        let mut found: Vec<BucketHeld> = Vec::new();
-        loop {
-            let after = found.last().map(|bucket| bucket.name.clone());
-            let after = after.unwrap_or_default();
-            match self
-                .ask_other(&source, &Question::Buckets { after })
-                .await?
-            {
-                Reply::Buckets(page) if page.is_empty() => return Ok(found),
-                Reply::Buckets(page) => found.extend(page),
-                _ => return Err(Code::InternalError.into()),
+    /// All that the sources have is agreed on: a registry that has lost its data does not
+    /// mean that there are no buckets.
+    async fn compare_buckets(&self, view: &View, agreed: &Buckets) -> Result<(), S3Error> {
+        for source in sources(view, &self.node.name) {
+            let (_, theirs) = self.buckets_of(&source, None).await?;
+            let mut existing = theirs.iter().filter(|(_, b)| b.phase != BucketPhase::Gone);
+            if existing.any(|(name, _)| !agreed.contains_key(name)) {
+                return Err(not_yet(
+                    "Another node has a bucket that is not agreed on yet.",
+                ));
             }
         }
+        Ok(())
     }
 
     pub(super) async fn names_of_buckets(&self) -> Result<Vec<String>, S3Error> {
@@ -182,30 +164,6 @@ impl Worker {
             Ok(buckets.into_iter().map(|bucket| bucket.name).collect())
         }))
         .await
-    }
-
-    /// Removes buckets, if the others still do not have them: one that is being made
-    /// is made everywhere at once, but not at the same moment.
-    async fn remove_buckets(&self, view: &View, gone: Vec<String>) -> Result<(), S3Error> {
-        if gone.is_empty() {
-            return Ok(());
-        }
-        tokio::time::sleep(REST).await;
-        let theirs = self.buckets_of_others(view).await?;
-        for bucket in gone {
-            if theirs.iter().any(|other| other.name == bucket) {
-                return Err(not_yet("A bucket has come meanwhile."));
-            }
-            self.still_in(view)?;
-            let epoch = view.epoch();
-            joined(blocking(&self.node, move |node| {
-                let store = node.store.as_ref().ok_or(Code::InternalError)?;
-                let removed = store.remove_bucket(&bucket, epoch);
-                removed.map_err(|e| store_error(&e))
-            }))
-            .await?;
-        }
-        Ok(())
     }
 
     /// Has what one other node is the primary of, in one bucket.
@@ -227,9 +185,20 @@ impl Worker {
                 by: self.node.name.clone(),
                 epoch: view.epoch(),
             });
-            let page = match self.ask_other(source, &question).await? {
-                Reply::Held(page) => page,
-                _ => return Err(Code::InternalError.into()),
+            let page = match self.ask_other(source, &question).await {
+                Ok(Reply::Held(page)) => page,
+                Ok(_) => return Err(Code::InternalError.into()),
+                // Where that is agreed on, there is nothing to be had.
+                Err(error) if error.code() == Code::NoSuchBucket => {
+                    return self
+                        .is_gone(bucket)
+                        .await
+                        .and_then(|is_gone| match is_gone {
+                            true => Ok(()),
+                            false => Err(error),
+                        });
+                }
+                Err(error) => return Err(error),
             };
             let end = page.end.clone();
             let place = (bucket.to_owned(), uploads, after);
@@ -240,6 +209,11 @@ impl Worker {
                 None => return Ok(()),
             }
         }
+    }
+
+    async fn is_gone(&self, bucket: &str) -> Result<bool, S3Error> {
+        let agreed = self.agreed(bucket).await?;
+        Ok(agreed.is_none_or(|agreed| agreed.phase == BucketPhase::Gone))
     }
 
     /// What is missing of a page; what others do not have is removed.
@@ -336,30 +310,6 @@ fn trim_page(
     let removed = store.remove_without_place(scopes, view.epoch());
     removed.map_err(|e| store_error(&e))?;
     Ok(page.end)
-}
-
-/// Makes a bucket what it is elsewhere, as of an epoch.
-fn take_bucket(node: &Node, bucket: &BucketHeld, since: u64) -> Result<(), S3Error> {
-    let store = node.store.as_ref().ok_or(Code::InternalError)?;
-    match store.create_bucket(&bucket.name, bucket.created_ms) {
-        Ok(()) | Err(prism_store::Error::AlreadyExists) => {}
-        Err(error) => return Err(store_error(&error)),
-    }
-    if let Some(said) = bucket.versioning {
-        let taken = store.take_versioning(&bucket.name, said, since);
-        taken.map_err(|e| store_error(&e))?;
-    }
-    for document in DOCUMENTS {
-        let name = document.as_str();
-        let wanted = bucket.documents.iter().find(|(other, _)| other == name);
-        let wanted = wanted.map(|(_, text)| text.clone().into_bytes());
-        let found = store.bucket_document(&bucket.name, name);
-        if found.map_err(|e| store_error(&e))? != wanted {
-            let set = store.configure_bucket(&bucket.name, name, wanted);
-            set.map_err(|e| store_error(&e))?;
-        }
-    }
-    Ok(())
 }
 
 /// Those that are the primaries of some keys, this node aside.

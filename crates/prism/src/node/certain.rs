@@ -24,7 +24,25 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Open changes asked about at once.
 const ASKED_AT_ONCE: usize = 1000;
 
+/// Who is to be asked may have changed: how long the news of that is waited for.
+const NEWS_IN: Duration = Duration::from_millis(200);
+
 impl Worker {
+    /// [`Self::make_certain`], once more where the cluster has just changed, and with it who
+    /// can tell.
+    pub(super) async fn make_certain_soon(&self, bucket: &str, key: &str) -> Result<(), S3Error> {
+        let replication = &self.node.replication;
+        let epoch = replication.view().epoch();
+        let certain = self.make_certain(bucket, key).await;
+        if certain.is_ok() || !self.node.cluster.is_kept() {
+            return certain;
+        }
+        match replication.wait_beyond(epoch, NEWS_IN).await {
+            true => self.make_certain(bucket, key).await,
+            false => certain,
+        }
+    }
+
     /// Finds out what became of the changes of this key that are open here: what this
     /// node holds of it is then what counts.
     pub(super) async fn make_certain(&self, bucket: &str, key: &str) -> Result<(), S3Error> {

@@ -316,7 +316,7 @@ impl Worker {
         let bad = |_| Code::InternalError;
         let framing = answer.framing(head.method()).map_err(bad)?;
         if !matches!(answer.status(), 200 | 206) {
-            let error = super::relay::read_all(&mut io, framing, MAX_ERROR_BYTES).await;
+            let error = super::own_request::read_all(&mut io, framing, MAX_ERROR_BYTES).await;
             let xml = error.map_err(|error| out_of_reach(peer, &error))?;
             return Err(source_error(answer.status(), &xml));
         }

@@ -4,17 +4,16 @@ use std::io;
 use std::pin::Pin;
 use std::time::Duration;
 
-use prism_http::{
-    AnswerBody, BodyReader, CONTINUE, Exchange, LAST_CHUNK, ResponseFraming, ResponseHead,
-    write_chunk,
-};
+use prism_http::{AnswerBody, Exchange, LAST_CHUNK, ResponseFraming, ResponseHead, write_chunk};
 use prism_s3::{BodyDigest, Code, Expected, S3Error, xml};
 
 use super::Worker;
 use super::answer::{request_id, send_xml, set};
 use super::io::Io;
+use super::request_body::RequestBody;
 use super::serve::Answer;
 use super::session::Request;
+use super::upload::Failed;
 
 /// How long an answer may take before its beginning is sent, and how often a
 /// sign of life follows. Well below the time after which nodes that relay, and
@@ -37,39 +36,15 @@ impl Worker {
         request: &Request,
         max: u64,
     ) -> io::Result<Document> {
-        let head = &request.head;
-        let mut body = BodyReader::new(head.framing().into(), max);
-        let refused = |error: S3Error| Document {
-            bytes: Err(error),
-            is_whole: false,
+        let mut body = request.take_body(max);
+        let bytes = match read_whole(io, request, &mut body, max).await {
+            Ok(bytes) => Ok(bytes),
+            Err(Failed::Error(error)) => Err(error),
+            Err(Failed::Connection(error)) => return Err(error),
         };
-        if body.left().is_some_and(|left| left > max) {
-            return Ok(refused(Code::EntityTooLarge.into()));
-        }
-        let expected = match Expected::from_request(head.headers(), &request.payload) {
-            Ok(expected) => expected,
-            Err(error) => return Ok(refused(error)),
-        };
-        if head.expects_continue() && io.buffered().is_empty() {
-            io.write_all(CONTINUE).await?;
-        }
-        let mut bytes = Vec::new();
-        while !body.is_done() {
-            let step = match body.consume(io.buffered()) {
-                Ok(step) => step,
-                Err(error) => return Ok(refused(error.into())),
-            };
-            bytes.extend_from_slice(io.buffered().get(step.data).unwrap_or_default());
-            io.consume(step.consumed);
-            if !body.is_done() && io.buffered().is_empty() && io.fill().await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        let mut digest = BodyDigest::new(expected);
-        digest.update(&bytes);
         Ok(Document {
-            bytes: digest.finish().map(|_| bytes),
-            is_whole: true,
+            bytes,
+            is_whole: body.skip_rest(io).await,
         })
     }
 
@@ -92,6 +67,32 @@ impl Worker {
         }
         answer_late(io, exchange, resource, work, SIGN_OF_LIFE).await
     }
+}
+
+async fn read_whole(
+    io: &mut impl Io,
+    request: &Request,
+    body: &mut RequestBody,
+    max: u64,
+) -> Result<Vec<u8>, Failed> {
+    if body.left().is_some_and(|left| left > max) {
+        return Err(S3Error::from(Code::EntityTooLarge).into());
+    }
+    let expected = Expected::from_request(request.head.headers(), &request.payload)?;
+    body.invite(io).await?;
+    let mut bytes = Vec::new();
+    while !body.is_done() {
+        let step = body.consume(io.buffered()).map_err(S3Error::from)?;
+        bytes.extend_from_slice(io.buffered().get(step.data).unwrap_or_default());
+        io.consume(step.consumed);
+        if !body.is_done() && io.buffered().is_empty() && io.fill().await? == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+    }
+    let mut digest = BodyDigest::new(expected);
+    digest.update(&bytes);
+    digest.finish()?;
+    Ok(bytes)
 }
 
 /// Begins an answer, sends white space until its document is made, and then the
@@ -150,7 +151,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use std::fs::File;
 
-    use prism_http::{Limits, Method, Version};
+    use prism_http::{BodyReader, Limits, Method, Version};
 
     use super::super::io::Input;
     use super::*;

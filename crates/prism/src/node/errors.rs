@@ -12,7 +12,7 @@ pub(super) fn store_error(error: &prism_store::Error) -> S3Error {
         // Of a version that was named.
         Error::IsDeleteMarker => Code::MethodNotAllowed.into(),
         Error::TooManyVersions => S3Error::with_message(Code::InvalidRequest, error.to_string()),
-        Error::SaidLater(_) => Code::OperationAborted.into(),
+        Error::BucketChanged => Code::OperationAborted.into(),
         Error::NoSuchUpload => Code::NoSuchUpload.into(),
         Error::PartChanged => Code::InvalidPart.into(),
         Error::ConditionFailed { .. } => Code::PreconditionFailed.into(),
@@ -30,12 +30,13 @@ pub(super) fn store_error(error: &prism_store::Error) -> S3Error {
             let message = "The cluster has just changed. Try again.";
             S3Error::with_message(Code::ServiceUnavailable, message)
         }
-        Error::Unreplicated { .. } | Error::NotPrimary | Error::Refused(_) => {
-            S3Error::with_message(
-                Code::ServiceUnavailable,
-                format!("Nothing was written: {error}."),
-            )
-        }
+        Error::Unreplicated { .. }
+        | Error::TooFewCopies { .. }
+        | Error::NotPrimary
+        | Error::Refused(_) => S3Error::with_message(
+            Code::ServiceUnavailable,
+            format!("Nothing was written: {error}."),
+        ),
         Error::TooManyBuckets | Error::WritesDisabled => Code::ServiceUnavailable.into(),
         error => {
             tracing::error!(%error, "store");

@@ -2,12 +2,13 @@
 //! that may, by the cluster as it is now.
 //!
 //! A node that has lost its lease does not know how the cluster is; the others may
-//! have gone on without it. Whoever asks it by an old view is sent back.
+//! have gone on without it. A node that asks by an old view, or by a configuration in which
+//! keys have other owners, is sent back: what it stored here would not be found.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_cluster::State;
+use prism_cluster::{State, Status};
 use prism_s3::{Code, S3Error};
 
 use super::session::Request;
@@ -22,9 +23,11 @@ pub(super) fn cut_off() -> S3Error {
     S3Error::with_message(Code::ServiceUnavailable, message)
 }
 
-/// The answer to one who asks by an old view of the cluster.
+/// The answer to a node that takes this one for a key's owner, or asks by an old view of the
+/// cluster.
 pub(super) fn elsewhere() -> S3Error {
-    let message = "The cluster has just changed, and this is another node's; try again.";
+    let message = "This storage node is not the one to ask: the cluster has just changed, or the \
+                   nodes' configurations differ.";
     S3Error::with_message(Code::ServiceUnavailable, message)
 }
 
@@ -66,12 +69,25 @@ pub(super) async fn follow_views(node: &Arc<Node>) {
     loop {
         let view = views.borrow_and_update().clone();
         adopt(node, view.state()).await;
+        greet(node, view.state());
         node.replication.adopt(view.clone());
         node.cluster.adopted(view.state());
         if views.changed().await.is_err() {
             return std::future::pending().await;
         }
         tracing::info!(epoch = views.borrow().epoch(), "the cluster has changed");
+    }
+}
+
+/// Backends that were out and have come back live, whatever was found out about them
+/// meanwhile: the first write in the new epoch needs them.
+fn greet(node: &Node, state: &State) {
+    let before = node.replication.view();
+    for (name, backend) in &state.backends {
+        let was_out = before.state().status(name.as_str()) == Some(Status::Out);
+        if was_out && backend.status != Status::Out {
+            node.process.health.lives(name.as_str());
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use super::errors::store_error;
 use super::io::{Input, Io};
 use super::pieces::PIECE_BYTES;
 use super::relay::Relayed;
-use super::relayed::preamble;
+use super::relayed::for_itself;
 use super::replicate::{MAX_HEADER_BYTES, read_exactly, take};
 use super::replication::prefix;
 use super::upload::{blocking, joined};
@@ -123,7 +123,7 @@ impl Worker {
         };
         if let Some(versions) = handed.versions.take() {
             self.end(source, arriving);
-            let held = (handed.stamp, versions);
+            let held = (handed.life, handed.stamp, versions);
             return match how {
                 How::Missed { since, paced } => {
                     let since = (since, paced);
@@ -161,7 +161,7 @@ impl Worker {
         &self,
         source: &str,
         scope: &Scope,
-        held: (Stamp, Vec<HeldVersion>),
+        held: (Stamp, Stamp, Vec<HeldVersion>),
         (since, is_paced): (u64, bool),
     ) -> Result<bool, S3Error> {
         let own = scope.clone();
@@ -224,8 +224,8 @@ impl Worker {
         let head = head_for(body.len())?;
         let request = Relayed {
             head: &head,
-            preamble: preamble(&Principal::Anonymous, true),
-            max_body_bytes: 0,
+            preamble: for_itself(&Principal::Anonymous),
+            is_repeatable: true,
         };
         let begun = self.begin_asking(source, &request, &body).await;
         let (mut upstream, answer) = begun.map_err(|e| failed(io::Error::other(e)))?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use prism_http::{AnswerBody, Exchange, Headers, Method, ResponseFraming, ResponseHead};
 use prism_proto::relay::HAND_OVER;
 use prism_s3::integrity::TYPE_HEADER;
+use prism_s3::metadata::told;
 use prism_s3::op::ReadObject;
 use prism_s3::range::{ByteRange, Unsatisfiable};
 use prism_s3::{Algorithm, BucketName, Code, Conditions, ObjectKey, Outcome, RangeSpec, S3Error};
@@ -93,9 +94,14 @@ impl Worker {
                 return not_satisfiable(io, exchange, unsatisfiable, resource).await;
             }
         };
-        let len = range.map_or(object.len, |range| range.len());
+        let (offset, len) = match (range, &part) {
+            (Some(range), _) => (range.offset(), range.len()),
+            // A part without bytes, of which no range tells.
+            (None, Some(_)) => (0, 0),
+            (None, None) => (0, object.len),
+        };
         if request.most_bytes.is_some_and(|most| len > most.into()) {
-            read_ahead(&object, range.map_or(0, |range| range.offset()), len);
+            read_ahead(&object, offset, len);
             return send(io, exchange, ResponseHead::new(HAND_OVER), &[]).await;
         }
         let mut head = ResponseHead::new(if range.is_some() { 206 } else { 200 });
@@ -106,10 +112,13 @@ impl Worker {
             _ => *head.headers_mut() = described.clone(),
         }
         self.describe_more(&mut head, request, &object, (range, part))?;
+        if let Some(range) = range {
+            set(&mut head, "Content-Range", range.content_range())?;
+        }
         for (name, value) in &read.overrides {
             set(&mut head, name, value)?;
         }
-        self.send_object(io, request, &exchange, head, &object, range)
+        self.send_object(io, request, &exchange, head, (&object, offset, len))
             .await
     }
 
@@ -158,18 +167,10 @@ impl Worker {
         request: &Request,
         exchange: &Exchange<'_>,
         mut head: ResponseHead,
-        object: &Object,
-        range: Option<ByteRange>,
+        (object, offset, len): (&Object, u64, u64),
     ) -> io::Result<bool> {
         set(&mut head, "x-amz-request-id", request_id())?;
         set(&mut head, "Server", "Prism")?;
-        let (offset, len) = match range {
-            Some(range) => {
-                set(&mut head, "Content-Range", range.content_range())?;
-                (range.offset(), range.len())
-            }
-            None => (0, object.len),
-        };
         let mut bytes = self.answer_room.take();
         bytes.clear();
         let written = head.write_to(exchange, AnswerBody::Length(len), &mut bytes);
@@ -328,7 +329,8 @@ fn describe(object: &Object) -> io::Result<Headers> {
         set(head, name, value)?;
     }
     for (name, value) in &meta.user {
-        set(head, &format!("x-amz-meta-{name}"), value)?;
+        let name = format!("x-amz-meta-{name}");
+        set(head, &name, told(&name, value).as_ref())?;
     }
     Ok(std::mem::take(head.headers_mut()))
 }

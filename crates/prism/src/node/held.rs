@@ -1,16 +1,16 @@
 //! What a node that catches up is told by another one.
 
-use prism_s3::{Code, Document, S3Error};
-use prism_store::{Scope, Stamp, Store, Versioning};
+use prism_replica::{Bucket, Phase};
+use prism_s3::S3Error;
+use prism_store::{Error, Scope, Stamp, Store};
 use serde::{Deserialize, Serialize};
 
+use super::Node;
 use super::ask::Reply;
 use super::catch_up::{is_of, not_yet};
 use super::errors::store_error;
 use super::replication::Replication;
 
-/// What documents buckets have.
-pub(super) const DOCUMENTS: [Document; 2] = [Document::Cors, Document::Policy];
 /// Buckets of one answer: with two documents of 64 KiB each, in which JSON may write
 /// a byte with two, below 8 MiB.
 const BUCKETS_AT_ONCE: usize = 25;
@@ -30,19 +30,6 @@ pub(super) struct HeldWanted {
     pub(super) epoch: u64,
 }
 
-/// A bucket of another node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct BucketHeld {
-    pub(super) name: String,
-    pub(super) created_ms: u64,
-    /// Whether it keeps versions, and the stamp of whoever said so; missing in what an
-    /// older release says.
-    #[serde(default)]
-    pub(super) versioning: Option<(Versioning, Stamp)>,
-    /// By their names.
-    pub(super) documents: Vec<(String, String)>,
-}
-
 /// Whether nothing is open here of before an epoch that this node is in, or beyond.
 pub(super) fn settled(store: &Store, epoch: u64) -> Result<Reply, S3Error> {
     match store.epoch() >= epoch && store.open_before(epoch).is_empty() {
@@ -51,30 +38,58 @@ pub(super) fn settled(store: &Store, epoch: u64) -> Result<Reply, S3Error> {
     }
 }
 
-/// The next buckets behind `after`.
-pub(super) fn buckets(store: &Store, after: &str) -> Result<Reply, S3Error> {
-    let all = store.list_buckets().map_err(|e| store_error(&e))?;
-    let behind = all
-        .into_iter()
-        .filter(|bucket| bucket.name.as_str() > after);
+/// What this node knows of the next buckets behind `after`; nothing if that is still as
+/// of a version.
+pub(super) fn buckets(
+    store: &Store,
+    (after, unless): (&str, Option<u64>),
+) -> Result<Reply, S3Error> {
+    // First: what comes later is news the next time.
+    let version = store.buckets_version();
     let mut page = Vec::new();
-    for bucket in behind.take(BUCKETS_AT_ONCE) {
-        let mut documents = Vec::new();
-        for document in DOCUMENTS {
-            let found = store.bucket_document(&bucket.name, document.as_str());
-            if let Some(bytes) = found.map_err(|e| store_error(&e))? {
-                let text = String::from_utf8(bytes).map_err(|_| Code::InternalError)?;
-                documents.push((document.as_str().to_owned(), text));
-            }
-        }
-        page.push(BucketHeld {
-            name: bucket.name,
-            created_ms: bucket.created_ms,
-            versioning: Some((bucket.versioning, bucket.versioning_set)),
-            documents,
-        });
+    if unless == Some(version) {
+        return Ok(Reply::Buckets { version, page });
     }
-    Ok(Reply::Buckets(page))
+    let names = store.bucket_names(after, BUCKETS_AT_ONCE);
+    for info in names.map_err(|e| store_error(&e))? {
+        let record = store.bucket_record(&info.name);
+        if let Some(record) = record.map_err(|e| store_error(&e))? {
+            page.push((info.name, record));
+        }
+    }
+    Ok(Reply::Buckets { version, page })
+}
+
+/// What is agreed about a bucket, as this node keeps it.
+pub(super) fn agreed(node: &Node, store: &Store, bucket: &str) -> Result<Reply, S3Error> {
+    node.check_keeper()?;
+    let found = store.bucket_record(bucket).map_err(|e| store_error(&e))?;
+    Ok(Reply::Agreed(found.map(Box::new)))
+}
+
+/// Agrees on something else, if what is agreed has this stamp.
+pub(super) fn agree(
+    node: &Node,
+    store: &Store,
+    (bucket, before): (&str, Option<Stamp>),
+    next: &Bucket,
+) -> Result<Reply, S3Error> {
+    node.check_keeper()?;
+    let mut changed = store.change_bucket(bucket, before, next);
+    if let Err(Error::Busy) = changed {
+        // What the bucket has left of its life before goes first.
+        let purged = store.purge_bucket(bucket);
+        changed = purged.and_then(|()| store.change_bucket(bucket, before, next));
+    }
+    match changed {
+        Ok(()) if next.phase == Phase::Gone => {
+            node.purge.notify_one();
+            Ok(Reply::Has(true))
+        }
+        Ok(()) => Ok(Reply::Has(true)),
+        Err(Error::BucketChanged) => Ok(Reply::Has(false)),
+        Err(error) => Err(store_error(&error)),
+    }
 }
 
 /// A page of what this node holds.

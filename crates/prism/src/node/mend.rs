@@ -10,7 +10,7 @@ use prism_store::{DamagedBlock, Place, Scope, ScrubFault};
 
 use super::Worker;
 use super::errors::store_error;
-use super::relay::read_all;
+use super::own_request::read_all;
 use super::upload::{blocking, joined};
 
 /// Longest block.

@@ -8,40 +8,50 @@ mod admin;
 mod answer;
 mod ask;
 mod asked;
+mod auth;
 mod body;
 mod bucket;
 mod catch_up;
 mod certain;
 mod commits;
 mod copy;
+mod cors;
 mod counters;
 mod documents;
+mod elsewhere;
 mod errors;
 mod expire;
 mod fence;
 mod fetch;
+mod follow;
 mod forecast;
 mod get;
 mod hashing;
 mod held;
 mod idle;
 mod io;
+mod leave;
 mod listing;
 mod mend;
 mod merge;
 mod meta;
 mod multipart;
 mod noted;
+mod own_request;
 mod pace;
+mod pause;
 mod pieces;
 mod policy;
+mod prepare;
 mod progress;
 mod put;
+mod registry;
 mod relay;
 mod relayed;
 mod relaying;
 mod replicate;
 mod replication;
+mod request_body;
 pub(crate) mod run;
 mod scrub;
 mod serve;
@@ -50,6 +60,7 @@ mod sessions;
 mod short;
 mod source;
 mod survey;
+mod tasks;
 mod tls;
 mod upload;
 mod versions;
@@ -59,26 +70,31 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use prism_cluster::MinReplicas;
 use prism_config::{Config, CongestionWindow, HandOffMethod};
 use prism_handoff::pki::Identity;
 use prism_handoff::{
-    Endpoint, EndpointConfig, Handle, Incoming, Method, Peer, Process, SwitchAddress, Transit,
+    Endpoint, EndpointConfig, Handle, Incoming, Method, NewcomerLimits, Peer, Process,
+    SwitchAddress, Transit,
 };
 use prism_http::RequestHead;
 use prism_proto::control::ControlKey;
+use prism_replica::StampClock;
 use prism_s3::Operation;
 use prism_store::Store;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::LocalSet;
 
 use crate::cluster::{Cluster, Directory};
+use auth::Auth;
 use counters::NodeCounters;
+use leave::{Orders, Stage};
 pub(crate) use progress::ProgressReport;
 use replication::Replication;
-use session::Auth;
 use sessions::Sessions;
 use tls::Https;
 
@@ -111,6 +127,15 @@ pub(crate) struct Node {
     pub(crate) hashing: hashing::Hashing,
     pub(crate) commits: commits::Commits,
     pub(crate) process: Arc<Process>,
+    pub(crate) pauses: pause::Pauses,
+    /// For all workers.
+    pub(crate) orders: watch::Sender<Orders>,
+    /// Of buckets' records.
+    stamps: StampClock,
+    /// Something is left of a deleted bucket.
+    purge: Notify,
+    /// As the keeper of what is agreed about buckets: what others had is known.
+    heard_all: AtomicBool,
 }
 
 /// One thread of the node.
@@ -119,11 +144,14 @@ pub(crate) struct Worker {
     pub(crate) handle: Handle,
     /// `Date` of this second.
     date: RefCell<(u64, Rc<str>)>,
-    stopping: watch::Receiver<bool>,
+    orders: watch::Receiver<Orders>,
+    /// A permit for each connection that moves away.
+    moving: Semaphore,
     idle: idle::Idle,
     /// Room for the answer that is being put together.
     answer_room: RefCell<Vec<u8>>,
-    policies: RefCell<policy::Policies>,
+    policies: RefCell<policy::Lately<prism_s3::Policy>>,
+    cors: RefCell<policy::Lately<prism_s3::cors::CorsConfig>>,
     pieces: pieces::Pieces,
     /// Of catching up.
     refill: pace::Pace,
@@ -151,7 +179,10 @@ impl Node {
     ) -> anyhow::Result<Self> {
         let settings = check_name(&config, name)?;
         let view = cluster.view.borrow().clone();
-        let replication = Replication::new(name, view.clone(), cluster.lease.clone());
+        let process = Arc::new(Process::default());
+        let lease = cluster.lease.clone();
+        let by = (view.clone(), MinReplicas(config.cluster.min_replicas));
+        let replication = Replication::new(name, by, lease, process.health.clone());
         let replication = Arc::new(replication);
         if let Some(store) = &store {
             tie(store, &config, &cluster, &replication)?;
@@ -167,9 +198,10 @@ impl Node {
             .find(|node| node.name == name)
             .map_or(0, |node| node.link_mbit_s);
         let relaying = relaying::Relaying::new(config.service.relay_up_to, link_mbit_s);
-        let (counters, process) = (NodeCounters::default(), Arc::new(Process::default()));
+        let counters = NodeCounters::default();
+        let stamps = StampClock::new(prism_replica::origin(name, fastrand::u64(..)));
         let name = name.to_owned();
-        Ok(Self {
+        let node = Self {
             name,
             config,
             cluster,
@@ -186,7 +218,17 @@ impl Node {
             hashing: hashing::Hashing::default(),
             commits: commits::Commits::default(),
             process,
-        })
+            pauses: pause::Pauses::default(),
+            orders: leave::first_orders(),
+            stamps,
+            purge: Notify::new(),
+            heard_all: AtomicBool::new(false),
+        };
+        // Before anybody is served: buckets may have been made and deleted meanwhile.
+        if let (Some(store), Some(known)) = (&node.store, node.cluster.known()) {
+            follow::take_newer(&node, store, &known.buckets)?;
+        }
+        Ok(node)
     }
 
     /// Plain HTTP is answered with a redirect.
@@ -242,6 +284,10 @@ impl Node {
             carry_window: self.config.service.congestion_window == CongestionWindow::Carry,
             tls: self.https.as_ref().map(|https| https.service.clone()),
             max_connections: self.config.limits.connections.into(),
+            newcomers: NewcomerLimits {
+                per_address: self.config.limits.unauthenticated_per_address,
+                timeout: self.config.limits.unauthenticated_timeout(),
+            },
             transit: Some(self.transit()),
         })
     }
@@ -342,8 +388,8 @@ impl Worker {
     fn run(
         node: Arc<Node>,
         endpoint: EndpointConfig,
-        stopping: watch::Receiver<bool>,
         bound: mpsc::Sender<()>,
+        told: mpsc::Sender<()>,
     ) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -359,46 +405,52 @@ impl Worker {
             })?;
             let _ = bound.send(()).await;
             drop(bound);
-            let drain = node.config.limits.drain_timeout();
             let date = RefCell::new((0, Rc::from("")));
             let handle = endpoint.handle();
             let refill = pace::Pace::new(node.config.store.refill_bytes_per_s);
             let worker = Rc::new(Self {
+                orders: node.orders.subscribe(),
+                moving: Semaphore::new(leave::MOVES_AT_ONCE),
                 node,
                 refill,
                 handle,
                 date,
-                stopping,
                 idle: idle::Idle::default(),
                 answer_room: RefCell::default(),
                 policies: RefCell::default(),
+                cors: RefCell::default(),
                 pieces: pieces::Pieces::default(),
             });
-            let (jobs, is_first) = worker.node.replication.join();
-            tokio::task::spawn_local(worker.clone().carry_out(jobs));
-            if is_first && (worker.node.replication.is_on() || worker.node.cluster.is_kept()) {
-                tokio::task::spawn_local(worker.clone().tidy());
-                tokio::task::spawn_local(worker.clone().catch_up());
-            }
-            if is_first {
-                tokio::task::spawn_local(worker.clone().expire_uploads());
-            }
-            tokio::task::spawn_local(worker.clone().follow_directory());
-            worker.serve(endpoint, drain).await;
+            worker.keep_tasks(told);
+            worker.serve(endpoint).await;
             Ok(())
         })
     }
 
-    /// Serves until told to stop, and then until all requests are answered or
-    /// `drain` has passed.
-    async fn serve(self: Rc<Self>, mut endpoint: Endpoint, drain: Duration) {
-        let mut stopping = self.stopping.clone();
-        let mut stop = pin!(stopping.wait_for(|stop| *stop));
-        let sessions = Rc::new(Sessions::default());
+    /// Serves until the node ends, and then until all requests are answered or their time
+    /// has passed.
+    async fn serve(self: Rc<Self>, mut endpoint: Endpoint) {
+        let mut orders = self.orders.clone();
+        let mut left = pin!(async {
+            let _ = orders
+                .wait_for(|orders| orders.stage >= Stage::Leaving)
+                .await;
+            let drain = self.node.config.limits.drain_timeout();
+            let deadline = tokio::time::Instant::now() + drain + leave::CLOSED_IN;
+            let _ = orders
+                .wait_for(|orders| orders.stage == Stage::Ending)
+                .await;
+            self.handle.stop();
+            deadline
+        });
+        let (sessions, mut deadline) = (Rc::new(Sessions::default()), None);
         loop {
             let incoming = tokio::select! {
                 biased;
-                _ = &mut stop => break,
+                until = &mut left, if deadline.is_none() => {
+                    deadline = Some(until);
+                    continue;
+                }
                 incoming = endpoint.next() => incoming,
             };
             let worker = self.clone();
@@ -410,37 +462,33 @@ impl Worker {
                 None => break,
             }
         }
-        self.handle.stop();
-        self.idle.wake();
-        if tokio::time::timeout(drain, sessions.ended()).await.is_err() {
+        let deadline = deadline.unwrap_or_else(tokio::time::Instant::now);
+        let ended = tokio::time::timeout_at(deadline, sessions.ended()).await;
+        if ended.is_err() {
             tracing::warn!("requests were still under way at the end of the drain time");
         }
     }
 
-    /// Finds the other nodes where they are, whenever that changes.
-    async fn follow_directory(self: Rc<Self>) {
-        let mut directory = self.node.cluster.directory.clone();
-        loop {
-            let peers = self.node.peers(&directory.borrow_and_update());
-            self.handle.set_peers(&peers);
-            if directory.changed().await.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Resolves when the node is to stop.
+    /// Resolves when the node begins to leave.
     pub(crate) async fn stopped(&self) {
-        let _ = self.stopping.clone().wait_for(|stop| *stop).await;
+        let mut orders = self.orders.clone();
+        let _ = orders
+            .wait_for(|orders| orders.stage > Stage::Serving)
+            .await;
     }
 
-    /// The same for those who wait for requests, of whom there are many.
+    /// Resolves when what waits for a request is to end.
     pub(super) async fn told_to_stop(&self) {
-        self.idle.until(|| self.is_stopping()).await;
+        self.idle.until(|| self.is_ending()).await;
     }
 
+    fn is_ending(&self) -> bool {
+        self.orders.borrow().stage == Stage::Ending
+    }
+
+    /// Connections end behind their next answer.
     pub(crate) fn is_stopping(&self) -> bool {
-        *self.stopping.borrow()
+        self.orders.borrow().stage >= Stage::Closing
     }
 
     /// The value of `Date`, made once a second.

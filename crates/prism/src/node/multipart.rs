@@ -8,7 +8,9 @@ use prism_s3::integrity::etag_of_parts;
 use prism_s3::op::{CompleteUpload, CreateUpload, ListParts, MAX_PARTS, MIN_PART_BYTES};
 use prism_s3::xml::{self, Completed, CompletedPart, PartEntry, PartsPage};
 use prism_s3::{Algorithm, BucketName, ChecksumType, Code, ObjectKey, S3Error};
-use prism_store::{Body, Error, ObjectMeta, Part, Store, Upload, UploadId, UploadName, VersionId};
+use prism_store::{
+    Body, Error, Object, ObjectMeta, Part, Store, Upload, UploadId, UploadName, VersionId,
+};
 
 use super::answer::{from_ms, send_xml, set};
 use super::documents::Document;
@@ -168,7 +170,7 @@ fn complete_here(
     let name = named(bucket, key, &complete.upload)?;
     let upload = match store.upload(name) {
         Ok(upload) => upload,
-        Err(Error::NoSuchUpload) => return completed_before(store, name),
+        Err(Error::NoSuchUpload) => return completed_before(store, name, &wanted),
         Err(error) => return Err(store_error(&error)),
     };
     let parts = store.parts(name, 0, MAX_PARTS.into());
@@ -198,20 +200,24 @@ fn complete_here(
     match store.complete_upload(name, &versions, meta, condition) {
         Ok(committed) => Ok((completed, committed.version)),
         // Somebody was faster, perhaps this client's first try.
-        Err(Error::NoSuchUpload) => completed_before(store, name),
+        Err(Error::NoSuchUpload) => completed_before(store, name, &wanted),
         Err(error) => Err(conditions_error(&conditions, &error)),
     }
 }
 
-/// A client that did not hear the first answer asks again.
+/// A client that did not hear the first answer asks again, for the same parts.
 fn completed_before(
     store: &Store,
     name: UploadName<'_>,
+    wanted: &[CompletedPart],
 ) -> Result<(Completed, Option<VersionId>), S3Error> {
     let object = store.get(name.bucket, name.key);
     let object = object.map_err(|e| store_error(&e))?;
     match object {
         Some(object) if matches!(&object.body, Body::Parts(p) if p.upload() == name.id) => {
+            if !is_made_of(&object, wanted) {
+                return Err(Code::InvalidPart.into());
+            }
             let completed = Completed {
                 etag: quoted(&object.meta.etag),
                 checksum: meta::checksum(&object.meta),
@@ -220,6 +226,16 @@ fn completed_before(
         }
         _ => Err(Code::NoSuchUpload.into()),
     }
+}
+
+/// Whether an object was made of these parts: its ETag is that of theirs.
+fn is_made_of(object: &Object, wanted: &[CompletedPart]) -> bool {
+    let Body::Parts(parts) = &object.body else {
+        return false;
+    };
+    let numbers = wanted.iter().map(|part| part.number);
+    let etag = etag_of_parts(wanted.iter().map(|part| part.etag.as_str()));
+    numbers.eq(parts.iter().map(|(number, ..)| number)) && etag.as_ref() == Some(&object.meta.etag)
 }
 
 /// The parts that the client names, if they are what it takes them for.

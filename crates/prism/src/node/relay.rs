@@ -2,24 +2,26 @@
 //! this one, as at an ordinary proxy. For answers too small to be worth a
 //! hand-off, and for every hand-off that could not be.
 
-use std::future::poll_fn;
+mod passing;
+
 use std::io;
-use std::pin::pin;
-use std::task::Poll;
 
 use prism_handoff::{Connection, PeerError, RelayStream};
 use prism_http::{
-    BodyError, BodyFraming, BodyReader, CONTINUE, Exchange, HeadError, Headers, Method,
-    PlainAnswer, RequestHead, ResponseFraming, ResponseHead, Version, Written,
+    BodyError, BodyReader, Exchange, HeadError, Headers, PlainAnswer, RequestHead, ResponseFraming,
 };
 use prism_proto::relay::{HAND_OVER, Preamble};
-use prism_s3::Principal;
 
 use super::Worker;
 use super::io::Io;
+use super::request_body::RequestBody;
 
-/// Body bytes on their way in one direction.
-const PIECE_BYTES: usize = 64 << 10;
+use passing::{
+    Head, copy_answer, has_body, invitation, is_closed, is_simple, read_plain, send_body,
+    write_head,
+};
+
+pub(super) use passing::read_answer;
 
 /// Why a request was not answered by the other node. Nothing of the answer has
 /// been written to the client, except where it says so.
@@ -28,9 +30,12 @@ pub(crate) enum RelayError {
     /// The node is out of reach.
     #[error(transparent)]
     Peer(#[from] PeerError),
-    /// The node broke off before its answer began.
+    /// The node broke off before its answer began. It may have done what was asked.
     #[error("the node broke off: {0}")]
     Broken(#[source] io::Error),
+    /// The node has ended an idle stream, and not read the request.
+    #[error("the node ended the connection")]
+    NotRead,
     /// The node's answer makes no sense.
     #[error("the node's answer is malformed: {0}")]
     Answer(#[from] HeadError),
@@ -41,6 +46,10 @@ pub(crate) enum RelayError {
     /// as it was.
     #[error("the answer is too long to be relayed")]
     TooLong,
+    /// The node is not one that answers this, as it sees the cluster. The client's
+    /// connection is as it was, but for what was read of a body.
+    #[error("the node is not one that answers this")]
+    Elsewhere,
     /// The client broke off, or the answer did in its middle: the connection
     /// cannot go on.
     #[error("the connection broke: {0}")]
@@ -51,15 +60,18 @@ pub(crate) enum RelayError {
 pub(crate) struct Relayed<'r> {
     pub(crate) head: &'r RequestHead,
     pub(crate) preamble: Preamble,
-    /// Most bytes of a chunked body.
-    pub(crate) max_body_bytes: u64,
+    /// Answered twice, it does what it does when answered once.
+    pub(crate) is_repeatable: bool,
 }
 
-/// The head of an answer, as it came from the other node.
-enum Head {
-    /// The client can have it as it is; it is not consumed.
-    Plain(PlainAnswer),
-    Parsed(ResponseHead),
+impl Relayed<'_> {
+    /// What it means that the other node does not answer.
+    fn refused(&self) -> RelayError {
+        match self.preamble.most_bytes {
+            Some(_) => RelayError::TooLong,
+            None => RelayError::Elsewhere,
+        }
+    }
 }
 
 /// An answer that was relayed.
@@ -72,15 +84,15 @@ pub(crate) struct Answered {
 
 impl Worker {
     /// Relays one request of `client` to `peer` and its answer back.
-    pub(crate) async fn relay(
+    pub(super) async fn relay(
         &self,
         client: &mut Connection,
         peer: &str,
         request: &Relayed<'_>,
+        body: &mut RequestBody,
     ) -> Result<Answered, RelayError> {
         self.node.counters.relayed.add_one();
-        let mut body = BodyReader::new(request.head.framing().into(), request.max_body_bytes);
-        let (mut upstream, answer) = self.exchange(client, peer, request, &mut body).await?;
+        let (mut upstream, answer) = self.exchange(client, peer, request, body).await?;
         let answer = match answer {
             Head::Plain(plain) => {
                 return self.pass_on(client, (peer, upstream), request, plain).await;
@@ -88,14 +100,14 @@ impl Worker {
             Head::Parsed(answer) => answer,
         };
         let framing = answer.framing(request.head.method())?;
-        if request.preamble.most_bytes.is_some() && answer.status() == HAND_OVER {
+        if answer.status() == HAND_OVER {
             if framing == ResponseFraming::Length(0) && answer.keep_alive() && upstream.is_clean() {
                 self.keep_relay(peer, upstream);
             }
-            return Err(RelayError::TooLong);
+            return Err(request.refused());
         }
-        // An answer before the end of the body: what follows is no request.
-        let keep_alive = request.head.keep_alive() && body.is_done();
+        let is_whole = body.is_done();
+        let keep_alive = request.head.keep_alive() && body.can_skip_rest(client).await;
         let date = self.date();
         let exchange = Exchange {
             keep_alive,
@@ -105,11 +117,11 @@ impl Worker {
         let written = write_head(client, answer, &exchange, framing).await?;
         let mut answer_body = BodyReader::new(framing, u64::MAX);
         copy_answer(&mut upstream, client, &mut answer_body, written.framing).await?;
-        if upstream_stays && body.is_done() && answer_body.is_done() && upstream.is_clean() {
+        if upstream_stays && is_whole && answer_body.is_done() && upstream.is_clean() {
             self.keep_relay(peer, upstream);
         }
         Ok(Answered {
-            keep_alive: written.keep_alive,
+            keep_alive: written.keep_alive && body.skip_rest(client).await,
             body_bytes: match framing {
                 ResponseFraming::Length(bytes) => Some(bytes),
                 _ => None,
@@ -130,7 +142,7 @@ impl Worker {
             head_bytes,
             body_bytes,
         } = answer;
-        let is_refusal = request.preamble.most_bytes.is_some() && status == HAND_OVER;
+        let is_refusal = status == HAND_OVER;
         if is_refusal {
             upstream.consume(head_bytes);
         } else {
@@ -155,7 +167,7 @@ impl Worker {
             self.keep_relay(peer, upstream);
         }
         if is_refusal {
-            return Err(RelayError::TooLong);
+            return Err(request.refused());
         }
         Ok(Answered {
             keep_alive: true,
@@ -163,24 +175,31 @@ impl Worker {
         })
     }
 
-    /// Sends the request, and reads the head of the answer. A pooled stream may
-    /// have been closed by the peer meanwhile: where no body can have been lost, a
-    /// fresh one is tried.
+    /// Sends the request, and reads the head of the answer. A pooled stream may end
+    /// meanwhile: a fresh one is tried where nothing of the body is lost, and the request was
+    /// certainly not read or may be answered twice.
     async fn exchange(
         &self,
         client: &mut Connection,
         peer: &str,
         request: &Relayed<'_>,
-        body: &mut BodyReader,
+        body: &mut RequestBody,
     ) -> Result<(RelayStream, Head), RelayError> {
         let (mut upstream, used) = self.begin(peer, request).await?;
-        if request.head.expects_continue() && client.buffered().is_empty() {
-            client
-                .write_all(CONTINUE)
-                .await
-                .map_err(RelayError::Connection)?;
+        if has_body(request.head) {
+            let mut invited = invitation(&mut upstream).await;
+            if used && matches!(invited, Err(RelayError::Broken(_) | RelayError::NotRead)) {
+                upstream = self.fresh(peer).await?;
+                let sent = upstream.write_all(&encode_head(request)).await;
+                sent.map_err(RelayError::Broken)?;
+                invited = invitation(&mut upstream).await;
+            }
+            if let Some(answer) = invited? {
+                return Ok((upstream, Head::Parsed(answer)));
+            }
         }
-        let may_repeat = used && body.is_done();
+        body.invite(client).await.map_err(RelayError::Connection)?;
+        let is_whole = used && body.is_done();
         let answer = match is_simple(request.head) {
             true => read_plain(&mut upstream).await,
             false => {
@@ -189,7 +208,7 @@ impl Worker {
             }
         };
         match answer {
-            Err(RelayError::Broken(_)) if may_repeat => {
+            Err(error) if is_whole && request.may_follow(&error) => {
                 let (mut upstream, head) = (self.fresh(peer).await?, encode_head(request));
                 upstream
                     .write_all(&head)
@@ -203,8 +222,9 @@ impl Worker {
     }
 
     /// Sends a request's head to `peer`, and says whether the stream was used
-    /// before. One that the peer is seen to have closed is replaced, where a body follows:
-    /// without one the whole request can be repeated.
+    /// before. A used one that is seen to have ended is replaced: before the head is sent where
+    /// the request cannot be repeated whole, and where the head did not leave whole, as
+    /// nobody answers a part of one.
     pub(super) async fn begin(
         &self,
         peer: &str,
@@ -213,13 +233,12 @@ impl Worker {
         let head = encode_head(request);
         let (stream, used) = self.handle.relay(peer).await?;
         let mut upstream = self.in_time(stream);
-        let sent = upstream.write_all(&head).await;
-        let has_body = !matches!(
-            request.head.framing(),
-            BodyFraming::None | BodyFraming::Length(0)
-        );
-        let is_lost = sent.is_err() || has_body && is_closed(&mut upstream).await;
-        if used && is_lost {
+        let looks = used && (has_body(request.head) || !request.is_repeatable);
+        let sent = match looks && is_closed(&mut upstream).await {
+            true => Err(io::ErrorKind::NotConnected.into()),
+            false => upstream.write_all(&head).await,
+        };
+        if used && sent.is_err() {
             upstream = self.fresh(peer).await?;
             upstream
                 .write_all(&head)
@@ -244,273 +263,29 @@ impl Worker {
         stream.set_io_timeout(self.node.config.limits.stall_timeout());
         stream
     }
-
-    /// Asks `peer` itself, not for a client: the whole answer, at most
-    /// `max_bytes` of it. The request must be one that may be repeated.
-    pub(crate) async fn ask(
-        &self,
-        peer: &str,
-        request: &Relayed<'_>,
-        body: &[u8],
-        max_bytes: usize,
-    ) -> Result<(ResponseHead, Vec<u8>), RelayError> {
-        let (mut upstream, answer) = self.begin_asking(peer, request, body).await?;
-        let framing = answer.framing(request.head.method())?;
-        let bytes = read_all(&mut upstream, framing, max_bytes).await?;
-        if answer.keep_alive() && upstream.is_clean() {
-            self.keep_relay(peer, upstream);
-        }
-        Ok((answer, bytes))
-    }
-
-    /// Asks `peer` for an object, of which the head has been read then.
-    pub(crate) async fn ask_for_object(
-        &self,
-        peer: &str,
-        head: &RequestHead,
-        principal: &Principal,
-    ) -> Result<(RelayStream, ResponseHead), RelayError> {
-        let request = Relayed {
-            head,
-            preamble: super::relayed::preamble(principal, true),
-            max_body_bytes: 0,
-        };
-        self.begin_asking(peer, &request, &[]).await
-    }
-
-    pub(super) async fn begin_asking(
-        &self,
-        peer: &str,
-        request: &Relayed<'_>,
-        body: &[u8],
-    ) -> Result<(RelayStream, ResponseHead), RelayError> {
-        let (mut upstream, used) = self.begin(peer, request).await?;
-        let sent = upstream.write_all(body).await;
-        let answer = match sent {
-            Ok(()) => read_answer(&mut upstream).await,
-            Err(error) => Err(RelayError::Broken(error)),
-        };
-        match answer {
-            Err(RelayError::Broken(_)) if used => {
-                let mut upstream = self.fresh(peer).await?;
-                let mut bytes = encode_head(request);
-                bytes.extend_from_slice(body);
-                upstream
-                    .write_all(&bytes)
-                    .await
-                    .map_err(RelayError::Broken)?;
-                let answer = read_answer(&mut upstream).await?;
-                Ok((upstream, answer))
-            }
-            answer => Ok((upstream, answer?)),
-        }
-    }
 }
 
-/// The rest of an answer, at most `max_bytes`.
-pub(crate) async fn read_all(
-    upstream: &mut RelayStream,
-    framing: ResponseFraming,
-    max_bytes: usize,
-) -> Result<Vec<u8>, RelayError> {
-    let mut reader = BodyReader::new(framing, max_bytes as u64);
-    let mut bytes = Vec::new();
-    while !reader.is_done() {
-        if upstream.buffered().is_empty() && upstream.fill().await.map_err(RelayError::Broken)? == 0
-        {
-            reader.end_of_input()?;
-            break;
-        }
-        let step = reader.consume(upstream.buffered())?;
-        bytes.extend_from_slice(upstream.buffered().get(step.data).unwrap_or_default());
-        upstream.consume(step.consumed);
-        if bytes.len() > max_bytes {
-            return Err(RelayError::Body(BodyError::TooLong));
+impl Relayed<'_> {
+    /// Whether the request may be sent again after this, if nothing of its body is lost.
+    pub(super) fn may_follow(&self, error: &RelayError) -> bool {
+        match error {
+            RelayError::NotRead => true,
+            RelayError::Broken(_) => self.is_repeatable,
+            _ => false,
         }
     }
-    Ok(bytes)
 }
 
 pub(super) fn encode_head(request: &Relayed<'_>) -> Vec<u8> {
     let mut head = Vec::with_capacity(1024);
     request.preamble.encode(&mut head);
-    request
-        .head
-        .write_forward(request.head.framing(), &Headers::new(), &mut head);
+    let mut extra = Headers::new();
+    // A node that does not answer this says so before anything of the body is gone.
+    if !request.preamble.alone && has_body(request.head) {
+        // Both are well-formed.
+        let _ = extra.append("Expect", "100-continue");
+    }
+    let framing = request.head.framing();
+    request.head.write_forward(framing, &extra, &mut head);
     head
-}
-
-/// The peer has closed an idle stream: it says so before any answer.
-async fn is_closed(upstream: &mut RelayStream) -> bool {
-    let mut filled = pin!(upstream.fill());
-    // The runtime's clock knows milliseconds: no time would be one of them.
-    let looked = poll_fn(|cx| Poll::Ready(filled.as_mut().poll(cx))).await;
-    matches!(looked, Poll::Ready(Ok(0) | Err(_)))
-}
-
-/// Passes the body on until it ends or the answer begins, whichever is first.
-async fn send_body(
-    upstream: &mut RelayStream,
-    client: &mut Connection,
-    body: &mut BodyReader,
-) -> Result<ResponseHead, RelayError> {
-    let mut chunks = Vec::new();
-    let is_chunked = matches!(body, BodyReader::Chunked(_));
-    while !body.is_done() {
-        if client.buffered().is_empty() {
-            // The client may take its time.
-            if upstream.flush().await.is_err() {
-                return read_answer(upstream).await;
-            }
-            // Both ways at once: a node that refuses early is heard.
-            tokio::select! {
-                read = client.fill() => {
-                    if read.map_err(RelayError::Connection)? == 0 {
-                        body.end_of_input()?;
-                    }
-                }
-                read = upstream.fill() => {
-                    return match read {
-                        Ok(n) if n > 0 => read_answer(upstream).await,
-                        Ok(_) => Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into())),
-                        Err(error) => Err(RelayError::Broken(error)),
-                    };
-                }
-            }
-            continue;
-        }
-        let piece = client.buffered();
-        let piece = piece
-            .get(..piece.len().min(PIECE_BYTES))
-            .unwrap_or_default();
-        let step = body.consume(piece)?;
-        let data = piece.get(step.data).unwrap_or_default();
-        let sent = if is_chunked {
-            chunks.clear();
-            if !data.is_empty() {
-                prism_http::write_chunk(data, &mut chunks);
-            }
-            if step.done {
-                chunks.extend_from_slice(prism_http::LAST_CHUNK);
-            }
-            upstream.write_more(&chunks).await
-        } else {
-            upstream.write_more(data).await
-        };
-        client.consume(step.consumed);
-        if sent.is_err() {
-            // It may have answered before it stopped reading.
-            return read_answer(upstream).await;
-        }
-    }
-    // As above.
-    let _ = upstream.flush().await;
-    read_answer(upstream).await
-}
-
-/// Whether a plain answer means the same to the client as to this node.
-fn is_simple(head: &RequestHead) -> bool {
-    head.framing() == BodyFraming::None
-        && head.version() == Version::Http11
-        && head.keep_alive()
-        && *head.method() != Method::Head
-}
-
-/// The head of the final answer, as it is if the client can have it so.
-async fn read_plain(upstream: &mut RelayStream) -> Result<Head, RelayError> {
-    let is_empty = upstream.buffered().is_empty();
-    if is_empty && upstream.fill().await.map_err(RelayError::Broken)? == 0 {
-        return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into()));
-    }
-    match PlainAnswer::find(upstream.buffered(), &prism_http::Limits::DEFAULT) {
-        Some(plain) => Ok(Head::Plain(plain)),
-        None => read_answer(upstream).await.map(Head::Parsed),
-    }
-}
-
-/// The head of the final answer.
-pub(super) async fn read_answer(upstream: &mut RelayStream) -> Result<ResponseHead, RelayError> {
-    loop {
-        if let Some((head, len)) =
-            ResponseHead::parse(upstream.buffered(), &prism_http::Limits::DEFAULT)?
-        {
-            upstream.consume(len);
-            if head.status() >= 200 {
-                return Ok(head);
-            }
-            continue;
-        }
-        match upstream.fill().await {
-            Ok(0) => return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into())),
-            Ok(_) => {}
-            Err(error) => return Err(RelayError::Broken(error)),
-        }
-    }
-}
-
-async fn write_head(
-    client: &mut Connection,
-    mut answer: ResponseHead,
-    exchange: &Exchange<'_>,
-    framing: ResponseFraming,
-) -> Result<Written, RelayError> {
-    use prism_http::AnswerBody;
-    let body = match (framing, answer.declared_length()?) {
-        (_, Some(n)) => AnswerBody::Length(n),
-        (ResponseFraming::None, None) => AnswerBody::Empty,
-        _ => AnswerBody::Unknown,
-    };
-    answer.remove_hop_by_hop();
-    let mut bytes = Vec::with_capacity(512);
-    let written = answer.write_to(exchange, body, &mut bytes);
-    let sent = match written.framing {
-        ResponseFraming::None | ResponseFraming::Length(0) => client.write_all(&bytes).await,
-        _ => client.write_more(&bytes).await,
-    };
-    sent.map_err(RelayError::Connection)?;
-    Ok(written)
-}
-
-async fn copy_answer(
-    upstream: &mut RelayStream,
-    client: &mut Connection,
-    body: &mut BodyReader,
-    to_client: ResponseFraming,
-) -> Result<(), RelayError> {
-    let mut chunks = Vec::new();
-    while !body.is_done() {
-        if upstream.buffered().is_empty() {
-            match upstream.fill().await {
-                Ok(0) => {
-                    let ended = body.end_of_input();
-                    ended.map_err(|e| RelayError::Connection(io::Error::other(e)))?;
-                    break;
-                }
-                Ok(_) => {}
-                Err(error) => return Err(RelayError::Connection(error)),
-            }
-        }
-        let step = body.consume(upstream.buffered());
-        let step = step.map_err(|e| RelayError::Connection(io::Error::other(e)))?;
-        let data = upstream
-            .buffered()
-            .get(step.data.clone())
-            .unwrap_or_default();
-        let sent = if to_client == ResponseFraming::Chunked && !data.is_empty() {
-            chunks.clear();
-            prism_http::write_chunk(data, &mut chunks);
-            client.write_all(&chunks).await
-        } else {
-            client.write_all(data).await
-        };
-        sent.map_err(RelayError::Connection)?;
-        upstream.consume(step.consumed);
-    }
-    if to_client == ResponseFraming::Chunked {
-        client
-            .write_all(prism_http::LAST_CHUNK)
-            .await
-            .map_err(RelayError::Connection)?;
-    }
-    Ok(())
 }

@@ -1,24 +1,23 @@
 //! Changes on their way between replicas: sent to those that are to prepare
-//! them, taken in from primaries, and asked about where nobody has told.
+//! them, and asked about where nobody has told. How they are taken in is in `prepare`.
 
-use std::io;
+use std::io::{self, ErrorKind::TimedOut};
 use std::rc::Rc;
 use std::time::Duration;
 
 use prism_handoff::RelayStream;
-use prism_http::{BodyFraming, Exchange, Limits, RequestHead, ResponseHead};
+use prism_http::{Limits, RequestHead, ResponseHead};
 use prism_replica::{Step, Write};
 use prism_s3::{Code, Principal, S3Error};
-use prism_store::{Bytes, Decided, Error, Prepare, PutWriter, Refusal, Unprepared};
+use prism_store::{Bytes, Decided, Refusal, Unprepared};
 use tokio::sync::mpsc;
 
-use super::answer::{send, set};
 use super::ask::{Question, Reply, together};
 use super::errors::store_error;
 use super::io::{Input, Io};
-use super::pieces::PIECE_BYTES;
-use super::relay::{RelayError, Relayed, encode_head, read_all, read_answer};
-use super::relayed::preamble;
+use super::own_request::read_all;
+use super::relay::{RelayError, Relayed, encode_head, read_answer};
+use super::relayed::for_itself;
 use super::replication::{Job, prefix};
 use super::upload::{blocking, joined};
 use super::{Worker, now_ms};
@@ -28,9 +27,11 @@ use super::{Worker, now_ms};
 pub(super) const MAX_HEADER_BYTES: usize = 8 << 20;
 /// Longest answer to a change.
 const MAX_REPLY_BYTES: usize = 64 << 10;
-/// Another replica answers, or takes bytes, within this time, or the change is
-/// given up.
+/// Another replica answers, takes bytes, or says that it is at work, within this time, or
+/// the change is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long what another replica has said may take to be read, when it is there.
+const AT_HAND: Duration = Duration::from_millis(10);
 /// How long a replica that is behind may take until it is not.
 const CATCH_UP: Duration = Duration::from_secs(3);
 /// After what time it is asked again.
@@ -44,7 +45,7 @@ const FORGET_EVERY: Duration = Duration::from_secs(60);
 
 impl Worker {
     /// Carries out what the store leaves, until the worker ends.
-    pub(super) async fn carry_out(self: Rc<Self>, mut jobs: mpsc::Receiver<Job>) {
+    pub(super) async fn carry_out(self: &Rc<Self>, jobs: &mut mpsc::Receiver<Job>) {
         while let Some(job) = jobs.recv().await {
             let worker = self.clone();
             tokio::task::spawn_local(async move {
@@ -146,14 +147,18 @@ impl Worker {
         let head = head_of(prefix.len() as u64 + len).map_err(RelayError::Broken)?;
         let request = Relayed {
             head: &head,
-            preamble: preamble(&Principal::Anonymous, true),
-            max_body_bytes: 0,
+            preamble: for_itself(&Principal::Anonymous),
+            is_repeatable: true,
         };
         let (mut upstream, used) = self.begin(peer, &request).await?;
         upstream.set_io_timeout(PATIENCE);
         let mut answer = send_change(&mut upstream, &prefix, bytes, len).await;
         // Preparing twice does no harm, and an idle stream may have been closed.
-        if used && matches!(answer, Err(RelayError::Broken(_))) {
+        let is_lost = match &answer {
+            Err(RelayError::Broken(error)) => error.kind() != TimedOut,
+            answer => matches!(answer, Err(RelayError::NotRead)),
+        };
+        if used && is_lost {
             upstream = self.fresh(peer).await?;
             upstream.set_io_timeout(PATIENCE);
             let again = upstream.write_more(&encode_head(&request)).await;
@@ -167,90 +172,6 @@ impl Worker {
             self.keep_relay(peer, upstream);
         }
         serde_json::from_slice(&text).map_err(|e| RelayError::Broken(io::Error::other(e)))
-    }
-
-    /// Takes in a change from its primary, and answers.
-    pub(super) async fn serve_prepare(
-        &self,
-        io: &mut impl Io,
-        head: &RequestHead,
-    ) -> io::Result<bool> {
-        let BodyFraming::Length(mut left) = head.framing() else {
-            return Ok(false);
-        };
-        let taken = self.take_in(io, &mut left).await?;
-        let reply = match taken {
-            Ok(()) => {
-                self.node.counters.prepared.add_one();
-                Reply::Done
-            }
-            Err(Error::Refused(refusal)) => Reply::NotPrepared(refusal),
-            Err(error) => {
-                let error = store_error(&error);
-                Reply::Refused {
-                    code: error.code().as_str().to_owned(),
-                    message: error.message().to_owned(),
-                }
-            }
-        };
-        let date = self.date();
-        let exchange = Exchange {
-            keep_alive: left == 0,
-            ..head.exchange(&date)
-        };
-        let text = serde_json::to_vec(&reply).map_err(io::Error::other)?;
-        let mut head = ResponseHead::new(200);
-        set(&mut head, "Content-Type", "application/json")?;
-        send(io, &exchange, head, &text).await
-    }
-
-    async fn take_in(&self, io: &mut impl Io, left: &mut u64) -> io::Result<Result<(), Error>> {
-        let bad = || io::Error::from(io::ErrorKind::InvalidData);
-        let len = read_exactly(io, 4, left).await?;
-        let len = len.try_into().map(u32::from_be_bytes).map_err(|_| bad())?;
-        let len = usize::try_from(len).map_err(|_| bad())?;
-        if len > MAX_HEADER_BYTES {
-            return Err(bad());
-        }
-        let header = read_exactly(io, len, left).await?;
-        let prepare: Prepare = serde_json::from_slice(&header).map_err(io::Error::other)?;
-        if prepare.body_len().unwrap_or(0) != *left {
-            return Err(bad());
-        }
-        let lacking = super::fetch::built_on(&prepare);
-        let node = self.node.clone();
-        let begin = move || {
-            let store = node.store.as_ref().ok_or(Error::NotPrimary)?;
-            store.begin_prepare(prepare)
-        };
-        let mut writing = tokio::task::spawn_blocking(begin);
-        let mut piece = Vec::new();
-        while *left > 0 {
-            if io.buffered().is_empty() && io.fill().await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            take(io, usize::MAX, left, &mut piece);
-            if piece.len() >= PIECE_BYTES {
-                let writer = match writing.await.map_err(io::Error::other)? {
-                    Ok(writer) => writer,
-                    Err(error) => return Ok(Err(error)),
-                };
-                let piece = std::mem::take(&mut piece);
-                writing = tokio::task::spawn_blocking(move || append(writer, &piece));
-            }
-        }
-        let writer = match writing.await.map_err(io::Error::other)? {
-            Ok(writer) => writer,
-            Err(error) => return Ok(Err(error)),
-        };
-        let prepared = tokio::task::spawn_blocking(move || append(writer, &piece)?.prepare());
-        let prepared = prepared.await.map_err(io::Error::other)?;
-        if let Err(Error::Refused(Refusal::Lacking)) = &prepared
-            && let Err(error) = self.fetch_lacking(lacking).await
-        {
-            tracing::debug!(%error, "what a change builds on was not fetched");
-        }
-        Ok(prepared)
     }
 
     /// Asks about what has been open for long, or since before the present epoch, and
@@ -347,11 +268,6 @@ fn verdict(others: &[String], answers: Vec<Result<(), Unprepared>>) -> Result<()
     Err(Unprepared::Overloaded)
 }
 
-fn append(mut writer: PutWriter, piece: &[u8]) -> Result<PutWriter, Error> {
-    writer.write(piece)?;
-    Ok(writer)
-}
-
 /// The next bytes that were read and belong to the body, at most `max`.
 pub(super) fn take(io: &mut impl Input, max: usize, left: &mut u64, into: &mut Vec<u8>) {
     let most = usize::try_from(*left).unwrap_or(usize::MAX).min(max);
@@ -389,18 +305,56 @@ async fn send_change(
     bytes: &Bytes,
     len: u64,
 ) -> Result<ResponseHead, RelayError> {
-    let sent = async {
-        upstream.write_more(prefix).await?;
-        match bytes {
-            Bytes::None => upstream.write_all(&[]).await,
-            Bytes::Inline(bytes) => upstream.write_all(bytes).await,
-            Bytes::File(file) => upstream.send_file(file, 0, len).await,
-        }
-    };
-    if let Err(error) = sent.await {
+    if let Err(error) = send_whole(upstream, prefix, bytes, len).await {
         tracing::debug!(%error, "a change was not sent whole");
     }
     read_answer(upstream).await
+}
+
+async fn send_whole(
+    upstream: &mut RelayStream,
+    prefix: &[u8],
+    bytes: &Bytes,
+    len: u64,
+) -> io::Result<()> {
+    upstream.write_more(prefix).await?;
+    match bytes {
+        Bytes::None => upstream.write_all(&[]).await,
+        Bytes::Inline(bytes) => upstream.write_all(bytes).await,
+        Bytes::File(file) => {
+            let mut at = 0;
+            while at < len {
+                let piece_bytes = (RelayStream::PIECE_BYTES as u64).min(len - at);
+                let mut sent = upstream.send_file(file, at, piece_bytes).await;
+                // It takes nothing because its disk does not. The piece is sealed whole.
+                while is_late(&sent) && is_at_work(upstream).await {
+                    sent = upstream.flush().await;
+                }
+                sent?;
+                at += piece_bytes;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn is_late(sent: &io::Result<()>) -> bool {
+    matches!(sent, Err(error) if error.kind() == TimedOut)
+}
+
+/// Whether a replica has said, since it was last asked, that it is at work.
+async fn is_at_work(upstream: &mut RelayStream) -> bool {
+    let _ = tokio::time::timeout(AT_HAND, upstream.fill()).await;
+    let mut is_at_work = false;
+    while let Ok(Some((head, len))) = ResponseHead::parse(upstream.buffered(), &Limits::DEFAULT) {
+        // The final answer is left where it is.
+        if head.status() >= 200 {
+            return false;
+        }
+        upstream.consume(len);
+        is_at_work = true;
+    }
+    is_at_work
 }
 
 fn head_of(len: u64) -> io::Result<RequestHead> {

@@ -4,25 +4,26 @@
 //! A store waits for others where it may block; the connections to them belong to
 //! the workers. So the store leaves a job with a worker, and waits for its answer.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use prism_cluster::{NodeName, Phase, Status, View};
+use prism_cluster::{MinReplicas, NodeName, Phase, Status, TooFewCopies, View};
+use prism_handoff::Health;
 use prism_s3::Operation;
-use prism_store::{Bytes, Decided, Place, Prepare, Repair, Replicas, ScrubFault, Unprepared};
-use tokio::sync::{mpsc, oneshot};
+use prism_store::{
+    Bytes, Decided, Error, Place, Prepare, Repair, Replicas, Scope, ScrubFault, Unprepared,
+};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::merge::Lister;
 use crate::cluster::{Held, Lease};
 
 /// Jobs that wait for one worker.
 const JOBS_MAX: usize = 1024;
-/// A node that was out of reach is asked last for so long.
-const AVOIDED: Duration = Duration::from_secs(2);
 
 /// Something for other replicas.
 pub(super) enum Job {
@@ -49,27 +50,36 @@ pub(crate) struct Replication {
     name: String,
     /// The cluster as this node acts by it.
     view: RwLock<Arc<View>>,
+    /// Its epoch, for those who wait for a later one.
+    adopted: watch::Sender<u64>,
+    min_replicas: MinReplicas,
     lease: Lease,
     /// The identity of this node's store, where the cluster asks for it.
     store: OnceLock<u64>,
     workers: Mutex<Vec<mpsc::Sender<Job>>>,
     next: AtomicUsize,
-    /// When a node was found out of reach.
-    unreachable: Mutex<HashMap<String, Instant>>,
+    health: Arc<Health>,
     /// What is being mended, or waits for it.
     mending: Mutex<HashSet<Place>>,
 }
 
 impl Replication {
-    pub(super) fn new(name: &str, view: Arc<View>, lease: Lease) -> Self {
+    pub(super) fn new(
+        name: &str,
+        (view, min_replicas): (Arc<View>, MinReplicas),
+        lease: Lease,
+        health: Arc<Health>,
+    ) -> Self {
         Self {
             name: name.to_owned(),
+            adopted: watch::Sender::new(view.epoch()),
             view: RwLock::new(view),
+            min_replicas,
             lease,
             store: OnceLock::new(),
             workers: Mutex::default(),
             next: AtomicUsize::new(0),
-            unreachable: Mutex::default(),
+            health,
             mending: Mutex::default(),
         }
     }
@@ -85,8 +95,19 @@ impl Replication {
     pub(super) fn adopt(&self, view: Arc<View>) {
         let mut present = self.view.write().unwrap_or_else(PoisonError::into_inner);
         if view.epoch() > present.epoch() {
+            let epoch = view.epoch();
             *present = view;
+            drop(present);
+            self.adopted.send_replace(epoch);
         }
+    }
+
+    /// Waits until this node acts by a view behind that of `epoch`, at most for so long;
+    /// whether it does.
+    pub(super) async fn wait_beyond(&self, epoch: u64, limit: Duration) -> bool {
+        let mut adopted = self.adopted.subscribe();
+        let later = adopted.wait_for(|adopted| *adopted > epoch);
+        tokio::time::timeout(limit, later).await.is_ok()
     }
 
     /// The cluster speaks of this store when it speaks of this node; of another one
@@ -165,6 +186,22 @@ impl Replication {
         others_of(&self.view(), &self.name, bucket, key)
     }
 
+    /// Whether a change of a key that is made here as well comes from the key's primary. Of
+    /// another epoch the store knows more.
+    pub(super) fn may_come_from(&self, primary: &str, epoch: u64, scope: &Scope) -> bool {
+        let view = self.view();
+        if view.epoch() != epoch {
+            return true;
+        }
+        let (bucket, key) = (scope.bucket.as_str(), scope.key.as_str());
+        let makes = view.primary(bucket, key);
+        makes.is_some_and(|name| name.as_str() == primary)
+            && view
+                .writers(bucket, key)
+                .iter()
+                .any(|name| name.as_str() == self.name)
+    }
+
     /// Who may answer an operation on a key, in the order in which they are to be
     /// asked: this node first, those out of reach last.
     pub(super) fn answerers(&self, operation: &Operation, bucket: &str, key: &str) -> Vec<String> {
@@ -188,10 +225,6 @@ impl Replication {
     /// Whether this node may answer an operation on a key.
     pub(super) fn may_answer(&self, operation: &Operation, bucket: &str, key: &str) -> bool {
         let view = self.view();
-        // Whoever asks knows as much, where nothing ever changes.
-        if view.epoch() == 1 {
-            return true;
-        }
         let mut readers = view.readers(bucket, key);
         match only_reads(operation) {
             true => readers.any(|name| name.as_str() == self.name),
@@ -201,7 +234,14 @@ impl Replication {
         }
     }
 
-    /// The same, for reading.
+    /// Whether a key may be read here.
+    pub(super) fn is_reader(&self, bucket: &str, key: &str) -> bool {
+        let view = self.view();
+        view.readers(bucket, key)
+            .any(|name| name.as_str() == self.name)
+    }
+
+    /// Nodes at which a key may be read, this one first if it is one.
     pub(super) fn readers(&self, bucket: &str, key: &str) -> Vec<String> {
         self.readers_of(&self.view(), bucket, key)
     }
@@ -211,7 +251,8 @@ impl Replication {
         let mut readers: Vec<String> = readers.map(NodeName::to_string).collect();
         if readers.len() > 1 {
             fastrand::shuffle(&mut readers);
-            readers.sort_by_key(|name| (*name != self.name, self.is_avoided(name)));
+            let now = Instant::now();
+            readers.sort_by_key(|name| (*name != self.name, self.health.comes_last(name, now)));
         }
         readers
     }
@@ -219,6 +260,11 @@ impl Replication {
     /// What this node lists, where `without` are out of reach.
     pub(super) fn lister<'a>(&'a self, bucket: &'a str, without: &'a [String]) -> Lister<'a> {
         Lister::new(self.view(), &self.name, bucket, without)
+    }
+
+    /// How many copies of a key have to be in sync for it to be written, by the view.
+    pub(super) fn min_replicas(&self) -> u16 {
+        self.min_replicas.of(self.view().state().placing.replicas)
     }
 
     /// How many of those in sync may be out of reach with every key still in reach.
@@ -229,11 +275,6 @@ impl Replication {
         let in_sync = |name: &&NodeName| view.state().status(name.as_str()) == Some(Status::InSync);
         let missing = members.clone().count() - members.filter(in_sync).count();
         usize::from(placing.replicas).saturating_sub(missing + 1)
-    }
-
-    /// This node gets every write, but nothing is read here.
-    pub(super) fn is_lagging(&self) -> bool {
-        self.view().state().status(&self.name) == Some(Status::Lagging)
     }
 
     /// Nobody has to get hold of anything, and nothing moves.
@@ -253,15 +294,9 @@ impl Replication {
         }
     }
 
+    /// `name` did not do what it was asked for: others are asked first for a while.
     pub(super) fn avoid(&self, name: &str) {
-        let mut unreachable = locked(&self.unreachable);
-        unreachable.insert(name.to_owned(), Instant::now());
-    }
-
-    fn is_avoided(&self, name: &str) -> bool {
-        let unreachable = locked(&self.unreachable);
-        let since = unreachable.get(name);
-        since.is_some_and(|since| since.elapsed() < AVOIDED)
+        self.health.avoid(name, Instant::now());
     }
 
     /// A job to mend this is over.
@@ -302,10 +337,15 @@ impl Replicas for Replication {
         self.view().epoch()
     }
 
-    fn others(&self, bucket: &str, key: &str) -> Option<Vec<String>> {
+    fn others(&self, bucket: &str, key: &str) -> Result<Vec<String>, Error> {
         let view = self.view();
-        let primary = view.primary(bucket, key)?;
-        (primary.as_str() == self.name).then(|| others_of(&view, &self.name, bucket, key))
+        let primary = view.primary(bucket, key);
+        if primary.is_none_or(|primary| primary.as_str() != self.name) {
+            return Err(Error::NotPrimary);
+        }
+        let enough = view.check_copies(bucket, key, self.min_replicas);
+        enough.map_err(|TooFewCopies { in_sync, min }| Error::TooFewCopies { in_sync, min })?;
+        Ok(others_of(&view, &self.name, bucket, key))
     }
 
     fn prepare(
@@ -369,7 +409,7 @@ fn whole(place: &Place) -> Place {
 }
 
 /// Whether every replica may answer.
-fn only_reads(operation: &Operation) -> bool {
+pub(super) fn only_reads(operation: &Operation) -> bool {
     matches!(
         operation,
         Operation::GetObject { .. }

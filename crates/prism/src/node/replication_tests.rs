@@ -12,7 +12,8 @@ fn view(replicas: u16) -> State {
 
 fn replication(name: &str, replicas: u16) -> Replication {
     let view = Arc::new(View::new(view(replicas)).unwrap());
-    Replication::new(name, view, Lease::for_ever())
+    let by = (view, MinReplicas::default());
+    Replication::new(name, by, Lease::for_ever(), Arc::default())
 }
 
 #[test]
@@ -52,10 +53,49 @@ fn only_the_primary_has_others() {
     let nodes = ["a", "b", "c", "d"].map(|name| replication(name, 2));
     for key in 0..20 {
         let key = key.to_string();
-        let primaries = nodes.iter().filter_map(|n| n.others("bucket", &key));
+        let primaries = nodes.iter().filter_map(|n| n.others("bucket", &key).ok());
         let others: Vec<_> = primaries.collect();
         assert_eq!(others.len(), 1);
         assert_eq!(others[0].len(), 1);
+    }
+}
+
+#[test]
+fn a_change_is_taken_from_the_primary_that_this_node_knows_and_from_no_other() {
+    let nodes = ["a", "b", "c", "d"].map(|name| replication(name, 2));
+    for key in 0..20 {
+        let scope = Scope::object("bucket", &key.to_string());
+        let primary = nodes[0].primary("bucket", &scope.key).unwrap();
+        let writers = nodes[0].view().writers("bucket", &scope.key).len();
+        let takes = |from: &str, epoch| {
+            let takers = nodes
+                .iter()
+                .filter(|n| n.may_come_from(from, epoch, &scope));
+            takers.count()
+        };
+        assert_eq!(takes(&primary, 1), writers);
+        let others = nodes.iter().filter(|n| n.name != primary);
+        assert!(others.map(|n| takes(&n.name, 1)).all(|takers| takers == 0));
+        // A store knows what an epoch is that this node has not adopted.
+        assert_eq!(takes("a", 2), nodes.len());
+    }
+}
+
+#[test]
+fn only_an_owner_may_answer_in_the_first_epoch_as_in_any() {
+    let nodes = ["a", "b", "c", "d"].map(|name| replication(name, 2));
+    let operation = |method: &str| {
+        let text = format!("{method} /bucket/key HTTP/1.1\r\nHost: h\r\n\r\n");
+        let limits = prism_http::Limits::DEFAULT;
+        let head = prism_http::RequestHead::parse(text.as_bytes(), &limits).unwrap();
+        Operation::parse(&head.unwrap().0, None).unwrap()
+    };
+    for (method, owners) in [("GET", 2), ("HEAD", 2), ("DELETE", 1)] {
+        let operation = operation(method);
+        let may = nodes
+            .iter()
+            .filter(|n| n.may_answer(&operation, "bucket", "key"));
+        assert_eq!(may.count(), owners, "{method}");
     }
 }
 
@@ -118,6 +158,7 @@ fn a_change_without_a_worker_is_answered() {
     let node = replication("a", 2);
     let prepare = Prepare {
         epoch: 1,
+        life: prism_store::Stamp::NONE,
         stamp: prism_store::Stamp::NONE,
         changes: Vec::new(),
     };

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use prism_handoff::supervise::{supervise, supervise_thread};
 use tokio::sync::{mpsc, watch};
 
-use super::{Node, Worker, admin, fence};
+use super::{Node, Worker, admin, fence, leave, pause};
 
 /// How long the log's end stays one that a write may have been interrupted at.
 const SEAL_EVERY: Duration = Duration::from_secs(2);
@@ -22,35 +23,37 @@ pub(crate) fn until_stopped(node: Node, ready: impl FnOnce()) -> anyhow::Result<
         n => usize::from(n),
     };
     let endpoint = node.endpoint_config()?;
-    let (stop, stopping) = watch::channel(false);
     let (bound, all_bound) = mpsc::channel(workers);
+    let (told, all_told) = mpsc::channel(1);
     let threads: Vec<_> = (0..workers)
         .map(|n| {
             let (node, endpoint) = (node.clone(), endpoint.clone());
-            let (stopping, bound) = (stopping.clone(), bound.clone());
+            let (bound, told) = (bound.clone(), told.clone());
             let name = format!("worker-{n}");
-            let work = move || Worker::run(node, endpoint, stopping, bound);
+            let work = move || Worker::run(node, endpoint, bound, told);
             std::thread::Builder::new().name(name).spawn(work)
         })
         .collect::<Result<_, _>>()
         .context("starting a worker thread")?;
-    drop((stopping, bound));
+    drop((bound, told));
     let scrubbing = node.store.is_some().then(|| {
         let node = node.clone();
         let work = move || {
             if let Some(store) = &node.store {
-                node.scrub.run(&node, store);
+                supervise_thread("scrub", || node.scrub.run(&node, store));
             }
         };
         std::thread::Builder::new().name("scrub".into()).spawn(work)
     });
     let scrubbing = scrubbing.transpose().context("starting the scrubber")?;
-    let supervised = supervise(&node, stop, all_bound, workers, ready);
+    let attended = attend(&node, (all_bound, all_told), workers, ready);
+    // Those that have failed to start are alone with that.
+    node.orders
+        .send_modify(|orders| orders.stage = leave::Stage::Ending);
     node.scrub.end();
-    if let Some(thread) = scrubbing
-        && thread.join().is_err()
-    {
-        tracing::error!("the scrubber panicked");
+    if let Some(thread) = scrubbing {
+        // It is supervised, and ends in order.
+        let _ = thread.join();
     }
     for thread in threads {
         match thread.join() {
@@ -58,14 +61,13 @@ pub(crate) fn until_stopped(node: Node, ready: impl FnOnce()) -> anyhow::Result<
             Err(_) => bail!("a worker panicked; see the log"),
         }
     }
-    supervised
+    attended
 }
 
 /// Answers the admin socket and waits for a signal, or for the workers' end.
-fn supervise(
+fn attend(
     node: &Arc<Node>,
-    stop: watch::Sender<bool>,
-    mut bound: mpsc::Receiver<()>,
+    (mut bound, mut told): (mpsc::Receiver<()>, mpsc::Receiver<()>),
     workers: usize,
     ready: impl FnOnce(),
 ) -> anyhow::Result<()> {
@@ -88,21 +90,16 @@ fn supervise(
             std::future::pending::<()>().await;
         };
         let mut hung_up_for_https = hung_up.subscribe();
-        let keep_current = async {
-            let Some(https) = &node.https else {
-                return std::future::pending().await;
-            };
-            loop {
-                tokio::select! {
-                    () = https.keep_current() => {}
-                    Ok(()) = hung_up_for_https.changed() => https.reload(),
+        let keep_https = supervise("certificates", async || {
+            keep_https(node, &mut hung_up_for_https).await;
+        });
+        let keep_users = supervise("users", async || {
+            let look = async || {
+                if again.changed().await.is_err() {
+                    std::future::pending::<()>().await;
                 }
-            }
-        };
-        let keep_users = node.cluster.keep_current(async || {
-            if again.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
+            };
+            node.cluster.keep_current(look).await;
         });
         // Ends where a worker could not start: the process does then, too.
         let accepting = async {
@@ -115,24 +112,44 @@ fn supervise(
                 std::future::pending().await
             }
         };
+        // All others go on meanwhile.
+        let stopped = async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                // All workers have failed to start.
+                _ = told.recv() => {}
+            }
+            tracing::info!("stopping: connections move to other nodes");
+            leave::wind_down(node, told).await;
+        };
         tokio::select! {
-            () = keep_sealed(node) => {}
+            () = supervise("the log's end", async || keep_sealed(node).await) => {}
             () = pass_on => {}
-            () = keep_current => {}
+            () = keep_https => {}
             () = keep_users => {}
-            () = fence::follow_views(node) => {}
-            () = fence::follow_users(node) => {}
-            () = admin.run(node.clone()) => {}
+            () = supervise("views", async || fence::follow_views(node).await) => {}
+            () = supervise("callers", async || fence::follow_users(node).await) => {}
+            () = supervise("pauses", async || pause::follow(node).await) => {}
+            () = supervise("the admin socket", async || admin.run(node).await) => {}
             () = accepting => {}
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            // All workers have failed to start.
-            () = stop.closed() => {}
+            () = stopped => {}
         }
-        tracing::info!("stopping: requests under way are finished first");
-        let _ = stop.send(true);
         anyhow::Ok(())
     })
+}
+
+/// Keeps the certificates as their files say, and looks at once when told to.
+async fn keep_https(node: &Node, hung_up: &mut watch::Receiver<()>) {
+    let Some(https) = &node.https else {
+        return std::future::pending().await;
+    };
+    loop {
+        tokio::select! {
+            () = https.keep_current() => {}
+            Ok(()) = hung_up.changed() => https.reload(),
+        }
+    }
 }
 
 /// Seals the log of the store, if there is one, from time to time.

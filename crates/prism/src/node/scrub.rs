@@ -59,6 +59,8 @@ impl Scrubber {
     pub(crate) fn run(&self, node: &Node, store: &Store) {
         let interval = Duration::from_secs(node.config.store.scrub_interval_s.into());
         let background = node.config.store.scrub_bytes_per_s;
+        // One that panicked is over.
+        self.locked().is_running = false;
         // A new store is due after an interval, not at once.
         if store.last_scrub_ms() == 0
             && let Err(error) = store.note_scrub(now_ms())

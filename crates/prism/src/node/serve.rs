@@ -2,16 +2,18 @@
 
 use std::io;
 
-use prism_http::{Exchange, Headers, Method, ResponseHead};
-use prism_s3::cors::{self, CorsConfig};
+use prism_http::{Exchange, Headers, ResponseHead};
+use prism_s3::cors;
 use prism_s3::op::Attributes;
 use prism_s3::xml::{self, PartEntry, PartsOfObject};
 use prism_s3::{BucketName, Code, Conditions, Document, ObjectKey, Operation, S3Error, Tags};
 use prism_store::{Body, Object, ObjectInfo, ObjectMeta, Store, ToDelete};
 
-use super::answer::{discard_body, from_ms, send, send_xml, set};
+use super::answer::{from_ms, send, send_xml, set};
+use super::cors::rules_here;
 use super::errors::store_error;
 use super::io::Io;
+use super::request_body::MAX_SKIP_BYTES;
 use super::session::Request;
 use super::upload::{blocking, joined};
 use super::{Worker, meta, multipart, versions};
@@ -30,29 +32,22 @@ impl Worker {
         request: &Request,
         exchange: &Exchange<'_>,
     ) -> io::Result<bool> {
-        let node = self.node.clone();
-        let Some(store) = node.store.as_ref() else {
-            return self.serve_without_store(io, request, exchange).await;
-        };
-        let certain = match (self.may_answer(request), request.operation.object()) {
-            (Ok(()), Some((bucket, key))) => self.make_certain(bucket.as_str(), key.as_str()).await,
-            (may, _) => may,
-        };
-        if let Err(error) = certain {
-            let keep_alive = exchange.keep_alive && discard_body(io, &request.head).await;
-            let exchange = Exchange {
-                keep_alive,
-                ..*exchange
-            };
-            return self
-                .send_error(io, &exchange, &error, request.head.path())
-                .await;
-        }
-        let extra = cors_headers(store, request);
+        let extra = self.for_browsers(&request.head).await;
         let exchange = &Exchange {
             extra: extra.as_ref(),
             ..*exchange
         };
+        let node = self.node.clone();
+        let Some(store) = node.store.as_ref() else {
+            return self.serve_without_store(io, request, exchange).await;
+        };
+        let certain = match self.may_answer(request) {
+            Ok(()) => self.make_sure(request).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = certain {
+            return self.refuse_here(io, request, exchange, &error).await;
+        }
         match &request.operation {
             Operation::PutObject { bucket, key, put } => {
                 Box::pin(self.put_object(io, request, exchange, (bucket, key, put))).await
@@ -77,13 +72,25 @@ impl Worker {
             }
             _ => {
                 // Bodies of all others mean nothing.
-                let keep_alive = exchange.keep_alive && discard_body(io, &request.head).await;
+                let mut body = request.take_body(MAX_SKIP_BYTES);
+                let keep_alive = exchange.keep_alive && body.skip_rest(io).await;
                 let exchange = Exchange {
                     keep_alive,
                     ..*exchange
                 };
                 self.serve_without_body(io, request, &exchange, store).await
             }
+        }
+    }
+
+    /// What this store holds is what counts.
+    async fn make_sure(&self, request: &Request) -> Result<(), S3Error> {
+        if let Some(bucket) = request.operation.bucket() {
+            self.know_bucket(bucket.as_str()).await?;
+        }
+        match request.operation.object() {
+            Some((bucket, key)) => self.make_certain_soon(bucket.as_str(), key.as_str()).await,
+            None => Ok(()),
         }
     }
 
@@ -123,13 +130,25 @@ impl Worker {
             Operation::Unsupported { what } => Operation::not_implemented(what),
             _ => Code::ServiceUnavailable.into(),
         };
-        let keep_alive = exchange.keep_alive && discard_body(io, &request.head).await;
+        self.refuse_here(io, request, exchange, &error).await
+    }
+
+    /// Answers with an error before the body is read.
+    async fn refuse_here(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        exchange: &Exchange<'_>,
+        error: &S3Error,
+    ) -> io::Result<bool> {
+        let mut body = request.take_body(MAX_SKIP_BYTES);
         let exchange = Exchange {
-            keep_alive,
+            keep_alive: exchange.keep_alive && body.can_skip_rest(io).await,
             ..*exchange
         };
-        self.send_error(io, &exchange, &error, request.head.path())
-            .await
+        let resource = request.head.path();
+        let answered = self.send_error(io, &exchange, error, resource).await;
+        body.skip_behind(io, answered).await
     }
 
     /// Sends a small answer, or an error.
@@ -220,7 +239,7 @@ fn small_here(
         Operation::GetBucketVersioning { bucket } => {
             let info = store.head_bucket(bucket.as_str());
             let info = info.map_err(|e| store_error(&e))?;
-            ok(xml::versioning(versions::enabled(info.versioning)))
+            ok(xml::versioning(info.versioning.enabled()))
         }
         Operation::GetBucketDocument { bucket, document } => {
             let found = store.bucket_document(bucket.as_str(), document.as_str());
@@ -236,7 +255,7 @@ fn small_here(
         }
         Operation::Preflight { bucket } => {
             cors::asked(headers)?;
-            let config = cors_config(store, bucket).ok_or_else(cors::forbidden)?;
+            let config = rules_here(store, bucket).ok_or_else(cors::forbidden)?;
             Ok((config.preflight(headers)?, Vec::new()))
         }
         Operation::DeleteObject {
@@ -396,25 +415,4 @@ fn parts_of(object: &Object, asked: &Attributes) -> Option<PartsOfObject> {
         truncated,
         page,
     })
-}
-
-fn cors_config(store: &Store, bucket: &BucketName) -> Option<CorsConfig> {
-    let found = store.bucket_document(bucket.as_str(), Document::Cors.as_str());
-    xml::parse_cors(&found.ok()??).ok()
-}
-
-/// What a browser wants to know with every answer, where the bucket's owner
-/// allows it.
-fn cors_headers(store: &Store, request: &Request) -> Option<Headers> {
-    let headers = request.head.headers();
-    headers.get("origin")?;
-    if *request.head.method() == Method::Options {
-        return None;
-    }
-    let bucket = request.operation.bucket()?;
-    let mut probe = ResponseHead::new(200);
-    let method = request.head.method().as_str();
-    let config = cors_config(store, bucket)?;
-    config.add_to(&mut probe, headers, method).ok()?;
-    Some(probe.headers().clone())
 }

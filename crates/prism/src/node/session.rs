@@ -4,95 +4,25 @@
 //! Frontends and backends run the same loop: whoever holds a connection reads
 //! its next request.
 
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use prism_config::{Config, Credential, HandOffMode};
-use prism_handoff::{Connection, Exported};
-use prism_http::{BodyFraming, Exchange, HeadError, Method, RequestHead, ResponseHead};
+use prism_handoff::Connection;
+use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead};
+use prism_proto::verified::{Policy, Verified};
 use prism_s3::auth::with_hoisted;
-use prism_s3::{
-    Anonymous, Authenticator, Code, Credentials, Operation, Payload, Principal, S3Error,
-};
-use time::OffsetDateTime;
+use prism_s3::{Code, Operation, Payload, Principal, S3Error};
 
 use crate::cluster::Held;
 
 use super::Worker;
-use super::answer::{discard_body, send, send_error};
+use super::answer::{send, send_error};
 use super::io::Asker;
-use super::relay::{RelayError, Relayed};
-use super::relayed::preamble;
-
-/// Knows callers by their signatures.
-pub(crate) struct Auth {
-    /// With the users as they are now.
-    authenticator: RwLock<Arc<Authenticator>>,
-    region: String,
-    anonymous: Anonymous,
-    /// Policies of buckets say what everybody may read.
-    by_policy: bool,
-}
-
-impl Auth {
-    pub(crate) fn new(config: &Config, users: &[Credential]) -> Self {
-        let anonymous = match config.s3.anonymous {
-            prism_config::Anonymous::Deny => Anonymous::ByPolicy,
-            prism_config::Anonymous::Read => Anonymous::Read,
-        };
-        let region = config.cluster.region.clone();
-        Self {
-            authenticator: RwLock::new(authenticator(users, &region, anonymous)),
-            region,
-            anonymous,
-            by_policy: anonymous == Anonymous::ByPolicy,
-        }
-    }
-
-    /// From the next request on, these may call and no others.
-    pub(super) fn replace(&self, users: &[Credential]) {
-        let new = authenticator(users, &self.region, self.anonymous);
-        *self
-            .authenticator
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = new;
-    }
-
-    fn authenticator(&self) -> Arc<Authenticator> {
-        let present = self.authenticator.read();
-        present.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-fn authenticator(users: &[Credential], region: &str, anonymous: Anonymous) -> Arc<Authenticator> {
-    let mut credentials = Credentials::new();
-    for credential in users {
-        let (key, secret) = (&credential.access_key, &credential.secret_key);
-        credentials.insert(key.as_str(), secret.as_str());
-    }
-    Arc::new(Authenticator::new(credentials, region, anonymous))
-}
-
-/// A caller whom another node has verified, as it travels with a hand-off:
-/// empty for an anonymous client, else the access key after a byte 1.
-fn vouch(principal: &Principal) -> Vec<u8> {
-    match principal {
-        Principal::Anonymous => vec![0],
-        Principal::AccessKey(key) => [&[1], key.as_bytes()].concat(),
-    }
-}
-
-fn vouched(context: &[u8]) -> Option<Principal> {
-    match context.split_first()? {
-        (0, []) => Some(Principal::Anonymous),
-        (1, key) => String::from_utf8(key.to_vec())
-            .ok()
-            .map(Principal::AccessKey),
-        _ => None,
-    }
-}
+use super::pause::UnderWay;
+use super::replication::only_reads;
+use super::request_body::{MAX_SKIP_BYTES, RequestBody};
 
 /// One request, parsed and allowed.
 pub(crate) struct Request {
@@ -102,12 +32,32 @@ pub(crate) struct Request {
     pub(crate) operation: Operation,
     pub(crate) principal: Principal,
     pub(crate) payload: Payload,
+    /// What the bucket's policy says to an anonymous caller, if it was asked.
+    pub(crate) policy: Policy,
     /// Another node asks, for itself.
     pub(crate) for_node: bool,
     /// Longest body of an object that whoever relays the answer wants to relay.
     pub(crate) most_bytes: Option<u32>,
     /// Whether this node might serve what it stores when it read the request.
     pub(crate) held: Option<Held>,
+    /// Somebody has the body.
+    pub(super) is_body_taken: Cell<bool>,
+}
+
+impl Request {
+    /// The body, of which at most `max_bytes` are read where it is chunked. It has one owner:
+    /// to anybody else nothing is known of it.
+    pub(super) fn take_body(&self, max_bytes: u64) -> RequestBody {
+        match self.is_body_taken.replace(true) {
+            false => RequestBody::new(&self.head, max_bytes),
+            true => RequestBody::unknown(),
+        }
+    }
+
+    /// Lets the body be taken again, of which nothing was read.
+    pub(super) fn give_body_back(&self) {
+        self.is_body_taken.set(false);
+    }
 }
 
 /// Who answers.
@@ -142,6 +92,8 @@ fn without_port(host: &str) -> &str {
 enum NoRequest {
     /// The client is done, or broke off, or the node stops.
     End,
+    /// The connection is to go to another node.
+    Move,
     Malformed(HeadError),
     TimedOut,
 }
@@ -150,13 +102,22 @@ impl Worker {
     /// Serves a client until its connection ends or moves.
     pub(crate) async fn serve_client(self: Rc<Self>, mut client: Connection) {
         client.set_io_timeout(self.node.config.limits.stall_timeout());
-        let mut caller = vouched(client.context());
+        let mut verified = brought(&client);
+        let mut told = self.told_moves();
         loop {
-            let read = self.read_head(&mut client).await;
+            let read = self.read_head(&mut client, told).await;
+            if matches!(read, Err(NoRequest::Move)) {
+                told = self.orders.borrow().moves;
+                match Box::pin(self.move_away(client)).await {
+                    Some(stays) => client = stays,
+                    None => return,
+                }
+                continue;
+            }
             // What answers takes memory while it runs: not to be held by a connection that
             // waits for its next request, as most do. And it is moved there, which takes time:
             // what is large and not for every request is apart.
-            let next = Box::pin(self.serve_request(client, read, caller.take())).await;
+            let next = Box::pin(self.serve_request(client, read, verified.take())).await;
             match next {
                 Next::Again(connection) => client = connection,
                 Next::Close(connection) => return connection.close().await,
@@ -169,7 +130,7 @@ impl Worker {
         &self,
         mut client: Connection,
         read: Result<(RequestHead, usize), NoRequest>,
-        caller: Option<Principal>,
+        verified: Option<Verified>,
     ) -> Next {
         let (head, head_bytes) = match read {
             Ok(read) => read,
@@ -179,12 +140,11 @@ impl Worker {
         if !client.is_tls() && self.node.redirects() {
             return self.redirect(client, &head).await;
         }
-        // A hand-off brings the caller along; it was counted where it was read.
-        let known = caller.is_some();
-        if !known {
+        // What came with a hand-off was counted where it was read.
+        if verified.is_none() {
             self.node.counters.requests.add_one();
         }
-        let request = match self.understand(head, head_bytes, caller) {
+        let mut request = match self.understand(head, head_bytes, verified) {
             Ok(request) => request,
             Err((head, error)) => {
                 let count = match error.status() {
@@ -193,46 +153,56 @@ impl Worker {
                 };
                 count.add_one();
                 client.consume(head_bytes);
-                return self.refuse(client, &head, &error).await;
+                let body = RequestBody::new(&head, MAX_SKIP_BYTES);
+                return self.refuse(client, &head, body, &error).await;
             }
         };
-        // A hand-off brings a caller along who was let in where the request was read.
-        let asks_policy = !known
-            && self.node.auth.by_policy
-            && request.principal == Principal::Anonymous
-            && !matches!(request.operation, Operation::Preflight { .. });
-        if asks_policy && !self.everybody_may(&request).await {
+        if let Err(error) = self.let_in(&mut request).await {
             self.node.counters.unauthenticated.add_one();
             client.consume(head_bytes);
-            return self
-                .refuse(client, &request.head, &Code::AccessDenied.into())
-                .await;
+            let body = request.take_body(MAX_SKIP_BYTES);
+            return self.refuse(client, &request.head, body, &error).await;
         }
-        match self.route(&request) {
-            Route::Here => self.serve_here(client, &request).await,
+        client.caller_is_known();
+        // Decided by the cluster as it is behind a pause.
+        let write = self.begin_write(&request.operation).await;
+        let route = self.route(&request);
+        let write = write.filter(|_| matches!(route, Route::Here));
+        let next = self.serve_routed(client, &request, route).await;
+        drop(write);
+        next
+    }
+
+    async fn serve_routed(&self, mut client: Connection, request: &Request, route: Route) -> Next {
+        match route {
+            Route::Here => self.serve_here(client, request).await,
             // Each of these is larger than all that answers a GET here.
             Route::HandOff(peers) => {
-                if let Some(guess) = self.guess(&request, &peers) {
-                    let relayed = Box::pin(self.relay_if_short(client, &request, guess));
+                if let Some(guess) = self.guess(request, &peers) {
+                    let relayed = Box::pin(self.relay_if_short(client, request, guess));
                     match relayed.await {
                         Ok(next) => return next,
                         Err(same) => client = same,
                     }
                 }
-                Box::pin(self.hand_off(client, &request, &peers)).await
+                Box::pin(self.hand_off(client, request, &peers)).await
             }
-            Route::Relay(peers) => Box::pin(self.relay_to(client, &request, &peers)).await,
+            Route::Relay(peers) => Box::pin(self.relay_to(client, request, &peers)).await,
             Route::Everyone => {
                 client.consume(request.head_bytes);
                 let mut asker = Asker::Client(&mut client);
-                let done = Box::pin(self.serve_together(&mut asker, &request)).await;
+                let done = Box::pin(self.serve_together(&mut asker, request)).await;
                 next(client, done)
             }
         }
     }
 
     /// Waits for a whole request head. Consumes nothing.
-    async fn read_head(&self, client: &mut Connection) -> Result<(RequestHead, usize), NoRequest> {
+    async fn read_head(
+        &self,
+        client: &mut Connection,
+        told: u32,
+    ) -> Result<(RequestHead, usize), NoRequest> {
         let limits = &self.node.config.limits;
         let mut waited = limits.idle_timeout();
         let mut deadline = None;
@@ -254,7 +224,7 @@ impl Worker {
             }
             let filled = tokio::select! {
                 filled = client.fill() => filled,
-                () = self.told_to_stop(), if idle => return Err(NoRequest::End),
+                () = self.told_to_go(told), if idle => return Err(self.where_to()),
             };
             client.set_io_timeout(limits.stall_timeout());
             match filled {
@@ -268,10 +238,17 @@ impl Worker {
         }
     }
 
+    fn where_to(&self) -> NoRequest {
+        match self.stays_or_moves() {
+            true => NoRequest::Move,
+            false => NoRequest::End,
+        }
+    }
+
     async fn refuse_head(&self, mut client: Connection, refused: NoRequest) -> Next {
         self.node.counters.malformed.add_one();
         let error = match refused {
-            NoRequest::End => return Next::Close(client),
+            NoRequest::End | NoRequest::Move => return Next::Close(client),
             NoRequest::TimedOut => Code::RequestTimeout.into(),
             NoRequest::Malformed(error) => S3Error::from(error),
         };
@@ -302,8 +279,10 @@ impl Worker {
         let query = query.unwrap_or_default();
         let location = format!("https://{host}{port}{}{query}", head.path());
         let date = self.date();
+        let extra = self.for_browsers(head).await;
         let exchange = Exchange {
             keep_alive: false,
+            extra: extra.as_ref(),
             ..head.exchange(&date)
         };
         if let Ok(answer) = ResponseHead::new(308).with("Location", location) {
@@ -321,37 +300,39 @@ impl Worker {
         &self,
         head: RequestHead,
         head_bytes: usize,
-        caller: Option<Principal>,
+        verified: Option<Verified>,
     ) -> Result<Request, (RequestHead, S3Error)> {
         // Before anything is decided by how the cluster is.
         let held = self.node.replication.begin();
-        let authenticator = self.node.auth.authenticator();
-        let known = match caller {
-            Some(principal) => authenticator
-                .payload(&head, &principal)
-                .map(|payload| (principal, payload)),
-            None => authenticator
-                .authenticate(&head, OffsetDateTime::now_utc())
-                .map(|known| (known.principal, known.payload)),
-        };
-        let understood = known.and_then(|(principal, payload)| {
+        let understood = self.node.auth.know(&head, verified).and_then(|known| {
             let hoisted = with_hoisted(&head)?;
             let operation = Operation::parse(hoisted.as_ref().unwrap_or(&head), None)?;
-            principal.authorize(&operation)?;
-            Ok((principal, payload, operation, hoisted))
+            known.principal.authorize(&operation)?;
+            Ok((known, operation, hoisted))
         });
         match understood {
-            Ok((principal, payload, operation, hoisted)) => Ok(Request {
+            Ok((known, operation, hoisted)) => Ok(Request {
                 head: hoisted.unwrap_or(head),
                 head_bytes,
                 operation,
-                principal,
-                payload,
+                principal: known.principal,
+                payload: known.payload,
+                policy: known.policy,
                 for_node: false,
                 most_bytes: None,
                 held,
+                is_body_taken: Cell::new(false),
             }),
             Err(error) => Err((head, error)),
+        }
+    }
+
+    /// Begins a request that changes something: behind a pause, if there is one.
+    pub(super) async fn begin_write(&self, operation: &Operation) -> Option<UnderWay<'_>> {
+        let writes = operation.object().is_some() && !only_reads(operation);
+        match writes && self.node.cluster.is_kept() {
+            true => Some(self.node.pauses.begin().await),
+            false => None,
         }
     }
 
@@ -363,7 +344,7 @@ impl Worker {
             if node.store.is_some() && replication.answers_first(operation, bucket, key) {
                 return Route::Here;
             }
-            let answerers = replication.answerers(operation, bucket, key);
+            let answerers = self.answerers(operation, bucket, key);
             return match operation.moves_data() {
                 _ if answerers.first() == Some(&node.name) => Route::Here,
                 true => Route::HandOff(answerers),
@@ -387,15 +368,35 @@ impl Worker {
         }
     }
 
-    /// All backends that are in sync, in an order that differs from call to call.
+    /// Who may answer an operation on a key; those that leave come last.
+    pub(super) fn answerers(&self, operation: &Operation, bucket: &str, key: &str) -> Vec<String> {
+        let mut names = self.node.replication.answerers(operation, bucket, key);
+        if names.len() > 1 {
+            names.sort_by_key(|name| self.node.process.is_leaving(name));
+        }
+        names
+    }
+
+    /// All backends that are in sync, in an order that differs from call to call; those that
+    /// leave come last.
     pub(super) fn backends(&self) -> Vec<String> {
         let mut names = self.node.replication.in_sync();
         fastrand::shuffle(&mut names);
+        names.sort_by_key(|name| self.node.process.is_leaving(name));
         names
     }
 
     async fn serve_here(&self, mut client: Connection, request: &Request) -> Next {
         client.consume(request.head_bytes);
+        self.serve_behind_head(client, request).await
+    }
+
+    /// The same where the head has been consumed.
+    pub(super) async fn serve_behind_head(
+        &self,
+        mut client: Connection,
+        request: &Request,
+    ) -> Next {
         self.node.counters.served_direct.add_one();
         let date = self.date();
         // Who has no lease sends its clients back to a frontend.
@@ -410,90 +411,48 @@ impl Worker {
         next(client, done)
     }
 
-    /// Moves the connection to whom it is for; relays where that fails.
-    async fn hand_off(&self, client: Connection, request: &Request, peers: &[String]) -> Next {
-        let returns = self.node.config.service.hand_off == HandOffMode::Return
-            && client.origin() != self.node.name;
-        let target = if returns {
-            client.origin().to_owned()
-        } else {
-            peers.first().cloned().unwrap_or_default()
-        };
-        if !matches!(
-            request.head.framing(),
-            BodyFraming::None | BodyFraming::Length(0)
-        ) {
-            client.acknowledge();
-        }
-        let context = vouch(&request.principal);
-        match self.handle.export(client, &target, &context).await {
-            Exported::Moved | Exported::Lost => Next::Gone,
-            Exported::Kept { connection, reason } => {
-                tracing::debug!(client = %connection.client(), ?reason, "relaying instead");
-                Box::pin(self.relay_to(connection, request, peers)).await
-            }
-        }
-    }
-
-    /// Relays to the first of `peers` that is in reach.
-    pub(super) async fn relay_to(
+    /// Answers with an error, at once; the connection lives on where the rest of the body is
+    /// short, and comes.
+    pub(super) async fn refuse(
         &self,
         mut client: Connection,
-        request: &Request,
-        peers: &[String],
+        head: &RequestHead,
+        mut body: RequestBody,
+        error: &S3Error,
     ) -> Next {
-        client.consume(request.head_bytes);
-        let relayed = Relayed {
-            head: &request.head,
-            preamble: preamble(&request.principal, false),
-            max_body_bytes: self.node.limits.body_bytes,
-        };
-        let mut failure = None;
-        for peer in peers {
-            match self.relay(&mut client, peer, &relayed).await {
-                Ok(done) if done.keep_alive && !self.is_stopping() => return Next::Again(client),
-                Ok(_) => return Next::Close(client),
-                Err(error @ RelayError::Peer(_)) => {
-                    self.node.replication.avoid(peer);
-                    failure = Some(error);
-                }
-                Err(error) => {
-                    failure = Some(error);
-                    break;
-                }
-            }
-        }
-        let error = match failure {
-            Some(RelayError::Connection(error)) => {
-                tracing::debug!(client = %client.client(), %error, "relay ended");
-                return Next::Gone;
-            }
-            Some(RelayError::Body(error)) => S3Error::from(error),
-            failure => {
-                tracing::warn!(?peers, ?failure, "cannot relay");
-                Code::ServiceUnavailable.into()
-            }
-        };
-        self.refuse(client, &request.head, &error).await
-    }
-
-    /// Answers with an error; the connection lives on where the body, if any, is
-    /// small enough to be read past.
-    async fn refuse(&self, mut client: Connection, head: &RequestHead, error: &S3Error) -> Next {
         tracing::debug!(client = %client.client(), %error, "request refused");
         if error.status() >= 500 && error.code() != Code::NotImplemented {
             self.node.counters.failed.add_one();
         }
-        let skipped = discard_body(&mut client, head).await;
+        if client.is_newcomer() && !body.is_done() {
+            // Nothing more is read from a caller who is not known.
+            body = RequestBody::unknown();
+        }
+        let may_live = head.keep_alive() && !self.is_stopping();
+        let keep_alive = may_live && body.can_skip_rest(&mut client).await;
         let date = self.date();
-        let keep_alive = head.keep_alive() && skipped && !self.is_stopping();
+        let extra = self.for_browsers(head).await;
         let exchange = Exchange {
             keep_alive,
+            extra: extra.as_ref(),
             ..head.exchange(&date)
         };
         let done = send_error(&mut client, &exchange, error, head.path()).await;
+        let done = body.skip_behind(&mut client, done).await;
         next(client, done)
     }
+}
+
+/// What the node that hands a connection over has verified of its next request. Without
+/// that, or if it makes no sense, the request is verified here.
+fn brought(client: &Connection) -> Option<Verified> {
+    let context = client.context();
+    if context.is_empty() {
+        return None;
+    }
+    let read = Verified::decode(context);
+    let refused = |error| tracing::warn!(client = %client.client(), %error, "verified again");
+    read.map_err(refused).ok()
 }
 
 /// What to do with a connection whose request was answered, or was not.

@@ -13,8 +13,9 @@ use prism_s3::Operation;
 use super::Worker;
 use super::forecast::{Class, Place};
 use super::relay::{RelayError, Relayed};
-use super::relayed::preamble;
+use super::relayed::for_client;
 use super::relaying::{Chance, LEAST_BYTES};
+use super::request_body::RequestBody;
 use super::session::{Next, Request, next};
 
 /// A GET whose answer is likely short, or is tried.
@@ -82,12 +83,14 @@ impl Worker {
             head: &request.head,
             preamble: Preamble {
                 most_bytes: Some(most_bytes),
-                ..preamble(&request.principal, false)
+                ..for_client(request)
             },
-            max_body_bytes: 0,
+            is_repeatable: true,
         };
         let (answered, spent) = {
-            let relay = pin!(self.relay(&mut client, peer, &relayed));
+            // A GET without one.
+            let mut body = RequestBody::new(&request.head, 0);
+            let relay = pin!(self.relay(&mut client, peer, &relayed, &mut body));
             metered(chance.is_measured, relay).await
         };
         let body_bytes = match &answered {

@@ -37,6 +37,7 @@ impl Worker {
             "kept_in_etcd": known.is_some(),
             "epoch": replication.epoch(),
             "replicas": state.placing.replicas,
+            "min_replicas": replication.min_replicas(),
             "members": state.placing.members,
             "phase": phase(&state.phase),
             "to": match &state.phase {

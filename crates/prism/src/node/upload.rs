@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
-use prism_http::{BodyReader, CONTINUE, Exchange, Headers};
+use prism_http::{BodyReader, Exchange, Headers};
 use prism_s3::{BodyDigest, Code, Conditions, Digests, Expected, Payload, S3Error, StreamDecoder};
 use prism_store::{Commit, Committed, ObjectMeta, PutWriter};
 use tokio::task::JoinHandle;
@@ -213,24 +213,24 @@ impl Worker {
         pipe: Result<Pipe, S3Error>,
         finish: impl FnOnce(&Digests) -> Result<Finish, S3Error> + Send + 'static,
     ) -> io::Result<Result<Stored, (S3Error, bool)>> {
-        let framing = request.head.framing().into();
-        let mut body = BodyReader::new(framing, self.node.limits.body_bytes);
+        let mut body = request.take_body(self.node.limits.body_bytes);
         let pipe = match pipe {
             Ok(pipe) => pipe,
             Err(error) => {
-                let skipped = super::answer::discard_body(io, &request.head).await;
-                return Ok(Err((error, exchange.keep_alive && skipped)));
+                let keep_alive = exchange.keep_alive && body.skip_rest(io).await;
+                return Ok(Err((error, keep_alive)));
             }
         };
-        if request.head.expects_continue() && io.buffered().is_empty() {
-            io.write_all(CONTINUE).await?;
-        }
-        match self.receive_body(io, &mut body, pipe, finish).await {
+        body.invite(io).await?;
+        match self.receive_body(io, body.reader(), pipe, finish).await {
             Ok(stored) => {
                 self.node.counters.bytes_in.add(stored.committed.len);
                 Ok(Ok(stored))
             }
-            Err(Failed::Error(error)) => Ok(Err((error, exchange.keep_alive && body.is_done()))),
+            Err(Failed::Error(error)) => {
+                let keep_alive = exchange.keep_alive && body.skip_rest(io).await;
+                Ok(Err((error, keep_alive)))
+            }
             Err(Failed::Connection(error)) => Err(error),
         }
     }

@@ -2,24 +2,22 @@
 //! say of them, how they are listed and deleted.
 
 use std::io;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use prism_http::ResponseHead;
-use prism_replica::origin;
 use prism_s3::op::ReadObject;
 use prism_s3::xml::{self, DeleteTarget, VersionsPage};
 use prism_s3::{BucketName, Code, Conditions, ListVersions, ObjectKey, S3Error};
 use prism_store::{
-    Error, ObjectMeta, Position, Removed, Replicas, Stamp, Step, Store, ToDelete, VersionEntry,
-    VersionId, VersionPosition, Versioning,
+    Error, ObjectMeta, Position, Removed, Step, Store, ToDelete, VersionEntry, VersionId,
+    VersionPosition, Versioning,
 };
 use serde::{Deserialize, Serialize};
 
 use super::Worker;
 use super::answer::{from_ms, set};
-use super::ask::{Question, Reply};
-use super::bucket::everywhere;
+use super::ask::Question;
 use super::errors::store_error;
+use super::fence::elsewhere;
 use super::get::quoted;
 use super::listing::{Item, Line, ListShare, common_prefix, place};
 use super::put::{conditions_error, holds};
@@ -32,8 +30,6 @@ pub(super) const ID: &str = "x-amz-version-id";
 pub(super) const SOURCE_ID: &str = "x-amz-copy-source-version-id";
 /// Says that what an answer is about is a delete marker.
 const MARKER: &str = "x-amz-delete-marker";
-/// How often it is said whether a bucket keeps versions, where others say so as well.
-const SAID_TRIES: u32 = 3;
 
 /// The version that a client names, if it names one.
 pub(super) fn named(version: Option<&str>) -> Result<Option<VersionId>, S3Error> {
@@ -63,23 +59,6 @@ pub(super) fn set_removed(head: &mut ResponseHead, removed: Option<Removed>) -> 
     match removed.is_marker {
         true => set(head, MARKER, "true"),
         false => Ok(()),
-    }
-}
-
-/// What is said of a bucket.
-pub(super) const fn enabled(versioning: Versioning) -> Option<bool> {
-    match versioning {
-        Versioning::Never => None,
-        Versioning::Enabled => Some(true),
-        Versioning::Suspended => Some(false),
-    }
-}
-
-/// The other way round.
-const fn versioning(enabled: bool) -> Versioning {
-    match enabled {
-        true => Versioning::Enabled,
-        false => Versioning::Suspended,
     }
 }
 
@@ -199,16 +178,22 @@ impl Deleted {
     }
 }
 
-/// Deletes those of a DeleteObjects that this node has: together, but for those
+/// Deletes those of a DeleteObjects that this node owns: together, but for those
 /// with conditions. Blocks on disk.
 pub(super) fn delete_here(
-    store: &Store,
+    (store, replication): (&Store, &Replication),
     bucket: &str,
     targets: &[Target],
 ) -> Result<Vec<Deleted>, S3Error> {
     let mut results: Vec<Option<Deleted>> = vec![None; targets.len()];
     let (mut plain, mut places) = (Vec::new(), Vec::new());
     for (target, result) in targets.iter().zip(&mut results) {
+        if !replication.is_primary(bucket, &target.key) {
+            let error = elsewhere();
+            tracing::warn!(%error, bucket, key = target.key, "nothing was deleted");
+            *result = Some(Deleted::from_result(Err(error)));
+            continue;
+        }
         let version = match named(target.version.as_deref()) {
             Ok(version) => version,
             Err(error) => {
@@ -231,8 +216,8 @@ pub(super) fn delete_here(
         }
     }
     let done = store.delete_many(bucket, &plain);
-    for (place, removed) in places.into_iter().zip(done.map_err(|e| store_error(&e))?) {
-        *place = Some(Deleted::from_result(Ok(removed)));
+    for (place, done) in places.into_iter().zip(done.map_err(|e| store_error(&e))?) {
+        *place = Some(Deleted::from_result(done.map_err(|e| store_error(&e))));
     }
     let results: Option<Vec<Deleted>> = results.into_iter().collect();
     results.ok_or_else(|| Code::InternalError.into())
@@ -306,52 +291,7 @@ fn line(entry: VersionEntry) -> Line {
     (entry.key, item)
 }
 
-/// Somebody has said whether a bucket keeps versions. Blocks on disk.
-pub(super) fn said(
-    store: &Store,
-    (bucket, enabled, stamp): (&str, bool, Stamp),
-) -> Result<Reply, S3Error> {
-    match store.set_versioning_as_of(bucket, versioning(enabled), stamp) {
-        Ok(()) => Ok(Reply::Done),
-        Err(Error::SaidLater(later)) => Ok(Reply::SaidLater(later)),
-        Err(error) => Err(store_error(&error)),
-    }
-}
-
 impl Worker {
-    /// Has all backends keep versions of a bucket's objects, or stop: whoever says so
-    /// last, everywhere, whatever the clocks of nodes say.
-    pub(super) async fn set_versioning(
-        &self,
-        request: &Request,
-        bucket: &BucketName,
-        enabled: bool,
-    ) -> Result<(), S3Error> {
-        let mut stamp = Stamp {
-            epoch: self.node.replication.epoch(),
-            time_us: now_us(),
-            origin: origin(&self.node.name, 0),
-        };
-        for _ in 0..SAID_TRIES {
-            let question = Question::SetVersioning {
-                bucket: bucket.as_str().to_owned(),
-                enabled,
-                stamp,
-            };
-            let answers = self.ask_everyone(request, &question).await;
-            let later = answers.iter().filter_map(|answer| match answer {
-                Ok(Reply::SaidLater(later)) => Some(*later),
-                _ => None,
-            });
-            let Some(later) = later.max() else {
-                return everywhere(answers);
-            };
-            stamp.epoch = later.epoch.max(self.node.replication.epoch());
-            stamp.time_us = later.time_us.max(now_us()).saturating_add(1);
-        }
-        Err(Code::OperationAborted.into())
-    }
-
     /// The page of versions that the client asked for.
     pub(super) async fn list_versions(
         &self,
@@ -409,9 +349,4 @@ fn page(bucket: &BucketName, list: &ListVersions, lines: Vec<Line>, more: bool) 
         }
     }
     page.xml()
-}
-
-fn now_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)
 }

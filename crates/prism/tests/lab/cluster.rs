@@ -5,7 +5,7 @@
 mod lost;
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use prism_lab::{Lab, LabSpec};
@@ -23,7 +23,10 @@ const TAKEN_OUT: Duration = Duration::from_secs(9);
 
 fn with_etcd(spec: &mut LabSpec) {
     spec.etcd = true;
-    spec.configure = Some(Box::new(|config| config.cluster.replicas = 3));
+    spec.configure = Some(Box::new(|config| {
+        config.cluster.replicas = 3;
+        config.cluster.min_replicas = Some(1);
+    }));
 }
 
 fn up(frontends: usize) -> Cluster {
@@ -35,6 +38,19 @@ fn up(frontends: usize) -> Cluster {
 
 /// `prism ctl` on a host that reaches etcd.
 fn ctl(cluster: &Cluster, arguments: &[&str], input: &str) -> String {
+    let output = run_ctl(cluster, arguments, input);
+    assert!(output.status.success(), "ctl {arguments:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What it says that it does not do.
+fn refused_ctl(cluster: &Cluster, arguments: &[&str]) -> String {
+    let output = run_ctl(cluster, arguments, "");
+    assert!(!output.status.success(), "ctl {arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn run_ctl(cluster: &Cluster, arguments: &[&str], input: &str) -> Output {
     let config = cluster.lab.config_path();
     let mut command = cluster
         .lab
@@ -48,14 +64,13 @@ fn ctl(cluster: &Cluster, arguments: &[&str], input: &str) -> String {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(input.as_bytes()).unwrap();
     drop(stdin);
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "ctl {arguments:?}");
-    String::from_utf8(output.stdout).unwrap()
+    child.wait_with_output().unwrap()
 }
 
 /// The cluster, as a node sees it.
@@ -120,6 +135,10 @@ fn users_come_and_go_at_once_and_an_etcd_that_is_away_for_a_moment_is_not_missed
     let answer = open.call(&cluster.request("GET", "?max-keys=1"));
     assert_eq!(answer.status(), 200);
     assert!(ctl(&cluster, &["credentials", "list"], "").contains("NEWUSER\n"));
+    let again = refused_ctl(&cluster, &["credentials", "add", "NEWUSER"]);
+    assert!(again.contains("credentials remove NEWUSER"), "{again}");
+    let answer = open.call(&cluster.request("GET", "?max-keys=1"));
+    assert_eq!(answer.status(), 200, "its secret is the same");
     ctl(&cluster, &["credentials", "remove", "NEWUSER"], "");
     let gone = all_answered(&cluster, 403);
     let answer = open.call(&cluster.request("GET", "?max-keys=1"));
@@ -294,4 +313,31 @@ fn without_etcd_there_is_nothing_to_change_there() {
         !output.status.success() && said.contains("no [cluster.etcd]"),
         "{said}"
     );
+}
+
+#[test]
+fn a_lab_that_lacks_etcd_says_which_package_has_it() {
+    let Some(_turn) = turn() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    for program in ["ip", "tc", "nsenter", "sysctl", "mount"] {
+        let mut found = std::env::split_paths(&path).map(|dir| dir.join(program));
+        let found = found.find(|file| file.exists()).unwrap();
+        std::os::unix::fs::symlink(found, directory.path().join(program)).unwrap();
+    }
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_prism"));
+        command.args(arguments).env("PATH", directory.path());
+        command.output().unwrap()
+    };
+    let name = format!("n{}", std::process::id());
+    let up = run(&["lab", "up", "--etcd", "--name", &name]);
+    let said = String::from_utf8_lossy(&up.stderr);
+    assert!(
+        !up.status.success() && said.contains("apt-get install etcd-server"),
+        "{said}"
+    );
+    let said = run(&["doctor"]).stdout;
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("lacks programs of etcd-server"), "{said}");
 }

@@ -16,8 +16,9 @@ use prism_config::Config;
 use prism_lab::LabSpec;
 
 use crate::support::objects::Object;
-use crate::support::{Cluster, eventually, say, turn};
-use writers::{Model, Target, Writers};
+use crate::support::plain::Target;
+use crate::support::{BUCKET, Cluster, eventually, say, turn};
+use writers::{Model, Writers, complete, upload};
 
 /// Kills between two times that everything is read back.
 const KILLS_PER_ROUND: usize = 5;
@@ -114,7 +115,7 @@ fn a_damaged_part_of_an_upload_is_taken_in_anew_from_another_replica() {
     let cluster = Cluster::replicated(3, 3);
     let target = Target::of(&cluster);
     let object = Object::new("parts".into(), 700_000);
-    let upload = target.upload("/parts", &object).unwrap();
+    let upload = upload(&target, &format!("/{BUCKET}/parts"), &object).unwrap();
     let store = |host: &str| {
         let config = Config::load(&cluster.lab.config_path()).unwrap();
         config.node(host).unwrap().store.clone()
@@ -129,7 +130,7 @@ fn a_damaged_part_of_an_upload_is_taken_in_anew_from_another_replica() {
         assert_eq!(scrub(&cluster, host)["fault_count"], 1);
     }
     no_faults_are_left(&cluster);
-    assert_eq!(target.complete(&upload).unwrap(), 200);
+    assert_eq!(complete(&target, &upload).unwrap(), 200);
     for _ in 0..6 {
         let found = target.get("parts").unwrap();
         assert!(found == (200, object.bytes().to_vec()));

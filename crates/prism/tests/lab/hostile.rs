@@ -5,8 +5,11 @@
 
 mod control_port;
 mod frames;
+mod newcomers;
 mod node_port;
+mod repeated;
 mod service_port;
+mod syn;
 mod verdicts;
 mod wire;
 

@@ -16,19 +16,24 @@
 )]
 
 mod benches;
+mod buckets;
 mod bulk;
+mod chaos;
 mod clients;
 mod cluster;
 mod connections;
 mod crash;
 mod demo;
 mod flows;
+mod frontends;
 mod greeter;
 mod hostile;
 mod impair;
 mod ktls;
+mod leaving;
 mod lifecycle;
 mod long_path;
+mod min_replicas;
 mod mixture;
 mod netem;
 mod objects;
@@ -38,6 +43,8 @@ mod relaying;
 mod replicas;
 mod serve;
 mod sessions;
+mod slow_disk;
+mod supervised;
 mod tls_clients;
 mod tls_secrecy;
 mod tls_sessions;

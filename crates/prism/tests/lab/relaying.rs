@@ -2,14 +2,16 @@
 //! root; without it each test says so and passes, except under CI, where it fails.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prism_config::RelayUpTo;
 use prism_lab::Rate;
+use prism_s3::sign::Body;
+use prism_s3::{Algorithm, BodyDigest, Expected};
 
-use crate::support::client::Request;
+use crate::support::client::{Answer, Request};
 use crate::support::objects::Object;
-use crate::support::{Cluster, eventually, turn};
+use crate::support::{BUCKET, Cluster, eventually, say, turn};
 use crate::tls_support::{self, Version};
 
 /// The threshold.
@@ -118,6 +120,108 @@ fn a_connection_lives_on_when_the_owner_of_a_short_object_is_dead() {
     client.get(&cluster, &short);
 }
 
+/// A request for the tags of `object`, and its body, which a node passes on as it comes.
+fn put_tags(cluster: &Cluster, object: &Object, is_chunked: bool) -> (Vec<u8>, Vec<u8>) {
+    let tag = "<Tag><Key>k</Key><Value>v</Value></Tag>";
+    let body = format!("<Tagging><TagSet>{tag}</TagSet></Tagging>").into_bytes();
+    let request = Request::new("PUT", &format!("/{}?tagging", object.key)).unsigned();
+    if !is_chunked {
+        let request = request.header("Content-Length", body.len().to_string());
+        return (request.encode(cluster), body);
+    }
+    let chunks = body.chunks(30).map(|data| {
+        let size = format!("{:x}\r\n", data.len()).into_bytes();
+        [&size, data, b"\r\n"].concat()
+    });
+    let mut chunked = chunks.collect::<Vec<_>>().concat();
+    chunked.extend_from_slice(b"0\r\n\r\n");
+    let request = request.header("Transfer-Encoding", "chunked");
+    (request.encode(cluster), chunked)
+}
+
+#[test]
+fn a_relay_that_breaks_within_a_body_is_told_at_once_and_the_next_request_is_found() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = Cluster::up_with(2, |spec| spec.relay_up_to = RelayUpTo::Bytes(UP_TO_BYTES));
+    let [[short, _], [other_short, _]] = objects(&cluster);
+    for is_chunked in [false, true] {
+        let (head, body) = put_tags(&cluster, &other_short, is_chunked);
+        let (first, rest) = body.split_at(40);
+        let mut client = cluster.connect();
+        let whole = client.call(&[head.clone(), body.clone()].concat());
+        assert_eq!(whole.status(), 200, "{}", whole.text());
+        let served = cluster.counter("be1", "requests", "served_relayed");
+        client.send(&[&head, first].concat());
+        eventually("it is relayed", Duration::from_secs(5), || {
+            cluster.counter("be1", "requests", "served_relayed") > served
+        });
+        cluster.lab.kill("be1").unwrap();
+        let killed = Instant::now();
+        let answer = client.answer(&prism_http::Method::Put);
+        assert_eq!(answer.status(), 503, "{}", answer.text());
+        let waited = killed.elapsed();
+        assert!(waited < Duration::from_secs(2), "{waited:?}");
+        // The client goes on where it is, with a request behind.
+        let next = Request::get(&short).encode(&cluster);
+        client.send(&[rest, &next].concat());
+        client.expect(&short);
+        client.get(&cluster, &short);
+        cluster.lab.restart("be1").unwrap();
+        eventually("it is back", Duration::from_secs(10), || {
+            let request = Request::get(&other_short).encode(&cluster);
+            cluster.connect().call(&request).status() == 200
+        });
+    }
+}
+
+#[test]
+fn a_client_that_reads_nothing_for_long_gets_all_of_a_relayed_answer() {
+    let Some(_turn) = turn() else { return };
+    const LEN: u32 = 32 << 20;
+    let cluster = Cluster::up_with(2, |spec| spec.relay_up_to = RelayUpTo::Bytes(LEN));
+    let object = Object::new(cluster.key_on("be1", "object"), LEN.into());
+    cluster.put_all(std::slice::from_ref(&object));
+    let mut client = cluster.connect();
+    adds(&cluster, [1, 0, 0], || {
+        client.send(&Request::get(&object).encode(&cluster));
+        let head = client.head();
+        // Longer than a dead node is waited for.
+        std::thread::sleep(Duration::from_secs(9));
+        client.expect_body(&head, &object);
+    });
+}
+
+#[test]
+fn a_node_that_is_cut_off_is_noticed_by_all_who_wait_for_it() {
+    let Some(_turn) = turn() else { return };
+    const NOTICED_WITHIN: Duration = Duration::from_secs(8);
+    let cluster = Cluster::up_with(2, |spec| spec.relay_up_to = RelayUpTo::Bytes(UP_TO_BYTES));
+    let [[short, _], [other_short, _]] = objects(&cluster);
+    let (head, body) = put_tags(&cluster, &other_short, false);
+    let (mut sends, mut asks) = (cluster.connect(), cluster.connect());
+    let served = cluster.counter("be1", "requests", "served_relayed");
+    sends.send(&[&head, &body[..40]].concat());
+    eventually("it is relayed", Duration::from_secs(5), || {
+        cluster.counter("be1", "requests", "served_relayed") > served
+    });
+    // Leaves another stream behind, which is used again.
+    asks.get(&cluster, &other_short);
+    let frontend = cluster.lab.address("fe0").unwrap().to_string();
+    let mut ip = cluster.lab.command("be1", "ip").unwrap();
+    let cut = ip.args(["route", "add", "blackhole", &frontend]).status();
+    assert!(cut.unwrap().success());
+    let begun = Instant::now();
+    asks.send(&Request::get(&other_short).encode(&cluster));
+    for client in [&mut asks, &mut sends] {
+        let answer = client.answer(&prism_http::Method::Get);
+        assert_eq!(answer.status(), 503, "{}", answer.text());
+        let waited = begun.elapsed();
+        say(&format!("noticed after {waited:?}"));
+        assert!(waited < NOTICED_WITHIN, "{waited:?}");
+    }
+    asks.get(&cluster, &short);
+}
+
 #[test]
 fn with_several_replicas_another_one_answers() {
     let Some(_turn) = turn() else { return };
@@ -201,4 +305,171 @@ fn over_https_it_is_the_same() {
             client.get(&cluster, object);
         }
     }
+}
+
+fn crc32(bytes: &[u8]) -> String {
+    let expected = Expected::default().want(Algorithm::Crc32).unwrap();
+    let mut digest = BodyDigest::new(expected);
+    digest.update(bytes);
+    digest.finish().unwrap().checksum.unwrap().1
+}
+
+/// The nodes' configuration, in which `host` keeps no objects.
+fn without_backend(config: &str, host: &str) -> String {
+    let (before, node) = config.split_once(&format!("name = \"{host}\"")).unwrap();
+    let node = node.replacen("roles = [\"backend\"]", "roles = [\"frontend\"]", 1);
+    format!("{before}name = \"{host}\"{node}")
+}
+
+#[test]
+fn nodes_whose_configurations_differ_refuse_what_would_not_be_found() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = Cluster::relaying(2);
+    let kept = Object::new(cluster.key_on("be1", "kept"), 10);
+    let mine = Object::new(cluster.key_on("be0", "mine"), 10);
+    let lost = Object::new(cluster.key_on("be1", "lost"), 10);
+    cluster.put_all(std::slice::from_ref(&kept));
+
+    // To the frontend alone be0 owns every key.
+    let path = cluster.lab.config_path().with_file_name("nodes.toml");
+    let config = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, without_backend(&config, "be1")).unwrap();
+    cluster.lab.restart("fe0").unwrap();
+    std::fs::write(&path, &config).unwrap();
+    let mut client = cluster.connect();
+    client.put(&cluster, &mine);
+    let refused = |answer: Answer| {
+        assert_eq!(answer.status(), 503, "{}", answer.text());
+        assert!(
+            answer.text().contains("configurations differ"),
+            "{}",
+            answer.text()
+        );
+    };
+    refused(client.try_to_put(&cluster, &lost));
+    refused(client.call(&Request::get(&kept).encode(&cluster)));
+    let key = &lost.key;
+    for (method, target) in [
+        ("DELETE", format!("/{key}")),
+        ("POST", format!("/{key}?uploads=")),
+    ] {
+        refused(client.call(&cluster.request(method, &target)));
+    }
+    let source = format!("/{BUCKET}/{}", mine.key);
+    let copy = Request::new("PUT", &format!("/{key}"));
+    let copy = copy.signed_header("x-amz-copy-source", source);
+    refused(client.call(&copy.encode(&cluster)));
+    let xml = format!("<Delete><Object><Key>{}</Key></Object></Delete>", kept.key);
+    let delete = Request::new("POST", "?delete=").signing(xml.as_bytes());
+    let delete = delete
+        .header("Content-Length", xml.len().to_string())
+        .signed_header("x-amz-checksum-crc32", crc32(xml.as_bytes()));
+    let mut request = delete.encode(&cluster);
+    request.extend_from_slice(xml.as_bytes());
+    let answer = client.call(&request);
+    let text = String::from_utf8(answer.body).unwrap();
+    assert!(
+        text.contains("<Error>") && text.contains("configurations differ"),
+        "{text}"
+    );
+    let log = std::fs::read_to_string(cluster.lab.log_path("be0")).unwrap();
+    assert!(log.contains("configurations differ"), "it says so");
+
+    // What was answered is there, and nothing else.
+    cluster.lab.restart("fe0").unwrap();
+    let mut client = cluster.connect();
+    eventually("be1 is in reach", Duration::from_secs(5), || {
+        client.call(&Request::get(&kept).encode(&cluster)).status() == 200
+    });
+    client.get(&cluster, &kept);
+    client.get(&cluster, &mine);
+    let missing = client.call(&Request::get(&lost).encode(&cluster));
+    assert_eq!(missing.status(), 404, "{}", missing.text());
+    let listed = client.call(&cluster.request("GET", "?list-type=2"));
+    let listed = String::from_utf8(listed.body).unwrap();
+    assert!(!listed.contains(&lost.key), "{listed}");
+    assert!(
+        listed.contains(&kept.key) && listed.contains(&mine.key),
+        "{listed}"
+    );
+}
+
+#[test]
+fn what_an_object_keeps_comes_back_through_every_node_or_is_refused() {
+    let Some(_turn) = turn() else { return };
+    let cluster = Cluster::relaying(2);
+    let mut client = cluster.connect();
+    let target = format!("/{}", cluster.key_on("be1", "object"));
+    let names: Vec<String> = (0..95).map(|n| format!("x-amz-meta-{n}")).collect();
+    // As many as a request has room for besides what signs it.
+    for count in [92, 95] {
+        let named = &names[..count];
+        let put = Request::new("PUT", &target).header("Content-Length", "0");
+        let put = named
+            .iter()
+            .fold(put, |put, name| put.signed_header(name, "v"));
+        let stored = client.call(&put.encode(&cluster));
+        assert_eq!(stored.status(), 200, "{count}: {}", stored.text());
+        for method in ["HEAD", "GET"] {
+            let answer = client.call(&cluster.request(method, &target));
+            assert_eq!(answer.status(), 200, "{method} {count}: {}", answer.text());
+            assert!(
+                named.iter().all(|name| answer.header(name) == "v"),
+                "{method}"
+            );
+        }
+    }
+    // A query has room for more.
+    let names = (0..101).map(|n| format!("x-amz-meta-{n}=v"));
+    let query = names.collect::<Vec<_>>().join("&");
+    let host = cluster.service.to_string();
+    let put = (
+        "PUT",
+        &*format!("/{BUCKET}{target}?{query}"),
+        Body::Unsigned,
+    );
+    let now = time::OffsetDateTime::now_utc();
+    let url = cluster.signer.presign(put, &host, 60, now).unwrap();
+    let put = format!("PUT {url} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n");
+    let refused = client.call(put.as_bytes());
+    assert_eq!(refused.status(), 400, "{}", refused.text());
+    assert!(
+        refused.text().contains("MetadataTooLarge"),
+        "{}",
+        refused.text()
+    );
+}
+
+#[test]
+fn a_browser_may_see_what_a_frontend_answers_itself() {
+    let Some(_turn) = turn() else { return };
+    let cluster = Cluster::relaying(2);
+    let rules = "<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin>\
+        <AllowedMethod>GET</AllowedMethod><AllowedMethod>POST</AllowedMethod></CORSRule>\
+        </CORSConfiguration>";
+    let put = Request::new("PUT", "?cors=").signing(rules.as_bytes());
+    let put = put.header("Content-Length", rules.len().to_string());
+    let mut request = put.encode(&cluster);
+    request.extend_from_slice(rules.as_bytes());
+    let mut client = cluster.connect();
+    assert_eq!(client.call(&request).status(), 200);
+    let origin = |request: Request<'_>| request.header("Origin", "http://a.test").encode(&cluster);
+    let allows = |answer: &Answer| answer.header("access-control-allow-origin") == "*";
+    eventually("the frontend knows", Duration::from_secs(5), || {
+        allows(&client.call(&origin(Request::new("GET", "?list-type=2"))))
+    });
+    let unsigned = format!("GET /{BUCKET}/k HTTP/1.1\r\nHost: h\r\nOrigin: http://a.test\r\n\r\n");
+    for (request, status) in [
+        (origin(Request::new("GET", "?versions=")), 200),
+        (origin(Request::new("POST", "?delete=")), 400),
+        (origin(Request::new("GET", "?lifecycle=")), 501),
+        (origin(Request::new("GET", "/missing")), 404),
+        (unsigned.into_bytes(), 403),
+    ] {
+        let answer = client.call(&request);
+        assert_eq!(answer.status(), status, "{}", answer.text());
+        assert!(allows(&answer), "{status}: {:?}", answer.head);
+    }
+    let other = client.call(&cluster.request("GET", "?list-type=2"));
+    assert_eq!(other.header("access-control-allow-origin"), "");
 }

@@ -25,7 +25,7 @@ use prism_store::{Store, Verified};
 /// How long replicas may take to learn what became of what was open.
 const SETTLED: Duration = Duration::from_secs(15);
 
-fn attempt(cluster: &Cluster, head: &[u8], body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+pub(crate) fn attempt(cluster: &Cluster, head: &[u8], body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
     let (head, data) = attempt_whole(cluster, head, body)?;
     Ok((head.status(), data))
 }
@@ -98,7 +98,7 @@ fn settle(cluster: &Cluster) {
 
 /// Stops the cluster and compares what its backends have; every object is on
 /// `replicas` of them, as it was written.
-fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<(String, String), u64> {
+pub(crate) fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<(String, String), u64> {
     settle(&cluster);
     let config = Config::load(&cluster.lab.config_path()).unwrap();
     let mut found: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
@@ -164,6 +164,62 @@ fn boto3_sees_no_difference_and_every_object_is_on_two_of_three_backends() {
     ));
     // The scripts delete what they make.
     assert!(objects.len() >= 3);
+}
+
+/// What boto3 says of each key that it deletes, all in one request.
+fn delete_all(cluster: &Cluster, keys: &[String]) -> BTreeMap<String, String> {
+    const SCRIPT: &str = r#"
+import boto3, os, sys
+s3 = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+objects = [{"Key": key} for key in sys.argv[2:]]
+answer = s3.delete_objects(Bucket=sys.argv[1], Delete={"Objects": objects})
+for deleted in answer.get("Deleted", []):
+    print(deleted["Key"], "Deleted")
+for error in answer.get("Errors", []):
+    print(error["Key"], error["Code"])
+"#;
+    let mut python = python(&cluster.lab);
+    let output = python.args(["-c", SCRIPT, BUCKET]).args(keys).output();
+    let output = output.unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = text.lines().map(|line| line.split_once(' ').unwrap());
+    lines.map(|(key, said)| (key.into(), said.into())).collect()
+}
+
+#[test]
+fn of_many_deletions_each_has_its_own_answer_while_a_backend_is_down() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = Cluster::replicated(3, 2);
+    let keys: Vec<String> = (0..30).map(|n| format!("o{n:02}")).collect();
+    for key in &keys {
+        assert_eq!(put(&cluster, key, &[7; 30_000]).unwrap().0, 200);
+    }
+    cluster.lab.kill("be1").unwrap();
+    let said = delete_all(&cluster, &keys);
+    assert_eq!(said.len(), keys.len(), "{said:?}");
+    let mut refused = 0;
+    for (key, said) in &said {
+        // One whose primary is down may be read from the other replica.
+        let (status, _) = call(&cluster, "GET", &format!("/{key}")).unwrap();
+        let expected = match said.as_str() {
+            "Deleted" => 404,
+            "ServiceUnavailable" => 200,
+            other => panic!("{key}: {other}"),
+        };
+        assert_eq!(status, expected, "{key}: {said}");
+        refused += usize::from(status == 200);
+    }
+    say(&format!("{refused} of {} refused", keys.len()));
+    assert!((1..keys.len()).contains(&refused));
+    cluster.lab.restart("be1").unwrap();
+    eventually("the others are deleted", Duration::from_secs(10), || {
+        let left: Vec<String> = delete_all(&cluster, &keys).into_values().collect();
+        left.iter().all(|said| said == "Deleted")
+    });
+    let left = compare(cluster, 2);
+    assert!(!left.keys().any(|(_, key)| keys.contains(key)), "{left:?}");
 }
 
 /// What `prism ctl cluster` says, and whether all backends are in reach.
@@ -387,4 +443,82 @@ fn round(
     while Instant::now() < until {
         seen.operate(cluster, rng);
     }
+}
+
+/// Sends a signal to the process of `host`.
+fn signal(cluster: &Cluster, host: &str, name: &str) {
+    let pid = cluster.lab.pid(host).unwrap().to_string();
+    let sent = Command::new("kill").args(["-s", name, &pid]).status();
+    assert!(sent.unwrap().success());
+}
+
+#[test]
+fn a_backend_that_stands_still_costs_nobody_more_than_its_first_timeout() {
+    let Some(_turn) = turn() else { return };
+    const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
+    const AT_ONCE: Duration = Duration::from_secs(1);
+    let cluster = Cluster::replicated(3, 2);
+    let of = |host: &str, label: &str| Object::new(cluster.key_on(host, label), 10_000);
+    let objects: Vec<Object> = (0..4)
+        .flat_map(|n| ["be0", "be1", "be2"].map(|host| of(host, &n.to_string())))
+        .collect();
+    cluster.put_all(&objects);
+    // What its primary has not told the others to be decided cannot be read without it.
+    eventually("all is decided", Duration::from_secs(5), || {
+        let open = |host| cluster.counter(host, "store", "open_changes");
+        ["be0", "be1", "be2"].map(open) == [0; 3]
+    });
+    // Streams and channels that are open when it stops.
+    for object in &objects {
+        cluster.connect().get(&cluster, object);
+    }
+    let suspected = || cluster.counter("fe0", "handoff", "peers_suspected");
+    let (before, stopped) = (suspected(), Instant::now());
+    signal(&cluster, "be1", "STOP");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while suspected() == before && stopped.elapsed() < FIRST_TIMEOUT {
+                    for object in &objects {
+                        let get = Request::get(object).encode(&cluster);
+                        let _ = attempt(&cluster, &get, b"");
+                    }
+                }
+            });
+        }
+    });
+    assert!(suspected() > before, "nobody has noticed");
+    say(&format!("suspect after {:?}", stopped.elapsed()));
+    // Backends know when their own first timeout is over.
+    let get_all = || {
+        let mut longest = Duration::ZERO;
+        for object in &objects {
+            let begun = Instant::now();
+            cluster.connect().get(&cluster, object);
+            longest = longest.max(begun.elapsed());
+        }
+        longest
+    };
+    for _ in 0..5 {
+        let longest = get_all();
+        assert!(longest < AT_ONCE, "{longest:?}");
+    }
+    let put = |object: &Object| {
+        let head = Request::put_unsigned(object).encode(&cluster);
+        attempt_whole(&cluster, &head, object.bytes()).unwrap().0
+    };
+    let written = of("be1", "written");
+    let begun = Instant::now();
+    let refused = put(&written);
+    assert_eq!(refused.status(), 503);
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    let retry_after = refused.headers().get_str("retry-after");
+    assert_eq!(retry_after, Some("1"));
+
+    signal(&cluster, "be1", "CONT");
+    eventually("it is asked again", Duration::from_secs(3), || {
+        put(&written).status() == 200
+    });
+    cluster.connect().get(&cluster, &written);
+    get_all();
 }

@@ -232,6 +232,15 @@ fn one_command_without_privilege_serves_a_real_client_and_a_restart_keeps_everyt
 }
 
 #[test]
+fn the_edges_of_s3_are_those_of_s3() {
+    let place = Place::new();
+    let server = Server::start(place.serve(&place.data(), "127.0.0.1:0"));
+    let key = (server.access_key.as_str(), server.secret_key.as_str());
+    server.python(&place, "edges.py", &[], key);
+    assert!(server.end(Signal::TERM).success());
+}
+
+#[test]
 fn a_directory_or_port_in_use_is_named_and_left_alone() {
     let place = Place::new();
     let server = Server::start(place.serve(&place.data(), "127.0.0.1:0"));

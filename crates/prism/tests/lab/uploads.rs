@@ -6,7 +6,6 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prism_config::Config;
-use prism_lab::{Lab, LabName, LabSpec};
 use prism_store::{ObjectMeta, Store, UploadName};
 
 use crate::support::packets::{ClientResets, Watch};
@@ -116,20 +115,38 @@ fn chunks_of_every_form_are_verified_behind_a_hand_off() {
 #[test]
 fn chunks_of_every_form_are_verified_behind_a_relay() {
     let Some(_turn) = turn() else { return };
-    let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
-    let spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
-    // Where nobody is: without a switch nothing can be handed off.
-    let spec = spec.configure_nodes(|config| {
-        if let Some(switch) = &mut config.switch {
-            switch.control.set_port(switch.control.port() + 1);
-        }
-    });
-    let lab = Lab::up(spec).unwrap();
-    let mut python = python(&lab);
-    let printed = run(python.args([&script("chunks.py"), &lab.endpoint()]));
+    relays_only("chunks.py");
+}
+
+#[test]
+fn a_presigned_url_stores_no_other_body_where_it_is_served_or_handed_off_to() {
+    let Some(_turn) = turn() else { return };
+    let cluster = Cluster::up(3);
+    let (moved, served) = (
+        cluster.sum("handoff", "exports_moved"),
+        cluster.sum("requests", "served_direct"),
+    );
+    let mut python = python(&cluster.lab);
+    let printed = run(python.args([&script("presigned.py"), &cluster.lab.endpoint()]));
     assert_eq!(printed, "done\n");
-    let relayed = lab.admin("fe0").unwrap()["requests"]["relayed"].as_u64();
-    assert!(relayed.unwrap() > 100, "{relayed:?}");
+    assert!(cluster.sum("handoff", "exports_moved") - moved > 10);
+    assert!(cluster.sum("requests", "served_direct") - served > 50);
+}
+
+#[test]
+fn a_presigned_url_stores_no_other_body_behind_a_relay() {
+    let Some(_turn) = turn() else { return };
+    relays_only("presigned.py");
+}
+
+/// Runs a script against a cluster in which nothing can be handed off.
+fn relays_only(name: &str) {
+    let cluster = Cluster::relaying(3);
+    let mut python = python(&cluster.lab);
+    let printed = run(python.args([&script(name), &cluster.lab.endpoint()]));
+    assert_eq!(printed, "done\n");
+    let relayed = cluster.counter("fe0", "requests", "relayed");
+    assert!(relayed > 100, "{relayed}");
 }
 
 #[test]

@@ -9,7 +9,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use prism_store::{Body, Committed, Error, Object, ObjectMeta, Store};
+use prism_store::{Body, Bucket, Committed, Error, Object, ObjectMeta, Phase, Stamp, Store};
+
+/// What several stores agree on of a bucket: the same life, as of a time.
+pub(crate) fn agreed(time_us: u64, versions: Option<bool>) -> Bucket {
+    Bucket {
+        stamp: Stamp {
+            epoch: 1,
+            time_us,
+            origin: 1,
+        },
+        life: Stamp::NONE,
+        phase: Phase::Live,
+        created_ms: 1,
+        versions,
+        documents: std::collections::BTreeMap::new(),
+    }
+}
 
 /// `len` bytes that depend on `seed` only.
 pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
@@ -76,4 +92,17 @@ pub(crate) fn object_files(dir: &Path) -> Vec<PathBuf> {
         .flat_map(|shard| fs::read_dir(shard.unwrap().path()).unwrap())
         .map(|entry| entry.unwrap().path())
         .collect()
+}
+
+/// A directory with all that is in it.
+pub(crate) fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.path().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), to).unwrap()),
+        }
+    }
 }

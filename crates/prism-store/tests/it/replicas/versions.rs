@@ -17,15 +17,10 @@ impl Cluster {
     }
 
     fn say(&self, versioning: Versioning) {
-        let stamp = self.store("a").head_bucket("b").unwrap().versioning_set;
-        let stamp = Stamp {
-            epoch: 1,
-            time_us: stamp.time_us + 1,
-            origin: 1,
-        };
+        let known = self.store("a").bucket_record("b").unwrap().unwrap();
+        let record = agreed(known.stamp.time_us + 1, versioning.enabled());
         for store in self.all() {
-            let said = store.set_versioning_as_of("b", versioning, stamp);
-            said.unwrap();
+            store.take_bucket("b", &record).unwrap();
         }
     }
 
@@ -159,14 +154,14 @@ fn a_key_has_no_more_versions_than_another_replica_could_take_in() {
         ..Config::default()
     };
     let alone = Store::open(dir.path(), config).unwrap();
-    alone.create_bucket("b", 1).unwrap();
+    alone.take_bucket("b", &agreed(1, None)).unwrap();
     alone.set_versioning("b", Versioning::Enabled).unwrap();
     for _ in 0..VERSIONS_MAX {
         alone.delete_version("b", deletion.clone(), None).unwrap();
     }
     let scope = Scope::object("b", "k");
     let (handed, _) = alone.hand_over(&scope).unwrap().unwrap();
-    let held = (handed.stamp, handed.versions.unwrap());
+    let held = (handed.life, handed.stamp, handed.versions.unwrap());
     // Another node can be told of them.
     assert!(serde_json::to_vec(&held).unwrap().len() < 4 << 20);
     for store in cluster.all() {

@@ -94,6 +94,8 @@ pub fn config(name: &str) -> SwitchConfig {
             tenant: 1,
         }],
         max_flows: 4096,
+        // Each packet shows what becomes of it at the first hook.
+        confirm: Duration::from_hours(1),
         ..SwitchConfig::default()
     }
 }

@@ -1,12 +1,13 @@
 //! The cluster's next step, made by one of the backends that live: any of them may,
 //! for a step counts only if the state is still the one that it was made from.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prism_cluster::{NodeName, State, Status, step};
 use prism_etcd::Condition;
 
-use super::etcd::Key;
+use super::etcd::{Key, Pause};
 use super::{Keeper, Known};
 
 /// The first backend by name makes a step at once, each further one so much later.
@@ -15,6 +16,9 @@ const ONE_AFTER_THE_OTHER: Duration = Duration::from_millis(300);
 const MAX_TURN: usize = 10;
 /// After a step that was not taken; and how often is looked without news.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How long a step waits for writes to pause. One that takes longer may have to be made
+/// again by its client.
+const PAUSED_IN: Duration = Duration::from_secs(1);
 /// Most conditions of one call are 128.
 const MAX_ABSENT: usize = 100;
 
@@ -45,11 +49,44 @@ impl Keeper {
                 // It may be made by now, or be another.
                 _ = news.changed(), if turn > 0 => continue,
             }
-            if let Err(error) = self.take_step(&known).await {
+            let taken = async {
+                match self.pause(known, &next).await? {
+                    Some(known) => self.take_step(&known).await,
+                    None => Ok(()),
+                }
+            };
+            if let Err(error) = taken.await {
                 tracing::debug!(error = format!("{error:#}"), "a step was not taken");
             }
             let _ = tokio::time::timeout(PAUSE, news.changed()).await;
         }
+    }
+
+    /// Has all that live finish their writes before the next step: a write that meets it
+    /// would have to begin again. Gives what is known then, unless the step has been made
+    /// meanwhile: the one behind it needs a pause of its own.
+    async fn pause(&self, known: Arc<Known>, next: &State) -> anyhow::Result<Option<Arc<Known>>> {
+        // Writes that need a backend which has died do not end before it is out.
+        if takes_out(&known, next) {
+            return Ok(Some(known));
+        }
+        let pause = Pause {
+            number: fastrand::u64(1..),
+            epoch: known.epoch(),
+        };
+        let put = self.keys.put_pause(&pause)?;
+        self.client.change(&[], &[put]).await?;
+        let mut news = self.known.subscribe();
+        let is_over = |known: &Arc<Known>| {
+            let mut living = known.living.values();
+            known.epoch() != pause.epoch || living.all(|l| l.report.paused == pause.number)
+        };
+        let paused = tokio::time::timeout(PAUSED_IN, news.wait_for(is_over)).await;
+        if paused.is_err() {
+            tracing::debug!("the cluster's step does not wait for all writes");
+        }
+        let now = self.known.borrow().clone();
+        Ok(Some(now).filter(|now| now.epoch() == pause.epoch))
     }
 
     async fn take_step(&self, known: &Known) -> anyhow::Result<()> {
@@ -84,12 +121,16 @@ fn next_of(known: &Known) -> Option<(State, u64)> {
     Some((next, *revision))
 }
 
-/// Whether the step gives a backend up.
+/// Whether the step gives a backend up that has not said so itself.
 fn takes_out(known: &Known, next: &State) -> bool {
+    let leaves = |name: &NodeName| {
+        let living = known.living.get(name);
+        living.is_some_and(|living| living.report.leaving)
+    };
     let is_out = |state: &State, name: &NodeName| state.status(name.as_str()) == Some(Status::Out);
     let was_out = |name| known.state.iter().any(|(state, _)| is_out(state, name));
     let mut backends = next.backends.keys();
-    backends.any(|name| is_out(next, name) && !was_out(name))
+    backends.any(|name| is_out(next, name) && !was_out(name) && !leaves(name))
 }
 
 /// When it is this backend's turn; none if it does not live.

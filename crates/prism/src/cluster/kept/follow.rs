@@ -122,6 +122,8 @@ impl Keeper {
             is_new
         });
         self.known.send_replace(Arc::new(known.clone()));
+        self.pause
+            .send_if_modified(|present| std::mem::replace(present, known.pause) != known.pause);
         let state = known.state.as_ref().map(|(state, _)| state.clone());
         let state = match (is_trusted, self.view.get()) {
             (true, _) => state,

@@ -17,6 +17,8 @@ use crate::cluster::lease::now_ns;
 const KEPT_IN_LIFE: u32 = 5;
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How long giving a lease back may take. It ends by itself all the same.
+const REVOKED_IN: Duration = Duration::from_secs(1);
 
 /// A lease, as etcd has granted it.
 #[derive(Clone, Copy)]
@@ -35,6 +37,8 @@ enum Over {
     Superseded,
     /// What etcd has is not to be acted by.
     Doubted,
+    /// This node stops, and wants it no more.
+    GivenBack,
 }
 
 impl Keeper {
@@ -44,20 +48,32 @@ impl Keeper {
             return std::future::pending().await;
         };
         let mut fault = self.fault.subscribe();
+        let mut giving_back = me.giving_back.clone();
         loop {
-            // It does not end: its sender is here.
-            let _ = fault.wait_for(Option::is_none).await;
             let over = tokio::select! {
                 // Whatever etcd is being asked, and before what it answers counts.
                 biased;
-                _ = fault.wait_for(Option::is_some) => Over::Doubted,
-                over = self.have_lease(me) => over,
+                Ok(_) = giving_back.wait_for(|is_wanted| *is_wanted) => Over::GivenBack,
+                over = async {
+                    // It does not end: its sender is here.
+                    let _ = fault.wait_for(Option::is_none).await;
+                    tokio::select! {
+                        biased;
+                        _ = fault.wait_for(Option::is_some) => Over::Doubted,
+                        over = self.have_lease(me) => over,
+                    }
+                } => over,
             };
             me.lease.end();
             match over {
                 Over::Ended => tracing::warn!("the lease has ended: nothing is served meanwhile"),
                 // Said where it was found.
                 Over::Doubted => {}
+                Over::GivenBack => {
+                    self.revoke().await;
+                    me.given_back.send_replace(true);
+                    return std::future::pending().await;
+                }
                 Over::Superseded => {
                     let node = &me.name;
                     tracing::error!(%node, "another process has this node's name: this one serves nothing any more");
@@ -125,6 +141,7 @@ impl Keeper {
             None => self.client.grant(self.lease_ttl()).await?,
         };
         let granted = Granted { id, ttl, asked_ns };
+        self.granted.set(Some(id));
         *kept = Some(granted);
         let unchanged = Condition::At(self.keys.path(&Key::State), revision);
         let noted = self.note(me, id, report)?;
@@ -133,6 +150,18 @@ impl Keeper {
             me.lease.extend(asked_ns, ttl);
         }
         Ok(done.then_some(granted))
+    }
+
+    /// Gives up what is noted of this node's life: nobody has to wait for its end.
+    async fn revoke(&self) {
+        let Some(id) = self.granted.take() else {
+            return;
+        };
+        match tokio::time::timeout(REVOKED_IN, self.client.revoke(id)).await {
+            Ok(Ok(())) => tracing::info!("the lease is given back"),
+            Ok(Err(error)) => tracing::debug!(%error, "the lease ends by itself"),
+            Err(_) => tracing::debug!("the lease ends by itself: etcd does not answer"),
+        }
     }
 
     /// Keeps the lease, and notes what this node reports, until it is over.

@@ -1,13 +1,14 @@
 //! What etcd has of a cluster, as far as this node has heard.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use prism_cluster::{Live, NodeName, Placing, State, Testimonies, Testimony};
+use prism_cluster::{Live, NodeName, Placing, State, Status, Testimonies, Testimony};
 use prism_config::Credential;
 use prism_etcd::{Entry, Event, Snapshot, Update};
 
-use super::etcd::{self, Key, Keys, Living};
-use crate::cluster::Host;
+use super::etcd::{self, Key, Keys, Living, Pause};
+use crate::cluster::{Buckets, Host};
 
 /// Everything, as of one revision.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +19,8 @@ pub(crate) struct Known {
     pub(crate) state: Option<(State, u64)>,
     /// The placing that somebody wants.
     pub(crate) wish: Option<Placing>,
+    /// Writes are to pause.
+    pub(crate) pause: Pause,
     /// The backends that live.
     pub(crate) living: BTreeMap<NodeName, Living>,
     /// The nodes that have said where they are.
@@ -26,6 +29,8 @@ pub(crate) struct Known {
     pub(crate) said: Testimonies,
     /// Those who may call.
     pub(crate) users: BTreeMap<String, Credential>,
+    /// What is agreed about buckets.
+    pub(crate) buckets: Arc<Buckets>,
 }
 
 impl Known {
@@ -57,12 +62,35 @@ impl Known {
         }
     }
 
+    /// Whether all others that live act by a state in which this backend is out.
+    pub(crate) fn is_without(&self, name: &NodeName) -> bool {
+        let Some((state, _)) = &self.state else {
+            return false;
+        };
+        let status = state.status(name.as_str());
+        let mut others = self.living.iter().filter(|(other, _)| *other != name);
+        status.is_none_or(|status| status == Status::Out)
+            && others.all(|(_, other)| other.report.epoch >= state.epoch)
+    }
+
+    /// Whether this backend's keys have no place anywhere else.
+    pub(crate) fn has_alone(&self, name: &NodeName) -> bool {
+        self.state
+            .iter()
+            .any(|(state, _)| state.placing.replicas == 1 && state.placing.members.contains(name))
+    }
+
     /// Those that live, as a step wants them.
     pub(crate) fn live(&self) -> Live {
         let living = self.living.iter();
         living
             .map(|(name, living)| (name.clone(), living.report))
             .collect()
+    }
+
+    /// The epoch of the state; 0 where there is none.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.state.as_ref().map_or(0, |(state, _)| state.epoch)
     }
 
     fn put(&mut self, keys: &Keys, entry: &Entry) {
@@ -75,6 +103,9 @@ impl Known {
             Some(Key::Wish) => serde_json::from_slice(value).ok().map(|wish| {
                 self.wish = Some(wish);
             }),
+            Some(Key::Pause) => serde_json::from_slice(value).ok().map(|pause| {
+                self.pause = pause;
+            }),
             Some(Key::Live(name)) => living(name, value).map(|(name, living)| {
                 self.living.insert(name, living);
             }),
@@ -83,6 +114,10 @@ impl Known {
             }),
             Some(Key::Said(name)) => said(name, value).map(|(name, said)| {
                 self.said.insert(name, said);
+            }),
+            Some(Key::Bucket(name)) => serde_json::from_slice(value).ok().map(|bucket| {
+                let buckets = Arc::make_mut(&mut self.buckets);
+                buckets.insert(name.to_owned(), Arc::new(bucket));
             }),
             Some(Key::User(name)) => etcd::user(name, value).map(|user| {
                 self.users.insert(name.to_owned(), user);
@@ -102,6 +137,7 @@ impl Known {
             None => {}
             Some(Key::State) => self.state = None,
             Some(Key::Wish) => self.wish = None,
+            Some(Key::Pause) => self.pause = Pause::default(),
             Some(Key::Live(name)) => {
                 self.living.remove(name);
             }
@@ -113,6 +149,9 @@ impl Known {
             }
             Some(Key::User(name)) => {
                 self.users.remove(name);
+            }
+            Some(Key::Bucket(name)) => {
+                Arc::make_mut(&mut self.buckets).remove(name);
             }
         }
     }

@@ -6,27 +6,19 @@
 //! its key rests until everything is read back.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use prism_http::Headers;
-use prism_s3::Signer;
-use prism_s3::sign::Body;
-use prism_sys::netns::NetNs;
-use time::OffsetDateTime;
-
 use super::PATIENCE;
 use crate::support::objects::Object;
-use crate::support::{BUCKET, Cluster, eventually};
+use crate::support::plain::{Connection, Target};
+use crate::support::{BUCKET, eventually};
 
 const WRITERS: usize = 4;
 const KEYS: usize = 10;
-/// No answer is waited for longer.
-const IO_TIMEOUT: Duration = Duration::from_secs(3);
 /// Least length of a part that another follows.
 const PART_BYTES: u64 = 5 << 20;
 
@@ -41,55 +33,21 @@ pub struct Model {
     pub unanswered: u64,
 }
 
-/// Where to write.
-#[derive(Clone)]
-pub struct Target {
-    service: SocketAddr,
-    signer: Arc<Signer>,
-    namespace: String,
-}
-
 /// Writers at work.
 pub struct Writers {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Model>>,
 }
 
-impl Target {
-    pub fn of(cluster: &Cluster) -> Self {
-        let namespace = cluster.lab.namespace("client").unwrap();
-        let credential = cluster.lab.credential();
-        let signer = Signer::new(&credential.access_key, &credential.secret_key, "us-east-1");
-        Self {
-            service: cluster.service,
-            signer: Arc::new(signer),
-            namespace: namespace.file_name().unwrap().to_str().unwrap().to_owned(),
-        }
-    }
-
-    fn netns(&self) -> NetNs {
-        NetNs::named(&self.namespace).unwrap()
-    }
-
-    /// GET over a connection of its own.
-    pub fn get(&self, key: &str) -> io::Result<(u16, Vec<u8>)> {
-        let get = || Connection::open(self)?.call("GET", &format!("/{key}"), b"");
-        self.netns().run(get).unwrap()
-    }
+/// Begins an upload and sends its parts; gives what completes it.
+pub fn upload(target: &Target, path: &str, object: &Object) -> io::Result<(String, String)> {
+    target.run(|| begin_upload(&mut Connection::open(target)?, path, object))
 }
 
-impl Target {
-    /// Begins an upload and sends its parts; gives what completes it.
-    pub fn upload(&self, path: &str, object: &Object) -> io::Result<(String, String)> {
-        let begin = || upload(&mut Connection::open(self)?, path, object);
-        self.netns().run(begin).unwrap()
-    }
-
-    /// Completes it; gives the status.
-    pub fn complete(&self, (path, parts): &(String, String)) -> io::Result<u16> {
-        let complete = || Connection::open(self)?.call("POST", path, parts.as_bytes());
-        Ok(self.netns().run(complete).unwrap()?.0)
-    }
+/// Completes it; gives the status.
+pub fn complete(target: &Target, (path, parts): &(String, String)) -> io::Result<u16> {
+    let complete = || Connection::open(target)?.call("POST", path, parts.as_bytes());
+    Ok(target.run(complete)?.0)
 }
 
 impl Model {
@@ -139,9 +97,8 @@ impl Writers {
             }
             let (target, stop) = (target.clone(), stop.clone());
             std::thread::spawn(move || {
-                let netns = target.netns();
                 let rng = fastrand::Rng::with_seed(seed ^ n as u64);
-                netns.run(move || write(&target, own, rng, &stop)).unwrap()
+                target.run(|| write(&target, own, rng, &stop))
             })
         });
         Self {
@@ -224,7 +181,7 @@ fn attempt(
         Ok(open) => open,
         Err(_) => return Done::NotBegun,
     };
-    let path = format!("/{key}");
+    let path = format!("/{BUCKET}/{key}");
     let (state, answer) = match state {
         None => (None, open.call("DELETE", &path, b"")),
         Some(object) if rng.u8(..5) > 0 => {
@@ -236,7 +193,7 @@ fn attempt(
                 0 => Object::new(object.key, PART_BYTES + 1 + object.len),
                 _ => object,
             };
-            match upload(&mut open, &path, &object) {
+            match begin_upload(&mut open, &path, &object) {
                 Ok(completing) => {
                     let answer = open.call("POST", &completing.0, completing.1.as_bytes());
                     (Some(object), answer)
@@ -255,7 +212,11 @@ fn attempt(
 }
 
 /// Begins an upload and sends its parts; gives what completes it.
-fn upload(open: &mut Connection, path: &str, object: &Object) -> io::Result<(String, String)> {
+fn begin_upload(
+    open: &mut Connection,
+    path: &str,
+    object: &Object,
+) -> io::Result<(String, String)> {
     let (status, body) = open.call("POST", &format!("{path}?uploads="), b"")?;
     let body = String::from_utf8_lossy(&body).into_owned();
     let id = body
@@ -283,88 +244,4 @@ fn upload(open: &mut Connection, path: &str, object: &Object) -> io::Result<(Str
     }
     list += "</CompleteMultipartUpload>";
     Ok((format!("{path}?uploadId={id}"), list))
-}
-
-/// A connection whose end is no surprise.
-struct Connection {
-    stream: TcpStream,
-    service: SocketAddr,
-    signer: Arc<Signer>,
-    /// Of the last answer.
-    etag: String,
-}
-
-impl Connection {
-    fn open(target: &Target) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&target.service, IO_TIMEOUT)?;
-        stream.set_read_timeout(Some(IO_TIMEOUT))?;
-        stream.set_write_timeout(Some(IO_TIMEOUT))?;
-        stream.set_nodelay(true)?;
-        Ok(Self {
-            stream,
-            service: target.service,
-            signer: target.signer.clone(),
-            etag: String::new(),
-        })
-    }
-
-    /// One request and its answer: status and body.
-    fn call(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
-        let target = format!("/{BUCKET}{path}");
-        let mut headers = Headers::new();
-        headers.append("Host", self.service.to_string()).unwrap();
-        headers
-            .append("Content-Length", body.len().to_string())
-            .unwrap();
-        let (now, signed) = (OffsetDateTime::now_utc(), Body::Bytes(body));
-        let signature = self.signer.sign(method, &target, &mut headers, signed, now);
-        signature.map_err(io::Error::other)?;
-        let mut bytes = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
-        headers.write_to(&mut bytes);
-        bytes.extend_from_slice(b"\r\n");
-        bytes.extend_from_slice(body);
-        self.stream.write_all(&bytes)?;
-        self.answer()
-    }
-
-    fn answer(&mut self) -> io::Result<(u16, Vec<u8>)> {
-        let (mut bytes, mut piece) = (Vec::new(), vec![0; 64 << 10]);
-        let mut more = |bytes: &mut Vec<u8>| match self.stream.read(&mut piece)? {
-            0 => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
-            n => {
-                bytes.extend_from_slice(&piece[..n]);
-                Ok(())
-            }
-        };
-        let end = loop {
-            match bytes.windows(4).position(|end| end == b"\r\n\r\n") {
-                Some(at) => break at + 4,
-                None => more(&mut bytes)?,
-            }
-        };
-        let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
-        let field = |name: &str| {
-            let mut lines = head.lines().filter_map(|line| line.split_once(": "));
-            let found = lines.find(|(field, _)| field.eq_ignore_ascii_case(name));
-            found.map(|(_, value)| value.to_owned())
-        };
-        let status = head
-            .split(' ')
-            .nth(1)
-            .and_then(|status| status.parse().ok());
-        let status = status.ok_or(io::ErrorKind::InvalidData)?;
-        self.etag = field("etag").unwrap_or_default();
-        let len = field("content-length").and_then(|len| len.parse::<usize>().ok());
-        let Some(len) = len.or((status == 204).then_some(0)) else {
-            // An answer that is kept alive by chunks (a completed upload).
-            while !bytes.ends_with(b"0\r\n\r\n") {
-                more(&mut bytes)?;
-            }
-            return Ok((status, bytes.split_off(end)));
-        };
-        while bytes.len() < end + len {
-            more(&mut bytes)?;
-        }
-        Ok((status, bytes.split_off(end)))
-    }
 }

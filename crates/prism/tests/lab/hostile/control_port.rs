@@ -12,7 +12,7 @@ use super::{SEED, bed_with_connection};
 use crate::impair_support::{Bed, Known, eventually, lab_control, say, turn};
 
 /// The statuses of answered control datagrams.
-const ANSWERED: [&str; 7] = [
+const ANSWERED: [&str; 8] = [
     "control_ok",
     "control_stale",
     "control_full",
@@ -20,10 +20,11 @@ const ANSWERED: [&str; 7] = [
     "control_no_service",
     "control_late",
     "control_bad_request",
+    "control_ahead",
 ];
 
 impl Bed {
-    fn send_control(&self, host: &str, datagrams: &[Vec<u8>]) {
+    pub(super) fn send_control(&self, host: &str, datagrams: &[Vec<u8>]) {
         let control = lab_control(&self.lab);
         self.on(host, || {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();

@@ -5,7 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use prism_proto::node::ALPN_HAND_OFF;
+use prism_proto::node::{ALPN_HAND_OFF, ALPN_RELAY};
+use prism_proto::relay::Preamble;
+use prism_proto::verified::{Body, Caller, Policy, Verified};
 
 use super::wire::{Wire, dialler, framed};
 use super::{POOLED, bed_with_connection};
@@ -76,6 +78,60 @@ fn strangers_at_the_node_port_are_refused_and_counted() {
     assert_eq!(flow.flow, known.flow);
     drop(client);
     bed.assert_drained();
+}
+
+#[test]
+fn bad_preambles_end_the_connection_and_bad_heads_behind_good_ones_are_answered() {
+    let Some(_turn) = turn() else { return };
+    let (bed, mut client, _) = bed_with_connection("hos-preamble");
+    let (pki, address) = (bed.pki(), bed.node_port("be0"));
+    let malformed = || {
+        let counters = bed.lab.admin("be0").unwrap();
+        counters["requests"]["malformed"].as_u64().unwrap()
+    };
+    // What be0 says to the bytes, until it ends the connection.
+    let answer = |bytes: &[u8]| {
+        let config = dialler(&pki, Some((&pki, "be2")), ALPN_RELAY);
+        let mut wire = bed
+            .on("be2", || Wire::dial(address, "be0", config))
+            .unwrap();
+        wire.send(bytes).unwrap();
+        let answer = wire.rest();
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let mut good = Vec::new();
+    let preamble = Preamble {
+        alone: false,
+        verified: Verified {
+            caller: Caller::Anonymous(Policy::NotAsked),
+            body: Body::Unsaid,
+        },
+        most_bytes: None,
+    };
+    preamble.encode(&mut good);
+    let request = b"GET /bucket/key HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let mut refused = 0;
+    for (at, change) in [(0, 1), (4, 1), (5, 0x80)] {
+        let mut bad = [&good[..], request].concat();
+        bad[at] ^= change;
+        assert_eq!(answer(&bad), "", "byte {at}");
+        refused += 1;
+    }
+    assert_eq!(answer(&[0; 64]), "");
+    assert_eq!(malformed(), refused + 1);
+    for head in [
+        &b"\r\n\r\n"[..],
+        b"GET\r\n\r\n",
+        b"GET / HTTP/1.1\r\n: x\r\n\r\n",
+    ] {
+        let said = answer(&[&good[..], head].concat());
+        assert!(said.starts_with("HTTP/1.1 400 "), "{said}");
+        assert!(said.contains("\r\nConnection: close\r\n"), "{said}");
+    }
+    // So it is understood.
+    let said = answer(&[&good[..], request].concat());
+    assert!(said.starts_with("HTTP/1.1 403 "), "{said}");
+    client.get(bed.object_of("be0"));
 }
 
 /// A directory of this test program's own, empty.

@@ -109,6 +109,30 @@ impl Wire {
         }
     }
 
+    /// Says that nothing more comes.
+    pub fn end(mut self) {
+        match &mut self {
+            Self::Dialled(stream) => stream.conn.send_close_notify(),
+            Self::Accepted(stream) => stream.conn.send_close_notify(),
+        }
+        // The other end may be gone.
+        let _ = self.send(&[]);
+    }
+
+    /// Reads what is there, or waits for it; an error at the end.
+    pub fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<()> {
+        let mut bytes = [0; 4096];
+        let read = match self {
+            Self::Dialled(stream) => stream.read(&mut bytes)?,
+            Self::Accepted(stream) => stream.read(&mut bytes)?,
+        };
+        into.extend_from_slice(&bytes[..read]);
+        match read {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
     fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         match self {
             Self::Dialled(stream) => stream.read_exact(bytes),
@@ -131,6 +155,19 @@ impl Wire {
     pub fn verdict(&mut self) -> io::Result<Frame> {
         let bytes = self.frame()?;
         Frame::decode(&bytes[FRAME_PREFIX_BYTES..]).map_err(io::Error::other)
+    }
+
+    /// All that still comes, until the other end ends it.
+    pub fn rest(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let read = match self {
+            Self::Dialled(stream) => stream.read_to_end(&mut bytes),
+            Self::Accepted(stream) => stream.read_to_end(&mut bytes),
+        };
+        let waited = [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut];
+        let is_over = read.map_or_else(|error| !waited.contains(&error.kind()), |_| true);
+        assert!(is_over, "still open");
+        bytes
     }
 
     /// The other end ends it.

@@ -5,6 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
+use prism_s3::Signer;
 use prism_s3::sign::Body;
 use time::OffsetDateTime;
 
@@ -21,6 +22,7 @@ pub struct Request<'a> {
     method: &'a str,
     target: String,
     version: &'a str,
+    signed: Vec<(&'a str, String)>,
     unsigned: Vec<(&'a str, String)>,
     payload: Body<'a>,
 }
@@ -32,6 +34,7 @@ impl<'a> Request<'a> {
             method,
             target: format!("/{BUCKET}{target}"),
             version: "HTTP/1.1",
+            signed: Vec::new(),
             unsigned: Vec::new(),
             payload: Body::Bytes(b""),
         }
@@ -87,13 +90,26 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// With another header field, signed.
+    pub fn signed_header(mut self, name: &'a str, value: impl Into<String>) -> Self {
+        self.signed.push((name, value.into()));
+        self
+    }
+
     /// The head, signed now.
     pub fn encode(&self, cluster: &Cluster) -> Vec<u8> {
+        self.encode_by(&cluster.signer, cluster.service)
+    }
+
+    /// The same for one who has no hold of the cluster.
+    pub fn encode_by(&self, signer: &Signer, service: SocketAddr) -> Vec<u8> {
         let mut headers = Headers::new();
-        headers.append("Host", cluster.service.to_string()).unwrap();
+        headers.append("Host", service.to_string()).unwrap();
+        for (name, value) in &self.signed {
+            headers.append(name, value).unwrap();
+        }
         let now = OffsetDateTime::now_utc();
-        cluster
-            .signer
+        signer
             .sign(self.method, &self.target, &mut headers, self.payload, now)
             .unwrap();
         for (name, value) in &self.unsigned {
@@ -255,7 +271,7 @@ impl Client {
     pub fn head(&mut self) -> ResponseHead {
         loop {
             let unread = &self.buffer[self.start..self.end];
-            if let Some((head, len)) = ResponseHead::parse(unread, &Limits::DEFAULT).unwrap() {
+            if let Some((head, len)) = ResponseHead::parse(unread, &Limits::ANSWER).unwrap() {
                 self.start += len;
                 return head;
             }

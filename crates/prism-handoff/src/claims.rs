@@ -1,0 +1,152 @@
+//! Claiming connections that were accepted here and stay (`prism_proto::claim`): one
+//! task of a worker looks at them when they have come of age. Nothing waits for it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prism_proto::claim::{self, CLAIM_AFTER_NS, Claim};
+use prism_proto::control::{FlowKey, Owner};
+use tokio::sync::{Notify, Semaphore};
+
+use crate::control::{Control, now_ns};
+
+/// Most claims under way at once, so that hand-offs find room among the commands.
+const MAX_CLAIMS: usize = 256;
+/// How often a claim is made at once as the estimate of the switch's clock gets better.
+const MAX_TRIES: u8 = 3;
+/// How soon a claim that was not answered is made again.
+const AGAIN_NS: u64 = 1_000_000_000;
+/// Connections that come of age within this time are claimed together.
+const SLACK: Duration = Duration::from_millis(20);
+
+/// The state of the claim to one connection. Dropped with the connection, or when
+/// that is handed off: then it is over.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    flow: FlowKey,
+    here: Owner,
+    /// When it came. That is the epoch of the first claim, so that a connection which its
+    /// client has forgotten does not outrank the client's next one at another frontend.
+    since_ns: u64,
+    epoch: Cell<Option<u64>>,
+    is_held: Cell<bool>,
+}
+
+impl Claimed {
+    /// The greatest epoch that the switch was told, and whether it has confirmed that.
+    pub(crate) fn epoch(&self) -> Option<(u64, bool)> {
+        Some((self.epoch.get()?, self.is_held.get()))
+    }
+}
+
+/// The connections of one worker that have not come of age.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    /// In the order of their times.
+    young: RefCell<VecDeque<(u64, Weak<Claimed>)>>,
+    /// Not answered: to be claimed again, in the order of their times.
+    again: RefCell<VecDeque<(u64, Weak<Claimed>)>>,
+    changed: Notify,
+}
+
+impl Claims {
+    /// A connection has been accepted, or stays where it is after all; then commands for it
+    /// may have come to `epoch`.
+    pub(crate) fn add(&self, flow: FlowKey, here: Owner, epoch: Option<u64>) -> Rc<Claimed> {
+        let since_ns = now_ns();
+        let claimed = Rc::new(Claimed {
+            flow,
+            here,
+            since_ns,
+            epoch: Cell::new(epoch),
+            is_held: Cell::new(false),
+        });
+        let due_ns = since_ns.saturating_add(CLAIM_AFTER_NS);
+        let mut young = self.young.borrow_mut();
+        if young.is_empty() {
+            self.changed.notify_one();
+        }
+        young.push_back((due_ns, Rc::downgrade(&claimed)));
+        claimed
+    }
+
+    /// Claims what comes of age, until dropped.
+    pub(crate) async fn run(self: &Rc<Self>, control: &Rc<Control>) {
+        let room = Arc::new(Semaphore::new(MAX_CLAIMS));
+        loop {
+            let due_ns = [&self.young, &self.again]
+                .into_iter()
+                .filter_map(|queue| queue.borrow().front().map(|(due, _)| *due))
+                .min();
+            let Some(due_ns) = due_ns else {
+                self.changed.notified().await;
+                continue;
+            };
+            let wait = Duration::from_nanos(due_ns.saturating_sub(now_ns()));
+            tokio::time::sleep(wait + SLACK).await;
+            while let Some(claimed) = self.next_due(now_ns()) {
+                let Ok(permit) = room.clone().acquire_owned().await else {
+                    return;
+                };
+                let (claims, control) = (self.clone(), control.clone());
+                tokio::task::spawn_local(async move {
+                    claims.claim(&control, claimed).await;
+                    drop(permit);
+                });
+            }
+        }
+    }
+
+    /// The next connection that is still here.
+    fn next_due(&self, now_ns: u64) -> Option<Weak<Claimed>> {
+        for queue in [&self.young, &self.again] {
+            let mut queue = queue.borrow_mut();
+            while let Some((due_ns, claimed)) = queue.front() {
+                if *due_ns > now_ns {
+                    break;
+                }
+                let claimed = claimed.clone();
+                queue.pop_front();
+                if claimed.strong_count() > 0 {
+                    return Some(claimed);
+                }
+            }
+        }
+        None
+    }
+
+    async fn claim(&self, control: &Rc<Control>, claimed: Weak<Claimed>) {
+        for _ in 0..MAX_TRIES {
+            let Some(known) = claimed.upgrade() else {
+                return;
+            };
+            let clock_ns = control.switch_clock_at(known.since_ns);
+            let Some(clock_ns) = clock_ns.filter(|_| control.is_reachable()) else {
+                return self.later(claimed);
+            };
+            let before = known.epoch.get().map(|epoch| epoch.saturating_add(1));
+            let epoch = clock_ns.max(before.unwrap_or(0));
+            known.epoch.set(Some(epoch));
+            let command = claim::command(known.flow, known.here, epoch);
+            drop(known);
+            let outcome = control.call(command, claim::DEADLINE_NS).await;
+            match (Claim::of(outcome), claimed.upgrade()) {
+                (Claim::Held, Some(known)) => return known.is_held.set(true),
+                (Claim::Unanswered, Some(_)) => return self.later(claimed),
+                (Claim::Outranked, Some(known))
+                    if control.switch_clock_at(known.since_ns) > Some(epoch) => {}
+                // Refused; or handed off or closed meanwhile, which outranks it.
+                _ => return,
+            }
+        }
+    }
+
+    fn later(&self, claimed: Weak<Claimed>) {
+        let due_ns = now_ns().saturating_add(AGAIN_NS);
+        self.again.borrow_mut().push_back((due_ns, claimed));
+        self.changed.notify_one();
+    }
+}

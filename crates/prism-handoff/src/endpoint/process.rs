@@ -1,0 +1,125 @@
+//! What the workers of one process share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use prism_proto::newcomers::Seldom;
+use prism_sys::tcp::{Freezer, Warmth};
+
+use crate::cost::Costs;
+use crate::counters::Counters;
+use crate::frozen::FrozenSockets;
+use crate::given_up::GivenUp;
+use crate::health::Health;
+use crate::leaving::Leavers;
+use crate::newcomers::Crowd;
+use crate::trace::Trace;
+
+/// How often it is looked whether frozen sockets are silent: one datagram over loopback.
+const FREEZER_CHECK: Duration = Duration::from_secs(5);
+
+/// What the workers of one process share.
+#[derive(Debug, Default)]
+pub struct Process {
+    /// Its counters.
+    pub counters: Arc<Counters>,
+    /// Steps of recent hand-offs.
+    pub trace: Trace,
+    pub(crate) frozen: Arc<FrozenSockets>,
+    pub(crate) given_up: Arc<GivenUp>,
+    pub(crate) leavers: Arc<Leavers>,
+    pub(crate) costs: Costs,
+    /// Clients that are not known, and handshakes of nodes.
+    pub(crate) clients: Arc<Crowd>,
+    pub(crate) handshakes: Arc<Crowd>,
+    pub(crate) refusals: Mutex<Seldom>,
+    /// Which peers answer.
+    pub health: Arc<Health>,
+    warmth: OnceLock<Option<Warmth>>,
+    freezer: OnceLock<Option<Freezer>>,
+    /// The freezer was found broken, and is not mended yet.
+    leaks: AtomicBool,
+    /// A worker looks after the freezer.
+    is_watched: AtomicBool,
+}
+
+impl Process {
+    /// Sets congestion windows, where the host allows that.
+    pub(super) fn prepare_warmth(&self) {
+        self.warmth.get_or_init(|| {
+            let warmth = Warmth::new();
+            warmth
+                .inspect_err(|error| {
+                    tracing::warn!(%error, "connections begin with small congestion windows \
+                        when they have moved");
+                })
+                .ok()
+        });
+    }
+
+    /// Whether a peer is about to stop: it takes no connections, and others are to be asked
+    /// first.
+    pub fn is_leaving(&self, peer: &str) -> bool {
+        self.leavers.contains(peer)
+    }
+
+    /// Processor time of a hand-off that this process began, at both ends, in
+    /// nanoseconds: the mean of those that were measured, newer ones counting more. `None`
+    /// before there are enough.
+    pub fn hand_off_ns(&self) -> Option<f64> {
+        self.costs.whole_ns()
+    }
+
+    pub(crate) fn warmth(&self) -> Option<&Warmth> {
+        self.warmth.get()?.as_ref()
+    }
+
+    /// Freezes sockets, where the host allows that.
+    pub(super) fn prepare_freezer(&self) {
+        self.freezer.get_or_init(|| {
+            let freezer = Freezer::new();
+            freezer
+                .inspect_err(|error| {
+                    tracing::warn!(%error, "cannot freeze sockets: the switch blocks connections \
+                        instead, and one whose hand-off meets its outage is lost");
+                })
+                .ok()
+        });
+    }
+
+    pub(crate) fn freezer(&self) -> Option<&Freezer> {
+        let freezer = self.freezer.get()?.as_ref();
+        freezer.filter(|_| !self.leaks.load(Ordering::Relaxed))
+    }
+
+    /// Whether nobody looks after the freezer yet: the caller is to.
+    pub(super) fn is_first_to_watch(&self) -> bool {
+        !self.is_watched.swap(true, Ordering::Relaxed)
+    }
+
+    /// Finds out from time to time whether frozen sockets are silent, and mends that
+    /// where they would not be: the process may have come into another control group.
+    pub(super) async fn watch_freezer(&self) {
+        let Some(Some(freezer)) = self.freezer.get() else {
+            return;
+        };
+        loop {
+            tokio::time::sleep(FREEZER_CHECK).await;
+            let Err(error) = freezer.check() else {
+                self.leaks.store(false, Ordering::Relaxed);
+                continue;
+            };
+            self.leaks.store(true, Ordering::Relaxed);
+            match freezer.renew() {
+                Ok(()) => {
+                    self.counters.freezer_renewed.add_one();
+                    self.leaks.store(false, Ordering::Relaxed);
+                    tracing::warn!(%error, "frozen sockets were not silent; they are again");
+                }
+                Err(renewing) => tracing::error!(%error, %renewing, "frozen sockets are not \
+                    silent: the switch blocks connections instead"),
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Which peers answer: one place for all workers of a process, and for all that is asked of
+//! a peer.
+//!
+//! A peer that stands still costs whoever asks it a timeout. So a wait that lasts has a
+//! probe made, a handshake, which a healthy peer answers however busy its disks are. A peer
+//! that leaves probes unanswered is suspect: nothing is asked of it until a probe finds it
+//! back. Here is what is known; `probe` does the asking.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// So many handshakes in a row without an answer make a peer suspect: one may get lost on a
+/// busy host. A refusal counts at once.
+const MAX_MISSES: u8 = 2;
+/// For so long after a handshake a peer is not probed again, however long answers take.
+const SURE_FOR: Duration = Duration::from_secs(2);
+/// A peer that did not do what it was asked for comes last for so long.
+const AVOIDED_FOR: Duration = Duration::from_secs(2);
+
+/// What the process knows of its peers.
+#[derive(Debug, Default)]
+pub struct Health(Mutex<HashMap<String, PeerHealth>>);
+
+/// Of one peer.
+#[derive(Debug, Default)]
+struct PeerHealth {
+    state: State,
+    /// Somebody is probing it.
+    is_probed: bool,
+    avoided_until: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Well { sure_until: Instant },
+    Doubted { misses: u8 },
+    Suspect,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::Doubted { misses: 0 }
+    }
+}
+
+impl State {
+    fn missed(self, error: io::ErrorKind) -> Self {
+        let misses = match self {
+            Self::Well { .. } => 1,
+            Self::Doubted { misses } => misses + 1,
+            Self::Suspect => return self,
+        };
+        match error == io::ErrorKind::TimedOut && misses < MAX_MISSES {
+            true => Self::Doubted { misses },
+            false => Self::Suspect,
+        }
+    }
+
+    fn is_sure(self, now: Instant) -> bool {
+        matches!(self, Self::Well { sure_until } if now < sure_until)
+    }
+}
+
+impl Health {
+    /// Whether nothing is to be asked of `name`.
+    pub fn is_suspect(&self, name: &str) -> bool {
+        let peers = self.peers();
+        peers.get(name).is_some_and(|p| p.state == State::Suspect)
+    }
+
+    /// Whether `name` is to be asked last of several that could answer.
+    pub fn comes_last(&self, name: &str, now: Instant) -> bool {
+        self.peers().get(name).is_some_and(|peer| {
+            peer.state == State::Suspect || peer.avoided_until.is_some_and(|until| now < until)
+        })
+    }
+
+    /// `name` did not do what it was asked for: others are asked first for a while.
+    pub fn avoid(&self, name: &str, now: Instant) {
+        let mut peers = self.peers();
+        peers.entry(name.to_owned()).or_default().avoided_until = Some(now + AVOIDED_FOR);
+    }
+
+    /// A handshake with `name` was completed. Whether it was suspect.
+    pub(crate) fn reached(&self, name: &str, now: Instant) -> bool {
+        let mut peers = self.peers();
+        let peer = peers.entry(name.to_owned()).or_default();
+        let sure_until = now + SURE_FOR;
+        let before = std::mem::replace(&mut peer.state, State::Well { sure_until });
+        before == State::Suspect
+    }
+
+    /// Others have said that `name` lives again: whoever asks it finds out, without waiting
+    /// for a probe.
+    pub fn lives(&self, name: &str) {
+        if let Some(peer) = self.peers().get_mut(name)
+            && peer.state == State::Suspect
+        {
+            peer.state = State::default();
+        }
+    }
+
+    /// A handshake with `name` came to nothing. Whether that makes it suspect.
+    pub(crate) fn missed(&self, name: &str, error: io::ErrorKind) -> bool {
+        let mut peers = self.peers();
+        let peer = peers.entry(name.to_owned()).or_default();
+        let before = peer.state;
+        peer.state = before.missed(error);
+        before != State::Suspect && peer.state == State::Suspect
+    }
+
+    /// The right to probe `name`, where that is worth it and nobody does.
+    pub(crate) fn begin_probe(self: &Arc<Self>, name: &str, now: Instant) -> Option<Probe> {
+        let mut peers = self.peers();
+        let peer = peers.entry(name.to_owned()).or_default();
+        if peer.is_probed || peer.state.is_sure(now) {
+            return None;
+        }
+        peer.is_probed = true;
+        Some(Probe {
+            health: self.clone(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// Only these are peers from now on.
+    pub(crate) fn keep(&self, names: &HashSet<&str>) {
+        self.peers().retain(|name, _| names.contains(name.as_str()));
+    }
+
+    /// No lock here guards anything a panic could leave half-changed.
+    fn peers(&self) -> MutexGuard<'_, HashMap<String, PeerHealth>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to probe a peer, which ends with it.
+pub(crate) struct Probe {
+    health: Arc<Health>,
+    pub(crate) name: String,
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        if let Some(peer) = self.health.peers().get_mut(&self.name) {
+            peer.is_probed = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind::{ConnectionRefused, TimedOut};
+
+    use super::*;
+
+    #[test]
+    fn a_peer_is_suspect_after_two_timeouts_or_a_refusal_until_it_is_reached() {
+        let (health, now) = (Health::default(), Instant::now());
+        assert!(!health.is_suspect("a"));
+        for round in 0..3 {
+            assert!(!health.missed("a", TimedOut) && !health.is_suspect("a"));
+            assert!(health.missed("a", TimedOut) && health.is_suspect("a"));
+            // It is said once.
+            assert!(!health.missed("a", TimedOut) && health.is_suspect("a"));
+            assert!(health.comes_last("a", now) && !health.comes_last("b", now));
+            assert!(health.reached("a", now) && !health.is_suspect("a"));
+            assert!(!health.reached("a", now), "{round}");
+        }
+        assert!(health.missed("b", ConnectionRefused) && health.is_suspect("b"));
+        // Whoever hears that it is back asks it, and finds out for itself.
+        health.lives("b");
+        assert!(!health.is_suspect("b"));
+        assert!(health.missed("b", ConnectionRefused) && health.is_suspect("b"));
+        // A timeout that is followed by an answer does not count later.
+        assert!(!health.missed("c", TimedOut));
+        health.reached("c", now);
+        assert!(!health.missed("c", TimedOut) && !health.is_suspect("c"));
+    }
+
+    #[test]
+    fn one_probes_and_not_what_has_just_answered() {
+        let (health, now) = (Arc::new(Health::default()), Instant::now());
+        let probe = health.begin_probe("a", now);
+        assert!(probe.is_some() && health.begin_probe("a", now).is_none());
+        assert!(health.begin_probe("b", now).is_some());
+        // It ends in whatever way, and the next who waits begins another.
+        drop(probe);
+        let again = health.begin_probe("a", now);
+        assert!(again.is_some());
+        health.reached("a", now);
+        drop(again);
+        assert!(health.begin_probe("a", now).is_none());
+        assert!(health.begin_probe("a", now + SURE_FOR).is_some());
+        health.missed("a", ConnectionRefused);
+        assert!(health.begin_probe("a", now).is_some());
+    }
+
+    #[test]
+    fn a_peer_that_failed_comes_last_for_a_while_and_one_that_is_gone_is_forgotten() {
+        let (health, now) = (Health::default(), Instant::now());
+        health.avoid("a", now);
+        assert!(health.comes_last("a", now) && !health.is_suspect("a"));
+        assert!(!health.comes_last("a", now + AVOIDED_FOR));
+        health.missed("b", ConnectionRefused);
+        health.keep(&HashSet::from(["a"]));
+        assert!(!health.is_suspect("b"));
+    }
+}

@@ -1,0 +1,106 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+
+use prism_proto::TcpState;
+use prism_proto::tcp_state::{NegotiatedOptions, Window};
+use tokio::task::LocalSet;
+
+use super::*;
+use crate::pki::{self, Identity};
+use crate::{Endpoint, EndpointConfig, Peer, Process, Transit};
+
+/// A node on loopback that knows no switch.
+async fn node(name: &str, dir: &Path, port: u16, transit: Option<Transit>) -> Endpoint {
+    let peer = |name: &str, host| Peer {
+        name: name.to_owned(),
+        address: Ipv4Addr::new(127, 0, 0, host).into(),
+    };
+    let nodes = [peer("target", 1), peer("source", 2)];
+    let service = (Ipv4Addr::LOCALHOST, 80).into();
+    let identity = Identity::of_node(dir, name).unwrap();
+    let mut config = EndpointConfig::new(name, &nodes, service, identity).unwrap();
+    (config.peer_port, config.transit) = (port, transit);
+    Endpoint::bind(config, Arc::new(Process::default()))
+        .await
+        .unwrap()
+}
+
+/// A connection that `origin` has accepted.
+fn hand_off(id: u64, origin: &str) -> Frame {
+    Frame::HandOff(Box::new(HandOff {
+        id,
+        epoch: 1,
+        moves: 1,
+        origin: origin.to_owned(),
+        context: Vec::new(),
+        input: Vec::new(),
+        output: Vec::new(),
+        tls: None,
+        tcp: TcpState {
+            remote: "192.0.2.9:50000".parse().unwrap(),
+            service: "127.0.0.1:80".parse().unwrap(),
+            write_seq: 1,
+            receive_seq: 1,
+            sent: Vec::new(),
+            unsent: Vec::new(),
+            received: Vec::new(),
+            peer_closed: false,
+            mss_clamp_bytes: 1460,
+            options: NegotiatedOptions {
+                sack: true,
+                timestamps: false,
+                window_scale: None,
+            },
+            timestamp: 0,
+            window: Window {
+                send_wl1: 1,
+                send_window_bytes: 1,
+                max_window_bytes: 1,
+                receive_window_bytes: 1,
+                receive_wup: 1,
+            },
+            congestion: "cubic".into(),
+            cwnd_segments: 10,
+            srtt_us: 1,
+            nodelay: true,
+            keepalive: None,
+            user_timeout_ms: 0,
+        },
+    }))
+}
+
+async fn verdict(channel: &Rc<Channel>, frame: &Frame, id: u64) -> Option<Frame> {
+    let verdict = channel.await_verdict(id);
+    channel.send(frame).unwrap();
+    let limit = Duration::from_secs(5);
+    tokio::time::timeout(limit, verdict.wait()).await.unwrap()
+}
+
+#[test]
+fn a_panic_in_one_import_is_told_and_leaves_the_channel_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    pki::init(dir.path(), &["target".into(), "source".into()]).unwrap();
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        let panics: Transit = Arc::new(|_, _| panic!("a fault of the application"));
+        let target = node("target", dir.path(), port, Some(panics)).await;
+        let source = node("source", dir.path(), port, None).await;
+        let channel = source.handle().shared.peers.channel("target").await;
+        let channel = channel.unwrap();
+        // The application is asked about connections that come back only.
+        for id in 1..4 {
+            let told = verdict(&channel, &hand_off(id, "target"), id).await;
+            assert_eq!(told, Some(Frame::Unknown { id }));
+        }
+        let reason = Refusal::Unwilling;
+        let told = verdict(&channel, &hand_off(4, "source"), 4).await;
+        assert_eq!(told, Some(Frame::Refused { id: 4, reason }));
+        assert_eq!(target.handle().shared.importing.get(), 0);
+    });
+}

@@ -1,0 +1,216 @@
+//! Nodes that end without cutting anybody: a worker that leaves says so to all peers, and
+//! every worker of a process knows which peers have said it.
+//!
+//! A peer leaves until the channel on which it has said so ends: with its process, or
+//! because the two have lost each other. Nothing depends on it: a node that leaves refuses
+//! connections whether its peers know of it or not.
+//!
+//! Not here: how connections are moved, which is a hand-off like any other.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prism_proto::node::Frame;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::channel::Channel;
+use crate::connection::Connection;
+use crate::endpoint::{Handle, Shared};
+use crate::export::Exported;
+
+/// How long a peer may take to hear that this node leaves. One that is out of reach hands
+/// nothing over anyway.
+const HEARD_IN: Duration = Duration::from_secs(1);
+
+/// How long the switch's agent may take until new clients go to other frontends: it looks
+/// each 50 ms.
+const ELSEWHERE_IN: Duration = Duration::from_millis(200);
+
+/// How often it is looked whether what was under way has arrived.
+const IMPORTED_IN: Duration = Duration::from_millis(5);
+
+/// How far a worker has come towards its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// It takes connections from clients and from peers.
+    #[default]
+    Open,
+    /// It takes none from peers any more.
+    Leaving,
+    /// Nor from clients.
+    Deaf,
+}
+
+/// The peers of this process that leave.
+#[derive(Debug, Default)]
+pub(crate) struct Leavers {
+    /// Nearly always 0: then there is nothing to lock.
+    count: AtomicUsize,
+    /// With how many channels say so.
+    names: Mutex<HashMap<String, usize>>,
+}
+
+impl Leavers {
+    pub(crate) fn add(self: &Arc<Self>, name: &str) -> Leaver {
+        *self.names().entry(name.to_owned()).or_default() += 1;
+        self.count.fetch_add(1, Ordering::Release);
+        Leaver {
+            leavers: self.clone(),
+            name: name.to_owned(),
+        }
+    }
+
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && self.names().contains_key(name)
+    }
+
+    fn names(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A peer that leaves, as one channel says; no more when dropped.
+#[derive(Debug)]
+pub(crate) struct Leaver {
+    leavers: Arc<Leavers>,
+    name: String,
+}
+
+impl Drop for Leaver {
+    fn drop(&mut self) {
+        self.leavers.count.fetch_sub(1, Ordering::Release);
+        let mut names = self.leavers.names();
+        if let Some(count) = names.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                names.remove(&self.name);
+            }
+        }
+    }
+}
+
+impl Handle {
+    /// Takes no connection from a peer from now on: whoever offers one keeps it. What is
+    /// under way already is taken. Says so to all peers, and waits for a bounded time until
+    /// they have heard it, and until the switch sends new clients elsewhere. Those that come
+    /// meanwhile are accepted as before.
+    pub async fn leave(&self) {
+        let shared = &self.shared;
+        shared.enter(Phase::Leaving);
+        self.take_no_more_clients();
+        let new_clients_go = shared.config.listen && shared.control.is_some();
+        let elsewhere = Instant::now() + ELSEWHERE_IN;
+        let mut telling = JoinSet::new();
+        for name in shared.peers.names() {
+            let shared = shared.clone();
+            telling.spawn_local(async move {
+                match shared.peers.channel(&name).await {
+                    Ok(channel) => tell(&channel).await,
+                    Err(error) => tracing::debug!(%error, "a peer is not told of this node's end"),
+                }
+            });
+        }
+        let all_heard = async { while telling.join_next().await.is_some() {} };
+        if tokio::time::timeout(HEARD_IN, all_heard).await.is_err() {
+            tracing::info!("not all peers have heard that this node leaves");
+        }
+        if new_clients_go {
+            tokio::time::sleep_until(elsewhere).await;
+        }
+        // Each ends by its own deadlines.
+        while shared.importing.get() > 0 {
+            tokio::time::sleep(IMPORTED_IN).await;
+        }
+    }
+
+    /// Accepts the clients that are connected already, and no others.
+    pub fn accept_no_more(&self) {
+        self.shared.enter(Phase::Deaf);
+    }
+
+    /// Hands over a connection that is between two requests, whole or in part: `peer` waits
+    /// for the next one. It counts as accepted there, where it was accepted here.
+    pub async fn pass_over(&self, mut connection: Connection, peer: &str) -> Exported {
+        let own = &self.shared.config.name;
+        let is_own = connection.rest.origin == *own;
+        if is_own {
+            peer.clone_into(&mut connection.rest.origin);
+        }
+        match self.export(connection, peer, &[]).await {
+            Exported::Kept {
+                mut connection,
+                reason,
+            } => {
+                if is_own {
+                    own.clone_into(&mut connection.rest.origin);
+                }
+                Exported::Kept { connection, reason }
+            }
+            exported => exported,
+        }
+    }
+
+    pub(crate) fn is_leaving(&self, peer: &str) -> bool {
+        self.shared.process.is_leaving(peer)
+    }
+}
+
+impl Shared {
+    /// A peer has just connected. Where this node leaves, that is the first thing it hears.
+    pub(crate) fn greet(&self, channel: &Rc<Channel>) {
+        if self.phase.get() >= Phase::Leaving {
+            let channel = channel.clone();
+            tokio::task::spawn_local(async move { tell(&channel).await });
+        }
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.set(self.phase.get().max(phase));
+        self.phase_changed.notify_waiters();
+    }
+
+    /// Resolves when no client is to be accepted any more.
+    pub(crate) async fn deaf(&self) {
+        loop {
+            let changed = self.phase_changed.notified();
+            if self.phase.get() >= Phase::Deaf {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// Tells one peer, and waits until it has heard it or is gone.
+async fn tell(channel: &Rc<Channel>) {
+    let id = fastrand::u64(..);
+    let heard = channel.await_verdict(id);
+    if channel.send(&Frame::Leaving { id }).is_ok() {
+        let _ = heard.wait().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_leaves_as_long_as_a_channel_says_so() {
+        let leavers = Arc::new(Leavers::default());
+        assert!(!leavers.contains("a"));
+        let first = leavers.add("a");
+        let second = leavers.add("a");
+        let other = leavers.add("b");
+        drop(first);
+        assert!(leavers.contains("a") && leavers.contains("b") && !leavers.contains("c"));
+        drop(second);
+        assert!(!leavers.contains("a") && leavers.contains("b"));
+        drop(other);
+        assert_eq!(leavers.count.load(Ordering::Relaxed), 0);
+        assert!(leavers.names().is_empty());
+    }
+}

@@ -1,0 +1,171 @@
+//! Connections of clients on which no request was let in yet, and of nodes before the end of
+//! their handshake: the table is `prism_proto::newcomers`, its entries are tasks here.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prism_proto::newcomers::{Most, Newcomers};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::counters::Counters;
+
+/// Bounds of clients' connections on which no request was let in yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewcomerLimits {
+    /// Most of them from one address.
+    pub per_address: u32,
+    /// How long one may last.
+    pub timeout: Duration,
+}
+
+impl Default for NewcomerLimits {
+    fn default() -> Self {
+        Self {
+            per_address: 4096,
+            timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Those of a process, at one of its ports.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd(Mutex<Newcomers<Arc<Leave>>>);
+
+/// Tells a connection to give way.
+#[derive(Debug, Default)]
+pub(crate) struct Leave {
+    is_told: AtomicBool,
+    told: Notify,
+}
+
+impl Leave {
+    /// Resolves when the connection is to give way, and from then on.
+    pub(crate) async fn told(&self) {
+        if !self.is_told.load(Ordering::Acquire) {
+            self.told.notified().await;
+        }
+    }
+
+    fn tell(&self) {
+        self.is_told.store(true, Ordering::Release);
+        self.told.notify_one();
+    }
+}
+
+impl Crowd {
+    /// One more from `address`, for `timeout`; none where that has too many.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        address: IpAddr,
+        most: Most,
+        timeout: Duration,
+    ) -> Option<Newcomer> {
+        let leave = Arc::new(Leave::default());
+        let entered = self.open().enter(address, most, leave.clone())?;
+        if let Some(oldest) = entered.gives_way {
+            oldest.tell();
+        }
+        Some(Newcomer {
+            all: self.clone(),
+            age: entered.age,
+            leave,
+            ends: Instant::now() + timeout,
+            counted: None,
+        })
+    }
+
+    /// Has the oldest give way, if there is one.
+    pub(crate) fn oldest_leaves(&self) {
+        if let Some(oldest) = self.open().oldest_leaves() {
+            oldest.tell();
+        }
+    }
+
+    /// No lock here guards anything a panic could leave half-changed.
+    fn open(&self) -> MutexGuard<'_, Newcomers<Arc<Leave>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Newcomer {
+    all: Arc<Crowd>,
+    age: u64,
+    pub(crate) leave: Arc<Leave>,
+    /// When it has lasted too long.
+    ends: Instant,
+    counted: Option<Arc<Counters>>,
+}
+
+impl Newcomer {
+    /// The same, as one of a client's.
+    pub(crate) fn counted(mut self, counters: &Arc<Counters>) -> Self {
+        counters.unauthenticated_open.add_one();
+        self.counted = Some(counters.clone());
+        self
+    }
+
+    /// It is to give way.
+    pub(crate) fn is_told(&self) -> bool {
+        self.leave.is_told.load(Ordering::Acquire)
+    }
+
+    /// For how long it may still wait.
+    pub(crate) fn time_left(&self) -> Duration {
+        self.ends.saturating_duration_since(Instant::now())
+    }
+}
+
+impl Drop for Newcomer {
+    fn drop(&mut self) {
+        if let Some(counters) = &self.counted {
+            counters.unauthenticated_open.sub_one();
+        }
+        self.all.open().leave(self.age);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    fn is_told(newcomer: &Newcomer) -> bool {
+        let told = pin!(newcomer.leave.told());
+        let ready = told.poll(&mut Context::from_waker(Waker::noop()));
+        ready.is_ready() && newcomer.is_told()
+    }
+
+    #[test]
+    fn one_that_is_to_give_way_is_told_for_good_and_one_that_is_known_is_not() {
+        let (all, counters) = (Arc::new(Crowd::default()), Arc::<Counters>::default());
+        let most = Most {
+            per_address: 9,
+            in_all: 2,
+        };
+        let enter = || {
+            let entered = all.enter([10, 0, 0, 1].into(), most, Duration::from_secs(1));
+            entered.unwrap().counted(&counters)
+        };
+        let (known, first) = (enter(), enter());
+        assert!(first.time_left() > Duration::ZERO);
+        drop(known);
+        let second = enter();
+        assert!(!is_told(&first) && !is_told(&second));
+        let third = enter();
+        assert!(is_told(&first) && is_told(&first) && !is_told(&second));
+        all.oldest_leaves();
+        assert!(is_told(&second) && !is_told(&third));
+        assert_eq!(counters.unauthenticated_open.read(), 3);
+        drop((first, second, third));
+        assert_eq!(counters.unauthenticated_open.read(), 0);
+    }
+}

@@ -1,0 +1,160 @@
+//! Connections whose other end is not known yet.
+//!
+//! Anybody can open them, so they are bounded for each address and in all: an address that
+//! has too many gets no more, and where all are too many the oldest gives way. Whoever proves
+//! who it is does so soon, so crowds of silent ones do not keep it out.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// How many there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Most {
+    /// From one address.
+    pub per_address: u32,
+    /// Together.
+    pub in_all: usize,
+}
+
+/// All that are open; `T` tells one of them to give way.
+#[derive(Debug)]
+pub struct Newcomers<T> {
+    next: u64,
+    /// The oldest first.
+    by_age: BTreeMap<u64, (IpAddr, T)>,
+    by_address: HashMap<IpAddr, u32>,
+}
+
+/// One that was let in.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Entered<T> {
+    /// Which, for [`Newcomers::leave`].
+    pub age: u64,
+    /// The one that has to give way to it.
+    pub gives_way: Option<T>,
+}
+
+impl<T> Default for Newcomers<T> {
+    fn default() -> Self {
+        Self {
+            next: 0,
+            by_age: BTreeMap::new(),
+            by_address: HashMap::new(),
+        }
+    }
+}
+
+impl<T> Newcomers<T> {
+    /// One more from `address`; none where that has too many.
+    pub fn enter(&mut self, address: IpAddr, most: Most, tell: T) -> Option<Entered<T>> {
+        let count = self.by_address.get(&address).copied().unwrap_or(0);
+        if count >= most.per_address {
+            return None;
+        }
+        let gives_way = match self.by_age.len() >= most.in_all {
+            true => self.oldest_leaves(),
+            false => None,
+        };
+        *self.by_address.entry(address).or_default() += 1;
+        let age = self.next;
+        self.next += 1;
+        self.by_age.insert(age, (address, tell));
+        Some(Entered { age, gives_way })
+    }
+
+    /// It is known, or gone. Nothing happens where it was told to give way.
+    pub fn leave(&mut self, age: u64) {
+        self.remove(age);
+    }
+
+    /// The oldest, which counts no more.
+    pub fn oldest_leaves(&mut self) -> Option<T> {
+        let age = *self.by_age.first_key_value()?.0;
+        self.remove(age)
+    }
+
+    fn remove(&mut self, age: u64) -> Option<T> {
+        let (address, tell) = self.by_age.remove(&age)?;
+        if let Some(count) = self.by_address.get_mut(&address) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.by_address.remove(&address);
+            }
+        }
+        Some(tell)
+    }
+}
+
+/// Between two lines of the log about what anybody can cause.
+const SAID_EVERY: Duration = Duration::from_secs(10);
+
+/// Something that anybody can cause, and that is logged seldom.
+#[derive(Debug, Default)]
+pub struct Seldom {
+    said: Option<Instant>,
+    times: u64,
+}
+
+impl Seldom {
+    /// It has happened again. How often since the last line, if one is due.
+    pub fn again(&mut self, now: Instant) -> Option<u64> {
+        self.times += 1;
+        let is_early =
+            (self.said).is_some_and(|said| now.saturating_duration_since(said) < SAID_EVERY);
+        if is_early {
+            return None;
+        }
+        self.said = Some(now);
+        Some(std::mem::take(&mut self.times))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: Most = Most {
+        per_address: 2,
+        in_all: 3,
+    };
+
+    fn address(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    #[test]
+    fn an_address_has_no_more_than_its_share_and_others_have_theirs() {
+        let mut all = Newcomers::default();
+        let mut enter = |last| all.enter(address(last), MOST, last).map(|e| e.age);
+        assert_eq!((enter(1), enter(1), enter(1)), (Some(0), Some(1), None));
+        assert_eq!(enter(2), Some(2));
+        all.leave(0);
+        all.leave(0);
+        assert!(all.enter(address(1), MOST, 1).is_some());
+        assert!(all.enter(address(1), MOST, 1).is_none());
+    }
+
+    #[test]
+    fn the_oldest_gives_way_and_nothing_is_left_of_those_that_are_gone() {
+        let mut all = Newcomers::default();
+        for n in 0..100 {
+            let entered = all.enter(address(n), MOST, n);
+            let gives_way = n.checked_sub(3);
+            let age = u64::from(n);
+            assert_eq!(entered, Some(Entered { age, gives_way }));
+        }
+        assert_eq!(all.oldest_leaves(), Some(97));
+        (0..100).for_each(|age| all.leave(age));
+        assert!(all.by_age.is_empty() && all.by_address.is_empty());
+        assert_eq!(all.oldest_leaves(), None);
+    }
+
+    #[test]
+    fn what_happens_often_is_said_seldom_and_counted() {
+        let (mut seldom, begun) = (Seldom::default(), Instant::now());
+        let mut at = |ms| seldom.again(begun + Duration::from_millis(ms));
+        assert_eq!(at(0), Some(1));
+        assert_eq!((at(1), at(9_999), at(10_000)), (None, None, Some(3)));
+    }
+}

@@ -1,0 +1,235 @@
+//! What a node has verified of a request that another node answers
+//! (docs/protocol.md, section 2.7). It travels with a hand-off as the context, and
+//! with a relayed request in its preamble.
+//!
+//! Not here: how a request is verified, and what the caller may do (`prism-s3`).
+
+use crate::wire::{DecodeError, Put, Reader};
+
+/// Version of the layout.
+pub const VERSION: u8 = 1;
+
+const CALLER_NOT_ASKED: u8 = 1;
+const CALLER_BY_POLICY: u8 = 2;
+const CALLER_ACCESS_KEY: u8 = 3;
+
+const BODY_UNSAID: u8 = 0;
+const BODY_SHA256: u8 = 1;
+const BODY_CHUNKS: u8 = 2;
+const BODY_SIGNED_CHUNKS: u8 = 3;
+
+/// What was verified of one request. A request without it was not verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// Who calls.
+    pub caller: Caller,
+    /// What the body has to be.
+    pub body: Body,
+}
+
+/// Who calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// The holder of this access key: 1 to 255 bytes.
+    AccessKey(String),
+    /// Nobody has signed.
+    Anonymous(Policy),
+}
+
+/// What the bucket's policy says to an anonymous caller. A request that it denies
+/// goes nowhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// It was not asked.
+    #[default]
+    NotAsked,
+    /// It lets everybody do this.
+    Allows,
+}
+
+/// What the caller said about the bytes of the body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Nothing.
+    Unsaid,
+    /// They have this SHA-256.
+    Sha256([u8; 32]),
+    /// They come in chunks.
+    Chunks {
+        /// Whether a trailer follows the last one.
+        trailer: bool,
+        /// Where the chunks are signed: the caller's key signs the first one with it.
+        seed: Option<Seed>,
+    },
+}
+
+/// What the signatures of chunks begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed {
+    /// The request's signature.
+    pub signature: [u8; 32],
+    /// When the request was signed, in seconds since 1970.
+    pub time_s: u64,
+}
+
+impl Verified {
+    /// The bytes that [`Verified::decode`] reads.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        self.put(&mut out);
+        out
+    }
+
+    /// Reads what a hand-off brought along.
+    ///
+    /// # Errors
+    /// If these are not the bytes of one, and no more.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(bytes);
+        let verified = Self::read(&mut r)?;
+        r.finish()?;
+        Ok(verified)
+    }
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        out.put(&[VERSION]);
+        match &self.caller {
+            Caller::Anonymous(Policy::NotAsked) => out.put(&[CALLER_NOT_ASKED]),
+            Caller::Anonymous(Policy::Allows) => out.put(&[CALLER_BY_POLICY]),
+            Caller::AccessKey(key) => {
+                out.put(&[CALLER_ACCESS_KEY]);
+                out.put_short_str(key);
+            }
+        }
+        match &self.body {
+            Body::Unsaid => out.put(&[BODY_UNSAID]),
+            Body::Sha256(hash) => {
+                out.put(&[BODY_SHA256]);
+                out.put(hash);
+            }
+            Body::Chunks {
+                trailer,
+                seed: None,
+            } => out.put(&[BODY_CHUNKS, u8::from(*trailer)]),
+            Body::Chunks {
+                trailer,
+                seed: Some(seed),
+            } => {
+                out.put(&[BODY_SIGNED_CHUNKS, u8::from(*trailer)]);
+                out.put(&seed.signature);
+                out.put(&seed.time_s.to_be_bytes());
+            }
+        }
+    }
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let version = r.u8("version of what was verified")?;
+        if version != VERSION {
+            return Err(DecodeError::Version {
+                found: version,
+                expected: VERSION,
+            });
+        }
+        let caller = match r.u8("caller")? {
+            CALLER_NOT_ASKED => Caller::Anonymous(Policy::NotAsked),
+            CALLER_BY_POLICY => Caller::Anonymous(Policy::Allows),
+            CALLER_ACCESS_KEY => match r.short_str("access key")? {
+                "" => return Err(DecodeError::Invalid("access key")),
+                key => Caller::AccessKey(key.to_owned()),
+            },
+            _ => return Err(DecodeError::Invalid("caller")),
+        };
+        let body = match r.u8("body")? {
+            BODY_UNSAID => Body::Unsaid,
+            BODY_SHA256 => Body::Sha256(r.array("SHA-256")?),
+            BODY_CHUNKS => Body::Chunks {
+                trailer: r.bool("trailer")?,
+                seed: None,
+            },
+            BODY_SIGNED_CHUNKS => Body::Chunks {
+                trailer: r.bool("trailer")?,
+                seed: Some(Seed {
+                    signature: r.array("signature")?,
+                    time_s: r.u64("time of the signature")?,
+                }),
+            },
+            _ => return Err(DecodeError::Invalid("body")),
+        };
+        Ok(Self { caller, body })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::*;
+
+    pub(crate) fn every_form() -> Vec<Verified> {
+        let callers = [
+            Caller::AccessKey("AKIAEXAMPLE".into()),
+            Caller::AccessKey("k".repeat(255)),
+            Caller::Anonymous(Policy::NotAsked),
+            Caller::Anonymous(Policy::Allows),
+        ];
+        let seed = Seed {
+            signature: [7; 32],
+            time_s: u64::MAX,
+        };
+        let mut bodies = vec![Body::Unsaid, Body::Sha256([5; 32])];
+        for trailer in [false, true] {
+            bodies.extend([None, Some(seed)].map(|seed| Body::Chunks { trailer, seed }));
+        }
+        let all = callers.iter().flat_map(|caller| {
+            bodies.iter().map(|body| Verified {
+                caller: caller.clone(),
+                body: body.clone(),
+            })
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn every_form_round_trips_and_is_whole_or_refused() {
+        let forms = every_form();
+        for verified in &forms {
+            let bytes = verified.encode();
+            assert_eq!(Verified::decode(&bytes).as_ref(), Ok(verified));
+            for len in 0..bytes.len() {
+                assert!(
+                    Verified::decode(&bytes[..len]).is_err(),
+                    "{verified:?} {len}"
+                );
+            }
+            let longer = [&bytes[..], &[0]].concat();
+            assert_eq!(Verified::decode(&longer), Err(DecodeError::Trailing(1)));
+            let same = forms.iter().filter(|other| other.encode() == bytes);
+            assert_eq!(same.count(), 1, "{verified:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_not_taken_for_an_anonymous_caller() {
+        assert!(Verified::decode(&[]).is_err());
+        assert!(Verified::decode(&[0]).is_err());
+        assert!(Verified::decode(&[VERSION, 0, BODY_UNSAID]).is_err());
+        assert!(Verified::decode(&[VERSION, CALLER_ACCESS_KEY, 0, BODY_UNSAID]).is_err());
+        assert!(Verified::decode(&[VERSION + 1, CALLER_NOT_ASKED, BODY_UNSAID]).is_err());
+    }
+
+    #[test]
+    fn random_changes_never_panic_and_have_one_encoding() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let forms = every_form();
+        for _ in 0..100_000 {
+            let mut bad = forms[random.usize(..forms.len())].encode();
+            for _ in 0..random.usize(1..4) {
+                let at = random.usize(..bad.len());
+                bad[at] = random.u8(..);
+            }
+            if let Ok(verified) = Verified::decode(&bad) {
+                assert_eq!(verified.encode(), bad);
+            }
+        }
+    }
+}

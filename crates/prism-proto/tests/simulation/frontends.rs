@@ -1,0 +1,170 @@
+//! Two frontends: the list that new connections go by, which changes, and their claims
+//! to connections that stay.
+
+use std::collections::BTreeMap;
+
+use prism_proto::claim::{self, Claim};
+use prism_proto::control::FlowKey;
+use prism_proto::steering::CommandOutcome;
+
+use crate::host::{Role, Waiter, Work, owner_record};
+use crate::scenario::{MS, Mutation};
+use crate::world::{Event, World};
+
+/// Hosts 0 and 1.
+pub(crate) const FRONTENDS: usize = 2;
+/// How long connections that were opened before a change go by the former list.
+const CHANGING_NS: u64 = 2_000 * MS;
+/// How soon a claim that was not answered is made again.
+const AGAIN_NS: u64 = 1_000 * MS;
+/// Sooner than in earnest, so that it meets more of what else happens.
+const MAX_CLAIM_AFTER_NS: u64 = 20 * MS;
+
+pub(crate) fn is_frontend(host: usize) -> bool {
+    host < FRONTENDS
+}
+
+/// Where the packets of flows without an entry go.
+pub(crate) struct Lists {
+    now: Vec<usize>,
+    former: Vec<usize>,
+    former_until_ns: u64,
+    /// Opened while the list changes, or where the owner before was a frontend.
+    opened: BTreeMap<FlowKey, usize>,
+}
+
+impl Lists {
+    pub(crate) fn new() -> Self {
+        Self {
+            now: (0..FRONTENDS).collect(),
+            former: Vec::new(),
+            former_until_ns: 0,
+            opened: BTreeMap::new(),
+        }
+    }
+
+    /// The frontend of a packet of `flow`.
+    fn frontend_of(&self, flow: &FlowKey, has_tombstone: bool, now_ns: u64) -> usize {
+        let is_changing = now_ns < self.former_until_ns;
+        let opened = self.opened.get(flow).copied();
+        match opened.filter(|_| is_changing || has_tombstone) {
+            Some(frontend) => frontend,
+            None if is_changing => pick(&self.former, flow),
+            None => pick(&self.now, flow),
+        }
+    }
+
+    /// The frontend of a SYN.
+    fn open(&mut self, flow: &FlowKey, now_ns: u64) -> usize {
+        let frontend = pick(&self.now, flow);
+        match now_ns < self.former_until_ns {
+            true => self.opened.insert(*flow, frontend),
+            false => self.opened.remove(flow),
+        };
+        frontend
+    }
+
+    /// A frontend is to challenge a SYN, and may accept it.
+    pub(crate) fn note(&mut self, flow: &FlowKey, host: usize) {
+        if is_frontend(host) {
+            self.opened.insert(*flow, host);
+        }
+    }
+}
+
+/// Rendezvous hashing.
+fn pick(list: &[usize], flow: &FlowKey) -> usize {
+    let weight = |host: usize| {
+        let mixed =
+            (u64::from(flow.client.port()) << 8 | host as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ (mixed >> 29)
+    };
+    let best = list.iter().copied().max_by_key(|host| weight(*host));
+    best.unwrap_or(0)
+}
+
+impl World {
+    pub(crate) fn frontend_of(&self, flow: &FlowKey) -> usize {
+        let has_tombstone = self.switch.table.is_known(flow);
+        let lists = &self.switch.lists;
+        lists.frontend_of(flow, has_tombstone, self.now)
+    }
+
+    pub(crate) fn open_at_frontend(&mut self, flow: &FlowKey) -> usize {
+        let now = self.now;
+        self.switch.lists.open(flow, now)
+    }
+
+    /// A frontend leaves the list, or comes back; it lives all the time.
+    pub(crate) fn frontends_change(&mut self) {
+        let lists = [vec![0], vec![1], vec![0, 1]];
+        let next = lists[self.rng.usize(0..lists.len())].clone();
+        self.log(|| format!("new connections go to {next:?}"));
+        let lists = &mut self.switch.lists;
+        lists.former = std::mem::replace(&mut lists.now, next);
+        lists.former_until_ns = match self.scenario.mutation {
+            Mutation::ListChangesAtOnce => 0,
+            _ => self.now + CHANGING_NS,
+        };
+    }
+
+    pub(crate) fn schedule_changes(&mut self) {
+        for n in 0..self.scenario.list_changes {
+            let apart = (CHANGING_NS + 100 * MS) * n as u64;
+            let delay = apart + self.rng.u64(0..50 * MS);
+            self.after(delay, Event::FrontendsChange);
+        }
+    }
+
+    /// Has the connection claimed a little later.
+    pub(crate) fn will_claim(&mut self, host: usize, id: u64) {
+        let delay = self.rng.u64(0..MAX_CLAIM_AFTER_NS);
+        if self.scenario.mutation != Mutation::NobodyClaims {
+            self.works(host, delay, Work::Claim(id));
+        }
+    }
+
+    pub(crate) fn claim(&mut self, host: usize, id: u64) {
+        let h = &self.hosts[host];
+        let since = h.connections.get(&id).map_or(0, |c| c.since);
+        let clock = h.steering.switch_clock_ns(since + h.clock_offset_ns);
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        if !matches!(c.role, Role::Serving) || c.steered || c.settling || c.killed {
+            return;
+        }
+        let Some(clock) = clock else {
+            return self.works(host, AGAIN_NS, Work::Claim(id));
+        };
+        let epoch = match c.commanded {
+            false => clock,
+            true => clock.max(c.epoch + 1),
+        };
+        let command = claim::command(c.flow, owner_record(host), epoch);
+        (c.commanded, c.epoch, c.claims) = (true, epoch, true);
+        self.steer(host, command, claim::DEADLINE_NS, Waiter::Claim(id, epoch));
+    }
+
+    pub(crate) fn claimed(&mut self, host: usize, id: u64, epoch: u64, outcome: CommandOutcome) {
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        // Handed off or closed meanwhile.
+        if !c.claims || c.epoch != epoch {
+            return;
+        }
+        match Claim::of(outcome) {
+            Claim::Held => (c.claims, c.steered) = (false, true),
+            Claim::Unanswered => self.works(host, AGAIN_NS, Work::Claim(id)),
+            Claim::Outranked => {
+                let since = c.since;
+                let h = &self.hosts[host];
+                if h.steering.switch_clock_ns(since + h.clock_offset_ns) > Some(epoch) {
+                    self.claim(host, id);
+                }
+            }
+            Claim::Refused => {}
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! What is agreed about a bucket, and how that changes.
+//!
+//! Every name that was ever used has one record, kept in one place: its *registry*.
+//! A change replaces the record if it is still the one that the change was made from, so
+//! changes of one name come one after the other. Every backend has a copy and acts by
+//! it. Of two records of one name the one with the greater stamp counts, wherever it
+//! comes from.
+//!
+//! A bucket has *lives*: one that is deleted and created again has another one. What a
+//! backend holds of an earlier life goes before it takes the next one.
+//!
+//! A deletion has three steps. The registry says that the bucket is being deleted; all
+//! backends take that record, let nothing more in, and say whether they hold objects;
+//! the registry says that it is gone, or that it lives on. Whoever finds a deletion that
+//! nobody goes on with may have the bucket live on. A bucket that is gone leaves its
+//! record behind: nothing is deleted because it is missing somewhere.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stamp::Stamp;
+
+/// How far a bucket's life has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// It exists.
+    Live,
+    /// It exists, and takes nothing in.
+    Deleting,
+    /// It does not exist.
+    Gone,
+}
+
+/// Which record of a bucket somebody has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketStamp {
+    /// Of the record's last change.
+    pub stamp: Stamp,
+    /// Of the bucket's creation: names this life.
+    pub life: Stamp,
+    /// How far that has come.
+    pub phase: Phase,
+}
+
+/// What is agreed about a bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bucket {
+    /// Of this record's last change.
+    pub stamp: Stamp,
+    /// Of the bucket's creation; [`Stamp::NONE`] for one that is older than records.
+    pub life: Stamp,
+    /// How far this life has come.
+    pub phase: Phase,
+    /// When it was created, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// Whether versions are kept; none: they never were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub versions: Option<bool>,
+    /// Documents by their names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub documents: BTreeMap<String, String>,
+}
+
+/// Why a bucket is not changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BucketRefusal {
+    /// There is one of that name.
+    Exists,
+    /// There is none.
+    Missing,
+    /// It is being deleted.
+    Deleting,
+}
+
+/// What a backend does with a record that it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TakeBucket {
+    /// Nothing: it has the same, or a later one.
+    Nothing,
+    /// It acts by that one from now on.
+    Take,
+    /// The same, once nothing is left of the life that it knows.
+    TakeWhenEmpty,
+}
+
+impl Bucket {
+    /// A new bucket, where `known` is agreed of its name. `stamp` is above that of `known`.
+    ///
+    /// # Errors
+    /// [`BucketRefusal::Exists`], [`BucketRefusal::Deleting`].
+    pub fn create(
+        known: Option<&Self>,
+        stamp: Stamp,
+        created_ms: u64,
+    ) -> Result<Self, BucketRefusal> {
+        match known.map(|known| known.phase) {
+            Some(Phase::Live) => Err(BucketRefusal::Exists),
+            Some(Phase::Deleting) => Err(BucketRefusal::Deleting),
+            Some(Phase::Gone) | None => Ok(Self {
+                stamp,
+                life: stamp,
+                phase: Phase::Live,
+                created_ms,
+                versions: None,
+                documents: BTreeMap::new(),
+            }),
+        }
+    }
+
+    /// The same bucket changed by `change`, if it exists.
+    ///
+    /// # Errors
+    /// [`BucketRefusal::Missing`], [`BucketRefusal::Deleting`].
+    pub fn change(
+        known: Option<&Self>,
+        stamp: Stamp,
+        change: impl FnOnce(&mut Self),
+    ) -> Result<Self, BucketRefusal> {
+        let mut next = Self::existing(known)?.clone();
+        change(&mut next);
+        next.stamp = stamp;
+        Ok(next)
+    }
+
+    /// The first step of a deletion.
+    ///
+    /// # Errors
+    /// [`BucketRefusal::Missing`], [`BucketRefusal::Deleting`].
+    pub fn begin_deletion(known: Option<&Self>, stamp: Stamp) -> Result<Self, BucketRefusal> {
+        Self::change(known, stamp, |next| next.phase = Phase::Deleting)
+    }
+
+    /// The last step: `is_empty` says whether every backend has taken this record and
+    /// holds no object.
+    #[must_use]
+    pub fn end_deletion(&self, stamp: Stamp, is_empty: bool) -> Self {
+        match is_empty {
+            true => self.buried(stamp),
+            false => Self {
+                stamp,
+                phase: Phase::Live,
+                ..self.clone()
+            },
+        }
+    }
+
+    /// What remains of this life when it is over.
+    #[must_use]
+    pub fn buried(&self, stamp: Stamp) -> Self {
+        Self {
+            stamp,
+            life: self.life,
+            phase: Phase::Gone,
+            created_ms: self.created_ms,
+            versions: None,
+            documents: BTreeMap::new(),
+        }
+    }
+
+    /// What is to be agreed where a store of before there were records has a bucket of
+    /// this name: nothing that it has is lost. None if `known` has all of it, or knows of
+    /// a deletion.
+    #[must_use]
+    pub fn adopt(known: Option<&Self>, found: &Self, stamp: Stamp) -> Option<Self> {
+        let Some(known) = known else {
+            return Some(Self {
+                stamp,
+                ..found.clone()
+            });
+        };
+        let is_old = found.life == Stamp::NONE && known.life == Stamp::NONE;
+        if !is_old || known.phase == Phase::Gone {
+            return None;
+        }
+        let mut next = known.clone();
+        next.versions = known.versions.or(found.versions);
+        for (name, text) in &found.documents {
+            let document = next.documents.entry(name.clone());
+            document.or_insert_with(|| text.clone());
+        }
+        (next != *known).then_some(Self { stamp, ..next })
+    }
+
+    /// Which record this is.
+    #[must_use]
+    pub fn which(&self) -> BucketStamp {
+        BucketStamp {
+            stamp: self.stamp,
+            life: self.life,
+            phase: self.phase,
+        }
+    }
+
+    fn existing(known: Option<&Self>) -> Result<&Self, BucketRefusal> {
+        match known.map(|known| (known, known.phase)) {
+            Some((known, Phase::Live)) => Ok(known),
+            Some((_, Phase::Deleting)) => Err(BucketRefusal::Deleting),
+            Some((_, Phase::Gone)) | None => Err(BucketRefusal::Missing),
+        }
+    }
+}
+
+/// What a backend that has `mine` does with `theirs`.
+#[must_use]
+pub fn take_bucket(mine: Option<BucketStamp>, theirs: BucketStamp) -> TakeBucket {
+    match mine {
+        Some(mine) if theirs.stamp <= mine.stamp => TakeBucket::Nothing,
+        Some(mine) if mine.life != theirs.life && theirs.phase != Phase::Gone => {
+            TakeBucket::TakeWhenEmpty
+        }
+        _ => TakeBucket::Take,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn stamp(time_us: u64) -> Stamp {
+        Stamp {
+            epoch: 1,
+            time_us,
+            origin: 1,
+        }
+    }
+
+    #[test]
+    fn a_bucket_is_created_deleted_and_created_again_with_another_life() {
+        let first = Bucket::create(None, stamp(1), 7).unwrap();
+        let again = Bucket::create(Some(&first), stamp(2), 8);
+        assert_eq!(again, Err(BucketRefusal::Exists));
+        let deleting = Bucket::begin_deletion(Some(&first), stamp(2)).unwrap();
+        for refused in [
+            Bucket::create(Some(&deleting), stamp(3), 8),
+            Bucket::begin_deletion(Some(&deleting), stamp(3)),
+            Bucket::change(Some(&deleting), stamp(3), |_| {}),
+        ] {
+            assert_eq!(refused, Err(BucketRefusal::Deleting));
+        }
+        let kept = deleting.end_deletion(stamp(3), false);
+        assert_eq!((kept.phase, kept.life), (Phase::Live, first.life));
+        let gone = deleting.end_deletion(stamp(3), true);
+        let refused = Bucket::change(Some(&gone), stamp(4), |_| {});
+        assert_eq!(refused, Err(BucketRefusal::Missing));
+        let second = Bucket::create(Some(&gone), stamp(4), 9).unwrap();
+        assert_ne!(second.life, first.life);
+    }
+
+    #[test]
+    fn documents_live_as_long_as_the_bucket() {
+        let bucket = Bucket::create(None, stamp(1), 7).unwrap();
+        let with = Bucket::change(Some(&bucket), stamp(2), |next| {
+            next.versions = Some(true);
+            next.documents.insert("cors".into(), "<a/>".into());
+        });
+        let deleting = Bucket::begin_deletion(with.as_ref().ok(), stamp(3)).unwrap();
+        let kept = deleting.end_deletion(stamp(4), false);
+        assert_eq!(kept.documents, with.unwrap().documents);
+        let gone = deleting.end_deletion(stamp(4), true);
+        assert!(gone.documents.is_empty() && gone.versions.is_none());
+    }
+
+    #[test]
+    fn a_backend_takes_what_is_newer_and_another_life_only_when_it_has_nothing_left() {
+        let record = |time, life, phase| BucketStamp {
+            stamp: stamp(time),
+            life: stamp(life),
+            phase,
+        };
+        let (live, gone) = (record(2, 1, Phase::Live), record(5, 1, Phase::Gone));
+        assert_eq!(take_bucket(None, live), TakeBucket::Take);
+        assert_eq!(take_bucket(Some(live), live), TakeBucket::Nothing);
+        assert_eq!(take_bucket(Some(gone), live), TakeBucket::Nothing);
+        assert_eq!(take_bucket(Some(live), gone), TakeBucket::Take);
+        let next = record(6, 6, Phase::Live);
+        assert_eq!(take_bucket(Some(gone), next), TakeBucket::TakeWhenEmpty);
+        assert_eq!(take_bucket(Some(live), next), TakeBucket::TakeWhenEmpty);
+    }
+
+    #[test]
+    fn what_stores_had_before_there_were_records_is_put_together() {
+        let found = Bucket {
+            stamp: Stamp::NONE,
+            life: Stamp::NONE,
+            phase: Phase::Live,
+            created_ms: 3,
+            versions: None,
+            documents: BTreeMap::from([("cors".into(), "<a/>".into())]),
+        };
+        let first = Bucket::adopt(None, &found, stamp(1)).unwrap();
+        assert_eq!((first.stamp, first.life), (stamp(1), Stamp::NONE));
+        assert_eq!(Bucket::adopt(Some(&first), &found, stamp(2)), None);
+        let versioned = Bucket {
+            versions: Some(true),
+            documents: BTreeMap::new(),
+            ..found.clone()
+        };
+        let both = Bucket::adopt(Some(&first), &versioned, stamp(2)).unwrap();
+        assert_eq!((both.versions, both.documents.len()), (Some(true), 1));
+        let gone = first.buried(stamp(3));
+        assert_eq!(Bucket::adopt(Some(&gone), &found, stamp(4)), None);
+    }
+}

@@ -1,0 +1,471 @@
+//! Backends, the registry, and what happens to them.
+
+use std::collections::BTreeMap;
+
+use prism_replica::{Bucket, Phase, Stamp, TakeBucket, take_bucket};
+
+use crate::Mutation;
+use crate::operations::Operation;
+
+pub(crate) const NODES: usize = 3;
+pub(crate) const KEYS: usize = 4;
+/// Things that happen in a run before it heals.
+const STEPS: usize = 400;
+const OPERATIONS_MAX: usize = 6;
+
+/// Whether a backend is read, only written to, or neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    InSync,
+    Lagging,
+    Out,
+}
+
+/// An object: which life it was written in, and which write it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Object {
+    pub(crate) life: Stamp,
+    pub(crate) write: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) is_up: bool,
+    /// From the registry.
+    pub(crate) is_cut: bool,
+    pub(crate) status: Status,
+    pub(crate) record: Option<Bucket>,
+    pub(crate) objects: BTreeMap<usize, Object>,
+    /// The life that an upload was begun in: no reason for a bucket not to be deleted.
+    pub(crate) upload: Option<Stamp>,
+    /// The last change of each key, deletions too.
+    pub(crate) changed: BTreeMap<usize, u64>,
+}
+
+/// What is under way to a backend.
+#[derive(Debug)]
+enum Told {
+    Record(usize, Bucket),
+    /// An object of another backend, with the life of the bucket that it was found in.
+    Object(usize, (usize, Stamp, Object)),
+}
+
+pub(crate) struct World {
+    pub(crate) now: u64,
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) mutation: Option<Mutation>,
+    pub(crate) registry: Option<Bucket>,
+    pub(crate) nodes: Vec<Node>,
+    /// Grows whenever a backend goes or comes.
+    pub(crate) epoch: u64,
+    /// Answered writes of the present life that nobody has deleted.
+    pub(crate) kept: BTreeMap<usize, Object>,
+    /// Of the record that the last answered change was made by.
+    pub(crate) in_force: Option<Bucket>,
+    pub(crate) answered: u64,
+    told: Vec<Told>,
+    operations: Vec<Operation>,
+}
+
+pub(crate) type Found = Result<(), String>;
+
+impl World {
+    pub(crate) fn new(seed: u64, mutation: Option<Mutation>) -> Self {
+        let node = || Node {
+            is_up: true,
+            is_cut: false,
+            status: Status::InSync,
+            record: None,
+            objects: BTreeMap::new(),
+            upload: None,
+            changed: BTreeMap::new(),
+        };
+        Self {
+            now: 1,
+            rng: fastrand::Rng::with_seed(seed),
+            mutation,
+            registry: None,
+            nodes: (0..NODES).map(|_| node()).collect(),
+            epoch: 1,
+            kept: BTreeMap::new(),
+            in_force: None,
+            answered: 0,
+            told: Vec::new(),
+            operations: Vec::new(),
+        }
+    }
+
+    pub(crate) fn run(mut self) -> Result<u64, String> {
+        for _ in 0..STEPS {
+            self.now += 1;
+            self.step()?;
+            self.check()?;
+        }
+        self.heal()?;
+        Ok(self.answered)
+    }
+
+    pub(crate) fn is(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+
+    /// By the clock of whoever asks, which is not the others'.
+    pub(crate) fn stamp(&mut self, above: Option<Stamp>) -> Stamp {
+        let clock = self.now + self.rng.u64(..20);
+        let above = above.map_or(0, |above| above.time_us);
+        Stamp {
+            epoch: 1,
+            time_us: clock.max(above + 1),
+            origin: self.now,
+        }
+    }
+
+    /// Agrees on something else, if nobody else has.
+    pub(crate) fn agree(&mut self, before: Option<Stamp>, next: Option<Bucket>) -> bool {
+        if self.registry.as_ref().map(|known| known.stamp) != before {
+            return false;
+        }
+        self.registry = next;
+        true
+    }
+
+    pub(crate) fn tell_all(&mut self, record: &Bucket) {
+        for node in 0..NODES {
+            for _ in 0..self.rng.usize(..3) {
+                self.told.push(Told::Record(node, record.clone()));
+            }
+        }
+    }
+
+    /// Those that are told of everything.
+    pub(crate) fn takers(&self) -> Vec<usize> {
+        let all = 0..NODES;
+        all.filter(|n| self.nodes[*n].status != Status::Out)
+            .collect()
+    }
+
+    /// Has a backend act by a record.
+    pub(crate) fn take(&mut self, node: usize, record: &Bucket) {
+        let keeps_all = self.is(Mutation::KeepsOldLife);
+        let any = self.is(Mutation::OldRecords);
+        let here = &mut self.nodes[node];
+        let take = match take_bucket(here.record.as_ref().map(Bucket::which), record.which()) {
+            TakeBucket::Nothing if any && here.record.as_ref() != Some(record) => TakeBucket::Take,
+            take => take,
+        };
+        match take {
+            TakeBucket::Nothing => return,
+            TakeBucket::TakeWhenEmpty if !keeps_all => {
+                here.objects.clear();
+                here.upload = None;
+            }
+            TakeBucket::TakeWhenEmpty | TakeBucket::Take => {}
+        }
+        here.record = Some(record.clone());
+    }
+
+    /// Whether a backend may be asked.
+    pub(crate) fn serves(&self, node: usize) -> bool {
+        let here = &self.nodes[node];
+        here.is_up && here.status == Status::InSync
+    }
+
+    /// Whether the bucket exists, as a backend says; none: it cannot tell.
+    pub(crate) fn knows(&mut self, node: usize) -> Option<bool> {
+        let here = &self.nodes[node];
+        let phase = here.record.as_ref().map(|record| record.phase);
+        if phase == Some(Phase::Live) {
+            return Some(true);
+        }
+        if self.is(Mutation::MissIsAbsence) {
+            return Some(phase == Some(Phase::Deleting));
+        }
+        if here.is_cut {
+            return None;
+        }
+        let agreed = self.registry.clone();
+        if let Some(agreed) = &agreed {
+            self.take(node, agreed);
+        }
+        Some(agreed.is_some_and(|agreed| agreed.phase != Phase::Gone))
+    }
+
+    fn step(&mut self) -> Found {
+        let node = self.rng.usize(..NODES);
+        match self.rng.u8(..100) {
+            0..14 if self.operations.len() < OPERATIONS_MAX => {
+                let operation = Operation::any(&mut self.rng);
+                self.operations.push(operation);
+            }
+            0..60 => return self.go_on(),
+            60..72 => self.hear(),
+            72..80 => self.follow(node),
+            80..84 => self.kill_or_start(node),
+            84..87 => self.nodes[node].is_cut ^= true,
+            87..90 => self.take_out_or_back(node),
+            90..94 => self.compare(node, self.rng.clone().usize(..NODES)),
+            94..96 => self.give_up(),
+            96..97 => self.forget(),
+            _ => return self.read(node),
+        }
+        Ok(())
+    }
+
+    /// One step of one operation, or its end where whoever makes it dies.
+    fn go_on(&mut self) -> Found {
+        if self.operations.is_empty() {
+            return Ok(());
+        }
+        let at = self.rng.usize(..self.operations.len());
+        let operation = self.operations.swap_remove(at);
+        if self.rng.u8(..40) == 0 {
+            return Ok(());
+        }
+        if let Some(next) = operation.step(self)? {
+            self.operations.push(next);
+        }
+        Ok(())
+    }
+
+    /// Something arrives, or is lost.
+    fn hear(&mut self) {
+        if self.told.is_empty() {
+            return;
+        }
+        let at = self.rng.usize(..self.told.len());
+        let told = self.told.swap_remove(at);
+        if self.rng.u8(..5) == 0 {
+            return;
+        }
+        match told {
+            Told::Record(node, record) if self.nodes[node].is_up => self.take(node, &record),
+            Told::Object(node, object) if self.nodes[node].is_up => self.take_in(node, object),
+            Told::Record(..) | Told::Object(..) => {}
+        }
+    }
+
+    fn take_in(&mut self, node: usize, (key, life, object): (usize, Stamp, Object)) {
+        let any_life = self.is(Mutation::StaleLife);
+        let here = &mut self.nodes[node];
+        let Some(record) = &here.record else { return };
+        let is_new = here
+            .changed
+            .get(&key)
+            .is_none_or(|last| *last < object.write);
+        let exists = record.phase != Phase::Gone;
+        if exists && (record.life == life || any_life) && is_new {
+            here.objects.insert(key, object);
+            here.changed.insert(key, object.write);
+        }
+    }
+
+    /// A backend hears of what is agreed.
+    fn follow(&mut self, node: usize) {
+        let here = &self.nodes[node];
+        if let Some(agreed) = self.registry.clone()
+            && here.is_up
+            && !here.is_cut
+        {
+            self.take(node, &agreed);
+        }
+    }
+
+    fn kill_or_start(&mut self, node: usize) {
+        if self.nodes[node].is_up {
+            self.nodes[node].is_up = false;
+        } else if !self.nodes[node].is_cut {
+            self.nodes[node].is_up = true;
+            self.start(node);
+        }
+    }
+
+    /// Before it serves, it acts by what is agreed; what it has and nobody knows is agreed.
+    fn start(&mut self, node: usize) {
+        self.follow(node);
+        let here = self.nodes[node].record.clone();
+        if let (None, Some(record)) = (&self.registry, here)
+            && record.phase != Phase::Gone
+        {
+            let stamp = self.stamp(Some(record.stamp));
+            let next = Bucket::adopt(None, &record, stamp);
+            self.agree(None, next);
+            self.follow(node);
+        }
+    }
+
+    fn take_out_or_back(&mut self, node: usize) {
+        let others = self.takers().into_iter().filter(|n| *n != node);
+        let others_in_sync = others.filter(|n| self.serves(*n)).count() > 0;
+        let here = &mut self.nodes[node];
+        match here.status {
+            Status::Out if here.is_up && !here.is_cut => here.status = Status::Lagging,
+            Status::InSync | Status::Lagging if !here.is_up && others_in_sync => {
+                here.status = Status::Out;
+            }
+            _ => return,
+        }
+        self.epoch += 1;
+    }
+
+    /// A backend looks what another one has: to get hold of it, or as it is to take over.
+    fn compare(&mut self, node: usize, source: usize) {
+        let (here, there) = (&self.nodes[node], &self.nodes[source]);
+        if node == source || !here.is_up || here.is_cut || !self.serves(source) {
+            return;
+        }
+        if self.is(Mutation::DeleteByAbsence) && there.record.is_none() && here.record.is_some() {
+            self.nodes[node].record = None;
+            self.nodes[node].objects.clear();
+            return;
+        }
+        // As of now, for both.
+        self.follow(node);
+        if self.knows(source).is_none() {
+            return;
+        }
+        let life = |node: &Node| node.record.as_ref().map(|record| record.life);
+        let (here, there) = (&self.nodes[node], &self.nodes[source]);
+        if life(here) != life(there) {
+            return;
+        }
+        let Some(life) = life(there) else { return };
+        for (key, object) in there.objects.clone() {
+            self.told.push(Told::Object(node, (key, life, object)));
+        }
+        if self.nodes[node].status == Status::Lagging {
+            // All of it at once: that it may come piece by piece is `simulation`'s.
+            let source = &self.nodes[source];
+            let (objects, changed) = (source.objects.clone(), source.changed.clone());
+            let upload = source.upload;
+            let here = &mut self.nodes[node];
+            (here.objects, here.changed, here.upload) = (objects, changed, upload);
+            here.status = Status::InSync;
+        }
+    }
+
+    /// Somebody finds a deletion that nobody goes on with, as far as it can tell.
+    fn give_up(&mut self) {
+        if let Some(agreed) = self.registry.clone()
+            && agreed.phase == Phase::Deleting
+        {
+            let live = agreed.end_deletion(self.stamp(Some(agreed.stamp)), false);
+            self.agree(Some(agreed.stamp), Some(live));
+        }
+    }
+
+    /// A deletion is forgotten that every backend knows; nothing of before it is under way.
+    fn forget(&mut self) {
+        let Some(gone) = self.registry.clone().filter(|b| b.phase == Phase::Gone) else {
+            return;
+        };
+        let knows = |node: &Node| node.record.as_ref().map(|r| r.stamp) == Some(gone.stamp);
+        let all = self
+            .nodes
+            .iter()
+            .all(|n| n.status == Status::InSync && knows(n));
+        if all || self.is(Mutation::ForgetEarly) {
+            self.told.clear();
+            self.registry = None;
+            for node in &mut self.nodes {
+                if knows(node) {
+                    node.record = None;
+                }
+            }
+        }
+    }
+
+    /// A client reads, wherever it comes to.
+    fn read(&mut self, node: usize) -> Found {
+        if !self.serves(node) {
+            return Ok(());
+        }
+        let agreed = self
+            .registry
+            .as_ref()
+            .map(|agreed| (agreed.phase, agreed.life));
+        let exists = agreed.is_some_and(|(phase, _)| phase != Phase::Gone);
+        let Some(said) = self.knows(node) else {
+            return Ok(());
+        };
+        if said != exists {
+            return Err(format!("node {node} says {said}, agreed is {agreed:?}"));
+        }
+        let here = &self.nodes[node];
+        let stamp = here.record.as_ref().map(|record| record.stamp);
+        let in_force = self.in_force.as_ref().map(|record| record.stamp);
+        if exists && stamp < in_force {
+            return Err(format!("node {node} does not act by what was answered"));
+        }
+        if exists
+            && self
+                .kept
+                .iter()
+                .any(|(key, kept)| here.objects.get(key) != Some(kept))
+        {
+            let (kept, has) = (&self.kept, &here.objects);
+            return Err(format!("node {node} has {has:?} and should have {kept:?}"));
+        }
+        self.answered += 1;
+        Ok(())
+    }
+
+    fn check(&self) -> Found {
+        let agreed = self.registry.as_ref();
+        for (number, node) in self.nodes.iter().enumerate() {
+            let Some(record) = node.record.as_ref().filter(|_| self.serves(number)) else {
+                continue;
+            };
+            let lives = node.objects.values().map(|object| object.life);
+            let exists = record.phase != Phase::Gone;
+            if exists && lives.chain(node.upload).any(|life| life != record.life) {
+                return Err(format!(
+                    "node {number} has objects of another life: {node:?}"
+                ));
+            }
+            if agreed.is_some_and(|agreed| agreed.stamp < record.stamp) {
+                return Err(format!(
+                    "node {number} knows more than is agreed: {record:?}"
+                ));
+            }
+        }
+        let is_gone = agreed.is_none_or(|agreed| agreed.phase == Phase::Gone);
+        match is_gone && !self.kept.is_empty() {
+            true => Err(format!("the bucket is gone, with {:?}", self.kept)),
+            false => Ok(()),
+        }
+    }
+
+    /// All is well again: backends have the same, and what was answered.
+    fn heal(&mut self) -> Found {
+        self.operations.clear();
+        for node in 0..NODES {
+            self.nodes[node].is_cut = false;
+            if !self.nodes[node].is_up {
+                self.kill_or_start(node);
+            }
+        }
+        self.give_up();
+        for node in 0..NODES {
+            self.follow(node);
+            self.take_out_or_back(node);
+        }
+        let healthy = (0..NODES).find(|n| self.serves(*n));
+        let source = healthy.ok_or("nobody is in sync")?;
+        for node in 0..NODES {
+            self.compare(node, source);
+        }
+        while !self.told.is_empty() {
+            self.hear();
+        }
+        for node in 0..NODES {
+            self.check()?;
+            self.read(node)?;
+            let (here, there) = (&self.nodes[node], &self.nodes[source]);
+            let is_same = here.record == there.record || self.registry.is_none();
+            if !is_same || here.objects != there.objects {
+                return Err(format!("{here:?} is not {there:?}"));
+            }
+        }
+        Ok(())
+    }
+}

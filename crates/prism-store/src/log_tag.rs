@@ -1,0 +1,121 @@
+//! What tells a batch of the tree's log from bytes that a user has stored: a number
+//! that only this store knows. Each batch begins with it. After a loss of power the
+//! log may end with parts of a batch, and an object in it may look like a whole batch.
+//! The number makes the difference; see `audit`.
+//!
+//! `LOGTAG` holds it: 32 hexadecimal digits and their CRC32C, 8 digits. Without that
+//! file, in a store of an older release say, everything that looks like a batch is one:
+//! the store then refuses to start rather than cut its log too early.
+
+use std::{
+    fmt,
+    fs::{self, File},
+    io::{self, Write},
+};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::{
+    blocks::crc32c,
+    error::OpenError,
+    layout::{Layout, sync_dir},
+};
+
+/// A number drawn at random.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LogTag([u8; Self::LEN]);
+
+/// Not the number itself: nobody else is to know it.
+impl fmt::Debug for LogTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LogTag")
+    }
+}
+
+impl LogTag {
+    pub(crate) const LEN: usize = 16;
+    /// The key of the record that a batch begins with.
+    pub(crate) const KEY: &'static str = "sealed";
+
+    /// # Errors
+    /// The kernel has no random numbers.
+    pub(crate) fn new() -> Result<Self, OpenError> {
+        let mut bytes = [0; Self::LEN];
+        // Up to 256 bytes come whole.
+        getrandom(&mut bytes, GetRandomFlags::empty())
+            .map_err(|error| OpenError::io("draw a log tag")(error.into()))?;
+        Ok(Self(bytes))
+    }
+
+    pub(crate) fn bytes(self) -> [u8; Self::LEN] {
+        self.0
+    }
+
+    /// The tag of a store that has one. Blocks on disk.
+    pub(crate) fn read(layout: &Layout) -> Result<Option<Self>, OpenError> {
+        match fs::read_to_string(layout.log_tag()) {
+            Ok(text) => Self::parse(&text).map(Some).ok_or_else(|| {
+                OpenError::Metadata("LOGTAG is damaged; remove it and start again".into())
+            }),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(OpenError::io("read LOGTAG")(e)),
+        }
+    }
+
+    /// Blocks on disk.
+    pub(crate) fn write(self, layout: &Layout) -> Result<(), OpenError> {
+        let write = || {
+            let new = layout.log_tag().with_extension("new");
+            let mut file = File::create(&new)?;
+            writeln!(file, "{}", self.text())?;
+            file.sync_all()?;
+            fs::rename(&new, layout.log_tag())?;
+            sync_dir(layout.root())
+        };
+        write().map_err(OpenError::io("write LOGTAG"))
+    }
+
+    fn text(self) -> String {
+        let digits = format!("{:032x}", u128::from_be_bytes(self.0));
+        let crc = crc32c(digits.as_bytes());
+        format!("{digits} {crc:08x}")
+    }
+
+    /// Only what [`LogTag::write`] writes.
+    fn parse(text: &str) -> Option<Self> {
+        let digits = text.get(..2 * Self::LEN)?;
+        let tag = Self(u128::from_str_radix(digits, 16).ok()?.to_be_bytes());
+        (text.strip_suffix('\n')? == tag.text()).then_some(tag)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(bytes: [u8; Self::LEN]) -> Self {
+        Self(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_tag_is_read_as_it_was_written_and_every_flipped_bit_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::open(dir.path()).unwrap();
+        assert_eq!(LogTag::read(&layout).unwrap(), None);
+        let tag = LogTag::new().unwrap();
+        tag.write(&layout).unwrap();
+        assert_eq!(LogTag::read(&layout).unwrap(), Some(tag));
+        assert_ne!(LogTag::new().unwrap(), tag);
+        let good = fs::read(layout.log_tag()).unwrap();
+        for (at, bit) in (0..good.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut bad = good.clone();
+            if let Some(byte) = bad.get_mut(at) {
+                *byte ^= 1 << bit;
+            }
+            fs::write(layout.log_tag(), bad).unwrap();
+            assert!(LogTag::read(&layout).is_err(), "byte {at}, bit {bit}");
+        }
+    }
+}

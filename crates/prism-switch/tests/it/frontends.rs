@@ -1,0 +1,169 @@
+//! Who gets new connections: frontends that hold a lease; and that those which are open
+//! stay where they are while the list changes.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::common::packet::{SYN, Tcp};
+use crate::common::*;
+use prism_proto::control::{MESSAGE_BYTES, Ops, Owner, RunId, Status};
+use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, TAKES_NO_MORE, request as lease_request};
+use prism_switch::bench::{Hook, Verdict};
+use prism_switch::{Agent, LEASE_GRACE, Leases, SwitchConfig};
+
+const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+/// Longer than an agent that has started waits, and a change of the list lasts.
+const WAIT: Duration = Duration::from_millis(2_100);
+
+fn two_frontends(config: &mut SwitchConfig) {
+    config.nodes.push(node(OTHER, 1, true, false));
+    config.services[0].frontends.push(OTHER.into());
+}
+
+/// Leases of both frontends, granted on a loopback address.
+fn serve_leases() -> (Arc<Leases>, SocketAddr) {
+    let nodes = [FRONTEND, OTHER].map(IpAddr::from);
+    let leases = Arc::new(Leases::new(nodes, KEY_ID, key()));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let serving = leases.clone();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            serving.serve(listener).await;
+        });
+    });
+    (leases, address)
+}
+
+fn lease(address: SocketAddr, node: Ipv4Addr, run: u16) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let mut challenge = [0; CHALLENGE_BYTES];
+    stream.read_exact(&mut challenge).unwrap();
+    let request = lease_request(challenge, node.into(), RunId(run), KEY_ID, &key());
+    stream.write_all(&request).unwrap();
+    stream.read_exact(&mut [0; MESSAGE_BYTES]).unwrap();
+    stream
+}
+
+/// Where a packet of each client goes; a SYN, or of an open connection.
+fn sent(lab: &Lab, ports: Range<u16>, is_syn: bool) -> Vec<Ipv4Addr> {
+    ports
+        .map(|port| {
+            let mut tcp = Tcp::new(SocketAddrV4::new(*CLIENT.ip(), port), VIP);
+            if is_syn {
+                tcp.flags = SYN;
+            }
+            let run = lab.run(Hook::Tc, &tcp.build());
+            assert_eq!(run.verdict, Verdict::Send);
+            let mac = &run.packet[..6];
+            let to = [FRONTEND, OTHER].into_iter().find(|ip| mac_of(*ip) == mac);
+            to.unwrap()
+        })
+        .collect()
+}
+
+fn opened(lab: &Lab, ports: Range<u16>) -> Vec<Ipv4Addr> {
+    sent(lab, ports, true)
+}
+
+fn open(lab: &Lab, ports: Range<u16>) -> Vec<Ipv4Addr> {
+    sent(lab, ports, false)
+}
+
+/// Steps until new connections go to `wanted` frontends, which takes less than a second.
+fn step_until(lab: &Lab, agent: &mut Agent<'_>, wanted: usize) {
+    let begun = Instant::now();
+    loop {
+        agent.step(Instant::now()).unwrap();
+        let mut to = opened(lab, 60_000..60_064);
+        to.sort_unstable();
+        to.dedup();
+        if to.len() == wanted {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(1), "{to:?}");
+        pause(50);
+    }
+}
+
+#[test]
+fn only_living_frontends_get_new_connections_and_open_ones_stay_where_they_are() {
+    in_lab("liveness", two_frontends, |lab| {
+        let (leases, address) = serve_leases();
+        let mut agent = Agent::new(&lab.switch)
+            .with_leases(leases, &lab.config.services)
+            .unwrap();
+        let _one = lease(address, FRONTEND, 1);
+        let first = lease(address, OTHER, 2);
+        let before = opened(lab, 1..65);
+        assert!(before.contains(&FRONTEND) && before.contains(&OTHER));
+        std::thread::sleep(WAIT);
+        step_until(lab, &mut agent, 2);
+
+        // It dies. An agent that starts does not forget that.
+        drop(first);
+        std::thread::sleep(LEASE_GRACE);
+        step_until(lab, &mut agent, 1);
+        let (leases, address) = serve_leases();
+        let _one = lease(address, FRONTEND, 1);
+        let switch = prism_switch::Switch::load(&lab.config).unwrap();
+        let mut agent = Agent::new(&switch)
+            .with_leases(leases, &lab.config.services)
+            .unwrap();
+        agent.step(Instant::now()).unwrap();
+        assert_eq!(opened(lab, 1..65), [FRONTEND; 64]);
+        agent.update_tables(&lab.config).unwrap();
+        assert_eq!(opened(lab, 1..65), [FRONTEND; 64]);
+        std::thread::sleep(WAIT);
+
+        // It comes back: what is open stays, also what is opened just then.
+        let mut second = lease(address, OTHER, 3);
+        step_until(lab, &mut agent, 2);
+        assert_eq!(open(lab, 1..65), [FRONTEND; 64]);
+        let since = opened(lab, 101..165);
+        assert!(since.contains(&OTHER));
+        assert_eq!(open(lab, 101..165), since);
+        assert_eq!(open(lab, 1..65), [FRONTEND; 64]);
+        std::thread::sleep(WAIT);
+        assert_eq!(open(lab, 101..165), since, "as new ones go");
+
+        // It says that it takes no more, and serves those that it has.
+        second.write_all(&[TAKES_NO_MORE]).unwrap();
+        step_until(lab, &mut agent, 1);
+        assert_eq!(open(lab, 101..165), since);
+        second.write_all(&[LEAVING]).unwrap();
+        drop(second);
+        std::thread::sleep(WAIT);
+        agent.step(Instant::now()).unwrap();
+        assert_eq!(opened(lab, 101..165), [FRONTEND; 64]);
+    });
+}
+
+#[test]
+fn a_frontend_that_accepts_a_syn_while_it_releases_the_flow_has_the_connection() {
+    in_lab("accepting", two_frontends, |lab| {
+        // The list has the client's connections at one, and this flow is at the other.
+        let listed = opened(lab, CLIENT.port()..CLIENT.port() + 1)[0];
+        let via = if listed == FRONTEND { OTHER } else { FRONTEND };
+        let mut own = request(Ops::OWN.and(Ops::UNBLOCK), lab.clock(), flow(CLIENT), 0);
+        own.owner = Owner {
+            addr: VIP.into(),
+            via: via.into(),
+        };
+        assert_eq!(lab.command(Hook::Tc, own).status, Status::Ok);
+        let at = |is_syn| sent(lab, CLIENT.port()..CLIENT.port() + 1, is_syn);
+        assert_eq!(at(true), [via], "it is to challenge the SYN");
+        let released = lab.plain(Ops::RELEASE, CLIENT, own.epoch + 1);
+        assert_eq!(released.status, Status::Ok);
+        assert_eq!(at(false), [via], "but may have accepted it");
+        assert_eq!(at(true), [listed], "the next one goes by the list");
+        assert_eq!(at(false), [listed]);
+    });
+}

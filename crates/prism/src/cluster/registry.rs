@@ -1,0 +1,164 @@
+//! The registry of buckets in etcd: one key for each name, changed where nobody else has
+//! changed it. The thread that follows etcd calls it for all workers. Not here: what is
+//! agreed, and who is told of it (`node`).
+
+use std::sync::Arc;
+
+use anyhow::bail;
+use prism_etcd::{Change, Client, Condition};
+use prism_replica::{Bucket, Stamp};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Buckets;
+use super::etcd::{Key, Keys};
+
+/// Calls that wait; more are refused.
+const CALLS_MAX: usize = 256;
+
+/// The workers' side.
+#[derive(Clone)]
+pub(crate) struct Registry(mpsc::Sender<Call>);
+
+/// The thread's side.
+pub(super) struct Calls(mpsc::Receiver<Call>);
+
+enum Call {
+    Read(String, oneshot::Sender<anyhow::Result<Option<Bucket>>>),
+    All(oneshot::Sender<anyhow::Result<Buckets>>),
+    Change {
+        name: String,
+        before: Option<Stamp>,
+        /// None: to be forgotten.
+        next: Option<Box<Bucket>>,
+        answer: oneshot::Sender<anyhow::Result<bool>>,
+    },
+}
+
+impl Registry {
+    pub(super) fn new() -> (Self, Calls) {
+        let (sender, calls) = mpsc::channel(CALLS_MAX);
+        (Self(sender), Calls(calls))
+    }
+
+    /// What is agreed about a bucket at this moment.
+    ///
+    /// # Errors
+    /// When etcd does not answer.
+    pub(crate) async fn read(&self, name: &str) -> anyhow::Result<Option<Bucket>> {
+        let call = |answer| Call::Read(name.to_owned(), answer);
+        self.call(call).await
+    }
+
+    /// The same of all buckets.
+    ///
+    /// # Errors
+    /// When etcd does not answer.
+    pub(crate) async fn all(&self) -> anyhow::Result<Buckets> {
+        self.call(Call::All).await
+    }
+
+    /// Agrees on `next`, or that nothing need be known of the name, if what was agreed
+    /// has the stamp `before`. Says whether it had.
+    ///
+    /// # Errors
+    /// When etcd does not answer; it may have been done then.
+    pub(crate) async fn change(
+        &self,
+        name: &str,
+        before: Option<Stamp>,
+        next: Option<&Bucket>,
+    ) -> anyhow::Result<bool> {
+        let call = |answer| Call::Change {
+            name: name.to_owned(),
+            before,
+            next: next.cloned().map(Box::new),
+            answer,
+        };
+        self.call(call).await
+    }
+
+    async fn call<T>(
+        &self,
+        call: impl FnOnce(oneshot::Sender<anyhow::Result<T>>) -> Call,
+    ) -> anyhow::Result<T> {
+        let (answer, answered) = oneshot::channel();
+        if self.0.try_send(call(answer)).is_err() {
+            bail!("too many calls of etcd wait");
+        }
+        answered.await?
+    }
+}
+
+impl Calls {
+    /// Answers one after the other. Never ends.
+    pub(super) async fn answer(&mut self, client: &Client, keys: &Keys) {
+        while let Some(call) = self.0.recv().await {
+            // Nobody may be waiting any more.
+            match call {
+                Call::Read(name, answer) => {
+                    let found = read(client, keys, &name).await;
+                    let _ = answer.send(found.map(|found| found.map(|(bucket, _)| bucket)));
+                }
+                Call::All(answer) => drop(answer.send(all(client, keys).await)),
+                Call::Change {
+                    name,
+                    before,
+                    next,
+                    answer,
+                } => {
+                    let changed = change(client, keys, (&name, before), next.as_deref());
+                    let _ = answer.send(changed.await);
+                }
+            }
+        }
+        // Nobody calls any more.
+        std::future::pending().await
+    }
+}
+
+/// With the revision of its last change.
+async fn read(client: &Client, keys: &Keys, name: &str) -> anyhow::Result<Option<(Bucket, u64)>> {
+    let found = client.read(&keys.path(&Key::Bucket(name))).await?;
+    let entry = found.entries.first();
+    let bucket = entry.map(|entry| Ok((serde_json::from_slice(&entry.value)?, entry.mod_revision)));
+    bucket.transpose()
+}
+
+async fn all(client: &Client, keys: &Keys) -> anyhow::Result<Buckets> {
+    let found = client.read(&keys.buckets()).await?;
+    let mut buckets = Buckets::new();
+    for entry in &found.entries {
+        if let Some(Key::Bucket(name)) = keys.parse(&entry.key) {
+            let bucket = Arc::new(serde_json::from_slice(&entry.value)?);
+            buckets.insert(name.to_owned(), bucket);
+        }
+    }
+    Ok(buckets)
+}
+
+async fn change(
+    client: &Client,
+    keys: &Keys,
+    (name, before): (&str, Option<Stamp>),
+    next: Option<&Bucket>,
+) -> anyhow::Result<bool> {
+    let path = keys.path(&Key::Bucket(name));
+    let found = read(client, keys, name).await?;
+    if found.as_ref().map(|(bucket, _)| bucket.stamp) != before {
+        return Ok(false);
+    }
+    let condition = match found {
+        Some((_, revision)) => Condition::At(path.clone(), revision),
+        None => Condition::Absent(path.clone()),
+    };
+    let change = match next {
+        Some(next) => keys.put_bucket(name, next)?,
+        None => Change::Delete(path),
+    };
+    if client.change(&[condition], &[change]).await?.done {
+        return Ok(true);
+    }
+    // A call that was tried again finds its own change.
+    let found = read(client, keys, name).await?;
+    Ok(next.is_some() && found.map(|(bucket, _)| bucket.stamp) == next.map(|next| next.stamp))
+}

@@ -1,0 +1,379 @@
+//! This backend's copy of what is agreed about buckets: brought up to date whenever that
+//! changes. What others left unfinished is finished here: a deletion that nobody goes on
+//! with, what a deleted bucket has left, and records that nobody needs any more.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use prism_replica::{Bucket, BucketStamp, Phase};
+use prism_s3::{Code, Principal, S3Error};
+use prism_store::{BUCKET_RECORDS_MAX, Stamp, Store};
+
+use super::ask::{Question, Reply};
+use super::errors::store_error;
+use super::registry::{now_us, take};
+use super::upload::{blocking, joined};
+use super::{Node, Worker};
+use crate::cluster::Buckets;
+
+/// How often is looked without news.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The same while a node has begun and does not know yet what is agreed.
+const LOOK_SOON: Duration = Duration::from_millis(50);
+/// A deletion that has not ended by then is given up: the bucket lives on.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
+/// How old the record of a deletion is before it may be forgotten: no message of before it
+/// is under way any more. And how often that is looked at.
+const REMEMBERED_US: u64 = 3_600_000_000;
+const FORGET_EVERY: Duration = Duration::from_secs(60);
+/// Records forgotten at a time.
+const FORGOTTEN_AT_ONCE: usize = 100;
+
+/// What this backend has seen so far.
+#[derive(Default)]
+struct Seen {
+    /// Of etcd.
+    revision: u64,
+    /// What the store acts by.
+    agreed: Option<Arc<Buckets>>,
+    /// Of the keeper's store, and of this one.
+    version: Option<u64>,
+    own_version: Option<u64>,
+    /// What was here at the start is agreed on now.
+    is_adopted: bool,
+    /// Deletions under way, and since when.
+    deleting: HashMap<String, (Stamp, Instant)>,
+    forgotten: Option<Instant>,
+}
+
+impl Worker {
+    /// Until the node stops. One worker does it.
+    pub(super) async fn follow_buckets(self: Rc<Self>) {
+        if self.node.store.is_none() {
+            return;
+        }
+        let mut seen = Seen::default();
+        loop {
+            let mut pause = LOOK_EVERY;
+            if let Err(error) = self.follow_once(&mut seen).await {
+                tracing::debug!(%error, "buckets are not up to date yet");
+                // Clients may wait for it.
+                if !seen.is_adopted {
+                    pause = LOOK_SOON;
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.node.cluster.news(&mut seen.revision) => {}
+                () = self.stopped() => return,
+            }
+        }
+    }
+
+    /// Removes what deleted buckets have left, until the node stops. One worker does it.
+    pub(super) async fn purge_buckets(self: Rc<Self>) {
+        loop {
+            let purged = joined(blocking(&self.node, |node| match &node.store {
+                Some(store) => purge_all(store),
+                None => Ok(()),
+            }));
+            if let Err(error) = purged.await {
+                tracing::warn!(%error, "what a deleted bucket has left was not removed");
+            }
+            tokio::select! {
+                () = self.node.purge.notified() => {}
+                () = self.stopped() => return,
+            }
+        }
+    }
+
+    async fn follow_once(&self, seen: &mut Seen) -> Result<(), S3Error> {
+        let store = self.node.store.as_ref().ok_or(Code::InternalError)?;
+        let own_version = Some(store.buckets_version());
+        if let Some((agreed, version)) = self.news_of_buckets(seen).await? {
+            self.take_all(&agreed).await?;
+            self.adopt_own(&agreed, !seen.is_adopted).await?;
+            seen.is_adopted = true;
+            self.forget_missing(&agreed).await?;
+            (seen.agreed, seen.version) = (Some(agreed), version);
+        }
+        if seen.own_version != own_version || !seen.deleting.is_empty() {
+            self.give_up_deletions(seen).await?;
+            seen.own_version = own_version;
+        }
+        if seen.forgotten.is_none_or(|at| at.elapsed() >= FORGET_EVERY) {
+            seen.forgotten = Some(Instant::now());
+            self.forget_deletions_of_buckets().await?;
+        }
+        Ok(())
+    }
+
+    /// What is agreed, if it may have changed, and as of which version.
+    async fn news_of_buckets(
+        &self,
+        seen: &mut Seen,
+    ) -> Result<Option<(Arc<Buckets>, Option<u64>)>, S3Error> {
+        if let Some(known) = self.node.cluster.known() {
+            let counts = known.state.is_some() && self.node.cluster.fault().is_none();
+            let is_same = |agreed: &Arc<Buckets>| Arc::ptr_eq(agreed, &known.buckets);
+            let is_new = !seen.agreed.as_ref().is_some_and(is_same);
+            return Ok((counts && is_new).then(|| (known.buckets.clone(), None)));
+        }
+        let keeper = self.node.keeper().ok_or(Code::ServiceUnavailable)?;
+        if keeper == self.node.name {
+            if !seen.is_adopted {
+                self.hear_all().await?;
+                seen.is_adopted = true;
+            }
+            return Ok(None);
+        }
+        let (version, found) = self.buckets_of(&keeper, seen.version).await?;
+        let is_new = seen.version != Some(version);
+        Ok(is_new.then(|| (Arc::new(found), Some(version))))
+    }
+
+    /// All that a backend's store knows of buckets, unless it is still as of a version.
+    pub(super) async fn buckets_of(
+        &self,
+        name: &str,
+        unless: Option<u64>,
+    ) -> Result<(u64, Buckets), S3Error> {
+        let (mut found, mut first) = (Buckets::new(), None);
+        loop {
+            let after = found.last_key_value().map(|(name, _)| name.clone());
+            let question = Question::Buckets {
+                unless: unless.filter(|_| after.is_none()),
+                after: after.unwrap_or_default(),
+            };
+            match self.ask_as(name, &Principal::Anonymous, &question).await? {
+                Reply::Buckets { version, page } if page.is_empty() => {
+                    return Ok((first.unwrap_or(version), found));
+                }
+                Reply::Buckets { version, page } => {
+                    // What changes meanwhile is news the next time.
+                    first = first.or(Some(version));
+                    found.extend(page.into_iter().map(|(name, b)| (name, Arc::new(b))));
+                }
+                _ => return Err(Code::InternalError.into()),
+            }
+        }
+    }
+
+    /// As the keeper: knows what any backend knows, before it says what there is not.
+    async fn hear_all(&self) -> Result<(), S3Error> {
+        let others = self.node.replication.backends().into_iter();
+        for other in others.filter(|other| *other != self.node.name) {
+            let (_, found) = self.buckets_of(&other, None).await?;
+            for (name, record) in found {
+                let node = &self.node;
+                joined(blocking(node, move |node| hear(node, &name, &record))).await?;
+            }
+        }
+        self.node.has_heard_all();
+        Ok(())
+    }
+
+    /// Has the store act by all that is agreed on.
+    pub(super) async fn take_all(&self, agreed: &Arc<Buckets>) -> Result<(), S3Error> {
+        let agreed = agreed.clone();
+        joined(blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            take_newer(node, store, &agreed)
+        }))
+        .await
+    }
+
+    /// What this store has and the registry lacks is agreed on: it is from before there was
+    /// a registry, or the registry has lost it. A store that is of no member has nothing
+    /// that counts.
+    async fn adopt_own(&self, agreed: &Buckets, is_first: bool) -> Result<(), S3Error> {
+        if !self.is_of_member()? {
+            return Ok(());
+        }
+        let lacks = |name: &String, which: &BucketStamp| match agreed.get(name) {
+            None => which.phase != Phase::Gone,
+            // Stores of before may each have a part of what was said of it.
+            Some(_) => is_first && which.life == Stamp::NONE,
+        };
+        let known = self.known_here().await?.into_iter();
+        for (name, _) in known.filter(|(name, which)| lacks(name, which)) {
+            let Some(here) = self.record_here(name.clone()).await? else {
+                continue;
+            };
+            let known = self.agreed(&name).await?;
+            let before = known.as_ref().map(|known| known.stamp);
+            let stamp = self.node.stamp_above(before.max(Some(here.stamp)));
+            if let Some(next) = Bucket::adopt(known.as_ref(), &here, stamp)
+                && self.agree(&name, before, &next).await?
+            {
+                tracing::info!(bucket = name, "a bucket of this store is agreed on now");
+                self.tell_most(&name, &next).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the cluster speaks of this store, or of none of this node's yet.
+    fn is_of_member(&self) -> Result<bool, S3Error> {
+        let store = self.node.store.as_ref().ok_or(Code::InternalError)?;
+        let view = self.node.replication.view();
+        let backend = view.state().backends.get(self.node.name.as_str());
+        Ok(backend.is_some_and(|backend| [0, store.identity()].contains(&backend.store)))
+    }
+
+    async fn record_here(&self, bucket: String) -> Result<Option<Bucket>, S3Error> {
+        joined(blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            store.bucket_record(&bucket).map_err(|e| store_error(&e))
+        }))
+        .await
+    }
+
+    /// A deletion that the registry has forgotten need not be remembered here.
+    async fn forget_missing(&self, agreed: &Buckets) -> Result<(), S3Error> {
+        let known = self.known_here().await?.into_iter();
+        let mut missing: Vec<(String, Stamp)> = known
+            .filter(|(name, which)| which.phase == Phase::Gone && !agreed.contains_key(name))
+            .map(|(name, which)| (name, which.stamp))
+            .collect();
+        missing.retain(|(_, stamp)| is_old(*stamp));
+        joined(blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            for (name, stamp) in missing {
+                let forgotten = store.forget_bucket(&name, stamp);
+                forgotten.map_err(|e| store_error(&e))?;
+            }
+            Ok(())
+        }))
+        .await
+    }
+
+    /// Has buckets live on whose deletion nobody goes on with: that harms nobody, whatever
+    /// became of whoever began it.
+    async fn give_up_deletions(&self, seen: &mut Seen) -> Result<(), S3Error> {
+        let known = self.known_here().await?;
+        seen.deleting.retain(|name, (stamp, _)| {
+            let which = known.get(name);
+            which.is_some_and(|which| which.stamp == *stamp)
+        });
+        for (name, which) in known {
+            if which.phase != Phase::Deleting {
+                continue;
+            }
+            let begun = seen.deleting.entry(name.clone());
+            let (_, begun) = begun.or_insert((which.stamp, Instant::now()));
+            if begun.elapsed() < GIVEN_UP_AFTER {
+                continue;
+            }
+            let Some(agreed) = self.agreed(&name).await? else {
+                continue;
+            };
+            if agreed.stamp != which.stamp {
+                self.take_bucket(&name, agreed).await?;
+                continue;
+            }
+            let live = agreed.end_deletion(self.node.stamp_above(Some(agreed.stamp)), false);
+            if self.agree(&name, Some(agreed.stamp), &live).await? {
+                tracing::warn!(
+                    bucket = name,
+                    "a deletion was not finished: the bucket lives on"
+                );
+                self.tell_most(&name, &live).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets deletions of buckets that every backend there is has heard of, long ago.
+    async fn forget_deletions_of_buckets(&self) -> Result<(), S3Error> {
+        let replication = &self.node.replication;
+        let first = replication.in_sync().into_iter().next();
+        if !replication.is_calm() || first.is_none_or(|name| name != self.node.name) {
+            return Ok(());
+        }
+        let known = self.known_here().await?.into_iter();
+        let old = known.filter(|(_, which)| which.phase == Phase::Gone && is_old(which.stamp));
+        for (name, which) in old.take(FORGOTTEN_AT_ONCE) {
+            let Some(agreed) = self.agreed(&name).await? else {
+                continue;
+            };
+            if agreed.stamp != which.stamp || self.tell_all(&name, &agreed).await.is_err() {
+                continue;
+            }
+            match self.node.cluster.registry() {
+                Some(etcd) => drop(etcd.change(&name, Some(agreed.stamp), None).await),
+                None => self.forget_missing_one(name, which.stamp).await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn forget_missing_one(&self, name: String, stamp: Stamp) -> Result<(), S3Error> {
+        joined(blocking(&self.node, move |node| {
+            let store = node.store.as_ref().ok_or(Code::InternalError)?;
+            let forgotten = store.forget_bucket(&name, stamp);
+            forgotten.map_err(|e| store_error(&e))
+        }))
+        .await
+    }
+
+    async fn known_here(&self) -> Result<BTreeMap<String, BucketStamp>, S3Error> {
+        joined(blocking(&self.node, |node| {
+            known_by(node.store.as_ref().ok_or(Code::InternalError)?)
+        }))
+        .await
+    }
+}
+
+/// No message that was sent before this is under way any more.
+fn is_old(stamp: Stamp) -> bool {
+    now_us().saturating_sub(stamp.time_us) > REMEMBERED_US
+}
+
+fn known_by(store: &Store) -> Result<BTreeMap<String, BucketStamp>, S3Error> {
+    let all = store.bucket_names("", BUCKET_RECORDS_MAX);
+    let all = all.map_err(|e| store_error(&e))?.into_iter();
+    Ok(all.map(|info| (info.name, info.which)).collect())
+}
+
+/// Has a store act by all that is agreed on and newer than what it knows. Blocks on disk.
+pub(super) fn take_newer(node: &Node, store: &Store, agreed: &Buckets) -> Result<(), S3Error> {
+    let known = known_by(store)?;
+    for (name, record) in agreed {
+        let is_known = known
+            .get(name)
+            .is_some_and(|known| known.stamp >= record.stamp);
+        if !is_known {
+            take(node, store, name, record)?;
+        }
+    }
+    Ok(())
+}
+
+/// As the keeper: has what another backend knows of a bucket. Blocks on disk.
+fn hear(node: &Node, name: &str, theirs: &Bucket) -> Result<(), S3Error> {
+    let store = node.store.as_ref().ok_or(Code::InternalError)?;
+    let mine = store.bucket_record(name).map_err(|e| store_error(&e))?;
+    let stamp = node.stamp_above(mine.as_ref().map(|mine| mine.stamp));
+    match Bucket::adopt(mine.as_ref(), theirs, stamp) {
+        Some(next) if theirs.life == Stamp::NONE => take(node, store, name, &next),
+        _ => take(node, store, name, theirs),
+    }
+}
+
+/// Removes what buckets that are gone have left. Blocks on disk.
+fn purge_all(store: &Store) -> Result<(), S3Error> {
+    for (name, which) in known_by(store)? {
+        if which.phase != Phase::Gone {
+            continue;
+        }
+        match store.purge_bucket(&name) {
+            // It has another life by now, and nothing of this one.
+            Ok(()) | Err(prism_store::Error::AlreadyExists) => {}
+            Err(error) => return Err(store_error(&error)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! What is agreed about buckets: asked for, changed, and passed on to all backends.
+//!
+//! With etcd the agreement is there. Without it, the first backend by name keeps it in its
+//! store: members never change then, and a change that not all of them have taken is
+//! answered with an error. Either way a change counts from the moment at which the registry
+//! has it, and whoever lacks it follows (`follow`). Which changes there are, and which
+//! record counts, is decided by `prism_replica`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prism_replica::{Bucket, BucketRefusal, Phase};
+use prism_s3::{Code, Principal, S3Error};
+use prism_store::{Stamp, Store};
+
+use super::ask::{Question, Reply};
+use super::catch_up::not_yet;
+use super::errors::store_error;
+use super::upload::{blocking, joined};
+use super::{Node, Worker};
+use crate::cluster::Buckets;
+
+/// How often a change is tried where others change the same bucket.
+const TRIES: u32 = 5;
+/// Longest wait for those that need not have heard of a change.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
+
+impl Worker {
+    /// What is agreed about a bucket at this moment.
+    pub(super) async fn agreed(&self, bucket: &str) -> Result<Option<Bucket>, S3Error> {
+        if let Some(etcd) = self.node.cluster.registry() {
+            return etcd.read(bucket).await.map_err(|e| out_of_reach(&e));
+        }
+        let bucket = bucket.to_owned();
+        match self.ask_keeper(&Question::Agreed { bucket }).await? {
+            Reply::Agreed(found) => Ok(found.map(|bucket| *bucket)),
+            _ => Err(Code::InternalError.into()),
+        }
+    }
+
+    /// Agrees on `next`, if what was agreed has the stamp `before`; says whether it had.
+    pub(super) async fn agree(
+        &self,
+        bucket: &str,
+        before: Option<Stamp>,
+        next: &Bucket,
+    ) -> Result<bool, S3Error> {
+        if let Some(etcd) = self.node.cluster.registry() {
+            let changed = etcd.change(bucket, before, Some(next)).await;
+            return changed.map_err(|e| out_of_reach(&e));
+        }
+        let question = Question::Agree {
+            bucket: bucket.to_owned(),
+            before,
+            next: Box::new(next.clone()),
+        };
+        match self.ask_keeper(&question).await? {
+            Reply::Has(changed) => Ok(changed),
+            _ => Err(Code::InternalError.into()),
+        }
+    }
+
+    /// All that is agreed about buckets at this moment, where that is in etcd.
+    pub(super) async fn all_agreed(&self) -> Result<Arc<Buckets>, S3Error> {
+        let etcd = self.node.cluster.registry();
+        let etcd = etcd.ok_or(Code::InternalError)?;
+        etcd.all().await.map(Arc::new).map_err(|e| out_of_reach(&e))
+    }
+
+    async fn ask_keeper(&self, question: &Question) -> Result<Reply, S3Error> {
+        let keeper = self.node.keeper().ok_or(Code::ServiceUnavailable)?;
+        self.ask_as(&keeper, &Principal::Anonymous, question).await
+    }
+
+    /// Changes what is agreed about a bucket; gives what is agreed then.
+    pub(super) async fn alter_bucket(
+        &self,
+        bucket: &str,
+        alter: impl Fn(Option<&Bucket>, Stamp) -> Result<Bucket, BucketRefusal>,
+    ) -> Result<Bucket, S3Error> {
+        for _ in 0..TRIES {
+            let known = self.agreed(bucket).await?;
+            let before = known.as_ref().map(|known| known.stamp);
+            let next = alter(known.as_ref(), self.node.stamp_above(before)).map_err(refused)?;
+            if self.agree(bucket, before, &next).await? {
+                return Ok(next);
+            }
+        }
+        Err(Code::OperationAborted.into())
+    }
+
+    /// Has every backend act by a record that is agreed on: all, or an error.
+    pub(super) async fn tell_all(&self, bucket: &str, record: &Bucket) -> Result<(), S3Error> {
+        let question = Question::TakeBucket {
+            bucket: bucket.to_owned(),
+            record: Box::new(record.clone()),
+        };
+        done_by_all(self.ask_everyone(&Principal::Anonymous, &question).await)
+    }
+
+    /// The same, where those that it does not reach will follow.
+    pub(super) async fn tell_most(&self, bucket: &str, record: &Bucket) {
+        let told = tokio::time::timeout(TOLD_WITHIN, self.tell_all(bucket, record));
+        if !matches!(told.await, Ok(Ok(()))) {
+            tracing::debug!(bucket, "not all have heard of a bucket's change yet");
+        }
+    }
+
+    /// Has this node's store know a bucket, if there is one: to be asked before the store
+    /// is. It may have been made while this node was away, or a moment ago.
+    ///
+    /// # Errors
+    /// [`Code::NoSuchBucket`]; unavailable where that is not known.
+    pub(super) async fn know_bucket(&self, bucket: &str) -> Result<(), S3Error> {
+        match &self.node.store {
+            Some(store) if !store.has_bucket(bucket) => Box::pin(self.learn_bucket(bucket)).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, whatever the store knows.
+    pub(super) async fn learn_bucket(&self, bucket: &str) -> Result<(), S3Error> {
+        let record = self.agreed(bucket).await?.ok_or(Code::NoSuchBucket)?;
+        let is_gone = record.phase == Phase::Gone;
+        self.take_bucket(bucket, record).await?;
+        match is_gone {
+            true => Err(Code::NoSuchBucket.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Has this node's store act by a record.
+    pub(super) async fn take_bucket(&self, bucket: &str, record: Bucket) -> Result<(), S3Error> {
+        let bucket = bucket.to_owned();
+        joined(blocking(&self.node, move |node| {
+            take(
+                node,
+                node.store.as_ref().ok_or(Code::InternalError)?,
+                &bucket,
+                &record,
+            )
+        }))
+        .await
+    }
+}
+
+impl Node {
+    /// The backend whose store is the registry, where there is no etcd.
+    pub(super) fn keeper(&self) -> Option<String> {
+        self.replication.backends().into_iter().next()
+    }
+
+    /// This node is that one, and knows what any backend knew when it was started.
+    ///
+    /// # Errors
+    /// Unavailable, where it is not.
+    pub(super) fn check_keeper(&self) -> Result<(), S3Error> {
+        let is_keeper = self.keeper().is_some_and(|keeper| keeper == self.name);
+        let is_only = self.replication.backends().len() == 1;
+        match is_keeper && (is_only || self.heard_all.load(Ordering::Acquire)) {
+            true => Ok(()),
+            false => Err(not_yet(
+                "Not all backends have said yet what buckets they have.",
+            )),
+        }
+    }
+
+    /// It knows that from now on.
+    pub(super) fn has_heard_all(&self) {
+        self.heard_all.store(true, Ordering::Release);
+    }
+
+    /// A stamp for a bucket's record that is above this one.
+    pub(super) fn stamp_above(&self, above: Option<Stamp>) -> Stamp {
+        let epoch = self.replication.view().epoch();
+        self.stamps
+            .next(epoch, now_us(), above.unwrap_or(Stamp::NONE))
+    }
+}
+
+/// Has a store act by a record; what a deleted bucket leaves is removed in the
+/// background. Blocks on disk.
+pub(super) fn take(
+    node: &Node,
+    store: &Store,
+    bucket: &str,
+    record: &Bucket,
+) -> Result<(), S3Error> {
+    node.stamps.observe(record.stamp);
+    store
+        .take_bucket(bucket, record)
+        .map_err(|e| store_error(&e))?;
+    if record.phase == Phase::Gone {
+        node.purge.notify_one();
+    }
+    Ok(())
+}
+
+/// Whether all have done it. What the client can do something about says more than a
+/// node out of reach.
+pub(super) fn done_by_all(answers: Vec<Result<Reply, S3Error>>) -> Result<(), S3Error> {
+    let errors = answers.into_iter().filter_map(Result::err);
+    match errors.min_by_key(|error| error.status()) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+fn refused(refusal: BucketRefusal) -> S3Error {
+    match refusal {
+        BucketRefusal::Exists => Code::BucketAlreadyOwnedByYou.into(),
+        BucketRefusal::Missing => Code::NoSuchBucket.into(),
+        BucketRefusal::Deleting => Code::OperationAborted.into(),
+    }
+}
+
+fn out_of_reach(error: &anyhow::Error) -> S3Error {
+    tracing::warn!(
+        error = format!("{error:#}"),
+        "etcd does not say what buckets there are"
+    );
+    let message = "It cannot be found out what buckets there are. Try again.";
+    S3Error::with_message(Code::ServiceUnavailable, message)
+}
+
+/// Microseconds since the Unix epoch.
+pub(super) fn now_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_client_can_act_on_is_said_first() {
+        let error = |code: Code| Err(S3Error::from(code));
+        assert_eq!(done_by_all(vec![Ok(Reply::Done), Ok(Reply::Done)]), Ok(()));
+        let mixed = vec![
+            error(Code::ServiceUnavailable),
+            error(Code::BucketNotEmpty),
+            Ok(Reply::Done),
+        ];
+        let said = done_by_all(mixed).map_err(|error| error.code());
+        assert_eq!(said, Err(Code::BucketNotEmpty));
+    }
+}

@@ -1,0 +1,374 @@
+//! Nodes that end in order: by SIGTERM, while clients read and write that never repeat a
+//! request.
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use prism_http::Method;
+use prism_lab::LabSpec;
+use prism_s3::Signer;
+use prism_sys::netns::NetNs;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
+
+use crate::support::client::{Client, Request};
+use crate::support::objects::Object;
+use crate::support::packets::{ClientResets, Watch};
+use crate::support::{Cluster, eventually, say, turn};
+use crate::tls_support;
+
+const MIB: u64 = 1 << 20;
+/// How long a node may take to be in sync again.
+const IN_SYNC: Duration = Duration::from_secs(30);
+/// The longest answer while a node leaves: what stands still is no better than what is cut.
+const LONGEST: Duration = Duration::from_secs(3);
+
+fn up(frontends: usize, tls: bool) -> Cluster {
+    Cluster::up_with(3, |spec: &mut LabSpec| {
+        (spec.frontends, spec.etcd, spec.tls) = (frontends, true, tls);
+        spec.configure = Some(Box::new(|config| {
+            config.cluster.replicas = 2;
+            config.limits.drain_timeout_s = 8;
+        }));
+    })
+}
+
+/// Somebody on the client's host, who knows nothing of the cluster but its service.
+#[derive(Clone)]
+struct Caller {
+    namespace: String,
+    service: SocketAddr,
+    https: Option<(SocketAddr, Arc<ClientConfig>)>,
+    key: String,
+    secret: String,
+}
+
+impl Caller {
+    fn of(cluster: &Cluster) -> Self {
+        let namespace = cluster.lab.namespace("client").unwrap();
+        let namespace = namespace.file_name().unwrap().to_str().unwrap().to_owned();
+        let credential = cluster.lab.credential();
+        let https = cluster.lab.https_service().map(|service| {
+            let config = tls_support::config(cluster, rustls::ALL_VERSIONS);
+            (SocketAddr::from(service), Arc::new(config))
+        });
+        Self {
+            namespace,
+            service: cluster.service,
+            https,
+            key: credential.access_key.clone(),
+            secret: credential.secret_key.clone(),
+        }
+    }
+
+    fn connect(&self, tls: bool) -> Client {
+        let https = self.https.as_ref().filter(|_| tls);
+        let address = https.map_or(self.service, |(service, _)| *service);
+        let stream = NetNs::named(&self.namespace)
+            .unwrap()
+            .run(|| std::net::TcpStream::connect(address).unwrap())
+            .unwrap();
+        let client = Client::new(stream);
+        match https {
+            Some((service, config)) => {
+                let name = ServerName::from(service.ip());
+                let session = ClientConnection::new(config.clone(), name).unwrap();
+                client.with_tls(session)
+            }
+            None => client,
+        }
+    }
+
+    /// One request, and its whole answer; whether the connection goes on.
+    fn call(&self, client: &mut Client, tls: bool, object: &Object, writes: bool) -> bool {
+        let service = match &self.https {
+            Some((service, _)) if tls => *service,
+            _ => self.service,
+        };
+        let signer = Signer::new(&self.key, &self.secret, "us-east-1");
+        let request = match writes {
+            true => Request::put_unsigned(object),
+            false => Request::get(object),
+        };
+        client.send(&request.encode_by(&signer, service));
+        if writes {
+            client.send_object(object);
+            let answer = client.answer(&Method::Put);
+            assert_eq!(
+                answer.status(),
+                200,
+                "PUT {}: {}",
+                object.key,
+                answer.text()
+            );
+            return answer.header("Connection") != "close";
+        }
+        let head = client.head();
+        client.expect_body(&head, object);
+        head.headers().get_str("Connection") != Some("close")
+    }
+}
+
+/// Requests one after the other until told to stop.
+struct Load {
+    stop: AtomicBool,
+    done: AtomicU64,
+    failed: Mutex<Vec<String>>,
+    longest: Mutex<Duration>,
+}
+
+impl Load {
+    fn new() -> Self {
+        Self {
+            stop: AtomicBool::new(false),
+            done: AtomicU64::new(0),
+            failed: Mutex::default(),
+            longest: Mutex::default(),
+        }
+    }
+
+    /// One client, which keeps its connections or opens one for each request. It writes and
+    /// reads objects of its own, and never repeats anything.
+    fn run(&self, caller: &Caller, number: usize, tls: bool, keeps: bool) {
+        let objects = (0..4).map(|n| Object::new(format!("c{number}-{n}"), 3000 + 40_000 * n));
+        let objects: Vec<Object> = objects.collect();
+        let mut open: Option<Client> = None;
+        let mut turn = 0;
+        while !self.stop.load(Ordering::Relaxed) {
+            let object = &objects[turn % objects.len()];
+            // Everything is written before it is read.
+            let writes = turn < objects.len() || turn.is_multiple_of(3);
+            let begun = Instant::now();
+            let called = catch_unwind(AssertUnwindSafe(|| {
+                let mut client = open.take().unwrap_or_else(|| caller.connect(tls));
+                let goes_on = caller.call(&mut client, tls, object, writes);
+                (client, goes_on)
+            }));
+            let mut longest = self.longest.lock().unwrap();
+            *longest = longest.max(begun.elapsed());
+            drop(longest);
+            match called {
+                Ok((client, true)) if keeps => open = Some(client),
+                Ok((client, _)) => end(client, tls),
+                Err(panic) => {
+                    let why = panic.downcast_ref::<String>().cloned();
+                    let what = if writes { "PUT" } else { "GET" };
+                    let kind = if keeps { "kept" } else { "new" };
+                    self.failed.lock().unwrap().push(format!(
+                        "{what} tls {tls} {kind}: {}",
+                        why.unwrap_or_default()
+                    ));
+                }
+            }
+            self.done.fetch_add(1, Ordering::Relaxed);
+            turn += 1;
+        }
+        if let Some(client) = open {
+            end(client, tls);
+        }
+    }
+
+    fn assert_well(&self) {
+        let failed = self.failed.lock().unwrap();
+        let longest = *self.longest.lock().unwrap();
+        say(&format!(
+            "{} requests, {} failed, the longest took {longest:?}",
+            self.done.load(Ordering::Relaxed),
+            failed.len()
+        ));
+        for failure in failed.iter().take(20) {
+            say(failure);
+        }
+        assert!(failed.is_empty(), "{} requests failed", failed.len());
+        assert!(longest < LONGEST, "a request took {longest:?}");
+    }
+}
+
+/// Ends a load, however its test ends.
+struct Stop<'l>(&'l Load);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn end(client: Client, tls: bool) {
+    if tls {
+        client.close_tls();
+    }
+}
+
+/// A client that has asked for `object`, which `host` answers, one of those that have it.
+fn slow_answer_of(cluster: &Cluster, host: &str, object: &Object) -> Client {
+    loop {
+        let before = cluster.counter(host, "handoff", "imported");
+        let mut client = cluster.connect();
+        client.send(&Request::get(object).encode(cluster));
+        std::thread::sleep(Duration::from_millis(200));
+        if cluster.counter(host, "handoff", "imported") > before {
+            return client;
+        }
+        client.expect(object);
+    }
+}
+
+fn all_in_sync(cluster: &Cluster) -> bool {
+    let seen = cluster.lab.ask("fe0", "cluster");
+    seen.is_ok_and(|seen| {
+        let backends = seen["backends"].as_array().unwrap();
+        seen["phase"] == "settled" && backends.iter().all(|b| b["status"] == "in-sync")
+    })
+}
+
+#[test]
+fn a_backend_that_ends_cuts_nobody_and_keeps_nobody_waiting() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up(1, false);
+    eventually("all are in sync", IN_SYNC, || all_in_sync(&cluster));
+    let long = Object::new(cluster.key_on("be0", "long"), 100 * MIB);
+    let upload = Object::new(cluster.key_on("be0", "upload"), 20 * MIB);
+    cluster.connect().put(&cluster, &long);
+    cluster.assert_no_flows();
+    let watch = Watch::events(&cluster, "leaving");
+    let (caller, load) = (Caller::of(&cluster), Load::new());
+    let mut slow = slow_answer_of(&cluster, "be0", &long);
+    let mut slow_put = cluster.connect();
+    slow_put.send(&Request::put_unsigned(&upload).encode(&cluster));
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let stop = Stop(&load);
+        let clients: Vec<_> = (0..20)
+            .map(|n| {
+                let (load, caller) = (&load, &caller);
+                scope.spawn(move || load.run(caller, n, false, true))
+            })
+            .collect();
+        let reading = scope.spawn(|| {
+            let head = slow.head();
+            let mut offset = 0;
+            slow.body(&head, &Method::Get, |piece| {
+                long.check(offset, piece);
+                offset += piece.len() as u64;
+                if begun.elapsed() < Duration::from_secs(3) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+            offset
+        });
+        let writing = scope.spawn(|| {
+            let mut offset = 0;
+            while offset < upload.len {
+                let piece = upload.at(offset);
+                let piece = &piece[..piece.len().min(64 << 10)];
+                slow_put.send(piece);
+                offset += piece.len() as u64;
+                let due = Duration::from_millis(2000 * offset / upload.len);
+                std::thread::sleep(due.saturating_sub(begun.elapsed()));
+            }
+            slow_put.answer(&Method::Put).status()
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        let stopping = Instant::now();
+        cluster.lab.stop("be0").unwrap();
+        let took = stopping.elapsed();
+        say(&format!("be0 ended within {took:?}"));
+        assert!(
+            took > Duration::from_secs(1),
+            "it did not wait for what is slow"
+        );
+        assert_eq!(reading.join().unwrap(), long.len);
+        assert_eq!(writing.join().unwrap(), 200);
+        std::thread::sleep(Duration::from_millis(300));
+        drop(stop);
+        clients
+            .into_iter()
+            .for_each(|client| client.join().unwrap());
+    });
+    load.assert_well();
+    watch.finish(ClientResets::None);
+}
+
+/// How many times each process is restarted: `PRISM_ROLLING_ROUNDS`, or once.
+fn rounds() -> usize {
+    let rounds = std::env::var("PRISM_ROLLING_ROUNDS");
+    rounds.map_or(1, |rounds| rounds.parse().unwrap())
+}
+
+#[test]
+fn every_process_restarts_under_load_and_no_request_fails() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up(2, true);
+    eventually("all are in sync", IN_SYNC, || all_in_sync(&cluster));
+    let watch = Watch::events(&cluster, "rolling");
+    let (caller, load) = (Caller::of(&cluster), Load::new());
+    std::thread::scope(|scope| {
+        let stop = Stop(&load);
+        let clients: Vec<_> = (0..8)
+            .map(|n| {
+                let (load, caller) = (&load, &caller);
+                scope.spawn(move || load.run(caller, n, n % 2 == 0, n < 4))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(500));
+        for _ in 0..rounds() {
+            for host in ["be0", "fe0", "be1", "fe1", "be2", "switch"] {
+                let begun = Instant::now();
+                cluster.lab.restart(host).unwrap();
+                let restarted = begun.elapsed();
+                if host.starts_with("fe") {
+                    let accepted = || cluster.counter(host, "handoff", "accepted");
+                    eventually("it has new clients", IN_SYNC, || accepted() > 0);
+                }
+                eventually("all are in sync", IN_SYNC, || all_in_sync(&cluster));
+                let failed = load.failed.lock().unwrap().len();
+                say(&format!(
+                    "{host}: restarted within {restarted:?}, well after {:?}, {failed} failed",
+                    begun.elapsed()
+                ));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        drop(stop);
+        clients
+            .into_iter()
+            .for_each(|client| client.join().unwrap());
+    });
+    load.assert_well();
+    watch.finish(ClientResets::None);
+}
+
+#[test]
+fn connections_that_wait_move_when_they_are_told_to_and_their_node_goes_on() {
+    let Some(_turn) = turn() else { return };
+    let cluster = Cluster::up(3);
+    let object = Object::new(cluster.key_on("be0", "drained"), 20_000);
+    cluster.put_all(std::slice::from_ref(&object));
+    cluster.assert_no_flows();
+    let watch = Watch::all(&cluster, "drained");
+    let mut clients: Vec<Client> = (0..8).map(|_| cluster.connect()).collect();
+    for client in &mut clients {
+        client.get(&cluster, &object);
+    }
+    let open = || cluster.counter("be0", "handoff", "connections_open");
+    assert_eq!(open(), 8);
+    let mut ctl = cluster
+        .lab
+        .command("be0", env!("CARGO_BIN_EXE_prism"))
+        .unwrap();
+    ctl.args(["ctl", "drain-connections", "be0", "--config"]);
+    let told = ctl.arg(cluster.lab.config_path()).output().unwrap();
+    let told = String::from_utf8(told.stdout).unwrap();
+    assert!(told.contains("8 connections"), "{told}");
+    eventually("all have moved", Duration::from_secs(5), || open() == 0);
+    for client in &mut clients {
+        client.get(&cluster, &object);
+    }
+    assert_eq!(open(), 8, "it takes connections as before");
+    drop(clients);
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::None);
+}

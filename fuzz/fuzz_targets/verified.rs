@@ -1,0 +1,18 @@
+//! Any bytes as what another node has verified, alone and within a preamble: no panic,
+//! and what is taken has one encoding only.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use prism_proto::relay::Preamble;
+use prism_proto::verified::Verified;
+
+fuzz_target!(|input: &[u8]| {
+    if let Ok(verified) = Verified::decode(input) {
+        assert_eq!(verified.encode(), input);
+    }
+    if let Ok(Some((preamble, len))) = Preamble::decode(input) {
+        let mut encoded = Vec::new();
+        preamble.encode(&mut encoded);
+        assert_eq!(encoded, input[..len]);
+    }
+});
