@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Connections that have no flow, frontends' own: their ends, and where they are
- * while the list of frontends changes. Of a flow, its entry tells (flow.h); only
- * where the client closed before the flow had an owner does it have to ask here.
+ * Connections that have no flow, frontends' own: their ends, and where they are while
+ * the list of frontends changes. A flow's entry records its own end (flow.h); this
+ * table serves it only if the client closed before the flow had an owner.
  *
  * A host that has no socket for a segment answers with a RST without ACK, whose
- * sequence number is the segment's acknowledgement. Where that is the number behind
- * the frontend's FIN, the client has everything; and where the client has closed
- * too, nobody is there to be told.
+ * sequence number is the segment's acknowledgement. If that is the number after the
+ * frontend's FIN, the client has received everything. If the client has closed too,
+ * the RST is useless.
  */
 #ifndef PRISM_CLOSING_H
 #define PRISM_CLOSING_H
@@ -63,7 +63,7 @@ static __noinline int closing_opens(const struct flow_key *key, __be32 frontend)
 	return 0;
 }
 
-/* Where the connection was opened, if that was noted; else 0. */
+/* The frontend at which the connection was opened, if known; else 0. */
 static __noinline __be32 closing_opened(const struct flow_key *key)
 {
 	struct closing *c = bpf_map_lookup_elem(&closings, key);

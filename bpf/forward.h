@@ -101,9 +101,9 @@ static __noinline int fib_resolve(void *ctx, struct nexthop *slot, __be32 addr,
 }
 
 /*
- * Whether this packet is the one that has the kernel look at the neighbour. Where a
- * neighbour has been silent for long, the kernel asks for it when it is sent something,
- * and so finds out that it is gone or has another address.
+ * Whether this packet goes through the kernel, to confirm the neighbour. The kernel
+ * resolves a stale neighbour again when it sends it a packet, and so notices that it
+ * is gone or has another address.
  */
 static __always_inline bool is_to_confirm(struct nexthop *slot, __u64 now_ns,
 					  const bool xdp)

@@ -79,8 +79,9 @@ enum direction {
 };
 
 /*
- * The epoch of every flow that has no entry: the greatest of any tombstone that
- * was deleted. So no command finds a flow that has forgotten what outranks it.
+ * The epoch of every flow that has no entry: the greatest of any tombstone that was
+ * deleted. A late command therefore stays outranked after its flow's tombstone is
+ * deleted.
  */
 struct collected {
 	struct bpf_spin_lock lock;	/* taken to write */

@@ -25,11 +25,11 @@ static __always_inline bool is_service_port(__be16 port)
 }
 
 /*
- * The frontend of a connection that no flow entry knows. A frontend claims its
- * connections soon after it has accepted them; for as long as that takes after a
- * change of the list, those opened since are remembered, and all others go by the
- * former list. Where a frontend was to challenge a SYN (`is_noted`, by the flow's
- * tombstone), it may have accepted it instead.
+ * The frontend of a connection that no flow entry knows. A frontend claims a
+ * connection soon after it accepted it. For that time after a change of the list,
+ * connections opened since the change are remembered, and all others go by the former
+ * list. A frontend that was to challenge a SYN (`is_noted`, by the flow's tombstone)
+ * may have accepted it instead.
  */
 static __always_inline __be32 frontend_of(const struct packet *p,
 					  const struct flow_key *key,
@@ -96,10 +96,10 @@ static __always_inline int client_unowned(void *ctx, struct packet *p,
 }
 
 /*
- * A SYN of a flow that has an entry. Nobody can tell a client's next connection from
- * a forgery but the owner's kernel: it challenges the SYN, and a client that has
- * forgotten the connection resets it (RFC 5961, section 4). The SYN keeps no flow
- * alive, and is no packet of the connection.
+ * A SYN of a flow that has an entry. Only the owner's kernel can tell a client's next
+ * connection from a forgery: it challenges the SYN, and a client that has forgotten
+ * the connection resets it (RFC 5961, section 4). The SYN keeps no flow alive, and is
+ * no packet of the connection.
  */
 static __always_inline int syn_to_service(void *ctx, struct packet *p,
 					  const struct flow_key *key,

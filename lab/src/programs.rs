@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 
 use crate::error::LabError;
 
-/// What a program is for.
+/// Labs that need a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     /// Every lab.

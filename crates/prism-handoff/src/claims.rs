@@ -28,8 +28,8 @@ const SLACK: Duration = Duration::from_millis(20);
 pub(crate) struct Claimed {
     flow: FlowKey,
     here: Owner,
-    /// When it came. That is the epoch of the first claim, so that a connection which its
-    /// client has forgotten does not outrank the client's next one at another frontend.
+    /// When the connection was accepted: the epoch of the first claim. A connection that its
+    /// client has forgotten then does not outrank the client's next one at another frontend.
     since_ns: u64,
     epoch: Cell<Option<u64>>,
     is_held: Cell<bool>,

@@ -137,8 +137,8 @@ impl Control {
         now_ns() >= self.down_until_ns.get()
     }
 
-    /// The last command was not answered. What nobody waits for can wait for
-    /// [`Self::answers_again`]: the query for the clock finds out.
+    /// The last command was not answered. Commands that nobody waits for should await
+    /// [`Self::answers_again`]: the clock query finds out when the switch is back.
     pub(crate) fn is_silent(&self) -> bool {
         self.down_until_ns.get() != 0
     }

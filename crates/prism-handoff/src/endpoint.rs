@@ -349,8 +349,8 @@ impl Handle {
         &self.shared.config.name
     }
 
-    /// Has the switch send new clients to other nodes, within a second where it can. What
-    /// comes meanwhile is accepted as before.
+    /// Has the switch send new clients to other nodes, within a second where it can.
+    /// Connections that arrive before that are accepted.
     pub fn take_no_more_clients(&self) {
         if let Some(control) = &self.shared.control {
             control.taking.end();

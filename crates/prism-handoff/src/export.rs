@@ -55,10 +55,11 @@ pub enum Exported {
         /// Why it did not move.
         reason: Kept,
     },
-    /// Nobody has it any more: the client's new connection on the same ports has ended
-    /// it, or the kernel has.
+    /// The connection has ended: by the client's new connection on the same ports, or by the
+    /// kernel.
     Lost,
-    /// It is not here any more, and nobody could say whether the peer has it.
+    /// The connection has left this node, and neither the switch nor the peer could say
+    /// whether the peer has it.
     Unknown,
 }
 

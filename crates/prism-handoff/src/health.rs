@@ -1,33 +1,32 @@
-//! Which peers answer: one place for all workers of a process, and for all that is asked of
-//! a peer.
+//! Which peers answer: one record for all workers of a process and all kinds of requests.
 //!
-//! A peer that stands still costs whoever asks it a timeout. So a wait that lasts has a
-//! probe made, a handshake, which a healthy peer answers however busy its disks are. A peer
-//! that leaves probes unanswered is suspect: nothing is asked of it until a probe finds it
-//! back. Here is what is known; `probe` does the asking.
+//! A stalled peer costs each request a timeout. A request that waits long therefore starts a
+//! probe: a handshake, which a healthy peer answers however busy its disks are. A peer that
+//! leaves probes unanswered is suspect, and gets no requests until a probe is answered. This
+//! module keeps the state; `probe` does the I/O.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// So many handshakes in a row without an answer make a peer suspect: one may get lost on a
-/// busy host. A refusal counts at once.
+/// Handshakes in a row without an answer that make a peer suspect: one may get lost on a busy
+/// host. A refusal counts at once.
 const MAX_MISSES: u8 = 2;
-/// For so long after a handshake a peer is not probed again, however long answers take.
+/// Time after a handshake in which a peer is not probed again, however long its answers take.
 const SURE_FOR: Duration = Duration::from_secs(2);
 /// A peer that did not do what it was asked for comes last for so long.
 const AVOIDED_FOR: Duration = Duration::from_secs(2);
 
-/// What the process knows of its peers.
+/// The state of all peers of the process.
 #[derive(Debug, Default)]
 pub struct Health(Mutex<HashMap<String, PeerHealth>>);
 
-/// Of one peer.
+/// The state of one peer.
 #[derive(Debug, Default)]
 struct PeerHealth {
     state: State,
-    /// Somebody is probing it.
+    /// A probe is under way.
     is_probed: bool,
     avoided_until: Option<Instant>,
 }
@@ -170,7 +169,7 @@ mod tests {
             assert!(!health.reached("a", now), "{round}");
         }
         assert!(health.missed("b", ConnectionRefused) && health.is_suspect("b"));
-        // Whoever hears that it is back asks it, and finds out for itself.
+        // After a report that the peer is back, the next request tests it.
         health.lives("b");
         assert!(!health.is_suspect("b"));
         assert!(health.missed("b", ConnectionRefused) && health.is_suspect("b"));

@@ -20,8 +20,8 @@ use tokio::sync::Notify;
 use crate::control::SwitchAddress;
 use crate::counters::Count;
 
-/// Whether a worker still takes new clients. What it has said it says again with each
-/// new lease.
+/// Whether a worker still takes new clients. A worker repeats its announcement on each new
+/// lease.
 #[derive(Debug, Default)]
 pub(crate) struct Taking {
     no_more: Cell<bool>,
@@ -104,7 +104,7 @@ impl Lease {
     /// Holds it until the agent is gone, and says when no more clients are taken.
     async fn hold(&mut self, taking: &Taking) {
         loop {
-            // Where it does not go out, the connection has ended.
+            // A write that fails means that the connection has ended.
             if taking.no_more.get() && self.direct.write(&[TAKES_NO_MORE]).is_err() {
                 return;
             }

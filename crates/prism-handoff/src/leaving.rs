@@ -94,10 +94,10 @@ impl Drop for Leaver {
 }
 
 impl Handle {
-    /// Takes no connection from a peer from now on: whoever offers one keeps it. What is
-    /// under way already is taken. Says so to all peers, and waits for a bounded time until
-    /// they have heard it, and until the switch sends new clients elsewhere. Those that come
-    /// meanwhile are accepted as before.
+    /// Refuses connections from peers from now on; a source keeps what it offers. Hand-offs
+    /// under way are finished. Tells all peers, and waits for a bounded time until they have
+    /// acknowledged it and the switch sends new clients elsewhere. New clients that arrive
+    /// before that are accepted.
     pub async fn leave(&self) {
         let shared = &self.shared;
         shared.enter(Phase::Leaving);
@@ -160,7 +160,7 @@ impl Handle {
 }
 
 impl Shared {
-    /// A peer has just connected. Where this node leaves, that is the first thing it hears.
+    /// Tells a peer that has just connected if this node is leaving.
     pub(crate) fn greet(&self, channel: &Rc<Channel>) {
         if self.phase.get() >= Phase::Leaving {
             let channel = channel.clone();

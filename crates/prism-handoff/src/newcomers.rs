@@ -30,7 +30,7 @@ impl Default for NewcomerLimits {
     }
 }
 
-/// Those of a process, at one of its ports.
+/// The newcomers at one port of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Crowd(Mutex<Newcomers<Arc<Leave>>>);
 

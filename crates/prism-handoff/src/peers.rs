@@ -241,7 +241,7 @@ impl Peers {
         if !self.health.is_suspect(name) {
             return Ok(());
         }
-        // Whoever probed it may be gone.
+        // The task that probed the peer may have ended.
         self.doubt(name);
         Err(PeerError::HeldOff(name.to_owned()))
     }

@@ -295,7 +295,7 @@ mod tests {
 
     use super::*;
 
-    /// Who of be0, be1 and be2 a certificate for these names shows.
+    /// Which of be0, be1 and be2 a certificate for these names identifies.
     fn peer_of(names: &[&str]) -> Option<String> {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let params = CertificateParams::new(names).unwrap();

@@ -184,9 +184,9 @@ impl RelayStream {
     /// they are read to.
     ///
     /// # Errors
-    /// As [`Self::write`], and what the file system says. Of at most
-    /// [`Self::PIECE_BYTES`] all are sealed when the network takes nothing in time: then
-    /// [`Self::flush`] goes on.
+    /// As [`Self::write`], and errors of the file system. Up to [`Self::PIECE_BYTES`] are
+    /// sealed as a whole before a timeout of the network; [`Self::flush`] then sends the
+    /// rest.
     pub async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
         let Inner { wire, waits } = &mut *self.0;
         let (mut at, end) = (offset, offset.saturating_add(len));

@@ -15,10 +15,11 @@ use tokio::time::Instant;
 pub(crate) const MAX_SILENCE: Duration = Duration::from_secs(5);
 /// How often a stream that waits is looked at.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// So many retransmissions or probes in a row without an answer: one may get lost.
+/// Retransmissions or probes in a row without an answer that count as silence: one may get
+/// lost.
 const MIN_UNANSWERED: u8 = 2;
 
-/// What one look has found.
+/// The result of one look at the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// All that was sent is acknowledged.
@@ -63,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// What the kernel says of a connection on which nothing happens.
+    /// The kernel's figures of an idle connection.
     fn quiet() -> TcpInfo {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

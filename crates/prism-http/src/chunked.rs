@@ -36,7 +36,7 @@ enum State {
     DataLf,
     Trailer(Vec<u8>),
     Done(Headers),
-    /// Where the body ends cannot be known any more.
+    /// The end of the body cannot be found any more.
     Failed(BodyError),
 }
 

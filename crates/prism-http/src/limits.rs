@@ -33,9 +33,8 @@ impl Limits {
         body_bytes: i64::MAX as u64,
     };
 
-    /// What a node takes of another node's answer: all that an object keeps, which came with
-    /// one request, and 28 fields and 64 KiB of the answer's own (CORS rules are that long at
-    /// most).
+    /// Limits of another node's answer: all fields that an object keeps, which came with one
+    /// request, plus 28 fields and 64 KiB of the answer's own (the longest CORS rules).
     pub const ANSWER: Self = Self {
         head_bytes: 2 * Self::DEFAULT.head_bytes,
         headers: Self::MAX_HEADERS,

@@ -20,7 +20,7 @@ pub const CLAIM_AFTER_NS: u64 = 100_000_000;
 /// How long the switch is asked each time.
 pub const DEADLINE_NS: u64 = CLAIM_DEADLINE_NS;
 
-/// What has become of a claim.
+/// The outcome of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// The flow is this frontend's, and the switch knows it.
@@ -47,7 +47,7 @@ pub fn command(flow: FlowKey, here: Owner, epoch: u64) -> Command {
 }
 
 impl Claim {
-    /// What the end of its command says.
+    /// The outcome of a claim by its command's.
     pub fn of(outcome: CommandOutcome) -> Self {
         match outcome {
             CommandOutcome::Unanswered => Self::Unanswered,

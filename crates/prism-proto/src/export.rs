@@ -162,8 +162,8 @@ pub enum Outcome {
     /// The flow belongs to neither (the client opened a new connection on its
     /// addresses): drop what is left, silently.
     Lost,
-    /// Nobody can say who has it: neither the switch nor the target was in reach, or the
-    /// flow is gone. The target may have it, or have had it: drop what is left, silently.
+    /// The connection's owner is unknown: neither the switch nor the target was in reach, or
+    /// the flow is gone. The target may have it, or have had it: drop what is left, silently.
     Unknown,
 }
 

@@ -32,7 +32,7 @@ struct Tombstone {
     since_ns: u64,
 }
 
-/// Where a client's SYN goes.
+/// The destination of a client's SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SynFate {
     /// To a frontend: nothing of an earlier connection is left.
@@ -40,15 +40,14 @@ pub enum SynFate {
     /// To the flow's owner, whose kernel challenges it (RFC 5961, section 4) or, where
     /// it has no such socket, refuses it: see [`FlowTable::syn_answered`].
     Owner(Owner),
-    /// Nowhere: the flow is blocked. The client repeats it.
+    /// The flow is blocked, and the SYN is dropped. The client repeats it.
     Dropped,
 }
 
 /// Flow table with tombstones, of bounded size.
 ///
-/// A flow without entry and tombstone has an epoch all the same: the greatest of any
-/// tombstone that was deleted. So no command of a connection that is over finds a flow
-/// that has forgotten it, however late it comes.
+/// A flow without entry and tombstone has the greatest epoch of any tombstone that was
+/// deleted. A command of an ended connection is therefore refused, however late it arrives.
 #[derive(Clone, Debug)]
 pub struct FlowTable {
     flows: HashMap<FlowKey, Entry>,
@@ -139,7 +138,7 @@ impl FlowTable {
         is_over
     }
 
-    /// Nobody owns `flow` any more: the switch ends it without a command.
+    /// Ends `flow` without a command, because its owner is gone.
     pub fn expire(&mut self, flow: &FlowKey, now_ns: u64) {
         if let Some(entry) = self.flows.get(flow) {
             self.bury(flow, entry.epoch, now_ns);

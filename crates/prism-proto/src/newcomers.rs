@@ -1,8 +1,9 @@
-//! Connections whose other end is not known yet.
+//! Connections whose client has not proved who it is yet.
 //!
-//! Anybody can open them, so they are bounded for each address and in all: an address that
-//! has too many gets no more, and where all are too many the oldest gives way. Whoever proves
-//! who it is does so soon, so crowds of silent ones do not keep it out.
+//! Anybody can open them, so their number is bounded for each address and in total. An
+//! address at its limit gets no more; at the total limit the oldest newcomer is closed.
+//! Honest clients prove themselves within a short time, so many silent ones do not keep them
+//! out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;

@@ -161,7 +161,7 @@ pub enum Frame {
     /// I know that you are leaving: nothing of mine is on a relay stream that I have used
     /// before.
     Heard {
-        /// Of the frame that said so.
+        /// The `id` of the `Leaving` frame that is acknowledged.
         id: u64,
     },
 }

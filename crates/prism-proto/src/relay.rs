@@ -1,5 +1,5 @@
-//! What precedes each request on a relay connection (docs/protocol.md, section
-//! 2.4): what the relaying node has verified of it.
+//! The preamble of each request on a relay connection (docs/protocol.md, section 2.4): what
+//! the relaying node has verified.
 
 use crate::verified::Verified;
 use crate::wire::{DecodeError, Put, Reader};
@@ -23,7 +23,8 @@ pub struct Preamble {
     /// The relaying node asks for itself: the answer is from the asked node's own
     /// store, and in the form for nodes.
     pub alone: bool,
-    /// Of the client's request; of a node's own, on whose behalf it is.
+    /// The verification of the client's request; for a node's own request, the caller on
+    /// whose behalf it is made.
     pub verified: Verified,
     /// Longest body of an object that is wanted as the answer; [`HAND_OVER`] for a
     /// longer one.

@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(s.poll_finished(), None);
     }
 
-    /// What the switch would answer to a datagram.
+    /// The switch's answer to a datagram.
     fn answer(table: &mut FlowTable, datagram: &[u8], clock_ns: u64) -> [u8; MESSAGE_BYTES] {
         let request = Request::decode(datagram, 1, &key()).unwrap();
         table.apply(&request, clock_ns).encode(&key())

@@ -1,6 +1,6 @@
-//! What a node has verified of a request that another node answers
-//! (docs/protocol.md, section 2.7). It travels with a hand-off as the context, and
-//! with a relayed request in its preamble.
+//! The outcome of a request's verification, for the node that answers it (docs/protocol.md,
+//! section 2.7). It travels with a hand-off as the context, and with a relayed request in its
+//! preamble.
 //!
 //! Not here: how a request is verified, and what the caller may do (`prism-s3`).
 
@@ -18,26 +18,26 @@ const BODY_SHA256: u8 = 1;
 const BODY_CHUNKS: u8 = 2;
 const BODY_SIGNED_CHUNKS: u8 = 3;
 
-/// What was verified of one request. A request without it was not verified.
+/// The outcome of one request's verification. A request without it was not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// Who calls.
+    /// The request's caller.
     pub caller: Caller,
-    /// What the body has to be.
+    /// The caller's declaration of the body.
     pub body: Body,
 }
 
-/// Who calls.
+/// The caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caller {
     /// The holder of this access key: 1 to 255 bytes.
     AccessKey(String),
-    /// Nobody has signed.
+    /// The request is not signed.
     Anonymous(Policy),
 }
 
-/// What the bucket's policy says to an anonymous caller. A request that it denies
-/// goes nowhere.
+/// The bucket policy's answer for an anonymous caller. A denied request goes to no other
+/// node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// It was not asked.
@@ -47,7 +47,7 @@ pub enum Policy {
     Allows,
 }
 
-/// What the caller said about the bytes of the body.
+/// The caller's declaration of the body's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Nothing.
@@ -58,12 +58,12 @@ pub enum Body {
     Chunks {
         /// Whether a trailer follows the last one.
         trailer: bool,
-        /// Where the chunks are signed: the caller's key signs the first one with it.
+        /// Present if the chunks are signed: the first chunk's signature covers it.
         seed: Option<Seed>,
     },
 }
 
-/// What the signatures of chunks begin with.
+/// The start of the chain of chunk signatures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed {
     /// The request's signature.

@@ -1,19 +1,18 @@
-//! What is agreed about a bucket, and how that changes.
+//! The agreed record of a bucket, and how it changes.
 //!
-//! Every name that was ever used has one record, kept in one place: its *registry*.
-//! A change replaces the record if it is still the one that the change was made from, so
-//! changes of one name come one after the other. Every backend has a copy and acts by
-//! it. Of two records of one name the one with the greater stamp counts, wherever it
-//! comes from.
+//! Every name that was ever used has one record, kept in one place: its *registry*. A change
+//! replaces the record only if it is still the one that the change was made from, so changes
+//! of one name come one after the other. Every backend has a copy and acts by it. The record
+//! of a name with the greatest stamp counts, wherever it comes from.
 //!
-//! A bucket has *lives*: one that is deleted and created again has another one. What a
-//! backend holds of an earlier life goes before it takes the next one.
+//! A bucket has *lives*: one that is deleted and created again has another one. A backend
+//! deletes its objects of an earlier life before it takes the next one.
 //!
 //! A deletion has three steps. The registry says that the bucket is being deleted; all
-//! backends take that record, let nothing more in, and say whether they hold objects;
-//! the registry says that it is gone, or that it lives on. Whoever finds a deletion that
-//! nobody goes on with may have the bucket live on. A bucket that is gone leaves its
-//! record behind: nothing is deleted because it is missing somewhere.
+//! backends take that record, let nothing more in, and say whether they hold objects; the
+//! registry says that it is gone, or that it lives on. Any backend that finds an abandoned
+//! deletion may change the record back to live. A bucket that is gone leaves its record
+//! behind: nothing is deleted because it is missing somewhere.
 
 use std::collections::BTreeMap;
 
@@ -36,21 +35,22 @@ pub enum Phase {
 /// Which record of a bucket somebody has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BucketStamp {
-    /// Of the record's last change.
+    /// The stamp of the record's last change.
     pub stamp: Stamp,
-    /// Of the bucket's creation: names this life.
+    /// The stamp of the bucket's creation, which names this life.
     pub life: Stamp,
-    /// How far that has come.
+    /// How far this life has come.
     pub phase: Phase,
 }
 
-/// What is agreed about a bucket.
+/// The agreed record of a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bucket {
-    /// Of this record's last change.
+    /// The stamp of this record's last change.
     pub stamp: Stamp,
-    /// Of the bucket's creation; [`Stamp::NONE`] for one that is older than records.
+    /// The stamp of the bucket's creation; [`Stamp::NONE`] for a bucket that is older than
+    /// records.
     pub life: Stamp,
     /// How far this life has come.
     pub phase: Phase,
@@ -75,7 +75,7 @@ pub enum BucketRefusal {
     Deleting,
 }
 
-/// What a backend does with a record that it is told.
+/// What a backend does with a record that it receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakeBucket {
     /// Nothing: it has the same, or a later one.
@@ -147,7 +147,7 @@ impl Bucket {
         }
     }
 
-    /// What remains of this life when it is over.
+    /// The record of this life's deletion.
     #[must_use]
     pub fn buried(&self, stamp: Stamp) -> Self {
         Self {
@@ -160,9 +160,8 @@ impl Bucket {
         }
     }
 
-    /// What is to be agreed where a store of before there were records has a bucket of
-    /// this name: nothing that it has is lost. None if `known` has all of it, or knows of
-    /// a deletion.
+    /// The record to agree on for a bucket that a store made before there were records: it
+    /// keeps all that the store has. None if `known` has all of it, or is a deletion.
     #[must_use]
     pub fn adopt(known: Option<&Self>, found: &Self, stamp: Stamp) -> Option<Self> {
         let Some(known) = known else {
@@ -203,7 +202,7 @@ impl Bucket {
     }
 }
 
-/// What a backend that has `mine` does with `theirs`.
+/// The action of a backend that has `mine` and receives `theirs`.
 #[must_use]
 pub fn take_bucket(mine: Option<BucketStamp>, theirs: BucketStamp) -> TakeBucket {
     match mine {

@@ -19,7 +19,7 @@
 //! ([`Resolve`]); a replica that has missed changes compares what it has with what
 //! another one has ([`missed`]).
 //!
-//! What buckets there are is agreed apart from their objects: see [`Bucket`].
+//! Buckets are agreed on apart from their objects: see [`Bucket`].
 //!
 //! [`history`] judges what clients have seen.
 

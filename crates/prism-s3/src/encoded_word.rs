@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use data_encoding::{BASE64, BASE64_NOPAD, HEXUPPER_PERMISSIVE};
 
-/// What an encoded word begins with.
+/// The start of an encoded word.
 const BEGIN: &str = "=?";
 /// Bytes of text in one word: in base64 and with what surrounds it 72, of which a word may
 /// have 75.

@@ -6,7 +6,7 @@ use crate::auth::single;
 use crate::query::{Query, encode};
 use crate::{Code, S3Error};
 
-/// What keys begin with that no client gives.
+/// Prefix of keys that clients may not set.
 const SYSTEM_PREFIX: &str = "aws:";
 
 /// A few pairs of text, each key once, in the order they were given.

@@ -79,8 +79,7 @@ pub(crate) fn before_opening(
     Ok(0)
 }
 
-/// Faults of the log of a tree that is open. Whoever writes to the log holds `writing`
-/// meanwhile.
+/// Faults of the log of an open tree. Writers of the log hold `writing`.
 pub(crate) fn logs(
     db: &Path,
     tag: LogTag,
@@ -100,8 +99,8 @@ pub(crate) fn logs(
     Ok(bytes)
 }
 
-/// Where a log makes no sense, and still does not while nobody writes to it: a batch
-/// that was only half written when it was read is whole then.
+/// The first faulty position of a log, confirmed while nobody writes to it: a batch that was
+/// half written at the first look is whole by then.
 fn lasting_fault(path: &Path, tag: LogTag, writing: &Mutex<()>) -> io::Result<Option<u64>> {
     let Some(mut log) = present(Log::open(path, Some(tag)))? else {
         return Ok(None);

@@ -136,8 +136,8 @@ impl Store {
         self.set_bucket(bucket, record, SetBy::Change(before))
     }
 
-    /// Acts by what was agreed about a bucket, unless it knows something later. What is
-    /// left of an earlier life goes first. Blocks on disk.
+    /// Takes a bucket's agreed record, unless the store has a later one. Objects of an
+    /// earlier life are deleted first. Blocks on disk.
     ///
     /// # Errors
     /// Those of the disk.
@@ -192,7 +192,7 @@ impl Store {
         self.inner.committer.buckets.version()
     }
 
-    /// What is known of a bucket's name, also if it is gone. May block on disk.
+    /// The record of a bucket's name, also if the bucket is gone. May block on disk.
     pub fn bucket_record(&self, bucket: &str) -> Result<Option<Bucket>, Error> {
         check_bucket(bucket)?;
         let view = self.view();

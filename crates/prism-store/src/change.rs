@@ -11,7 +11,7 @@ use crate::{
     versions::{Removed, ToDelete, VersionId, Versioning},
 };
 
-/// What came of a deletion: nothing is said where no versions are kept.
+/// The outcome of a deletion; `None` in a bucket without versions.
 pub type DeleteResult = Result<Option<Removed>, Error>;
 
 /// Deletions that are made in one commit, and their places.
@@ -94,9 +94,9 @@ impl Store {
         Ok(outcome.removed.first().copied().flatten())
     }
 
-    /// Deletes several objects, or versions, of one bucket, and says what came
-    /// of each, as [`Store::delete_version`] does. Those of different keys with the same
-    /// replicas are deleted in one commit. Blocks on disk.
+    /// Deletes several objects, or versions, of one bucket, and returns the outcome of each,
+    /// as [`Store::delete_version`] does. Different keys with the same replicas are deleted
+    /// in one commit. Blocks on disk.
     ///
     /// # Errors
     /// [`Error::NoSuchBucket`], and then nothing is deleted.

@@ -1,11 +1,10 @@
-//! What tells a batch of the tree's log from bytes that a user has stored: a number
-//! that only this store knows. Each batch begins with it. After a loss of power the
-//! log may end with parts of a batch, and an object in it may look like a whole batch.
-//! The number makes the difference; see `audit`.
+//! A random number that only this store knows. Each batch of the tree's log begins with it.
+//! After a power loss the log may end with parts of a batch, and an object in it may look
+//! like a whole batch: the number tells them apart; see `audit`.
 //!
-//! `LOGTAG` holds it: 32 hexadecimal digits and their CRC32C, 8 digits. Without that
-//! file, in a store of an older release say, everything that looks like a batch is one:
-//! the store then refuses to start rather than cut its log too early.
+//! `LOGTAG` holds it: 32 hexadecimal digits and their CRC32C, 8 digits. Without that file (a
+//! store of an older release) everything that looks like a batch counts as one: the store
+//! then refuses to start rather than cut its log too early.
 
 use std::{
     fmt,

@@ -239,8 +239,8 @@ impl PutWriter {
         self.write_behind()
     }
 
-    /// Waits for some of what is on its way to the disk; whether there was any. What is
-    /// left when there is none takes little time to commit. Blocks on disk.
+    /// Waits for a part of the bytes on their way to the disk, and returns whether there were
+    /// any. After `false` the commit takes little time. Blocks on disk.
     ///
     /// # Errors
     /// As for [`PutWriter::write`].

@@ -46,7 +46,7 @@ impl View<'_> {
         Ok(known.filter(|bucket| bucket.which.phase != Phase::Gone))
     }
 
-    /// What is known of a name, also of a bucket that is gone.
+    /// The record of a name, also of a bucket that is gone.
     pub(crate) fn bucket_record(&self, name: &str) -> Result<Option<BucketInfo>, Error> {
         let value = self.snapshot.get(&self.lsm.buckets, name)?;
         value
@@ -64,7 +64,7 @@ impl View<'_> {
         existing.take(max).collect()
     }
 
-    /// What is known of all names behind `after`, in order.
+    /// The records of all names after `after`, in order.
     pub(crate) fn bucket_records(
         &self,
         after: &str,
@@ -366,7 +366,7 @@ pub(crate) fn bucket_value(record: &Bucket) -> Vec<u8> {
     value
 }
 
-/// What an older release has written ends behind any of its fields but the life.
+/// A value of an older release may end after any field except `life`.
 fn bucket_info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
     let name = std::str::from_utf8(name).map_err(|_| Error::corrupt("bucket name"))?;
     let mut reader = Reader(value);

@@ -1,10 +1,10 @@
 //! Which frontends get new connections: those that hold a lease and have not said that
 //! they take no more (docs/protocol.md, 1.7).
 //!
-//! A frontend that dies or leaves goes from the lists within a second, and is there again
-//! when it has a lease again. Where none of a service's frontends has one, all of them
-//! stay: the leases may be what is broken. An agent that has just started waits for the
-//! nodes to come back to it, and leaves the lists as they are.
+//! A frontend that dies or leaves is removed from the lists within a second, and added again
+//! with its next lease. If no frontend of a service holds a lease, all of them stay: the
+//! leases themselves may be broken. An agent that has just started waits for the nodes to
+//! reconnect, and leaves the lists as they are.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -101,7 +101,7 @@ impl Frontends {
 }
 
 impl Service {
-    /// What is to be written, if anything.
+    /// The lists to write, if they change.
     fn change(&self, alive: &Alive, now: Instant) -> Option<Lists> {
         let all = &self.config.frontends;
         let mut wanted: Vec<IpAddr> = all

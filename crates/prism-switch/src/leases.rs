@@ -106,7 +106,7 @@ struct Ending {
 pub(crate) struct Alive {
     /// All of them.
     pub(crate) nodes: HashSet<IpAddr>,
-    /// Those that take new clients.
+    /// The nodes that take new clients.
     pub(crate) taking: HashSet<IpAddr>,
 }
 

@@ -130,9 +130,9 @@ fn tenant_entries(config: &SwitchConfig) -> impl Iterator<Item = Entry> {
 pub(crate) struct Lists {
     /// For new connections.
     pub(crate) now: Vec<IpAddr>,
-    /// For those that were opened before, and that nobody has claimed.
+    /// For older connections that no frontend has claimed.
     pub(crate) former: Vec<IpAddr>,
-    /// How long.
+    /// How long the former list counts.
     pub(crate) former_for: Duration,
 }
 

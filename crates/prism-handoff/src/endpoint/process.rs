@@ -1,4 +1,4 @@
-//! What the workers of one process share.
+//! State that the workers of one process share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -19,7 +19,7 @@ use crate::trace::Trace;
 /// How often it is looked whether frozen sockets are silent: one datagram over loopback.
 const FREEZER_CHECK: Duration = Duration::from_secs(5);
 
-/// What the workers of one process share.
+/// State that the workers of one process share.
 #[derive(Debug, Default)]
 pub struct Process {
     /// Its counters.

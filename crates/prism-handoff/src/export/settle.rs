@@ -20,7 +20,7 @@ pub(super) async fn settle(control: Rc<Control>, flow: FlowKey, owner: Owner, mu
         };
         match control.call(command, SETTLE_DEADLINE_NS).await {
             CommandOutcome::Unanswered => {}
-            // What holds it back is our own, of a predecessor on these ports.
+            // The refusing epoch is our own, of an earlier connection on these ports.
             CommandOutcome::Answered(a) if a.status == Status::Stale && a.owner == owner => {
                 epoch = a.epoch.saturating_add(1);
             }

@@ -15,7 +15,7 @@ const KEY: [u8; 16] = [7; 16];
 const KEY_ID: u32 = 1;
 const FLOWS: u16 = 20_000;
 const EPOCH: u64 = 5;
-/// What the outages below take.
+/// Length of the simulated outages.
 const OUTAGE: Duration = Duration::from_secs(4);
 
 /// The reference flow table behind a real socket.

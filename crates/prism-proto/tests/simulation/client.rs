@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    /// Somebody else opens a connection in the name of this client.
+    /// A forged SYN arrives with this client's address and port.
     pub(crate) fn forged_syn(&mut self, client: usize) {
         let (flow, of) = (self.clients[client].flow, self.clients[client].of);
         if self.clients[client].is_over(of) || self.switch.table.entry(&flow).is_none() {

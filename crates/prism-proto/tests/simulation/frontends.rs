@@ -24,7 +24,7 @@ pub(crate) fn is_frontend(host: usize) -> bool {
     host < FRONTENDS
 }
 
-/// Where the packets of flows without an entry go.
+/// The lists of frontends by which packets of flows without an entry go.
 pub(crate) struct Lists {
     now: Vec<usize>,
     former: Vec<usize>,

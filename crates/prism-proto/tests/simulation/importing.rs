@@ -49,7 +49,7 @@ impl World {
                 }
                 Frame::Unknown { id } => self.told(to, id, Verdict::Unknown, generation),
                 Frame::Ask { id } => self.asked(to, from, generation, id),
-                // What they say is known here without them.
+                // The simulated hosts read the phase of others directly.
                 Frame::Leaving { .. } | Frame::Heard { .. } => {}
             },
             _ => self.fail("a frame cannot be read"),

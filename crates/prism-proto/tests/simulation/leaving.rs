@@ -58,7 +58,7 @@ impl World {
             return self.fail(format!("I5: host {host} does not come to its end"));
         }
         let waits = connections.iter().filter(|(_, c)| {
-            // Of one that was never steered the switch's clock is the first epoch.
+            // A connection that was never steered has no epoch yet.
             matches!(c.role, Role::Serving) && c.live && c.output.is_empty() && c.epoch > 0
         });
         let waiting: Vec<u64> = waits.map(|(id, _)| *id).collect();

@@ -33,7 +33,7 @@ pub(crate) enum Mutation {
     ForgetEarly,
     /// A creation is answered before it is agreed.
     AnsweredEarly,
-    /// What a backend does not know, it takes for missing.
+    /// A backend takes a bucket that it does not know for missing.
     MissIsAbsence,
     /// A deletion does not wait until every backend takes nothing in any more.
     Unsealed,

@@ -1,12 +1,12 @@
-//! What clients ask for, step by step: between any two steps anything may happen, and
-//! whoever makes them may die.
+//! The clients' operations, step by step: between any two steps anything may happen, and the
+//! node that makes them may die.
 
 use prism_replica::{Bucket, Phase, Stamp};
 
 use crate::Mutation;
 use crate::world::{Found, KEYS, NODES, Object, World};
 
-/// What is still to be done.
+/// An operation, by its next step.
 #[derive(Debug)]
 pub(crate) enum Operation {
     Create,
@@ -93,7 +93,7 @@ fn create(world: &mut World) -> Result<Option<Operation>, String> {
     exists(world, &next).map(|()| None)
 }
 
-/// What was answered is agreed.
+/// Checks that an answered change is agreed.
 fn exists(world: &World, answered: &Bucket) -> Found {
     let known = world.registry.as_ref();
     match known.is_some_and(|known| known.stamp >= answered.stamp) {
@@ -117,7 +117,7 @@ fn begin_deletion(world: &mut World) -> Option<Operation> {
 
 fn seal(world: &mut World, deleting: Bucket, (epoch, mut left): (u64, Vec<usize>)) -> Operation {
     if epoch != world.epoch {
-        // Somebody has come, or gone.
+        // The set of backends has changed.
         let (epoch, left) = (world.epoch, world.takers());
         return Operation::Seal {
             deleting,

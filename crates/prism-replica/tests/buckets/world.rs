@@ -42,7 +42,7 @@ pub(crate) struct Node {
     pub(crate) changed: BTreeMap<usize, u64>,
 }
 
-/// What is under way to a backend.
+/// A message under way to a backend.
 #[derive(Debug)]
 enum Told {
     Record(usize, Bucket),
@@ -60,7 +60,7 @@ pub(crate) struct World {
     pub(crate) epoch: u64,
     /// Answered writes of the present life that nobody has deleted.
     pub(crate) kept: BTreeMap<usize, Object>,
-    /// Of the record that the last answered change was made by.
+    /// The record of the last answered change.
     pub(crate) in_force: Option<Bucket>,
     pub(crate) answered: u64,
     told: Vec<Told>,
@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    /// Those that are told of everything.
+    /// The backends that receive every change.
     pub(crate) fn takers(&self) -> Vec<usize> {
         let all = 0..NODES;
         all.filter(|n| self.nodes[*n].status != Status::Out)
@@ -343,7 +343,7 @@ impl World {
         }
     }
 
-    /// Somebody finds a deletion that nobody goes on with, as far as it can tell.
+    /// A backend takes a deletion for abandoned, rightly or wrongly.
     fn give_up(&mut self) {
         if let Some(agreed) = self.registry.clone()
             && agreed.phase == Phase::Deleting

@@ -270,8 +270,7 @@ impl Authenticator {
         Ok(Authenticated { principal, payload })
     }
 
-    /// What verifies the chunks of a body, where another node has verified the
-    /// request and tells their seed.
+    /// The verifier of a body's chunks, from the seed of the node that verified the request.
     ///
     /// # Errors
     /// `InvalidAccessKeyId` where the caller is not known here.

@@ -16,10 +16,10 @@ use crate::{Code, S3Error};
 /// The longest life of a URL, in seconds: a week.
 pub const MAX_EXPIRES_S: u32 = 7 * 24 * 3600;
 
-/// What a presigned URL says of the body.
+/// The parameter of a presigned URL that declares the body's hash.
 const CONTENT: &str = "X-Amz-Content-Sha256";
 
-/// What makes a presigned URL one. They are no parameters of the operation.
+/// The parameters that make a URL a presigned one. They are no parameters of the operation.
 const OWN: [&str; 8] = [
     "X-Amz-Algorithm",
     "X-Amz-Credential",

@@ -11,7 +11,7 @@ use crate::{Code, S3Error};
 /// SHA-256 of nothing, which stands where headers of a chunk would be signed.
 const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-/// What the signatures of one body's chunks begin with.
+/// The start of the chain of one body's chunk signatures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seed {
     /// The signature of the request, verified by this node or by the one that
@@ -48,8 +48,8 @@ impl Chain {
         }
     }
 
-    /// What it began with: another node that knows the caller's secret makes the same
-    /// chain of it ([`crate::Authenticator::chain`]).
+    /// The chain's start: another node that knows the caller's secret makes the same chain
+    /// from it ([`crate::Authenticator::chain`]).
     #[must_use]
     pub fn seed(&self) -> Seed {
         self.seed

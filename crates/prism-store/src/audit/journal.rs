@@ -48,7 +48,7 @@ pub(super) enum Tail {
 /// A log, and how far it was read. All of it blocks on disk.
 pub(super) struct Log {
     file: File,
-    /// What batches begin with, where that is known.
+    /// The tag with which batches begin, if it is known.
     tag: Option<LogTag>,
     /// The batches before here are whole and in their order.
     at: u64,

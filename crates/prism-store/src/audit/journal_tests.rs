@@ -80,7 +80,7 @@ fn every_cut_of_the_last_batch_is_torn_and_no_cut_is_damage() {
 fn any_flip_before_the_last_batch_is_damage_unless_it_changes_nothing() {
     let logs = [
         [batch(10, b"one"), batch(20, b"two"), batch(30, b"end")],
-        // Of an older release, with the first batch of this one behind it.
+        // A log of an older release, followed by the first batch of this one.
         [
             batch_without_tag(10, b"one"),
             batch_without_tag(20, b"two"),
@@ -123,7 +123,7 @@ fn a_torn_batch_is_torn_whatever_an_object_in_it_looks_like() {
         let found = tail_of(&log, Some(tag()));
         assert_eq!(found, Tail::Torn { at }, "{lost} bytes are lost");
     }
-    // What the tag is for.
+    // Without the tag the damage cannot be told from a torn tail.
     let mut log = [first.as_slice(), &last].concat();
     log[first.len()..first.len() + TAG_END].fill(0);
     assert_eq!(tail_of(&log, None), Tail::Damaged { at });

@@ -60,7 +60,7 @@ fn a_batch_that_is_being_written_is_no_fault() {
         let mut none = |fault: TreeFault| panic!("{fault:?}");
         logs(dir.path(), tag(), &writing, &mut none).unwrap();
     });
-    // What stays half written is one.
+    // A batch that stays half written is a fault.
     let whole = fs::read(&path).unwrap();
     fs::write(&path, [whole.as_slice(), head].concat()).unwrap();
     let mut faults = Vec::new();

@@ -40,7 +40,7 @@ pub(crate) enum Op {
         change: Change,
     },
     SetBucket(SetBucketOp),
-    /// What is known of a bucket that is gone need not be known any more.
+    /// Deletes the record of a bucket that is gone.
     ForgetBucket {
         name: String,
         stamp: Stamp,
@@ -77,14 +77,14 @@ pub(crate) struct SetBucketOp {
     pub(crate) by: SetBy,
 }
 
-/// On what condition.
+/// The condition on which a record is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SetBy {
-    /// What is known of the name has this stamp, or nothing is known.
+    /// The present record has this stamp, or there is none.
     Change(Option<Stamp>),
-    /// It was agreed elsewhere: if it is the later one.
+    /// The record was agreed elsewhere: it has to be the later one.
     Agreed,
-    /// It is the same, but that this life is over.
+    /// The record stays the same, except that this life is over.
     Over,
 }
 

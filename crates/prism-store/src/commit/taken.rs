@@ -18,7 +18,7 @@ pub(crate) struct TakeInOp {
     pub(crate) since: Option<u64>,
     pub(crate) scope: Changed,
     pub(crate) object_key: Vec<u8>,
-    /// Of the bucket that it was found in.
+    /// The life of its bucket at the source.
     pub(crate) life: Stamp,
     pub(crate) stamp: Stamp,
     pub(crate) taken: Taken,
@@ -40,9 +40,9 @@ pub(crate) struct TakeVersionsOp {
     pub(crate) since: u64,
     pub(crate) scope: Changed,
     pub(crate) object_key: Vec<u8>,
-    /// Of the bucket that they were found in.
+    /// The life of its bucket at the source.
     pub(crate) life: Stamp,
-    /// Of the key's last change.
+    /// The stamp of the key's last change.
     pub(crate) stamp: Stamp,
     /// Whole, the newest first.
     pub(crate) versions: Vec<TakenVersion>,

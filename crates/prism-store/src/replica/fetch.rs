@@ -23,10 +23,10 @@ use crate::{
 /// the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handed {
-    /// Of its bucket, where it was handed over: nothing is taken into another life.
+    /// The life of its bucket at the sender: a copy is not taken into another life.
     #[serde(default)]
     pub life: Stamp,
-    /// Of its last change.
+    /// The stamp of its last change.
     pub stamp: Stamp,
     /// Its metadata.
     pub meta: ObjectMeta,

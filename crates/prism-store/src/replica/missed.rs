@@ -28,9 +28,9 @@ const SEEN_MAX: usize = 20_000;
 /// Some of what a store holds of a bucket, in the order of its tree.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HeldPage {
-    /// Of the bucket.
+    /// The bucket's life.
     pub life: Stamp,
-    /// What there is, and the stamp of its last change.
+    /// The scopes that the store has, with the stamps of their last changes.
     pub items: Vec<(Scope, Stamp)>,
     /// Up to what was looked; none: to the end.
     pub end: Option<Scope>,

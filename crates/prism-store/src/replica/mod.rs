@@ -174,9 +174,9 @@ pub struct ScopedChange {
 pub struct Prepare {
     /// In which the sender is the primary of all scopes.
     pub epoch: u64,
-    /// Of the bucket, at the sender: a change is not one of another life.
+    /// The bucket's life at the sender: a change is not taken into another life.
     pub life: Stamp,
-    /// Of all changes.
+    /// The stamp of all changes.
     pub stamp: Stamp,
     /// The changes.
     pub changes: Vec<ScopedChange>,

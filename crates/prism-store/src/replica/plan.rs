@@ -33,7 +33,7 @@ pub(super) struct Plan {
     pub(super) op: Op,
     /// Of the bucket, as it was judged: it may be told otherwise before the commit.
     pub(super) versioning: Versioning,
-    /// Of the bucket.
+    /// The bucket's life.
     pub(super) life: Stamp,
 }
 

@@ -6,8 +6,8 @@ use crate::common::{bytes, meta, put};
 use prism_store::{Config, Durability, Store, Verified};
 
 const MIB: u64 = 1024 * 1024;
-/// What the whole process may take, in bytes, however slow the disk is: the worst case that
-/// `Config::write_buffer_bytes` names (75 MiB), and all else. Half of what is stored.
+/// Memory limit of the whole process, in bytes, however slow the disk is: the worst case of
+/// `Config::write_buffer_bytes` (75 MiB), and everything else. Half of what is stored.
 const LIMIT: u64 = 128 * MIB;
 /// Small objects of 8 KiB.
 const SMALL: usize = 32_768;

@@ -548,7 +548,7 @@ fn a_key_that_cannot_be_deleted_now_keeps_no_other_one() {
     let store = cluster.store("a");
     let keys = keys_of_two_groups(&cluster);
     let stuck = &keys[4];
-    // What became of a change of it is not known yet.
+    // The outcome of this change is not known yet.
     let stamp = store.head("b", stuck).unwrap().unwrap().stamp;
     let open = Prepare {
         epoch: 1,

@@ -1,4 +1,4 @@
-//! What the loss of power leaves of the last write, where a user has chosen its bytes.
+//! A power loss tears the last write, whose bytes a user has chosen.
 
 use std::{
     fs,
@@ -58,8 +58,8 @@ fn a_user_cannot_make_a_torn_write_look_like_damage() {
     let object: Vec<u8> = (1..200).flat_map(forged).collect();
     assert!(object.len() < config.inline_max);
     put(&store, "b", "last", &object).unwrap();
-    // What a kill leaves: the store is still open. The power goes as well, and with it the
-    // first page of what was written last.
+    // A copy of the open store is the state after a kill. The power loss takes the first page
+    // of the last write.
     let killed = tempfile::tempdir().unwrap();
     copy(dir.path(), killed.path());
     let path = log(killed.path());

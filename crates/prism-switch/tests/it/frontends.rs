@@ -1,5 +1,5 @@
-//! Who gets new connections: frontends that hold a lease; and that those which are open
-//! stay where they are while the list changes.
+//! New connections go to frontends that hold a lease; open connections stay where they are
+//! while the list changes.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -52,7 +52,8 @@ fn lease(address: SocketAddr, node: Ipv4Addr, run: u16) -> TcpStream {
     stream
 }
 
-/// Where a packet of each client goes; a SYN, or of an open connection.
+/// The frontend that a packet of each client goes to: a SYN, or a packet of an open
+/// connection.
 fn sent(lab: &Lab, ports: Range<u16>, is_syn: bool) -> Vec<Ipv4Addr> {
     ports
         .map(|port| {

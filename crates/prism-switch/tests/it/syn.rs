@@ -1,5 +1,5 @@
-//! A SYN of a flow that has an owner: of the client's next connection, or forged. What
-//! the owner's host says to it decides.
+//! A SYN of a flow that has an owner: the client's next connection, or a forgery. The answer
+//! of the owner's host decides.
 
 use std::net::SocketAddrV4;
 
@@ -123,7 +123,7 @@ fn a_refusal_ends_only_the_flow_that_its_syn_was_passed_to() {
                 // No SYN has been there.
                 set(lab, Flow::OwnedBy(BACKEND));
                 to_client(lab, hook, &refusal(BACKEND));
-                // Of a host that is not the owner.
+                // Refusals of hosts that are not the owner.
                 send(lab, hook, &syn());
                 for other in [BACKEND2, VIP] {
                     assert_eq!(send(lab, hook, &refusal(other)).verdict, Verdict::Drop);
@@ -167,7 +167,7 @@ fn a_frontend_that_accepts_the_syn_of_a_flow_it_had_has_a_new_connection() {
                 let (now, epoch) = state(lab);
                 assert_eq!(now, FlowState::Absent);
                 assert!(epoch >= before, "its predecessor's commands are stale");
-                // Whatever listens at a backend, it is not the service.
+                // A listener at a backend is not the service.
                 set(lab, Flow::OwnedBy(BACKEND));
                 send(lab, hook, &syn());
                 accepts.source = BACKEND;

@@ -52,7 +52,7 @@ pub(crate) enum Key<'a> {
     /// What a backend's store has noted, while the state is in question.
     Said(&'a str),
     User(&'a str),
-    /// What is agreed about a bucket.
+    /// The agreed record of a bucket.
     Bucket(&'a str),
 }
 
@@ -160,7 +160,7 @@ impl Keys {
         self.put(&Key::User(&user.access_key), &secret)
     }
 
-    /// What all keys of buckets begin with.
+    /// The prefix of all keys of buckets.
     pub(crate) fn buckets(&self) -> String {
         format!("{}buckets/", self.prefix)
     }

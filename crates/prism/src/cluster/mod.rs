@@ -32,7 +32,7 @@ use users::UsersFile;
 /// Those who may call.
 pub(crate) type Users = Arc<Vec<Credential>>;
 
-/// What is agreed about buckets, by their names.
+/// The agreed records of buckets, by name.
 pub(crate) type Buckets = BTreeMap<String, Arc<Bucket>>;
 
 /// The cluster, as a node sees it.
@@ -192,7 +192,8 @@ impl Cluster {
         }
     }
 
-    /// Where buckets are agreed on; none where that is a backend's store.
+    /// The registry of buckets in etcd; none in a static cluster, where a backend's store is
+    /// the registry.
     pub(crate) fn registry(&self) -> Option<&Registry> {
         match &self.kind {
             Kind::Kept(kept) => Some(&kept.registry),

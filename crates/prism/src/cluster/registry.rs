@@ -40,7 +40,7 @@ impl Registry {
         (Self(sender), Calls(calls))
     }
 
-    /// What is agreed about a bucket at this moment.
+    /// The agreed record of a bucket at this moment.
     ///
     /// # Errors
     /// When etcd does not answer.
@@ -93,7 +93,6 @@ impl Calls {
     /// Answers one after the other. Never ends.
     pub(super) async fn answer(&mut self, client: &Client, keys: &Keys) {
         while let Some(call) = self.0.recv().await {
-            // Nobody may be waiting any more.
             match call {
                 Call::Read(name, answer) => {
                     let found = read(client, keys, &name).await;
@@ -111,7 +110,7 @@ impl Calls {
                 }
             }
         }
-        // Nobody calls any more.
+        // All callers are gone.
         std::future::pending().await
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct DrainConnectionsArgs {
     config: PathBuf,
 }
 
-/// What a node answers.
+/// A node's answer.
 #[derive(Deserialize)]
 struct Told {
     node: String,

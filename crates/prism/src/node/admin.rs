@@ -1,8 +1,8 @@
 //! The admin socket: one command line in, one JSON document out, then the end.
 //!
 //! `counters`, `cluster`, `trace on`, `trace off`, `trace take`, `scrub start BYTES_PER_S`,
-//! `scrub status`, `drain-connections`. It is for the machine's
-//! own administrator: the socket's directory decides who that is.
+//! `scrub status`, `drain-connections`. Only the machine's administrator may use it: the
+//! permissions of the socket's directory decide who that is.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -54,13 +54,13 @@ pub(super) enum Question {
     Settled {
         epoch: u64,
     },
-    /// What the asked node knows of buckets, behind this name, unless it is as of this
-    /// version.
+    /// The asked node's records of buckets after this name, unless its version is still this
+    /// one.
     Buckets {
         after: String,
         unless: Option<u64>,
     },
-    /// What is agreed about a bucket, where the asked node keeps that.
+    /// The agreed record of a bucket, asked of the node that keeps the registry.
     Agreed {
         bucket: String,
     },

@@ -1,5 +1,5 @@
-//! Who calls: known by the signature of a request, or from the node that has verified
-//! it. That travels with hand-offs and relayed requests as [`Verified`].
+//! The caller of a request: known by its signature, or from the node that verified it. The
+//! outcome travels with hand-offs and relayed requests as [`Verified`].
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -27,7 +27,7 @@ pub(crate) struct Auth {
 pub(super) struct Known {
     pub(super) principal: Principal,
     pub(super) payload: Payload,
-    /// What the bucket's policy says to it, if it was asked.
+    /// The bucket policy's answer, if it was asked.
     pub(super) policy: verified::Policy,
 }
 
@@ -90,7 +90,7 @@ fn authenticator(users: &[Credential], region: &str, anonymous: Anonymous) -> Ar
 }
 
 impl Request {
-    /// What is known of it, for the node that is to answer it.
+    /// The outcome of the verification, for the node that answers the request.
     pub(super) fn verified(&self) -> Verified {
         Verified {
             caller: caller(&self.principal, self.policy),
@@ -117,7 +117,7 @@ pub(super) fn caller(principal: &Principal, policy: verified::Policy) -> Caller 
 fn saved_seed(seed: Seed) -> verified::Seed {
     verified::Seed {
         signature: seed.signature,
-        // Nobody has signed before 1970.
+        // A valid signature is never older than 1970.
         time_s: seed.time.unix_timestamp().try_into().unwrap_or_default(),
     }
 }
@@ -214,7 +214,7 @@ mod tests {
             let sent = Verified::decode(&request.verified().encode()).unwrap();
             let again = restored(&knows, sent.clone()).unwrap();
             assert_eq!((again.principal, again.payload), known);
-            // Nobody verifies chunks whose signer it does not know.
+            // Signed chunks need a known signer.
             let is_signed = matches!(sent.body, verified::Body::Chunks { seed: Some(_), .. });
             assert_eq!(restored(&authenticator, sent).is_err(), is_signed);
         }

@@ -2,10 +2,10 @@
 //! client's connection: creating and deleting buckets, their documents,
 //! listings, and deleting many objects.
 //!
-//! What a bucket is, is agreed in one place (`registry`); every backend acts by it. A
-//! bucket is deleted in three steps: agreed to be about to, so that all backends take
-//! nothing more in; found empty on all of them; agreed to be gone. Its uploads go after
-//! that. Where the second step fails, it is agreed to live on.
+//! A bucket's record is agreed in one place (`registry`); every backend acts by it. A
+//! deletion has three steps. The record says `deleting`, so all backends refuse further
+//! objects; all backends are found empty; the record says `gone`. The bucket's uploads are
+//! deleted after that. If the second step fails, the record says `live` again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -143,12 +143,12 @@ impl Worker {
             Err(error) => return Err(error),
         };
         match self.node.cluster.is_kept() {
-            // Whoever does not hear of it asks etcd.
+            // A backend that misses the message reads etcd.
             true => self.tell_most(name, &record).await,
-            // Nobody else would know it if the keeper's disk were lost.
+            // Without etcd only these copies survive a loss of the keeper's disk.
             false => self.tell_all(name, &record).await?,
         }
-        // In that region, for history's sake, it may be made again.
+        // us-east-1 accepts a repeated creation, as S3 does.
         if existed && self.node.config.cluster.region != "us-east-1" {
             return Err(Code::BucketAlreadyOwnedByYou.into());
         }
@@ -251,7 +251,7 @@ impl Worker {
                 .as_ref()
                 .is_err_and(|e| e.code() == Code::NoSuchBucket)
         };
-        // Where some have it, what they have deleted is to be told.
+        // If some backends have the bucket, the answer reports what they deleted.
         if !answers.is_empty() && answers.values().all(has_no_bucket) {
             return Err(Code::NoSuchBucket.into());
         }

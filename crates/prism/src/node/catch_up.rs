@@ -188,7 +188,7 @@ impl Worker {
             let page = match self.ask_other(source, &question).await {
                 Ok(Reply::Held(page)) => page,
                 Ok(_) => return Err(Code::InternalError.into()),
-                // Where that is agreed on, there is nothing to be had.
+                // If the bucket's deletion is agreed, there is nothing to copy.
                 Err(error) if error.code() == Code::NoSuchBucket => {
                     return self
                         .is_gone(bucket)

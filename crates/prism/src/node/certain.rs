@@ -24,12 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Open changes asked about at once.
 const ASKED_AT_ONCE: usize = 1000;
 
-/// Who is to be asked may have changed: how long the news of that is waited for.
+/// The primary may have changed: time to wait for the new epoch.
 const NEWS_IN: Duration = Duration::from_millis(200);
 
 impl Worker {
-    /// [`Self::make_certain`], once more where the cluster has just changed, and with it who
-    /// can tell.
+    /// [`Self::make_certain`], repeated once if the epoch has just changed, and with it the
+    /// primary.
     pub(super) async fn make_certain_soon(&self, bucket: &str, key: &str) -> Result<(), S3Error> {
         let replication = &self.node.replication;
         let epoch = replication.view().epoch();
@@ -43,8 +43,8 @@ impl Worker {
         }
     }
 
-    /// Finds out what became of the changes of this key that are open here: what this
-    /// node holds of it is then what counts.
+    /// Finds out the outcome of this key's open changes: this node's copy of it is current
+    /// then.
     pub(super) async fn make_certain(&self, bucket: &str, key: &str) -> Result<(), S3Error> {
         let Some(store) = self.node.store.as_ref().filter(|s| s.has_open()) else {
             return Ok(());

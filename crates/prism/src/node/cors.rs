@@ -1,5 +1,5 @@
-//! What a browser wants to know with every answer: whether the page that asks may see it, by
-//! the CORS rules of the bucket. Errors are answers as well.
+//! CORS headers of every answer, errors included: whether a browser may show it to the page
+//! that asked, by the bucket's rules.
 
 use std::rc::Rc;
 use std::time::Instant;

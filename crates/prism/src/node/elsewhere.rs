@@ -15,10 +15,10 @@ use super::relay::{RelayError, Relayed};
 use super::relayed::for_client;
 use super::session::{Next, Request};
 
-/// Where nodes see the cluster differently, how long this one waits for news. A step takes a
-/// few round trips to etcd, and its pause before it longer.
+/// How long a node waits for news when another one sees the cluster differently. A step takes
+/// a few round trips to etcd, and the pause before it longer.
 const NEWS_IN: Duration = Duration::from_secs(2);
-/// How many times a request is decided upon again for that.
+/// How many times a request is placed again after such news.
 const MAX_TRIES: u32 = 3;
 /// Nodes that a connection is offered to.
 const MAX_OFFERS: usize = 3;
@@ -138,7 +138,7 @@ impl Worker {
         self.refuse(client, &request.head, body, &error).await
     }
 
-    /// Who may answer a request, by the cluster as it is now.
+    /// The nodes that may answer a request, by the present view of the cluster.
     fn answerers_now(&self, request: &Request) -> Vec<String> {
         match request.operation.object() {
             Some((bucket, key)) => {

@@ -1,6 +1,6 @@
-//! This backend's copy of what is agreed about buckets: brought up to date whenever that
-//! changes. What others left unfinished is finished here: a deletion that nobody goes on
-//! with, what a deleted bucket has left, and records that nobody needs any more.
+//! This backend's copy of the agreed records of buckets, updated whenever they change. This
+//! task also finishes what others left behind: abandoned deletions, the remains of deleted
+//! buckets, and records that are no longer needed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -31,17 +31,17 @@ const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// Records forgotten at a time.
 const FORGOTTEN_AT_ONCE: usize = 100;
 
-/// What this backend has seen so far.
+/// The versions that this backend has seen so far.
 #[derive(Default)]
 struct Seen {
-    /// Of etcd.
+    /// The revision of etcd.
     revision: u64,
-    /// What the store acts by.
+    /// The records that the store acts by.
     agreed: Option<Arc<Buckets>>,
-    /// Of the keeper's store, and of this one.
+    /// The versions of the keeper's records and of this store's own.
     version: Option<u64>,
     own_version: Option<u64>,
-    /// What was here at the start is agreed on now.
+    /// Whether the records of this store from before the start are agreed on.
     is_adopted: bool,
     /// Deletions under way, and since when.
     deleting: HashMap<String, (Stamp, Instant)>,
@@ -110,7 +110,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What is agreed, if it may have changed, and as of which version.
+    /// The agreed records and their version, if they may have changed.
     async fn news_of_buckets(
         &self,
         seen: &mut Seen,
@@ -134,7 +134,7 @@ impl Worker {
         Ok(is_new.then(|| (Arc::new(found), Some(version))))
     }
 
-    /// All that a backend's store knows of buckets, unless it is still as of a version.
+    /// All records of buckets in a backend's store, unless its version is still `unless`.
     pub(super) async fn buckets_of(
         &self,
         name: &str,
@@ -152,7 +152,7 @@ impl Worker {
                     return Ok((first.unwrap_or(version), found));
                 }
                 Reply::Buckets { version, page } => {
-                    // What changes meanwhile is news the next time.
+                    // Changes between pages are found by the next look.
                     first = first.or(Some(version));
                     found.extend(page.into_iter().map(|(name, b)| (name, Arc::new(b))));
                 }
@@ -185,9 +185,8 @@ impl Worker {
         .await
     }
 
-    /// What this store has and the registry lacks is agreed on: it is from before there was
-    /// a registry, or the registry has lost it. A store that is of no member has nothing
-    /// that counts.
+    /// Adds buckets that the registry lacks: they are older than the registry, or the
+    /// registry has lost them. Buckets of a store that belongs to no member do not count.
     async fn adopt_own(&self, agreed: &Buckets, is_first: bool) -> Result<(), S3Error> {
         if !self.is_of_member()? {
             return Ok(());

@@ -38,8 +38,8 @@ pub(super) fn settled(store: &Store, epoch: u64) -> Result<Reply, S3Error> {
     }
 }
 
-/// What this node knows of the next buckets behind `after`; nothing if that is still as
-/// of a version.
+/// This node's records of the next buckets after `after`; none if its version is still
+/// `unless`.
 pub(super) fn buckets(
     store: &Store,
     (after, unless): (&str, Option<u64>),
@@ -60,7 +60,7 @@ pub(super) fn buckets(
     Ok(Reply::Buckets { version, page })
 }
 
-/// What is agreed about a bucket, as this node keeps it.
+/// The agreed record of a bucket, which this node keeps.
 pub(super) fn agreed(node: &Node, store: &Store, bucket: &str) -> Result<Reply, S3Error> {
     node.check_keeper()?;
     let found = store.bucket_record(bucket).map_err(|e| store_error(&e))?;
@@ -77,7 +77,7 @@ pub(super) fn agree(
     node.check_keeper()?;
     let mut changed = store.change_bucket(bucket, before, next);
     if let Err(Error::Busy) = changed {
-        // What the bucket has left of its life before goes first.
+        // Objects of the bucket's earlier life are deleted first.
         let purged = store.purge_bucket(bucket);
         changed = purged.and_then(|()| store.change_bucket(bucket, before, next));
     }

@@ -1,9 +1,10 @@
-//! How a node ends without cutting anybody: it says so, has the cluster go on without it,
-//! moves its connections to other nodes, and closes in order what could not be moved.
+//! The orderly end of a node, without cutting a client: it announces its end, has the cluster
+//! go on without it, moves its connections to other nodes, and closes the remaining ones
+//! between requests.
 //!
-//! One task of the process gives [`Orders`], by the clock; each worker follows them. What
-//! peers are told, and how a connection moves, is `prism-handoff`'s; how the cluster goes
-//! on without a backend, `cluster`'s.
+//! One task of the process gives [`Orders`], by the clock; each worker follows them.
+//! `prism-handoff` tells the peers and moves connections; `cluster` has the cluster go on
+//! without a backend.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::{Node, Worker};
 const AGAIN: Duration = Duration::from_millis(250);
 /// How often it is looked whether any are left.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// What still goes on at the end of the time has this long to be closed.
+/// Time to close the connections that are left at the end of the drain.
 pub(super) const CLOSED_IN: Duration = Duration::from_millis(500);
 /// Connections of one worker that move at the same time: far below what a node takes in
 /// at once.
@@ -35,27 +36,25 @@ pub(crate) enum Stage {
     Leaving,
     /// Answers say that the connection ends.
     Closing,
-    /// What waits for a request ends.
+    /// Connections that wait for a request are closed.
     Ending,
 }
 
-/// What the workers are to do.
+/// Orders to the workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Orders {
     pub(crate) stage: Stage,
-    /// Connections are to move that have not been told so as many times.
+    /// Number of orders to move: a connection that has followed fewer is to move.
     pub(crate) moves: u32,
 }
 
-/// Has all connections that are here now move to other nodes, each behind its present
-/// answer.
+/// Has all present connections move to other nodes, each after its present answer.
 pub(crate) fn move_all(node: &Node) {
     node.orders
         .send_modify(|orders| orders.moves = orders.moves.wrapping_add(1));
 }
 
-/// Ends a node, by the time that it has for that. `heard` ends when all peers have been
-/// told.
+/// Ends a node within its drain timeout. `heard` ends when all peers have been told.
 pub(super) async fn wind_down(node: &Node, mut heard: mpsc::Receiver<()>) {
     let enter = |stage| node.orders.send_modify(|orders| orders.stage = stage);
     let (begun, limit) = (Instant::now(), node.config.limits.drain_timeout());
@@ -120,17 +119,17 @@ impl Worker {
         }
     }
 
-    /// What connections that begin now need not be told.
+    /// The number of orders that a connection which begins now counts as followed.
     pub(super) fn told_moves(&self) -> u32 {
         let orders = *self.orders.borrow();
         match orders.stage {
             Stage::Serving => orders.moves,
-            // Those that arrive behind the order are to go as well.
+            // A connection that arrives after the order has to move as well.
             _ => orders.moves.wrapping_sub(1),
         }
     }
 
-    /// The order by which a connection is to move that was told so as often as `told`.
+    /// The order by which a connection is to move that has followed `told` orders.
     pub(super) fn is_to_move(&self, told: u32) -> Option<u32> {
         let moves = self.orders.borrow().moves;
         (moves != told).then_some(moves)

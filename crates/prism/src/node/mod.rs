@@ -130,9 +130,9 @@ pub(crate) struct Node {
     pub(crate) pauses: pause::Pauses,
     /// For all workers.
     pub(crate) orders: watch::Sender<Orders>,
-    /// Of buckets' records.
+    /// The clock of stamps for buckets' records.
     stamps: StampClock,
-    /// Something is left of a deleted bucket.
+    /// Notified when remains of a deleted bucket are to be purged.
     purge: Notify,
     /// As the keeper of what is agreed about buckets: what others had is known.
     heard_all: AtomicBool,

@@ -23,7 +23,7 @@ const OVER_IN: Duration = Duration::from_secs(3);
 /// The writes of this node.
 #[derive(Debug)]
 pub(crate) struct Pauses {
-    /// Of this generation, and of the one before, by turns.
+    /// Writes of the present generation and of the one before, which alternate.
     under_way: [AtomicUsize; 2],
     generation: AtomicUsize,
     ended: Notify,
@@ -56,8 +56,8 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Pauses {
-    /// Begins a write, as soon as there is no pause. Whoever makes it looks at the cluster
-    /// behind that.
+    /// Begins a write, as soon as there is no pause. The caller reads the view of the cluster
+    /// after that.
     pub(super) async fn begin(&self) -> UnderWay<'_> {
         loop {
             let begun = self.count_one();
@@ -65,7 +65,7 @@ impl Pauses {
                 return begun;
             }
             drop(begun);
-            // It does not end: its sender is here.
+            // The channel stays open: `self` holds its sender.
             let _ = self.is_on.subscribe().wait_for(|is_on| !is_on).await;
         }
     }

@@ -1,10 +1,10 @@
-//! What is agreed about buckets: asked for, changed, and passed on to all backends.
+//! The registry of buckets' records: read, changed, and passed on to all backends.
 //!
-//! With etcd the agreement is there. Without it, the first backend by name keeps it in its
-//! store: members never change then, and a change that not all of them have taken is
-//! answered with an error. Either way a change counts from the moment at which the registry
-//! has it, and whoever lacks it follows (`follow`). Which changes there are, and which
-//! record counts, is decided by `prism_replica`.
+//! With etcd the registry is in etcd. Without it, the first backend by name keeps it in its
+//! store: members never change then, and a change that not all of them have taken is answered
+//! with an error. Either way a change counts as soon as the registry has it, and backends
+//! that miss it catch up (`follow`). `prism_replica` defines the changes, and which record
+//! counts.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ const TRIES: u32 = 5;
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 impl Worker {
-    /// What is agreed about a bucket at this moment.
+    /// The agreed record of a bucket at this moment.
     pub(super) async fn agreed(&self, bucket: &str) -> Result<Option<Bucket>, S3Error> {
         if let Some(etcd) = self.node.cluster.registry() {
             return etcd.read(bucket).await.map_err(|e| out_of_reach(&e));
@@ -197,8 +197,8 @@ pub(super) fn take(
     Ok(())
 }
 
-/// Whether all have done it. What the client can do something about says more than a
-/// node out of reach.
+/// Whether all have done it. An error that the client can fix comes before a node out of
+/// reach.
 pub(super) fn done_by_all(answers: Vec<Result<Reply, S3Error>>) -> Result<(), S3Error> {
     let errors = answers.into_iter().filter_map(Result::err);
     match errors.min_by_key(|error| error.status()) {

@@ -60,12 +60,12 @@ pub(crate) enum RelayError {
 pub(crate) struct Relayed<'r> {
     pub(crate) head: &'r RequestHead,
     pub(crate) preamble: Preamble,
-    /// Answered twice, it does what it does when answered once.
+    /// Whether answering it twice has the same effect as once.
     pub(crate) is_repeatable: bool,
 }
 
 impl Relayed<'_> {
-    /// What it means that the other node does not answer.
+    /// The meaning of `421` from the other node.
     fn refused(&self) -> RelayError {
         match self.preamble.most_bytes {
             Some(_) => RelayError::TooLong,

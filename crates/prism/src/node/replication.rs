@@ -186,8 +186,8 @@ impl Replication {
         others_of(&self.view(), &self.name, bucket, key)
     }
 
-    /// Whether a change of a key that is made here as well comes from the key's primary. Of
-    /// another epoch the store knows more.
+    /// Whether a change of a key that is made here as well comes from the key's primary.
+    /// Changes of another epoch are left to the store's own check.
     pub(super) fn may_come_from(&self, primary: &str, epoch: u64, scope: &Scope) -> bool {
         let view = self.view();
         if view.epoch() != epoch {

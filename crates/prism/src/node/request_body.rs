@@ -17,7 +17,7 @@ pub(super) const MAX_SKIP_BYTES: u64 = 256 << 10;
 /// The rest has to come within this time: 256 KiB at 0.5 Mbit/s.
 const MAX_SKIP_TIME: Duration = Duration::from_secs(4);
 
-/// What is left of a request's body.
+/// The unread part of a request's body.
 #[derive(Debug)]
 pub(super) struct RequestBody {
     reader: BodyReader,
@@ -101,7 +101,7 @@ impl RequestBody {
     /// behind it, if [`Self::skip_rest`] finds the end then.
     pub(super) async fn can_skip_rest(&mut self, io: &mut impl Io) -> bool {
         if self.is_done() {
-            // Of a body of no bytes, too: see `RequestHead::expects_continue`.
+            // An empty body may be expected too: see `RequestHead::expects_continue`.
             return self.invite(io).await.is_ok();
         }
         // A client that was not invited may send its body or its next request.

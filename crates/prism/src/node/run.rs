@@ -47,7 +47,7 @@ pub(crate) fn until_stopped(node: Node, ready: impl FnOnce()) -> anyhow::Result<
     });
     let scrubbing = scrubbing.transpose().context("starting the scrubber")?;
     let attended = attend(&node, (all_bound, all_told), workers, ready);
-    // Those that have failed to start are alone with that.
+    // A worker that failed to start does not end the others by itself.
     node.orders
         .send_modify(|orders| orders.stage = leave::Stage::Ending);
     node.scrub.end();

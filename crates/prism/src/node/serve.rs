@@ -83,7 +83,7 @@ impl Worker {
         }
     }
 
-    /// What this store holds is what counts.
+    /// Makes sure that this store's copy is current.
     async fn make_sure(&self, request: &Request) -> Result<(), S3Error> {
         if let Some(bucket) = request.operation.bucket() {
             self.know_bucket(bucket.as_str()).await?;

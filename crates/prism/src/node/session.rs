@@ -32,15 +32,15 @@ pub(crate) struct Request {
     pub(crate) operation: Operation,
     pub(crate) principal: Principal,
     pub(crate) payload: Payload,
-    /// What the bucket's policy says to an anonymous caller, if it was asked.
+    /// The bucket policy's answer for an anonymous caller, if it was asked.
     pub(crate) policy: Policy,
-    /// Another node asks, for itself.
+    /// Whether it is another node's own request.
     pub(crate) for_node: bool,
-    /// Longest body of an object that whoever relays the answer wants to relay.
+    /// Longest body of an object that the relaying node accepts.
     pub(crate) most_bytes: Option<u32>,
     /// Whether this node might serve what it stores when it read the request.
     pub(crate) held: Option<Held>,
-    /// Somebody has the body.
+    /// Whether the body has an owner.
     pub(super) is_body_taken: Cell<bool>,
 }
 
@@ -140,7 +140,7 @@ impl Worker {
         if !client.is_tls() && self.node.redirects() {
             return self.redirect(client, &head).await;
         }
-        // What came with a hand-off was counted where it was read.
+        // A request that came with a hand-off was counted where it was read.
         if verified.is_none() {
             self.node.counters.requests.add_one();
         }
@@ -368,7 +368,7 @@ impl Worker {
         }
     }
 
-    /// Who may answer an operation on a key; those that leave come last.
+    /// The nodes that may answer an operation on a key; leaving ones come last.
     pub(super) fn answerers(&self, operation: &Operation, bucket: &str, key: &str) -> Vec<String> {
         let mut names = self.node.replication.answerers(operation, bucket, key);
         if names.len() > 1 {
@@ -443,8 +443,8 @@ impl Worker {
     }
 }
 
-/// What the node that hands a connection over has verified of its next request. Without
-/// that, or if it makes no sense, the request is verified here.
+/// The source's verification of a connection's next request. If it is missing or malformed,
+/// the request is verified here.
 fn brought(client: &Connection) -> Option<Verified> {
     let context = client.context();
     if context.is_empty() {

@@ -1,4 +1,4 @@
-//! What a worker does beside serving, for as long as it lives.
+//! The background tasks of a worker.
 
 use std::rc::Rc;
 

@@ -13,7 +13,7 @@ use crate::replicas;
 use crate::support::client::Request;
 use crate::support::{BUCKET, Cluster, eventually, say, turn};
 
-/// Of the bucket that each test makes.
+/// Name of the bucket that each test makes.
 const NAME: &str = "made-meanwhile";
 /// Objects put into it.
 const OBJECTS: usize = 100;
@@ -75,7 +75,7 @@ fn answers(cluster: &Cluster, target: &str) -> BTreeSet<(u16, Vec<u8>)> {
     (0..READS).map(one).collect()
 }
 
-/// What the bucket is, as every backend says it.
+/// The bucket's properties, on which every backend agrees.
 fn agreed(cluster: &Cluster) -> Vec<(u16, Vec<u8>)> {
     let mut all = Vec::new();
     for target in ["/?versioning", "/?policy", "/?cors"] {

@@ -43,7 +43,7 @@ fn ctl(cluster: &Cluster, arguments: &[&str], input: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What it says that it does not do.
+/// The message with which `ctl` refuses.
 fn refused_ctl(cluster: &Cluster, arguments: &[&str]) -> String {
     let output = run_ctl(cluster, arguments, "");
     assert!(!output.status.success(), "ctl {arguments:?}");

@@ -36,7 +36,7 @@ fn up(frontends: usize, tls: bool) -> Cluster {
     })
 }
 
-/// Somebody on the client's host, who knows nothing of the cluster but its service.
+/// A client on the client's host, which knows only the service address.
 #[derive(Clone)]
 struct Caller {
     namespace: String,

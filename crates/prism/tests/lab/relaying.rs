@@ -330,7 +330,7 @@ fn nodes_whose_configurations_differ_refuse_what_would_not_be_found() {
     let lost = Object::new(cluster.key_on("be1", "lost"), 10);
     cluster.put_all(std::slice::from_ref(&kept));
 
-    // To the frontend alone be0 owns every key.
+    // Only the frontend's configuration gives every key to be0.
     let path = cluster.lab.config_path().with_file_name("nodes.toml");
     let config = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, without_backend(&config, "be1")).unwrap();
@@ -375,7 +375,7 @@ fn nodes_whose_configurations_differ_refuse_what_would_not_be_found() {
     let log = std::fs::read_to_string(cluster.lab.log_path("be0")).unwrap();
     assert!(log.contains("configurations differ"), "it says so");
 
-    // What was answered is there, and nothing else.
+    // Only answered writes are there.
     cluster.lab.restart("fe0").unwrap();
     let mut client = cluster.connect();
     eventually("be1 is in reach", Duration::from_secs(5), || {

@@ -166,7 +166,7 @@ fn boto3_sees_no_difference_and_every_object_is_on_two_of_three_backends() {
     assert!(objects.len() >= 3);
 }
 
-/// What boto3 says of each key that it deletes, all in one request.
+/// boto3's result for each key of one DeleteObjects request.
 fn delete_all(cluster: &Cluster, keys: &[String]) -> BTreeMap<String, String> {
     const SCRIPT: &str = r#"
 import boto3, os, sys
@@ -463,7 +463,7 @@ fn a_backend_that_stands_still_costs_nobody_more_than_its_first_timeout() {
         .flat_map(|n| ["be0", "be1", "be2"].map(|host| of(host, &n.to_string())))
         .collect();
     cluster.put_all(&objects);
-    // What its primary has not told the others to be decided cannot be read without it.
+    // A replica cannot read a change that is open there without the primary.
     eventually("all is decided", Duration::from_secs(5), || {
         let open = |host| cluster.counter(host, "store", "open_changes");
         ["be0", "be1", "be2"].map(open) == [0; 3]

@@ -19,7 +19,7 @@ const LEN: u64 = 12 << 10;
 /// Bounds the descriptors of a process of a lab, and gives the bound that it had.
 fn bound_descriptors(pid: u32, current: Option<u64>) -> Option<u64> {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap());
-    // That of all processes which the test has started.
+    // The hard limit of all processes that the test has started.
     let maximum = getrlimit(Resource::Nofile).maximum;
     let bounds = Rlimit { current, maximum };
     prlimit(pid, Resource::Nofile, bounds).unwrap().current

@@ -11,7 +11,7 @@ use std::{
 
 use prism_store::{Body, Bucket, Committed, Error, Object, ObjectMeta, Phase, Stamp, Store};
 
-/// What several stores agree on of a bucket: the same life, as of a time.
+/// A bucket's record for several stores: the same life, as of a time.
 pub(crate) fn agreed(time_us: u64, versions: Option<bool>) -> Bucket {
     Bucket {
         stamp: Stamp {

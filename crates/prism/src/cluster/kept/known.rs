@@ -29,7 +29,7 @@ pub(crate) struct Known {
     pub(crate) said: Testimonies,
     /// Those who may call.
     pub(crate) users: BTreeMap<String, Credential>,
-    /// What is agreed about buckets.
+    /// The agreed records of buckets.
     pub(crate) buckets: Arc<Buckets>,
 }
 

@@ -1,5 +1,5 @@
-//! What passes through a relay, piece by piece: the body of a request to the node that
-//! answers, heads and bodies of answers back.
+//! The bytes that pass through a relay, piece by piece: the body of a request to the node
+//! that answers, heads and bodies of answers back.
 
 use std::future::poll_fn;
 use std::io;

@@ -67,7 +67,7 @@ struct Client<'a> {
     rng: fastrand::Rng,
     connection: Option<Connection>,
     known: Known,
-    /// Of this client; the numbers of its keys, buckets and versions.
+    /// This client's number, part of the names of its keys and buckets.
     number: usize,
     next: u64,
 }

@@ -115,7 +115,7 @@ fn an_address_and_a_silent_connection_have_no_more_than_their_share() {
         ended(&mut silent) == 40
     });
     assert!(begun.elapsed() >= Duration::from_millis(1_900));
-    // Who was let in once may take its time.
+    // A client that was let in once has no such limit.
     std::thread::sleep(Duration::from_millis(2_500).saturating_sub(begun.elapsed()));
     known.get(1);
     bed.client().get(2);

@@ -89,7 +89,7 @@ fn bad_preambles_end_the_connection_and_bad_heads_behind_good_ones_are_answered(
         let counters = bed.lab.admin("be0").unwrap();
         counters["requests"]["malformed"].as_u64().unwrap()
     };
-    // What be0 says to the bytes, until it ends the connection.
+    // be0's answer to the bytes, until it ends the connection.
     let answer = |bytes: &[u8]| {
         let config = dialler(&pki, Some((&pki, "be2")), ALPN_RELAY);
         let mut wire = bed
@@ -128,7 +128,7 @@ fn bad_preambles_end_the_connection_and_bad_heads_behind_good_ones_are_answered(
         assert!(said.starts_with("HTTP/1.1 400 "), "{said}");
         assert!(said.contains("\r\nConnection: close\r\n"), "{said}");
     }
-    // So it is understood.
+    // The unchanged preamble is understood.
     let said = answer(&[&good[..], request].concat());
     assert!(said.starts_with("HTTP/1.1 403 "), "{said}");
     client.get(bed.object_of("be0"));

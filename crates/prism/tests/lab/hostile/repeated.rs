@@ -62,7 +62,7 @@ impl Double {
         }
     }
 
-    /// What it was asked since the last time.
+    /// Requests since the last call.
     fn asked(&self) -> BTreeMap<String, u32> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }

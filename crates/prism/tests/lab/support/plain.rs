@@ -58,7 +58,7 @@ pub struct Connection {
     stream: TcpStream,
     service: SocketAddr,
     signer: Arc<Signer>,
-    /// Of the last answer.
+    /// The `ETag` of the last answer.
     pub etag: String,
 }
 
