@@ -44,6 +44,7 @@ mod replicas;
 mod serve;
 mod sessions;
 mod slow_disk;
+mod stopped;
 mod supervised;
 mod tls_clients;
 mod tls_secrecy;

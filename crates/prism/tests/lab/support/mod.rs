@@ -145,9 +145,15 @@ impl Cluster {
     /// One frontend and `backends` backends that hand nothing off, as they find no switch:
     /// every request of another node's is relayed.
     pub fn relaying(backends: usize) -> Self {
+        Self::relaying_replicated(backends, 1)
+    }
+
+    /// The same where `replicas` of the backends have each key.
+    pub fn relaying_replicated(backends: usize, replicas: u16) -> Self {
         let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
         let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
         spec.backends = backends;
+        spec.configure = Some(Box::new(move |config| config.cluster.replicas = replicas));
         let spec = spec.configure_nodes(|config| {
             if let Some(switch) = &mut config.switch {
                 switch.control.set_port(switch.control.port() + 1);
