@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use prism_proto::TcpState;
 use prism_proto::tcp_state::{NegotiatedOptions, Window};
@@ -78,8 +79,9 @@ async fn verdict(channel: &Rc<Channel>, frame: &Frame, id: u64) -> Option<Frame>
     tokio::time::timeout(limit, verdict.wait()).await.unwrap()
 }
 
-#[test]
-fn a_panic_in_one_import_is_told_and_leaves_the_channel_to_others() {
+/// Runs `work` with two nodes, the first of which asks `transit` about connections that come
+/// back to it.
+fn with_nodes(transit: Transit, work: impl AsyncFnOnce(Endpoint, Endpoint)) {
     let dir = tempfile::tempdir().unwrap();
     pki::init(dir.path(), &["target".into(), "source".into()]).unwrap();
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -88,9 +90,16 @@ fn a_panic_in_one_import_is_told_and_leaves_the_channel_to_others() {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async {
-        let panics: Transit = Arc::new(|_, _| panic!("a fault of the application"));
-        let target = node("target", dir.path(), port, Some(panics)).await;
+        let target = node("target", dir.path(), port, Some(transit)).await;
         let source = node("source", dir.path(), port, None).await;
+        work(target, source).await;
+    });
+}
+
+#[test]
+fn a_panic_in_one_import_is_told_and_leaves_the_channel_to_others() {
+    let panics: Transit = Arc::new(|_, _| panic!("a fault of the application"));
+    with_nodes(panics, async |target, source| {
         let channel = source.handle().shared.peers.channel("target").await;
         let channel = channel.unwrap();
         // The application is asked about connections that come back only.
@@ -102,5 +111,33 @@ fn a_panic_in_one_import_is_told_and_leaves_the_channel_to_others() {
         let told = verdict(&channel, &hand_off(4, "source"), 4).await;
         assert_eq!(told, Some(Frame::Refused { id: 4, reason }));
         assert_eq!(target.handle().shared.importing.get(), 0);
+    });
+}
+
+#[test]
+fn a_node_that_leaves_says_so_and_refuses_what_is_offered_all_the_same() {
+    let is_asked = Arc::new(AtomicBool::new(false));
+    let asked = is_asked.clone();
+    let asks: Transit = Arc::new(move |_, _| {
+        asked.store(true, Ordering::Relaxed);
+        None
+    });
+    with_nodes(asks, async |target, source| {
+        let (target, source) = (target.handle(), source.handle());
+        let channel = source.shared.peers.channel("target").await;
+        let channel = channel.unwrap();
+        let reason = Refusal::Unwilling;
+        for (id, leaves) in [(1, false), (2, true)] {
+            is_asked.store(false, Ordering::Relaxed);
+            if leaves {
+                target.leave().await;
+            }
+            assert_eq!(source.is_leaving("target"), leaves);
+            // It was offered before its source has heard of that.
+            let told = verdict(&channel, &hand_off(id, "target"), id).await;
+            assert_eq!(told, Some(Frame::Refused { id, reason }));
+            // Without a switch it takes none anyway, but looks at it.
+            assert_eq!(is_asked.load(Ordering::Relaxed), !leaves);
+        }
     });
 }
