@@ -79,8 +79,8 @@ async fn verdict(channel: &Rc<Channel>, frame: &Frame, id: u64) -> Option<Frame>
     tokio::time::timeout(limit, verdict.wait()).await.unwrap()
 }
 
-/// Runs `work` with two nodes, the first of which asks `transit` about connections that come
-/// back to it.
+/// Runs `work` with two nodes. The first one asks `transit` about connections that come back
+/// to it.
 fn with_nodes(transit: Transit, work: impl AsyncFnOnce(Endpoint, Endpoint)) {
     let dir = tempfile::tempdir().unwrap();
     pki::init(dir.path(), &["target".into(), "source".into()]).unwrap();
@@ -133,10 +133,10 @@ fn a_node_that_leaves_says_so_and_refuses_what_is_offered_all_the_same() {
                 target.leave().await;
             }
             assert_eq!(source.is_leaving("target"), leaves);
-            // It was offered before its source has heard of that.
+            // A source may offer a connection before it hears that the target leaves.
             let told = verdict(&channel, &hand_off(id, "target"), id).await;
             assert_eq!(told, Some(Frame::Refused { id, reason }));
-            // Without a switch it takes none anyway, but looks at it.
+            // The target has no switch and takes no connection, but looks at each offer.
             assert_eq!(is_asked.load(Ordering::Relaxed), !leaves);
         }
     });

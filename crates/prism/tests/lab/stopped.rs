@@ -1,6 +1,7 @@
-//! A backend that stands still (SIGSTOP) while others have its objects as well: after the
-//! first timeout it is suspect, and nobody waits for it until it goes on. Needs root;
-//! without it each test says so and passes, except under CI, where it fails.
+//! A backend that stands still (SIGSTOP) while other backends have its objects as well. After
+//! the first timeout the backend is suspect, and no request waits for it until it goes on.
+//! The tests need root; without it each test says so and passes, except under CI, where it
+//! fails.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::support::{Cluster, eventually, say, turn};
 const BACKENDS: [&str; 3] = ["be0", "be1", "be2"];
 /// The backend that stands still.
 const STOPPED: &str = "be1";
-/// A hand-off has its end within 3 s.
+/// A hand-off to a host that stands still ends within 3 s.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
 const AT_ONCE: Duration = Duration::from_secs(1);
 
@@ -30,7 +31,7 @@ fn objects(cluster: &Cluster) -> Vec<Object> {
     let all = (0..4).flat_map(|n| BACKENDS.map(|host| of(host, n)));
     let objects: Vec<Object> = all.collect();
     cluster.put_all(&objects);
-    // What its primary has not told the others to be decided cannot be read without it.
+    // A replica cannot read a change that is open there without the primary.
     eventually("all is decided", Duration::from_secs(5), || {
         let open = |host| cluster.counter(host, "store", "open_changes");
         BACKENDS.map(open) == [0; 3]
@@ -38,8 +39,8 @@ fn objects(cluster: &Cluster) -> Vec<Object> {
     objects
 }
 
-/// Reads until the frontend has noticed that a backend stands still. Each of these reads has
-/// its answer after the first timeout.
+/// Stops the backend, and reads until the frontend suspects it. Every read is answered within
+/// the first timeout.
 fn notice(cluster: &Cluster, objects: &[Object]) {
     let suspected = || cluster.counter("fe0", "handoff", "peers_suspected");
     let (before, stopped) = (suspected(), Instant::now());
@@ -65,7 +66,7 @@ fn notice(cluster: &Cluster, objects: &[Object]) {
     say(&format!("suspect after {:?}", stopped.elapsed()));
 }
 
-/// Reads every object, its head and its tags. Each answer comes at once.
+/// Reads every object, its head and its tags. Every answer comes at once.
 fn read_at_once(cluster: &Cluster, objects: &[Object]) {
     let in_time = |what: &str, begun: Instant| {
         let took = begun.elapsed();
@@ -85,7 +86,7 @@ fn read_at_once(cluster: &Cluster, objects: &[Object]) {
     }
 }
 
-/// Whatever has to be written by the backend that stands still is refused at once.
+/// Every write whose primary is the stopped backend is refused at once.
 fn assert_refused_at_once(cluster: &Cluster, object: &Object) {
     let target = format!("/{}", object.key);
     let writes = [

@@ -67,10 +67,12 @@ fn strangers_at_the_node_port_are_refused_and_counted() {
             .map(|_| TcpStream::connect(address).unwrap())
             .collect()
     });
-    // Those of one address are bounded, and more are sent away long before their time.
-    eventually("there are too many", Duration::from_secs(2), || {
-        bed.count("be0", "peers_refused") >= before + 500 - MOST_OF_ONE_ADDRESS
-    });
+    // The port refuses the handshakes beyond the bound at once, and not at their timeout.
+    eventually(
+        "those beyond the bound are refused",
+        Duration::from_secs(2),
+        || bed.count("be0", "peers_refused") >= before + 500 - MOST_OF_ONE_ADDRESS,
+    );
     client.get(bed.object_of("be0"));
     client.get(bed.object_of("be1"));
     client.get(bed.object_of("be0"));

@@ -148,7 +148,7 @@ impl Cluster {
         Self::relaying_replicated(backends, 1)
     }
 
-    /// The same where `replicas` of the backends have each key.
+    /// As [`Self::relaying`], with `replicas` copies of each key.
     pub fn relaying_replicated(backends: usize, replicas: u16) -> Self {
         let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
         let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
