@@ -15,6 +15,8 @@ use crate::support::{Cluster, eventually, say, turn};
 
 const NEW: usize = 200;
 const RESTING: usize = 24;
+/// Connections that are used again while they are younger than a claim.
+const YOUNG: usize = 5;
 const AGENT_STARTS: Duration = Duration::from_secs(2);
 /// The agent's grace, its look around, and what a change of the list takes.
 const BACK_IN: Duration = Duration::from_secs(8);
@@ -84,6 +86,10 @@ fn a_dead_frontend_gets_no_new_connection_and_one_that_is_back_cuts_none() {
         let mut client = cluster.connect();
         ask_frontend(&cluster, &mut client);
         clients.push(client);
+        // A young connection is not claimed yet, and is used while the list changes.
+        for young in clients.iter_mut().rev().take(YOUNG) {
+            ask_frontend(&cluster, young);
+        }
         if back_since.is_none() && cluster.counter("fe1", "handoff", "accepted") > 0 {
             say(&format!(
                 "fe1 has clients again after {:.2?}",
