@@ -10,11 +10,10 @@ use std::sync::LazyLock;
 
 use aws_lc_rs::{digest, hmac};
 use libfuzzer_sys::fuzz_target;
-use prism_http::{Headers, Limits, RequestHead};
+use prism_http::Headers;
 use prism_s3::integrity::Algorithm;
-use prism_s3::{
-    Anonymous, Authenticator, Credentials, Payload, Principal, S3Error, StreamDecoder, Streaming,
-};
+use prism_s3::time::parse_iso_basic;
+use prism_s3::{Anonymous, Authenticator, Credentials, S3Error, Seed, StreamDecoder, Streaming};
 
 const TIME: &str = "20130524T000000Z";
 const SCOPE: &str = "20130524/r/s3/aws4_request";
@@ -57,27 +56,25 @@ impl Announced {
         self.form != FORMS[0]
     }
 
-    /// The head as the node that reads the body has it; another has verified it.
+    /// What the node that reads the body knows of it: another node has verified the request.
     fn payload(&self) -> (Streaming, Headers) {
-        let (form, length, seed) = (self.form, self.length, hex(&SEED));
-        let mut text = format!(
-            "PUT /b/k HTTP/1.1\r\nHost: h\r\nx-amz-date: {TIME}\r\n\
-             x-amz-content-sha256: {form}\r\nx-amz-decoded-content-length: {length}\r\n\
-             Authorization: AWS4-HMAC-SHA256 Credential=key/{SCOPE},\
-             SignedHeaders=host;x-amz-content-sha256;x-amz-date,Signature={seed}\r\n"
-        );
+        let mut headers = Headers::new();
+        let mut add = |name, value: &str| headers.append(name, value).expect("a good field");
+        add("x-amz-decoded-content-length", &self.length.to_string());
         if let Some((name, _)) = self.checksum {
-            text += &format!("x-amz-trailer: {name}\r\n");
+            add("x-amz-trailer", name);
         }
-        text += "\r\n";
-        let (head, _) = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT)
-            .expect("a good head")
-            .expect("and complete");
-        let caller = Principal::AccessKey("key".into());
-        match AUTHENTICATOR.payload(&head, &caller) {
-            Ok(Payload::Streaming(streaming)) => (streaming, head.headers().clone()),
-            other => panic!("{other:?}"),
-        }
+        let chain = || {
+            let time = parse_iso_basic(TIME).expect("a good time");
+            let signature = SEED;
+            let chain = AUTHENTICATOR.chain("key", Seed { signature, time });
+            Box::new(chain.expect("a known key"))
+        };
+        let streaming = Streaming {
+            trailer: self.form != FORMS[1],
+            chain: self.signed().then(chain),
+        };
+        (streaming, headers)
     }
 }
 
