@@ -92,6 +92,9 @@ pub(crate) struct Shared {
     stopping: Notify,
     pub(crate) phase: Cell<Phase>,
     pub(crate) phase_changed: Notify,
+    /// Listeners for clients that are open.
+    pub(crate) listeners: Cell<usize>,
+    pub(crate) listener_closed: Notify,
 }
 
 impl Shared {
@@ -315,6 +318,8 @@ impl Endpoint {
             stopping: Notify::new(),
             phase: Cell::default(),
             phase_changed: Notify::new(),
+            listeners: Cell::new(clients.len()),
+            listener_closed: Notify::new(),
         });
         shared.spawn(nodes, clients);
         Ok(Self { incoming, shared })
@@ -347,14 +352,6 @@ impl Handle {
     /// This node's name.
     pub fn name(&self) -> &str {
         &self.shared.config.name
-    }
-
-    /// Has the switch send new clients to other nodes, within a second where it can.
-    /// Connections that arrive before that are accepted.
-    pub fn take_no_more_clients(&self) {
-        if let Some(control) = &self.shared.control {
-            control.taking.end();
-        }
     }
 
     /// Ends [`Endpoint::next`].
@@ -430,9 +427,16 @@ impl Shared {
             });
         }
         for listener in clients {
-            let shared = self.clone();
+            let (shared, mut listener) = (self.clone(), Some(listener));
             keep("accepting clients", async move || {
-                shared.accept_clients(&listener).await;
+                if let Some(open) = &listener {
+                    shared.accept_clients(open).await;
+                }
+                listener = None;
+                shared
+                    .listeners
+                    .set(shared.listeners.get().saturating_sub(1));
+                shared.listener_closed.notify_waiters();
             });
         }
     }

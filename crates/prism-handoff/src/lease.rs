@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use prism_proto::control::{Answer, MESSAGE_BYTES, RunId, Status};
-use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, TAKES_NO_MORE, request};
+use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, NewClients, TAKES_NO_MORE, request};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -26,6 +26,8 @@ use crate::counters::Count;
 pub(crate) struct Taking {
     no_more: Cell<bool>,
     changed: Notify,
+    answer: Cell<Option<NewClients>>,
+    answered: Notify,
 }
 
 impl Taking {
@@ -33,6 +35,25 @@ impl Taking {
     pub(crate) fn end(&self) {
         self.no_more.set(true);
         self.changed.notify_one();
+    }
+
+    /// Resolves when the agent has said where new clients go now.
+    pub(crate) async fn answer(&self) -> NewClients {
+        loop {
+            let answered = self.answered.notified();
+            if let Some(answer) = self.answer.get() {
+                return answer;
+            }
+            answered.await;
+        }
+    }
+
+    /// A byte has come from the agent. A byte without a meaning is ignored.
+    fn hear(&self, byte: u8) {
+        if let Some(answer) = NewClients::from_byte(byte) {
+            self.answer.set(Some(answer));
+            self.answered.notify_waiters();
+        }
     }
 }
 
@@ -103,22 +124,23 @@ impl Lease {
 
     /// Holds it until the agent is gone, and says when no more clients are taken.
     async fn hold(&mut self, taking: &Taking) {
+        let (mut has_said, mut byte) = (false, [0; 1]);
         loop {
-            // A write that fails means that the connection has ended.
-            if taking.no_more.get() && self.direct.write(&[TAKES_NO_MORE]).is_err() {
-                return;
+            if taking.no_more.get() && !has_said {
+                has_said = true;
+                // A write that fails means that the connection has ended.
+                if self.direct.write(&[TAKES_NO_MORE]).is_err() {
+                    return;
+                }
             }
             tokio::select! {
-                () = self.ended() => return,
+                read = self.stream.read(&mut byte) => match (read, byte) {
+                    (Ok(1), [byte]) => taking.hear(byte),
+                    _ => return,
+                },
                 () = taking.changed.notified() => {}
             }
         }
-    }
-
-    /// Resolves when the agent is gone, or out of reach. It says nothing more.
-    async fn ended(&mut self) {
-        let mut nothing = [0; 1];
-        let _ = self.stream.read(&mut nothing).await;
     }
 }
 

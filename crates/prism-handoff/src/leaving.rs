@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use prism_proto::lease::NewClients;
 use prism_proto::node::Frame;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use crate::channel::Channel;
 use crate::connection::Connection;
@@ -26,9 +26,16 @@ use crate::export::Exported;
 /// nothing over anyway.
 const HEARD_IN: Duration = Duration::from_secs(1);
 
-/// How long the switch's agent may take until new clients go to other frontends: it looks
-/// each 50 ms.
-const ELSEWHERE_IN: Duration = Duration::from_millis(200);
+/// How long the switch's agent may take until new clients go to other frontends: 2 s where it
+/// has just started or has just changed the lists, and as much again for a lease that broke
+/// meanwhile (asked for again within 1 s) or a busy host.
+const ELSEWHERE_IN: Duration = Duration::from_secs(4);
+
+/// How long listeners stay open after new clients go elsewhere, for handshakes that are under
+/// way: a closed listener answers their last segment with a RST. It covers round trips of up
+/// to 1 s, and a lost last segment, which the client's first data repeats after 1 s at most.
+/// The switch finds such connections for 2 s.
+const HANDSHAKES_END_IN: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether what was under way has arrived.
 const IMPORTED_IN: Duration = Duration::from_millis(5);
@@ -96,14 +103,10 @@ impl Drop for Leaver {
 impl Handle {
     /// Refuses connections from peers from now on; a source keeps what it offers. Hand-offs
     /// under way are finished. Tells all peers, and waits for a bounded time until they have
-    /// acknowledged it and the switch sends new clients elsewhere. New clients that arrive
-    /// before that are accepted.
+    /// acknowledged it. New clients are accepted as before.
     pub async fn leave(&self) {
         let shared = &self.shared;
         shared.enter(Phase::Leaving);
-        self.take_no_more_clients();
-        let new_clients_go = shared.config.listen && shared.control.is_some();
-        let elsewhere = Instant::now() + ELSEWHERE_IN;
         let mut telling = JoinSet::new();
         for name in shared.peers.names() {
             let shared = shared.clone();
@@ -118,18 +121,46 @@ impl Handle {
         if tokio::time::timeout(HEARD_IN, all_heard).await.is_err() {
             tracing::info!("not all peers have heard that this node leaves");
         }
-        if new_clients_go {
-            tokio::time::sleep_until(elsewhere).await;
-        }
         // Each ends by its own deadlines.
         while shared.importing.get() > 0 {
             tokio::time::sleep(IMPORTED_IN).await;
         }
     }
 
-    /// Accepts the clients that are connected already, and no others.
-    pub fn accept_no_more(&self) {
-        self.shared.enter(Phase::Deaf);
+    /// Has the switch send new clients to other frontends, waits for its answer and for
+    /// handshakes that are under way, and closes the listeners. Clients that come meanwhile
+    /// are accepted as before. Where no other frontend takes clients, or the switch's agent
+    /// does not answer within 4 s, the listeners are closed without further delay.
+    pub async fn send_clients_elsewhere(&self) {
+        let shared = &self.shared;
+        if let Some(control) = shared.control.as_ref().filter(|_| shared.config.listen) {
+            control.taking.end();
+            match tokio::time::timeout(ELSEWHERE_IN, control.taking.answer()).await {
+                Ok(NewClients::GoElsewhere) => tokio::time::sleep(HANDSHAKES_END_IN).await,
+                Ok(NewClients::HaveNobodyElse) => {
+                    tracing::info!("no other frontend takes new clients");
+                }
+                Err(_) => tracing::warn!(
+                    "the switch's agent does not say that new clients go \
+                    to other frontends; they are refused from now on"
+                ),
+            }
+        }
+        self.accept_no_more().await;
+    }
+
+    /// Accepts the clients that are connected already, and no others. Resolves when they are
+    /// accepted and the listeners are closed.
+    pub async fn accept_no_more(&self) {
+        let shared = &self.shared;
+        shared.enter(Phase::Deaf);
+        loop {
+            let closed = shared.listener_closed.notified();
+            if shared.listeners.get() == 0 {
+                return;
+            }
+            closed.await;
+        }
     }
 
     /// Hands over a connection that is between two requests, whole or in part: `peer` waits

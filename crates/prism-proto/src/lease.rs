@@ -12,6 +12,33 @@ pub const LEAVING: u8 = 1;
 /// it does.
 pub const TAKES_NO_MORE: u8 = 2;
 
+/// The agent's answer to [`TAKES_NO_MORE`]: one byte, sent once on each connection that
+/// carried the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum NewClients {
+    /// The lists of frontends no longer send the node new clients.
+    GoElsewhere = 3,
+    /// No other frontend can take them, so the lists stay as they are.
+    HaveNobodyElse = 4,
+}
+
+impl NewClients {
+    /// The byte on the wire.
+    #[must_use]
+    pub fn byte(self) -> u8 {
+        self as u8
+    }
+
+    /// The answer that `byte` stands for, if it is one.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        [Self::GoElsewhere, Self::HaveNobodyElse]
+            .into_iter()
+            .find(|answer| answer.byte() == byte)
+    }
+}
+
 /// The request for a lease that answers `challenge`: `run` of the node at `node`
 /// lives.
 pub fn request(

@@ -33,6 +33,8 @@ use crate::tables;
 const MAX_STEP_ORDERS: usize = 131_072;
 /// Time between the starts of two steps.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Longest time in which news of runs, or the order to stop, goes unnoticed between two steps.
+const SLICE: Duration = Duration::from_millis(50);
 /// One part in this many of a CPU may go into steps. A walk over 1,000,000 flows
 /// takes some 250 ms.
 const MAX_SHARE: u32 = 20;
@@ -104,7 +106,6 @@ impl<'a> Agent<'a> {
     /// # Errors
     /// See [`AgentError`]. It can be run again.
     pub fn run(&mut self, stop: &AtomicBool) -> Result<(), AgentError> {
-        let slice = Duration::from_millis(50);
         while !stop.load(Ordering::Relaxed) {
             let start = Instant::now();
             let aged = self.step(start)?;
@@ -116,7 +117,10 @@ impl<'a> Agent<'a> {
                 if self.note_changes(Instant::now())? {
                     break;
                 }
-                std::thread::sleep(slice);
+                match &self.leases {
+                    Some((leases, _)) => leases.wait_for_news(SLICE),
+                    None => std::thread::sleep(SLICE),
+                }
             }
         }
         Ok(())
@@ -135,9 +139,13 @@ impl<'a> Agent<'a> {
                 tracing::info!(%node, run = run.0, ?end, "a run of a node has ended");
             }
         }
+        let alive = leases.alive();
         frontends
-            .update(&self.switch.skel.maps, &leases.alive(), now)
+            .update(&self.switch.skel.maps, &alive, now)
             .map_err(kernel("change the frontends"))?;
+        leases.answer_all(&alive, |node, since| {
+            frontends.new_clients_of(node, &alive, now.saturating_duration_since(since))
+        });
         Ok(!changes.is_empty())
     }
 

@@ -1,15 +1,18 @@
 //! Which frontends get new connections: those that hold a lease and have not said that
 //! they take no more (docs/protocol.md, 1.7).
 //!
-//! A frontend that dies or leaves is removed from the lists within a second, and added again
-//! with its next lease. If no frontend of a service holds a lease, all of them stay: the
-//! leases themselves may be broken. An agent that has just started waits for the nodes to
+//! A frontend that dies is removed from the lists within a second, one that leaves within
+//! 2 s of the last change. It is listed again when it has a lease again. Where no frontend of
+//! a service takes new clients, those that leave are listed; where none has a lease, all are:
+//! the leases themselves may be broken. An agent that has just started waits for the nodes to
 //! reconnect, and leaves the lists as they are.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::Result;
+use prism_proto::lease::NewClients;
 
 use crate::config::ServiceConfig;
 use crate::leases::Alive;
@@ -43,11 +46,7 @@ impl Frontends {
     pub(crate) fn new(services: &[ServiceConfig], now: &[ServiceConfig], started: Instant) -> Self {
         let service = |config: &ServiceConfig| {
             let now = now.iter().find(|now| now.addr == config.addr);
-            Service {
-                config: config.clone(),
-                now: now.unwrap_or(config).frontends.clone(),
-                changed: None,
-            }
+            Service::new(config, &now.unwrap_or(config).frontends)
         };
         Self {
             started,
@@ -72,7 +71,13 @@ impl Frontends {
                 listed
             })
             .collect();
-        *self = Self::new(services, &listed, self.started);
+        let mut replaced = Self::new(services, &listed, self.started);
+        for service in &mut replaced.services {
+            let addr = service.config.addr;
+            let before = self.services.iter().find(|s| s.config.addr == addr);
+            service.changed = before.and_then(|before| before.changed);
+        }
+        *self = replaced;
         listed
     }
 
@@ -98,50 +103,91 @@ impl Frontends {
         }
         Ok(())
     }
+
+    /// Where new clients of `node` go, which said `since` ago that it takes no more and of
+    /// which no run does. `None`: the lists still send it some, but are about to change.
+    pub(crate) fn new_clients_of(
+        &self,
+        node: IpAddr,
+        alive: &Alive,
+        since: Duration,
+    ) -> Option<NewClients> {
+        let mut listing = self.services.iter().filter(|s| s.now.contains(&node));
+        let mut has_nobody_else = false;
+        let waits = listing.any(|service| {
+            has_nobody_else = true;
+            !service.has_nobody_else(alive, since)
+        });
+        match (waits, has_nobody_else) {
+            (true, _) => None,
+            (false, true) => Some(NewClients::HaveNobodyElse),
+            (false, false) => Some(NewClients::GoElsewhere),
+        }
+    }
 }
 
 impl Service {
+    fn new(config: &ServiceConfig, now: &[IpAddr]) -> Self {
+        Self {
+            config: config.clone(),
+            now: now.to_vec(),
+            changed: None,
+        }
+    }
+
+    /// The frontends of the configuration that are in `set`.
+    fn those_of(&self, set: &HashSet<IpAddr>) -> Vec<IpAddr> {
+        let all = self.config.frontends.iter().copied();
+        all.filter(|ip| set.contains(ip)).collect()
+    }
+
+    /// The frontends that new clients are to go to.
+    fn wanted(&self, alive: &Alive) -> Vec<IpAddr> {
+        let lists = [&alive.taking, &alive.nodes].map(|set| self.those_of(set));
+        let found = lists.into_iter().find(|list| !list.is_empty());
+        found.unwrap_or_else(|| self.config.frontends.clone())
+    }
+
     /// The lists to write, if they change.
     fn change(&self, alive: &Alive, now: Instant) -> Option<Lists> {
-        let all = &self.config.frontends;
-        let mut wanted: Vec<IpAddr> = all
-            .iter()
-            .copied()
-            .filter(|ip| alive.taking.contains(ip))
-            .collect();
-        if wanted.is_empty() {
-            wanted.clone_from(all);
-        }
+        let mut wanted = self.wanted(alive);
         if wanted == self.now {
             return None;
         }
-        // The connections of one change are found by one former list. Only what is
-        // lost does not wait.
+        let mut living = self.now.clone();
+        living.retain(|ip| alive.nodes.contains(ip));
+        // The connections of one change are found by one former list. Only the dead do
+        // not wait: nothing is lost with their places.
         let is_changing = self
             .changed
             .is_some_and(|at| now.saturating_duration_since(at) < CHANGING);
         if is_changing {
-            wanted.retain(|ip| self.now.contains(ip));
-            if wanted.is_empty() || wanted == self.now {
+            if living == self.now {
                 return None;
             }
+            if !living.is_empty() {
+                wanted.clone_from(&living);
+            }
         }
-        let former = self
-            .now
-            .iter()
-            .copied()
-            .filter(|ip| alive.nodes.contains(ip));
         Some(Lists {
             now: wanted,
-            former: former.collect(),
+            former: living,
             former_for: CHANGING,
         })
+    }
+
+    /// Whether no frontend takes new clients, nor is about to. One without a lease may be
+    /// starting, or have lost its lease: it has [`SETTLING`] to ask for one.
+    fn has_nobody_else(&self, alive: &Alive, since: Duration) -> bool {
+        let mut all = self.config.frontends.iter();
+        let is_absent = |ip| !alive.nodes.contains(ip);
+        self.those_of(&alive.taking).is_empty() && (since >= SETTLING || !all.any(is_absent))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
     const ALL: [u8; 3] = [1, 2, 3];
@@ -156,11 +202,7 @@ mod tests {
             tenant: 1,
             frontends: ips(&ALL),
         };
-        Service {
-            now: config.frontends.clone(),
-            config,
-            changed: None,
-        }
+        Service::new(&config, &config.frontends)
     }
 
     fn change(
@@ -183,6 +225,47 @@ mod tests {
         assert_eq!(died, Some([ips(&[1, 3]), ips(&[1, 3])]));
         let leaves = change(&service, &[1, 3], &ALL, now);
         assert_eq!(leaves, Some([ips(&[1, 3]), ips(&ALL)]));
+    }
+
+    #[test]
+    fn a_frontend_that_leaves_is_answered_when_the_lists_are_without_it() {
+        let now = Instant::now();
+        let mut frontends = Frontends {
+            started: now,
+            services: vec![service()],
+        };
+        let answer = |frontends: &Frontends, taking: &[u8], nodes: &[u8], since| {
+            let [taking, nodes] = [taking, nodes].map(|last| ips(last).into_iter().collect());
+            frontends.new_clients_of(ips(&[2])[0], &Alive { nodes, taking }, since)
+        };
+        let (elsewhere, nobody) = (NewClients::GoElsewhere, NewClients::HaveNobodyElse);
+        let at_once = Duration::ZERO;
+        // The list is as it was: others are to have them, or all others leave as well, or
+        // are away and may be starting.
+        assert_eq!(answer(&frontends, &[1], &ALL, SETTLING), None);
+        assert_eq!(answer(&frontends, &[], &ALL, at_once), Some(nobody));
+        assert_eq!(answer(&frontends, &[], &[1, 2], at_once), None);
+        assert_eq!(answer(&frontends, &[], &[1, 2], SETTLING), Some(nobody));
+        let mut second = service();
+        second.now = ips(&[1, 3]);
+        frontends.services.push(second);
+        assert_eq!(answer(&frontends, &[1, 3], &ALL, SETTLING), None);
+        frontends.services[0].now = ips(&[1, 3]);
+        assert_eq!(answer(&frontends, &[1, 3], &ALL, at_once), Some(elsewhere));
+    }
+
+    #[test]
+    fn who_leaves_waits_for_the_change_before_and_keeps_its_place_where_others_are_dead() {
+        let now = Instant::now();
+        let mut service = service();
+        service.changed = Some(now);
+        assert_eq!(change(&service, &[1, 3], &ALL, now), None);
+        let later = change(&service, &[1, 3], &ALL, now + CHANGING);
+        assert_eq!(later, Some([ips(&[1, 3]), ips(&ALL)]));
+        service.now = ips(&[2]);
+        assert_eq!(change(&service, &[], &[2], now + CHANGING), None);
+        // The only one that was listed has died: whoever is there takes its place at once.
+        assert_eq!(change(&service, &[1], &[1], now), Some([ips(&[1]), vec![]]));
     }
 
     #[test]

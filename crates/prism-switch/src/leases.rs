@@ -13,13 +13,13 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prism_proto::control::{
     ControlKey, FlowState, MESSAGE_BYTES, Ops, Owner, Request, RunId, Status,
 };
-use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, TAKES_NO_MORE};
+use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, NewClients, TAKES_NO_MORE};
 use prism_proto::newcomers::{Entered, Most, Newcomers, Seldom};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -74,6 +74,10 @@ pub struct Leases {
     key_id: u32,
     key: ControlKey,
     table: Mutex<Table>,
+    /// The table has news for the agent.
+    news: Condvar,
+    /// Runs have been answered.
+    answers: Notify,
     newcomers: Mutex<Newcomers<Arc<Notify>>>,
     refusals: Mutex<Seldom>,
 }
@@ -86,19 +90,22 @@ struct Table {
     held: HashMap<Run, Held>,
     ending: HashMap<Run, Ending>,
     returned: HashSet<Run>,
+    has_news: bool,
 }
 
 #[derive(Debug, Default)]
 struct Held {
     connections: usize,
-    takes_no_more: bool,
+    /// When it first said that it takes no more clients.
+    withdrawn: Option<Instant>,
+    answer: Option<NewClients>,
 }
 
 #[derive(Debug)]
 struct Ending {
     end: RunEnd,
     since: Instant,
-    takes_no_more: bool,
+    withdrawn: Option<Instant>,
 }
 
 /// The nodes that have a lease, or lost it within the grace.
@@ -118,6 +125,8 @@ impl Leases {
             key_id,
             key,
             table: Mutex::default(),
+            news: Condvar::new(),
+            answers: Notify::new(),
             newcomers: Mutex::default(),
             refusals: Mutex::default(),
         }
@@ -198,16 +207,46 @@ impl Leases {
         let run = admitted?;
         watch_host(&stream)?;
         self.begin(run);
-        let mut said = [0; 1];
-        let end = loop {
-            match (stream.read(&mut said).await, said) {
-                (Ok(1), [TAKES_NO_MORE]) => self.withdraw(run),
-                (Ok(1), [LEAVING]) => break RunEnd::Left,
-                _ => break RunEnd::Died,
-            }
-        };
+        let end = self.listen(&mut stream, run).await;
         self.end(run, end, Instant::now());
         Ok(())
+    }
+
+    /// Hears what a run says, and answers, until its connection ends.
+    async fn listen(&self, stream: &mut TcpStream, run: Run) -> RunEnd {
+        let (mut said, mut awaits_answer) = ([0; 1], false);
+        loop {
+            let read = tokio::select! {
+                read = stream.read(&mut said) => read,
+                answer = self.answer(run), if awaits_answer => {
+                    awaits_answer = false;
+                    if stream.write_all(&[answer.byte()]).await.is_err() {
+                        return RunEnd::Died;
+                    }
+                    continue;
+                }
+            };
+            match (read, said) {
+                (Ok(1), [TAKES_NO_MORE]) => {
+                    self.withdraw(run, Instant::now());
+                    awaits_answer = true;
+                }
+                (Ok(1), [LEAVING]) => return RunEnd::Left,
+                _ => return RunEnd::Died,
+            }
+        }
+    }
+
+    /// The agent's answer to a run that has said that it takes no more clients.
+    async fn answer(&self, run: Run) -> NewClients {
+        loop {
+            let answered = self.answers.notified();
+            let answer = self.table().held.get(&run).and_then(|held| held.answer);
+            if let Some(answer) = answer {
+                return answer;
+            }
+            answered.await;
+        }
     }
 
     /// Has the other side prove who it is: a request over a number that nobody
@@ -248,13 +287,18 @@ impl Leases {
         let before = table.ending.remove(&run);
         let held = table.held.entry(run).or_default();
         held.connections += 1;
-        held.takes_no_more |= before.is_some_and(|before| before.takes_no_more);
+        held.withdrawn = held
+            .withdrawn
+            .or(before.and_then(|before| before.withdrawn));
         table.returned.insert(run);
+        self.tell_agent(&mut table);
     }
 
-    fn withdraw(&self, run: Run) {
-        if let Some(held) = self.table().held.get_mut(&run) {
-            held.takes_no_more = true;
+    fn withdraw(&self, run: Run, now: Instant) {
+        let mut table = self.table();
+        if let Some(held) = table.held.get_mut(&run) {
+            held.withdrawn.get_or_insert(now);
+            self.tell_agent(&mut table);
         }
     }
 
@@ -264,27 +308,62 @@ impl Leases {
             return;
         };
         held.connections -= 1;
-        let (is_last, takes_no_more) = (held.connections == 0, held.takes_no_more);
+        let (is_last, withdrawn) = (held.connections == 0, held.withdrawn);
         if is_last {
             table.held.remove(&run);
             let ending = Ending {
                 end,
                 since: now,
-                takes_no_more: takes_no_more || end == RunEnd::Left,
+                withdrawn: withdrawn.or((end == RunEnd::Left).then_some(now)),
             };
             table.ending.insert(run, ending);
+            self.tell_agent(&mut table);
         }
+    }
+
+    fn tell_agent(&self, table: &mut Table) {
+        table.has_news = true;
+        self.news.notify_all();
+    }
+
+    /// Waits until a run has got a lease, lost it, or taken its last client; for `limit` at
+    /// most.
+    pub(crate) fn wait_for_news(&self, limit: Duration) {
+        let is_quiet = |table: &mut Table| !std::mem::take(&mut table.has_news);
+        // After a panic elsewhere there may be news as well.
+        let _ = self.news.wait_timeout_while(self.table(), limit, is_quiet);
+    }
+
+    /// Answers the runs that take no more clients, as far as `decide` can for their node and
+    /// the time when they said so. `alive` is what the lists were written by: a node of which
+    /// another run took clients then is not answered.
+    pub(crate) fn answer_all(
+        &self,
+        alive: &Alive,
+        decide: impl Fn(IpAddr, Instant) -> Option<NewClients>,
+    ) {
+        let mut table = self.table();
+        let unanswered = table.held.iter_mut().filter(|(_, h)| h.answer.is_none());
+        for ((node, _), held) in unanswered {
+            if let Some(withdrawn) = held.withdrawn
+                && !alive.taking.contains(node)
+            {
+                held.answer = decide(*node, withdrawn);
+            }
+        }
+        drop(table);
+        self.answers.notify_waiters();
     }
 
     /// The nodes that live, and may have new clients.
     pub(crate) fn alive(&self) -> Alive {
         let table = self.table();
-        let held = table.held.iter().map(|(run, h)| (run.0, h.takes_no_more));
-        let ending = table.ending.iter().map(|(run, e)| (run.0, e.takes_no_more));
+        let held = table.held.iter().map(|(run, h)| (run.0, h.withdrawn));
+        let ending = table.ending.iter().map(|(run, e)| (run.0, e.withdrawn));
         let mut alive = Alive::default();
-        for (node, takes_no_more) in held.chain(ending) {
+        for (node, withdrawn) in held.chain(ending) {
             alive.nodes.insert(node);
-            if !takes_no_more {
+            if withdrawn.is_none() {
                 alive.taking.insert(node);
             }
         }

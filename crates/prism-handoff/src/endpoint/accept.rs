@@ -10,6 +10,7 @@ use prism_proto::newcomers::Most;
 use prism_sys::listen::{ListenOptions, listen_tcp};
 use prism_tls::accept::ServerConfig;
 use rustls::pki_types::CertificateDer;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Incoming, Shared};
@@ -43,17 +44,36 @@ pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
+/// The next client. At the end only those that wait already, as the kernel says: the reactor
+/// may not have heard of them yet. Then `WouldBlock`.
+async fn next_client(
+    listener: &TcpListener,
+    is_last_look: bool,
+) -> io::Result<(TcpStream, SocketAddr)> {
+    if !is_last_look {
+        return listener.accept().await;
+    }
+    let (socket, client) = SockRef::from(listener).accept()?;
+    socket.set_nonblocking(true)?;
+    let client = client.as_socket().ok_or(io::ErrorKind::InvalidData)?;
+    Ok((TcpStream::from_std(socket.into())?, client))
+}
+
 impl Shared {
     pub(super) async fn accept_clients(self: &Rc<Self>, (listener, service, tls): &ClientListener) {
+        let mut is_deaf = false;
         loop {
             let accepted = tokio::select! {
-                // Clients that wait in the kernel come first.
                 biased;
-                accepted = listener.accept() => accepted,
-                () = self.deaf() => return,
+                () = self.deaf(), if !is_deaf => {
+                    is_deaf = true;
+                    continue;
+                }
+                accepted = next_client(listener, is_deaf) => accepted,
             };
             let (stream, client) = match accepted {
                 Ok(accepted) => accepted,
+                Err(error) if is_deaf && error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a client");
                     tokio::time::sleep(ACCEPT_PAUSE).await;

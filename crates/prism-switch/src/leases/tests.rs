@@ -100,6 +100,61 @@ fn a_run_that_says_so_has_left() {
 }
 
 #[test]
+fn a_run_that_takes_no_more_is_answered_when_no_run_of_its_node_takes_clients() {
+    with_leases(|leases, address| async move {
+        let answer_all = || {
+            let decide = |node, _| (node == NODE).then_some(NewClients::GoElsewhere);
+            leases.answer_all(&leases.alive(), decide);
+        };
+        let (mut first, _) = ask(address, NODE, RUN, key()).await.unwrap();
+        let (mut second, _) = ask(address, NODE, RunId(100), key()).await.unwrap();
+        let withdrawn = |count| {
+            let leases = leases.clone();
+            async move {
+                let told = || {
+                    let table = leases.table();
+                    table
+                        .held
+                        .values()
+                        .filter(|h| h.withdrawn.is_some())
+                        .count()
+                };
+                while told() < count {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+        };
+        leases.wait_for_news(Duration::ZERO);
+        first.write_all(&[TAKES_NO_MORE]).await.unwrap();
+        withdrawn(1).await;
+        let begun = Instant::now();
+        leases.wait_for_news(Duration::from_secs(5));
+        assert!(
+            begun.elapsed() < Duration::from_secs(4),
+            "news wakes the agent"
+        );
+        answer_all();
+        let mut byte = [0; 1];
+        let early = tokio::time::timeout(Duration::from_millis(100), first.read(&mut byte)).await;
+        assert!(early.is_err(), "another run of the node takes clients");
+        // It says so again on a new connection, and is answered there.
+        drop(first);
+        let (mut first, _) = ask(address, NODE, RUN, key()).await.unwrap();
+        first.write_all(&[TAKES_NO_MORE]).await.unwrap();
+        second.write_all(&[TAKES_NO_MORE]).await.unwrap();
+        withdrawn(2).await;
+        answer_all();
+        for stream in [&mut first, &mut second] {
+            stream.read_exact(&mut byte).await.unwrap();
+            assert_eq!(
+                NewClients::from_byte(byte[0]),
+                Some(NewClients::GoElsewhere)
+            );
+        }
+    });
+}
+
+#[test]
 fn a_run_that_comes_back_within_the_grace_is_not_dead() {
     with_leases(|leases, address| async move {
         let (first, _) = ask(address, NODE, RUN, key()).await.unwrap();

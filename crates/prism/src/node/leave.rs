@@ -54,13 +54,37 @@ pub(crate) fn move_all(node: &Node) {
         .send_modify(|orders| orders.moves = orders.moves.wrapping_add(1));
 }
 
-/// Ends a node within its drain timeout. `heard` ends when all peers have been told.
-pub(super) async fn wind_down(node: &Node, mut heard: mpsc::Receiver<()>) {
+/// What a worker holds until it has done its part of leaving.
+#[derive(Clone)]
+pub(super) struct Farewell {
+    /// Until peers have heard that the node leaves.
+    pub(super) told: mpsc::Sender<()>,
+    /// Until new clients go elsewhere, and the last have been accepted.
+    pub(super) accepts: mpsc::Sender<()>,
+}
+
+/// The ends of what all workers hold.
+pub(super) struct Farewells {
+    pub(super) told: mpsc::Receiver<()>,
+    pub(super) accepts: mpsc::Receiver<()>,
+}
+
+pub(super) fn farewells() -> (Farewell, Farewells) {
+    let ((told, all_told), (accepts, none_accepts)) = (mpsc::channel(1), mpsc::channel(1));
+    let ends = Farewells {
+        told: all_told,
+        accepts: none_accepts,
+    };
+    (Farewell { told, accepts }, ends)
+}
+
+/// Ends a node, by the time that it has for that.
+pub(super) async fn wind_down(node: &Node, mut farewells: Farewells) {
     let enter = |stage| node.orders.send_modify(|orders| orders.stage = stage);
     let (begun, limit) = (Instant::now(), node.config.limits.drain_timeout());
     enter(Stage::Leaving);
     let leaving = async {
-        while heard.recv().await.is_some() {}
+        while farewells.told.recv().await.is_some() {}
         // A write that the cluster's steps meet has to be made again: these are finished
         // here, where their bodies are.
         let _ = tokio::time::timeout(limit / 4, node.pauses.present_ended()).await;
@@ -72,7 +96,9 @@ pub(super) async fn wind_down(node: &Node, mut heard: mpsc::Receiver<()>) {
     let _ = tokio::time::timeout(limit, leaving).await;
     let open = &node.process.counters.connections_open;
     let mut moved = None::<Instant>;
-    while open.read() > 0 && begun.elapsed() < limit {
+    let accepts = &farewells.accepts;
+    // New clients are counted before their listener is closed.
+    while (!accepts.is_closed() || open.read() > 0) && begun.elapsed() < limit {
         if moved.is_none_or(|moved| moved.elapsed() >= AGAIN) {
             moved = Some(Instant::now());
             move_all(node);
@@ -97,24 +123,27 @@ pub(super) async fn wind_down(node: &Node, mut heard: mpsc::Receiver<()>) {
 }
 
 impl Worker {
-    /// Follows orders until the last. `told` is dropped when peers have heard that the node
-    /// leaves.
-    pub(super) async fn follow_orders(&self, told: &mut Option<mpsc::Sender<()>>) {
+    /// Follows orders until the last. The parts of `farewell` are dropped when they are done.
+    pub(super) async fn follow_orders(&self, farewell: &mut Option<Farewell>) {
         let mut orders = self.orders.clone();
         loop {
             let stage = orders.borrow_and_update().stage;
             if stage >= Stage::Leaving
-                && let Some(told) = told.take()
+                && let Some(Farewell { told, accepts }) = farewell.take()
             {
-                let handle = self.handle.clone();
+                let (teller, sender) = (self.handle.clone(), self.handle.clone());
                 tokio::task::spawn_local(async move {
-                    handle.leave().await;
+                    teller.leave().await;
                     drop(told);
+                });
+                tokio::task::spawn_local(async move {
+                    sender.send_clients_elsewhere().await;
+                    drop(accepts);
                 });
             }
             self.idle.wake();
             if stage == Stage::Ending || orders.changed().await.is_err() {
-                return self.handle.accept_no_more();
+                return self.handle.accept_no_more().await;
             }
         }
     }

@@ -389,7 +389,7 @@ impl Worker {
         node: Arc<Node>,
         endpoint: EndpointConfig,
         bound: mpsc::Sender<()>,
-        told: mpsc::Sender<()>,
+        farewell: leave::Farewell,
     ) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -421,7 +421,7 @@ impl Worker {
                 cors: RefCell::default(),
                 pieces: pieces::Pieces::default(),
             });
-            worker.keep_tasks(told);
+            worker.keep_tasks(farewell);
             worker.serve(endpoint).await;
             Ok(())
         })

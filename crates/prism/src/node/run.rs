@@ -24,18 +24,18 @@ pub(crate) fn until_stopped(node: Node, ready: impl FnOnce()) -> anyhow::Result<
     };
     let endpoint = node.endpoint_config()?;
     let (bound, all_bound) = mpsc::channel(workers);
-    let (told, all_told) = mpsc::channel(1);
+    let (farewell, farewells) = leave::farewells();
     let threads: Vec<_> = (0..workers)
         .map(|n| {
             let (node, endpoint) = (node.clone(), endpoint.clone());
-            let (bound, told) = (bound.clone(), told.clone());
+            let (bound, farewell) = (bound.clone(), farewell.clone());
             let name = format!("worker-{n}");
-            let work = move || Worker::run(node, endpoint, bound, told);
+            let work = move || Worker::run(node, endpoint, bound, farewell);
             std::thread::Builder::new().name(name).spawn(work)
         })
         .collect::<Result<_, _>>()
         .context("starting a worker thread")?;
-    drop((bound, told));
+    drop((bound, farewell));
     let scrubbing = node.store.is_some().then(|| {
         let node = node.clone();
         let work = move || {
@@ -46,7 +46,7 @@ pub(crate) fn until_stopped(node: Node, ready: impl FnOnce()) -> anyhow::Result<
         std::thread::Builder::new().name("scrub".into()).spawn(work)
     });
     let scrubbing = scrubbing.transpose().context("starting the scrubber")?;
-    let attended = attend(&node, (all_bound, all_told), workers, ready);
+    let attended = attend(&node, (all_bound, farewells), workers, ready);
     // A worker that failed to start does not end the others by itself.
     node.orders
         .send_modify(|orders| orders.stage = leave::Stage::Ending);
@@ -67,7 +67,7 @@ pub(crate) fn until_stopped(node: Node, ready: impl FnOnce()) -> anyhow::Result<
 /// Answers the admin socket and waits for a signal, or for the workers' end.
 fn attend(
     node: &Arc<Node>,
-    (mut bound, mut told): (mpsc::Receiver<()>, mpsc::Receiver<()>),
+    (mut bound, mut farewells): (mpsc::Receiver<()>, leave::Farewells),
     workers: usize,
     ready: impl FnOnce(),
 ) -> anyhow::Result<()> {
@@ -118,10 +118,10 @@ fn attend(
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
                 // All workers have failed to start.
-                _ = told.recv() => {}
+                _ = farewells.told.recv() => {}
             }
             tracing::info!("stopping: connections move to other nodes");
-            leave::wind_down(node, told).await;
+            leave::wind_down(node, farewells).await;
         };
         tokio::select! {
             () = supervise("the log's end", async || keep_sealed(node).await) => {}

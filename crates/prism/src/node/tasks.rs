@@ -3,13 +3,13 @@
 use std::rc::Rc;
 
 use prism_handoff::supervise::keep;
-use tokio::sync::mpsc;
 
 use super::Worker;
+use super::leave::Farewell;
 
 impl Worker {
     /// Spawns what goes on beside serving; some of it at one worker only.
-    pub(super) fn keep_tasks(self: &Rc<Self>, told: mpsc::Sender<()>) {
+    pub(super) fn keep_tasks(self: &Rc<Self>, farewell: Farewell) {
         let node = &self.node;
         let (mut jobs, is_first) = node.replication.join();
         let worker = self.clone();
@@ -20,9 +20,9 @@ impl Worker {
         keep("the directory", async move || {
             worker.follow_directory().await;
         });
-        let (worker, mut told) = (self.clone(), Some(told));
+        let (worker, mut farewell) = (self.clone(), Some(farewell));
         keep("orders", async move || {
-            worker.follow_orders(&mut told).await;
+            worker.follow_orders(&mut farewell).await;
         });
         if !is_first {
             return;

@@ -114,6 +114,9 @@ impl Caller {
 
 /// Requests one after the other until told to stop.
 struct Load {
+    begun: Instant,
+    /// The host that is being restarted.
+    restarting: Mutex<String>,
     stop: AtomicBool,
     done: AtomicU64,
     failed: Mutex<Vec<String>>,
@@ -123,6 +126,8 @@ struct Load {
 impl Load {
     fn new() -> Self {
         Self {
+            begun: Instant::now(),
+            restarting: Mutex::default(),
             stop: AtomicBool::new(false),
             done: AtomicU64::new(0),
             failed: Mutex::default(),
@@ -158,7 +163,11 @@ impl Load {
                     let what = if writes { "PUT" } else { "GET" };
                     let kind = if keeps { "kept" } else { "new" };
                     self.failed.lock().unwrap().push(format!(
-                        "{what} tls {tls} {kind}: {}",
+                        "{:?} after the start, while {:?} restarts: {what} tls {tls} {kind} of \
+                         {:?}: {}",
+                        self.begun.elapsed(),
+                        self.restarting.lock().unwrap(),
+                        begun.elapsed(),
                         why.unwrap_or_default()
                     ));
                 }
@@ -317,6 +326,7 @@ fn every_process_restarts_under_load_and_no_request_fails() {
         for _ in 0..rounds() {
             for host in ["be0", "fe0", "be1", "fe1", "be2", "switch"] {
                 let begun = Instant::now();
+                host.clone_into(&mut load.restarting.lock().unwrap());
                 cluster.lab.restart(host).unwrap();
                 let restarted = begun.elapsed();
                 if host.starts_with("fe") {
@@ -330,6 +340,42 @@ fn every_process_restarts_under_load_and_no_request_fails() {
                     begun.elapsed()
                 ));
             }
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        drop(stop);
+        clients
+            .into_iter()
+            .for_each(|client| client.join().unwrap());
+    });
+    load.assert_well();
+    watch.finish(ClientResets::None);
+}
+
+#[test]
+fn a_frontend_leaves_right_after_the_other_is_back_and_refuses_no_new_client() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up(2, true);
+    eventually("all are in sync", IN_SYNC, || all_in_sync(&cluster));
+    let watch = Watch::events(&cluster, "by-turns");
+    let (caller, load) = (Caller::of(&cluster), Load::new());
+    std::thread::scope(|scope| {
+        let stop = Stop(&load);
+        let clients: Vec<_> = (0..4)
+            .map(|n| {
+                let (load, caller) = (&load, &caller);
+                scope.spawn(move || load.run(caller, n, n % 2 == 0, false))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(500));
+        for host in ["fe0", "fe1", "fe0", "fe1"] {
+            let begun = Instant::now();
+            host.clone_into(&mut load.restarting.lock().unwrap());
+            cluster.lab.restart(host).unwrap();
+            let failed = load.failed.lock().unwrap().len();
+            say(&format!(
+                "{host}: restarted within {:?}, {failed} failed",
+                begun.elapsed()
+            ));
         }
         std::thread::sleep(Duration::from_millis(300));
         drop(stop);
