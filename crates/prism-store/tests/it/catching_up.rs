@@ -1,20 +1,13 @@
 //! A store that has missed changes takes them in from another one, whatever they were,
-//! and ends up the same; what came meanwhile stays; what is of an epoch that is over
-//! does not count; what has no place goes.
+//! and ends up the same. Later changes stay; keys without a place here are removed.
 
-use std::{
-    sync::{
-        Arc, Weak,
-        mpsc::{self, Receiver},
-    },
-    thread,
-};
+mod open_changes;
 
 use crate::common::{agreed, bytes, meta, object_files, put, read, read_body};
 use prism_store::{
-    Body, Bytes, Change, Config, Decided, Durability, Error, HeldPage, HeldVersion, Keeps, Missing,
-    Pending, Position, Prepare, Refusal, Replicas, Scope, ScopedChange, Stamp, Step, Store,
-    ToDelete, Unprepared, UploadId, UploadName, VersionEntry, VersionPosition, Versioning,
+    Body, Change, Config, Decided, Durability, Error, HeldPage, HeldVersion, Keeps, Missing,
+    Position, Prepare, Refusal, Scope, ScopedChange, Stamp, Step, Store, ToDelete, UploadId,
+    UploadName, VersionEntry, VersionPosition, Versioning,
 };
 
 fn open(dir: &std::path::Path, node: &str) -> Store {
@@ -446,181 +439,6 @@ fn bytes_that_do_not_come_or_are_too_many_leave_nothing() {
     assert!(to.begin_take_in(scope, odd, 1).is_err());
     assert!(to.head("b", "parts").unwrap().is_none());
     assert!(object_files(dirs[1].path()).is_empty());
-}
-
-fn prepared(store: &Store, epoch: u64, time_us: u64, change: Change) -> (Scope, Pending) {
-    let scope = Scope::object("b", "k");
-    let removes = matches!(change, Change::Remove);
-    let stamp = Stamp {
-        epoch,
-        time_us,
-        origin: 7,
-    };
-    let prepare = Prepare {
-        epoch,
-        life: Stamp::NONE,
-        stamp,
-        changes: vec![ScopedChange {
-            scope: scope.clone(),
-            before: None,
-            change,
-        }],
-    };
-    let mut writer = store.begin_prepare(prepare).unwrap();
-    writer.write(b"12345").unwrap();
-    writer.prepare().unwrap();
-    let open = Pending {
-        epoch,
-        stamp,
-        removes,
-    };
-    (scope, open)
-}
-
-fn write_of_5() -> Change {
-    let meta = meta(b"12345");
-    Change::Write { meta, len: 5 }
-}
-
-#[test]
-fn a_change_that_was_left_open_is_decided_in_the_epoch_of_whoever_asks() {
-    for happened in [true, false] {
-        let (dirs, [store, other]) = two();
-        let (scope, open) = prepared(&store, 1, 5, write_of_5());
-        store.adopt(2).unwrap();
-        drop(store);
-        let store = open_again(&dirs[0]);
-        assert_eq!(store.epoch(), 2);
-        assert_eq!(store.left_open("b", "k"), [(scope.clone(), open)]);
-        assert_eq!(store.open_before(2).len(), 1);
-        assert!(store.open_before(1).is_empty());
-        assert!(store.has_change(&scope, open, 2).unwrap());
-        assert!(matches!(
-            store.has_change(&scope, open, 1),
-            Err(Error::OtherEpoch)
-        ));
-        assert!(!other.has_change(&scope, open, 1).unwrap());
-        // Of an earlier epoch nothing is prepared, and no verdict counts.
-        let again = store.begin_prepare(Prepare {
-            epoch: 1,
-            life: Stamp::NONE,
-            stamp: open.stamp,
-            changes: Vec::new(),
-        });
-        drop(again);
-        let decided = |epoch| Decided {
-            scopes: vec![scope.clone()],
-            stamp: open.stamp,
-            committed: false,
-            epoch,
-        };
-        store.decided(decided(1)).unwrap();
-        assert!(store.has_open());
-        let item = (scope.clone(), open.stamp, happened);
-        let late = store.resolve(vec![item.clone()], 1);
-        assert!(matches!(late, Err(Error::OtherEpoch)));
-        store.resolve(vec![item], 2).unwrap();
-        assert!(!store.has_open());
-        assert_eq!(store.head("b", "k").unwrap().is_some(), happened);
-    }
-}
-
-fn open_again(dir: &tempfile::TempDir) -> Store {
-    open(dir.path(), "a")
-}
-
-#[test]
-fn what_is_taken_in_tells_what_became_of_what_was_open_before() {
-    let (_dirs, [from, to]) = two();
-    put(&from, "b", "k", b"other").unwrap();
-    let (scope, _) = prepared(&to, 1, u64::MAX / 2, write_of_5());
-    to.adopt(2).unwrap();
-    assert!(take_in(&from, &to, &scope, 2));
-    assert!(!to.has_open());
-    assert_eq!(read(to.get("b", "k").unwrap().unwrap()), b"other");
-    // What was prepared since then goes on.
-    let (_, open) = prepared(&to, 2, 5, write_of_5());
-    assert!(!take_in(&from, &to, &scope, 2));
-    assert_eq!(to.left_open("b", "k"), [(scope, open)]);
-}
-
-/// A primary whose cluster goes on to the next epoch before it can commit.
-struct Overtaken(Weak<Store>);
-
-impl Replicas for Overtaken {
-    fn epoch(&self) -> u64 {
-        1
-    }
-
-    fn others(&self, _: &str, key: &str) -> Result<Vec<String>, Error> {
-        match key {
-            "alone" => {
-                self.0.upgrade().unwrap().adopt(2).unwrap();
-                Ok(Vec::new())
-            }
-            _ => Ok(vec!["other".into()]),
-        }
-    }
-
-    fn prepare(&self, _: &[String], _: Prepare, _: Bytes) -> Receiver<Result<(), Unprepared>> {
-        let (answer, answered) = mpsc::channel();
-        let store = self.0.upgrade().unwrap();
-        thread::spawn(move || {
-            store.adopt(2).unwrap();
-            answer.send(Ok(())).unwrap();
-        });
-        answered
-    }
-
-    fn decided(&self, _: &[String], decided: Decided) {
-        assert!(!decided.committed && decided.epoch == 1);
-    }
-}
-
-#[test]
-fn a_change_is_not_committed_in_another_epoch_than_it_was_begun_in() {
-    for key in ["with others", "alone"] {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Arc::new(open(dir.path(), "a"));
-        store.create_bucket("b", 1).unwrap();
-        store.replicate(Arc::new(Overtaken(Arc::downgrade(&store))));
-        let late = put(&store, "b", key, &bytes(1, 50_000));
-        assert!(matches!(late, Err(Error::OtherEpoch)), "{late:?}");
-        assert!(store.head("b", key).unwrap().is_none());
-        assert!(object_files(dir.path()).is_empty());
-    }
-}
-
-#[test]
-fn nothing_is_prepared_for_a_primary_of_another_epoch_nor_changed_while_something_is_open() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = Arc::new(open(dir.path(), "a"));
-    store.take_bucket("b", &agreed(1, None)).unwrap();
-    prepared(&store, 1, 5, write_of_5());
-    store.replicate(Arc::new(Overtaken(Arc::downgrade(&store))));
-    let early = put(&store, "b", "k", b"later");
-    assert!(matches!(early, Err(Error::Unsettled)), "{early:?}");
-    for epoch in [0, 2] {
-        let stamp = Stamp {
-            epoch,
-            time_us: 9,
-            origin: 7,
-        };
-        let prepare = Prepare {
-            epoch,
-            life: Stamp::NONE,
-            stamp,
-            changes: vec![ScopedChange {
-                scope: Scope::object("b", "x"),
-                before: None,
-                change: Change::Remove,
-            }],
-        };
-        let refused = store.begin_prepare(prepare).unwrap().prepare();
-        let Err(Error::Refused(Refusal::Epoch(1))) = refused else {
-            panic!("{refused:?}");
-        };
-    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::common::{bytes, meta, put, read, read_body};
+use crate::common::{bytes, copy, meta, put, read, read_body};
 use prism_store::{Config, Durability, Place, Scope, ScrubFault, Store, UploadId, UploadName};
 
 /// So small buffers that small objects and lists of parts get into files of their own.
@@ -60,18 +60,6 @@ fn filled(dir: &Path) -> (BTreeMap<String, Vec<u8>>, UploadId) {
     let open = store.create_upload("b", "parts/0", meta(&[])).unwrap();
     part("parts/0", open, 7, &bytes(7, 300_000));
     (contents, open)
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        match entry.path().is_dir() {
-            true => copy(&entry.path(), &to),
-            false => drop(fs::copy(entry.path(), to).unwrap()),
-        }
-    }
 }
 
 fn files_below(dir: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
