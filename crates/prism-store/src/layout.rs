@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! LOCK        locked (flock) while a store is open
-//! FORMAT      "prism-store format 5"; written before anything else
+//! FORMAT      "prism-store format 6"; written before anything else
 //! LOGTAG      what batches of the tree's log begin with; see `log_tag`
 //! db/         the tree; made as db.new and renamed when complete
 //! files/XX/   object files, XX = 00 to 3f, named by their id in 16 hex digits
@@ -20,10 +20,12 @@ use crate::error::OpenError;
 
 /// The newest format this release reads, and the one it writes. Format 2 added
 /// objects of several files, format 3 stamps and versions, format 4 epochs, format 5 stamps of the last changes
-/// of keys with versions; what lies in an older store has
+/// of keys with versions, format 6 the lives of buckets and the tag of the log. A program for
+/// format 5 cannot read the former, and writes batches without the latter, which would be cut
+/// off the log after a crash. What lies in an older store has
 /// the stamp [`NONE`](prism_replica::Stamp::NONE) until it is written again. An
 /// older store becomes one of this format when it is opened, and cannot go back.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 
 const FORMAT_PREFIX: &str = "prism-store format ";
 /// Number of directories under `files`.
@@ -260,13 +262,13 @@ mod tests {
     #[test]
     fn a_newer_format_is_refused_and_named() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("FORMAT"), "prism-store format 6\n").unwrap();
+        fs::write(dir.path().join("FORMAT"), "prism-store format 7\n").unwrap();
         let error = Layout::open(dir.path()).unwrap_err();
         assert!(matches!(
             error,
             OpenError::NewerFormat {
-                found: 6,
-                supported: 5
+                found: 7,
+                supported: 6
             }
         ));
     }

@@ -142,7 +142,13 @@ mod tests {
         );
         lsm.commit(batch, PersistMode::SyncData).unwrap();
         drop(store);
+        // As the last format had it; its log had no tag.
+        std::fs::write(dir.path().join("FORMAT"), "prism-store format 5\n").unwrap();
+        std::fs::remove_file(dir.path().join("LOGTAG")).unwrap();
         let store = open(dir.path());
+        let format = std::fs::read_to_string(dir.path().join("FORMAT")).unwrap();
+        assert_eq!(format, "prism-store format 6\n");
+        assert!(dir.path().join("LOGTAG").exists());
         let of = |name| store.bucket_record(name).unwrap().unwrap();
         assert_eq!(of("plain").versions, None);
         assert_eq!(of("early").versions, Some(true));
