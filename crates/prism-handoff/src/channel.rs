@@ -107,7 +107,8 @@ impl Channel {
         self.outbox.is_stuck()
     }
 
-    fn close(&self) {
+    /// Sends and expects nothing more. What has left TCP repeats until the peer has it.
+    pub(crate) fn close(&self) {
         self.open.set(false);
         drop(self.leaver.take());
         // Whoever waits for a verdict learns that none will come.

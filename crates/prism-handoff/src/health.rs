@@ -26,6 +26,8 @@ pub struct Health(Mutex<HashMap<String, PeerHealth>>);
 #[derive(Debug, Default)]
 struct PeerHealth {
     state: State,
+    /// Handshakes so far that came to nothing.
+    missed: u64,
     /// A probe is under way.
     is_probed: bool,
     avoided_until: Option<Instant>,
@@ -69,6 +71,13 @@ impl Health {
         peers.get(name).is_some_and(|p| p.state == State::Suspect)
     }
 
+    /// How many handshakes with `name` came to nothing so far. A connection that was open
+    /// before one of them may be out of step with the network: TCP waits with its next attempt
+    /// for as long again as it has waited.
+    pub(crate) fn times_missed(&self, name: &str) -> u64 {
+        self.peers().get(name).map_or(0, |peer| peer.missed)
+    }
+
     /// Whether `name` is to be asked last of several that could answer.
     pub fn comes_last(&self, name: &str, now: Instant) -> bool {
         self.peers().get(name).is_some_and(|peer| {
@@ -107,6 +116,7 @@ impl Health {
         let peer = peers.entry(name.to_owned()).or_default();
         let before = peer.state;
         peer.state = before.missed(error);
+        peer.missed += 1;
         before != State::Suspect && peer.state == State::Suspect
     }
 
@@ -169,6 +179,7 @@ mod tests {
             assert!(!health.reached("a", now), "{round}");
         }
         assert!(health.missed("b", ConnectionRefused) && health.is_suspect("b"));
+        assert_eq!((health.times_missed("a"), health.times_missed("b")), (9, 1));
         // After a report that the peer is back, the next request tests it.
         health.lives("b");
         assert!(!health.is_suspect("b"));

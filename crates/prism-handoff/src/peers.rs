@@ -76,7 +76,8 @@ pub(crate) struct Peers {
     port: u16,
     /// `None`: there are no other nodes.
     identity: Option<Identity>,
-    channels: RefCell<HashMap<String, Rc<Channel>>>,
+    /// The channel to each, and how many handshakes the peer had missed before it was opened.
+    channels: RefCell<HashMap<String, (Rc<Channel>, u64)>>,
     /// One dial of a channel at a time, for each peer that was ever dialled.
     dialling: RefCell<HashMap<String, Rc<Mutex<()>>>>,
     idle_relays: RefCell<BTreeMap<String, Vec<RelayStream>>>,
@@ -134,12 +135,20 @@ impl Peers {
         identity.ok_or_else(|| PeerError::Unknown(wanted.to_owned()))
     }
 
+    /// The channel that hand-offs to `name` leave on. One from before an outage is closed: it
+    /// may be seconds until TCP tries again what it has lost there.
     fn open_channel(&self, name: &str) -> Option<Rc<Channel>> {
-        self.channels
-            .borrow()
-            .get(name)
-            .filter(|c| c.is_open())
-            .cloned()
+        let channels = self.channels.borrow();
+        let (channel, times_missed) = channels.get(name)?;
+        if *times_missed != self.health.times_missed(name) {
+            channel.close();
+        }
+        channel.is_open().then(|| channel.clone())
+    }
+
+    fn use_channel(&self, name: &str, channel: Rc<Channel>) {
+        let entry = (channel, self.health.times_missed(name));
+        self.channels.borrow_mut().insert(name.to_owned(), entry);
     }
 
     /// The channel to `name`, dialled if there is none.
@@ -159,9 +168,7 @@ impl Peers {
             return Ok(channel);
         }
         let channel = self.dial_channel(name).await?;
-        self.channels
-            .borrow_mut()
-            .insert(name.to_owned(), channel.clone());
+        self.use_channel(name, channel.clone());
         Ok(channel)
     }
 
@@ -198,9 +205,7 @@ impl Peers {
     /// go there, where none is open to it.
     pub(crate) fn adopt(&self, channel: &Rc<Channel>) {
         if self.open_channel(&channel.peer).is_none() {
-            self.channels
-                .borrow_mut()
-                .insert(channel.peer.clone(), channel.clone());
+            self.use_channel(&channel.peer, channel.clone());
         }
     }
 

@@ -9,11 +9,13 @@ use crate::peers::{PeerError, Peers};
 
 /// A wait for a peer that lasts so long has a probe made.
 pub(crate) const DOUBT_AFTER: Duration = Duration::from_millis(500);
-/// Between two probes of a peer that does not answer, and how many are made so soon.
-const PROBE_EVERY: Duration = Duration::from_millis(250);
-const SOON: u32 = 40;
-/// Between the later ones.
-const PROBE_LATER: Duration = Duration::from_secs(1);
+/// Between two probes of a peer that does not answer, for so long. Until one is answered
+/// requests fail, so a peer that starts again is to be found at once.
+const PROBE_EVERY: Duration = Duration::from_millis(100);
+const SOON: Duration = Duration::from_secs(30);
+/// Between the later ones. With the time after the last attempt of a dial (225 ms) this bounds
+/// how long a peer is back before it is found: half a second.
+const PROBE_LATER: Duration = Duration::from_millis(250);
 
 /// The peer that a relay stream was dialled to.
 pub(crate) struct Asked {
@@ -41,7 +43,7 @@ impl Peers {
         };
         let shared = self.importer.clone();
         tokio::task::spawn_local(async move {
-            let mut times = 0;
+            let begun = Instant::now();
             while let Some(shared) = shared.upgrade() {
                 match shared.peers.dial_anyway(&probe.name, Purpose::Relay).await {
                     Err(PeerError::Dial { .. }) => {}
@@ -52,8 +54,7 @@ impl Peers {
                     Err(PeerError::Unknown(_) | PeerError::HeldOff(_)) => return,
                 }
                 drop(shared);
-                times += 1;
-                tokio::time::sleep(match times <= SOON {
+                tokio::time::sleep(match begun.elapsed() < SOON {
                     true => PROBE_EVERY,
                     false => PROBE_LATER,
                 })

@@ -32,6 +32,7 @@ mod impair;
 mod ktls;
 mod leaving;
 mod lifecycle;
+mod links;
 mod long_path;
 mod min_replicas;
 mod mixture;
