@@ -12,8 +12,8 @@ use crate::support::{Cluster, say, turn};
 
 /// Long enough that TCP waits for seconds until it sends again.
 const OUTAGE: Duration = Duration::from_millis(3200);
-/// Far more than the time until a probe is answered, and less than the 3 s until TCP sends again.
-const BACK_IN: Duration = Duration::from_millis(2500);
+/// Far more than the time until a probe is answered, and less than until TCP sends again.
+const BACK_IN: Duration = Duration::from_millis(1800);
 /// How long requests are watched after the link is back.
 const WATCHED: Duration = Duration::from_secs(4);
 const REST: Duration = Duration::from_millis(5);
