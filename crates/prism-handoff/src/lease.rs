@@ -60,13 +60,14 @@ impl Taking {
 /// How soon a lease that broke off, or was not granted, is asked for again: well
 /// within the agent's grace of 500 ms. Doubled each time in vain.
 const AGAIN: Duration = Duration::from_millis(50);
-/// The longest such pause.
-const LATER: Duration = Duration::from_secs(1);
+/// The longest such pause: some attempts fit into the grace of a host that was out of reach.
+const LATER: Duration = Duration::from_millis(500);
 /// How long asking may take. A first packet that is lost is repeated after 1 s:
 /// a new connection is quicker.
 const DEADLINE: Duration = Duration::from_millis(500);
-/// As the agent's: 10 s without an answer to a keepalive.
+/// As the agent's: 6 s without an answer to a keepalive.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 4;
 
 /// Holds a lease for `run` of the node at `node` until dropped; `held` is one
@@ -161,7 +162,7 @@ async fn dial(to: SocketAddr, from: IpAddr) -> io::Result<TcpStream> {
     socket.bind((from, 0).into())?;
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_EVERY)
         .with_retries(KEEPALIVE_PROBES);
     SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
     socket.connect(to).await

@@ -4,7 +4,7 @@
 //! The end of the connection is the sign, not silence: the kernel of a process
 //! that is slow, stopped or busy keeps the connection open, and one that has
 //! died closes it at once. Only where the host itself is out of reach do
-//! unanswered keepalives end it, 10 s later. Nobody is judged who never had a
+//! unanswered keepalives end it, 6 s later. Nobody is judged who never had a
 //! lease here, so an agent that starts anew harms no one.
 //!
 //! Not here: what becomes of the flows (`agent`), and how nodes hold their
@@ -29,6 +29,10 @@ use tokio::sync::{Notify, Semaphore};
 /// How long a run whose connection has ended may take to come back before it
 /// counts as dead. A node that lost only the connection dials again after 50 ms.
 pub const LEASE_GRACE: Duration = Duration::from_millis(500);
+
+/// The same where the host was out of reach. Its link may come and go, in step with the
+/// keepalives, and the node needs a moment to notice that it has no lease.
+const OUT_OF_REACH_GRACE: Duration = Duration::from_millis(4500);
 /// Most connections, those that have not yet said who they are included. A node
 /// has one for each worker.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -42,8 +46,9 @@ const MOST_HANDSHAKES: Most = Most {
 };
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A host that answers no keepalive for 2 + 4 * 2 = 10 s is out of reach.
+/// A host that answers no keepalive for 2 + 4 * 1 = 6 s is out of reach.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 4;
 
 /// How a run ended.
@@ -53,6 +58,44 @@ pub enum RunEnd {
     Died,
     /// In order: its kernel finishes what is under way.
     Left,
+}
+
+/// How the connection of a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parting {
+    /// It said so.
+    Left,
+    /// Its kernel closed it.
+    Closed,
+    /// Its host did not answer.
+    OutOfReach,
+}
+
+impl Parting {
+    fn of(error: &io::Error) -> Self {
+        use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+        match error.kind() {
+            // What the network said of the keepalives, if anything, takes the place of the
+            // timeout.
+            TimedOut | HostUnreachable | NetworkUnreachable => Self::OutOfReach,
+            _ => Self::Closed,
+        }
+    }
+
+    fn end(self) -> RunEnd {
+        match self {
+            Self::Left => RunEnd::Left,
+            Self::Closed | Self::OutOfReach => RunEnd::Died,
+        }
+    }
+
+    /// How long the run may take to come back.
+    fn grace(self) -> Duration {
+        match self {
+            Self::Left | Self::Closed => LEASE_GRACE,
+            Self::OutOfReach => OUT_OF_REACH_GRACE,
+        }
+    }
 }
 
 /// News of a run.
@@ -104,7 +147,8 @@ struct Held {
 #[derive(Debug)]
 struct Ending {
     end: RunEnd,
-    since: Instant,
+    /// Until then the run may come back.
+    until: Instant,
     withdrawn: Option<Instant>,
 }
 
@@ -207,21 +251,21 @@ impl Leases {
         let run = admitted?;
         watch_host(&stream)?;
         self.begin(run);
-        let end = self.listen(&mut stream, run).await;
-        self.end(run, end, Instant::now());
+        let parting = self.listen(&mut stream, run).await;
+        self.end(run, parting, Instant::now());
         Ok(())
     }
 
     /// Hears what a run says, and answers, until its connection ends.
-    async fn listen(&self, stream: &mut TcpStream, run: Run) -> RunEnd {
+    async fn listen(&self, stream: &mut TcpStream, run: Run) -> Parting {
         let (mut said, mut awaits_answer) = ([0; 1], false);
         loop {
             let read = tokio::select! {
                 read = stream.read(&mut said) => read,
                 answer = self.answer(run), if awaits_answer => {
                     awaits_answer = false;
-                    if stream.write_all(&[answer.byte()]).await.is_err() {
-                        return RunEnd::Died;
+                    if let Err(error) = stream.write_all(&[answer.byte()]).await {
+                        return Parting::of(&error);
                     }
                     continue;
                 }
@@ -231,8 +275,9 @@ impl Leases {
                     self.withdraw(run, Instant::now());
                     awaits_answer = true;
                 }
-                (Ok(1), [LEAVING]) => return RunEnd::Left,
-                _ => return RunEnd::Died,
+                (Ok(1), [LEAVING]) => return Parting::Left,
+                (Err(error), _) => return Parting::of(&error),
+                (Ok(_), _) => return Parting::Closed,
             }
         }
     }
@@ -302,7 +347,7 @@ impl Leases {
         }
     }
 
-    fn end(&self, run: Run, end: RunEnd, now: Instant) {
+    fn end(&self, run: Run, parting: Parting, now: Instant) {
         let mut table = self.table();
         let Some(held) = table.held.get_mut(&run) else {
             return;
@@ -312,9 +357,9 @@ impl Leases {
         if is_last {
             table.held.remove(&run);
             let ending = Ending {
-                end,
-                since: now,
-                withdrawn: withdrawn.or((end == RunEnd::Left).then_some(now)),
+                end: parting.end(),
+                until: now + parting.grace(),
+                withdrawn: withdrawn.or((parting == Parting::Left).then_some(now)),
             };
             table.ending.insert(run, ending);
             self.tell_agent(&mut table);
@@ -377,9 +422,7 @@ impl Leases {
         let mut changes: Vec<_> = returned
             .map(|(node, run)| Change::Returned { node, run })
             .collect();
-        let over = table
-            .ending
-            .extract_if(|_, e| now.saturating_duration_since(e.since) >= LEASE_GRACE);
+        let over = table.ending.extract_if(|_, e| e.until <= now);
         let ended = |((node, run), e): (Run, Ending)| Change::Ended {
             node,
             run,
@@ -399,7 +442,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn watch_host(stream: &TcpStream) -> io::Result<()> {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_EVERY)
         .with_retries(KEEPALIVE_PROBES);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }

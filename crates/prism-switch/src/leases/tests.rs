@@ -90,6 +90,26 @@ fn a_connection_that_breaks_off_is_a_death_after_the_grace_and_not_before() {
 }
 
 #[test]
+fn a_host_that_was_out_of_reach_has_longer_to_come_back() {
+    let leases = Leases::new([NODE], KEY_ID, key());
+    let (run, now) = ((NODE, RUN), Instant::now());
+    let silence = Parting::of(&std::io::ErrorKind::HostUnreachable.into());
+    leases.begin(run);
+    leases.end(run, silence, now);
+    let almost = now + OUT_OF_REACH_GRACE - Duration::from_millis(1);
+    let returned = Change::Returned {
+        node: NODE,
+        run: RUN,
+    };
+    assert_eq!(leases.take_changes(almost), [returned]);
+    assert!(leases.alive().nodes.contains(&NODE));
+    assert_eq!(
+        leases.take_changes(now + OUT_OF_REACH_GRACE),
+        end(RunEnd::Died)
+    );
+}
+
+#[test]
 fn a_run_that_says_so_has_left() {
     with_leases(|leases, address| async move {
         let (mut stream, _) = ask(address, NODE, RUN, key()).await.unwrap();
