@@ -75,7 +75,7 @@ pub enum BucketRefusal {
     Deleting,
 }
 
-/// What a backend does with a record that it receives.
+/// A backend's decision on a record that it receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakeBucket {
     /// Nothing: it has the same, or a later one.

@@ -140,7 +140,7 @@ impl Store {
     /// earlier life are deleted first. Blocks on disk.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     pub fn take_bucket(&self, bucket: &str, record: &Bucket) -> Result<(), Error> {
         check_bucket(bucket)?;
         match self.set_bucket(bucket, record, SetBy::Agreed) {

@@ -104,8 +104,8 @@ impl Frontends {
         Ok(())
     }
 
-    /// Where new clients of `node` go, which said `since` ago that it takes no more and of
-    /// which no run does. `None`: the lists still send it some, but are about to change.
+    /// The answer to `node`, which said `since` ago that it takes no more clients, where none
+    /// of its runs takes any. `None`: the lists still send it clients, but are about to change.
     pub(crate) fn new_clients_of(
         &self,
         node: IpAddr,

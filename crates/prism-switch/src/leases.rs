@@ -75,8 +75,7 @@ impl Parting {
     fn of(error: &io::Error) -> Self {
         use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
         match error.kind() {
-            // What the network said of the keepalives, if anything, takes the place of the
-            // timeout.
+            // An ICMP error that came back for a keepalive takes the place of the timeout.
             TimedOut | HostUnreachable | NetworkUnreachable => Self::OutOfReach,
             _ => Self::Closed,
         }

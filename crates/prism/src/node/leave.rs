@@ -54,7 +54,7 @@ pub(crate) fn move_all(node: &Node) {
         .send_modify(|orders| orders.moves = orders.moves.wrapping_add(1));
 }
 
-/// What a worker holds until it has done its part of leaving.
+/// Each worker holds this until it has done its part of leaving.
 #[derive(Clone)]
 pub(super) struct Farewell {
     /// Until peers have heard that the node leaves.

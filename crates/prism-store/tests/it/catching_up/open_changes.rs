@@ -68,7 +68,7 @@ fn a_change_that_was_left_open_is_decided_in_the_epoch_of_whoever_asks() {
             Err(Error::OtherEpoch)
         ));
         assert!(!other.has_change(&scope, open, 1).unwrap());
-        // Of an earlier epoch nothing is prepared, and no verdict counts.
+        // The store prepares nothing of an earlier epoch, and takes no verdict of one.
         let again = store.begin_prepare(Prepare {
             epoch: 1,
             life: Stamp::NONE,
@@ -106,7 +106,7 @@ fn what_is_taken_in_tells_what_became_of_what_was_open_before() {
     assert!(take_in(&from, &to, &scope, 2));
     assert!(!to.has_open());
     assert_eq!(read(to.get("b", "k").unwrap().unwrap()), b"other");
-    // What was prepared since then goes on.
+    // A change that was prepared since then goes on.
     let (_, open) = prepared(&to, 2, 5, write_of_5());
     assert!(!take_in(&from, &to, &scope, 2));
     assert_eq!(to.left_open("b", "k"), [(scope, open)]);
