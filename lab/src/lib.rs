@@ -28,6 +28,7 @@ mod capture;
 pub mod delay;
 mod error;
 mod files;
+mod groups;
 pub mod impair;
 mod interrupt;
 mod lab;

@@ -6,6 +6,7 @@ use std::process::Stdio;
 
 use crate::error::LabError;
 use crate::files;
+use crate::groups;
 use crate::lab::Lab;
 use crate::network;
 use crate::plan::Plan;
@@ -125,6 +126,8 @@ impl Lab {
         let namespace = self.namespace(host)?;
         let no_process = || LabError::NoProcess { host: host.into() };
         let line = self.state.programs.get(host).ok_or_else(no_process)?;
+        let line = groups::command_line(self.name(), host, line)
+            .map_err(LabError::io(format!("making the control group of {host}")))?;
         let (program, arguments) = line.split_first().ok_or_else(no_process)?;
         let path = self.log_path(host);
         let log = OpenOptions::new().create(true).append(true).open(&path);

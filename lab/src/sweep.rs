@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::error::LabError;
+use crate::groups;
 use crate::name::{LabName, netns_file, root_dir};
 use crate::process::{ProcessId, end_all, in_namespaces};
 use crate::state::{Lock, State};
@@ -39,13 +40,13 @@ pub(crate) fn remove(name: &LabName, _lock: &Lock) -> Result<(), LabError> {
     let directories = stores
         .into_iter()
         .chain([default_stores, name.pin_path()])
-        .chain(cgroups(name))
+        .chain(groups::of_lab(name))
         // Last: as long as it is there, the rest can be found.
         .chain([name.state_dir()]);
     for directory in directories {
         let is_cgroup = directory.starts_with("/sys/fs/cgroup");
         let removed = if is_cgroup {
-            remove_cgroup(&directory)
+            groups::remove(&directory)
         } else {
             remove_tree(&directory)
         };
@@ -121,30 +122,4 @@ fn remove_tree(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
-}
-
-/// The directories of the lab in every mounted cgroup hierarchy.
-fn cgroups(name: &LabName) -> Vec<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let is_cgroup = |kind: Option<&str>| matches!(kind, Some("cgroup" | "cgroup2"));
-    mounts
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.split(' ').skip(1);
-            let mount = fields.next()?;
-            is_cgroup(fields.next()).then(|| Path::new(mount).join(name.directory_name()))
-        })
-        .filter(|path| path.is_dir())
-        .collect()
-}
-
-/// A cgroup goes away by rmdir, from the leaves up; its files are the
-/// kernel's and cannot be unlinked.
-fn remove_cgroup(path: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(path)?.flatten() {
-        if entry.file_type()?.is_dir() {
-            remove_cgroup(&entry.path())?;
-        }
-    }
-    std::fs::remove_dir(path)
 }
