@@ -182,18 +182,23 @@ impl Control {
     /// Sends a command and waits for its end; where too many are under way, it is sent
     /// when others have ended. Dropping the future forgets the command, applied or not.
     pub(crate) async fn call(&self, command: Command, deadline_ns: u64) -> CommandOutcome {
-        let until_ns = now_ns().saturating_add(deadline_ns);
-        let Some(_room) = self.room(deadline_ns).await else {
-            self.note_reachability(CommandOutcome::Unanswered);
-            return CommandOutcome::Unanswered;
+        let mut now = now_ns();
+        let until_ns = now.saturating_add(deadline_ns);
+        let _room = match self.room.try_acquire() {
+            Ok(room) => room,
+            Err(_) => {
+                let Some(room) = self.wait_for_room(deadline_ns).await else {
+                    self.note_reachability(CommandOutcome::Unanswered);
+                    return CommandOutcome::Unanswered;
+                };
+                now = now_ns();
+                room
+            }
         };
-        let id = self
-            .steering
-            .borrow_mut()
-            .start(command, now_ns(), until_ns);
+        let id = self.steering.borrow_mut().start(command, now, until_ns);
         self.waiting.borrow_mut().insert(id, Waiting::Not);
         let entry = Entry { control: self, id };
-        self.transmit();
+        self.transmit(now);
         self.receive();
         let outcome = match entry.take() {
             Some(outcome) => outcome,
@@ -207,10 +212,7 @@ impl Control {
         outcome
     }
 
-    async fn room(&self, deadline_ns: u64) -> Option<SemaphorePermit<'_>> {
-        if let Ok(room) = self.room.try_acquire() {
-            return Some(room);
-        }
+    async fn wait_for_room(&self, deadline_ns: u64) -> Option<SemaphorePermit<'_>> {
         let deadline = Duration::from_nanos(deadline_ns);
         let room = tokio::time::timeout(deadline, self.room.acquire()).await;
         room.ok()?.ok()
@@ -251,9 +253,10 @@ impl Control {
                 }
                 () = self.rearm.notified() => {}
                 () = timer => {
-                    self.steering.borrow_mut().handle_timeout(now_ns());
+                    let now = now_ns();
+                    self.steering.borrow_mut().handle_timeout(now);
                     self.deliver();
-                    self.transmit();
+                    self.transmit(now);
                 }
             }
         }
@@ -305,9 +308,9 @@ impl Control {
 
     /// Sends all that is due. What the socket does not take now is repeated
     /// later like a lost datagram.
-    fn transmit(&self) {
+    fn transmit(&self, now_ns: u64) {
         let mut steering = self.steering.borrow_mut();
-        while let Some(datagram) = steering.poll_transmit(now_ns()) {
+        while let Some(datagram) = steering.poll_transmit(now_ns) {
             if let Err(error) = self.direct.send(&datagram) {
                 tracing::debug!(%error, "control datagram not sent");
             }
@@ -342,7 +345,9 @@ impl Control {
         }
         self.deliver();
         // A corrected clock makes repetitions due at once.
-        self.transmit();
+        if self.steering.borrow().has_ready() {
+            self.transmit(now_ns());
+        }
     }
 
     fn take(&self, datagram: &[u8]) {

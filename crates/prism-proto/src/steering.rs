@@ -3,10 +3,11 @@
 //!
 //! Sans-IO: the caller sends what [`Steering::poll_transmit`] yields, feeds what
 //! arrives to [`Steering::handle_datagram`], and calls
-//! [`Steering::handle_timeout`] no later than [`Steering::next_timeout_ns`].
-//! `now_ns` is the caller's monotonic clock.
+//! [`Steering::handle_timeout`], then `poll_transmit`, no later than
+//! [`Steering::next_timeout_ns`]. `now_ns` is the caller's monotonic clock.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use crate::control::{
     Answer, ControlError, ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, RunId, Status,
@@ -54,7 +55,8 @@ struct Pending {
     command: Command,
     started_ns: u64,
     deadline_ns: u64,
-    next_send_ns: u64,
+    /// When it is sent again, or ends. None while it is among those to be sent.
+    due_ns: Option<u64>,
     retry_ns: u64,
     corrections: u8,
 }
@@ -112,10 +114,12 @@ pub struct Steering {
     run: RunId,
     next_id: u64,
     clock: Option<ClockOffset>,
-    pending: BTreeMap<u64, Pending>,
-    /// When each of them is sent next, and when it ends: earliest first.
-    sends: BTreeSet<(u64, u64)>,
-    deadlines: BTreeSet<(u64, u64)>,
+    pending: BTreeMap<u64, Box<Pending>>,
+    /// To be sent now.
+    ready: VecDeque<u64>,
+    /// When each of the others is due, earliest first. An entry is void if its command is
+    /// due at another time, or has ended; the first entry is never void.
+    timers: BinaryHeap<Reverse<(u64, u64)>>,
     /// Some are repeated more slowly than to a switch that answers.
     is_slow: bool,
     finished: VecDeque<(CommandId, CommandOutcome)>,
@@ -134,8 +138,8 @@ impl Steering {
             next_id: first_request_id,
             clock: None,
             pending: BTreeMap::new(),
-            sends: BTreeSet::new(),
-            deadlines: BTreeSet::new(),
+            ready: VecDeque::new(),
+            timers: BinaryHeap::new(),
             is_slow: false,
             finished: VecDeque::new(),
             counters: SteeringCounters::default(),
@@ -162,29 +166,34 @@ impl Steering {
             command,
             started_ns: now_ns,
             deadline_ns,
-            next_send_ns: now_ns,
+            due_ns: None,
             retry_ns: FIRST_RETRY_NS,
             corrections: 0,
         };
-        self.sends.insert((now_ns, id));
-        self.deadlines.insert((deadline_ns, id));
-        self.pending.insert(id, pending);
+        self.ready.push_back(id);
+        self.pending.insert(id, Box::new(pending));
         self.counters.commands += 1;
         CommandId(id)
     }
 
     /// The next datagram that is due.
     pub fn poll_transmit(&mut self, now_ns: u64) -> Option<[u8; MESSAGE_BYTES]> {
-        let time_ns = self.switch_clock_ns(now_ns).unwrap_or(0);
-        let (at_ns, id) = *self.sends.first()?;
-        let pending = self.pending.get_mut(&id).filter(|_| at_ns <= now_ns)?;
+        let (id, pending) = loop {
+            let id = self.ready.pop_front()?;
+            // Those that were answered or forgotten meanwhile are passed over.
+            if let Some(pending) = self.pending.get_mut(&id) {
+                break (id, pending);
+            }
+        };
         if pending.retry_ns > FIRST_RETRY_NS {
             self.counters.retransmissions += 1;
         }
-        let wait_ns = jittered(pending.retry_ns, id);
         self.is_slow |= pending.retry_ns > MAX_RETRY_NS;
+        let again_ns = now_ns.saturating_add(jittered(pending.retry_ns, id));
         pending.retry_ns = (pending.retry_ns * 2).min(MAX_SILENT_RETRY_NS);
-        reschedule(&mut self.sends, id, pending, now_ns.saturating_add(wait_ns));
+        let due_ns = again_ns.min(pending.deadline_ns);
+        pending.due_ns = Some(due_ns);
+        self.timers.push(Reverse((due_ns, id)));
         let Command {
             ops,
             epoch,
@@ -194,7 +203,7 @@ impl Steering {
         let request = Request {
             key_id: self.key_id,
             request_id: id,
-            time_ns,
+            time_ns: self.switch_clock_ns(now_ns).unwrap_or(0),
             ops,
             epoch,
             flow,
@@ -208,10 +217,18 @@ impl Steering {
         Some(request.encode_of(run, &self.key))
     }
 
-    /// When [`Self::handle_timeout`] or [`Self::poll_transmit`] has work again.
+    /// When [`Self::handle_timeout`] has work again; 0 where [`Self::poll_transmit`] has
+    /// some now.
     pub fn next_timeout_ns(&self) -> Option<u64> {
-        let (send, deadline) = (self.sends.first()?, self.deadlines.first()?);
-        Some(send.0.min(deadline.0))
+        if self.has_ready() {
+            return Some(0);
+        }
+        self.timers.peek().map(|Reverse((due_ns, _))| *due_ns)
+    }
+
+    /// [`Self::poll_transmit`] has work now.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// Takes a datagram from the switch.
@@ -241,7 +258,7 @@ impl Steering {
             // would be applied behind the back of a caller who was told no.
             if pending.corrections < MAX_CLOCK_CORRECTIONS {
                 pending.corrections += 1;
-                reschedule(&mut self.sends, answer.request_id, pending, now_ns);
+                self.send_now(answer.request_id);
             }
             return Ok(());
         }
@@ -250,15 +267,24 @@ impl Steering {
         Ok(())
     }
 
-    /// Ends the commands whose deadline has passed.
+    /// Ends the commands whose deadline has passed, and has those sent that are due.
     pub fn handle_timeout(&mut self, now_ns: u64) {
-        while let Some(&(at_ns, id)) = self.deadlines.first() {
-            if at_ns > now_ns {
+        while let Some(&Reverse((due_ns, id))) = self.timers.peek() {
+            if due_ns > now_ns {
                 return;
             }
-            self.remove(id);
-            self.counters.unanswered += 1;
-            self.finish(id, CommandOutcome::Unanswered);
+            // The first entry is of a command under way.
+            if self
+                .pending
+                .get(&id)
+                .is_some_and(|p| p.deadline_ns <= now_ns)
+            {
+                self.remove(id);
+                self.counters.unanswered += 1;
+                self.finish(id, CommandOutcome::Unanswered);
+            } else {
+                self.send_now(id);
+            }
         }
     }
 
@@ -288,31 +314,45 @@ impl Steering {
         let slow = self.pending.iter_mut();
         for (id, pending) in slow.filter(|(_, p)| p.retry_ns > MAX_RETRY_NS) {
             pending.retry_ns = MAX_RETRY_NS;
-            let at_ns = now_ns.saturating_add(mixed(*id) % MAX_RETRY_NS);
-            let at_ns = at_ns.min(pending.next_send_ns);
-            reschedule(&mut self.sends, *id, pending, at_ns);
+            let soon_ns = now_ns.saturating_add(mixed(*id) % MAX_RETRY_NS);
+            if pending.due_ns.is_some_and(|due_ns| due_ns > soon_ns) {
+                pending.due_ns = Some(soon_ns);
+                self.timers.push(Reverse((soon_ns, *id)));
+            }
+        }
+        self.drop_void_timers();
+    }
+
+    /// The command is sent by the next [`Self::poll_transmit`].
+    fn send_now(&mut self, id: u64) {
+        if let Some(pending) = self.pending.get_mut(&id)
+            && pending.due_ns.take().is_some()
+        {
+            self.ready.push_back(id);
+            self.drop_void_timers();
         }
     }
 
     /// Whether the command was under way.
     fn remove(&mut self, id: u64) -> bool {
-        let Some(pending) = self.pending.remove(&id) else {
-            return false;
-        };
-        self.sends.remove(&(pending.next_send_ns, id));
-        self.deadlines.remove(&(pending.deadline_ns, id));
-        true
+        let was_under_way = self.pending.remove(&id).is_some();
+        self.drop_void_timers();
+        was_under_way
+    }
+
+    fn drop_void_timers(&mut self) {
+        while let Some(Reverse((due_ns, id))) = self.timers.peek() {
+            let pending = self.pending.get(id);
+            if pending.is_some_and(|p| p.due_ns == Some(*due_ns)) {
+                return;
+            }
+            self.timers.pop();
+        }
     }
 
     fn finish(&mut self, id: u64, outcome: CommandOutcome) {
         self.finished.push_back((CommandId(id), outcome));
     }
-}
-
-fn reschedule(sends: &mut BTreeSet<(u64, u64)>, id: u64, pending: &mut Pending, at_ns: u64) {
-    sends.remove(&(pending.next_send_ns, id));
-    pending.next_send_ns = at_ns;
-    sends.insert((at_ns, id));
 }
 
 /// Up to a quarter less, so that commands which met the same outage do not go on in
@@ -471,6 +511,7 @@ mod tests {
             if at % (50 * MS) == 0 {
                 s.start(command(6), at, at + 50 * MS);
             }
+            s.handle_timeout(at);
             while let Some(datagram) = s.poll_transmit(at) {
                 match Request::decode(&datagram, 1, &key()).unwrap().request_id {
                     id if id == unheard => sent += 1,
