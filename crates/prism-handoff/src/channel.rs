@@ -10,12 +10,14 @@ use std::collections::HashMap;
 use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
 use prism_proto::wire::DecodeError;
 use prism_tls::{Event, MAX_RECORD_BYTES, OpenError, SealError, Session};
 use socket2::SockRef;
 use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::oneshot;
 use zeroize::{Zeroize, Zeroizing};
@@ -201,6 +203,7 @@ impl Channel {
     ) -> Result<(), ChannelError> {
         let mut sealed = Vec::with_capacity(SEALED_BYTES);
         let mut frames = Vec::new();
+        let mut two_way = TwoWay::default();
         loop {
             let mut start = 0;
             loop {
@@ -228,7 +231,7 @@ impl Channel {
             }
             sealed.drain(..start);
             self.outbox.has_room().await;
-            if read_some(&mut tcp, &mut sealed).await? == 0 {
+            if read_some(&mut tcp, &mut two_way, &mut sealed).await? == 0 {
                 return Ok(());
             }
         }
@@ -366,15 +369,39 @@ impl Drop for Closing {
     }
 }
 
-/// Reads what is there, or waits for it.
+/// Keeps the kernel from taking a channel for a one-way stream.
 ///
 /// Frames are answered with frames, so an acknowledgement leaves with one. The kernel
 /// takes a connection that rested for as long as it delays one (40 ms) for a one-way
 /// stream, and sends it a packet of its own within the read.
-async fn read_some(tcp: &mut OwnedReadHalf, buffer: &mut Vec<u8>) -> io::Result<usize> {
+#[derive(Default)]
+struct TwoWay {
+    told: Option<Instant>,
+}
+
+impl TwoWay {
+    /// Well below the 40 ms.
+    const LASTS: Duration = Duration::from_millis(10);
+
+    fn tell_kernel(&mut self, tcp: &TcpStream) -> io::Result<()> {
+        let now = Instant::now();
+        if self.told.is_some_and(|told| now - told < Self::LASTS) {
+            return Ok(());
+        }
+        self.told = Some(now);
+        SockRef::from(tcp).set_tcp_quickack(false)
+    }
+}
+
+/// Reads what is there, or waits for it.
+async fn read_some(
+    tcp: &mut OwnedReadHalf,
+    two_way: &mut TwoWay,
+    buffer: &mut Vec<u8>,
+) -> io::Result<usize> {
     loop {
         tcp.readable().await?;
-        SockRef::from(tcp.as_ref()).set_tcp_quickack(false)?;
+        two_way.tell_kernel(tcp.as_ref())?;
         let all = buffer.capacity() - buffer.len();
         match tcp.try_read_buf(buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -37,11 +37,15 @@ pub(super) async fn drain(connection: &Connection, left_bytes: usize) -> bool {
     let Some(stream) = &connection.stream else {
         return true;
     };
-    let end = Instant::now() + MAX_DRAIN;
+    let mut end = None;
     loop {
         let is_settled = connection.is_settled().unwrap_or(false);
         let is_drained = !send_queue_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > left_bytes);
-        if (is_settled && is_drained) || Instant::now() >= end {
+        if is_settled && is_drained {
+            return true;
+        }
+        let now = Instant::now();
+        if now >= *end.get_or_insert(now + MAX_DRAIN) {
             return is_settled;
         }
         tokio::time::sleep(DRAIN_STEP).await;

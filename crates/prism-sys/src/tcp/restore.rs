@@ -260,17 +260,12 @@ pub fn restore_into(
     warmth: Option<&Warmth>,
 ) -> Result<Restored, RestoreError> {
     check_state(state, blank.bound)?;
-    match warmth.filter(|_| state.cwnd_segments > NEW_WINDOW_SEGMENTS) {
-        Some(warmth) => {
-            let fd = blank.socket.as_fd();
-            let most = MAX_WINDOW_SEGMENTS;
-            let segments = u16::try_from(state.cwnd_segments).map_or(most, |n| n.min(most));
-            warmth.on(fd, segments).map_err(failed("SO_PRIORITY"))?;
-            connect(&blank, state)?;
-            warmth.off(fd).map_err(failed("SO_PRIORITY"))?;
-        }
-        None => connect(&blank, state)?,
+    if let Some(warmth) = warmth.filter(|_| state.cwnd_segments > NEW_WINDOW_SEGMENTS) {
+        let segments = u16::try_from(state.cwnd_segments).unwrap_or(u16::MAX);
+        let prepared = warmth.prepare(blank.socket.as_fd(), segments);
+        prepared.map_err(failed("SO_PRIORITY"))?;
     }
+    connect(&blank, state)?;
     let Blank {
         socket, congestion, ..
     } = blank;

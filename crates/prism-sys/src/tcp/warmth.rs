@@ -5,20 +5,23 @@
 //! it (`TCP_BPF_IW`), at the moment when the kernel has just done so
 //! (`tcp_init_transfer`) and before the congestion control looks at it. The program is
 //! attached to this process's control group (version 2) and meets every connection of
-//! it; it acts on those that say so in their priority (`SO_PRIORITY`), which they have for
-//! the duration of `connect` only, in which no packet is sent.
+//! it; it acts on those that say so in their priority (`SO_PRIORITY`), and sets the
+//! priority to 0 again. No packet is sent in between.
 //!
 //! It is a link of the kernel's: it goes with the process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::{bpf, group};
+use super::{MAX_WINDOW_SEGMENTS, bpf, group};
 use crate::fault::{self, Fault};
 use crate::sockopt::set;
 
-/// Upper half of the priority of a socket whose lower half is a window, in segments.
+/// Upper half of the priority of a socket whose lower half is a window, in segments, times
+/// 16: the lowest bits of a priority choose a queue's band, and 0 is the ordinary one.
 const TAG: u16 = 0x5077;
+const WINDOW_SHIFT: u32 = 4;
+const _: () = assert!(MAX_WINDOW_SEGMENTS <= u16::MAX >> WINDOW_SHIFT);
 
 /// Sets windows; see the module's text.
 #[derive(Debug)]
@@ -81,15 +84,11 @@ impl Warmth {
         })
     }
 
-    /// What `connect` does then gives the socket this window.
-    pub(super) fn on(&self, fd: BorrowedFd<'_>, segments: u16) -> io::Result<()> {
-        let priority = i32::from(TAG) << 16 | i32::from(segments);
+    /// The next `connect` gives the socket this window, [`MAX_WINDOW_SEGMENTS`] at most.
+    pub(super) fn prepare(&self, fd: BorrowedFd<'_>, segments: u16) -> io::Result<()> {
+        let window = segments.min(MAX_WINDOW_SEGMENTS) << WINDOW_SHIFT;
+        let priority = i32::from(TAG) << 16 | i32::from(window);
         set(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, &priority)
-    }
-
-    /// Behind `connect`.
-    pub(super) fn off(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        set(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, &0_i32)
     }
 }
 
@@ -102,17 +101,18 @@ const TCP_BPF_IW: i32 = 1001;
 const BPF_SETSOCKOPT: i32 = 49;
 
 /// Registers 1 to 5 are arguments, 6 is kept over calls, 10 is the end of the stack.
-const SET_WINDOW: [bpf::Instruction; 20] = [
+const SET_WINDOW: [bpf::Instruction; 29] = [
     bpf::instruction(0xbf, (6, 1), 0, 0), // r6 = r1, the context
     bpf::instruction(0x61, (2, 6), 0, 0), // r2 = what happens
-    bpf::instruction(0x55, (2, 0), 15, ACTIVE_ESTABLISHED), // something else: to the end
+    bpf::instruction(0x55, (2, 0), 24, ACTIVE_ESTABLISHED), // something else: to the end
     bpf::instruction(0x79, (1, 6), SOCKET, 0), // r1 = the socket
-    bpf::instruction(0x15, (1, 0), 13, 0), // none: to the end
+    bpf::instruction(0x15, (1, 0), 22, 0), // none: to the end
     bpf::instruction(0x61, (2, 1), PRIORITY, 0), // r2 = its priority
     bpf::instruction(0xbf, (3, 2), 0, 0), // r3 = r2
     bpf::instruction(0x77, (3, 0), 0, 16), // r3 >>= 16
-    bpf::instruction(0x55, (3, 0), 9, TAG as i32), // not ours: to the end
+    bpf::instruction(0x55, (3, 0), 18, TAG as i32), // not ours: to the end
     bpf::instruction(0x57, (2, 0), 0, 0xffff), // r2 &= 0xffff
+    bpf::instruction(0x77, (2, 0), 0, WINDOW_SHIFT as i32), // r2 >>= the shift
     bpf::instruction(0x63, (10, 2), -4, 0), // the last 4 bytes of the stack = r2
     bpf::instruction(0xbf, (1, 6), 0, 0), // r1 = the context
     bpf::instruction(0xb7, (2, 0), 0, libc::IPPROTO_TCP), // r2 = the level
@@ -120,6 +120,14 @@ const SET_WINDOW: [bpf::Instruction; 20] = [
     bpf::instruction(0xbf, (4, 10), 0, 0), // r4 = where its value is
     bpf::instruction(0x07, (4, 0), 0, -4),
     bpf::instruction(0xb7, (5, 0), 0, 4), // r5 = its length
+    bpf::instruction(0x85, (0, 0), 0, BPF_SETSOCKOPT),
+    bpf::instruction(0x62, (10, 0), -4, 0), // the value = 0, for the priority
+    bpf::instruction(0xbf, (1, 6), 0, 0),
+    bpf::instruction(0xb7, (2, 0), 0, libc::SOL_SOCKET),
+    bpf::instruction(0xb7, (3, 0), 0, libc::SO_PRIORITY),
+    bpf::instruction(0xbf, (4, 10), 0, 0),
+    bpf::instruction(0x07, (4, 0), 0, -4),
+    bpf::instruction(0xb7, (5, 0), 0, 4),
     bpf::instruction(0x85, (0, 0), 0, BPF_SETSOCKOPT),
     // A 0 would be taken for an answer to some questions.
     bpf::instruction(0xb7, (0, 0), 0, 1), // the end: r0 = 1
