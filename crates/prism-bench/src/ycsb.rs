@@ -23,8 +23,7 @@ use crate::turns::{Job, Options, Turns, within};
 
 /// Memory that the objects of one size may take, with all their replicas.
 const MOST_BYTES: u64 = 8 << 30;
-/// What a node of Prism keeps them in. `prism-store` has another engine on LevelDB,
-/// which no node uses.
+/// The engine of `prism-store`, as the rows name it: a log-structured merge tree.
 const ENGINE: &str = "lsm";
 const PARTITIONED: &str = "partitioned";
 const REPLICATED: &str = "replicated";

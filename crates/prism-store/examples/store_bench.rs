@@ -2,10 +2,8 @@
 //! one thread and by eight, with and without waiting for the disk.
 //!
 //! ```text
-//! cargo run --release -p prism-store --example store_bench -- DIR [SECONDS [ENGINE]]
+//! cargo run --release -p prism-store --example store_bench -- DIR [SECONDS]
 //! ```
-//!
-//! ENGINE is `prism`, or with the feature `leveldb` also `leveldb`.
 //!
 //! A store is made under DIR and removed. GETs of files read them through the
 //! page cache, so they say what the store costs, not what the disk does.
@@ -15,15 +13,12 @@ use std::{
     fs,
     os::unix::fs::FileExt,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use prism_store::{Body, Config, Durability, Engine, ObjectMeta, Store};
+use prism_store::{Body, Config, Durability, ObjectMeta, Store};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -37,7 +32,6 @@ fn main() -> Result<(), Failure> {
     };
     let seconds = arguments.next().map_or(Ok(2.0), |text| text.parse())?;
     let time = Duration::try_from_secs_f64(seconds)?;
-    let name = arguments.next().unwrap_or_else(|| "prism".into());
     println!(
         "| size | threads | durability | PUT/s | PUT MiB/s | puts per flush | GET/s | GET MiB/s |"
     );
@@ -45,7 +39,7 @@ fn main() -> Result<(), Failure> {
     for len in [4 * 1024, 1024 * 1024] {
         for threads in [1, 8] {
             for durability in [Durability::Fsync, Durability::None] {
-                row(Path::new(&dir), &name, len, (threads, durability), time)?;
+                row(Path::new(&dir), len, threads, durability, time)?;
             }
         }
     }
@@ -55,9 +49,9 @@ fn main() -> Result<(), Failure> {
 
 fn row(
     dir: &Path,
-    name: &str,
     len: usize,
-    (threads, durability): (u64, Durability),
+    threads: u64,
+    durability: Durability,
     time: Duration,
 ) -> Result<(), Failure> {
     let dir = dir.join(format!("store-bench-{}", std::process::id()));
@@ -65,15 +59,15 @@ fn row(
         durability,
         ..Config::default()
     };
-    let (engine, commits) = open(&dir, name, config)?;
-    let store = &*engine;
+    let store = Store::open(&dir, config)?;
     store.create_bucket("bench", 0)?;
     let data = vec![0x5a; len];
-    let before = commits();
-    let puts = rate(threads, time, |key| put(store, key, &data))?;
-    let after = commits();
-    let per_flush = (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64;
-    let gets = rate(threads, time, |key| get(store, key))?;
+    let before = store.commit_stats();
+    let puts = rate(threads, time, |key| put(&store, key, &data))?;
+    let after = store.commit_stats();
+    let batches = (after.batches - before.batches).max(1);
+    let per_flush = (after.operations - before.operations) as f64 / batches as f64;
+    let gets = rate(threads, time, |key| get(&store, key))?;
     let mib = len as f64 / (1024.0 * 1024.0);
     println!(
         "| {} KiB | {threads} | {durability:?} | {puts:.0} | {:.1} | {per_flush:.1} | {gets:.0} | {:.1} |",
@@ -81,32 +75,9 @@ fn row(
         puts * mib,
         gets * mib
     );
-    drop((engine, commits));
+    drop(store);
     fs::remove_dir_all(&dir)?;
     Ok(())
-}
-
-/// Operations committed and the batches they were committed in.
-type Commits = Box<dyn Fn() -> (u64, u64)>;
-
-fn open(dir: &Path, name: &str, config: Config) -> Result<(Arc<dyn Engine>, Commits), Failure> {
-    match name {
-        "prism" => {
-            let store = Arc::new(Store::open(dir, config)?);
-            let counted = Arc::clone(&store);
-            let commits = move || {
-                let stats = counted.commit_stats();
-                (stats.operations, stats.batches)
-            };
-            Ok((store, Box::new(commits)))
-        }
-        #[cfg(feature = "leveldb")]
-        "leveldb" => {
-            let store = prism_store::LevelStore::open(dir, &config)?;
-            Ok((Arc::new(store), Box::new(|| (0, 0))))
-        }
-        other => Err(format!("no engine is called {other:?} here").into()),
-    }
 }
 
 /// Operations per second of `threads` threads, each over its own keys.
@@ -143,7 +114,7 @@ fn rate(
     Ok(done.into_inner() as f64 / started.elapsed().as_secs_f64())
 }
 
-fn put(store: &dyn Engine, key: &str, data: &[u8]) -> Result<(), Failure> {
+fn put(store: &Store, key: &str, data: &[u8]) -> Result<(), Failure> {
     let mut writer = store.begin_put("bench", key, Some(data.len() as u64))?;
     for chunk in data.chunks(256 * 1024) {
         writer.write(chunk)?;
@@ -152,7 +123,7 @@ fn put(store: &dyn Engine, key: &str, data: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn get(store: &dyn Engine, key: &str) -> Result<(), Failure> {
+fn get(store: &Store, key: &str) -> Result<(), Failure> {
     let object = store.get("bench", key)?.ok_or("object lost")?;
     if let Body::File(file) = &object.body {
         let len = file.len();

@@ -48,15 +48,12 @@ mod checked;
 mod codec;
 mod commit;
 mod config;
-mod engine;
 mod error;
 mod files;
 mod group;
 mod history;
 mod hot;
 mod layout;
-#[cfg(feature = "leveldb")]
-mod level;
 mod log_tag;
 mod lsm;
 mod mend;
@@ -85,13 +82,10 @@ pub use checked::CheckedFile;
 pub use codec::META_MAX;
 pub use commit::{CommitStats, Condition};
 pub use config::{Config, Durability, INLINE_MAX_LIMIT, OBJECT_LEN_LIMIT};
-pub use engine::{Engine, ObjectWriter};
 pub use error::{Error, Fault, OpenError};
 pub use group::Group;
 pub use history::VersionPosition;
 pub use layout::FORMAT_VERSION;
-#[cfg(feature = "leveldb")]
-pub use level::{LEVEL_OBJECT_MAX, LevelStore};
 pub use mend::DamagedBlock;
 pub use parts::{Parts, Segment};
 pub use prism_replica::{

@@ -13,8 +13,6 @@ mod sockopt;
 pub mod avx512;
 pub mod clock;
 pub mod diag;
-#[cfg(feature = "leveldb")]
-pub mod leveldb;
 pub mod listen;
 pub mod md5;
 pub mod mem;

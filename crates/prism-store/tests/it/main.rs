@@ -12,7 +12,7 @@ mod buckets;
 mod catching_up;
 mod crash;
 mod disk;
-mod engine;
+mod flushes;
 mod hot;
 mod memory;
 mod multipart;

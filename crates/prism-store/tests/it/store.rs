@@ -166,6 +166,8 @@ fn overwriting_and_deleting_leave_no_file_behind() {
     assert!(!store.delete("b", "k").unwrap());
     assert_eq!(object_files(dir.path()).len(), 0);
     assert!(store.get("b", "k").unwrap().is_none());
+    drop(store);
+    assert!(open(dir.path()).get("b", "k").unwrap().is_none());
 }
 
 #[test]
@@ -224,6 +226,9 @@ fn an_abandoned_or_uncommitted_object_leaves_no_trace() {
 #[test]
 fn the_announced_length_is_binding() {
     let (dir, store) = with_bucket();
+    let writer = store.begin_put("b", "k", Some(3)).unwrap();
+    let short = writer.commit(meta(b""));
+    assert!(matches!(short, Err(Error::LengthMismatch { .. })));
     for len in [10, 100_000] {
         let mut writer = store.begin_put("b", "k", Some(len)).unwrap();
         writer.write(&bytes(1, len as usize - 1)).unwrap();
@@ -252,6 +257,8 @@ fn an_object_without_announced_length_is_cut_off_at_the_limit() {
     };
     let store = Store::open(dir.path(), limits).unwrap();
     store.create_bucket("b", 0).unwrap();
+    let announced = store.begin_put("b", "k", Some(50_001));
+    assert!(matches!(announced, Err(Error::TooLarge)));
     let mut writer = store.begin_put("b", "k", None).unwrap();
     writer.write(&bytes(1, 50_000)).unwrap();
     assert!(matches!(writer.write(b"x"), Err(Error::TooLarge)));
@@ -292,6 +299,8 @@ fn a_put_into_a_bucket_deleted_meanwhile_fails_and_leaves_nothing() {
     store.delete_bucket("b").unwrap();
     assert!(matches!(writer.commit(meta(b"")), Err(Error::NoSuchBucket)));
     assert_eq!(object_files(dir.path()).len(), 0);
+    store.create_bucket("b", 1).unwrap();
+    assert!(store.get("b", "k").unwrap().is_none());
 }
 
 #[test]
