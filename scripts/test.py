@@ -43,8 +43,8 @@ ALONE = {
 }
 # Without network, and in no hurry: at the lowest priority.
 PATIENT_PACKAGES = {
-    "prism-bench", "prism-cluster", "prism-config", "prism-http", "prism-proto", "prism-replica", "prism-s3", "prism-store",
-    "prism-tls",
+    "prism-bench", "prism-cluster", "prism-config", "prism-hash", "prism-http", "prism-proto", "prism-replica", "prism-s3",
+    "prism-store", "prism-tls",
 }
 # The longest begin first, so that no lane ends long after the others.
 LONGEST = [

@@ -4,8 +4,8 @@
 //! Of all that is done with a body they cost most, as each of their steps waits for the
 //! one before, so that a core does little else meanwhile. The steps of several bodies do
 //! not wait for one another: where the processor has vectors of sixteen words, sixteen
-//! bodies have both in the time of four (`prism_sys::avx512`). Where it has not, MD5 goes by
-//! eight, and SHA-256 by two with the processor's instructions (`prism_sys::sha256`), or
+//! bodies have both in the time of four (`prism_hash::avx512`). Where it has not, MD5 goes by
+//! eight, and SHA-256 by two with the processor's instructions (`prism_hash::sha256`), or
 //! as the library does it. Both hashes take blocks of 64 bytes.
 //!
 //! Not responsible for bringing bodies together: that is the caller's, who has them. MD5
@@ -17,9 +17,9 @@ use std::cmp::Reverse;
 use std::sync::LazyLock;
 
 use aws_lc_rs::digest;
-use prism_sys::avx512::{Avx512, BLOCK, SIXTEEN};
-use prism_sys::sha256::ShaNi;
-use prism_sys::{md5, sha256};
+use prism_hash::avx512::{Avx512, BLOCK, SIXTEEN};
+use prism_hash::sha256::ShaNi;
+use prism_hash::{md5, sha256};
 
 use eight::{EIGHT, Eight};
 

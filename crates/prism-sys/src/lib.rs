@@ -1,5 +1,4 @@
-//! The system calls of Prism, and instructions that not every processor has: the only
-//! crate with unsafe code.
+//! The system calls of Prism. Unsafe code is in this crate and in `prism-hash` only.
 //!
 //! Every function takes and gives owned or borrowed descriptors and typed
 //! values, and every operation has its own error, which says who is at fault
@@ -10,16 +9,13 @@
 mod fault;
 mod sockopt;
 
-pub mod avx512;
 pub mod clock;
 pub mod diag;
 pub mod listen;
-pub mod md5;
 pub mod mem;
 pub mod netns;
 pub mod process;
 pub mod sendfile;
-pub mod sha256;
 pub mod tcp;
 pub mod tun;
 pub mod writeback;

@@ -1,8 +1,8 @@
 //! A word of each of eight messages: two vectors of four, which every x86-64 and
 //! every 64-bit ARM has.
 
-use prism_sys::avx512::BLOCK;
-use prism_sys::md5::Words;
+use prism_hash::avx512::BLOCK;
+use prism_hash::md5::Words;
 use wide::u32x4;
 
 /// Messages.
