@@ -191,6 +191,15 @@ impl Node {
     }
 }
 
+/// A digest of all that decides which nodes own which objects: equal where the placements
+/// are (docs/protocol.md, 1.7). Never 0. `names` are in ascending order.
+pub(crate) fn digest<'a>(replicas: u16, names: impl Iterator<Item = &'a str>) -> u64 {
+    let mut state = SipHasher24::new_with_keys(KEY.0, KEY.1);
+    state.write(&replicas.to_be_bytes());
+    names.for_each(|name| absorb(&mut state, name));
+    state.finish().max(1)
+}
+
 /// Length first, so that no two different triples are one string of bytes.
 fn absorb(state: &mut SipHasher24, text: &str) {
     let len = u32::try_from(text.len()).unwrap_or(u32::MAX);

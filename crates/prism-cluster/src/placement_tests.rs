@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use super::*;
+use crate::state::Placing;
 
 fn names(count: usize) -> Vec<NodeName> {
     (0..count)
@@ -169,4 +170,33 @@ fn weights_and_owners_are_what_they_have_always_been() {
             .collect();
         assert_eq!(found, expected, "{key}");
     }
+}
+
+#[test]
+fn a_digest_is_of_the_names_and_the_replicas_and_stays_the_same() {
+    let of = |names: &[&str], replicas| {
+        let names = names.iter().map(|name| NodeName::new(*name).unwrap());
+        Placing::new(names, replicas).unwrap().digest()
+    };
+    let one = of(&["be0", "be1", "be2"], 1);
+    assert_eq!(one, of(&["be2", "be0", "be1"], 1), "in whatever order");
+    let others = [
+        of(&["be0", "be1", "be2"], 2),
+        of(&["be0", "be1"], 1),
+        of(&["be0", "be1be2"], 1),
+        of(&["be0", "be1", "be3"], 1),
+        Placing::digest_in_etcd("/prism/demo/"),
+        Placing::digest_in_etcd("/prism/lab/"),
+    ];
+    for (n, other) in others.iter().enumerate() {
+        assert!(*other != one && !others[n + 1..].contains(other), "{n}");
+    }
+    // Written down in docs/protocol.md.
+    let digests = [one, others[0], others[4]];
+    let expected = [
+        0x1c4b_c822_d651_6ca8,
+        0x4b11_794e_8f51_6c32,
+        0x1ba2_8f15_7930_d422,
+    ];
+    assert_eq!(digests, expected, "{digests:#x?}");
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::placement::{NODES_MAX, NodeName};
+use crate::placement::{NODES_MAX, NodeName, digest};
 
 /// Why a state or a placing makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +53,19 @@ impl Placing {
         let placing = Self { members, replicas };
         placing.check()?;
         Ok(placing)
+    }
+
+    /// A digest by which nodes find out that their files place objects differently. Never 0.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        digest(self.replicas, self.members.iter().map(NodeName::as_str))
+    }
+
+    /// The digest of all nodes that follow the state below `prefix` in etcd, which may
+    /// change. Never 0.
+    #[must_use]
+    pub fn digest_in_etcd(prefix: &str) -> u64 {
+        digest(0, std::iter::once(prefix))
     }
 
     fn check(&self) -> Result<(), StateError> {

@@ -20,7 +20,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::counters::Counters;
-use crate::lease::Taking;
+use crate::lease::{Holder, Taking};
 
 /// After an unanswered command, for how long the switch counts as out of reach,
 /// so that requests are relayed without a try.
@@ -65,6 +65,8 @@ pub(crate) struct Control {
     switch: SwitchAddress,
     /// This node's address.
     node: IpAddr,
+    /// Digest of its placement.
+    placement: u64,
     /// What this worker's flows are known by.
     run: RunId,
     /// The socket itself. An answer is often there before tokio has heard of
@@ -102,7 +104,7 @@ pub(crate) fn now_ns() -> u64 {
 impl Control {
     /// Opens the socket. Spawn [`Self::run`] beside it.
     pub(crate) fn open(
-        from: IpAddr,
+        (from, placement): (IpAddr, u64),
         switch: &SwitchAddress,
         counters: Arc<Counters>,
     ) -> io::Result<Rc<Self>> {
@@ -116,6 +118,7 @@ impl Control {
         Ok(Rc::new(Self {
             switch: switch.clone(),
             node: from,
+            placement,
             run,
             direct,
             socket,
@@ -264,8 +267,13 @@ impl Control {
 
     /// Holds a lease until dropped.
     pub(crate) async fn keep_lease(&self) {
-        let leased = &self.counters.workers_leased;
-        crate::lease::keep(&self.switch, self.node, self.run, leased, &self.taking).await;
+        let holder = Holder {
+            switch: &self.switch,
+            node: self.node,
+            run: self.run,
+            placement: self.placement,
+        };
+        crate::lease::keep(&holder, &self.counters, &self.taking).await;
     }
 
     /// Keeps the clock estimate fresh until dropped, and finds out when a switch that

@@ -99,6 +99,8 @@ counters! {
     workers_steering,
     /// Workers that hold a lease at the switch's agent (gauge).
     workers_leased,
+    /// The switch's agent has said that most nodes place objects differently (gauge: 1).
+    placement_differs,
     /// Commands to the switch.
     control_commands,
     /// Of their datagrams, those sent again.
@@ -132,6 +134,11 @@ impl Count {
     /// One less, of a gauge.
     pub fn sub_one(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Sets a gauge; its value before.
+    pub(crate) fn replace(&self, value: u64) -> u64 {
+        self.0.swap(value, Ordering::Relaxed)
     }
 
     /// The value now.

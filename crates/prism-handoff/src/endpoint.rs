@@ -265,7 +265,8 @@ impl Endpoint {
         let counters = process.counters.clone();
         let (control, gone) = match &config.switch {
             Some(switch) => {
-                let control = Control::open(config.address, switch, counters.clone())?;
+                let from = (config.address, config.placement);
+                let control = Control::open(from, switch, counters.clone())?;
                 let gone = Gone::new(control.clone(), counters.clone())?;
                 (Some(control), Some(gone))
             }

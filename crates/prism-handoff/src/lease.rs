@@ -11,14 +11,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use prism_proto::control::{Answer, MESSAGE_BYTES, RunId, Status};
-use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, NewClients, TAKES_NO_MORE, request};
+use prism_proto::lease::{
+    CHALLENGE_BYTES, LEAVING, NewClients, PlacementVerdict, TAKES_NO_MORE, request,
+};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 
 use crate::control::SwitchAddress;
-use crate::counters::Count;
+use crate::counters::Counters;
 
 /// Whether a worker still takes new clients. A worker repeats its announcement on each new
 /// lease.
@@ -48,12 +50,44 @@ impl Taking {
         }
     }
 
-    /// A byte has come from the agent. A byte without a meaning is ignored.
-    fn hear(&self, byte: u8) {
-        if let Some(answer) = NewClients::from_byte(byte) {
-            self.answer.set(Some(answer));
-            self.answered.notify_waiters();
-        }
+    fn hear(&self, answer: NewClients) {
+        self.answer.set(Some(answer));
+        self.answered.notify_waiters();
+    }
+}
+
+/// What a lease is asked for.
+pub(crate) struct Holder<'a> {
+    pub(crate) switch: &'a SwitchAddress,
+    pub(crate) node: IpAddr,
+    pub(crate) run: RunId,
+    /// Digest of the node's placement.
+    pub(crate) placement: u64,
+}
+
+/// A byte has come from the agent. A byte without a meaning is ignored.
+fn hear(byte: u8, taking: &Taking, counters: &Counters) {
+    if let Some(answer) = NewClients::from_byte(byte) {
+        taking.hear(answer);
+    }
+    if let Some(verdict) = PlacementVerdict::from_byte(byte) {
+        note(verdict, counters);
+    }
+}
+
+/// Has the process act by a verdict on its placement, and logs it if it is news. It counts
+/// until the next one, with a lease and without.
+fn note(verdict: PlacementVerdict, counters: &Counters) {
+    let differs = verdict == PlacementVerdict::Differs;
+    let differed = counters.placement_differs.replace(differs.into()) != 0;
+    match (differed, differs) {
+        (false, true) => tracing::error!(
+            "this node's configuration places objects differently from most nodes': all \
+            requests are refused. Compare the nodes' files; the log of the switch's agent \
+            names the nodes"
+        ),
+        (true, false) => tracing::info!("most nodes place objects as this one: it serves again"),
+        _ => {}
     }
 }
 
@@ -70,22 +104,15 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 4;
 
-/// Holds a lease for `run` of the node at `node` until dropped; `held` is one
-/// more while it does.
-pub(crate) async fn keep(
-    switch: &SwitchAddress,
-    node: IpAddr,
-    run: RunId,
-    held: &Count,
-    taking: &Taking,
-) {
-    let mut wait = AGAIN;
+/// Holds a lease for `holder` until dropped; `workers_leased` is one more while it does.
+pub(crate) async fn keep(holder: &Holder<'_>, counters: &Counters, taking: &Taking) {
+    let (held, mut wait) = (&counters.workers_leased, AGAIN);
     loop {
-        let asked = tokio::time::timeout(DEADLINE, Lease::ask(switch, node, run)).await;
+        let asked = tokio::time::timeout(DEADLINE, Lease::ask(holder)).await;
         match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(mut lease) => {
                 held.add_one();
-                lease.hold(taking).await;
+                lease.hold(taking, counters).await;
                 held.sub_one();
                 wait = AGAIN;
             }
@@ -106,11 +133,13 @@ struct Lease {
 }
 
 impl Lease {
-    async fn ask(switch: &SwitchAddress, node: IpAddr, run: RunId) -> io::Result<Self> {
+    async fn ask(holder: &Holder<'_>) -> io::Result<Self> {
+        let (switch, node) = (holder.switch, holder.node);
         let mut stream = dial(switch.control, node).await?;
         let mut challenge = [0; CHALLENGE_BYTES];
         stream.read_exact(&mut challenge).await?;
-        let request = request(challenge, node, run, switch.key_id, &switch.key);
+        let run = (node, holder.run);
+        let request = request(challenge, run, holder.placement, switch.key_id, &switch.key);
         stream.write_all(&request).await?;
         let mut answer = [0; MESSAGE_BYTES];
         stream.read_exact(&mut answer).await?;
@@ -124,7 +153,7 @@ impl Lease {
     }
 
     /// Holds it until the agent is gone, and says when no more clients are taken.
-    async fn hold(&mut self, taking: &Taking) {
+    async fn hold(&mut self, taking: &Taking, counters: &Counters) {
         let (mut has_said, mut byte) = (false, [0; 1]);
         loop {
             if taking.no_more.get() && !has_said {
@@ -136,7 +165,7 @@ impl Lease {
             }
             tokio::select! {
                 read = self.stream.read(&mut byte) => match (read, byte) {
-                    (Ok(1), [byte]) => taking.hear(byte),
+                    (Ok(1), [byte]) => hear(byte, taking, counters),
                     _ => return,
                 },
                 () = taking.changed.notified() => {}

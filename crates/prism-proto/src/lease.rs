@@ -39,12 +39,42 @@ impl NewClients {
     }
 }
 
+/// The digest of a node that says nothing about its placement: nobody compares it.
+pub const NO_DIGEST: u64 = 0;
+
+/// What the agent says of a node's placement: one byte on each lease's connection, and one
+/// more after each change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PlacementVerdict {
+    /// Most nodes place objects differently, or no placement is that of most nodes.
+    Differs = 5,
+    /// Most nodes place objects as this one does.
+    Agrees = 6,
+}
+
+impl PlacementVerdict {
+    /// The byte on the wire.
+    #[must_use]
+    pub fn byte(self) -> u8 {
+        self as u8
+    }
+
+    /// The verdict that `byte` stands for, if it is one.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Differs, Self::Agrees]
+            .into_iter()
+            .find(|verdict| verdict.byte() == byte)
+    }
+}
+
 /// The request for a lease that answers `challenge`: `run` of the node at `node`
-/// lives.
+/// lives, and `digest` is that of the node's placement.
 pub fn request(
     challenge: [u8; CHALLENGE_BYTES],
-    node: IpAddr,
-    run: RunId,
+    (node, run): (IpAddr, RunId),
+    digest: u64,
     key_id: u32,
     key: &ControlKey,
 ) -> [u8; MESSAGE_BYTES] {
@@ -53,7 +83,7 @@ pub fn request(
         request_id: u64::from_be_bytes(challenge),
         time_ns: 0,
         ops: Ops::QUERY,
-        epoch: 0,
+        epoch: digest,
         flow: FlowKey {
             client: Owner::NONE.addr,
             vip: Owner::NONE.addr,

@@ -1,5 +1,5 @@
-//! Which frontends get new connections: those that hold a lease and have not said that
-//! they take no more (docs/protocol.md, 1.7).
+//! Which frontends get new connections: those that hold a lease, have not said that
+//! they take no more, and place objects as most nodes do (docs/protocol.md, 1.7).
 //!
 //! A frontend that dies is removed from the lists within a second, one that leaves within
 //! 2 s of the last change. It is listed again when it has a lease again. Where no frontend of
@@ -21,7 +21,7 @@ use crate::tables::{self, Lists};
 
 /// How long an agent that has started waits for leases. A node that has lost one asks
 /// again each second at least.
-const SETTLING: Duration = Duration::from_secs(2);
+pub(crate) const SETTLING: Duration = Duration::from_secs(2);
 /// How long the connections of a list that has changed are found by it: by then their
 /// frontends have claimed them (`prism_proto::claim`), which takes 100 ms and some round trips.
 const CHANGING: Duration = Duration::from_secs(2);

@@ -10,7 +10,7 @@
 //! Not here: what becomes of the flows (`agent`), and how nodes hold their
 //! leases (`prism-handoff`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,12 +19,17 @@ use std::time::{Duration, Instant};
 use prism_proto::control::{
     ControlKey, FlowState, MESSAGE_BYTES, Ops, Owner, Request, RunId, Status,
 };
-use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, NewClients, TAKES_NO_MORE};
+use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, NewClients, PlacementVerdict, TAKES_NO_MORE};
 use prism_proto::newcomers::{Entered, Most, Newcomers, Seldom};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
+
+use table::{Ending, Run, Said, Table};
+
+mod placements;
+mod table;
 
 /// How long a run whose connection has ended may take to come back before it
 /// counts as dead. A node that lost only the connection dials again after 50 ms.
@@ -120,35 +125,10 @@ pub struct Leases {
     news: Condvar,
     /// Runs have been answered.
     answers: Notify,
+    /// There are other verdicts on placements.
+    verdicts: Notify,
     newcomers: Mutex<Newcomers<Arc<Notify>>>,
     refusals: Mutex<Seldom>,
-}
-
-type Run = (IpAddr, RunId);
-
-/// Bounded by the connections: a run is forgotten when its end is told.
-#[derive(Debug, Default)]
-struct Table {
-    held: HashMap<Run, Held>,
-    ending: HashMap<Run, Ending>,
-    returned: HashSet<Run>,
-    has_news: bool,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    connections: usize,
-    /// When it first said that it takes no more clients.
-    withdrawn: Option<Instant>,
-    answer: Option<NewClients>,
-}
-
-#[derive(Debug)]
-struct Ending {
-    end: RunEnd,
-    /// Until then the run may come back.
-    until: Instant,
-    withdrawn: Option<Instant>,
 }
 
 /// The nodes that have a lease, or lost it within the grace.
@@ -167,9 +147,10 @@ impl Leases {
             nodes: Mutex::new(nodes.into_iter().collect()),
             key_id,
             key,
-            table: Mutex::default(),
+            table: Mutex::new(Table::new(Instant::now())),
             news: Condvar::new(),
             answers: Notify::new(),
+            verdicts: Notify::new(),
             newcomers: Mutex::default(),
             refusals: Mutex::default(),
         }
@@ -177,12 +158,13 @@ impl Leases {
 
     /// Grants leases to these nodes from now on. What others have they keep.
     pub fn set_nodes(&self, nodes: impl IntoIterator<Item = IpAddr>) {
-        *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = nodes.into_iter().collect();
+        let nodes: HashSet<IpAddr> = nodes.into_iter().collect();
+        self.table().placements.retain(&nodes);
+        *locked(&self.nodes) = nodes;
     }
 
     fn knows(&self, node: IpAddr) -> bool {
-        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        nodes.contains(&node)
+        locked(&self.nodes).contains(&node)
     }
 
     /// Grants leases until dropped.
@@ -247,37 +229,53 @@ impl Leases {
             () = gives_way.notified() => Err(io::Error::other("it had to give way to others")),
         };
         locked(&self.newcomers).leave(age);
-        let run = admitted?;
+        let (run, digest) = admitted?;
         watch_host(&stream)?;
-        self.begin(run);
-        let parting = self.listen(&mut stream, run).await;
+        self.begin(run, digest, Instant::now());
+        let parting = self.listen(&mut stream, run, digest).await;
         self.end(run, parting, Instant::now());
         Ok(())
     }
 
     /// Hears what a run says, and answers, until its connection ends.
-    async fn listen(&self, stream: &mut TcpStream, run: Run) -> Parting {
-        let (mut said, mut awaits_answer) = ([0; 1], false);
+    async fn listen(&self, stream: &mut TcpStream, run: Run, digest: u64) -> Parting {
+        let (mut said, mut awaits_answer, mut told) = ([0; 1], false, None);
         loop {
-            let read = tokio::select! {
-                read = stream.read(&mut said) => read,
+            let byte = tokio::select! {
+                read = stream.read(&mut said) => match (read, said) {
+                    (Ok(1), [TAKES_NO_MORE]) => {
+                        self.withdraw(run, Instant::now());
+                        awaits_answer = true;
+                        continue;
+                    }
+                    (Ok(1), [LEAVING]) => return Parting::Left,
+                    (Err(error), _) => return Parting::of(&error),
+                    (Ok(_), _) => return Parting::Closed,
+                },
                 answer = self.answer(run), if awaits_answer => {
                     awaits_answer = false;
-                    if let Err(error) = stream.write_all(&[answer.byte()]).await {
-                        return Parting::of(&error);
-                    }
-                    continue;
+                    answer.byte()
+                }
+                verdict = self.verdict(digest, told) => {
+                    told = Some(verdict);
+                    verdict.byte()
                 }
             };
-            match (read, said) {
-                (Ok(1), [TAKES_NO_MORE]) => {
-                    self.withdraw(run, Instant::now());
-                    awaits_answer = true;
-                }
-                (Ok(1), [LEAVING]) => return Parting::Left,
-                (Err(error), _) => return Parting::of(&error),
-                (Ok(_), _) => return Parting::Closed,
+            if let Err(error) = stream.write_all(&[byte]).await {
+                return Parting::of(&error);
             }
+        }
+    }
+
+    /// The verdict on a placement, once it is another one than the node was `told`.
+    async fn verdict(&self, digest: u64, told: Option<PlacementVerdict>) -> PlacementVerdict {
+        loop {
+            let changed = self.verdicts.notified();
+            let verdict = self.table().placements.verdict(digest);
+            if let Some(verdict) = verdict.filter(|verdict| Some(*verdict) != told) {
+                return verdict;
+            }
+            changed.await;
         }
     }
 
@@ -294,8 +292,8 @@ impl Leases {
     }
 
     /// Has the other side prove who it is: a request over a number that nobody
-    /// has seen before.
-    async fn admit(&self, stream: &mut TcpStream) -> io::Result<Run> {
+    /// has seen before. The run, and the digest of its placement.
+    async fn admit(&self, stream: &mut TcpStream) -> io::Result<(Run, u64)> {
         let challenge: [u8; CHALLENGE_BYTES] = random()?;
         stream.write_all(&challenge).await?;
         let mut message = [0; MESSAGE_BYTES];
@@ -314,7 +312,7 @@ impl Leases {
         let answer = request.answer(status, FlowState::Absent, 0, Owner::NONE, 0);
         stream.write_all(&answer.encode(&self.key)).await?;
         match status {
-            Status::Ok => Ok((node, run)),
+            Status::Ok => Ok(((node, run), request.epoch)),
             _ => Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 "no lease for this request",
@@ -323,18 +321,24 @@ impl Leases {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.table)
     }
 
-    fn begin(&self, run: Run) {
+    fn begin(&self, run: Run, digest: u64, now: Instant) {
         let mut table = self.table();
+        table.begun += 1;
+        let number = table.begun;
         let before = table.ending.remove(&run);
         let held = table.held.entry(run).or_default();
         held.connections += 1;
+        held.said = Said { number, digest };
         held.withdrawn = held
             .withdrawn
             .or(before.and_then(|before| before.withdrawn));
         table.returned.insert(run);
+        // The node's first byte is of what it has just said.
+        table.placements.say(run.0, digest);
+        self.judge(&mut table, now);
         self.tell_agent(&mut table);
     }
 
@@ -352,16 +356,24 @@ impl Leases {
             return;
         };
         held.connections -= 1;
-        let (is_last, withdrawn) = (held.connections == 0, held.withdrawn);
+        let (is_last, withdrawn, said) = (held.connections == 0, held.withdrawn, held.said);
         if is_last {
             table.held.remove(&run);
             let ending = Ending {
                 end: parting.end(),
                 until: now + parting.grace(),
+                said,
                 withdrawn: withdrawn.or((parting == Parting::Left).then_some(now)),
             };
             table.ending.insert(run, ending);
             self.tell_agent(&mut table);
+        }
+    }
+
+    /// Compares placements, and tells the nodes where that changes something.
+    fn judge(&self, table: &mut Table, now: Instant) {
+        if table.placements.judge(now) {
+            self.verdicts.notify_waiters();
         }
     }
 
@@ -399,7 +411,7 @@ impl Leases {
         self.answers.notify_waiters();
     }
 
-    /// The nodes that live, and may have new clients.
+    /// The nodes that live, and may have new clients: those whose placement is that of most.
     pub(crate) fn alive(&self) -> Alive {
         let table = self.table();
         let held = table.held.iter().map(|(run, h)| (run.0, h.withdrawn));
@@ -407,7 +419,7 @@ impl Leases {
         let mut alive = Alive::default();
         for (node, withdrawn) in held.chain(ending) {
             alive.nodes.insert(node);
-            if withdrawn.is_none() {
+            if withdrawn.is_none() && !table.placements.differs(node) {
                 alive.taking.insert(node);
             }
         }
@@ -422,12 +434,15 @@ impl Leases {
             .map(|(node, run)| Change::Returned { node, run })
             .collect();
         let over = table.ending.extract_if(|_, e| e.until <= now);
+        let over: Vec<_> = over.collect();
+        table.say_again(&over);
+        self.judge(&mut table, now);
         let ended = |((node, run), e): (Run, Ending)| Change::Ended {
             node,
             run,
             end: e.end,
         };
-        changes.extend(over.map(ended));
+        changes.extend(over.into_iter().map(ended));
         changes
     }
 }

@@ -31,6 +31,9 @@ pub struct EndpointConfig {
     pub identity: Option<Identity>,
     /// The switch; without one nothing is ever handed off.
     pub switch: Option<SwitchAddress>,
+    /// Digest of what decides which nodes own which objects, for the switch's agent to
+    /// compare; [`prism_proto::lease::NO_DIGEST`] where nothing is to be compared.
+    pub placement: u64,
     /// How a connection's packets are stopped while it is handed off. Where the
     /// host cannot freeze sockets, the switch blocks them.
     pub method: Method,
@@ -67,6 +70,7 @@ impl EndpointConfig {
             peers: others.into_iter().cloned().collect(),
             identity: Some(identity),
             switch: None,
+            placement: prism_proto::lease::NO_DIGEST,
             method: Method::Freeze,
             carry_window: true,
             tls: None,

@@ -64,6 +64,11 @@ impl Process {
         self.leavers.contains(peer)
     }
 
+    /// Whether most nodes place objects differently, as the switch's agent said last.
+    pub fn places_differently(&self) -> bool {
+        self.counters.placement_differs.read() != 0
+    }
+
     /// Processor time of a hand-off that this process began, at both ends, in
     /// nanoseconds: the mean of those that were measured, newer ones counting more. `None`
     /// before there are enough.

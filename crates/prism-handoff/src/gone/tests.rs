@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use prism_proto::control::{ControlKey, FlowState, MESSAGE_BYTES, Request};
 use prism_proto::flow_table::FlowTable;
+use prism_proto::lease::NO_DIGEST;
 use tokio::task::LocalSet;
 
 use super::*;
@@ -92,7 +93,7 @@ fn run<F: Future>(work: impl FnOnce(Arc<Switch>, Rc<Control>, Arc<Counters>) -> 
         let (switch, counters) = (Switch::start(), Arc::new(Counters::default()));
         let address = SwitchAddress::new(switch.address, KEY_ID, KEY);
         let here = Ipv4Addr::LOCALHOST.into();
-        let control = Control::open(here, &address, counters.clone()).unwrap();
+        let control = Control::open((here, NO_DIGEST), &address, counters.clone()).unwrap();
         let (running, clock) = (control.clone(), control.clone());
         tokio::task::spawn_local(async move { running.run().await });
         tokio::task::spawn_local(async move { clock.refresh_clock().await });

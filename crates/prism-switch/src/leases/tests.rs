@@ -2,8 +2,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use prism_proto::control::Answer;
+use prism_proto::lease::{NO_DIGEST, request};
 
+use super::placements::Placements;
 use super::*;
+use crate::frontends::SETTLING;
 
 const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
 const RUN: RunId = RunId(99);
@@ -37,10 +40,20 @@ async fn ask(
     run: RunId,
     key: ControlKey,
 ) -> Option<(TcpStream, Status)> {
+    ask_with(address, (node, run), NO_DIGEST, key).await
+}
+
+/// The same for a node whose placement has this digest.
+async fn ask_with(
+    address: SocketAddr,
+    (node, run): (IpAddr, RunId),
+    digest: u64,
+    key: ControlKey,
+) -> Option<(TcpStream, Status)> {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let mut challenge = [0; CHALLENGE_BYTES];
     stream.read_exact(&mut challenge).await.unwrap();
-    let request = prism_proto::lease::request(challenge, node, run, KEY_ID, &key);
+    let request = request(challenge, (node, run), digest, KEY_ID, &key);
     stream.write_all(&request).await.unwrap();
     let mut answer = [0; MESSAGE_BYTES];
     stream.read_exact(&mut answer).await.ok()?;
@@ -94,7 +107,7 @@ fn a_host_that_was_out_of_reach_has_longer_to_come_back() {
     let leases = Leases::new([NODE], KEY_ID, key());
     let (run, now) = ((NODE, RUN), Instant::now());
     let silence = Parting::of(&std::io::ErrorKind::HostUnreachable.into());
-    leases.begin(run);
+    leases.begin(run, NO_DIGEST, now);
     leases.end(run, silence, now);
     let almost = now + OUT_OF_REACH_GRACE - Duration::from_millis(1);
     let returned = Change::Returned {
@@ -218,7 +231,7 @@ fn nobody_else_gets_a_lease_and_their_going_is_no_news() {
 
         // One that was recorded, with its old challenge.
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let old = prism_proto::lease::request([1; CHALLENGE_BYTES], NODE, RUN, KEY_ID, &key());
+        let old = request([1; CHALLENGE_BYTES], (NODE, RUN), NO_DIGEST, KEY_ID, &key());
         stream.write_all(&old).await.unwrap();
         let mut answer = vec![0; CHALLENGE_BYTES + MESSAGE_BYTES];
         stream.read_exact(&mut answer).await.unwrap();
@@ -253,5 +266,140 @@ fn a_crowd_that_says_nothing_keeps_no_node_out() {
         let mut end = [0; 1];
         let ended = tokio::time::timeout(HANDSHAKE / 2, oldest.read(&mut end));
         assert_eq!(ended.await.unwrap().unwrap_or(0), 0);
+    });
+}
+
+/// An agent that has been there for a while.
+fn settled(nodes: impl IntoIterator<Item = IpAddr>) -> Leases {
+    let leases = Leases::new(nodes, KEY_ID, key());
+    leases.table().placements = Placements::new(Instant::now() - SETTLING);
+    leases
+}
+
+fn node(last: u8) -> IpAddr {
+    [10, 0, 0, last].into()
+}
+
+/// Which of these nodes the agent says to differ, and which get new clients.
+fn differing(leases: &Leases, nodes: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let differs = |n: &u8| leases.table().placements.differs(node(*n));
+    let taking = leases.alive().taking;
+    let takes = |n: &u8| taking.contains(&node(*n));
+    let those = |wanted: &dyn Fn(&u8) -> bool| nodes.iter().copied().filter(wanted).collect();
+    (those(&differs), those(&takes))
+}
+
+#[test]
+fn who_places_objects_differently_from_most_nodes_gets_no_new_clients() {
+    let (leases, now) = (settled([]), Instant::now());
+    let begin = |n, run, digest| leases.begin((node(n), RunId(run)), digest, now);
+    // Nodes count, not their runs.
+    (1..9).for_each(|run| begin(1, run, 7));
+    assert_eq!(differing(&leases, &[1]), (vec![], vec![1]));
+    begin(2, 1, 8);
+    assert_eq!(differing(&leases, &[1, 2]), (vec![1, 2], vec![]), "a tie");
+    begin(3, 1, 8);
+    assert_eq!(differing(&leases, &[1, 2, 3]), (vec![1], vec![2, 3]));
+    // A third placement makes no majority necessary.
+    begin(4, 1, 9);
+    assert_eq!(differing(&leases, &[1, 2, 3, 4]), (vec![1, 4], vec![2, 3]));
+    begin(5, 1, NO_DIGEST);
+    assert_eq!(
+        differing(&leases, &[5]),
+        (vec![], vec![5]),
+        "it says nothing"
+    );
+}
+
+#[test]
+fn of_a_node_the_newest_run_says_how_it_places_objects() {
+    let (leases, now) = (settled([]), Instant::now());
+    let begin = |n, run, digest| leases.begin((node(n), RunId(run)), digest, now);
+    begin(1, 1, 7);
+    begin(2, 1, 7);
+    begin(3, 1, 8);
+    assert_eq!(differing(&leases, &[1, 2, 3]), (vec![3], vec![1, 2]));
+    // It is restarted with the file of the others; then the new runs end before the old.
+    begin(3, 2, 7);
+    assert_eq!(differing(&leases, &[1, 2, 3]), (vec![], vec![1, 2, 3]));
+    begin(3, 3, 9);
+    for (run, differs) in [(3, vec![]), (2, vec![3])] {
+        leases.end((node(3), RunId(run)), Parting::Left, now);
+        leases.take_changes(now + LEASE_GRACE);
+        assert_eq!(differing(&leases, &[1, 2, 3]).0, differs);
+    }
+    // The old one asks again.
+    begin(1, 1, 7);
+    leases.end((node(1), RunId(1)), Parting::Closed, now);
+    assert_eq!(differing(&leases, &[1, 2, 3]), (vec![3], vec![1, 2]));
+}
+
+#[test]
+fn a_node_that_leaves_does_not_count_and_one_that_has_died_does() {
+    let (leases, now) = (settled([]), Instant::now());
+    let begin = |n, run, digest| leases.begin((node(n), RunId(run)), digest, now);
+    (1..4).for_each(|n| begin(n, 1, 7));
+    (4..6).for_each(|n| begin(n, 1, 8));
+    let all = [1, 2, 3, 4, 5];
+    assert_eq!(differing(&leases, &all).0, [4, 5]);
+    // Those with the wrong file do not become most nodes when others die.
+    for n in 1..4 {
+        leases.end((node(n), RunId(1)), Parting::Closed, now);
+    }
+    leases.take_changes(now + LEASE_GRACE);
+    assert_eq!(differing(&leases, &all), (vec![4, 5], vec![]));
+    // One is restarted with another file, and another one stopped: a tie.
+    begin(1, 2, 9);
+    begin(2, 2, 7);
+    assert_eq!(differing(&leases, &all).0, all);
+    leases.end((node(5), RunId(1)), Parting::Left, now);
+    assert_eq!(differing(&leases, &all).0, all, "it may come back");
+    leases.take_changes(now + LEASE_GRACE);
+    assert_eq!(differing(&leases, &[1, 2, 3, 4]), (vec![1, 4], vec![2]));
+    // Nor does one count that is no node any more.
+    leases.set_nodes([1, 2, 4].map(node));
+    leases.take_changes(now + LEASE_GRACE);
+    assert_eq!(differing(&leases, &[1, 2, 4]).0, [1, 2, 4]);
+}
+
+#[test]
+fn an_agent_that_has_started_judges_nobody_for_a_while() {
+    let leases = Leases::new([], KEY_ID, key());
+    let now = Instant::now();
+    leases.begin((node(1), RUN), 7, now);
+    leases.begin((node(2), RUN), 8, now);
+    leases.take_changes(now + SETTLING / 2);
+    assert_eq!(differing(&leases, &[1, 2]), (vec![], vec![1, 2]));
+    leases.take_changes(now + SETTLING);
+    assert_eq!(differing(&leases, &[1, 2]), (vec![1, 2], vec![]));
+}
+
+#[test]
+fn a_node_hears_the_verdict_at_once_and_whenever_it_changes() {
+    with_leases(|leases, address| async move {
+        leases.table().placements = Placements::new(Instant::now() - SETTLING);
+        leases.set_nodes((1..4).map(node));
+        let ask = async |n, digest| {
+            let asked = ask_with(address, (node(n), RUN), digest, key()).await;
+            asked.unwrap().0
+        };
+        let hear = async |stream: &mut TcpStream| {
+            let mut byte = [0; 1];
+            stream.read_exact(&mut byte).await.unwrap();
+            PlacementVerdict::from_byte(byte[0]).unwrap()
+        };
+        use PlacementVerdict::{Agrees, Differs};
+        let mut first = ask(1, 7).await;
+        assert_eq!(hear(&mut first).await, Agrees);
+        let mut second = ask(2, 8).await;
+        assert_eq!(hear(&mut second).await, Differs);
+        assert_eq!(hear(&mut first).await, Differs);
+        let mut third = ask(3, 8).await;
+        assert_eq!(hear(&mut third).await, Agrees);
+        assert_eq!(hear(&mut second).await, Agrees);
+        // No news for the first: nothing is repeated.
+        let mut byte = [0; 1];
+        let more = tokio::time::timeout(Duration::from_millis(100), first.read(&mut byte)).await;
+        assert!(more.is_err(), "{more:?}");
     });
 }

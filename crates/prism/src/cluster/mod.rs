@@ -181,6 +181,14 @@ impl Cluster {
         self.report(|report| report.store = identity);
     }
 
+    /// By what this node finds where objects are, as a digest: the file, or what etcd has.
+    pub(crate) fn placement_digest(&self, config: &Config) -> u64 {
+        match config.etcd_prefix().filter(|_| self.is_kept()) {
+            Some(prefix) => Placing::digest_in_etcd(&prefix),
+            None => self.view.borrow().state().placing.digest(),
+        }
+    }
+
     /// Whether the state is kept in etcd, and so may change.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(self.kind, Kind::Kept(_))

@@ -272,8 +272,8 @@ impl Worker {
     async fn answer_here(&self, question: Question) -> Result<Reply, S3Error> {
         let fenced = question.is_of_store();
         let held = self.node.replication.begin();
-        if fenced && held.is_none() {
-            return Err(cut_off());
+        if fenced {
+            self.node.may_look(held)?;
         }
         let reply = self.answer_for_sure(question).await?;
         match fenced && !self.node.replication.is_still(held) {

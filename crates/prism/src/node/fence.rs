@@ -2,7 +2,8 @@
 //! that may, by the cluster as it is now.
 //!
 //! A node that has lost its lease does not know how the cluster is; the others may
-//! have gone on without it. A node that asks by an old view, or by a configuration in which
+//! have gone on without it. A node whose placement is not that of most nodes stores where they
+//! do not look: it passes no request on either. A node that asks by an old view, or by a configuration in which
 //! keys have other owners, is sent back: what it stored here would not be found.
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use prism_s3::{Code, S3Error};
 
 use super::session::Request;
 use super::{Node, Worker, noted};
+use crate::cluster::Held;
 
 /// After what time a store that could not adopt an epoch tries again.
 const ADOPT_AGAIN: Duration = Duration::from_secs(1);
@@ -20,6 +22,13 @@ const ADOPT_AGAIN: Duration = Duration::from_secs(1);
 /// The answer of a backend that must not answer.
 pub(super) fn cut_off() -> S3Error {
     let message = "This storage node is cut off from its cluster.";
+    S3Error::with_message(Code::ServiceUnavailable, message)
+}
+
+/// The answer of a node whose placement is not that of most nodes.
+pub(super) fn differs() -> S3Error {
+    let message = "This node's configuration places objects differently from most nodes': \
+                   compare the nodes' files.";
     S3Error::with_message(Code::ServiceUnavailable, message)
 }
 
@@ -31,12 +40,21 @@ pub(super) fn elsewhere() -> S3Error {
     S3Error::with_message(Code::ServiceUnavailable, message)
 }
 
+impl Node {
+    /// Whether this node may look into its store, as it might when it got `held`.
+    pub(super) fn may_look(&self, held: Option<Held>) -> Result<(), S3Error> {
+        match held {
+            _ if self.process.places_differently() => Err(differs()),
+            Some(_) => Ok(()),
+            None => Err(cut_off()),
+        }
+    }
+}
+
 impl Worker {
     /// Whether this node may begin to answer a request from its store.
     pub(super) fn may_answer(&self, request: &Request) -> Result<(), S3Error> {
-        if request.held.is_none() {
-            return Err(cut_off());
-        }
+        self.node.may_look(request.held)?;
         let replication = &self.node.replication;
         let may = match request.operation.object() {
             Some((bucket, key)) => {

@@ -277,6 +277,7 @@ impl Node {
             peers: self.peers(&self.cluster.directory.borrow()),
             identity,
             switch,
+            placement: self.cluster.placement_digest(&self.config),
             method: match self.config.service.hand_off_method {
                 HandOffMethod::Freeze => Method::Freeze,
                 HandOffMethod::TwoPhase => Method::TwoPhase,

@@ -19,6 +19,7 @@ use crate::cluster::Held;
 
 use super::Worker;
 use super::answer::{send, send_error};
+use super::fence::differs;
 use super::io::Asker;
 use super::pause::UnderWay;
 use super::replication::only_reads;
@@ -157,8 +158,7 @@ impl Worker {
                 return self.refuse(client, &head, body, &error).await;
             }
         };
-        if let Err(error) = self.let_in(&mut request).await {
-            self.node.counters.unauthenticated.add_one();
+        if let Err(error) = self.admit(&mut request).await {
             client.consume(head_bytes);
             let body = request.take_body(MAX_SKIP_BYTES);
             return self.refuse(client, &request.head, body, &error).await;
@@ -171,6 +171,18 @@ impl Worker {
         let next = self.serve_routed(client, &request, route).await;
         drop(write);
         next
+    }
+
+    /// Lets a request in, where this node may say which nodes answer it.
+    async fn admit(&self, request: &mut Request) -> Result<(), S3Error> {
+        if self.node.process.places_differently() {
+            return Err(differs());
+        }
+        let let_in = self.let_in(request).await;
+        if let_in.is_err() {
+            self.node.counters.unauthenticated.add_one();
+        }
+        let_in
     }
 
     async fn serve_routed(&self, mut client: Connection, request: &Request, route: Route) -> Next {
@@ -428,7 +440,9 @@ impl Worker {
             // Nothing more is read from a caller who is not known.
             body = RequestBody::unknown();
         }
-        let may_live = head.keep_alive() && !self.is_stopping();
+        // Another frontend may serve the client.
+        let is_last = self.is_stopping() || self.node.process.places_differently();
+        let may_live = head.keep_alive() && !is_last;
         let keep_alive = may_live && body.can_skip_rest(&mut client).await;
         let date = self.date();
         let extra = self.for_browsers(head).await;

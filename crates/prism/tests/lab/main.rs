@@ -24,6 +24,7 @@ mod cluster;
 mod connections;
 mod crash;
 mod demo;
+mod differing_files;
 mod flows;
 mod frontends;
 mod greeter;
