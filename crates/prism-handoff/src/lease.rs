@@ -99,10 +99,11 @@ const LATER: Duration = Duration::from_millis(500);
 /// How long asking may take. A first packet that is lost is repeated after 1 s:
 /// a new connection is quicker.
 const DEADLINE: Duration = Duration::from_millis(500);
-/// As the agent's: 6 s without an answer to a keepalive.
+/// As the agent's: 6 s without an answer to a keepalive or to a byte.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 4;
+const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 
 /// Holds a lease for `holder` until dropped; `workers_leased` is one more while it does.
 pub(crate) async fn keep(holder: &Holder<'_>, counters: &Counters, taking: &Taking) {
@@ -193,6 +194,7 @@ async fn dial(to: SocketAddr, from: IpAddr) -> io::Result<TcpStream> {
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_EVERY)
         .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(&socket).set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
     SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
     socket.connect(to).await
 }

@@ -55,6 +55,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 4;
+/// The same for one that does not acknowledge a byte: the kernel sends no keepalives then.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -458,7 +460,9 @@ fn watch_host(stream: &TcpStream) -> io::Result<()> {
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_EVERY)
         .with_retries(KEEPALIVE_PROBES);
-    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+    let socket = SockRef::from(stream);
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    socket.set_tcp_keepalive(&keepalive)
 }
 
 /// Bytes that nobody can foresee.
