@@ -12,7 +12,6 @@ mod sockopt;
 pub mod clock;
 pub mod diag;
 pub mod listen;
-pub mod mem;
 pub mod netns;
 pub mod process;
 pub mod sendfile;
