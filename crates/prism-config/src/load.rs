@@ -197,7 +197,7 @@ fn structural(error: &serde_path_to_error::Error<toml::de::Error>) -> Problem {
     } else if message.starts_with("unknown variant") {
         "use one of the values named"
     } else {
-        "give a value of the form that docs/operating.md names"
+        "give a value of the form that docs/configuration.md names"
     };
     Problem {
         field: error.path().to_string(),

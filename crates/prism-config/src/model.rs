@@ -313,8 +313,8 @@ pub struct Store {
     /// catches up, or gets hold of keys that it is to have.
     pub refill_bytes_per_s: u64,
     /// Default 60. How long a block of an object that was compared with its
-    /// checksum may be sent without being compared again; 0 for never. What that
-    /// costs, `docs/operating.md` says.
+    /// checksum may be sent without being compared again; 0 for never.
+    /// `docs/configuration.md` says what that costs.
     pub recheck_s: u32,
     /// Default 0: never. After how many days an upload in parts of which nothing more
     /// has come is aborted, and its parts are removed.

@@ -135,7 +135,7 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part>
             "configuration",
             State::Missing,
             fault,
-            "see docs/operating.md",
+            "see docs/install.md",
         )
     }));
     let is_switch = node.is_none();
