@@ -136,8 +136,8 @@ pub struct Switch {
     /// Default `tc`. Where the program is attached. `xdp` is for network
     /// cards whose driver has it; on veth it loses checksum offload.
     pub mode: HookMode,
-    /// Default 1,048,576 flows. Costs up to 352 bytes of kernel memory each
-    /// when in use. A full table refuses new flows, which are then relayed.
+    /// Default 1,048,576 flows. Each in use takes 208 bytes of kernel
+    /// memory. A full table refuses new flows, which are then relayed.
     pub max_flows: u32,
     /// Default 3,600 s. A flow without a packet for this long is forgotten.
     /// Must be longer than `limits.idle_timeout_s`.
@@ -344,7 +344,7 @@ pub struct Limits {
     pub head_bytes: u32,
     /// Default 100,000. Open client connections; for one more the oldest is closed on which
     /// no request was let in yet, and without such a one the new one.
-    /// Each costs about 10 KiB when idle, and a file descriptor.
+    /// An idle one takes some 10 KiB, 7 of them in the kernel, and a file descriptor.
     pub connections: u32,
     /// Default 4,096. Open client connections of one address on which no request was let in
     /// yet; more are closed at once.
@@ -474,7 +474,7 @@ pub enum LogFormat {
 pub struct Admin {
     /// Default `/run/prism`. Directory of the Unix sockets `<node>.sock`,
     /// which answer the process's counters as JSON. Whoever can open them can
-    /// read the counters, and nothing else.
+    /// read the counters, and have a node hand all its clients to others.
     pub socket_dir: PathBuf,
 }
 
