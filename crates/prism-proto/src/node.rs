@@ -76,7 +76,7 @@ pub struct HandOff {
 /// dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsState {
-    /// The session's state (docs/protocol.md, section 2.4): its secrets.
+    /// The session's state (docs/protocol.md, section 2.5): its secrets.
     pub session: Zeroizing<Vec<u8>>,
     /// What the source read and did not open: records, the last one perhaps in
     /// part. They follow `input` and precede `tcp.received`.
