@@ -131,8 +131,9 @@ fn unusable_node_lists_are_refused() {
     );
 }
 
-/// Computed by an independent implementation of the documented function. If
-/// this fails, objects stored by earlier releases are no longer found.
+/// Computed by an independent implementation of the documented function. If this fails, objects
+/// stored by earlier releases are no longer found. docs/protocol.md, section 2.6, has some of
+/// these values.
 #[test]
 fn weights_and_owners_are_what_they_have_always_been() {
     let long = "k".repeat(1024);
