@@ -22,7 +22,7 @@ help:
 	@echo 'make demo    a lab of three backends serves real clients, under a minute'
 	@echo 'make test    all tests; as root, or those that need privilege are skipped'
 	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: some 12 minutes'
-	@echo 'make lint    formatting, clippy, where unsafe code is'
+	@echo 'make lint    formatting, clippy, where unsafe code is, links and width of the documents'
 	@echo 'make bench   make dist, then time of a hand-off, and of a packet in the switch'
 	@echo 'make clean   remove what was built'
 
@@ -53,6 +53,7 @@ lint: $(call installed,lint)
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --locked -- -D warnings
 	scripts/check-unsafe.sh
+	scripts/check_docs.py
 
 # What is measured is what would serve.
 bench: dist

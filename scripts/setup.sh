@@ -2,7 +2,7 @@
 # Installs what Prism needs on Debian 12 with Rust: setup.sh [GROUP]
 #
 #   build     what compiling needs
-#   lint      build, and the Rust components rustfmt and clippy
+#   lint      build, Python, and the Rust components rustfmt and clippy
 #   demo      build, and what a lab and the demo run (when no group is named)
 #   tests     demo, bench and lint, and what only tests run: a JDK, Go, S3 clients, ...
 #   bench     demo, and what Prism is measured beside
@@ -25,6 +25,9 @@ libelf headers        | test -e /usr/include/libelf.h        | libelf-dev
 zlib headers          | test -e /usr/include/zlib.h          | zlib1g-dev
 CA certificates       | test -e /etc/ssl/certs/ca-certificates.crt | ca-certificates
 '
+lint='
+python3               | command -v python3                   | python3
+'
 demo='
 ip and tc             | command -v tc                        | iproute2
 nsenter               | command -v nsenter                   | util-linux
@@ -37,7 +40,6 @@ aws                   | command -v aws                       | awscli
 tests='
 ping                  | command -v ping                      | iputils-ping
 wrk                   | command -v wrk                       | wrk
-python3               | command -v python3                   | python3
 boto3                 | python3 -c "import boto3"            | python3-boto3
 s3cmd                 | command -v s3cmd                     | s3cmd
 rclone                | command -v rclone                    | rclone
@@ -65,12 +67,12 @@ group=${1:-demo}
 components=
 case $group in
 build) needed=$build ;;
-lint) needed=$build components='rustfmt clippy' ;;
+lint) needed=$build$lint components='rustfmt clippy' ;;
 demo) needed=$build$demo ;;
-tests) needed=$build$demo$tests$bench components='rustfmt clippy' ;;
+tests) needed=$build$lint$demo$tests$bench components='rustfmt clippy' ;;
 bench) needed=$build$demo$bench ;;
 dist) needed=$build$demo$bench components='llvm-tools' ;;
-kernels) needed=$build$demo$tests$bench$kernels components='rustfmt clippy' ;;
+kernels) needed=$build$lint$demo$tests$bench$kernels components='rustfmt clippy' ;;
 *)
     echo "setup: no group '$group'; there are build, lint, demo, tests, bench, dist and kernels" >&2
     exit 2
