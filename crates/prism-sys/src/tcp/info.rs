@@ -111,6 +111,7 @@ const _: () = assert!(size_of::<RawInfo>() == 152);
 const OPTION_TIMESTAMPS: u8 = 1;
 const OPTION_SACK: u8 = 2;
 const OPTION_WINDOW_SCALE: u8 = 4;
+const OPTION_US_TIMESTAMPS: u8 = 64;
 
 /// What `TCP_INFO` says, as far as Prism uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +120,8 @@ pub struct TcpInfo {
     pub state: TcpStateName,
     /// Timestamps were negotiated.
     pub timestamps: bool,
+    /// Ours count in µs (Linux 6.7, a route's option `tcp_usec_ts`), not in ms.
+    pub us_timestamps: bool,
     /// Selective acknowledgements were negotiated.
     pub sack: bool,
     /// Shift of the windows the peer announces and of ours, where scaled.
@@ -183,6 +186,7 @@ impl TcpInfo {
         Self {
             state: TcpStateName::from_kernel(state),
             timestamps: options & OPTION_TIMESTAMPS != 0,
+            us_timestamps: options & OPTION_US_TIMESTAMPS != 0,
             sack: options & OPTION_SACK != 0,
             window_scale: (options & OPTION_WINDOW_SCALE != 0).then(|| scales(shifts)),
             send_mss_bytes: raw.snd_mss,

@@ -136,7 +136,8 @@ impl<S: AsFd> Paused<S> {
             mss_clamp_bytes,
             options: negotiated(self.info()),
             timestamp: if timestamps {
-                options::timestamp(fd).map_err(failed("TCP_TIMESTAMP"))?
+                let ticks = options::timestamp(fd).map_err(failed("TCP_TIMESTAMP"))?;
+                marked_timestamp(ticks, self.info().us_timestamps)
             } else {
                 0
             },
@@ -197,6 +198,16 @@ impl Behaviour {
             keepalive: state.keepalive,
             user_timeout_ms: state.user_timeout_ms,
         }
+    }
+}
+
+/// Marks in bit 0 the unit of a timestamp, as kernels from 6.7 do: 1 for µs, 0 for ms.
+/// Before, bit 0 is a part of the count in ms, and a newer target would take it for the
+/// mark. The count is rounded up, because a timestamp must not go back (RFC 7323).
+fn marked_timestamp(ticks: u32, in_us: bool) -> u32 {
+    match in_us {
+        true => ticks | 1,
+        false => ticks.wrapping_add(1) & !1,
     }
 }
 
@@ -365,5 +376,19 @@ fn negotiated(info: &TcpInfo) -> NegotiatedOptions {
             .window_scale
             .filter(|shifts| *shifts != (0, 0))
             .map(|(send, receive)| WindowScale { send, receive }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::marked_timestamp;
+
+    #[test]
+    fn a_timestamp_in_ms_has_bit_0_clear_and_does_not_go_back() {
+        for (ticks, expected) in [(6, 6), (7, 8), (u32::MAX, 0), (u32::MAX - 1, u32::MAX - 1)] {
+            assert_eq!(marked_timestamp(ticks, false), expected);
+        }
+        assert_eq!(marked_timestamp(6, true), 7);
+        assert_eq!(marked_timestamp(7, true), 7);
     }
 }

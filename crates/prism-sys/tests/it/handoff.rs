@@ -314,9 +314,12 @@ fn every_combination_of_options_survives_moves() {
         let (live, state) = net.hand_off(server, 1);
         assert_eq!(state.options.sack, bits & 1 != 0);
         assert_eq!(state.options.timestamps, bits & 2 != 0);
+        // In ms, which newer kernels must be able to tell (Linux 6.7).
+        assert_eq!(state.timestamp & 1, 0);
         assert_eq!(state.options.window_scale.is_some(), bits & 4 != 0);
         let (live, again) = net.hand_off(live.fd, 0);
         assert_eq!(again.options, state.options);
+        assert_eq!(again.timestamp & 1, 0);
         assert_eq!(again.mss_clamp_bytes, state.mss_clamp_bytes);
         drop((client, live));
         shuttle(&net, 8, 1_000_000, 1_000_000);
