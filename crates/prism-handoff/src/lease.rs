@@ -56,7 +56,7 @@ impl Taking {
     }
 }
 
-/// What a lease is asked for.
+/// The holder of a lease, as the request for it names it.
 pub(crate) struct Holder<'a> {
     pub(crate) switch: &'a SwitchAddress,
     pub(crate) node: IpAddr,

@@ -42,8 +42,8 @@ impl NewClients {
 /// The digest of a node that says nothing about its placement: nobody compares it.
 pub const NO_DIGEST: u64 = 0;
 
-/// What the agent says of a node's placement: one byte on each lease's connection, and one
-/// more after each change.
+/// The agent's verdict on a node's placement. Each lease's connection carries one byte, and
+/// one more after each change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PlacementVerdict {

@@ -180,7 +180,7 @@ impl Steering {
     pub fn poll_transmit(&mut self, now_ns: u64) -> Option<[u8; MESSAGE_BYTES]> {
         let (id, pending) = loop {
             let id = self.ready.pop_front()?;
-            // Those that were answered or forgotten meanwhile are passed over.
+            // Commands that were answered or forgotten meanwhile are passed over.
             if let Some(pending) = self.pending.get_mut(&id) {
                 break (id, pending);
             }

@@ -20,7 +20,7 @@ const WARN_EVERY: Duration = Duration::from_secs(5);
 pub(super) struct Placements {
     started: Instant,
     said: HashMap<IpAddr, u64>,
-    /// What has been said was compared.
+    /// The verdicts are of all that has been said.
     is_judged: bool,
     /// The digest that more nodes have than any other; the outer `None` before the first
     /// judgement.

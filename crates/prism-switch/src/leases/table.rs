@@ -1,4 +1,4 @@
-//! What the agent knows of the runs that hold leases, or did until just now.
+//! The table of the runs that hold leases, or held one until just now.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -63,8 +63,9 @@ impl Table {
         }
     }
 
-    /// What the nodes of these runs, which have ended, say now: what the newest of their other
-    /// runs does; nothing if the last run left; and what they said where it died.
+    /// Notes the digests of nodes of which these runs have ended. The newest other run of a
+    /// node speaks for it. Without one, a node that left says nothing, and a node that died
+    /// keeps its last digest.
     pub(super) fn say_again(&mut self, ended: &[(Run, Ending)]) {
         if ended.is_empty() {
             return;

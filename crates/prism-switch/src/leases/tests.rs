@@ -342,7 +342,7 @@ fn a_node_that_leaves_does_not_count_and_one_that_has_died_does() {
     (4..6).for_each(|n| begin(n, 1, 8));
     let all = [1, 2, 3, 4, 5];
     assert_eq!(differing(&leases, &all).0, [4, 5]);
-    // Those with the wrong file do not become most nodes when others die.
+    // The nodes with the wrong file do not become the majority when others die.
     for n in 1..4 {
         leases.end((node(n), RunId(1)), Parting::Closed, now);
     }
