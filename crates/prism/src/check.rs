@@ -59,7 +59,7 @@ pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
         faults.push(format!("s3.credentials_file: {error}"));
     }
     if config.cluster.etcd.is_some()
-        && let Err(error) = crate::cluster::etcd::client(config)
+        && let Err(error) = prism_membership::etcd::client(config)
     {
         faults.push(format!("{error:#}"));
     }

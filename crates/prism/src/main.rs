@@ -1,7 +1,6 @@
 //! The `prism` program: every role and tool behind one command line.
 
 mod check;
-mod cluster;
 mod ctl;
 mod demo;
 mod doctor;

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use prism_config::{Config, Credential, Durability, Role};
 
-use crate::cluster::Cluster;
 use crate::node::{Node, open_store, run::until_stopped};
+use prism_membership::Cluster;
 
 /// The node's name, which also names its admin socket.
 const NAME: &str = "serve";

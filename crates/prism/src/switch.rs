@@ -17,7 +17,7 @@ use prism_switch::{
 };
 use tokio::sync::watch;
 
-use crate::cluster::{Directory, observe};
+use prism_membership::{Directory, observe};
 
 /// One cluster on one switch is one tenant.
 const TENANT: u32 = 1;

@@ -10,7 +10,7 @@ use prism_config::{Config, Credential};
 use prism_etcd::{Change, Condition};
 
 use super::run_async;
-use crate::cluster::etcd::{Key, Keys, client};
+use prism_membership::etcd::{Key, Keys, client};
 
 /// Bytes of randomness in an access key and in a secret key.
 const ACCESS_KEY_BYTES: usize = 10;

@@ -11,8 +11,8 @@ use prism_config::Config;
 use prism_etcd::Client;
 
 use super::run_async;
-use crate::cluster::Known;
-use crate::cluster::etcd::{Keys, client};
+use prism_membership::Known;
+use prism_membership::etcd::{Keys, client};
 
 /// How often it is looked how far things are.
 const POLL: Duration = Duration::from_millis(500);

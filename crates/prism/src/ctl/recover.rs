@@ -12,8 +12,8 @@ use prism_etcd::{Change, Client, Condition};
 use serde_json::{Value, json};
 
 use super::run_async;
-use crate::cluster::Known;
-use crate::cluster::etcd::{Key, Keys, client, put_users};
+use prism_membership::Known;
+use prism_membership::etcd::{Key, Keys, client, put_users};
 
 /// Make the cluster's state anew, where etcd has lost it, from what the backends'
 /// stores have noted of it. All backends have to run; none of them serves meanwhile. Does

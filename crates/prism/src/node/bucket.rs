@@ -142,7 +142,7 @@ impl Worker {
             }
             Err(error) => return Err(error),
         };
-        match self.node.cluster.is_kept() {
+        match self.node.cluster.is_in_etcd() {
             // A backend that misses the message reads etcd.
             true => self.tell_most(name, &record).await,
             // Without etcd only these copies survive a loss of the keeper's disk.

@@ -21,7 +21,7 @@ use super::errors::store_error;
 use super::held::HeldWanted;
 use super::upload::{blocking, joined};
 use super::{Node, Worker};
-use crate::cluster::Buckets;
+use prism_membership::Buckets;
 
 /// How often the cluster's view is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -34,7 +34,7 @@ impl Worker {
         let replication = &self.node.replication;
         let epoch = replication.view().epoch();
         let certain = self.make_certain(bucket, key).await;
-        if certain.is_ok() || !self.node.cluster.is_kept() {
+        if certain.is_ok() || !self.node.cluster.is_in_etcd() {
             return certain;
         }
         match replication.wait_beyond(epoch, NEWS_IN).await {

@@ -105,7 +105,7 @@ impl Worker {
                 }
             }
             let wait = match failure {
-                Some(RelayError::Elsewhere) if self.node.cluster.is_kept() => NEWS_IN,
+                Some(RelayError::Elsewhere) if self.node.cluster.is_in_etcd() => NEWS_IN,
                 Some(RelayError::Elsewhere | RelayError::Peer(_)) => Duration::ZERO,
                 _ => break failure,
             };

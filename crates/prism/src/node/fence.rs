@@ -14,7 +14,7 @@ use prism_s3::{Code, S3Error};
 
 use super::session::Request;
 use super::{Node, Worker, noted};
-use crate::cluster::Held;
+use prism_membership::LeaseTerm;
 
 /// After what time a store that could not adopt an epoch tries again.
 const ADOPT_AGAIN: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ pub(super) fn elsewhere() -> S3Error {
 
 impl Node {
     /// Whether this node may look into its store, as it might when it got `held`.
-    pub(super) fn may_look(&self, held: Option<Held>) -> Result<(), S3Error> {
+    pub(super) fn may_look(&self, held: Option<LeaseTerm>) -> Result<(), S3Error> {
         match held {
             _ if self.process.places_differently() => Err(differs()),
             Some(_) => Ok(()),
@@ -116,7 +116,7 @@ async fn adopt(node: &Arc<Node>, state: &State) {
     loop {
         let (here, state) = (node.clone(), state.clone());
         let adopting = tokio::task::spawn_blocking(move || match &here.store {
-            Some(store) if here.cluster.is_kept() => noted::write(store, &state),
+            Some(store) if here.cluster.is_in_etcd() => noted::write(store, &state),
             Some(store) => store.adopt(state.epoch),
             None => Ok(()),
         });

@@ -16,7 +16,7 @@ use super::errors::store_error;
 use super::registry::{now_us, take};
 use super::upload::{blocking, joined};
 use super::{Node, Worker};
-use crate::cluster::Buckets;
+use prism_membership::Buckets;
 
 /// How often is looked without news.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

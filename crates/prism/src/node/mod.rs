@@ -89,10 +89,10 @@ use prism_store::Store;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::LocalSet;
 
-use crate::cluster::{Cluster, Directory};
 use auth::Auth;
 use counters::NodeCounters;
 use leave::{Orders, Stage};
+use prism_membership::{Cluster, Directory};
 pub(crate) use progress::ProgressReport;
 use replication::Replication;
 use sessions::Sessions;
@@ -371,14 +371,14 @@ fn tie(
     cluster: &Cluster,
     replication: &Arc<Replication>,
 ) -> anyhow::Result<()> {
-    if cluster.is_kept() {
+    if cluster.is_in_etcd() {
         replication.set_store(store.identity());
         cluster.has_store(store.identity());
     } else {
         store.expect_replicas(config.cluster.replicas.into())?;
     }
     // Where the cluster may change, there may be replicas at any time.
-    if replication.is_on() || cluster.is_kept() {
+    if replication.is_on() || cluster.is_in_etcd() {
         store.replicate(replication.clone());
         store.set_repair(replication.clone());
     }

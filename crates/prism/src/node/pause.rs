@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use super::Node;
-use crate::cluster::etcd::Pause;
+use prism_membership::etcd::Pause;
 
 /// How long writes under way may take until the others are told that they have ended.
 const FINISHED_IN: Duration = Duration::from_millis(800);

@@ -19,7 +19,7 @@ use super::catch_up::not_yet;
 use super::errors::store_error;
 use super::upload::{blocking, joined};
 use super::{Node, Worker};
-use crate::cluster::Buckets;
+use prism_membership::Buckets;
 
 /// How often a change is tried where others change the same bucket.
 const TRIES: u32 = 5;

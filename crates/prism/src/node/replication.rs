@@ -20,7 +20,7 @@ use prism_store::{
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::merge::Lister;
-use crate::cluster::{Held, Lease};
+use prism_membership::{Lease, LeaseTerm};
 
 /// Jobs that wait for one worker.
 const JOBS_MAX: usize = 1024;
@@ -118,14 +118,14 @@ impl Replication {
 
     /// To be asked before anything is looked up here or begun: none where this node
     /// must not serve what it stores.
-    pub(super) fn begin(&self) -> Option<Held> {
+    pub(super) fn begin(&self) -> Option<LeaseTerm> {
         let held = self.lease.begin()?;
         let is_meant = |store: &u64| self.view().state().is_store_of(&self.name, *store);
         self.store.get().is_none_or(is_meant).then_some(held)
     }
 
     /// To be asked after it, before anybody is told what was found.
-    pub(super) fn is_still(&self, held: Option<Held>) -> bool {
+    pub(super) fn is_still(&self, held: Option<LeaseTerm>) -> bool {
         held.is_some_and(|held| self.lease.is_still(held))
     }
 

@@ -15,7 +15,7 @@ use prism_proto::verified::{Policy, Verified};
 use prism_s3::auth::with_hoisted;
 use prism_s3::{Code, Operation, Payload, Principal, S3Error};
 
-use crate::cluster::Held;
+use prism_membership::LeaseTerm;
 
 use super::Worker;
 use super::answer::{send, send_error};
@@ -40,7 +40,7 @@ pub(crate) struct Request {
     /// Longest body of an object that the relaying node accepts.
     pub(crate) most_bytes: Option<u32>,
     /// Whether this node might serve what it stores when it read the request.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<LeaseTerm>,
     /// Whether the body has an owner.
     pub(super) is_body_taken: Cell<bool>,
 }
@@ -342,7 +342,7 @@ impl Worker {
     /// Begins a request that changes something: behind a pause, if there is one.
     pub(super) async fn begin_write(&self, operation: &Operation) -> Option<UnderWay<'_>> {
         let writes = operation.object().is_some() && !only_reads(operation);
-        match writes && self.node.cluster.is_kept() {
+        match writes && self.node.cluster.is_in_etcd() {
             true => Some(self.node.pauses.begin().await),
             false => None,
         }

@@ -8,7 +8,7 @@ use prism_s3::Principal;
 use prism_store::Replicas;
 use serde_json::{Value, json};
 
-use crate::cluster::Known;
+use prism_membership::Known;
 
 use super::Worker;
 use super::ask::{Question, Reply, together};

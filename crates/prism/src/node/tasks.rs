@@ -39,7 +39,7 @@ impl Worker {
         keep("deleted buckets", async move || {
             worker.clone().purge_buckets().await;
         });
-        if node.replication.is_on() || node.cluster.is_kept() {
+        if node.replication.is_on() || node.cluster.is_in_etcd() {
             let worker = self.clone();
             keep("open changes", async move || {
                 worker.clone().tidy().await;

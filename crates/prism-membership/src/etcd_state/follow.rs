@@ -9,7 +9,7 @@ use prism_cluster::{State, View};
 use prism_etcd::Error;
 
 use super::{Keeper, Known, etcd};
-use crate::cluster::Directory;
+use crate::Directory;
 
 /// How often etcd is asked whether the watch has missed anything: one that is silent
 /// may be so because nothing changes, or because its member has lost the others.

@@ -11,16 +11,16 @@ const MAX_NODES: usize = 1_024;
 
 /// One node, as it stands in etcd.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Host {
+pub struct Host {
     /// Its own address.
-    pub(crate) address: Ipv4Addr,
+    pub address: Ipv4Addr,
     /// What it does.
-    pub(crate) roles: Vec<Role>,
+    pub roles: Vec<Role>,
 }
 
 impl Host {
     /// As the node's configuration says it.
-    pub(crate) fn of(node: &prism_config::Node) -> Self {
+    pub fn of(node: &prism_config::Node) -> Self {
         Self {
             address: node.address,
             roles: node.roles.clone(),
@@ -28,23 +28,23 @@ impl Host {
     }
 
     /// Whether it accepts clients.
-    pub(crate) fn is_frontend(&self) -> bool {
+    pub fn is_frontend(&self) -> bool {
         self.roles.contains(&Role::Frontend)
     }
 
     /// Whether it stores objects.
-    pub(crate) fn is_backend(&self) -> bool {
+    pub fn is_backend(&self) -> bool {
         self.roles.contains(&Role::Backend)
     }
 }
 
 /// All nodes, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Directory(BTreeMap<String, Host>);
+pub struct Directory(BTreeMap<String, Host>);
 
 impl Directory {
     /// Those that the file names.
-    pub(crate) fn of(config: &Config) -> Self {
+    pub fn of(config: &Config) -> Self {
         let nodes = config.nodes.iter();
         Self(
             nodes
@@ -64,7 +64,7 @@ impl Directory {
     }
 
     /// All of them, in order of name.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Host)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Host)> {
         self.0.iter().map(|(name, host)| (name.as_str(), host))
     }
 }

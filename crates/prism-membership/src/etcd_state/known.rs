@@ -8,34 +8,34 @@ use prism_config::Credential;
 use prism_etcd::{Entry, Event, Snapshot, Update};
 
 use super::etcd::{self, Key, Keys, Living, Pause};
-use crate::cluster::{Buckets, Host};
+use crate::{Buckets, Host};
 
 /// Everything, as of one revision.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
+pub struct Known {
     /// Of etcd; zero where nothing has been heard yet.
-    pub(crate) revision: u64,
+    pub revision: u64,
     /// With the revision of its last change.
-    pub(crate) state: Option<(State, u64)>,
+    pub state: Option<(State, u64)>,
     /// The placing that somebody wants.
-    pub(crate) wish: Option<Placing>,
+    pub wish: Option<Placing>,
     /// Writes are to pause.
-    pub(crate) pause: Pause,
+    pub pause: Pause,
     /// The backends that live.
-    pub(crate) living: BTreeMap<NodeName, Living>,
+    pub living: BTreeMap<NodeName, Living>,
     /// The nodes that have said where they are.
-    pub(crate) hosts: BTreeMap<String, Host>,
+    pub hosts: BTreeMap<String, Host>,
     /// What stores have noted, while the state is in question.
-    pub(crate) said: Testimonies,
+    pub said: Testimonies,
     /// Those who may call.
-    pub(crate) users: BTreeMap<String, Credential>,
+    pub users: BTreeMap<String, Credential>,
     /// The agreed records of buckets.
-    pub(crate) buckets: Arc<Buckets>,
+    pub buckets: Arc<Buckets>,
 }
 
 impl Known {
     /// All of it. `before` stands in for a state that makes no sense.
-    pub(crate) fn read(keys: &Keys, snapshot: &Snapshot, before: &Self) -> Self {
+    pub fn read(keys: &Keys, snapshot: &Snapshot, before: &Self) -> Self {
         let mut known = Self {
             revision: snapshot.revision,
             state: before.state.clone(),
@@ -63,7 +63,7 @@ impl Known {
     }
 
     /// Whether all others that live act by a state in which this backend is out.
-    pub(crate) fn is_without(&self, name: &NodeName) -> bool {
+    pub fn is_without(&self, name: &NodeName) -> bool {
         let Some((state, _)) = &self.state else {
             return false;
         };
@@ -74,14 +74,14 @@ impl Known {
     }
 
     /// Whether this backend's keys have no place anywhere else.
-    pub(crate) fn has_alone(&self, name: &NodeName) -> bool {
+    pub fn has_alone(&self, name: &NodeName) -> bool {
         self.state
             .iter()
             .any(|(state, _)| state.placing.replicas == 1 && state.placing.members.contains(name))
     }
 
     /// Those that live, as a step wants them.
-    pub(crate) fn live(&self) -> Live {
+    pub fn live(&self) -> Live {
         let living = self.living.iter();
         living
             .map(|(name, living)| (name.clone(), living.report))
@@ -89,7 +89,7 @@ impl Known {
     }
 
     /// The epoch of the state; 0 where there is none.
-    pub(crate) fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         self.state.as_ref().map_or(0, |(state, _)| state.epoch)
     }
 

@@ -21,7 +21,7 @@ const FOR_EVER: u64 = u64::MAX;
 
 /// The lease of this node. Clones are the same lease.
 #[derive(Clone, Debug)]
-pub(crate) struct Lease(Arc<Inner>);
+pub struct Lease(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -33,11 +33,11 @@ struct Inner {
 
 /// Something that began under a valid lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held(u64);
+pub struct LeaseTerm(u64);
 
 impl Lease {
     /// The lease of a cluster whose members do not change.
-    pub(crate) fn for_ever() -> Self {
+    pub fn for_ever() -> Self {
         Self(Arc::new(Inner {
             until_ns: AtomicU64::new(FOR_EVER),
             term: AtomicU64::new(1),
@@ -53,28 +53,28 @@ impl Lease {
     }
 
     /// Whether this node may serve.
-    pub(crate) fn is_valid(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         self.begin().is_some()
     }
 
     /// To be asked before something is looked up or begun. None: this node must not
     /// serve.
-    pub(crate) fn begin(&self) -> Option<Held> {
+    pub fn begin(&self) -> Option<LeaseTerm> {
         let term = self.0.term.load(Ordering::Acquire);
         let until_ns = self.0.until_ns.load(Ordering::Acquire);
         let held = term % 2 == 1 && (until_ns == FOR_EVER || now_ns() < until_ns);
-        held.then_some(Held(term))
+        held.then_some(LeaseTerm(term))
     }
 
     /// To be asked after it, before anybody is told: whether the lease has been held
     /// all the time. One that was lost and had again does not count: the cluster may
     /// have been another in between.
-    pub(crate) fn is_still(&self, held: Held) -> bool {
+    pub fn is_still(&self, held: LeaseTerm) -> bool {
         self.begin() == Some(held)
     }
 
     /// How long it is valid from now on; none for ever.
-    pub(crate) fn left(&self) -> Option<Duration> {
+    pub fn left(&self) -> Option<Duration> {
         match self.0.until_ns.load(Ordering::Acquire) {
             FOR_EVER => None,
             until => Some(Duration::from_nanos(until.saturating_sub(now_ns()))),

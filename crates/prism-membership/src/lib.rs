@@ -3,12 +3,12 @@
 //!
 //! With a static configuration the file says everything, nobody comes or goes, and
 //! only the users may change. With etcd the nodes agree there on who has which keys;
-//! [`kept`] follows and moves that. Not here: what a node does with it (`node`), and
+//! [`etcd_state`] follows and moves that. Not here: what a node does with it (`node`), and
 //! which steps are safe (`prism-cluster`).
 
 mod directory;
-pub(crate) mod etcd;
-mod kept;
+pub mod etcd;
+mod etcd_state;
 mod lease;
 mod registry;
 mod users;
@@ -23,28 +23,28 @@ use prism_config::{Config, Credential};
 use prism_replica::Bucket;
 use tokio::sync::watch;
 
-pub(crate) use directory::{Directory, Host};
-pub(crate) use kept::{Fault, Known, observe};
-pub(crate) use lease::{Held, Lease};
-pub(crate) use registry::Registry;
+pub use directory::{Directory, Host};
+pub use etcd_state::{Fault, Known, observe};
+pub use lease::{Lease, LeaseTerm};
+pub use registry::Registry;
 use users::UsersFile;
 
 /// Those who may call.
-pub(crate) type Users = Arc<Vec<Credential>>;
+pub type Users = Arc<Vec<Credential>>;
 
 /// The agreed records of buckets, by name.
-pub(crate) type Buckets = BTreeMap<String, Arc<Bucket>>;
+pub type Buckets = BTreeMap<String, Arc<Bucket>>;
 
 /// The cluster, as a node sees it.
-pub(crate) struct Cluster {
+pub struct Cluster {
     /// Which backends have which keys.
-    pub(crate) view: watch::Receiver<Arc<View>>,
+    pub view: watch::Receiver<Arc<View>>,
     /// Where the nodes are.
-    pub(crate) directory: watch::Receiver<Arc<Directory>>,
+    pub directory: watch::Receiver<Arc<Directory>>,
     /// Who may call.
-    pub(crate) users: watch::Receiver<Users>,
+    pub users: watch::Receiver<Users>,
     /// Whether this node may serve what it stores.
-    pub(crate) lease: Lease,
+    pub lease: Lease,
     kind: Kind,
 }
 
@@ -55,7 +55,7 @@ enum Kind {
         /// The others have no news ever.
         _senders: (watch::Sender<Arc<View>>, watch::Sender<Arc<Directory>>),
     },
-    Kept(kept::Kept),
+    Etcd(etcd_state::EtcdState),
 }
 
 impl Cluster {
@@ -64,13 +64,9 @@ impl Cluster {
     ///
     /// # Errors
     /// When the configuration or one of its files cannot be used.
-    pub(crate) fn open(
-        config: &Config,
-        name: &str,
-        said: Option<Testimony>,
-    ) -> anyhow::Result<Self> {
+    pub fn open(config: &Config, name: &str, said: Option<Testimony>) -> anyhow::Result<Self> {
         if config.cluster.etcd.is_some() {
-            return kept::join(config, name, said);
+            return etcd_state::join(config, name, said);
         }
         let file = UsersFile::open(&config.s3)?;
         let users = file.users();
@@ -81,7 +77,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When the configuration names no backend.
-    pub(crate) fn of_users(config: &Config, users: &[Credential]) -> anyhow::Result<Self> {
+    pub fn of_users(config: &Config, users: &[Credential]) -> anyhow::Result<Self> {
         let (_, users) = watch::channel(Arc::new(users.to_vec()));
         Self::fixed(config, users, None)
     }
@@ -108,7 +104,7 @@ impl Cluster {
 
     /// Keeps the users as their file says, until dropped. `again` asks for a look at
     /// once.
-    pub(crate) async fn keep_current(&self, mut again: impl AsyncFnMut()) {
+    pub async fn keep_current(&self, mut again: impl AsyncFnMut()) {
         match &self.kind {
             Kind::Fixed {
                 file: Some(file), ..
@@ -121,100 +117,102 @@ impl Cluster {
 
     /// This node has adopted a state, and its store has noted it: it acts by no earlier
     /// one any more.
-    pub(crate) fn adopted(&self, state: &State) {
-        if let Kind::Kept(kept) = &self.kind {
-            kept.noted(state);
+    pub fn adopted(&self, state: &State) {
+        if let Kind::Etcd(etcd) = &self.kind {
+            etcd.noted(state);
         }
         self.report(|report| report.epoch = report.epoch.max(state.epoch));
     }
 
     /// Why nothing is served, where what etcd has is not to be acted by.
-    pub(crate) fn fault(&self) -> Option<Fault> {
+    pub fn fault(&self) -> Option<Fault> {
         match &self.kind {
-            Kind::Kept(kept) => kept.fault(),
+            Kind::Etcd(state) => state.fault(),
             Kind::Fixed { .. } => None,
         }
     }
 
     /// Whenever writes are to pause; none where nothing ever changes.
-    pub(crate) fn pauses(&self) -> Option<watch::Receiver<etcd::Pause>> {
+    pub fn pauses(&self) -> Option<watch::Receiver<etcd::Pause>> {
         match &self.kind {
-            Kind::Kept(kept) => Some(kept.pauses()),
+            Kind::Etcd(state) => Some(state.pauses()),
             Kind::Fixed { .. } => None,
         }
     }
 
     /// No write is under way here, for this pause.
-    pub(crate) fn paused(&self, pause: etcd::Pause) {
+    pub fn paused(&self, pause: etcd::Pause) {
         self.report(|report| report.paused = pause.number);
     }
 
     /// Has the cluster go on without this backend, which lives until it does: at most
     /// for so long.
-    pub(crate) async fn leave(&self, limit: Duration) {
-        let Kind::Kept(kept) = &self.kind else { return };
+    pub async fn leave(&self, limit: Duration) {
+        let Kind::Etcd(state) = &self.kind else {
+            return;
+        };
         if self.lease.left().is_none() {
             return;
         }
-        match tokio::time::timeout(limit, kept.leave()).await {
+        match tokio::time::timeout(limit, state.leave()).await {
             Ok(()) => tracing::info!("the cluster goes on without this backend"),
             Err(_) => tracing::warn!("the cluster cannot go on without this backend"),
         }
     }
 
     /// Gives this backend's lease back, if it has one: it serves nothing any more.
-    pub(crate) async fn give_back_lease(&self) {
-        if let Kind::Kept(kept) = &self.kind
+    pub async fn give_back_lease(&self) {
+        if let Kind::Etcd(state) = &self.kind
             && self.lease.left().is_some()
         {
-            kept.give_back_lease().await;
+            state.give_back_lease().await;
         }
     }
 
     /// This node has all that it is to have as of this epoch.
-    pub(crate) fn caught_up(&self, epoch: u64) {
+    pub fn caught_up(&self, epoch: u64) {
         self.report(|report| report.caught_up = epoch);
     }
 
     /// This node has a store of this identity. It has no lease before that is known.
-    pub(crate) fn has_store(&self, identity: u64) {
+    pub fn has_store(&self, identity: u64) {
         self.report(|report| report.store = identity);
     }
 
     /// By what this node finds where objects are, as a digest: the file, or what etcd has.
-    pub(crate) fn placement_digest(&self, config: &Config) -> u64 {
-        match config.etcd_prefix().filter(|_| self.is_kept()) {
+    pub fn placement_digest(&self, config: &Config) -> u64 {
+        match config.etcd_prefix().filter(|_| self.is_in_etcd()) {
             Some(prefix) => Placing::digest_in_etcd(&prefix),
             None => self.view.borrow().state().placing.digest(),
         }
     }
 
     /// Whether the state is kept in etcd, and so may change.
-    pub(crate) fn is_kept(&self) -> bool {
-        matches!(self.kind, Kind::Kept(_))
+    pub fn is_in_etcd(&self) -> bool {
+        matches!(self.kind, Kind::Etcd(_))
     }
 
     fn report(&self, change: impl FnOnce(&mut Report)) {
-        if let Kind::Kept(kept) = &self.kind {
-            kept.report(change);
+        if let Kind::Etcd(state) = &self.kind {
+            state.report(change);
         }
     }
 
     /// The registry of buckets in etcd; none in a static cluster, where a backend's store is
     /// the registry.
-    pub(crate) fn registry(&self) -> Option<&Registry> {
+    pub fn registry(&self) -> Option<&Registry> {
         match &self.kind {
-            Kind::Kept(kept) => Some(&kept.registry),
+            Kind::Etcd(state) => Some(&state.registry),
             Kind::Fixed { .. } => None,
         }
     }
 
     /// Resolves when something in etcd has changed; never where nothing is kept there.
-    pub(crate) async fn news(&self, seen: &mut u64) {
-        let Kind::Kept(kept) = &self.kind else {
+    pub async fn news(&self, seen: &mut u64) {
+        let Kind::Etcd(state) = &self.kind else {
             return std::future::pending().await;
         };
-        let mut known = kept.news();
+        let mut known = state.news();
         let is_new = |known: &Arc<Known>| known.revision != *seen;
         let revision = known.wait_for(is_new).await.map(|known| known.revision);
         match revision {
@@ -224,9 +222,9 @@ impl Cluster {
     }
 
     /// What etcd has; none where nothing is kept there.
-    pub(crate) fn known(&self) -> Option<Arc<Known>> {
+    pub fn known(&self) -> Option<Arc<Known>> {
         match &self.kind {
-            Kind::Kept(kept) => Some(kept.known()),
+            Kind::Etcd(state) => Some(state.known()),
             Kind::Fixed { .. } => None,
         }
     }

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// What is wrong with the state in etcd.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// There is none, and was one.
     #[error(
         "etcd has no state of this cluster any more, but the store of {0} was in one: nothing is served until `prism ctl cluster recover` has made it anew from what the stores have noted"

@@ -158,7 +158,7 @@ mod tests {
     use prism_cluster::{Placing, Report};
 
     use super::*;
-    use crate::cluster::etcd::Living;
+    use crate::etcd::Living;
 
     fn name(name: &str) -> NodeName {
         name.parse().unwrap()

@@ -11,7 +11,7 @@ use prism_etcd::{Change, Condition, LeaseId};
 
 use super::etcd::{Key, Living};
 use super::{Keeper, Me};
-use crate::cluster::lease::now_ns;
+use crate::lease::now_ns;
 
 /// A lease is kept five times in its life.
 const KEPT_IN_LIFE: u32 = 5;

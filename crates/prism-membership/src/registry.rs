@@ -17,7 +17,7 @@ const CALLS_MAX: usize = 256;
 
 /// The workers' side.
 #[derive(Clone)]
-pub(crate) struct Registry(mpsc::Sender<Call>);
+pub struct Registry(mpsc::Sender<Call>);
 
 /// The thread's side.
 pub(super) struct Calls(mpsc::Receiver<Call>);
@@ -44,7 +44,7 @@ impl Registry {
     ///
     /// # Errors
     /// When etcd does not answer.
-    pub(crate) async fn read(&self, name: &str) -> anyhow::Result<Option<Bucket>> {
+    pub async fn read(&self, name: &str) -> anyhow::Result<Option<Bucket>> {
         let call = |answer| Call::Read(name.to_owned(), answer);
         self.call(call).await
     }
@@ -53,7 +53,7 @@ impl Registry {
     ///
     /// # Errors
     /// When etcd does not answer.
-    pub(crate) async fn all(&self) -> anyhow::Result<Buckets> {
+    pub async fn all(&self) -> anyhow::Result<Buckets> {
         self.call(Call::All).await
     }
 
@@ -62,7 +62,7 @@ impl Registry {
     ///
     /// # Errors
     /// When etcd does not answer; it may have been done then.
-    pub(crate) async fn change(
+    pub async fn change(
         &self,
         name: &str,
         before: Option<Stamp>,

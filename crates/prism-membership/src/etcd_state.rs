@@ -28,12 +28,12 @@ use super::etcd::{self, Keys, Pause};
 use super::registry::{Calls, Registry};
 use super::{Cluster, Kind, Lease, Users, first_state};
 
-pub(crate) use known::Known;
-pub(crate) use vouch::Fault;
+pub use known::Known;
+pub use vouch::Fault;
 
 /// The node's side of it. Dropping it ends the thread; the lease is left to end by
 /// itself, so that a node which is only started anew is not missed.
-pub(super) struct Kept {
+pub(super) struct EtcdState {
     reports: watch::Sender<Report>,
     said: watch::Sender<Option<Testimony>>,
     name: NodeName,
@@ -47,7 +47,7 @@ pub(super) struct Kept {
     _end: oneshot::Sender<()>,
 }
 
-impl Kept {
+impl EtcdState {
     /// Writes are to pause, whenever that changes.
     pub(super) fn pauses(&self) -> watch::Receiver<Pause> {
         self.pause.clone()
@@ -257,7 +257,7 @@ pub(super) fn join(
         directory,
         users,
         lease,
-        kind: Kind::Kept(Kept {
+        kind: Kind::Etcd(EtcdState {
             reports,
             said,
             name: own_name,
@@ -277,7 +277,7 @@ pub(super) fn join(
 ///
 /// # Errors
 /// When the configuration or one of its files cannot be used.
-pub(crate) fn observe(config: &Config) -> anyhow::Result<Observed> {
+pub fn observe(config: &Config) -> anyhow::Result<Observed> {
     let (ready, _) = mpsc::channel();
     let keeper = Keeper::new(config, None, ready)?;
     let directory = keeper.directory.subscribe();
@@ -290,8 +290,8 @@ pub(crate) fn observe(config: &Config) -> anyhow::Result<Observed> {
 }
 
 /// What somebody sees who is no node.
-pub(crate) struct Observed {
+pub struct Observed {
     /// Where the nodes are.
-    pub(crate) directory: watch::Receiver<Arc<Directory>>,
+    pub directory: watch::Receiver<Arc<Directory>>,
     _end: oneshot::Sender<()>,
 }

@@ -19,7 +19,7 @@ const CHANGES_AT_ONCE: usize = 100;
 ///
 /// # Errors
 /// When it names none, or files that cannot be used.
-pub(crate) fn client(config: &Config) -> anyhow::Result<Client> {
+pub fn client(config: &Config) -> anyhow::Result<Client> {
     let Some(etcd) = &config.cluster.etcd else {
         bail!("the configuration has no [cluster.etcd]: its file is the cluster's state");
     };
@@ -36,21 +36,26 @@ pub(crate) fn client(config: &Config) -> anyhow::Result<Client> {
 
 /// The keys of a cluster.
 #[derive(Clone, Debug)]
-pub(crate) struct Keys {
+pub struct Keys {
     prefix: String,
 }
 
 /// What a key is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Key<'a> {
+pub enum Key<'a> {
+    /// The cluster's agreed state.
     State,
+    /// The placement that the administrator asked for.
     Wish,
     /// Writes are to pause, since the cluster is about to change.
     Pause,
+    /// A living backend and its report.
     Live(&'a str),
+    /// A node's addresses and roles.
     Node(&'a str),
     /// What a backend's store has noted, while the state is in question.
     Said(&'a str),
+    /// A user's credential.
     User(&'a str),
     /// The agreed record of a bucket.
     Bucket(&'a str),
@@ -58,20 +63,20 @@ pub(crate) enum Key<'a> {
 
 /// A backend that lives, as it says itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Living {
+pub struct Living {
     /// Of its process: two of one name must not be taken for one.
-    pub(crate) run: u64,
+    pub run: u64,
     /// How far it has come.
-    pub(crate) report: Report,
+    pub report: Report,
 }
 
 /// Writes are to pause until the cluster has left an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Pause {
+pub struct Pause {
     /// Tells it from others of the same epoch; 0: there is none.
-    pub(crate) number: u64,
+    pub number: u64,
     /// The epoch that is about to end.
-    pub(crate) epoch: u64,
+    pub epoch: u64,
 }
 
 /// The secret of a user, whose access key is the key's.
@@ -91,17 +96,19 @@ impl Keys {
     ///
     /// # Errors
     /// When it has no etcd.
-    pub(crate) fn of(config: &Config) -> anyhow::Result<Self> {
+    pub fn of(config: &Config) -> anyhow::Result<Self> {
         let prefix = config.etcd_prefix();
         let prefix = prefix.context("the configuration has no [cluster.etcd]")?;
         Ok(Self { prefix })
     }
 
-    pub(crate) fn prefix(&self) -> &str {
+    /// All keys of the cluster begin with this.
+    pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    pub(crate) fn path(&self, key: &Key<'_>) -> String {
+    /// A key's full name in etcd.
+    pub fn path(&self, key: &Key<'_>) -> String {
         let prefix = &self.prefix;
         match key {
             Key::State => format!("{prefix}state"),
@@ -117,7 +124,7 @@ impl Keys {
     }
 
     /// None for what another version may know.
-    pub(crate) fn parse<'a>(&self, path: &'a str) -> Option<Key<'a>> {
+    pub fn parse<'a>(&self, path: &'a str) -> Option<Key<'a>> {
         match path.strip_prefix(&self.prefix)? {
             "state" => Some(Key::State),
             "wish" => Some(Key::Wish),
@@ -133,27 +140,33 @@ impl Keys {
         }
     }
 
-    pub(crate) fn put_state(&self, state: &State) -> anyhow::Result<Change> {
+    /// Replaces the state.
+    pub fn put_state(&self, state: &State) -> anyhow::Result<Change> {
         self.put(&Key::State, state)
     }
 
-    pub(crate) fn put_wish(&self, wish: &Placing) -> anyhow::Result<Change> {
+    /// Replaces the wanted placement.
+    pub fn put_wish(&self, wish: &Placing) -> anyhow::Result<Change> {
         self.put(&Key::Wish, wish)
     }
 
-    pub(crate) fn put_pause(&self, pause: &Pause) -> anyhow::Result<Change> {
+    /// Asks all backends to pause their writes.
+    pub fn put_pause(&self, pause: &Pause) -> anyhow::Result<Change> {
         self.put(&Key::Pause, pause)
     }
 
-    pub(crate) fn put_node(&self, name: &str, host: &Host) -> anyhow::Result<Change> {
+    /// Registers a node.
+    pub fn put_node(&self, name: &str, host: &Host) -> anyhow::Result<Change> {
         self.put(&Key::Node(name), host)
     }
 
-    pub(crate) fn put_said(&self, name: &NodeName, said: &Testimony) -> anyhow::Result<Change> {
+    /// Records what a backend's store has noted of the state.
+    pub fn put_said(&self, name: &NodeName, said: &Testimony) -> anyhow::Result<Change> {
         self.put(&Key::Said(name.as_str()), said)
     }
 
-    pub(crate) fn put_user(&self, user: &Credential) -> anyhow::Result<Change> {
+    /// Adds or replaces a user.
+    pub fn put_user(&self, user: &Credential) -> anyhow::Result<Change> {
         let secret = Secret {
             secret_key: user.secret_key.clone(),
         };
@@ -161,11 +174,12 @@ impl Keys {
     }
 
     /// The prefix of all keys of buckets.
-    pub(crate) fn buckets(&self) -> String {
+    pub fn buckets(&self) -> String {
         format!("{}buckets/", self.prefix)
     }
 
-    pub(crate) fn put_bucket(&self, name: &str, bucket: &Bucket) -> anyhow::Result<Change> {
+    /// Replaces a bucket's record.
+    pub fn put_bucket(&self, name: &str, bucket: &Bucket) -> anyhow::Result<Change> {
         self.put(&Key::Bucket(name), bucket)
     }
 
@@ -175,7 +189,7 @@ impl Keys {
 }
 
 /// A user as it stands in etcd.
-pub(crate) fn user(access_key: &str, value: &[u8]) -> Option<Credential> {
+pub fn user(access_key: &str, value: &[u8]) -> Option<Credential> {
     let mut secret: Secret = serde_json::from_slice(value).ok()?;
     let user = Credential {
         access_key: access_key.to_owned(),
@@ -189,7 +203,7 @@ pub(crate) fn user(access_key: &str, value: &[u8]) -> Option<Credential> {
 ///
 /// # Errors
 /// When etcd does not answer, or the file cannot be used.
-pub(crate) async fn found(
+pub async fn found(
     client: &Client,
     keys: &Keys,
     config: &Config,
@@ -208,11 +222,7 @@ pub(crate) async fn found(
 ///
 /// # Errors
 /// When etcd does not answer, or the file cannot be used.
-pub(crate) async fn put_users(
-    client: &Client,
-    keys: &Keys,
-    config: &Config,
-) -> anyhow::Result<usize> {
+pub async fn put_users(client: &Client, keys: &Keys, config: &Config) -> anyhow::Result<usize> {
     if config.s3.credentials_file.as_os_str().is_empty() {
         return Ok(0);
     }
