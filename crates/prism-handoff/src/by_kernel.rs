@@ -44,7 +44,7 @@ impl Connection {
     /// Who makes the records of a message that begins now. Takes the connection
     /// out of the kernel's hands where it could not go on.
     pub(crate) async fn sealer(&mut self) -> io::Result<Sealer> {
-        let Some(records) = &mut self.rest.tls else {
+        let Some(records) = &mut self.state.tls else {
             return Ok(Sealer::Nobody);
         };
         if !records.is_in_kernel() {
@@ -101,17 +101,20 @@ impl Connection {
                 at += sent as u64;
             }
         }
-        self.rest.shared.counters.tls_kernel_bodies.add_one();
+        self.state.shared.counters.tls_kernel_bodies.add_one();
         Ok(at)
     }
 
     pub(crate) fn is_in_kernel(&self) -> bool {
-        self.rest.tls.as_ref().is_some_and(|tls| tls.is_in_kernel())
+        self.state
+            .tls
+            .as_ref()
+            .is_some_and(|tls| tls.is_in_kernel())
     }
 
     fn key_lasts(&mut self) -> io::Result<bool> {
         let socket = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        match &mut self.rest.tls {
+        match &mut self.state.tls {
             Some(records) => records.key_lasts(socket.as_fd(), RECORDS_FOR_PIECE),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
@@ -120,11 +123,11 @@ impl Connection {
     /// Gives the kernel the write key, where it is offered and a body of `len`
     /// bytes makes it worth while. Whether it has it now.
     async fn enter_kernel(&mut self, len: u64) -> io::Result<bool> {
-        let shared = self.rest.shared.clone();
+        let shared = self.state.shared.clone();
         let Some(offered) = shared.kernel_tls().filter(|_| len >= WORTHWHILE_BYTES) else {
             return Ok(false);
         };
-        let Some(records) = &mut self.rest.tls else {
+        let Some(records) = &mut self.state.tls else {
             return Ok(false);
         };
         if !records.may_enter_kernel(offered) {
@@ -132,10 +135,10 @@ impl Connection {
         }
         // What is sealed already must be in the socket: the kernel would seal it
         // again.
-        records.seal_control(&mut self.rest.output)?;
+        records.seal_control(&mut self.state.output)?;
         self.flush(true).await?;
         let socket = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let Some(records) = &mut self.rest.tls else {
+        let Some(records) = &mut self.state.tls else {
             return Ok(false);
         };
         match records.enter_kernel(socket.as_fd()) {
@@ -152,8 +155,8 @@ impl Connection {
 
     /// Has the connection in a new socket, to which the kernel has no key.
     async fn leave_kernel(&mut self) -> io::Result<()> {
-        let shared = self.rest.shared.clone();
-        let place = shared.connection_without_socket(&self.rest);
+        let shared = self.state.shared.clone();
+        let place = shared.connection_without_socket(&self.state);
         // Dropped half-way, it is closed, and `self` is what has no socket.
         let connection = std::mem::replace(self, place);
         match Box::pin(renew(&shared, connection)).await {
@@ -174,7 +177,7 @@ impl Connection {
 
     /// Sends the alert that ends the session, if one is due.
     pub(crate) async fn send_alert_by_kernel(&mut self) -> io::Result<()> {
-        let alert = self.rest.tls.as_mut().and_then(|tls| tls.take_alert());
+        let alert = self.state.tls.as_mut().and_then(|tls| tls.take_alert());
         if let Some(alert) = alert {
             self.taken(|s| send_record(s, ContentType::Alert, &alert))
                 .await?;
@@ -185,11 +188,11 @@ impl Connection {
     /// Ends our direction of the session, and waits until TCP has all of it: the
     /// kernel forgets what it still keeps when the socket is shut down.
     pub(crate) async fn close_by_kernel(&mut self) -> io::Result<()> {
-        if let Some(records) = &mut self.rest.tls {
+        if let Some(records) = &mut self.state.tls {
             records.close_in_kernel();
         }
         self.send_alert_by_kernel().await?;
-        self.settle(self.rest.io_timeout).await
+        self.settle(self.state.io_timeout).await
     }
 
     /// Waits, for a bounded time, until TCP has been given every record.
@@ -209,7 +212,7 @@ impl Connection {
 
     /// Whether the kernel keeps nothing back: see [`crate::kernel_tx`].
     pub(crate) fn is_settled(&self) -> io::Result<bool> {
-        match (&self.rest.tls, &self.stream) {
+        match (&self.state.tls, &self.stream) {
             (Some(records), Some(socket)) => records.is_settled(socket.as_fd()),
             _ => Ok(true),
         }
@@ -221,7 +224,7 @@ impl Connection {
         write: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> io::Result<usize> {
         let taken = self.written(write).await?;
-        if let Some(records) = &mut self.rest.tls {
+        if let Some(records) = &mut self.state.tls {
             records.kernel_took(taken);
         }
         Ok(taken)

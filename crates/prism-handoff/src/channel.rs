@@ -22,8 +22,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::oneshot;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::chores::Chores;
 use crate::counters::Counters;
+use crate::deferred::DeferredWork;
 use crate::endpoint::Shared;
 use crate::leaving::Leaver;
 use crate::node_tls::Secured;
@@ -50,9 +50,9 @@ pub(crate) struct Channel {
     pub(crate) peer: String,
     session: RefCell<Session>,
     outbox: Outbox,
-    /// There is a chore that sends what may wait.
+    /// There is a work that sends what may wait.
     will_send: Cell<bool>,
-    chores: Rc<Chores>,
+    deferred: Rc<DeferredWork>,
     verdicts: Verdicts,
     open: Cell<bool>,
     /// The peer has said on this channel that it leaves.
@@ -68,7 +68,7 @@ impl Channel {
         secured: Secured,
         peer: String,
         importer: Weak<Shared>,
-        chores: Rc<Chores>,
+        deferred: Rc<DeferredWork>,
         counters: Arc<Counters>,
     ) -> Rc<Self> {
         let Secured { tcp, session } = secured;
@@ -78,7 +78,7 @@ impl Channel {
             session: RefCell::new(session),
             outbox: Outbox::default(),
             will_send: Cell::default(),
-            chores,
+            deferred,
             verdicts: RefCell::default(),
             open: Cell::new(true),
             leaver: RefCell::default(),
@@ -150,7 +150,7 @@ impl Channel {
             self.outbox.send();
         } else if !self.will_send.replace(true) {
             let channel = self.clone();
-            self.chores.add_lasting(move || {
+            self.deferred.add_batched(move || {
                 channel.will_send.set(false);
                 channel.outbox.send();
             });

@@ -23,10 +23,10 @@ use crate::by_kernel::Sealer;
 use crate::claims::Claimed;
 use crate::endpoint::Shared;
 use crate::newcomers::Newcomer;
-use crate::patience::Patience;
 use crate::reading::Input;
 use crate::records::Records;
 use crate::stream::Stream;
+use crate::wait_timer::WaitTimer;
 
 /// Most bytes that one `sendfile` call moves, so that one connection does not
 /// hold a worker.
@@ -47,12 +47,12 @@ const LINGER_BYTES: usize = 1 << 20;
 /// the client loses the end of an answer.
 pub struct Connection {
     pub(crate) stream: Option<Stream>,
-    pub(crate) rest: Box<Rest>,
-    pub(crate) patience: Patience,
+    pub(crate) state: Box<ConnectionState>,
+    pub(crate) wait_timer: WaitTimer,
 }
 
 /// Everything about a connection but its socket.
-pub(crate) struct Rest {
+pub(crate) struct ConnectionState {
     pub(crate) input: Input,
     /// Written by an earlier owner, not yet taken by the kernel.
     pub(crate) output: Vec<u8>,
@@ -91,9 +91,9 @@ pub(crate) struct Rest {
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection")
-            .field("client", &self.rest.flow.client)
-            .field("epoch", &self.rest.epoch)
-            .field("origin", &self.rest.origin)
+            .field("client", &self.state.flow.client)
+            .field("epoch", &self.state.epoch)
+            .field("origin", &self.state.origin)
             .finish_non_exhaustive()
     }
 }
@@ -101,56 +101,56 @@ impl std::fmt::Debug for Connection {
 impl Connection {
     /// The client's address.
     pub fn client(&self) -> SocketAddr {
-        self.rest.flow.client
+        self.state.flow.client
     }
 
     /// Whether the client speaks TLS.
     pub fn is_tls(&self) -> bool {
-        self.rest.tls.is_some()
+        self.state.tls.is_some()
     }
 
     /// The address that the client connected to.
     pub fn service(&self) -> SocketAddr {
-        self.rest.flow.vip
+        self.state.flow.vip
     }
 
     /// Name of the node that accepted the connection from the client.
     pub fn origin(&self) -> &str {
-        &self.rest.origin
+        &self.state.origin
     }
 
     /// What the exporting application sent along; empty if accepted here.
     pub fn context(&self) -> &[u8] {
-        &self.rest.context
+        &self.state.context
     }
 
     /// Bytes read and not yet consumed.
     pub fn buffered(&self) -> &[u8] {
-        self.rest.input.unread()
+        self.state.input.unread()
     }
 
     /// Marks the first `n` buffered bytes as done with. What is not consumed
     /// goes along with a hand-off.
     pub fn consume(&mut self, n: usize) {
         if n > 0 {
-            self.rest.moves = 0;
+            self.state.moves = 0;
         }
-        self.rest.input.consume(n);
+        self.state.input.consume(n);
     }
 
     /// A request on it was let in: from now on it is none of those that anybody may open.
     pub fn caller_is_known(&mut self) {
-        self.rest.newcomer = None;
+        self.state.newcomer = None;
     }
 
     /// No request on it was let in yet.
     pub fn is_newcomer(&self) -> bool {
-        self.rest.newcomer.is_some()
+        self.state.newcomer.is_some()
     }
 
     /// Waits at most this long for each read or write to go on.
     pub fn set_io_timeout(&mut self, timeout: Duration) {
-        self.rest.io_timeout = timeout;
+        self.state.io_timeout = timeout;
     }
 
     /// Acknowledges to the client what it has sent, where the kernel has put that
@@ -190,7 +190,7 @@ impl Connection {
     pub async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
         self.flush(true).await?;
         let (mut at, end) = (offset, offset.saturating_add(len));
-        if self.rest.tls.is_some() {
+        if self.state.tls.is_some() {
             at = self.send_by_kernel(file, at, end).await?;
             return self.send_sealed(file, at, end).await;
         }
@@ -213,7 +213,7 @@ impl Connection {
         while at < end {
             let count = usize::try_from(end - at).unwrap_or(SEAL_BYTES);
             let count = count.min(SEAL_BYTES);
-            let Rest { tls, output, .. } = &mut *self.rest;
+            let ConnectionState { tls, output, .. } = &mut *self.state;
             let records = tls.as_mut().ok_or(io::ErrorKind::NotConnected)?;
             records.seal_file(file, at, count, output)?;
             at += count as u64;
@@ -226,7 +226,7 @@ impl Connection {
     /// direction, waits a bounded time for the client's, then the rest. The
     /// switch forgets the flow when no packet can leave the socket any more.
     pub async fn close(mut self) {
-        if self.rest.output.is_empty() && self.client_has_left().await {
+        if self.state.output.is_empty() && self.client_has_left().await {
             return;
         }
         if self.end_session().await.is_err() {
@@ -241,7 +241,7 @@ impl Connection {
         {
             return;
         }
-        self.rest.io_timeout = LINGER;
+        self.state.io_timeout = LINGER;
         let mut dropped = 0;
         while dropped < LINGER_BYTES {
             let unread = self.buffered().len();
@@ -258,7 +258,7 @@ impl Connection {
         if self.is_in_kernel() {
             return self.close_by_kernel().await;
         }
-        let Rest { tls, output, .. } = &mut *self.rest;
+        let ConnectionState { tls, output, .. } = &mut *self.state;
         if let Some(records) = tls {
             records.seal_close(output)?;
         }
@@ -268,11 +268,11 @@ impl Connection {
     /// Whether the client has closed both TLS and TCP. It would answer a
     /// close_notify with a reset.
     async fn client_has_left(&mut self) -> bool {
-        let Some(records) = &self.rest.tls else {
+        let Some(records) = &self.state.tls else {
             return false;
         };
         // A client that closes sends its FIN right behind its close_notify.
-        self.rest.io_timeout = match records.read_closed() {
+        self.state.io_timeout = match records.read_closed() {
             true => GOODBYE,
             false => Duration::ZERO,
         };
@@ -281,19 +281,19 @@ impl Connection {
 
     /// Writes what waits in `output`, of an earlier owner or of the record layer.
     pub(crate) async fn flush(&mut self, more: bool) -> io::Result<()> {
-        if self.rest.output.is_empty() {
+        if self.state.output.is_empty() {
             return Ok(());
         }
         if self.is_in_kernel() {
             // Records would be sealed again. Nothing puts any there.
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut output = std::mem::take(&mut self.rest.output);
+        let mut output = std::mem::take(&mut self.state.output);
         self.write_parts(&output, more).await?;
         // A connection that is being written to keeps its buffer.
         if more {
             output.clear();
-            self.rest.output = output;
+            self.state.output = output;
         }
         Ok(())
     }
@@ -306,7 +306,7 @@ impl Connection {
         }
         let mut pieces = bytes.chunks(SEAL_BYTES).peekable();
         while let Some(piece) = pieces.next() {
-            let Rest { tls, output, .. } = &mut *self.rest;
+            let ConnectionState { tls, output, .. } = &mut *self.state;
             let records = tls.as_mut().ok_or(io::ErrorKind::NotConnected)?;
             records.seal(piece, output)?;
             self.flush(more || pieces.peek().is_some()).await?;
@@ -332,14 +332,14 @@ impl Connection {
         &mut self,
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        self.rest.has_written = true;
+        self.state.has_written = true;
         let socket = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         match write(socket.as_fd()) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                self.rest.shared.chores.do_some();
+                self.state.shared.deferred.run_some();
                 let stream = watched(&mut self.stream)?;
                 let waiting = stream.async_io(Interest::WRITABLE, || write(stream.as_fd()));
-                self.patience.wait(self.rest.wait_time(), waiting).await
+                self.wait_timer.wait(self.state.wait_time(), waiting).await
             }
             done => done,
         }
@@ -350,12 +350,12 @@ impl Drop for Connection {
     fn drop(&mut self) {
         if let Some(stream) = self.stream.take() {
             drop(stream);
-            self.rest.shared.on_closed(&self.rest);
+            self.state.shared.on_closed(&self.state);
         }
     }
 }
 
-impl Rest {
+impl ConnectionState {
     /// How long each read or write may take now.
     pub(crate) fn wait_time(&self) -> Duration {
         let left = self.newcomer.as_ref().map(Newcomer::time_left);
@@ -388,7 +388,7 @@ impl Rest {
     }
 }
 
-impl Drop for Rest {
+impl Drop for ConnectionState {
     fn drop(&mut self) {
         self.count(false);
         self.give_up_input();

@@ -20,19 +20,19 @@ use prism_sys::tcp::{Blank, Freezer, RestoreError};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
-use crate::chores::Chores;
 use crate::claims::Claims;
-use crate::connection::{Connection, Rest};
+use crate::closed_sockets::ClosedSockets;
+use crate::connection::{Connection, ConnectionState};
 use crate::control::Control;
 use crate::counters::Counters;
-use crate::gone::Gone;
+use crate::deferred::DeferredWork;
 use crate::leaving::Phase;
-use crate::patience::Patience;
 use crate::peers::Peers;
 use crate::reading::{Input, Spare};
 use crate::relay_stream::RelayStream;
 use crate::stream::Stream;
 use crate::supervise::keep;
+use crate::wait_timer::WaitTimer;
 
 use accept::{ClientListener, listen};
 pub use config::{EndpointConfig, Transit};
@@ -77,10 +77,10 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) process: Arc<Process>,
     pub(crate) control: Option<Rc<Control>>,
-    pub(crate) gone: Option<Rc<Gone>>,
+    pub(crate) closed_sockets: Option<Rc<ClosedSockets>>,
     pub(crate) claims: Rc<Claims>,
     pub(crate) peers: Peers,
-    pub(crate) chores: Rc<Chores>,
+    pub(crate) deferred: Rc<DeferredWork>,
     pub(crate) incoming: mpsc::Sender<Incoming>,
     /// Imports that wait for the switch.
     pub(crate) importing: Cell<usize>,
@@ -181,32 +181,32 @@ impl Shared {
     pub(crate) fn connection(
         self: &Rc<Self>,
         stream: impl Into<Stream>,
-        rest: Box<Rest>,
+        state: Box<ConnectionState>,
     ) -> Connection {
         Connection {
             stream: Some(stream.into()),
-            rest,
-            patience: Patience::default(),
+            state,
+            wait_timer: WaitTimer::default(),
         }
     }
 
     /// Takes the place of a connection whose socket is elsewhere for a while.
-    pub(crate) fn connection_without_socket(self: &Rc<Self>, like: &Rest) -> Connection {
+    pub(crate) fn connection_without_socket(self: &Rc<Self>, like: &ConnectionState) -> Connection {
         Connection {
             stream: None,
-            rest: self.rest(like.flow.client, like.flow.vip, like.local),
-            patience: Patience::default(),
+            state: self.new_state(like.flow.client, like.flow.vip, like.local),
+            wait_timer: WaitTimer::default(),
         }
     }
 
     /// The parts of a connection around its socket.
-    pub(crate) fn rest(
+    pub(crate) fn new_state(
         self: &Rc<Self>,
         client: SocketAddr,
         service: SocketAddr,
         local: SocketAddr,
-    ) -> Box<Rest> {
-        let mut rest = Box::new(Rest {
+    ) -> Box<ConnectionState> {
+        let mut state = Box::new(ConnectionState {
             input: Input::default(),
             output: Vec::new(),
             tls: None,
@@ -230,24 +230,24 @@ impl Shared {
             shared: self.clone(),
             is_counted: false,
         });
-        rest.count(true);
-        rest
+        state.count(true);
+        state
     }
 
     /// A connection of a listener's, which the switch finds by the list of frontends, is
     /// claimed when it stays.
-    pub(crate) fn claim(&self, rest: &mut Rest) {
-        let is_settled = rest.confirmed || rest.settling.is_some();
+    pub(crate) fn claim(&self, state: &mut ConnectionState) {
+        let is_settled = state.confirmed || state.settling.is_some();
         if self.config.listen && self.control.is_some() && !is_settled {
-            let here = self.owner(rest.local);
-            rest.claimed = Some(self.claims.add(rest.flow, here, rest.epoch));
+            let here = self.owner(state.local);
+            state.claimed = Some(self.claims.add(state.flow, here, state.epoch));
         }
     }
 
     /// A connection's socket has just been closed here.
-    pub(crate) fn on_closed(&self, rest: &Rest) {
-        if let (Some(epoch), Some(gone)) = (rest.steered_epoch(), &self.gone) {
-            gone.watch(rest.local, rest.flow, epoch);
+    pub(crate) fn on_closed(&self, state: &ConnectionState) {
+        if let (Some(epoch), Some(closed_sockets)) = (state.steered_epoch(), &self.closed_sockets) {
+            closed_sockets.watch(state.local, state.flow, epoch);
         }
     }
 }
@@ -263,12 +263,12 @@ impl Endpoint {
     pub async fn bind(config: EndpointConfig, process: Arc<Process>) -> io::Result<Self> {
         let (incoming_tx, incoming) = mpsc::channel(MAX_WAITING);
         let counters = process.counters.clone();
-        let (control, gone) = match &config.switch {
+        let (control, closed_sockets) = match &config.switch {
             Some(switch) => {
                 let from = (config.address, config.placement);
                 let control = Control::open(from, switch, counters.clone())?;
-                let gone = Gone::new(control.clone(), counters.clone())?;
-                (Some(control), Some(gone))
+                let closed_sockets = ClosedSockets::new(control.clone(), counters.clone())?;
+                (Some(control), Some(closed_sockets))
             }
             None => (None, None),
         };
@@ -276,7 +276,7 @@ impl Endpoint {
             process.prepare_freezer();
         }
         if config.carry_window && control.is_some() {
-            process.prepare_warmth();
+            process.prepare_initial_window();
         }
         let nodes = match &config.identity {
             Some(identity) => {
@@ -292,7 +292,7 @@ impl Endpoint {
                 clients.push((listen(tls.address)?, tls.address, tls.server.clone()));
             }
         }
-        let chores = Rc::new(Chores::default());
+        let deferred = Rc::new(DeferredWork::default());
         let spare = Rc::new(Spare::default());
         let shared = Rc::new_cyclic(|importer| Shared {
             peers: Peers::new(
@@ -300,16 +300,16 @@ impl Endpoint {
                 config.peer_port,
                 config.identity.clone(),
                 importer.clone(),
-                chores.clone(),
+                deferred.clone(),
                 &process,
                 spare.clone(),
             ),
-            chores,
+            deferred,
             config,
             counters,
             process,
             control,
-            gone,
+            closed_sockets,
             claims: Rc::default(),
             incoming: incoming_tx,
             importing: Cell::new(0),
@@ -410,17 +410,17 @@ impl Shared {
             keep("the lease", async move || lease.keep_lease().await);
             keep("claims", async move || claims.run(&claimer).await);
         }
-        if let Some(gone) = self.gone.clone() {
-            let closed = gone.clone();
-            keep("closed sockets", async move || closed.run().await);
-            keep("releases", async move || gone.release_all().await);
+        if let Some(closed_sockets) = self.closed_sockets.clone() {
+            let watching = closed_sockets.clone();
+            keep("closed sockets", async move || watching.run().await);
+            keep("releases", async move || closed_sockets.release_all().await);
         }
         if self.control.is_some() && self.process.is_first_to_watch() {
             let process = self.process.clone();
             keep("the freezer", async move || process.watch_freezer().await);
         }
-        let chores = self.chores.clone();
-        keep("chores", async move || chores.run().await);
+        let deferred = self.deferred.clone();
+        keep("deferred", async move || deferred.run().await);
         if let Some((listener, config)) = nodes {
             let shared = self.clone();
             keep("accepting nodes", async move || {

@@ -17,6 +17,7 @@ use prism_sys::tcp::{Behaviour, RestoreError, Restored, probe_peer, restore_into
 
 use crate::channel::{Arrived, Channel};
 use crate::connection::Connection;
+use crate::control::Control;
 use crate::cost::{Costs, metered};
 use crate::endpoint::{Incoming, Shared};
 use crate::given_up::GivenUp;
@@ -26,13 +27,12 @@ use crate::records::Records;
 use crate::supervise::caught_once;
 use crate::trace::{Part, Record, Step};
 
-/// Most imports that wait for the switch at once.
+/// The largest number of imports that wait for the switch at once.
 const MAX_IMPORTS: usize = 1024;
-/// Ports tried when one is taken for the very same client.
+/// Further ports that are tried if one is taken for the same client.
 const MAX_PORT_TRIES: usize = 8;
 
-/// Begins an import. Where nothing has to be waited for, which is so as long as
-/// the switch answers at once, it is over on return.
+/// Begins an import. It is over on return if the switch answers at once.
 pub(crate) async fn begin(shared: Rc<Shared>, arrived: Arrived) {
     let refusal = match shared.phase.get() {
         Phase::Open if shared.importing.get() < MAX_IMPORTS => None,
@@ -49,14 +49,15 @@ pub(crate) async fn begin(shared: Rc<Shared>, arrived: Arrived) {
         import(shared, arrived).await;
         drop(importing);
     });
-    // Behind a panic other hand-offs of the channel go on.
+    // A panic ends this import and leaves the channel to others.
     let polled = poll_fn(|cx| Poll::Ready(caught_once(|| work.as_mut().poll(cx)))).await;
     if polled.is_ok_and(|polled| polled.is_pending()) {
         tokio::task::spawn_local(work);
     }
 }
 
-/// An import under way. One that panics leaves the decision to the switch.
+/// An import under way. If it panics, the source learns that the outcome is unknown, and
+/// asks the switch.
 struct Importing {
     shared: Rc<Shared>,
     channel: Rc<Channel>,
@@ -80,7 +81,11 @@ impl Drop for Importing {
         self.shared.importing.set(left);
         if std::thread::panicking() {
             let Self { channel, id, .. } = self;
-            tracing::error!(peer = channel.peer, id, "a hand-off that came broke off");
+            tracing::error!(
+                peer = channel.peer,
+                id,
+                "an import panicked; its source asks the switch"
+            );
             channel.send_verdict(&Frame::Unknown { id: *id });
         }
     }
@@ -93,9 +98,9 @@ async fn import(shared: Rc<Shared>, arrived: Arrived) {
     }
 }
 
-/// The channel to the node that the connection is meant for, where it has come back
-/// to the node that accepted it, the application says that it is only on its way,
-/// and that other node is in reach.
+/// The channel to the node that a connection is to be passed on to. There is one if this
+/// node has accepted the connection, the application names another node for it, and that
+/// node is in reach.
 async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
     let transit = shared.config.transit.as_ref()?;
     let HandOff {
@@ -107,11 +112,11 @@ async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
         tcp,
         ..
     } = &*arrived.hand_off;
-    // A connection that has moved too often is taken, and its request relayed.
+    // A connection that has moved too often stays here, and its request is relayed.
     if *origin != shared.config.name || *moves >= MAX_MOVES {
         return None;
     }
-    // Of a TLS session the kernel has records.
+    // With TLS the kernel has received records, which the application cannot read.
     let received = match tls {
         Some(_) => &[],
         None => tcp.received.as_slice(),
@@ -122,8 +127,8 @@ async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
     (!channel.is_stuck()).then_some(channel)
 }
 
-/// Passes the connection on as it came, but for the count of its moves. Its source keeps it until the verdict,
-/// which comes back the same way.
+/// Passes the connection on with one more move. The verdict comes back the same way, and
+/// the source keeps the connection until then.
 async fn pass_on(shared: Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
     let Arrived {
         mut hand_off,
@@ -151,7 +156,7 @@ async fn pass_on(shared: Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
     source.send_verdict(&verdict);
 }
 
-/// Takes the connection, or says why not.
+/// Restores the connection here, and tells the source the verdict.
 async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
     let Arrived {
         hand_off,
@@ -161,14 +166,14 @@ async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
     let (id, client, service) = (hand_off.id, hand_off.tcp.remote, hand_off.tcp.service);
     let mut record = Record::new(Part::Target, id, client.port());
     record.mark_at(Step::Received, at_ns);
-    let (taken, spent) = {
-        let taking = pin!(take(&shared, *hand_off, &mut record));
-        metered(Costs::is_sample(), taking).await
+    let (owned, spent) = {
+        let owning = pin!(own_connection(&shared, *hand_off, &mut record));
+        metered(Costs::is_sample(), owning).await
     };
-    let verdict = match taken {
+    let verdict = match owned {
         Ok(connection) => {
             shared.counters.imported.add_one();
-            // Never full for long: the application only spawns.
+            // The application takes it soon, because it only spawns a task.
             let _ = shared.incoming.send(Incoming::Client(connection)).await;
             record.mark(Step::Live);
             let spent_ns = spent.map_or(0, |spent| spent.as_nanos());
@@ -182,33 +187,23 @@ async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
         }
     };
     shared.process.trace.push(record);
-    // The source waits for it with nothing but saved state.
     channel.send_verdict(&verdict);
-    let chores = shared.chores.clone();
-    chores.add(move || shared.prepare_blanks(service));
+    let deferred = shared.deferred.clone();
+    deferred.add(move || shared.prepare_blanks(service));
 }
 
-async fn take(
+/// Restores the connection and makes this node its owner at the switch.
+async fn own_connection(
     shared: &Rc<Shared>,
     mut hand_off: HandOff,
     record: &mut Record,
 ) -> Result<Connection, Refusal> {
-    let Some(control) = &shared.control else {
-        return Err(Refusal::Unwilling);
-    };
-    if !shared.is_service(hand_off.tcp.service) {
-        return Err(Refusal::Unwilling);
-    }
-    if !shared.has_room() {
-        return Err(Refusal::Busy);
-    }
-    if !control.is_reachable() {
-        return Err(Refusal::SwitchFailed);
-    }
+    let control = check_offer(shared, &hand_off)?;
     let records = match hand_off.tls.take().map(Records::restore).transpose() {
         Ok(records) => records,
         Err(error) => {
-            tracing::warn!(%error, client = %hand_off.tcp.remote, "no TLS session");
+            tracing::warn!(%error, client = %hand_off.tcp.remote,
+                "a TLS session that arrived cannot be read; its hand-off is refused");
             return Err(Refusal::Malformed);
         }
     };
@@ -216,20 +211,17 @@ async fn take(
         client: hand_off.tcp.remote,
         vip: hand_off.tcp.service,
     };
-    let (frozen, needs_room) = (&shared.process.frozen, shared.config.listen);
-    frozen.on_arrival(&flow, hand_off.epoch, needs_room);
-    if needs_room {
-        shared.process.given_up.make_room(&flow, hand_off.epoch);
-    }
+    make_room(shared, &flow, hand_off.epoch);
     let (mut machine, mut action) = Import::start(flow, hand_off.epoch);
     let (mut socket, mut undecided) = (None, None);
     loop {
         let event = match action {
             Action::Restore => match restore_socket(shared, &hand_off) {
-                Ok((restored, local)) => {
+                Ok(built) => {
                     record.mark(Step::Restored);
-                    socket = Some((restored, local));
-                    Event::Restored(shared.owner(local))
+                    let owner = shared.owner(built.local);
+                    socket = Some(built);
+                    Event::Restored(owner)
                 }
                 Err(error) => {
                     tracing::warn!(%error, client = %hand_off.tcp.remote, "cannot restore");
@@ -255,13 +247,13 @@ async fn take(
                 Event::Steered(outcome)
             }
             Action::GoLive => {
-                let (restored, local) = socket.take().ok_or(Refusal::RestoreFailed)?;
-                return go_live(shared, restored, local, hand_off, records);
+                let socket = socket.take().ok_or(Refusal::RestoreFailed)?;
+                return go_live(shared, socket, hand_off, records);
             }
             // Dropping the restored socket closes it silently.
             Action::Refuse(why) => return Err(why),
             Action::GiveUp(why) => {
-                let socket = socket.take().map(|(restored, _)| restored);
+                let socket = socket.take().map(|built| built.restored);
                 give_up(shared, &hand_off, flow, socket);
                 if let Some(undecided) = undecided.take() {
                     undecided.given_up();
@@ -273,17 +265,44 @@ async fn take(
     }
 }
 
-/// The client must not be told, by this host's kernel, that something has arrived
-/// which the source, should it go on, does not have.
-fn wait_silently(
-    shared: &Shared,
-    machine: &mut Import,
-    socket: Option<&mut (Restored, SocketAddr)>,
-) {
-    let (Some((restored, _)), Some(freezer)) = (socket, shared.freezer()) else {
+/// The way to the switch, if this node can take the connection.
+fn check_offer<'s>(shared: &'s Shared, hand_off: &HandOff) -> Result<&'s Rc<Control>, Refusal> {
+    let control = shared.control.as_ref().ok_or(Refusal::Unwilling)?;
+    if !shared.is_service(hand_off.tcp.service) {
+        return Err(Refusal::Unwilling);
+    }
+    if !shared.has_room() {
+        return Err(Refusal::Busy);
+    }
+    if !control.is_reachable() {
+        return Err(Refusal::SwitchFailed);
+    }
+    Ok(control)
+}
+
+/// Closes sockets of this connection that it left behind here. A listener's sockets all have
+/// the service's address, so an old one would be in the way of the new one.
+fn make_room(shared: &Shared, flow: &FlowKey, epoch: u64) {
+    let needs_room = shared.config.listen;
+    shared.process.frozen.on_arrival(flow, epoch, needs_room);
+    if needs_room {
+        shared.process.given_up.make_room(flow, epoch);
+    }
+}
+
+/// A socket that was built from a hand-off, and its local address.
+struct Built {
+    restored: Restored,
+    local: SocketAddr,
+}
+
+/// Silences the socket while the switch does not answer. This host's kernel must not
+/// acknowledge bytes that the source, if it goes on, does not have.
+fn wait_silently(shared: &Shared, machine: &mut Import, socket: Option<&mut Built>) {
+    let (Some(built), Some(freezer)) = (socket, shared.freezer()) else {
         return machine.must_insist();
     };
-    match restored.silence(freezer) {
+    match built.restored.silence(freezer) {
         Ok(true) => {}
         Ok(false) => machine.must_insist(),
         Err(error) => {
@@ -293,8 +312,8 @@ fn wait_silently(
     }
 }
 
-/// The source may go on, and ask whether it may; the socket stays deaf for as long
-/// as the switch may point the flow here.
+/// Lets the source go on, which asks for that. The socket stays deaf for as long as the
+/// switch may point the flow here.
 fn give_up(shared: &Rc<Shared>, hand_off: &HandOff, flow: FlowKey, socket: Option<Restored>) {
     let (id, given_up) = (hand_off.id, shared.process.given_up.clone());
     given_up.keep(id, flow, hand_off.epoch, socket);
@@ -304,7 +323,7 @@ fn give_up(shared: &Rc<Shared>, hand_off: &HandOff, flow: FlowKey, socket: Optio
     });
 }
 
-/// A hand-off for which the switch has yet to answer.
+/// A hand-off that waits for the switch's answer.
 struct Undecided {
     given_up: Arc<GivenUp>,
     id: u64,
@@ -339,10 +358,7 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
-fn restore_socket(
-    shared: &Rc<Shared>,
-    hand_off: &HandOff,
-) -> Result<(Restored, SocketAddr), RestoreError> {
+fn restore_socket(shared: &Rc<Shared>, hand_off: &HandOff) -> Result<Built, RestoreError> {
     let tcp = &hand_off.tcp;
     let mut tries_left = if shared.config.listen {
         0
@@ -352,17 +368,19 @@ fn restore_socket(
     loop {
         let blank = shared.blank(tcp.service, tcp.mss_clamp_bytes)?;
         let local = blank.bound();
-        match restore_into(blank, tcp, shared.process.warmth()) {
+        match restore_into(blank, tcp, shared.process.initial_window()) {
             Err(RestoreError::Taken { .. }) if tries_left > 0 => tries_left -= 1,
-            done => return Ok((done?, local)),
+            done => {
+                let restored = done?;
+                return Ok(Built { restored, local });
+            }
         }
     }
 }
 
 fn go_live(
     shared: &Rc<Shared>,
-    restored: Restored,
-    local: SocketAddr,
+    socket: Built,
     hand_off: HandOff,
     mut records: Option<Records>,
 ) -> Result<Connection, Refusal> {
@@ -380,9 +398,10 @@ fn go_live(
         tcp,
         ..
     } = hand_off;
+    let Built { restored, local } = socket;
     let live = restored.go_live().map_err(|e| failed(&e))?;
-    // What the switch dropped while the flow was blocked is not repeated by the
-    // client, if it was an acknowledgement or a window.
+    // The switch may have dropped an acknowledgement or a window while it blocked the flow,
+    // and the client repeats neither.
     let was_under_way = !tcp.sent.is_empty() || !tcp.unsent.is_empty();
     if was_under_way && let Err(error) = probe_peer(live.fd.as_fd()) {
         tracing::debug!(%error, "the client was not asked for its window");
@@ -391,20 +410,21 @@ fn go_live(
         Some(records) => records.received(&live.input),
         None => input.extend_from_slice(&live.input),
     }
-    let mut rest = shared.rest(tcp.remote, tcp.service, local);
-    rest.tls = records;
-    if let Some(gone) = &shared.gone {
-        gone.unwatch(local, rest.flow);
+    let mut state = shared.new_state(tcp.remote, tcp.service, local);
+    state.tls = records;
+    if let Some(closed) = &shared.closed_sockets {
+        closed.unwatch(local, state.flow);
     }
-    rest.input = Input::new(input);
-    rest.output = live.output;
-    rest.output.extend_from_slice(&output);
-    rest.confirmed = true;
-    rest.behaviour = Some(Behaviour::of(&tcp));
-    (rest.epoch, rest.moves) = (Some(epoch), moves);
-    (rest.origin, rest.context) = (origin, context);
-    Ok(shared.connection(live.fd, rest))
+    state.input = Input::new(input);
+    state.output = live.output;
+    state.output.extend_from_slice(&output);
+    state.confirmed = true;
+    state.behaviour = Some(Behaviour::of(&tcp));
+    (state.epoch, state.moves) = (Some(epoch), moves);
+    (state.origin, state.context) = (origin, context);
+    Ok(shared.connection(live.fd, state))
 }
 
 #[cfg(test)]
+#[path = "import_tests.rs"]
 mod tests;

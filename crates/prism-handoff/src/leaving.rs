@@ -167,9 +167,9 @@ impl Handle {
     /// for the next one. It counts as accepted there, where it was accepted here.
     pub async fn pass_over(&self, mut connection: Connection, peer: &str) -> Exported {
         let own = &self.shared.config.name;
-        let is_own = connection.rest.origin == *own;
+        let is_own = connection.state.origin == *own;
         if is_own {
-            peer.clone_into(&mut connection.rest.origin);
+            peer.clone_into(&mut connection.state.origin);
         }
         match self.export(connection, peer, &[]).await {
             Exported::Kept {
@@ -177,7 +177,7 @@ impl Handle {
                 reason,
             } => {
                 if is_own {
-                    own.clone_into(&mut connection.rest.origin);
+                    own.clone_into(&mut connection.state.origin);
                 }
                 Exported::Kept { connection, reason }
             }

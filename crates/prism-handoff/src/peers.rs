@@ -12,8 +12,8 @@ use std::time::Instant;
 use tokio::sync::Mutex;
 
 use crate::channel::Channel;
-use crate::chores::Chores;
 use crate::counters::Counters;
+use crate::deferred::DeferredWork;
 use crate::dial::{break_unread, dial};
 use crate::endpoint::{Process, Shared};
 use crate::health::Health;
@@ -82,7 +82,7 @@ pub(crate) struct Peers {
     dialling: RefCell<HashMap<String, Rc<Mutex<()>>>>,
     idle_relays: RefCell<BTreeMap<String, Vec<RelayStream>>>,
     pub(crate) importer: Weak<Shared>,
-    chores: Rc<Chores>,
+    deferred: Rc<DeferredWork>,
     counters: Arc<Counters>,
     spare: Rc<Spare>,
     pub(crate) health: Arc<Health>,
@@ -94,7 +94,7 @@ impl Peers {
         port: u16,
         identity: Option<Identity>,
         importer: Weak<Shared>,
-        chores: Rc<Chores>,
+        deferred: Rc<DeferredWork>,
         process: &Process,
         spare: Rc<Spare>,
     ) -> Self {
@@ -106,7 +106,7 @@ impl Peers {
             dialling: RefCell::default(),
             idle_relays: RefCell::default(),
             importer,
-            chores,
+            deferred,
             counters: process.counters.clone(),
             spare,
             health: process.health.clone(),
@@ -185,13 +185,13 @@ impl Peers {
 
     async fn dial_channel(&self, name: &str) -> Result<Rc<Channel>, PeerError> {
         let secured = self.dial(name, Purpose::Channel).await?;
-        let (importer, chores) = (self.importer.clone(), self.chores.clone());
+        let (importer, deferred) = (self.importer.clone(), self.deferred.clone());
         let counters = self.counters.clone();
         Ok(Channel::start(
             secured,
             name.into(),
             importer,
-            chores,
+            deferred,
             counters,
         ))
     }

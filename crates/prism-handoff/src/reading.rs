@@ -8,7 +8,7 @@ use rustix::net::RecvFlags;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::connection::{Connection, Rest, watched};
+use crate::connection::{Connection, ConnectionState, watched};
 use crate::records::Found;
 use crate::stream::Stream;
 
@@ -80,7 +80,7 @@ impl Input {
     }
 }
 
-impl Rest {
+impl ConnectionState {
     /// Reads once; says also whether there was room for more.
     fn receive(&mut self, socket: impl AsFd) -> io::Result<(usize, bool)> {
         let room = self.read_bytes.max(MIN_READ_BYTES);
@@ -148,11 +148,11 @@ impl Connection {
         if self.buffered().len() >= MAX_BUFFERED_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        if self.rest.tls.is_none() {
+        if self.state.tls.is_none() {
             return self.receive().await;
         }
         loop {
-            let found = self.rest.open_records();
+            let found = self.state.open_records();
             // An answer of the record layer, or an alert.
             self.send_alert_by_kernel().await?;
             self.flush(false).await?;
@@ -169,10 +169,10 @@ impl Connection {
     }
 
     /// Nothing is expected for now: gives up the memory that is there to be read to.
-    pub fn rest(&mut self) {
+    pub fn release_buffer(&mut self) {
         if self.buffered().is_empty() {
-            self.rest.give_back(usize::MAX);
-            self.rest.read_bytes = 0;
+            self.state.give_back(usize::MAX);
+            self.state.read_bytes = 0;
         }
     }
 
@@ -184,8 +184,8 @@ impl Connection {
     /// As for [`Self::fill`].
     pub async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         if self.buffered().is_empty() {
-            if self.rest.tls.is_none() {
-                let receive = |_: &mut Rest, socket: BorrowedFd<'_>| {
+            if self.state.tls.is_none() {
+                let receive = |_: &mut ConnectionState, socket: BorrowedFd<'_>| {
                     let (n, _) = rustix::net::recv(socket, &mut *room, RecvFlags::DONTWAIT)?;
                     Ok((n, n < room.len()))
                 };
@@ -202,26 +202,26 @@ impl Connection {
 
     /// Reads from the socket, when there is something.
     pub(crate) async fn receive(&mut self) -> io::Result<usize> {
-        self.receive_by(|rest, socket| rest.receive(socket)).await
+        self.receive_by(|state, socket| state.receive(socket)).await
     }
 
     /// Reads from the socket by `receive`, which also says whether it has left
     /// nothing.
     async fn receive_by(
         &mut self,
-        mut receive: impl FnMut(&mut Rest, BorrowedFd<'_>) -> io::Result<(usize, bool)>,
+        mut receive: impl FnMut(&mut ConnectionState, BorrowedFd<'_>) -> io::Result<(usize, bool)>,
     ) -> io::Result<usize> {
-        let timeout = self.rest.wait_time();
-        if std::mem::take(&mut self.rest.has_written) {
+        let timeout = self.state.wait_time();
+        if std::mem::take(&mut self.state.has_written) {
             // The client has its answer: what it asks next is a round trip away.
-            self.rest.shared.chores.do_some();
+            self.state.shared.deferred.run_some();
         }
         // Of a socket that it watches the reactor knows whether there is something.
         let is_watched = matches!(self.stream, Some(Stream::Watched(_)));
         if let Some(socket) = &self.stream
             && (!is_watched || timeout.is_zero())
         {
-            match receive(&mut self.rest, socket.as_fd()) {
+            match receive(&mut self.state, socket.as_fd()) {
                 // The runtime's clock knows milliseconds: no time would be one of them.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && timeout.is_zero() => {
                     return Err(io::ErrorKind::TimedOut.into());
@@ -230,12 +230,12 @@ impl Connection {
                 done => return done.map(|(n, _)| n),
             }
         }
-        let leave = self.rest.newcomer.as_ref().map(|n| n.leave.clone());
-        let (stream, rest) = (watched(&mut self.stream)?, &mut self.rest);
+        let leave = self.state.newcomer.as_ref().map(|n| n.leave.clone());
+        let (stream, state) = (watched(&mut self.stream)?, &mut self.state);
         // One that bodies have made grow stays with them.
-        rest.give_back(SPARE_BYTES);
-        let waiting = self::receive(stream, || receive(rest, stream.as_fd()));
-        let waiting = self.patience.wait(timeout, waiting);
+        state.give_back(SPARE_BYTES);
+        let waiting = self::receive(stream, || receive(state, stream.as_fd()));
+        let waiting = self.wait_timer.wait(timeout, waiting);
         match leave {
             None => waiting.await,
             Some(leave) => tokio::select! {

@@ -17,11 +17,11 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::node_tls::Secured;
-use crate::patience::Patience;
 use crate::probe::{Asked, DOUBT_AFTER};
 use crate::reading::{MAX_BUFFERED_BYTES, MIN_READ_BYTES, Spare, receive};
 use crate::records::{not_sealed, seal_file};
 use crate::silence::{Found, LOOK_EVERY, Silence};
+use crate::wait_timer::WaitTimer;
 
 /// Sealed bytes that are sent at once, and do not wait for more.
 const FLUSH_BYTES: usize = 64 << 10;
@@ -48,7 +48,7 @@ struct Inner {
 struct Waits {
     tcp: Rc<TcpStream>,
     timeout: Duration,
-    patience: Patience,
+    wait_timer: WaitTimer,
     /// Something may not be acknowledged yet.
     may_be_waiting: bool,
     silence: Silence,
@@ -97,7 +97,7 @@ impl RelayStream {
         let waits = Waits {
             tcp: tcp.clone(),
             timeout: DEFAULT_TIMEOUT,
-            patience: Patience::default(),
+            wait_timer: WaitTimer::default(),
             may_be_waiting: false,
             silence: Silence::default(),
             asked,
@@ -242,7 +242,7 @@ impl Waits {
         let Self {
             tcp,
             timeout,
-            patience,
+            wait_timer,
             may_be_waiting,
             silence,
             asked,
@@ -268,7 +268,7 @@ impl Waits {
                 Found::Dead => Err(io::ErrorKind::TimedOut.into()),
             }
         };
-        patience
+        wait_timer
             .wait_looking(*timeout, first_look, look, work)
             .await
     }
@@ -400,4 +400,5 @@ impl Wire {
 }
 
 #[cfg(test)]
+#[path = "relay_stream_tests.rs"]
 mod tests;

@@ -298,4 +298,5 @@ pub enum ControlError {
 }
 
 #[cfg(test)]
+#[path = "control_tests.rs"]
 mod tests;

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::fault::{self, Fault};
 use crate::sockopt;
 use crate::tcp::TcpStateName;
 
@@ -78,20 +77,6 @@ pub enum DiagError {
         /// What the kernel said.
         source: io::Error,
     },
-}
-
-impl DiagError {
-    /// Who has to act.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::Families => Fault::Caller,
-            // Events come faster than the caller reads them.
-            Self::Overflow => Fault::Caller,
-            Self::Answer => Fault::Kernel,
-            Self::Kernel { source, .. } => fault::of_errno(source),
-        }
-    }
 }
 
 fn failed(call: &'static str) -> impl FnOnce(io::Error) -> DiagError {

@@ -1,12 +1,10 @@
 //! The system calls of Prism. Unsafe code is in this crate and in `prism-hash` only.
 //!
-//! Every function takes and gives owned or borrowed descriptors and typed
-//! values, and every operation has its own error, which says who is at fault
-//! ([`Fault`]). Nothing here keeps state between calls, waits, logs, or knows
-//! what a hand-off is: the order of the steps of a hand-off, and what is said
-//! to the switch and to other nodes, belong to `prism-handoff`.
+//! Every function takes and gives owned or borrowed descriptors and typed values, and every
+//! operation has its own error. Nothing here keeps state between calls, waits, or logs.
+//! `prism-handoff` knows the order of the steps of a hand-off, and what is said to the switch
+//! and to other nodes.
 
-mod fault;
 mod sockopt;
 
 pub mod clock;
@@ -18,5 +16,3 @@ pub mod sendfile;
 pub mod tcp;
 pub mod tun;
 pub mod writeback;
-
-pub use fault::Fault;

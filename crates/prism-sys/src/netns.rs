@@ -11,7 +11,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use crate::fault::{self, Fault};
 use crate::sockopt::check;
 
 /// Where `ip netns` keeps the named ones.
@@ -43,18 +42,6 @@ pub enum NetNsError {
         /// What the kernel said.
         source: io::Error,
     },
-}
-
-impl NetNsError {
-    /// Who has to act.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::Name(_) => Fault::Caller,
-            Self::Open { .. } => Fault::Configuration,
-            Self::Kernel { source, .. } => fault::of_errno(source),
-        }
-    }
 }
 
 impl NetNs {
@@ -162,8 +149,8 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_namespace_is_a_configuration_fault() {
+    fn a_missing_namespace_is_an_error() {
         let error = NetNs::named("psys-no-such-namespace").unwrap_err();
-        assert_eq!(error.fault(), Fault::Configuration);
+        assert!(matches!(error, NetNsError::Open { .. }), "{error}");
     }
 }

@@ -1,5 +1,4 @@
-//! Moving bytes into a socket without copying them through the process, and
-//! holding back a segment that more bytes will follow.
+//! Moving bytes of a file into a socket without copying them through the process.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -32,26 +31,6 @@ pub fn sendfile(
     check_length(result)
 }
 
-/// Sends bytes that others will follow at once (`MSG_MORE`): the kernel waits
-/// up to 200 ms for them rather than send a short segment. For a response head
-/// before its body. Never waits; never raises SIGPIPE.
-///
-/// # Errors
-/// As [`sendfile`].
-pub fn send_more(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    let flags = libc::MSG_MORE | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: `bytes` is readable for its length; the kernel copies it.
-    let result = unsafe {
-        libc::send(
-            socket.as_raw_fd(),
-            bytes.as_ptr().cast(),
-            bytes.len(),
-            flags,
-        )
-    };
-    check_length(result)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -80,17 +59,16 @@ mod tests {
     }
 
     #[test]
-    fn a_head_and_a_part_of_a_file_arrive_in_order() {
+    fn a_part_of_a_file_arrives() {
         let (mut client, server) = pair();
         let mut file = file(b"0123456789");
-        assert_eq!(send_more(server.as_fd(), b"head ").unwrap(), 5);
         assert_eq!(sendfile(server.as_fd(), file.as_fd(), 3, 4).unwrap(), 4);
         assert_eq!(sendfile(server.as_fd(), file.as_fd(), 10, 4).unwrap(), 0);
         assert_eq!(file.stream_position().unwrap(), 10);
         drop(server);
         let mut got = String::new();
         client.read_to_string(&mut got).unwrap();
-        assert_eq!(got, "head 3456");
+        assert_eq!(got, "3456");
     }
 
     #[test]

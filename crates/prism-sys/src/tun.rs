@@ -9,7 +9,6 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use crate::fault::{self, Fault};
 use crate::sockopt::check;
 
 /// Where they are made.
@@ -41,17 +40,6 @@ pub enum TunError {
         /// What the kernel said.
         source: io::Error,
     },
-}
-
-impl TunError {
-    /// Who has to act.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::Name(_) => Fault::Caller,
-            Self::Kernel { source, .. } => fault::of_errno(source),
-        }
-    }
 }
 
 impl Tun {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use prism_config::{Config, CongestionWindow, HandOffMethod, RelayUpTo};
 use prism_lab::Rate;
-use prism_sys::tcp::Warmth;
+use prism_sys::tcp::InitialWindow;
 
 use crate::cluster::{Cluster, Setup, System};
 use crate::network::Network;
@@ -190,7 +190,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
 
 fn measure(args: &Args, network: &Network, turns: &mut Turns) -> Result<()> {
     // Nodes would go on without and only warn.
-    Warmth::new().context("windows cannot be carried here")?;
+    InitialWindow::new().context("windows cannot be carried here")?;
     let clusters = CLUSTERS.iter().map(|(configure, systems)| {
         let systems: Vec<System> = systems.iter().map(|(_, system)| *system).collect();
         Cluster::up(&Setup {

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use prism_proto::newcomers::Most;
-use prism_sys::listen::{ListenOptions, listen_tcp};
+use prism_sys::listen::listen_tcp;
 use prism_tls::accept::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
@@ -36,11 +36,7 @@ pub(super) type ClientListener = (TcpListener, SocketAddr, Option<ServerConfig>)
 
 /// A listener that the other workers' listeners share the address with.
 pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let options = ListenOptions {
-        nodelay: true,
-        ..ListenOptions::default()
-    };
-    let listener = listen_tcp(address, &options).map_err(io::Error::other)?;
+    let listener = listen_tcp(address).map_err(io::Error::other)?;
     TcpListener::from_std(listener)
 }
 
@@ -85,14 +81,14 @@ impl Shared {
             };
             self.counters.accepted.add_one();
             // Counted as a connection from here on.
-            let mut rest = self.rest(client, *service, *service);
-            rest.newcomer = Some(newcomer);
-            self.claim(&mut rest);
+            let mut state = self.new_state(client, *service, *service);
+            state.newcomer = Some(newcomer);
+            self.claim(&mut state);
             if let Some(tls) = tls.clone() {
-                tokio::task::spawn_local(self.clone().secure(stream, rest, tls));
+                tokio::task::spawn_local(self.clone().secure(stream, state, tls));
                 continue;
             }
-            let connection = self.connection(stream, rest);
+            let connection = self.connection(stream, state);
             if self
                 .incoming
                 .send(Incoming::Client(connection))
@@ -195,8 +191,8 @@ impl Shared {
             Purpose::Channel => {
                 break_unread(&secured.tcp)?;
                 let counters = self.counters.clone();
-                let (importer, chores) = (Rc::downgrade(self), self.chores.clone());
-                let channel = Channel::start(secured, peer, importer, chores, counters);
+                let (importer, deferred) = (Rc::downgrade(self), self.deferred.clone());
+                let channel = Channel::start(secured, peer, importer, deferred, counters);
                 self.peers.adopt(&channel);
                 self.greet(&channel);
                 return Ok(());

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use prism_proto::export::Method;
 
+use crate::client_tls::TlsService;
 use crate::control::SwitchAddress;
 use crate::newcomers::NewcomerLimits;
 use crate::peers::Peer;
 use crate::pki::Identity;
-use crate::secure::TlsService;
 
 /// What an endpoint needs to know.
 #[derive(Clone)]

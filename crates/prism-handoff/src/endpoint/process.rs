@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use prism_proto::newcomers::Seldom;
-use prism_sys::tcp::{Freezer, Warmth};
+use prism_sys::tcp::{Freezer, InitialWindow};
 
 use crate::cost::Costs;
 use crate::counters::Counters;
@@ -36,7 +36,7 @@ pub struct Process {
     pub(crate) refusals: Mutex<Seldom>,
     /// Which peers answer.
     pub health: Arc<Health>,
-    warmth: OnceLock<Option<Warmth>>,
+    initial_window: OnceLock<Option<InitialWindow>>,
     freezer: OnceLock<Option<Freezer>>,
     /// The freezer was found broken, and is not mended yet.
     leaks: AtomicBool,
@@ -46,10 +46,9 @@ pub struct Process {
 
 impl Process {
     /// Sets congestion windows, where the host allows that.
-    pub(super) fn prepare_warmth(&self) {
-        self.warmth.get_or_init(|| {
-            let warmth = Warmth::new();
-            warmth
+    pub(super) fn prepare_initial_window(&self) {
+        self.initial_window.get_or_init(|| {
+            InitialWindow::new()
                 .inspect_err(|error| {
                     tracing::warn!(%error, "connections begin with small congestion windows \
                         when they have moved");
@@ -76,15 +75,14 @@ impl Process {
         self.costs.whole_ns()
     }
 
-    pub(crate) fn warmth(&self) -> Option<&Warmth> {
-        self.warmth.get()?.as_ref()
+    pub(crate) fn initial_window(&self) -> Option<&InitialWindow> {
+        self.initial_window.get()?.as_ref()
     }
 
     /// Freezes sockets, where the host allows that.
     pub(super) fn prepare_freezer(&self) {
         self.freezer.get_or_init(|| {
-            let freezer = Freezer::new();
-            freezer
+            Freezer::new()
                 .inspect_err(|error| {
                     tracing::warn!(%error, "cannot freeze sockets: the switch blocks connections \
                         instead, and one whose hand-off meets its outage is lost");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use prism_sys::tcp::info::send_queue_bytes;
 use tokio::time::Instant;
 
-use crate::connection::{Connection, Rest};
+use crate::connection::{Connection, ConnectionState};
 
 /// How long a hand-off waits for the client's acknowledgements, and how often it
 /// looks. A client that stalls for longer moves with its queues full.
@@ -20,8 +20,8 @@ const TICKETS_BYTES: usize = 4096;
 /// way by then, and the acknowledgement comes late (RFC 1122, section 4.2.3.2; 40 ms
 /// with Linux). They move with the connection, and the target asks the client what it
 /// has.
-pub(super) fn may_be_under_way_bytes(rest: &Rest) -> usize {
-    match rest.confirmed {
+pub(super) fn may_be_under_way_bytes(state: &ConnectionState) -> usize {
+    match state.confirmed {
         true => 0,
         false => TICKETS_BYTES,
     }

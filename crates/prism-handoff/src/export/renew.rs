@@ -7,8 +7,10 @@ use std::rc::Rc;
 use prism_proto::export::Kept;
 
 use super::drain::drain;
-use super::{Driver, Exported, Socket, epoch_of, kept};
-use crate::connection::{Connection, Rest};
+use super::driver::Driver;
+use super::socket::Socket;
+use super::{Exported, epoch_of, kept};
+use crate::connection::{Connection, ConnectionState};
 use crate::endpoint::Shared;
 use crate::records::NotSaved;
 use crate::trace::{Part, Record};
@@ -24,8 +26,8 @@ pub(crate) async fn renew(shared: &Rc<Shared>, mut connection: Connection) -> Ex
     if !drain(&connection, 0).await {
         return kept(connection, Kept::SaveFailed);
     }
-    connection.rest.end_claim();
-    let Some(epoch) = epoch_of(&connection.rest, control) else {
+    connection.state.end_claim();
+    let Some(epoch) = epoch_of(&connection.state, control) else {
         return kept(connection, Kept::SwitchSilent);
     };
     let driver = Driver {
@@ -46,9 +48,9 @@ impl Driver<'_> {
     pub(super) fn stay_in_kernel(
         &mut self,
         socket: &Socket,
-        rest: &mut Rest,
+        state: &mut ConnectionState,
     ) -> Result<(), NotSaved> {
-        let (Some(kernel), Some(records)) = (self.kernel.take(), &mut rest.tls) else {
+        let (Some(kernel), Some(records)) = (self.kernel.take(), &mut state.tls) else {
             return Ok(());
         };
         match socket {

@@ -9,7 +9,7 @@ use prism_proto::export::Event;
 use prism_sys::tcp::info::send_queue_bytes;
 use prism_sys::tcp::{Paused, RestoreError, Restored, TcpInfo, TcpStateName, probe_peer, restore};
 
-use crate::connection::Rest;
+use crate::connection::ConnectionState;
 use crate::frozen::Frozen;
 use crate::reading::Input;
 use crate::stream::Stream;
@@ -76,7 +76,7 @@ pub(super) fn thaw(paused: Paused<Stream>) -> Option<Stream> {
 }
 
 /// What the kernel held goes between what was read and what will be.
-pub(super) fn go_live(restored: Restored, rest: &mut Rest) -> Option<Stream> {
+pub(super) fn go_live(restored: Restored, state: &mut ConnectionState) -> Option<Stream> {
     let live = match restored.go_live() {
         Ok(live) => live,
         Err(error) => {
@@ -84,14 +84,14 @@ pub(super) fn go_live(restored: Restored, rest: &mut Rest) -> Option<Stream> {
             return None;
         }
     };
-    match &mut rest.tls {
+    match &mut state.tls {
         Some(records) => records.received(&live.input),
         None => {
-            let unread = [rest.input.unread(), live.input.as_slice()].concat();
-            rest.input = Input::new(unread);
+            let unread = [state.input.unread(), live.input.as_slice()].concat();
+            state.input = Input::new(unread);
         }
     }
-    rest.output.splice(..0, live.output);
+    state.output.splice(..0, live.output);
     if let Err(error) = probe_peer(live.fd.as_fd()) {
         tracing::debug!(%error, "the client was not asked for its window");
     }

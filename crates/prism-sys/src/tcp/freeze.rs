@@ -23,8 +23,8 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
-use super::{bpf, group};
-use crate::fault::{self, Fault};
+use super::bpf;
+use super::program::{self, ProgramError, failed};
 use crate::sockopt::set;
 
 /// Upper half of the mark (`SO_MARK`) of frozen sockets. The lower one is the process's
@@ -42,57 +42,13 @@ pub struct Freezer {
     fences: Mutex<Vec<OwnedFd>>,
 }
 
-/// Why sockets cannot be frozen here.
-#[derive(Debug, thiserror::Error)]
-pub enum FreezeError {
-    /// There is no control group of version 2
-    #[error("this process is in no control group of version 2 that is mounted")]
-    NoGroup,
-    /// A marked socket has sent a packet
-    #[error("the control group's egress program does not stop the packets of frozen sockets")]
-    Leaks,
-    /// CAP_NET_ADMIN or CAP_BPF is missing
-    #[error("{call}: CAP_NET_ADMIN or CAP_BPF is missing")]
-    NotPermitted {
-        /// What was tried.
-        call: &'static str,
-    },
-    /// {call} failed
-    #[error("{call} failed: {source}")]
-    Kernel {
-        /// What was tried.
-        call: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
-}
-
-impl FreezeError {
-    /// Who has to act.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::NoGroup | Self::NotPermitted { .. } => Fault::Configuration,
-            Self::Leaks => Fault::Kernel,
-            Self::Kernel { source, .. } => fault::of_errno(source),
-        }
-    }
-}
-
-fn failed(call: &'static str) -> impl FnOnce(io::Error) -> FreezeError {
-    move |source| match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => FreezeError::NotPermitted { call },
-        _ => FreezeError::Kernel { call, source },
-    }
-}
-
 impl Freezer {
     /// Loads the filter, attaches the fence to the control group of this process, and
     /// tries it.
     ///
     /// # Errors
-    /// [`FreezeError`].
-    pub fn new() -> Result<Self, FreezeError> {
+    /// [`ProgramError`].
+    pub fn new() -> Result<Self, ProgramError> {
         let deaf =
             bpf::load(bpf::SOCKET_FILTER, &DEAF).map_err(failed("loading a socket filter"))?;
         let mark = MARKS | std::process::id() & 0xffff;
@@ -109,8 +65,8 @@ impl Freezer {
     /// one over loopback.
     ///
     /// # Errors
-    /// [`FreezeError::Leaks`], or what a socket to try it on lacks.
-    pub fn check(&self) -> Result<(), FreezeError> {
+    /// [`ProgramError::Leaks`], or what a socket to try it on lacks.
+    pub fn check(&self) -> Result<(), ProgramError> {
         let marked = || {
             let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
             set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &self.mark)?;
@@ -120,11 +76,11 @@ impl Freezer {
         match socket.send_to(&[0], address) {
             // As the program says.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
-            Err(source) => Err(FreezeError::Kernel {
+            Err(source) => Err(ProgramError::Kernel {
                 call: "sending on a marked socket",
                 source,
             }),
-            Ok(_) => Err(FreezeError::Leaks),
+            Ok(_) => Err(ProgramError::Leaks),
         }
     }
 
@@ -132,8 +88,8 @@ impl Freezer {
     /// where somebody has detached it. Sockets of before stay fenced as they are.
     ///
     /// # Errors
-    /// [`FreezeError`].
-    pub fn renew(&self) -> Result<(), FreezeError> {
+    /// [`ProgramError`].
+    pub fn renew(&self) -> Result<(), ProgramError> {
         let fence = fence(self.mark)?;
         self.check()?;
         let mut fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +132,7 @@ const SOCKET: i16 = 168;
 const SOCKET_MARK: i16 = 16;
 const BPF_SK_FULLSOCK: i32 = 95;
 
-/// Drops what a socket with the mark sends. Registers as in `warmth`.
+/// Drops what a socket with the mark sends. Registers as in `initial_window`.
 const fn drop_marked(mark: u32) -> [bpf::Instruction; 9] {
     [
         bpf::instruction(0x79, (1, 1), SOCKET, 0), // r1 = the packet's socket
@@ -192,11 +148,6 @@ const fn drop_marked(mark: u32) -> [bpf::Instruction; 9] {
 }
 
 /// The fence, attached to the control group of this process until it is dropped.
-fn fence(mark: u32) -> Result<OwnedFd, FreezeError> {
-    let own = group::open().map_err(failed("opening the control group"))?;
-    let own = own.ok_or(FreezeError::NoGroup)?;
-    let program = bpf::load(bpf::CGROUP_SKB, &drop_marked(mark))
-        .map_err(failed("loading an egress program"))?;
-    bpf::attach(program.as_fd(), own.as_fd(), bpf::CGROUP_INET_EGRESS)
-        .map_err(failed("attaching a program to the control group"))
+fn fence(mark: u32) -> Result<OwnedFd, ProgramError> {
+    program::attach(bpf::CGROUP_SKB, bpf::CGROUP_INET_EGRESS, &drop_marked(mark))
 }

@@ -28,18 +28,16 @@ mod record;
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
-use socket2::{Domain, Socket, Type};
 use zeroize::Zeroizing;
 
-use crate::fault::{self, Fault};
 use crate::sockopt::{get, get_into, set_bytes};
 
 pub use info::{Cipher, CryptoInfo, Key, Version};
 use info::{LONG_BYTES, SEQUENCE_BYTES, SHORT_BYTES};
 pub use offered::{Offered, ProbeError};
-pub use record::{ContentType, receive, send_record};
+pub use record::{ContentType, send_record};
 
 /// Why the kernel does not do TLS for a socket.
 #[derive(Debug, thiserror::Error)]
@@ -58,20 +56,6 @@ pub enum AttachError {
     Kernel(#[source] io::Error),
 }
 
-impl AttachError {
-    /// Who has to act. For [`Self::NotOffered`] and [`Self::NotEstablished`]
-    /// the records are to be made in user space.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::NotOffered => Fault::Configuration,
-            Self::NotEstablished => Fault::Peer,
-            Self::Twice => Fault::Caller,
-            Self::Kernel(source) => fault::of_errno(source),
-        }
-    }
-}
-
 /// Why the kernel did not take, or not give, a direction's parameters.
 #[derive(Debug, thiserror::Error)]
 pub enum CryptoError {
@@ -87,32 +71,6 @@ pub enum CryptoError {
     /// the call failed
     #[error("the call failed: {0}")]
     Kernel(#[source] io::Error),
-}
-
-impl CryptoError {
-    /// Who has to act.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::NotOffered => Fault::Configuration,
-            Self::NotSet | Self::Twice => Fault::Caller,
-            Self::Kernel(source) => fault::of_errno(source),
-        }
-    }
-}
-
-/// Whether this kernel does TLS at all; loads its module where that is allowed
-/// (`CAP_NET_ADMIN`). Which ciphers it has is known by [`set_tx`] only.
-///
-/// # Errors
-/// When no socket can be made.
-pub fn is_offered() -> io::Result<bool> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    // A socket that is not connected is refused, but by the TLS code.
-    Ok(!matches!(
-        attach(socket.as_fd()),
-        Err(AttachError::NotOffered)
-    ))
 }
 
 /// Lets the kernel's TLS code into an established connection. By itself this
@@ -136,20 +94,7 @@ pub fn attach(fd: BorrowedFd<'_>) -> Result<(), AttachError> {
 /// # Errors
 /// [`CryptoError`]; the socket goes on as before.
 pub fn set_tx(fd: BorrowedFd<'_>, info: &CryptoInfo) -> Result<(), CryptoError> {
-    set_direction(fd, libc::TLS_TX, info)
-}
-
-/// What is read from now on comes out of records, from this sequence number on.
-/// Nothing of a record may have been read before.
-///
-/// # Errors
-/// As [`set_tx`].
-pub fn set_rx(fd: BorrowedFd<'_>, info: &CryptoInfo) -> Result<(), CryptoError> {
-    set_direction(fd, libc::TLS_RX, info)
-}
-
-fn set_direction(fd: BorrowedFd<'_>, name: i32, info: &CryptoInfo) -> Result<(), CryptoError> {
-    set_bytes(fd, libc::SOL_TLS, name, &info.encode()).map_err(|error| {
+    set_bytes(fd, libc::SOL_TLS, libc::TLS_TX, &info.encode()).map_err(|error| {
         match error.raw_os_error() {
             Some(libc::EBUSY) => CryptoError::Twice,
             // TLS's options are nobody's without TCP_ULP.
@@ -166,36 +111,24 @@ fn set_direction(fd: BorrowedFd<'_>, name: i32, info: &CryptoInfo) -> Result<(),
 /// # Errors
 /// [`CryptoError`].
 pub fn tx_sequence(fd: BorrowedFd<'_>) -> Result<u64, CryptoError> {
-    sequence(fd, libc::TLS_TX)
-}
-
-/// Sequence number of the next record to be decrypted.
-///
-/// # Errors
-/// [`CryptoError`].
-pub fn rx_sequence(fd: BorrowedFd<'_>) -> Result<u64, CryptoError> {
-    sequence(fd, libc::TLS_RX)
-}
-
-fn sequence(fd: BorrowedFd<'_>, name: i32) -> Result<u64, CryptoError> {
     let refused = |error: io::Error| match error.raw_os_error() {
         Some(libc::EBUSY | libc::ENOPROTOOPT | libc::EOPNOTSUPP) => CryptoError::NotSet,
         _ => CryptoError::Kernel(error),
     };
     // The kernel wants the exact length; the header says which.
-    let header: u32 = get(fd, libc::SOL_TLS, name).map_err(refused)?;
+    let header: u32 = get(fd, libc::SOL_TLS, libc::TLS_TX).map_err(refused)?;
     let [_, _, low, high] = header.to_ne_bytes();
     match u16::from_ne_bytes([low, high]) {
-        libc::TLS_CIPHER_AES_GCM_128 => sequence_of::<SHORT_BYTES>(fd, name),
-        _ => sequence_of::<LONG_BYTES>(fd, name),
+        libc::TLS_CIPHER_AES_GCM_128 => sequence_of::<SHORT_BYTES>(fd),
+        _ => sequence_of::<LONG_BYTES>(fd),
     }
     .map_err(refused)
 }
 
 /// Reads all parameters, with the key, which is wiped, and gives their end.
-fn sequence_of<const N: usize>(fd: BorrowedFd<'_>, name: i32) -> io::Result<u64> {
+fn sequence_of<const N: usize>(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let mut raw = Zeroizing::new(MaybeUninit::<[u8; N]>::zeroed());
-    get_into(fd, libc::SOL_TLS, name, &mut raw)?;
+    get_into(fd, libc::SOL_TLS, libc::TLS_TX, &mut raw)?;
     // SAFETY: zeroed at first; bytes are valid whatever the kernel wrote.
     let bytes = unsafe { raw.assume_init_ref() };
     bytes

@@ -20,21 +20,23 @@ mod bpf;
 mod freeze;
 mod group;
 pub mod info;
+mod initial_window;
 pub mod ktls;
 mod options;
 mod pause;
+mod program;
 mod restore;
 mod save;
 mod send_queue;
 mod silent;
-mod warmth;
 
-pub use freeze::{FreezeError, Freezer};
+pub use freeze::Freezer;
 pub use info::{TcpInfo, TcpStateName};
+pub use initial_window::InitialWindow;
 pub use options::probe_peer;
 pub use pause::{PauseError, PauseFault, Paused, ResumeError};
+pub use program::ProgramError;
 pub use restore::{
     Blank, GoLiveError, Live, MAX_WINDOW_SEGMENTS, RestoreError, Restored, restore, restore_into,
 };
 pub use save::{Behaviour, SaveError};
-pub use warmth::{Warmth, WarmthError};

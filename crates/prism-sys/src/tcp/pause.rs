@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::freeze::{self, Freezer};
 use super::info::{TcpInfo, TcpStateName};
 use super::options;
-use crate::fault::{self, Fault};
 
 /// A connection in repair mode: its system calls are ours, and it can be
 /// saved, resumed, or closed without the peer's knowledge. `S` owns the socket's
@@ -61,18 +60,6 @@ pub enum PauseFault {
 }
 
 impl PauseFault {
-    /// Who has to act.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        match self {
-            // The peer may close or reset at any time; it is nobody's bug.
-            Self::State(_) => Fault::Peer,
-            Self::NotTcp => Fault::Caller,
-            Self::NotPermitted => Fault::Configuration,
-            Self::Kernel { source, .. } => fault::of_errno(source),
-        }
-    }
-
     fn of(call: &'static str, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EPERM) => Self::NotPermitted,

@@ -34,11 +34,10 @@ use prism_proto::{MAX_QUEUE_BYTES, TcpState};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::freeze::{self, Freezer};
+use super::initial_window::InitialWindow;
 use super::options::{self, MSS_RANGE_BYTES, Queue};
 use super::send_queue::{fill_send_queue, unlock_buffers};
 use super::silent::Silent;
-use super::warmth::Warmth;
-use crate::fault::{self, Fault};
 use crate::sockopt;
 
 /// `TCP_LINGER2` of a restored half-closed connection, seconds. The kernel
@@ -147,20 +146,6 @@ pub enum RestoreError {
     },
 }
 
-impl RestoreError {
-    /// Who has to act.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::Taken { .. } => Fault::Caller,
-            Self::NotLocal(_) | Self::NoRoute(_) | Self::NotPermitted => Fault::Configuration,
-            Self::BadState(_) => Fault::Peer,
-            Self::NoResources(_) => Fault::Kernel,
-            Self::Kernel { source, .. } => fault::of_errno(source),
-        }
-    }
-}
-
 /// The kernel would not let the connection out of repair mode. The socket is
 /// closed, and the peer has not been told.
 #[derive(Debug, thiserror::Error)]
@@ -249,20 +234,23 @@ impl Blank {
     }
 }
 
-/// [`restore`] into a socket that has been prepared. With `warmth` it has the source's
-/// congestion window, up to [`MAX_WINDOW_SEGMENTS`]; without, that of a new connection.
+/// [`restore`] into a socket that has been prepared. With `initial_window` it has the
+/// source's congestion window, up to [`MAX_WINDOW_SEGMENTS`]; without, that of a new
+/// connection.
 ///
 /// # Errors
 /// As for [`restore`]. The prepared socket is used up.
 pub fn restore_into(
     blank: Blank,
     state: &TcpState,
-    warmth: Option<&Warmth>,
+    initial_window: Option<&InitialWindow>,
 ) -> Result<Restored, RestoreError> {
     check_state(state, blank.bound)?;
-    if let Some(warmth) = warmth.filter(|_| state.cwnd_segments > NEW_WINDOW_SEGMENTS) {
+    if let Some(window) = initial_window
+        && state.cwnd_segments > NEW_WINDOW_SEGMENTS
+    {
         let segments = u16::try_from(state.cwnd_segments).unwrap_or(u16::MAX);
-        let prepared = warmth.prepare(blank.socket.as_fd(), segments);
+        let prepared = window.prepare(blank.socket.as_fd(), segments);
         prepared.map_err(failed("SO_PRIORITY"))?;
     }
     connect(&blank, state)?;

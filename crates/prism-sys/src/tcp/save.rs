@@ -23,7 +23,6 @@ use socket2::SockRef;
 use super::info::{self, TcpInfo};
 use super::options::{self, Queue};
 use super::pause::Paused;
-use crate::fault::{self, Fault};
 use crate::sockopt;
 
 /// How often the receive queue is read again because a segment came in
@@ -63,18 +62,6 @@ pub enum SaveError {
         /// What the kernel said.
         source: io::Error,
     },
-}
-
-impl SaveError {
-    /// Who has to act.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::Gone => Fault::Peer,
-            Self::TooLarge { .. } | Self::NotQuiet | Self::NotIp => Fault::Caller,
-            Self::Kernel { source, .. } => fault::of_errno(source),
-        }
-    }
 }
 
 /// Names the call that failed.

@@ -17,7 +17,7 @@ use crate::common::veth::{Capture, Pair, pin_to, say};
 use crate::common::{self, App, DOWN, UP, byte, bytes, eventually, privileged, service};
 use prism_proto::TcpState;
 use prism_sys::tcp::info::send_queue_bytes;
-use prism_sys::tcp::{Blank, FreezeError, Freezer, Live, Paused, probe_peer, restore_into};
+use prism_sys::tcp::{Blank, Freezer, Live, Paused, ProgramError, probe_peer, restore_into};
 use socket2::{SockRef, TcpKeepalive};
 
 /// Freezes of the flood, half of them hand-offs.
@@ -414,7 +414,7 @@ fn a_process_whose_frozen_sockets_could_speak_finds_that_out_and_mends_it() {
     move_to(&group);
     remove_dir(&below).unwrap();
     let freezer = freezer.unwrap();
-    assert!(matches!(freezer.check(), Err(FreezeError::Leaks)));
+    assert!(matches!(freezer.check(), Err(ProgramError::Leaks)));
     freezer.renew().unwrap();
     freezer.check().unwrap();
 }

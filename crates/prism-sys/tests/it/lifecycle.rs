@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use crate::common::{self, App, DOWN, HOSTS, Net, UP, bytes, eventually, privileged, service};
-use prism_sys::Fault;
 use prism_sys::netns::NetNs;
 use prism_sys::tcp::{PauseFault, Paused, RestoreError, SaveError, TcpInfo, TcpStateName, restore};
 
@@ -252,7 +251,6 @@ fn a_taken_pair_of_addresses_is_told_apart_and_another_port_works() {
     let _other = on_host(SocketAddr::from((HOSTS[0], 40000))).unwrap();
     let error = on_host(SocketAddr::from((HOSTS[1], 40000))).unwrap_err();
     assert!(matches!(error, RestoreError::NotLocal(_)), "{error}");
-    assert_eq!(error.fault(), Fault::Configuration);
     drop(paused.resume().unwrap());
 }
 
@@ -273,7 +271,6 @@ fn nonsense_states_are_refused() {
             .unwrap()
             .unwrap_err();
         assert!(matches!(error, RestoreError::BadState(_)), "{error}");
-        assert_eq!(error.fault(), Fault::Peer);
     };
     refused(&|state| state.mss_clamp_bytes = 10);
     refused(&|state| state.remote = "[2001:db8::1]:5".parse().unwrap());
@@ -386,7 +383,6 @@ fn states_that_cannot_be_handed_off_are_refused_and_left_alone() {
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let error = Paused::pause(udp).unwrap_err();
     assert!(matches!(error.reason, PauseFault::NotTcp), "{error}");
-    assert_eq!(error.reason.fault(), Fault::Caller);
 }
 
 #[test]
@@ -404,7 +400,7 @@ fn a_connection_reset_while_paused_is_reported_as_gone() {
         TcpInfo::read(paused.as_fd()).unwrap().state == TcpStateName::Close
     });
     let error = paused.save(service()).unwrap_err();
-    assert_eq!(error.fault(), Fault::Peer, "{error}");
+    assert!(matches!(error, SaveError::Gone), "{error}");
 }
 
 /// Saves and restores in place over loopback, and talks in both directions.

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 
 use prism_sys::tcp::ktls::{Offered, ProbeError};
-use prism_sys::tcp::{FreezeError, Freezer, PauseFault, Paused, Warmth, WarmthError};
+use prism_sys::tcp::{Freezer, InitialWindow, PauseFault, Paused, ProgramError};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
 use super::{Finding, Part, State, read};
@@ -133,7 +133,7 @@ fn freeze() -> Finding {
     let subject = "freezing sockets";
     match Freezer::new() {
         Ok(_) => Finding::good(subject, "a frozen socket hears nothing and says nothing"),
-        Err(error @ FreezeError::NotPermitted { .. }) => {
+        Err(error @ ProgramError::NotPermitted { .. }) => {
             let mend = "run this as root; grant nodes CAP_NET_ADMIN and CAP_BPF";
             Finding::new(subject, State::Unknown, error.to_string(), mend)
         }
@@ -150,9 +150,9 @@ fn freeze() -> Finding {
 fn windows() -> Finding {
     const NOT_FATAL: &str = "; a connection that has moved begins with 10 segments";
     let subject = "congestion windows";
-    match Warmth::new() {
+    match InitialWindow::new() {
         Ok(_) => Finding::good(subject, "connections that move can keep theirs"),
-        Err(error @ WarmthError::NotPermitted { .. }) => {
+        Err(error @ ProgramError::NotPermitted { .. }) => {
             let mend = "run this as root; grant nodes CAP_NET_ADMIN and CAP_BPF";
             Finding::new(subject, State::Unknown, error.to_string(), mend)
         }

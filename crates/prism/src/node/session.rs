@@ -232,7 +232,7 @@ impl Worker {
             client.set_io_timeout(waited.max(Duration::from_millis(1)));
             let idle = client.buffered().is_empty();
             if idle {
-                client.rest();
+                client.release_buffer();
             }
             let filled = tokio::select! {
                 filled = client.fill() => filled,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use prism_sys::tcp::{Warmth, WarmthError};
+use prism_sys::tcp::{InitialWindow, ProgramError};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -310,7 +310,7 @@ fn the_steps_of_a_request_fit_into_the_whole() {
 #[test]
 fn connections_over_a_long_path_are_looked_at_for_a_second() {
     let Some(_turn) = ready() else { return };
-    if let Err(error @ WarmthError::NoGroup) = Warmth::new() {
+    if let Err(error @ ProgramError::NoGroup) = InitialWindow::new() {
         say(&format!("SKIPPED: {error}"));
         return;
     }

@@ -27,7 +27,6 @@ mod demo;
 mod differing_files;
 mod flows;
 mod frontends;
-mod greeter;
 mod hostile;
 mod impair;
 mod ktls;

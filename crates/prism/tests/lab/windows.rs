@@ -2,7 +2,7 @@
 //! test says so and passes, except under CI, where it fails.
 
 use prism_config::CongestionWindow;
-use prism_sys::tcp::{Warmth, WarmthError};
+use prism_sys::tcp::{InitialWindow, ProgramError};
 
 use crate::support::client::Client;
 use crate::support::objects::Object;
@@ -45,7 +45,7 @@ fn windows(setting: CongestionWindow) -> (u32, u32) {
 #[test]
 fn a_connection_that_has_moved_goes_on_with_its_window() {
     let Some(_turn) = turn() else { return };
-    if let Err(error @ WarmthError::NoGroup) = Warmth::new() {
+    if let Err(error @ ProgramError::NoGroup) = InitialWindow::new() {
         say(&format!("SKIPPED: {error}"));
         return;
     }

@@ -1,6 +1,6 @@
 //! Records that are not application data: alerts and handshake messages.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::sockopt::check_length;
@@ -13,16 +13,6 @@ pub enum ContentType {
     Alert = 21,
     /// A handshake message, such as KeyUpdate.
     Handshake = 22,
-    /// What the application said.
-    ApplicationData = 23,
-}
-
-impl ContentType {
-    fn of(raw: u8) -> Option<Self> {
-        [Self::Alert, Self::Handshake, Self::ApplicationData]
-            .into_iter()
-            .find(|content| *content as u8 == raw)
-    }
 }
 
 /// Room for one control message of one byte, aligned as its header.
@@ -81,40 +71,6 @@ pub fn send_record(fd: BorrowedFd<'_>, content: ContentType, bytes: &[u8]) -> io
     check_length(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) })
 }
 
-/// Reads plaintext of one record's type into `into`; 0 bytes at the end of the
-/// stream. Needs [`super::set_rx`]. Never waits.
-///
-/// # Errors
-/// `WouldBlock` where no whole record is there; `InvalidData` where a record is
-/// not authentic (the kernel's `EBADMSG`), or of a type that does not exist; else
-/// as `read`.
-pub fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(ContentType, usize)> {
-    let mut iov = IoSliceMut::new(into);
-    let mut control = Control::new();
-    let mut message = control.message((&raw mut iov).cast());
-    // SAFETY: `IoSliceMut` is laid out as `iovec`; everything that `message`
-    // points to lives until the call returns, and is ours to be written.
-    let result = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
-    let length = check_length(result).map_err(|error| match error.raw_os_error() {
-        Some(libc::EBADMSG) => io::ErrorKind::InvalidData.into(),
-        _ => error,
-    })?;
-    if length == 0 {
-        return Ok((ContentType::ApplicationData, 0));
-    }
-    // SAFETY: `recvmsg` has set how much control data there is; the first header
-    // is given only where it is whole, and the kernel's has one byte of data.
-    let raw = unsafe {
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        (!header.is_null()
-            && (*header).cmsg_level == libc::SOL_TLS
-            && (*header).cmsg_type == libc::TLS_GET_RECORD_TYPE)
-            .then(|| *libc::CMSG_DATA(header))
-    };
-    let content = raw.and_then(ContentType::of);
-    Ok((content.ok_or(io::ErrorKind::InvalidData)?, length))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,7 +80,5 @@ mod tests {
         // SAFETY: arithmetic only.
         assert_eq!(CONTROL_BYTES, unsafe { libc::CMSG_SPACE(1) } as usize);
         assert!(align_of::<Control>() >= align_of::<libc::cmsghdr>());
-        assert_eq!(ContentType::of(21), Some(ContentType::Alert));
-        assert_eq!(ContentType::of(20), None);
     }
 }

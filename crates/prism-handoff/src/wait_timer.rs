@@ -16,9 +16,9 @@ const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 /// when it goes off is it set anew. So a wait takes a look at the clock, where a timer of
 /// its own would be entered and taken out again.
 #[derive(Debug, Default)]
-pub(crate) struct Patience(Option<Pin<Box<Sleep>>>);
+pub(crate) struct WaitTimer(Option<Pin<Box<Sleep>>>);
 
-impl Patience {
+impl WaitTimer {
     /// Waits for `work`.
     ///
     /// # Errors
@@ -97,35 +97,35 @@ mod tests {
 
     #[tokio::test]
     async fn each_wait_has_its_own_time_whatever_the_timer_was_set_to() {
-        let mut patience = Patience::default();
+        let mut wait_timer = WaitTimer::default();
         for units in [3, 1, 6, 0, 9, 1] {
             let begun = Instant::now();
-            let done = patience.wait(units * UNIT, nothing()).await;
+            let done = wait_timer.wait(units * UNIT, nothing()).await;
             assert_eq!(done.map_err(|e| e.kind()), Err(io::ErrorKind::TimedOut));
             assert!(begun.elapsed() >= units * UNIT, "{units}");
         }
         // A timer that is far away does not keep a shorter wait.
-        let mut patience = Patience::default();
+        let mut wait_timer = WaitTimer::default();
         let work = asleep(UNIT);
-        assert!(patience.wait(Duration::MAX, work).await.is_ok());
-        assert!(patience.wait(UNIT, nothing()).await.is_err());
+        assert!(wait_timer.wait(Duration::MAX, work).await.is_ok());
+        assert!(wait_timer.wait(UNIT, nothing()).await.is_err());
     }
 
     #[tokio::test]
     async fn a_wait_is_looked_at_as_often_as_was_said_and_ends_when_the_look_says_so() {
-        let mut patience = Patience::default();
+        let mut wait_timer = WaitTimer::default();
         let mut looks = 0;
         let look = |_| {
             looks += 1;
             Ok(2 * UNIT)
         };
         let work = asleep(12 * UNIT);
-        let done = patience.wait_looking(50 * UNIT, UNIT, look, work).await;
+        let done = wait_timer.wait_looking(50 * UNIT, UNIT, look, work).await;
         assert!(done.is_ok());
         assert!((2..=6).contains(&looks), "{looks}");
         let begun = Instant::now();
         let look = |_| Err(io::ErrorKind::BrokenPipe.into());
-        let ended = patience.wait_looking(50 * UNIT, UNIT, look, nothing());
+        let ended = wait_timer.wait_looking(50 * UNIT, UNIT, look, nothing());
         let ended = ended.await.map_err(|e| e.kind());
         assert_eq!(ended, Err(io::ErrorKind::BrokenPipe));
         assert!(begun.elapsed() < 50 * UNIT);
@@ -133,20 +133,20 @@ mod tests {
 
     #[tokio::test]
     async fn waits_that_end_in_time_take_nothing_from_those_behind_them() {
-        let mut patience = Patience::default();
+        let mut wait_timer = WaitTimer::default();
         // Together longer than one may take, and the timer goes off in their midst.
         for _ in 0..10 {
             let work = asleep(UNIT);
-            assert!(patience.wait(50 * UNIT, work).await.is_ok());
+            assert!(wait_timer.wait(50 * UNIT, work).await.is_ok());
         }
         for _ in 0..4 {
             let work = asleep(20 * UNIT);
-            assert!(patience.wait(50 * UNIT, work).await.is_ok());
+            assert!(wait_timer.wait(50 * UNIT, work).await.is_ok());
         }
-        let at_once = patience.wait(Duration::ZERO, ready(Ok(7))).await;
+        let at_once = wait_timer.wait(Duration::ZERO, ready(Ok(7))).await;
         assert_eq!(at_once.ok(), Some(7));
         let begun = Instant::now();
-        assert!(patience.wait(5 * UNIT, nothing()).await.is_err());
+        assert!(wait_timer.wait(5 * UNIT, nothing()).await.is_err());
         assert!(begun.elapsed() >= 5 * UNIT);
     }
 }

@@ -116,7 +116,7 @@ async fn eventually(within: Duration, holds: impl Fn() -> bool) -> bool {
 #[test]
 fn flows_that_close_in_an_outage_of_the_switch_are_all_released_when_it_is_back() {
     run(async |switch, control, counters| {
-        let gone = Gone::new(control, counters.clone()).unwrap();
+        let gone = ClosedSockets::new(control, counters.clone()).unwrap();
         let releasing = gone.clone();
         tokio::task::spawn_local(async move { releasing.release_all().await });
         let local: SocketAddr = (Ipv4Addr::LOCALHOST, 9).into();

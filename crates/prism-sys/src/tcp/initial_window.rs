@@ -11,10 +11,10 @@
 //! It is a link of the kernel's: it goes with the process.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::{MAX_WINDOW_SEGMENTS, bpf, group};
-use crate::fault::{self, Fault};
+use super::program::{self, ProgramError};
+use super::{MAX_WINDOW_SEGMENTS, bpf};
 use crate::sockopt::set;
 
 /// Upper half of the priority of a socket whose lower half is a window, in segments, times
@@ -25,62 +25,19 @@ const _: () = assert!(MAX_WINDOW_SEGMENTS <= u16::MAX >> WINDOW_SHIFT);
 
 /// Sets windows; see the module's text.
 #[derive(Debug)]
-pub struct Warmth {
+pub struct InitialWindow {
     _attached: OwnedFd,
 }
 
-/// Why windows cannot be set here.
-#[derive(Debug, thiserror::Error)]
-pub enum WarmthError {
-    /// There is no control group of version 2
-    #[error("this process is in no control group of version 2 that is mounted")]
-    NoGroup,
-    /// CAP_NET_ADMIN or CAP_BPF is missing
-    #[error("{call}: CAP_NET_ADMIN or CAP_BPF is missing")]
-    NotPermitted {
-        /// What was tried.
-        call: &'static str,
-    },
-    /// {call} failed
-    #[error("{call} failed: {source}")]
-    Kernel {
-        /// What was tried.
-        call: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
-}
-
-impl WarmthError {
-    /// Who has to act.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::NoGroup | Self::NotPermitted { .. } => Fault::Configuration,
-            Self::Kernel { source, .. } => fault::of_errno(source),
-        }
-    }
-}
-
-fn failed(call: &'static str) -> impl FnOnce(io::Error) -> WarmthError {
-    move |source| match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => WarmthError::NotPermitted { call },
-        _ => WarmthError::Kernel { call, source },
-    }
-}
-
-impl Warmth {
+impl InitialWindow {
     /// Loads the program, and attaches it to the control group of this process.
     ///
     /// # Errors
-    /// [`WarmthError`].
-    pub fn new() -> Result<Self, WarmthError> {
-        let own = group::open().map_err(failed("opening the control group"))?;
-        let own = own.ok_or(WarmthError::NoGroup)?;
-        let program = bpf::load(bpf::SOCK_OPS, &SET_WINDOW).map_err(failed("loading a program"))?;
-        let attached = bpf::attach(program.as_fd(), own.as_fd(), bpf::CGROUP_SOCK_OPS);
+    /// [`ProgramError`].
+    pub fn new() -> Result<Self, ProgramError> {
+        let attached = program::attach(bpf::SOCK_OPS, bpf::CGROUP_SOCK_OPS, &SET_WINDOW)?;
         Ok(Self {
-            _attached: attached.map_err(failed("attaching a program to the control group"))?,
+            _attached: attached,
         })
     }
 

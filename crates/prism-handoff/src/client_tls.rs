@@ -14,7 +14,7 @@ use prism_tls::accept::{Acceptor, Established, ServerConfig, Step};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::connection::Rest;
+use crate::connection::ConnectionState;
 use crate::endpoint::{Incoming, Shared};
 use crate::records::Records;
 
@@ -63,11 +63,11 @@ impl Shared {
     pub(crate) async fn secure(
         self: Rc<Self>,
         mut stream: TcpStream,
-        mut rest: Box<Rest>,
+        mut state: Box<ConnectionState>,
         config: ServerConfig,
     ) {
         let handshake = tokio::time::timeout(HANDSHAKE, shake_hands(&mut stream, &config));
-        let leave = rest.newcomer.as_ref().map(|n| n.leave.clone());
+        let leave = state.newcomer.as_ref().map(|n| n.leave.clone());
         let given_up = async {
             match leave {
                 Some(leave) => leave.told().await,
@@ -84,16 +84,16 @@ impl Shared {
                 if resumed {
                     self.counters.tls_resumed.add_one();
                 }
-                rest.tls = Some(records);
-                let connection = self.connection(stream, rest);
+                state.tls = Some(records);
+                let connection = self.connection(stream, state);
                 let _ = self.incoming.send(Incoming::Client(connection)).await;
             }
             Err(error) => {
                 self.counters.tls_failed.add_one();
-                let client = rest.flow.client;
+                let client = state.flow.client;
                 tracing::debug!(%client, %error, "no TLS session");
                 drop(stream);
-                self.on_closed(&rest);
+                self.on_closed(&state);
             }
         }
     }

@@ -42,7 +42,7 @@ const MAX_WAITING: usize = 262_144;
 const MAX_LOOKS: usize = 256;
 
 /// Sockets of steered flows that the application has closed.
-pub(crate) struct Gone {
+pub(crate) struct ClosedSockets {
     control: Rc<Control>,
     counters: std::sync::Arc<Counters>,
     closing: RefCell<HashMap<Tuple, Closing>>,
@@ -72,7 +72,7 @@ struct Release {
     rounds_left: u8,
 }
 
-impl Gone {
+impl ClosedSockets {
     pub(crate) fn new(
         control: Rc<Control>,
         counters: std::sync::Arc<Counters>,
@@ -333,4 +333,5 @@ async fn next_events(
 }
 
 #[cfg(test)]
+#[path = "closed_sockets_tests.rs"]
 mod tests;

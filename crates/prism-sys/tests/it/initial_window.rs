@@ -3,7 +3,9 @@
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 
-use prism_sys::tcp::{Blank, Live, MAX_WINDOW_SEGMENTS, Paused, TcpInfo, Warmth, restore_into};
+use prism_sys::tcp::{
+    Blank, InitialWindow, Live, MAX_WINDOW_SEGMENTS, Paused, ProgramError, TcpInfo, restore_into,
+};
 
 use crate::common::{App, Net, eventually, privileged, service};
 
@@ -12,7 +14,7 @@ const NEW_SEGMENTS: u32 = 10;
 
 /// Moves the connection, whose source says that its window was `claimed`; gives the
 /// window that it has then.
-fn moved(net: &Net, app: &mut App, warmth: Option<&Warmth>, claimed: u32) -> u32 {
+fn moved(net: &Net, app: &mut App, window: Option<&InitialWindow>, claimed: u32) -> u32 {
     app.moved_by(|fd: OwnedFd| {
         net.block();
         let paused = Paused::pause(fd).unwrap();
@@ -21,7 +23,7 @@ fn moved(net: &Net, app: &mut App, warmth: Option<&Warmth>, claimed: u32) -> u32
         state.cwnd_segments = claimed;
         let restore = || {
             let blank = Blank::new(service(), state.mss_clamp_bytes).unwrap();
-            restore_into(blank, &state, warmth).unwrap()
+            restore_into(blank, &state, window).unwrap()
         };
         let live: Live = net.hosts[0].run(restore).unwrap().go_live().unwrap();
         net.unblock();
@@ -37,9 +39,9 @@ fn a_connection_goes_on_with_the_window_it_had() {
     if !privileged() {
         return;
     }
-    let warmth = match Warmth::new() {
-        Ok(warmth) => warmth,
-        Err(prism_sys::tcp::WarmthError::NoGroup) => {
+    let window = match InitialWindow::new() {
+        Ok(window) => window,
+        Err(ProgramError::NoGroup) => {
             eprintln!("skipped: no control groups of version 2 here");
             return;
         }
@@ -57,10 +59,10 @@ fn a_connection_goes_on_with_the_window_it_had() {
         (u32::MAX, most),
     ] {
         assert_eq!(moved(&net, &mut app, None, claimed), NEW_SEGMENTS);
-        assert_eq!(moved(&net, &mut app, Some(&warmth), claimed), expected);
+        assert_eq!(moved(&net, &mut app, Some(&window), claimed), expected);
     }
     // The first flight is the whole window, and the connection works.
-    assert_eq!(moved(&net, &mut app, Some(&warmth), 100), 100);
+    assert_eq!(moved(&net, &mut app, Some(&window), 100), 100);
     assert_eq!(app.write_some(100_000), 100_000);
     let mut got = vec![0; 100_000];
     client.read_exact(&mut got).unwrap();
@@ -74,6 +76,6 @@ fn a_connection_goes_on_with_the_window_it_had() {
         NEW_SEGMENTS
     );
     // With the program gone there is nobody who sets a window.
-    drop(warmth);
+    drop(window);
     assert_eq!(moved(&net, &mut app, None, 100), NEW_SEGMENTS);
 }

@@ -1,0 +1,371 @@
+//! The driver of `prism_proto::export`.
+//!
+//! In a freeze the source's socket stays, silent, until the verdict. It is thawed if the
+//! connection does not move. Where the switch blocks the flow, the socket is closed after
+//! the state has been sent, while the target works: the client does not wait for that, and
+//! the switch drops what the socket may still send. The way back builds the socket again
+//! from the saved state.
+
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use prism_proto::control::{Ops, Owner};
+use prism_proto::export::{
+    ASK_INTERVAL_NS, Action, Event, Export, Kept, Method, Outcome, VERDICT_DEADLINE_NS, Verdict,
+};
+use prism_proto::node::{Frame, HandOff, Refusal, TlsState};
+use prism_sys::tcp::{Behaviour, Paused};
+use tokio::sync::oneshot;
+use zeroize::Zeroize;
+
+use super::Exported;
+use super::settle::settle;
+use super::socket::{LeftBehind, Socket, end_silently, go_live, is_alive, rebuild, thaw};
+use crate::channel::Channel;
+use crate::connection::{Connection, ConnectionState};
+use crate::control::Control;
+use crate::endpoint::Shared;
+use crate::kernel_tx::KernelTx;
+use crate::probe::DOUBT_AFTER;
+use crate::records::Records;
+use crate::trace::{Record, Step};
+
+pub(super) struct Driver<'s> {
+    pub(super) shared: &'s Rc<Shared>,
+    pub(super) control: &'s Rc<Control>,
+    /// To the peer; `None` if the connection is to come back.
+    pub(super) channel: Option<Rc<Channel>>,
+    pub(super) context: &'s [u8],
+    /// The session while it is saved: consumed if the connection moves.
+    pub(super) tls: Option<TlsState>,
+    /// The kernel's part of the session in the socket that it was saved from.
+    pub(super) kernel: Option<KernelTx>,
+    pub(super) record: Record,
+}
+
+impl Driver<'_> {
+    pub(super) async fn run(mut self, mut connection: Connection, epoch: u64) -> Exported {
+        connection.state.settling = None;
+        let Some(stream) = connection.stream.take() else {
+            return Exported::Lost;
+        };
+        let (flow, here) = (
+            connection.state.flow,
+            self.shared.owner(connection.state.local),
+        );
+        let never_steered = !connection.state.confirmed;
+        let method = match self.channel {
+            Some(_) => self.shared.method(),
+            None => Method::TwoPhase,
+        };
+        let (mut machine, mut action) = Export::start(method, flow, here, epoch, never_steered);
+        let (mut socket, mut steered) = (Socket::Live(stream), false);
+        loop {
+            let event = match action {
+                Action::Steer {
+                    command,
+                    deadline_ns,
+                } => {
+                    // A block is not repeated for a dead connection: the flow may be that
+                    // of the client's next one.
+                    if std::mem::replace(&mut steered, true)
+                        && command.ops.has(Ops::BLOCK)
+                        && !is_alive(&socket)
+                    {
+                        return self.finish(connection, socket, Outcome::Lost);
+                    }
+                    let outcome = self.control.call(command, deadline_ns).await;
+                    self.record.mark(Step::Blocked);
+                    Event::Steered(outcome)
+                }
+                Action::Save => {
+                    let freezes = !steered;
+                    socket = self.save(socket, &mut connection.state, freezes);
+                    match socket {
+                        Socket::Paused(..) => Event::Saved,
+                        _ => Event::SaveFailed,
+                    }
+                }
+                Action::Send { epoch } => {
+                    // It is not open here while the verdict is awaited.
+                    connection.state.count(false);
+                    let (now, verdict) = self.send(&connection.state, socket, epoch).await;
+                    socket = now;
+                    Event::Verdict(verdict)
+                }
+                Action::Rebuild => {
+                    let event;
+                    (socket, event) = rebuild(socket, connection.state.local);
+                    event
+                }
+                Action::Ask { owner, deadline_ns } => {
+                    Event::Told(self.ask(owner, deadline_ns).await)
+                }
+                Action::Finish(outcome) => return self.finish(connection, socket, outcome),
+            };
+            action = machine.handle(event);
+        }
+    }
+
+    /// Pauses and saves the connection; on failure the socket is live again, if it lives.
+    /// With `freezes` the socket stops its packets itself, because the switch does not.
+    fn save(&mut self, socket: Socket, state: &mut ConnectionState, freezes: bool) -> Socket {
+        let flow = state.flow;
+        let Socket::Live(stream) = socket else {
+            return Socket::Gone;
+        };
+        let paused = match self.shared.freezer() {
+            Some(freezer) if freezes => Paused::freeze(stream, freezer),
+            _ => Paused::pause(stream),
+        };
+        if freezes {
+            self.record.mark(Step::Blocked);
+        }
+        let paused = match paused {
+            Ok(paused) => paused,
+            Err(error) => {
+                tracing::debug!(error = %error.reason, client = %flow.client, "not paused");
+                return Socket::Live(error.fd);
+            }
+        };
+        let records = state.tls.take();
+        match records
+            .map(|records| records.save(paused.as_fd()))
+            .transpose()
+        {
+            Ok(None) => {}
+            Ok(Some((tls, kernel))) => (self.tls, self.kernel) = (Some(tls), kernel),
+            // Dropping the paused socket closes the connection in the ordinary way.
+            Err(error) => {
+                tracing::warn!(%error, client = %flow.client, "TLS session not saved");
+                return Socket::Gone;
+            }
+        }
+        let behaviour = match state.behaviour.take() {
+            Some(known) => Ok(known),
+            None => Behaviour::read(paused.as_fd()),
+        };
+        match behaviour.and_then(|known| paused.save_with(flow.vip, known)) {
+            Ok(tcp) => {
+                self.record.mark(Step::Saved);
+                Socket::Paused(paused, Box::new(tcp))
+            }
+            Err(error) => {
+                tracing::warn!(%error, client = %flow.client, "not saved");
+                paused.resume().map_or(Socket::Gone, Socket::Live)
+            }
+        }
+    }
+
+    /// Sends the state and waits for the verdict. A frozen socket is kept. Another one is
+    /// closed while the target works, and its state is kept for the way back.
+    async fn send(
+        &mut self,
+        state: &ConnectionState,
+        socket: Socket,
+        epoch: u64,
+    ) -> (Socket, Verdict) {
+        let Socket::Paused(paused, tcp) = socket else {
+            return (Socket::Gone, Verdict::Unknown);
+        };
+        let Some(channel) = self.channel.clone() else {
+            paused.close_silently();
+            return (Socket::Saved(tcp), Verdict::Refused(Refusal::Unwilling));
+        };
+        let id = self.record.id;
+        let mut hand_off = HandOff {
+            id,
+            epoch,
+            moves: state.moves.saturating_add(1),
+            origin: state.origin.clone(),
+            context: self.context.to_vec(),
+            input: state.input.unread().to_vec(),
+            output: state.output.clone(),
+            tls: self.tls.take(),
+            tcp: *tcp,
+        };
+        let mut bytes = hand_off.frame();
+        self.record.mark(Step::Encoded);
+        let verdict = channel.await_verdict(id);
+        let frozen = match paused.is_frozen() {
+            true => Ok(self.shared.process.frozen.keep(state.flow, epoch, paused)),
+            false => Err(paused),
+        };
+        let sent = channel.send_encoded(&bytes);
+        self.record.mark(Step::Sent);
+        self.tls = hand_off.tls.take();
+        if self.tls.is_some() {
+            bytes.zeroize();
+        }
+        let saved = match frozen {
+            Ok(frozen) => Socket::Frozen(frozen),
+            Err(paused) => {
+                paused.close_silently();
+                Socket::Saved(Box::new(hand_off.tcp))
+            }
+        };
+        self.record.mark(Step::Closed);
+        if let Err(error) = sent {
+            tracing::info!(%error, "hand-off not sent");
+            return (saved, Verdict::Unknown);
+        }
+        let deadline = Duration::from_nanos(VERDICT_DEADLINE_NS);
+        let verdict = tokio::time::timeout(deadline, async {
+            let mut verdict = pin!(verdict.wait());
+            match tokio::time::timeout(DOUBT_AFTER, verdict.as_mut()).await {
+                Ok(verdict) => verdict,
+                Err(_) => {
+                    self.shared.peers.doubt(&channel.peer);
+                    verdict.await
+                }
+            }
+        })
+        .await;
+        self.record.mark(Step::Verdict);
+        let verdict = verdict.ok().flatten();
+        if let Some(Frame::Accepted { spent_ns, .. }) = &verdict {
+            self.shared.process.costs.took_there(*spent_ns);
+        }
+        (saved, verdict.as_ref().map_or(Verdict::Unknown, verdict_of))
+    }
+
+    /// Asks the flow's owner for the outcome of this hand-off. It uses a channel of its own,
+    /// because the usual one may be the reason why the verdict has not come.
+    async fn ask(&self, owner: Option<Owner>, deadline_ns: u64) -> Verdict {
+        let peers = &self.shared.peers;
+        let sent_to = || peers.address(&self.channel.as_ref()?.peer);
+        let Some(address) = owner.map(|owner| owner.via).or_else(sent_to) else {
+            return Verdict::Unknown;
+        };
+        let interval = Duration::from_nanos(ASK_INTERVAL_NS);
+        let asking = async {
+            loop {
+                if let Ok(channel) = peers.fresh_channel(address).await
+                    && let Some(verdict) = self.ask_on(&channel, interval).await
+                {
+                    return verdict;
+                }
+                tokio::time::sleep(interval).await;
+            }
+        };
+        let deadline = Duration::from_nanos(deadline_ns);
+        let told = tokio::time::timeout(deadline, asking).await;
+        told.unwrap_or(Verdict::Unknown)
+    }
+
+    /// Asks until the channel breaks.
+    async fn ask_on(&self, channel: &Rc<Channel>, interval: Duration) -> Option<Verdict> {
+        let id = self.record.id;
+        loop {
+            let answer = channel.await_verdict(id);
+            channel.send(&Frame::Ask { id }).ok()?;
+            if let Ok(answer) = tokio::time::timeout(interval, answer.wait()).await {
+                return Some(verdict_of(&answer?));
+            }
+        }
+    }
+
+    fn finish(mut self, connection: Connection, socket: Socket, outcome: Outcome) -> Exported {
+        let exported = match outcome {
+            Outcome::Kept {
+                epoch,
+                reason,
+                settled,
+            } => self.keep(connection, socket, epoch, reason, settled),
+            Outcome::Untouched { reason } => self.stay(connection, socket, reason),
+            outcome => {
+                match socket {
+                    // Closing it can wait. At the service's address it cannot, because the
+                    // socket would be deaf to the client's next connection.
+                    Socket::Frozen(frozen) if !self.shared.config.listen => {
+                        let left = LeftBehind(Some(frozen));
+                        self.shared.deferred.add(move || drop(left));
+                    }
+                    socket => end_silently(socket),
+                }
+                match outcome {
+                    Outcome::Moved => Exported::Moved,
+                    Outcome::Unknown => Exported::Unknown,
+                    _ => Exported::Lost,
+                }
+            }
+        };
+        self.shared.process.trace.push(self.record);
+        exported
+    }
+
+    /// Keeps the connection after commands to the switch, the last one of `epoch`.
+    fn keep(
+        &mut self,
+        mut connection: Connection,
+        socket: Socket,
+        epoch: u64,
+        reason: Kept,
+        settled: bool,
+    ) -> Exported {
+        let state = &mut connection.state;
+        state.epoch = Some(epoch);
+        state.confirmed |= settled;
+        if !settled {
+            let here = self.shared.owner(state.local);
+            let (settling, over) = oneshot::channel();
+            state.settling = Some(settling);
+            let settle = settle(self.control.clone(), state.flow, here, epoch);
+            tokio::task::spawn_local(async move {
+                tokio::select! {
+                    () = settle => {}
+                    _ = over => {}
+                }
+            });
+        }
+        self.stay(connection, socket, reason)
+    }
+
+    /// Makes the socket of a connection that stays live again.
+    fn stay(&mut self, mut connection: Connection, socket: Socket, reason: Kept) -> Exported {
+        let state = &mut connection.state;
+        // The session may be restored here, because no other host goes on with it.
+        match self.tls.take().map(Records::restore).transpose() {
+            Ok(Some(records)) => state.tls = Some(records),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(%error, "a TLS session cannot be taken back");
+                end_silently(socket);
+                return Exported::Lost;
+            }
+        }
+        if let Err(error) = self.stay_in_kernel(&socket, state) {
+            tracing::error!(%error, "a TLS session does not go on in its socket");
+            end_silently(socket);
+            return Exported::Lost;
+        }
+        let stream = match socket {
+            Socket::Live(stream) => Some(stream),
+            Socket::Rebuilt(restored) => go_live(restored, state),
+            Socket::Silent(paused) => thaw(paused),
+            Socket::Paused(..) | Socket::Frozen(_) | Socket::Saved(_) | Socket::Gone => None,
+        };
+        if stream.is_none() {
+            self.shared.on_closed(state);
+            return Exported::Lost;
+        }
+        connection.stream = stream;
+        self.shared.claim(&mut connection.state);
+        connection.state.count(true);
+        Exported::Kept { connection, reason }
+    }
+}
+
+fn verdict_of(frame: &Frame) -> Verdict {
+    match frame {
+        Frame::Accepted { .. } => Verdict::Accepted,
+        Frame::Refused { reason, .. } => Verdict::Refused(*reason),
+        Frame::Unknown { .. }
+        | Frame::HandOff(_)
+        | Frame::Ask { .. }
+        | Frame::Leaving { .. }
+        | Frame::Heard { .. } => Verdict::Unknown,
+    }
+}

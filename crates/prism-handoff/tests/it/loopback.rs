@@ -1,0 +1,247 @@
+//! Nodes on loopback without a switch, and so without privilege: clients, relaying, limits,
+//! and the end of a node.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use prism_handoff::pki::{self, Identity};
+use prism_handoff::{
+    Connection, Endpoint, EndpointConfig, Exported, Incoming, Kept, Peer, PeerError, Process,
+    RelayStream,
+};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use crate::app::{eventually, run};
+
+/// Certificates of `near` and `far`, and the addresses of one test.
+struct Cluster {
+    pki: TempDir,
+    service: SocketAddr,
+    peer_port: u16,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let pki = tempfile::tempdir().unwrap();
+        pki::init(pki.path(), &["near".into(), "far".into()]).unwrap();
+        Self {
+            pki,
+            service: (Ipv4Addr::LOCALHOST, free_port()).into(),
+            peer_port: free_port(),
+        }
+    }
+
+    /// The node `near` accepts clients.
+    fn config(&self, name: &str, pki_dir: &Path) -> EndpointConfig {
+        let peer = |name: &str, host| Peer {
+            name: name.to_owned(),
+            address: Ipv4Addr::new(127, 0, 0, host).into(),
+        };
+        let nodes = [peer("near", 1), peer("far", 2)];
+        let identity = Identity::of_node(pki_dir, name).unwrap();
+        let mut config = EndpointConfig::new(name, &nodes, self.service, identity).unwrap();
+        (config.peer_port, config.listen) = (self.peer_port, name == "near");
+        config
+    }
+
+    async fn node(&self, name: &str, process: &Arc<Process>) -> Endpoint {
+        let config = self.config(name, self.pki.path());
+        Endpoint::bind(config, process.clone()).await.unwrap()
+    }
+
+    async fn client(&self) -> TcpStream {
+        TcpStream::connect(self.service).await.unwrap()
+    }
+}
+
+fn free_port() -> u16 {
+    let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    free.local_addr().unwrap().port()
+}
+
+async fn next_client(endpoint: &mut Endpoint) -> Connection {
+    match endpoint.next().await {
+        Some(Incoming::Client(client)) => client,
+        other => panic!("not a client: {other:?}"),
+    }
+}
+
+async fn next_relay(endpoint: &mut Endpoint) -> (RelayStream, String) {
+    match endpoint.next().await {
+        Some(Incoming::Relay { stream, peer }) => (stream, peer),
+        other => panic!("not a relay stream: {other:?}"),
+    }
+}
+
+/// Whether the other end closes the connection without a byte.
+async fn is_closed(client: &mut TcpStream) -> bool {
+    client.read_u8().await.is_err()
+}
+
+#[test]
+fn a_client_is_served_and_stays_where_there_is_no_switch() {
+    let cluster = Cluster::new();
+    run(async {
+        let process = Arc::default();
+        let mut near = cluster.node("near", &process).await;
+        let mut client = cluster.client().await;
+        client.write_all(b"hello, world").await.unwrap();
+        let mut accepted = next_client(&mut near).await;
+        assert_eq!(accepted.client(), client.local_addr().unwrap());
+        assert_eq!(accepted.service(), cluster.service);
+        assert_eq!((accepted.origin(), accepted.context()), ("near", &b""[..]));
+        assert_eq!(accepted.fill().await.unwrap(), 12);
+        accepted.consume(7);
+        let exported = near.handle().export(accepted, "far", b"context").await;
+        let Exported::Kept {
+            connection: mut kept,
+            reason: Kept::SwitchSilent,
+        } = exported
+        else {
+            panic!("{exported:?}");
+        };
+        assert_eq!(kept.buffered(), b"world");
+        kept.write_all(b"goodbye").await.unwrap();
+        let mut answer = Vec::new();
+        let reading = async {
+            client.read_to_end(&mut answer).await.unwrap();
+            drop(client);
+        };
+        tokio::join!(kept.close(), reading);
+        assert_eq!(answer, b"goodbye");
+        let counters = &process.counters;
+        assert_eq!(counters.kept_switch_silent.read(), 1);
+        assert_eq!(counters.connections_open.read(), 0);
+    });
+}
+
+#[test]
+fn a_relay_stream_carries_requests_and_answers_and_is_used_again() {
+    let cluster = Cluster::new();
+    run(async {
+        let (here, there) = (Arc::default(), Arc::default());
+        let near = cluster.node("near", &here).await.handle();
+        let mut far = cluster.node("far", &there).await;
+        let is_kept = Notify::new();
+        let answering = async {
+            let (mut stream, peer) = next_relay(&mut far).await;
+            assert_eq!(peer, "near");
+            for _ in 0..2 {
+                stream.fill().await.unwrap();
+                let request = stream.buffered().to_vec();
+                stream.consume(request.len());
+                stream.write(&request).await.unwrap();
+                stream.flush().await.unwrap();
+            }
+            // The asker has kept the stream, and does not expect its end.
+            is_kept.notified().await;
+            stream.close().await;
+        };
+        let asking = async {
+            for is_second in [false, true] {
+                let (mut stream, was_used) = near.relay("far").await.unwrap();
+                assert_eq!(was_used, is_second);
+                stream.write(b"request").await.unwrap();
+                stream.flush().await.unwrap();
+                assert_eq!(stream.fill().await.unwrap(), 7);
+                assert_eq!(stream.buffered(), b"request");
+                stream.consume(7);
+                assert!(stream.is_clean());
+                near.keep_relay("far", stream);
+            }
+            is_kept.notify_one();
+            // One that was used before may have been closed by the peer meanwhile.
+            let (mut stream, was_used) = near.relay("far").await.unwrap();
+            assert!(was_used);
+            assert_eq!(stream.fill().await.unwrap(), 0);
+        };
+        tokio::join!(answering, asking);
+        assert!(near.fresh_relay("far").await.is_ok());
+    });
+}
+
+#[test]
+fn a_peer_that_is_unknown_or_dead_is_named() {
+    let cluster = Cluster::new();
+    run(async {
+        let near = cluster.node("near", &Arc::default()).await.handle();
+        let unknown = near.relay("nobody").await.err();
+        assert!(matches!(unknown, Some(PeerError::Unknown(name)) if name == "nobody"));
+        let dead = near.relay("far").await.err();
+        assert!(matches!(dead, Some(PeerError::Dial { name, .. }) if name == "far"));
+        near.set_peers(&[]);
+        let removed = near.relay("far").await.err();
+        assert!(matches!(removed, Some(PeerError::Unknown(name)) if name == "far"));
+    });
+}
+
+#[test]
+fn a_node_of_another_authority_is_refused() {
+    let (cluster, other) = (Cluster::new(), Cluster::new());
+    run(async {
+        let process = Arc::<Process>::default();
+        let _near = cluster.node("near", &process).await;
+        let stranger = cluster.config("far", other.pki.path());
+        let stranger = Endpoint::bind(stranger, Arc::default()).await.unwrap();
+        assert!(stranger.handle().relay("near").await.is_err());
+        let counters = &process.counters;
+        eventually("refused", || counters.peers_refused.read() > 0).await;
+    });
+}
+
+#[test]
+fn a_client_beyond_the_limit_is_closed_unless_a_newcomer_gives_way() {
+    let cluster = Cluster::new();
+    run(async {
+        let process = Arc::<Process>::default();
+        let mut config = cluster.config("near", cluster.pki.path());
+        config.max_connections = 1;
+        let mut near = Endpoint::bind(config, process.clone()).await.unwrap();
+        let mut first = cluster.client().await;
+        let mut newcomer = next_client(&mut near).await;
+        assert!(newcomer.is_newcomer());
+        let mut second = cluster.client().await;
+        let evicted = newcomer.fill().await.unwrap_err();
+        assert_eq!(evicted.kind(), std::io::ErrorKind::ConnectionAborted);
+        drop(newcomer);
+        assert!(is_closed(&mut first).await);
+        let mut known = next_client(&mut near).await;
+        known.caller_is_known();
+        assert!(is_closed(&mut cluster.client().await).await);
+        known.write_all(b"!").await.unwrap();
+        assert_eq!(second.read_u8().await.unwrap(), b'!');
+        let counters = &process.counters;
+        assert_eq!(counters.unauthenticated_evicted.read(), 1);
+        assert_eq!(counters.connections_over_limit.read(), 1);
+    });
+}
+
+#[test]
+fn a_node_that_ends_accepts_the_clients_that_are_connected_and_no_others() {
+    let cluster = Cluster::new();
+    run(async {
+        let mut near = cluster.node("near", &Arc::default()).await;
+        let handle = near.handle();
+        let _connected = cluster.client().await;
+        handle.leave().await;
+        handle.accept_no_more().await;
+        drop(next_client(&mut near).await);
+        assert!(TcpStream::connect(cluster.service).await.is_err());
+        handle.stop();
+        assert!(near.next().await.is_none());
+    });
+}
+
+#[test]
+fn an_address_of_another_host_is_an_error() {
+    let cluster = Cluster::new();
+    run(async {
+        let mut config = cluster.config("near", cluster.pki.path());
+        config.address = IpAddr::from([192, 0, 2, 1]);
+        assert!(Endpoint::bind(config, Arc::default()).await.is_err());
+    });
+}

@@ -1,0 +1,52 @@
+//! Programs on the control group of this process.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::{bpf, group};
+
+/// Why a program cannot be attached, or does not work.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// There is no control group of version 2
+    #[error("this process is in no control group of version 2 that is mounted")]
+    NoGroup,
+    /// A frozen socket has sent a packet
+    #[error("the control group's egress program does not stop the packets of frozen sockets")]
+    Leaks,
+    /// CAP_NET_ADMIN or CAP_BPF is missing
+    #[error("{call}: CAP_NET_ADMIN or CAP_BPF is missing")]
+    NotPermitted {
+        /// The step that failed.
+        call: &'static str,
+    },
+    /// {call} failed
+    #[error("{call} failed: {source}")]
+    Kernel {
+        /// The step that failed.
+        call: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+    },
+}
+
+pub(super) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> ProgramError {
+    move |source| match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => ProgramError::NotPermitted { call },
+        _ => ProgramError::Kernel { call, source },
+    }
+}
+
+/// Loads a program and attaches it to the control group of this process, until the
+/// descriptor is closed.
+pub(super) fn attach(
+    kind: u32,
+    attach_type: u32,
+    program: &[bpf::Instruction],
+) -> Result<OwnedFd, ProgramError> {
+    let own = group::open().map_err(failed("opening the control group"))?;
+    let own = own.ok_or(ProgramError::NoGroup)?;
+    let program = bpf::load(kind, program).map_err(failed("loading a program"))?;
+    bpf::attach(program.as_fd(), own.as_fd(), attach_type)
+        .map_err(failed("attaching a program to the control group"))
+}
