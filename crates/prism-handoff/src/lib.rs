@@ -1,9 +1,75 @@
-//! Hands live TCP connections from host to host, in the spirit of the API of
-//! NSDI'21, Figure 7: accept, read, export to a peer, import, answer.
+//! Hands live TCP connections from host to host: accept, read, export to a peer, import,
+//! answer. The client sees one ordinary connection. The API follows that of "Prism: Proxies
+//! without the Pain" (NSDI 2021, Figure 7).
 //!
-//! An [`Endpoint`] yields connections, whether a client opened them here or
-//! another node handed them over; [`Handle::export`] sends one on. See
-//! `examples/greeter.rs` for a whole program.
+//! Each worker thread of a process binds an [`Endpoint`]. It yields [`Connection`]s, which a
+//! client has opened here or another node has handed over. [`Handle::export`] hands one to
+//! another node, with the bytes that were read and not consumed, and with a context for the
+//! application there. A connection that cannot move comes back, and works as before.
+//!
+//! # Example
+//! A node greets one client. It knows no switch, so the connection stays:
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::net::{Ipv4Addr, TcpListener, TcpStream};
+//! use std::sync::Arc;
+//!
+//! use prism_handoff::pki::{self, Identity};
+//! use prism_handoff::{Endpoint, EndpointConfig, Exported, Incoming, Kept, Process};
+//!
+//! # fn free_port() -> std::io::Result<u16> {
+//! #     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+//! # }
+//! # fn main() -> anyhow::Result<()> {
+//! let dir = tempfile::tempdir()?;
+//! pki::init(dir.path(), &["left".into(), "right".into()])?;
+//! let nodes = ["left=127.0.0.1".parse(), "right=127.0.0.2".parse()];
+//! let nodes = nodes.map(|node| node.expect("NAME=ADDRESS"));
+//! let service = (Ipv4Addr::LOCALHOST, free_port()?).into();
+//! let identity = Identity::of_node(dir.path(), "left")?;
+//! let mut config = EndpointConfig::new("left", &nodes, service, identity).expect("a node");
+//! config.listen = true;
+//! config.peer_port = free_port()?;
+//!
+//! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+//! tokio::task::LocalSet::new().block_on(&runtime, async {
+//!     let mut endpoint = Endpoint::bind(config, Arc::new(Process::default())).await?;
+//!     let mut client = TcpStream::connect(service)?;
+//!     client.write_all(b"anna\n")?;
+//!     let Some(Incoming::Client(mut connection)) = endpoint.next().await else {
+//!         anyhow::bail!("no client");
+//!     };
+//!     connection.fill().await?;
+//!     // "anna" would be read by the other node.
+//!     let exported = endpoint.handle().export(connection, "right", b"context").await;
+//!     let Exported::Kept { mut connection, reason: Kept::SwitchSilent } = exported else {
+//!         anyhow::bail!("not kept");
+//!     };
+//!     let name = connection.buffered().to_vec();
+//!     connection.consume(name.len());
+//!     connection.write_all(&[b"hello ", &name[..]].concat()).await?;
+//!     let mut answer = [0; 11];
+//!     client.read_exact(&mut answer)?;
+//!     assert_eq!(&answer, b"hello anna\n");
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//!
+//! `examples/echo` is a whole program: two processes in two network namespaces alternate in
+//! answering the lines of one connection.
+//!
+//! # Limits
+//! - Linux 6.1 or later, IPv4. Hand-offs need `CAP_NET_ADMIN`. A node that freezes sockets
+//!   also needs `CAP_BPF` and control groups of version 2; otherwise the switch blocks flows.
+//! - The packets of all connections pass a switch (`prism-switch`), to which every node
+//!   speaks. Without a switch no connection moves.
+//! - A connection moves in the states ESTABLISHED and CLOSE-WAIT, with at most 8 MiB in each
+//!   queue, 512 KiB of unread input and 4 KiB of context.
+//! - An endpoint and its connections belong to one thread and run within a
+//!   [`LocalSet`](tokio::task::LocalSet).
+//! - Clients speak plain TCP, or TLS by `prism-tls` ([`TlsService`]).
 //!
 //! Not here: HTTP, objects, placement, and the switch itself.
 #![forbid(unsafe_code)]

@@ -38,6 +38,8 @@ pub const SUITES: [Suite; 6] = [
     suite(Version::Tls12, Cipher::ChaCha),
 ];
 
+/// RFC 8446, section 5.1.
+const APPLICATION_DATA: u8 = 23;
 const KEY: [u8; 32] = *b"a key of 32 bytes, for this test";
 const IV: [u8; 12] = [
     0xf0, 1, 2, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x10,
@@ -130,7 +132,7 @@ impl Peer {
         self.stream.read_exact(&mut body).unwrap();
         let (content, data) = self.open(header, body);
         self.sequence += 1;
-        if content == ContentType::ApplicationData as u8 {
+        if content == APPLICATION_DATA {
             let wanted = bytes(self.direction, self.plaintext, data.len());
             assert!(data == wanted, "wrong bytes from offset {}", self.plaintext);
             self.plaintext += data.len() as u64;
