@@ -13,7 +13,7 @@ import sys
 
 COLUMNS = 90
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
-PATH = re.compile(r"`((?:bench|bpf|crates|docs|fuzz|lab|scripts)/[\w./-]+)`")
+PATH = re.compile(r"`((?:bench|bpf|crates|docs|fuzz|scripts|tools)/[\w./-]+)`")
 
 
 def headings(text):

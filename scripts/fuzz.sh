@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # Builds one fuzz target and runs it: scripts/fuzz.sh TARGET SECONDS [OPTION...]
-# Without a target it names them. OPTIONs and further corpora go to libFuzzer
-# (a crashing input alone: scripts/fuzz.sh TARGET 0 FILE).
+# Without arguments it lists the targets. OPTIONs and further corpora go to libFuzzer.
+# `scripts/fuzz.sh TARGET 0 FILE` runs one input.
 #
-# It does what `cargo fuzz run` does, without cargo-fuzz: a nightly compiler,
-# coverage for libFuzzer, and the address sanitizer. What a run finds worth
-# keeping stays in $CARGO_TARGET_DIR/fuzz/corpus/TARGET, and the next one begins
-# with it; an input that fails goes to .../fuzz/failed/.
+# The script replaces `cargo fuzz run`: a nightly compiler, coverage for libFuzzer, and the
+# address sanitizer. The corpus is in $CARGO_TARGET_DIR/fuzz/corpus/TARGET, and the next run
+# begins with it. Inputs that fail go to $CARGO_TARGET_DIR/fuzz/failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,7 +31,7 @@ coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-pc-table
     -Cllvm-args=-sanitizer-coverage-trace-compares"
 host=$(rustc +nightly -vV | sed -n 's/^host: //p')
-# With --target, build scripts and macros are left without the sanitizer.
+# With --target, build scripts and macros are built without the sanitizer.
 RUSTFLAGS="$(echo $coverage) --cfg fuzzing -Zsanitizer=address -Ccodegen-units=1" \
     cargo +nightly build --manifest-path fuzz/Cargo.toml --release --locked \
     --target "$host" --target-dir "$work/build" --bin "$target"

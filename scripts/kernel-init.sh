@@ -1,7 +1,7 @@
 #!/bin/sh
-# The first process of an emulated kernel: makes a system of what the archive
-# brought, runs the test programs that /tests lists, and says how each ended in
-# lines that begin with "@@", which scripts/kernels.py reads.
+# The first process of an emulated kernel. It mounts the file systems, runs the test programs
+# of /tests, and reports their results in lines that begin with "@@". scripts/kernels.py
+# reads them.
 export PATH=/bin HOME=/root CI=1 RUST_BACKTRACE=1 PRISM_TEST_EMULATED=1
 
 mount -t proc proc /proc
@@ -14,12 +14,12 @@ mount -t bpf bpf /sys/fs/bpf
 mount -t cgroup2 cgroup /sys/fs/cgroup
 ip link set lo up
 
-# Ends the emulation: QEMU's status is twice this and one.
+# Ends the emulation. QEMU's status is twice the argument plus one.
 leave() {
     echo "@@ kernel"
     dmesg
     echo "@@ over $1"
-    # The serial port has to be empty first.
+    # Time for the serial port to send its buffer.
     sleep 0.2
     printf "\\$(printf %03o "$1")" | dd of=/dev/port bs=1 seek=244 conv=notrunc 2>/dev/null
     echo "the emulation cannot be left" && sleep 60
@@ -37,7 +37,7 @@ run() {
     printf '\n@@ begin %s\n' "$label"
     (cd "$directory" && CARGO_MANIFEST_DIR=$directory exec timeout -k 5 "$limit" "$@") </dev/null 2>&1
     printf '\n@@ end %s %s\n' $? "$label"
-    # What a test leaves behind would disturb the next.
+    # Namespaces of one test would disturb the next.
     left=$(ls /run/netns 2>/dev/null)
     [ -z "$left" ] || echo "@@ left namespaces" $left
 }

@@ -1,9 +1,8 @@
 """Debian's kernels as files, and initial file systems made from this host's.
 
-Nothing is installed: kernel packages are downloaded with apt, and what is
-needed of them is unpacked below the cache. Programs are copied from the host
-together with their libraries, at the paths they have here. Which tests run is
-not known here; scripts/kernels.py says it.
+Nothing is installed. apt downloads the kernel packages, and the necessary files are
+unpacked below the cache. Programs are copied from the host, with their libraries and at
+the same paths. scripts/kernels.py lists the tests.
 """
 
 import lzma
@@ -15,7 +14,7 @@ import subprocess
 import tarfile
 import tempfile
 
-# What of a kernel package is unpacked: the kernel, and modules of these places.
+# The unpacked files of a kernel package: the kernel, and modules of these directories.
 UNPACKED = re.compile(
     r"(boot/vmlinuz-[^/]+|lib/modules/[^/]+/(modules\.(order|builtin[^/]*)"
     r"|kernel/(net|lib|crypto|arch|drivers/net/(tun|veth)\.ko)(/.*|[^/]*)))$"
@@ -25,11 +24,11 @@ CPIO_ALIGN = 4
 
 
 class ImageError(Exception):
-    """A kernel or a program that cannot be had; the text says why."""
+    """A kernel or a program that is not available; the text gives the reason."""
 
 
 def output(*command, **options):
-    """What a program prints; an error where it fails."""
+    """The output of a program; an error if it fails."""
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, **options)
     if done.returncode != 0:
         raise ImageError(f"{' '.join(command)}: ended with status {done.returncode}")
@@ -39,8 +38,8 @@ def output(*command, **options):
 def kernel(series, package, cache):
     """The newest kernel of a series, e.g. "6.1": (release, image, modules).
 
-    `package` is the name of the meta-package that depends on it. Where apt has
-    no answer, a kernel of the series that was unpacked before will do.
+    `package` is the name of the meta-package that depends on it. Without an answer of apt,
+    a kernel of the series that was unpacked earlier is used.
     """
     os.makedirs(cache, exist_ok=True)
     try:
@@ -64,10 +63,10 @@ def kernel(series, package, cache):
 
 
 def download(package, release, cache):
-    """Downloads a kernel package, and keeps of it what a boot needs."""
+    """Downloads a kernel package, and unpacks the files that a boot needs."""
     with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as place:
         try:
-            # As the owner of the directory: apt's own user cannot write there.
+            # Root owns the directory, and apt's own user cannot write there.
             output("apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", package, cwd=place)
         except ImageError as error:
             raise ImageError(f"{error}; apt's lists may be old: apt-get update") from error
@@ -86,8 +85,7 @@ def download(package, release, cache):
 
 
 def place_module(content, path):
-    """Writes a file; modules without their compression, which costs more in an
-    emulated processor."""
+    """Writes a file. Modules are decompressed here, because an emulated processor is slow."""
     if path.endswith(".ko.xz"):
         path, content = path[:-3], lzma.decompress(content)
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -101,7 +99,7 @@ def unpacked(release, cache):
 
 
 class Archive:
-    """An initial file system ("newc" cpio) that grows by files and programs."""
+    """An initial file system ("newc" cpio), to which files and programs are added."""
 
     def __init__(self):
         self.parts = []
@@ -122,7 +120,7 @@ class Archive:
         self.entry(path, stat.S_IFLNK | 0o777, target.encode())
 
     def file(self, source, path=None):
-        """A host's file, at its own path or another; links are followed."""
+        """Adds a host's file, at its own path or another. Links are followed."""
         path = path or source
         if path.strip("/") in self.names:
             return
@@ -132,7 +130,7 @@ class Archive:
         self.entry(path, stat.S_IFREG | (os.stat(source).st_mode & 0o777), content)
 
     def program(self, source, path=None):
-        """A program with the libraries that it is linked to."""
+        """Adds a program with the libraries that it is linked to."""
         self.file(source, path)
         done = subprocess.run(["ldd", source], stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, text=True, check=False)
@@ -140,15 +138,15 @@ class Archive:
             self.file(library)
 
     def command(self, name):
-        """A program of the host's PATH, found at /bin by everybody."""
-        # A version manager's shims are scripts; Debian's own are wanted.
+        """Adds a program of the host at /bin."""
+        # The fixed path passes over the scripts of version managers.
         source = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
         if not source:
             raise ImageError(f"{name} is missing here; run: scripts/setup.sh kernels")
         self.program(source, f"/bin/{name}")
 
     def modules(self, directory, wanted):
-        """Kernel modules with those they depend on, for modprobe."""
+        """Adds kernel modules with their dependencies, for modprobe."""
         depends = {}
         with open(os.path.join(directory, "modules.dep"), encoding="ascii") as file:
             for line in file:

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """Runs tests on Debian's kernels 6.1 and 6.12, under emulation.
 
-The programs that `make test` builds run once more inside QEMU, where the kernel
-is one that users have, with kTLS and netem, which the kernel of a build machine
-need not have. What the table below lists runs, and nothing may be skipped.
-Correctness only: an emulated processor says nothing about time. The kernels run
-side by side, which takes two thirds of the time on two cores.
+The programs that `make test` builds run once more inside QEMU, on a kernel that users
+have. These kernels have kTLS and netem, which the kernel of a build machine may lack. The
+table below lists the tests, and none of them may be skipped. They check correctness only,
+because an emulated processor says nothing about time. The kernels run side by side.
 
 Usage: scripts/kernels.py [--kernel 6.1] [--one-by-one] [WORD...]
        (only the rows of the table whose label contains one of the words)
@@ -24,12 +23,11 @@ import time
 from kernel_image import Archive, ImageError, kernel
 from programs import build, groups_of
 
-# Series, and the Debian package that depends on its newest kernel.
+# The series, and the Debian package that depends on its newest kernel.
 KERNELS = [("6.1", "linux-image-amd64"), ("6.12", "linux-image-6.12-amd64")]
 
-# What runs, of all that asks something of the kernel: package, test program or
-# group ("lib" for the tests inside the crate), names of tests (parts of them; all
-# where there are none), and the limit in seconds.
+# The tests that depend on the kernel: package; test program or group ("lib" for the tests
+# inside the crate); parts of the names of tests (all tests if empty); limit in seconds.
 TESTS = [
     ("prism-sys", "lib", [], 60),
     ("prism-sys", "netns", [], 30),
@@ -58,15 +56,15 @@ TESTS = [
     ("prism", "owners", ["killed"], 120),
     ("prism", "connections", ["stalls"], 120),
 ]
-# Programs of these packages' tests run one test at a time: they share names.
+# The test programs of these packages run one test at a time, because tests share names.
 SERIAL = {"prism", "prism-lab"}
 
-# Loaded at the start, with all they depend on.
+# Kernel modules that are loaded at the start, with their dependencies.
 MODULES = ["tun", "veth", "tls", "tcp_diag", "unix_diag", "sch_netem", "sch_ingress", "sch_tbf",
            "cls_bpf", "act_bpf",
            "gcm", "ctr", "aesni_intel", "ghash_clmulni_intel",
            "chacha20poly1305", "chacha_x86_64", "poly1305_x86_64"]
-# What the tests and the first process call.
+# Programs that the tests and the first process call.
 COMMANDS = ["dash", "ip", "ss", "tc", "nsenter", "unshare", "mount", "umount", "sysctl", "kmod", "timeout",
             "mkdir", "ls", "dd", "sleep", "cat", "kill", "dmesg", "curl", "tcpdump"]
 FILES = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/protocols", "/etc/services"]
@@ -77,24 +75,23 @@ QEMU = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max,-cx16",
         "-m", str(MEMORY_MIB), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
         "-serial", "stdio", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"]
 KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off nokaslr"
-# The first process's status 0 as isa-debug-exit gives it.
+# QEMU's status for status 0 of the first process: isa-debug-exit doubles it and adds one.
 ALL_WELL = 1
 BOOT_LIMIT_S = 90
 KERNEL_LIMIT_S = 600
 TAIL_LINES = 60
 
 COUNTS = re.compile(r"(\d+) passed; (\d+) failed; (\d+) ignored")
-# In the list at a test program's end; the lines above may hold output as well.
+# A line of the list of failures at the end of a test program's output.
 FAILED = re.compile(r"^    (\w[\w:]+)$", re.M)
-# Said by a kernel that found a fault in itself.
+# Messages of a kernel about a fault of its own.
 COMPLAINT = re.compile(r"^\[[ \d.]+\] (BUG:|WARNING:|Oops|general protection|Kernel panic|INFO: task).*", re.M)
 
 
 def built():
-    """Builds the test programs: {(package, name): (path, directory, tests)} with
-    "lib", a group or a program as name, and the paths of what they start."""
-    # All, as the other tests do: of fewer packages some would be compiled again,
-    # with fewer features of what they share.
+    """Builds the test programs. Returns {(package, name): (path, directory, tests)}, with
+    "lib", a group or a program as name, and the paths of the programs that they start."""
+    # With fewer packages cargo would compile some again, with fewer features.
     programs, others = build("--workspace")
     tests = {}
     for package, kind, name, path, directory in programs:
@@ -132,7 +129,7 @@ def image(rows, programs, others, modules, path):
         if not tests:
             raise ImageError(f"no test is {label_of(package, name, words)}")
         archive.program(program)
-        # Cargo's directory for what tests write: beside "release".
+        # Cargo's directory for files of tests, beside "release".
         archive.directory(os.path.normpath(os.path.join(os.path.dirname(program), "../../tmp")))
         arguments = [program, "--exact", *tests] + (["--test-threads=1"] if package in SERIAL else [])
         label = label_of(package, name, words)
@@ -147,7 +144,7 @@ def image(rows, programs, others, modules, path):
 
 
 class Run:
-    """One boot: reads what the emulated system says, and keeps the score."""
+    """One boot: reads the output of the emulated system, and collects the results."""
 
     def __init__(self, series, release, kernel_image, place):
         self.series, self.release, self.kernel_image, self.place = series, release, kernel_image, place
@@ -233,7 +230,7 @@ class Run:
             self.failures.append(f"{label}: no test has run")
         skipped = output.count("SKIPPED")
         if skipped:
-            self.failures.append(f"{label}: {skipped} skipped, which must not be here")
+            self.failures.append(f"{label}: {skipped} skipped; on these kernels none may be")
         if status != 0:
             self.shown += [f"\n== {label}\n", *self.lines[first:][-TAIL_LINES:]]
         print(f"  {self.series}  {label}: {counts[0]} passed, {counts[1]} failed, {seconds:.1f} s", flush=True)
@@ -248,7 +245,7 @@ class Run:
             self.failures.append(f"the kernel says: {found.group(0).strip()}")
 
     def show_failed(self):
-        """The last lines of each program that failed; else of all there is."""
+        """Prints the last lines of each program that failed, or of the whole log."""
         if self.failures:
             print("".join(self.shown or self.lines[:self.said][-TAIL_LINES:]))
             print(f"(the whole log: {self.log_path()})", flush=True)
@@ -260,13 +257,13 @@ class Run:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--kernel", choices=[series for series, _ in KERNELS])
-    parser.add_argument("--one-by-one", action="store_true", help="where memory is short")
+    parser.add_argument("--one-by-one", action="store_true", help="one kernel at a time, to save memory")
     parser.add_argument("word", nargs="*")
     options = parser.parse_args()
     rows = [row for row in TESTS
             if not options.word or any(word in label_of(*row[:3]) for word in options.word)]
     if not rows:
-        parser.error("no row of the table has such a word")
+        parser.error("no label of the table contains such a word")
     if not shutil.which(QEMU[0]):
         sys.exit(f"kernels: {QEMU[0]} is missing; run: scripts/setup.sh kernels")
     os.chdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -282,7 +279,7 @@ def main():
             runs.append(Run(series, release, kernel_image, place))
     print("== Linux " + ", ".join(run.release for run in runs), flush=True)
     threads = [threading.Thread(target=run.boot) for run in runs]
-    # As an interrupt: no emulation outlives this.
+    # The `finally` below then ends the emulations, as after an interrupt.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         for thread in threads:

@@ -5,15 +5,14 @@ import os
 import subprocess
 import sys
 
-# Test programs whose modules are groups of tests that could be programs too, had
-# they not so much in common: each group runs in a process of its own.
+# Test programs whose modules are groups. Each group runs in its own process.
 GROUPED = {"it", "lab"}
 
 
 def build(*arguments):
-    """Builds with `cargo test ARGUMENTS`. Gives the test programs, each as
-    (package, kind, name, path, directory) with kind "lib", "bin" or "test", and
-    the paths of the programs that they start."""
+    """Builds with `cargo test ARGUMENTS`. Returns the test programs, and the paths of the
+    programs that they start. A test program is (package, kind, name, path, directory), with
+    the kind "lib", "bin" or "test"."""
     command = ["cargo", "test", "--release", "--locked", "--no-run",
                "--message-format=json-render-diagnostics", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
@@ -34,7 +33,7 @@ def build(*arguments):
 
 
 def package_of(directory):
-    """The package in a directory: of its name, but for the lab's."""
+    """The package of a directory: its name, or prism-NAME for a tool."""
     name = os.path.basename(directory)
     return name if name.startswith("prism") else f"prism-{name}"
 
@@ -47,7 +46,7 @@ def tests_of(path):
 
 
 def groups_of(kind, name, path):
-    """A program's tests by group; a program that is not grouped has one, None."""
+    """A program's tests by group. A program without groups has the one group None."""
     groups = {}
     for test in tests_of(path):
         group = test.partition("::")[0] if kind == "test" and name in GROUPED else None

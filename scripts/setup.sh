@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # Installs what Prism needs on Debian 12 with Rust: setup.sh [GROUP]
 #
-#   build     what compiling needs
+#   build     compilers and headers
 #   lint      build, Python, and the Rust components rustfmt and clippy
-#   demo      build, and what a lab and the demo run (when no group is named)
-#   tests     demo, bench and lint, and what only tests run: a JDK, Go, S3 clients, ...
-#   bench     demo, and what Prism is measured beside
+#   demo      build, and the programs of a lab and of the demo (the default)
+#   tests     demo, bench and lint, and programs of tests: a JDK, Go, S3 clients, ...
+#   bench     demo, and the servers that Prism is measured beside
 #   dist      bench, and the Rust component llvm-tools
 #   kernels   tests, and QEMU for `make test-kernels`
 #
-# Looks first, installs only what is missing, and says what it does; when all is
-# there it ends at once. Safe to repeat. (Debian starts the etcd, nginx and HAProxy that it installs; tests and benchmarks start their own.)
+# It installs only missing packages, and prints their names. It is safe to repeat, and ends
+# at once if nothing is missing. Debian starts the etcd, nginx and HAProxy that it installs;
+# tests and benchmarks start their own.
 set -euo pipefail
 
-# What is needed | how to see that it is there | the Debian package that has it
+# Name | command that succeeds if it is installed | Debian package
 build='
 clang (eBPF)          | command -v clang                     | clang
 C compiler            | command -v gcc                       | gcc
@@ -78,7 +79,7 @@ kernels) needed=$build$lint$demo$tests$bench$kernels components='rustfmt clippy'
     exit 2
     ;;
 esac
-# Programs for root are elsewhere in the path of other users.
+# The PATH of other users lacks the directories of root's programs.
 PATH="$PATH:/usr/sbin:/sbin"
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -91,7 +92,7 @@ as_root() {
     fi
 }
 
-# Sets `missing` (names) and `packages` to what is not there.
+# Sets `missing` to the names of missing programs, and `packages` to their packages.
 look() {
     missing=() packages=()
     local name probe package
@@ -109,14 +110,14 @@ install_packages() {
     [ "${#packages[@]}" -gt 0 ] || return 0
     say "missing: ${missing[*]}"
     command -v apt-get >/dev/null ||
-        die "this is not Debian; install by hand what these packages have: ${packages[*]}"
+        die "this is not Debian; install the contents of these packages by hand: ${packages[*]}"
     say "installing with apt-get: ${packages[*]}"
     export DEBIAN_FRONTEND=noninteractive
     as_root apt-get update -q -o DPkg::Lock::Timeout=300
     as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get install -q -y -o DPkg::Lock::Timeout=300 --no-install-recommends "${packages[@]}"
     look
-    # A python3 that is not Debian's does not see Debian's boto3.
+    # Another python3 than Debian's does not find Debian's boto3.
     [ "${#missing[@]}" = 0 ] ||
         die "still missing: ${missing[*]}; another version in front of Debian's in PATH?"
 }
@@ -144,7 +145,7 @@ check_rust() {
     done
 }
 
-# Where tests look for the clients that Debian does not have, too.
+# The S3 clients that Debian does not have. Tests look for them in the same directory.
 install_clients() {
     "$(dirname "$0")/clients/install.sh" "${PRISM_TEST_CLIENTS:-$HOME/.cache/prism-test-clients}"
 }
@@ -152,4 +153,4 @@ install_clients() {
 install_packages
 check_rust
 case $group in tests | kernels) install_clients ;; esac
-say "everything is there for: $group"
+say "everything is installed for: $group"

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Builds and runs all tests of the workspace, and sums up.
+"""Builds and runs all tests of the workspace, and prints a table of the results.
 
-Runs what `cargo test --release --workspace` runs, and further: several test
-programs (or groups of a program's tests) at a time, but those one by one that judge
-time or watch the machine; each has a time limit; tests that were skipped for want of
-privilege are listed; and namespaces that a test left behind are a failure. What fails
-while the machine itself stands still, as a virtual one may for seconds, is run again,
-and that is said.
+It runs the tests of `cargo test --release --workspace`, with these differences:
+
+- Several test programs, or groups of a program's tests, run at a time. Groups that judge
+  time or look at the whole machine run one by one.
+- Each group has a time limit.
+- Skipped tests are counted.
+- A namespace that a test has left behind is a failure.
+- A group that fails while the machine itself stands still runs again, with a message. A
+  virtual machine may stand still for seconds.
 
 Usage: scripts/test.py [FILTER...]
        (only tests whose name contains a FILTER; "bulk::" is a whole group)
@@ -22,62 +25,63 @@ import time
 
 from programs import build, groups_of
 
-# Their integration tests run one at a time within a process.
+# The integration tests of these packages run one at a time within a process.
 SERIAL_PACKAGES = {"prism", "prism-lab"}
-# At a time, of those that are in none of the lists below.
+# Groups that run at a time, of the groups in none of the lists below.
 LANES = 2
-# They wait more than they compute: another lane takes them, one by one.
+# Groups that wait more than they compute. One more lane runs them, one by one.
 WAITING = {
     "prism chaos", "prism connections", "prism hostile", "prism tls_sessions", "prism refill",
 }
-# They count bytes and packets on a busy processor, and have no clock; behind the
-# above, and beside them those that only wait for time to pass, and the patient.
+# Groups that count bytes and packets, and judge no time. They run after the groups above.
 COUNTING = {"prism bulk"}
+# Groups that run beside COUNTING, because they only wait for time to pass. The groups of
+# LOW_PRIORITY_PACKAGES run beside COUNTING too.
 BESIDE_COUNTING = {"prism owners", "prism-etcd etcd"}
-# One by one behind all others: they judge rates, times or memory that another test would
-# change, or what becomes of labs that nobody owns.
+# Groups that run last, one by one. They judge rates, times or memory, which other tests
+# would change, or they check the removal of abandoned labs.
 ALONE = {
     "prism demo", "prism impair",
     "prism-lab lab", "prism-store memory", "prism-sys freeze", "prism-sys handoff",
     "prism-switch network",
 }
-# Without network, and in no hurry: at the lowest priority.
-PATIENT_PACKAGES = {
+# Packages whose tests use no network. They run at the lowest priority.
+LOW_PRIORITY_PACKAGES = {
     "prism-bench", "prism-cluster", "prism-config", "prism-hash", "prism-http", "prism-proto", "prism-replica", "prism-s3",
     "prism-store", "prism-tls",
 }
-# The longest begin first, so that no lane ends long after the others.
+# The longest groups begin first, so that no lane ends long after the others.
 LONGEST = [
     "prism connections", "prism sessions", "prism tls_clients", "prism refill", "prism hostile", "prism replicas",
     "prism tls_sessions", "prism mixture", "prism objects", "prism uploads", "prism clients", "prism cluster",
     "prism serve", "prism crash", "prism-store scrub", "prism-proto simulation", "prism-switch aging",
 ]
-# Far above what any of them takes; a hang ends here. What is long when asked takes longer.
+# The time limit of a group, far above its normal time. Long forms of tests need more.
 LIMIT_S = int(os.environ.get("PRISM_TEST_LIMIT_S", "480"))
-# A processor that nobody gets for so long stands still, and nodes run out of patience. A
-# busy one is got within a few hundredths.
+# A processor on which no thread runs for this time stands still, and timeouts in nodes
+# expire. A busy processor runs a thread within some 0.05 s.
 STALL_S = 0.2
-# So often is run again what failed in such a moment, when there has been none for so
-# long, or that has been waited for so long in all.
+# A group that failed in such a moment runs again, at most MOST_AGAIN times. Each time waits
+# until the machine has not stood still for CALM_S, or MAX_WAIT_S have passed in all.
 MOST_AGAIN, CALM_S, MAX_WAIT_S = 3, 10.0, 1200.0
 DOCUMENTATION = ["cargo", "test", "--release", "--locked", "--workspace", "--quiet", "--doc"]
 COUNTS = re.compile(r"(\d+) passed; (\d+) failed; (\d+) ignored")
-# In the list at a test program's end.
+# A line of the list of failures at the end of a test program's output.
 FAILED = re.compile(r"^    (\w.*)$", re.M)
 
 
 class Job:
-    """A test program, or a group of its tests, and what came of it."""
+    """A test program, or a group of its tests, with its result."""
 
-    def __init__(self, label, command, directory=".", environment=(), patient=False):
-        self.label, self.command, self.directory, self.patient = label, command, directory, patient
+    def __init__(self, label, command, directory=".", environment=(), low_priority=False):
+        self.label, self.command, self.directory, self.low_priority = label, command, directory, low_priority
         self.environment = {**os.environ, **dict(environment)}
         self.status, self.output, self.start, self.seconds, self.cpu_s = None, "", 0.0, 0.0, 0.0
 
     def run(self):
-        """Runs it to its end, and shows then what it said."""
+        """Runs it to its end, and then prints its output."""
         self.start = start = time.monotonic()
-        command = (["nice", "-n", "19"] if self.patient else []) + self.command
+        command = (["nice", "-n", "19"] if self.low_priority else []) + self.command
         process = subprocess.Popen(
             command, cwd=self.directory, env=self.environment, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -92,24 +96,24 @@ class Job:
         RUNNING.discard(process)
         self.seconds, self.cpu_s = time.monotonic() - start, usage.ru_utime + usage.ru_stime
         if self.seconds >= LIMIT_S:
-            self.output += f"ended after {LIMIT_S} s without result\n"
+            self.output += f"killed after {LIMIT_S} s without a result\n"
         with SHOWING:
             print(f"\n== {self.label}\n{self.output}", end="", flush=True)
 
 
 class Stalls:
-    """Notes when a processor stood still: a thread on each looks at the clock."""
+    """Records the moments when a processor stood still. A thread on each reads the clock."""
 
     EVERY_S = 0.05
 
     def __init__(self):
-        # Of each when it ended, and how long it was.
+        # The end and the length of each such moment.
         self.noted, self.left_s = [], MAX_WAIT_S
         for processor in os.sched_getaffinity(0):
             threading.Thread(target=self.watch, args=[processor], daemon=True).start()
 
     def watch(self, processor):
-        # Of this thread alone.
+        # This sets the affinity of this thread only.
         os.sched_setaffinity(0, {processor})
         last = time.monotonic()
         while True:
@@ -120,7 +124,7 @@ class Stalls:
             last = now
 
     def wait_for_calm(self):
-        """Until there has been none for a while, as long as that may be waited for."""
+        """Waits until no processor has stood still for CALM_S, within MAX_WAIT_S in all."""
         while self.left_s > 0:
             start = time.monotonic()
             if start > max((at for at, _ in list(self.noted)), default=0.0) + CALM_S:
@@ -129,7 +133,7 @@ class Stalls:
             self.left_s -= time.monotonic() - start
 
     def longest(self, job):
-        """Seconds of the longest while a job ran; 0 if there was none."""
+        """The seconds of the longest such moment during a job; 0 without one."""
         end = job.start + job.seconds
         return max((length for at, length in list(self.noted) if job.start < at < end + length), default=0.0)
 
@@ -147,7 +151,7 @@ def kill(process, how=signal.SIGKILL):
 
 
 def jobs_of(package, kind, name, path, directory, words):
-    """The jobs that a program's tests make, those with none of `words` left out."""
+    """The jobs of a program's tests. Tests whose names contain none of `words` are left out."""
     for group, tests in groups_of(kind, name, path).items():
         tests = [test for test in tests if not words or any(word in test for word in words)]
         if not tests:
@@ -156,34 +160,32 @@ def jobs_of(package, kind, name, path, directory, words):
         if package in SERIAL_PACKAGES and kind == "test":
             command.append("--test-threads=1")
         label = f"{package} {group or name}" if kind == "test" else f"{package} ({kind})"
-        patient = package in PATIENT_PACKAGES
-        yield Job(label, command, directory, {"CARGO_MANIFEST_DIR": directory}, patient)
+        low_priority = package in LOW_PRIORITY_PACKAGES
+        yield Job(label, command, directory, {"CARGO_MANIFEST_DIR": directory}, low_priority)
 
 
 def run_all(jobs):
-    """Runs the jobs: those of the lanes, then those that count, then those one by
-    one."""
+    """Runs the jobs: the lanes, then COUNTING and the jobs beside it, then ALONE."""
     jobs = sorted(jobs, key=lambda job: LONGEST.index(job.label) if job.label in LONGEST else len(LONGEST))
 
-    def take(belongs):
+    def take_jobs(belongs):
         nonlocal jobs
         taken = [job for job in jobs if belongs(job)]
         jobs = [job for job in jobs if job not in taken]
         return taken
 
-    patient = take(lambda job: job.patient)
+    low_priority = take_jobs(lambda job: job.low_priority)
     counting, beside, alone, waiting = (
-        take(lambda job, labels=labels: job.label in labels)
+        take_jobs(lambda job, labels=labels: job.label in labels)
         for labels in (COUNTING, BESIDE_COUNTING, ALONE, WAITING)
     )
     abreast([waiting] + [jobs + waiting] * LANES)
-    abreast([counting, beside, patient])
+    abreast([counting, beside, low_priority])
     abreast([alone])
 
 
 def abreast(lanes):
-    """Runs the jobs of each lane in order; one that is in several, in the first to
-    get there."""
+    """Runs the jobs of each lane in order. The first lane that reaches a job runs it."""
     taken, turn = set(), threading.Lock()
 
     def run(lane):
@@ -202,8 +204,7 @@ def abreast(lanes):
 
 
 def run_again(jobs, stalls):
-    """Runs again what failed while the machine stood still. Gives what there is to say
-    of it."""
+    """Runs jobs again that failed while the machine stood still. Returns messages."""
     said = []
     for job in jobs:
         for _ in range(MOST_AGAIN):
@@ -224,7 +225,7 @@ def namespaces():
 
 
 def judge(job):
-    """Counts of passed, failed and ignored tests, and what failed."""
+    """The counts of passed, failed and ignored tests, and the names of the failed ones."""
     counts = [sum(int(m[i]) for m in COUNTS.findall(job.output)) for i in range(3)]
     named = FAILED.findall(job.output.rpartition("\nfailures:\n")[2]) if counts[1] else []
     failures = [f"{job.label}: {test}" for test in named]
@@ -242,7 +243,7 @@ def main():
     programs, _ = build("--workspace")
     built_s = time.monotonic() - start
     jobs = [job for program in programs for job in jobs_of(*program, words)]
-    jobs.append(Job("documentation", [*DOCUMENTATION, "--", *words], patient=True))
+    jobs.append(Job("documentation", [*DOCUMENTATION, "--", *words], low_priority=True))
     stalls = Stalls()
     try:
         run_all(jobs)
@@ -264,7 +265,7 @@ def main():
     failures += [f"left behind: namespace {name}" for name in sorted(namespaces() - before)]
     skipped = sum(job.output.count("SKIPPED") for job in jobs)
     print(f"{'in all':<40} {totals[0]:>7} {totals[1]:>7} {totals[2]:>8} {time.monotonic() - start:>8.1f}")
-    print(f"(of which building: {built_s:.1f} s; skipped, as privilege or a feature of the kernel is missing: {skipped})")
+    print(f"(building: {built_s:.1f} s; skipped for lack of privilege or of a kernel feature: {skipped})")
     for failure in again:
         print(f"AGAIN   {failure}")
     for failure in failures:

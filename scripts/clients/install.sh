@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# S3 clients that Debian does not have, or not as new, for the tests: install.sh DIR
+# Installs S3 clients for the tests that Debian lacks or has in old versions: install.sh DIR
 #
 #   DIR/s5cmd   Go's module proxy; versions and digests in go.mod and go.sum
 #   DIR/java/   the AWS SDK for Java from Maven Central; version in pom.xml
 #   DIR/python/ pyarrow and boto3 from PyPI, to be named in PYTHONPATH
 #
-# Each is made once for its version, all at the same time, and takes the network
-# only then. Safe to repeat; what is there already takes no time.
+# Each is fetched once for its version, all at the same time. The script is safe to repeat,
+# and fetches nothing that is installed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$1
 pyarrow=22.0.0
-# Debian's does not know of conditions on writes. And botocore, of the same version.
+# Debian's boto3 lacks conditions on writes. botocore has the same version.
 boto3=1.43.11
 
 say() { printf 'setup: %s\n' "$*"; }
 
-# make NAME KEY COMMAND...: runs the command, which writes to $new, unless
-# DIR/NAME was made for this key. A run that breaks off leaves nothing behind.
+# make NAME KEY COMMAND...: runs the command with a path to write to, unless DIR/NAME was
+# made for this key. A run that breaks off leaves nothing behind.
 make() {
     local name=$1 key=$2
     shift 2
@@ -30,7 +30,7 @@ make() {
     rm -rf "${dir:?}/$name"
     mv "$new" "$dir/$name"
     echo "$key" >"$mark"
-    say "$name is there after $((SECONDS - start)) s"
+    say "fetched $name in $((SECONDS - start)) s"
 }
 
 build_s5cmd() {
