@@ -21,13 +21,13 @@ const WAYS: [(&str, RelayUpTo); 2] = [
 const BUILDS: [&str; 2] = ["this", "other"];
 
 /// This program beside the other.
-pub(crate) const THIS_OVER_OTHER: Comparison = Comparison {
+const THIS_OVER_OTHER: Comparison = Comparison {
     title: "Of this program over the other's",
     base: "this",
     ..PRISM_OVER_OTHERS
 };
 
-const SUMMARY: Summary = Summary {
+pub(crate) const SUMMARY: Summary = Summary {
     result: "builds",
     title: "GETs by two programs, medians of the rounds, CPU time of the servers for one request",
     columns: COLUMNS,

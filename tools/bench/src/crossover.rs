@@ -20,13 +20,13 @@ const WAYS: [(&str, RelayUpTo); 3] = [
     ("auto", RelayUpTo::Auto),
 ];
 /// Hand-offs beside the other ways.
-pub(crate) const HAND_OFF_OVER_OTHERS: Comparison = Comparison {
+const HAND_OFF_OVER_OTHERS: Comparison = Comparison {
     title: "Of hand-offs over the other's",
     base: "hand-off",
     ..PRISM_OVER_OTHERS
 };
 
-const SUMMARY: Summary = Summary {
+pub(crate) const SUMMARY: Summary = Summary {
     result: "crossover",
     title: "GETs that are handed off or relayed, medians of the rounds, CPU time of the servers for one request",
     columns: COLUMNS,

@@ -37,7 +37,7 @@ const fn us(heading: &'static str, value: &'static str) -> Column {
     }
 }
 
-const SUMMARY: Summary = Summary {
+pub(crate) const SUMMARY: Summary = Summary {
     result: "latency",
     title: "One request after the other, medians of p50, in µs",
     columns: &[

@@ -1,10 +1,12 @@
 //! `prism bench report`: all results as one page, each with its plots and tables, how
 //! it was measured, and what the papers say of it.
 
+mod chart;
+mod headlines;
+mod human;
 mod input;
 mod page;
 mod papers;
-mod plot;
 mod sections;
 mod views;
 

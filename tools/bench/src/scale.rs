@@ -26,7 +26,7 @@ const OBJECTS: usize = 8;
 /// What was set to the number of backends that have what is asked for.
 const ASKED: &str = "asked_backends";
 
-const SUMMARY: Summary = Summary {
+pub(crate) const SUMMARY: Summary = Summary {
     result: "scale",
     title: "GETs by number of backends, medians of the rounds, CPU time of the servers for one request",
     columns: COLUMNS,

@@ -21,7 +21,7 @@ use crate::turns::{Job, Options, Turns, within};
 use load::{Case, Target};
 use system::{Kind, System};
 
-const SUMMARY: Summary = Summary {
+pub(crate) const SUMMARY: Summary = Summary {
     result: "store",
     title: "CPU time of the server for one request, medians of the rounds",
     columns: &[

@@ -194,6 +194,15 @@ impl Comparison {
             .collect()
     }
 
+    /// The median ratio of each value, with a row of the side that is compared.
+    pub(crate) fn medians<'r>(&self, rows: &'r [Row]) -> Vec<(&'r Row, Vec<f64>)> {
+        let ratios = self.ratios(rows).into_iter();
+        let medians = |each: Vec<Vec<f64>>| each.iter().map(|each| median(each)).collect();
+        ratios
+            .map(|Ratios { of, each }| (of, medians(each)))
+            .collect()
+    }
+
     /// `None` where there is nothing to compare.
     fn table(&self, rows: &[Row], varying: &[&str]) -> Option<Table> {
         let ratios = self.ratios(rows);
@@ -311,14 +320,14 @@ fn layout(table: &Table) -> String {
     text
 }
 
-fn ascending(values: impl Iterator<Item = f64>) -> Vec<f64> {
+pub(crate) fn ascending(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
     values.sort_by(f64::total_cmp);
     values
 }
 
 /// The one in the middle, or between both; NaN of none.
-fn median(ascending: &[f64]) -> f64 {
+pub(crate) fn median(ascending: &[f64]) -> f64 {
     let at = |n: usize| ascending.get(n).copied().unwrap_or(f64::NAN);
     let half = ascending.len() / 2;
     match ascending.len() % 2 {

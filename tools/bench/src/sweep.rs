@@ -81,7 +81,7 @@ pub(crate) const PRISM_OVER_OTHERS: Comparison = Comparison {
     ],
 };
 
-const SUMMARY: Summary = Summary {
+pub(crate) const SUMMARY: Summary = Summary {
     result: "sweep",
     title: "GETs, medians of the rounds, CPU time of the servers for one request",
     columns: COLUMNS,

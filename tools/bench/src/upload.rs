@@ -28,7 +28,7 @@ const OBJECTS_BYTES: u64 = 128 << 20;
 /// connections than backends.
 const UNDER_WAY_BYTES: u64 = 128 << 20;
 
-const SUMMARY: Summary = Summary {
+pub(crate) const SUMMARY: Summary = Summary {
     result: "upload",
     title: "PUTs, medians of the rounds, CPU time of the servers for one request",
     columns: COLUMNS,

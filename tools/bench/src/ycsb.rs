@@ -56,17 +56,17 @@ const OVER_PARTITIONED: Comparison = Comparison {
 
 const TITLE: &str =
     "Requests by popularity, medians of the rounds, CPU time of the servers for one request";
-const OF_PARTITIONED: Summary = Summary {
+pub(crate) const OF_PARTITIONED: Summary = Summary {
     result: PARTITIONED,
     title: TITLE,
     columns: COLUMNS,
     comparisons: &[OVER_UNIFORM, OVER_READS],
 };
-const OF_REPLICATED: Summary = Summary {
+pub(crate) const OF_REPLICATED: Summary = Summary {
     result: REPLICATED,
     ..OF_PARTITIONED
 };
-const OF_SKEW: Summary = Summary {
+pub(crate) const OF_SKEW: Summary = Summary {
     result: "skew",
     title: TITLE,
     columns: COLUMNS,

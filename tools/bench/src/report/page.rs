@@ -1,51 +1,49 @@
 //! The page: one file of HTML that needs nothing else, neither scripts nor a network.
 //!
-//! All text of rows and files is escaped; plots escape theirs.
+//! All text of rows and files is escaped.
 
 use std::fmt::Write as _;
 
 use crate::rows::Row;
 use crate::summary::Table;
 
+use super::chart;
+use super::headlines::{HEADLINES, Headline};
+use super::human;
 use super::input::{Input, Origin};
-use super::papers::Figure;
+use super::papers;
 use super::sections::{SECTIONS, Section};
-use super::views;
+use super::views::{self, Figure};
 
-const STYLE: &str = "
-body{font:15px/1.45 system-ui,sans-serif;max-width:1240px;margin:2em auto;padding:0 1em;color:#222}
-h2{margin-top:2.2em;border-top:1px solid #ccc;padding-top:.8em}
-table{border-collapse:collapse;margin:.6em 0;font-size:13px}
-caption{text-align:left;font-weight:600;padding:.3em 0}
-th,td{border:1px solid #ddd;padding:.15em .5em;text-align:right}
-th.w,td.w{text-align:left} tbody tr:nth-child(even){background:#f7f7f7}
-code{background:#f2f2f2;padding:.1em .3em}
-.both{display:grid;grid-template-columns:minmax(0,2fr) minmax(0,1fr);gap:1.5em;align-items:start}
-.plots svg{max-width:100%;height:auto} .wide{overflow-x:auto} .missing{color:#a00}
-figure{margin:0 0 1em} figcaption{font-weight:600}
-@media(max-width:800px){.both{grid-template-columns:1fr}}";
+const STYLE: &str = include_str!("style.css");
 
 /// The whole page.
 pub(super) fn page(input: &Input) -> String {
-    let sections = SECTIONS.iter();
-    let sections = sections.map(|section| (section, input.of(section.summary.result)));
-    let sections: Vec<(&Section, Vec<Row>)> = sections.collect();
     let mut html = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>Prism: what was measured</title><style>{STYLE}</style></head><body>\n\
-         <h1>Prism: what was measured</h1>\n\
-         <p>Each result with what the papers say of it. Points and figures are medians of \
-         rounds, lines up and down go to the least and the greatest. Ratios are of turns of \
-         one round. Only ratios can be compared from one machine to another. Of the papers \
-         there is what their text and tables say; nothing was read off a plot.</p>\n<ul>\n"
+         <title>Prism: measurements</title><style>{STYLE}</style></head><body>\n\
+         <h1>Prism: measurements</h1>\n\
+         <p>Prism hands live connections to the backend that has the object. The cards show \
+         eight ratios beside those of the papers. Only ratios compare: the papers had six logical \
+         servers and links of 10 Gbit/s.</p>\n"
     );
+    add_headlines(&mut html, input);
+    html.push_str(
+        "<p>Every figure is a median over rounds, in which all systems alternate. A ratio divides \
+         two turns of one round. A thin vertical line in a plot goes from the least to the greatest \
+         round. All panels of a figure have the same axes. The papers' values are from their text \
+         and tables; none is read off a plot.</p>\n<ul class=\"contents\">\n",
+    );
+    let sections = SECTIONS.iter();
+    let sections = sections.map(|section| (section, input.of(section.summary.result)));
+    let sections: Vec<(&Section, Vec<Row>)> = sections.collect();
     for (section, rows) in &sections {
         let state = match rows.len() {
             0 => "<span class=\"missing\">missing</span>".to_owned(),
             rows => format!("{rows} rows"),
         };
-        let (id, heading) = (escape(section.summary.result), escape(section.heading));
+        let (id, heading) = (section.summary.result, escape(section.heading));
         let _ = writeln!(html, "<li><a href=\"#{id}\">{heading}</a>: {state}</li>");
     }
     html.push_str("</ul>\n");
@@ -53,9 +51,8 @@ pub(super) fn page(input: &Input) -> String {
         add_section(&mut html, section, rows, input);
     }
     let is_known = |result: &str| {
-        SECTIONS
-            .iter()
-            .any(|section| section.summary.result == result)
+        let mut sections = SECTIONS.iter();
+        sections.any(|section| section.summary.result == result)
     };
     for result in input.origins.keys().filter(|result| !is_known(result)) {
         let result = escape(result);
@@ -69,10 +66,46 @@ pub(super) fn page(input: &Input) -> String {
     html
 }
 
+fn add_headlines(html: &mut String, input: &Input) {
+    html.push_str("<div class=\"cards\">\n");
+    for headline in &HEADLINES {
+        let title = escape(headline.title);
+        let _ = writeln!(html, "<div class=\"card\"><h3>{title}</h3>");
+        add_pair(html, headline, input);
+        html.push_str("</div>\n");
+    }
+    html.push_str("</div>\n");
+}
+
+/// Two bars, ours and the paper's, and where both come from.
+fn add_pair(html: &mut String, headline: &Headline, input: &Input) {
+    let measured = headline.measured(input);
+    let ours = measured.as_ref().map(|measured| measured.value);
+    let longest = ours.unwrap_or(0.0).max(headline.paper.unwrap_or(0.0));
+    html.push_str("<div class=\"pair\">");
+    let both = [("Prism", ours, "ours"), ("paper", headline.paper, "theirs")];
+    for (name, value, class) in both {
+        let width = value.map_or(0.0, |value| value / longest * 100.0);
+        let told = value.map_or("–".to_owned(), |value| headline.text(value));
+        let tag = if class == "ours" { "b" } else { "span" };
+        let _ = write!(
+            html,
+            "<span>{name}</span><div class=\"bar {class}\" style=\"width:{width:.0}%\"></div>\
+             <{tag}>{told}</{tag}>"
+        );
+    }
+    let case = match measured {
+        Some(measured) => escape(&measured.case),
+        None => "<span class=\"missing\">missing</span>".to_owned(),
+    };
+    let paper = escape(headline.paper_text);
+    let _ = writeln!(html, "</div><p>Prism: {case}</p><p>Paper: {paper}</p>");
+}
+
 fn add_section(html: &mut String, section: &Section, rows: &[Row], input: &Input) {
     let result = section.summary.result;
-    let (id, heading) = (escape(result), escape(section.heading));
-    let _ = writeln!(html, "<h2 id=\"{id}\">{heading}</h2>");
+    let (heading, text) = (escape(section.heading), escape(section.text));
+    let _ = writeln!(html, "<h2 id=\"{result}\">{heading}</h2>");
     if rows.is_empty() {
         let command = escape(section.command);
         let _ = writeln!(
@@ -82,66 +115,90 @@ fn add_section(html: &mut String, section: &Section, rows: &[Row], input: &Input
         add_papers(html, section.papers);
         return;
     }
-    html.push_str("<div class=\"both\"><div class=\"plots\">\n");
-    for drawn in section
-        .plots
+    let _ = writeln!(html, "<div class=\"two\"><div><p>{text}</p>");
+    let figures: Vec<Figure> = section
+        .views
         .iter()
-        .flat_map(|view| views::plots(view, rows))
-    {
-        let title = escape(&drawn.title);
-        let _ = writeln!(html, "<figure><figcaption>{title}</figcaption>");
-        match drawn.plot.svg() {
-            Ok(svg) => html.push_str(&svg),
-            Err(error) => {
-                let _ = write!(html, "<p>No plot: {}</p>", escape(&error.to_string()));
-            }
-        }
-        html.push_str("</figure>\n");
-    }
-    html.push_str("</div><div>\n");
+        .filter_map(|view| views::figure(view, rows))
+        .collect();
+    html.push_str("</div><div>");
     add_papers(html, section.papers);
-    html.push_str("</div></div>\n");
-    for table in section.summary.tables(rows) {
-        add_table(html, &table);
+    html.push_str("</div>\n");
+    let class = if figures.len() == 1 { "alone" } else { "" };
+    for figure in &figures {
+        add_figure(html, figure, class);
     }
+    html.push_str("</div>\n");
+    let points = figures.into_iter().filter_map(|figure| figure.points);
+    let points = points.reduce(|mut all, next| {
+        all.cells.extend(next.cells.into_iter().skip(1));
+        all
+    });
+    if let Some(points) = points {
+        add_table(html, &points, "");
+    }
+    html.push_str("<details><summary>All medians and ratios</summary>\n");
+    for table in section.summary.tables(rows) {
+        add_table(html, &human::words(table), "");
+    }
+    html.push_str("</details>\n");
     let origins = input.origins.get(result);
     add_origins(html, section.command, origins.map_or(&[], Vec::as_slice));
 }
 
-fn add_papers(html: &mut String, papers: &[Figure]) {
+fn add_figure(html: &mut String, figure: &Figure, class: &str) {
+    let Some(axes) = &figure.axes else {
+        return;
+    };
+    let title = escape(figure.title);
+    let _ = writeln!(
+        html,
+        "<figure class=\"{class}\"><figcaption>{title}</figcaption><div class=\"panels\">"
+    );
+    for panel in &figure.panels {
+        let title = escape(&panel.title);
+        let svg = match figure.is_bars {
+            true => chart::bars(panel, axes),
+            false => chart::lines(panel, axes),
+        };
+        let _ = writeln!(html, "<div><h4>{title}</h4>{svg}</div>");
+    }
+    html.push_str("</div></figure>\n");
+}
+
+fn add_papers(html: &mut String, papers: &[papers::Figure]) {
     if papers.is_empty() {
         html.push_str("<p>The papers have no such result.</p>\n");
         return;
     }
-    let row = |figure: &Figure| [figure.place, figure.what, figure.value].map(str::to_owned);
-    let heading = ["place", "what", "figure"].map(str::to_owned);
+    let row =
+        |figure: &papers::Figure| [figure.what, figure.value, figure.place].map(str::to_owned);
+    let heading = ["In the papers", "value", "place"].map(str::to_owned);
     let cells = std::iter::once(heading).chain(papers.iter().map(row));
-    add_table(
-        html,
-        &Table {
-            title: "In the papers".to_owned(),
-            cells: cells.map(Vec::from).collect(),
-            words: 3,
-        },
-    );
+    let table = Table {
+        title: String::new(),
+        cells: cells.map(Vec::from).collect(),
+        words: 3,
+    };
+    add_table(html, &table, " class=\"prose\"");
 }
 
-fn add_table(html: &mut String, table: &Table) {
+fn add_table(html: &mut String, table: &Table, class: &str) {
     let title = escape(&table.title);
-    let _ = writeln!(
-        html,
-        "<div class=\"wide\"><table><caption>{title}</caption>"
-    );
+    let _ = writeln!(html, "<div class=\"wide\"><table{class}>");
+    if !title.is_empty() {
+        let _ = writeln!(html, "<caption>{title}</caption>");
+    }
     for (n, row) in table.cells.iter().enumerate() {
         let kind = if n == 0 { "th" } else { "td" };
         html.push_str("<tr>");
         for (column, cell) in row.iter().enumerate() {
-            let class = if column < table.words {
+            let words = if column < table.words {
                 " class=\"w\""
             } else {
                 ""
             };
-            let _ = write!(html, "<{kind}{class}>{}</{kind}>", escape(cell));
+            let _ = write!(html, "<{kind}{words}>{}</{kind}>", escape(cell));
         }
         html.push_str("</tr>\n");
     }
@@ -149,26 +206,27 @@ fn add_table(html: &mut String, table: &Table) {
 }
 
 fn add_origins(html: &mut String, command: &str, origins: &[Origin]) {
+    let command = escape(command);
+    let _ = write!(
+        html,
+        "<details><summary>Files and conditions</summary><p>Command: <code>{command}</code></p>"
+    );
     for origin in origins {
-        let _ = write!(html, "<p>From <code>{}</code>: ", escape(&origin.file));
-        if origin.conditions.is_empty() {
-            let command = escape(command);
-            let _ = write!(
-                html,
-                "raw rows, which do not say where and when they were measured (what the command prints \
-                 with <code>--json</code> does). They are made by <code>{command}</code>"
-            );
-        }
         let conditions = origin.conditions.iter();
         let conditions = conditions
             .map(|(name, value)| format!("{} <code>{}</code>", escape(name), escape(value)));
-        html.push_str(&conditions.collect::<Vec<_>>().join(", "));
-        html.push_str("</p>\n");
+        let conditions: Vec<String> = conditions.collect();
+        let told = match conditions.is_empty() {
+            true => "raw rows, which have no conditions".to_owned(),
+            false => conditions.join(", "),
+        };
+        let _ = writeln!(html, "<p><code>{}</code>: {told}</p>", escape(&origin.file));
     }
+    html.push_str("</details>\n");
 }
 
 /// `text` as part of a page.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
@@ -184,55 +242,5 @@ fn escape(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    fn page_of(text: &str) -> String {
-        let mut input = Input::default();
-        input.add("<i>file</i>", text).unwrap();
-        page(&input)
-    }
-
-    #[test]
-    fn what_is_there_is_drawn_and_what_is_missing_is_named_with_its_command() {
-        let row = r#"{"result":"flows","case":{"flows":1000},"system":"switch","round":0,"values":{"packet_ns":90.5}}"#;
-        let html = page_of(row);
-        assert!(html.contains("<svg"));
-        assert!(html.contains("The switch by number of flows</a>: 1 rows"));
-        let missing = html.matches("This result is missing").count();
-        assert_eq!(missing, SECTIONS.len() - 1);
-        for section in SECTIONS {
-            assert!(html.contains(&escape(section.heading)));
-            let is_named = html.contains(&escape(section.command));
-            assert!(is_named, "{}", section.command);
-        }
-        assert!(
-            html.contains("232 µs"),
-            "the papers' figures are shown all the same"
-        );
-        for remote in ["src=", "href=\"http", "url(", "@import", "<script"] {
-            assert!(!html.contains(remote), "{remote}");
-        }
-    }
-
-    #[test]
-    fn text_of_rows_and_files_is_escaped_wherever_it_is_shown() {
-        let evil = "<script>alert('x')</script>";
-        let row = |result: &str, system: &str, scheme: &str| {
-            format!(
-                r#"{{"result":"{result}","case":{{"bytes":64,"scheme":"{scheme}"}},"system":"{system}","round":0,"values":{{"mb_s":1.5}}}}"#
-            )
-        };
-        let rows = [
-            row("sweep", evil, "http"),
-            row("sweep", "prism", evil),
-            row(evil, "a", "b"),
-        ];
-        let html = page_of(&rows.join("\n"));
-        assert!(!html.contains("<script"));
-        assert!(!html.contains("<i>"));
-        assert!(html.matches("&lt;script&gt;").count() >= 3);
-        assert!(html.contains("&lt;i&gt;file"));
-    }
-}
+#[path = "page_tests.rs"]
+mod tests;
