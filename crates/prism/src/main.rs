@@ -3,6 +3,8 @@
 mod check;
 mod ctl;
 mod demo;
+#[cfg(test)]
+mod docs_tests;
 mod doctor;
 mod lab;
 mod log;
@@ -10,6 +12,7 @@ mod node;
 mod pki;
 mod serve;
 mod switch;
+mod version;
 
 use std::process::ExitCode;
 
@@ -18,7 +21,7 @@ use clap::Parser;
 /// Object storage whose frontend is not in the way: each request of a client's
 /// connection is answered directly by the backend that holds the object.
 #[derive(Debug, Parser)]
-#[command(name = "prism", version, max_term_width = 100)]
+#[command(name = "prism", version = version::VERSION, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
