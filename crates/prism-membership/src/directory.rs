@@ -1,4 +1,4 @@
-//! Which nodes there are, and where.
+//! The nodes of the cluster: names, addresses and roles.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -6,20 +6,20 @@ use std::net::Ipv4Addr;
 use prism_config::{Config, Role};
 use serde::{Deserialize, Serialize};
 
-/// Most nodes that are taken from etcd: as many as a file may have.
+/// Most nodes that are taken from etcd. A file may have as many.
 const MAX_NODES: usize = 1_024;
 
-/// One node, as it stands in etcd.
+/// One node, in the form of its value in etcd.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
     /// Its own address.
     pub address: Ipv4Addr,
-    /// What it does.
+    /// Its roles.
     pub roles: Vec<Role>,
 }
 
 impl Host {
-    /// As the node's configuration says it.
+    /// The node as the configuration describes it.
     pub fn of(node: &prism_config::Node) -> Self {
         Self {
             address: node.address,
@@ -43,7 +43,7 @@ impl Host {
 pub struct Directory(BTreeMap<String, Host>);
 
 impl Directory {
-    /// Those that the file names.
+    /// The nodes of the file.
     pub fn of(config: &Config) -> Self {
         let nodes = config.nodes.iter();
         Self(
@@ -53,8 +53,7 @@ impl Directory {
         )
     }
 
-    /// These and those of the file: what a node says of itself counts more than what
-    /// a file elsewhere says of it.
+    /// These nodes and the registered ones. A node's own registration outranks this file.
     pub(super) fn with(&self, registered: &BTreeMap<String, Host>) -> Self {
         let mut all = self.clone();
         for (name, host) in registered.iter().take(MAX_NODES) {
@@ -63,7 +62,7 @@ impl Directory {
         all
     }
 
-    /// All of them, in order of name.
+    /// All nodes, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Host)> {
         self.0.iter().map(|(name, host)| (name.as_str(), host))
     }

@@ -1,5 +1,5 @@
-//! What stands in etcd, and where: keys below `<prefix>/<cluster>/`, values in JSON
-//! (docs/protocol.md). Also for tools that are no node.
+//! The cluster's keys and values in etcd: keys below `<prefix>/<cluster>/`, values in JSON
+//! (docs/protocol.md, section 3). Nodes and tools use them.
 
 use std::time::Duration;
 
@@ -15,20 +15,20 @@ use super::Host;
 /// Changes in one call; etcd allows 128.
 const CHANGES_AT_ONCE: usize = 100;
 
-/// A client of the etcd that a configuration names.
+/// A client of the etcd in a configuration.
 ///
 /// # Errors
-/// When it names none, or files that cannot be used.
+/// The configuration has no etcd, or its files cannot be used.
 pub fn client(config: &Config) -> anyhow::Result<Client> {
     let Some(etcd) = &config.cluster.etcd else {
-        bail!("the configuration has no [cluster.etcd]: its file is the cluster's state");
+        bail!("the configuration has no [cluster.etcd]; this command needs it");
     };
     let own = etcd.cert_file.clone().zip(etcd.key_file.clone());
     let tls = etcd.ca_file.clone().map(|ca| TlsFiles { ca, own });
     Client::new(&Settings {
         endpoints: etcd.endpoints.clone(),
         tls,
-        // One member that hangs must not cost the lease.
+        // A member of etcd that hangs must not cost the lease.
         patience: (etcd.lease_ttl() / 4).clamp(Duration::from_millis(500), Duration::from_secs(3)),
     })
     .context("[cluster.etcd]")
@@ -40,20 +40,20 @@ pub struct Keys {
     prefix: String,
 }
 
-/// What a key is of.
+/// The subject of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key<'a> {
     /// The cluster's agreed state.
     State,
     /// The placement that the administrator asked for.
     Wish,
-    /// Writes are to pause, since the cluster is about to change.
+    /// The pause of writes that the next step asks for.
     Pause,
     /// A living backend and its report.
     Live(&'a str),
     /// A node's addresses and roles.
     Node(&'a str),
-    /// What a backend's store has noted, while the state is in question.
+    /// The testimony of a backend's store, while the state is in doubt.
     Said(&'a str),
     /// A user's credential.
     User(&'a str),
@@ -61,25 +61,25 @@ pub enum Key<'a> {
     Bucket(&'a str),
 }
 
-/// A backend that lives, as it says itself.
+/// A living backend's report of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Living {
-    /// Of its process: two of one name must not be taken for one.
+    /// The run of its process, which tells two processes of one name apart.
     pub run: u64,
-    /// How far it has come.
+    /// Its progress.
     pub report: Report,
 }
 
-/// Writes are to pause until the cluster has left an epoch.
+/// A request to pause writes until the cluster has left an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// Tells it from others of the same epoch; 0: there is none.
+    /// A random number that tells pauses of one epoch apart; 0 for no pause.
     pub number: u64,
     /// The epoch that is about to end.
     pub epoch: u64,
 }
 
-/// The secret of a user, whose access key is the key's.
+/// A user's value in etcd. The key's name has the access key.
 #[derive(Serialize, Deserialize)]
 struct Secret {
     secret_key: String,
@@ -92,10 +92,10 @@ impl Drop for Secret {
 }
 
 impl Keys {
-    /// Those of the cluster of this configuration.
+    /// The keys of this configuration's cluster.
     ///
     /// # Errors
-    /// When it has no etcd.
+    /// The configuration has no etcd.
     pub fn of(config: &Config) -> anyhow::Result<Self> {
         let prefix = config.etcd_prefix();
         let prefix = prefix.context("the configuration has no [cluster.etcd]")?;
@@ -118,12 +118,12 @@ impl Keys {
             Key::Node(name) => format!("{prefix}nodes/{name}"),
             Key::Said(name) => format!("{prefix}stores/{name}"),
             Key::User(name) => format!("{prefix}credentials/{name}"),
-            // Ended, so that no other name begins with it.
+            // The final slash keeps a read of this key from matching longer names.
             Key::Bucket(name) => format!("{prefix}buckets/{name}/"),
         }
     }
 
-    /// None for what another version may know.
+    /// The subject of a path; `None` if this version does not know it.
     pub fn parse<'a>(&self, path: &'a str) -> Option<Key<'a>> {
         match path.strip_prefix(&self.prefix)? {
             "state" => Some(Key::State),
@@ -145,7 +145,7 @@ impl Keys {
         self.put(&Key::State, state)
     }
 
-    /// Replaces the wanted placement.
+    /// Replaces the wish.
     pub fn put_wish(&self, wish: &Placing) -> anyhow::Result<Change> {
         self.put(&Key::Wish, wish)
     }
@@ -160,7 +160,7 @@ impl Keys {
         self.put(&Key::Node(name), host)
     }
 
-    /// Records what a backend's store has noted of the state.
+    /// Publishes the testimony of a backend's store.
     pub fn put_said(&self, name: &NodeName, said: &Testimony) -> anyhow::Result<Change> {
         self.put(&Key::Said(name.as_str()), said)
     }
@@ -188,7 +188,7 @@ impl Keys {
     }
 }
 
-/// A user as it stands in etcd.
+/// Reads a user's value; `None` if clients cannot use it.
 pub fn user(access_key: &str, value: &[u8]) -> Option<Credential> {
     let mut secret: Secret = serde_json::from_slice(value).ok()?;
     let user = Credential {
@@ -198,11 +198,11 @@ pub fn user(access_key: &str, value: &[u8]) -> Option<Credential> {
     user.is_usable().then_some(user)
 }
 
-/// Makes the state of a new cluster, with the users of the file, unless somebody else
-/// has. Every step can be repeated.
+/// Makes the state of a new cluster, with the users of the file, unless another backend
+/// has made it. Every step can be repeated.
 ///
 /// # Errors
-/// When etcd does not answer, or the file cannot be used.
+/// etcd does not answer, or the file cannot be used.
 pub async fn found(
     client: &Client,
     keys: &Keys,
@@ -213,20 +213,23 @@ pub async fn found(
     let absent = Condition::Absent(keys.path(&Key::State));
     let made = client.change(&[absent], &[keys.put_state(first)?]).await?;
     if made.done {
-        tracing::info!(epoch = first.epoch, "the cluster's state is in etcd now");
+        tracing::info!(epoch = first.epoch, "founded the cluster in etcd");
     }
     Ok(())
 }
 
-/// Writes the users of the file; gives how many.
+/// Writes the users of the file to etcd, and returns their number.
 ///
 /// # Errors
-/// When etcd does not answer, or the file cannot be used.
+/// etcd does not answer, or the file cannot be used.
 pub async fn put_users(client: &Client, keys: &Keys, config: &Config) -> anyhow::Result<usize> {
     if config.s3.credentials_file.as_os_str().is_empty() {
         return Ok(0);
     }
-    let users = config.s3.load_credentials().context("the users")?;
+    let users = config
+        .s3
+        .load_credentials()
+        .context("s3.credentials_file")?;
     for some in users.chunks(CHANGES_AT_ONCE) {
         let changes = some.iter().map(|user| keys.put_user(user));
         let changes = changes.collect::<Result<Vec<_>, _>>()?;

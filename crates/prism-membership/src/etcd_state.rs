@@ -1,9 +1,8 @@
-//! A cluster whose state is kept in etcd: this node's part in keeping it.
+//! This node's part in a cluster whose state is in etcd.
 //!
-//! One thread follows what etcd has (`follow`), holds this node's lease (`hold`),
-//! makes the cluster's next step when it is time for one (`act`), and doubts what etcd
-//! has where a store knows better (`vouch`). The four go on independently: a lease must
-//! not wait for anything.
+//! One thread runs four tasks. It follows etcd (`follow`), holds this node's lease
+//! (`hold`), makes the cluster's steps (`act`), and compares the state with the stores
+//! (`vouch`). The tasks are independent, because a lease must not wait for anything.
 
 mod act;
 mod follow;
@@ -31,8 +30,8 @@ use super::{Cluster, Kind, Lease, Users, first_state};
 pub use known::Known;
 pub use vouch::Fault;
 
-/// The node's side of it. Dropping it ends the thread; the lease is left to end by
-/// itself, so that a node which is only started anew is not missed.
+/// The workers' side of that thread. Dropping it ends the thread. The lease then ends by
+/// itself, so a node that restarts quickly is not missed.
 pub(super) struct EtcdState {
     reports: watch::Sender<Report>,
     said: watch::Sender<Option<Testimony>>,
@@ -40,21 +39,22 @@ pub(super) struct EtcdState {
     known: watch::Receiver<Arc<Known>>,
     pause: watch::Receiver<Pause>,
     fault: watch::Receiver<Option<Fault>>,
-    /// Gives the lease back, and tells when it has been.
+    /// True asks for the lease to be given back.
     giving_back: watch::Sender<bool>,
+    /// True once etcd has been told.
     given_back: watch::Receiver<bool>,
     pub(super) registry: Registry,
     _end: oneshot::Sender<()>,
 }
 
 impl EtcdState {
-    /// Writes are to pause, whenever that changes.
+    /// The pauses of writes that steps ask for.
     pub(super) fn pauses(&self) -> watch::Receiver<Pause> {
         self.pause.clone()
     }
 
-    /// Has the cluster go on without this backend while it still lives: until all others
-    /// act by a state in which it is out. At once where it has keys that nobody else has.
+    /// Asks the cluster to go on without this backend. Waits until all others act by a state
+    /// in which it is out. Returns at once if this backend has keys that no other one has.
     pub(super) async fn leave(&self) {
         if self.known().has_alone(&self.name) {
             return;
@@ -62,11 +62,11 @@ impl EtcdState {
         self.report(|report| report.leaving = true);
         let mut known = self.known.clone();
         let is_over = |known: &Arc<Known>| known.is_without(&self.name);
-        // It does not end: its sender lives as long as this.
+        // The channel does not close: the thread, which has the sender, ends with `self`.
         let _ = known.wait_for(is_over).await;
     }
 
-    /// Gives the lease back, which nobody has to wait for then.
+    /// Gives the lease back, so that the other backends need not wait for its end.
     pub(super) async fn give_back_lease(&self) {
         self.giving_back.send_replace(true);
         let _ = self.given_back.clone().wait_for(|given| *given).await;
@@ -80,7 +80,7 @@ impl EtcdState {
         });
     }
 
-    /// The store has noted the state that it acts by.
+    /// Takes over the state that the store has recorded as the one that it acts by.
     pub(super) fn noted(&self, state: &State) {
         self.said.send_if_modified(|said| match said {
             Some(said) => {
@@ -104,19 +104,19 @@ impl EtcdState {
     }
 }
 
-/// Who this node is.
+/// This node.
 struct Me {
     name: NodeName,
     host: Host,
-    /// What a new cluster begins with, if this node's file says it.
+    /// The state of a new cluster by this node's file; `None` for a frontend.
     first: Option<State>,
-    /// Of this process.
+    /// A random number of this process.
     run: u64,
     reports: watch::Receiver<Report>,
-    /// What its store has noted, if it has one.
+    /// The testimony of its store, if it has one.
     said: watch::Receiver<Option<Testimony>>,
     lease: Lease,
-    /// The lease is to be given back.
+    /// True asks for the lease to be given back.
     giving_back: watch::Receiver<bool>,
     given_back: watch::Sender<bool>,
 }
@@ -126,24 +126,24 @@ struct Keeper {
     config: Config,
     client: Client,
     keys: Keys,
-    /// None for one who only looks.
+    /// `None` for an observer, such as the switch's agent.
     me: Option<Me>,
     known: watch::Sender<Arc<Known>>,
     pause: watch::Sender<Pause>,
-    /// Why nobody is to act by what is known.
+    /// The reason why no node may act by `known`.
     fault: watch::Sender<Option<Fault>>,
     /// The last lease that etcd has granted.
     granted: Cell<Option<LeaseId>>,
-    /// Since there is one.
+    /// The latest view, as soon as there is one.
     view: OnceCell<watch::Sender<Arc<View>>>,
-    /// Is told when there is one.
+    /// Gets the receiver of `view` when there is a first view.
     ready: mpsc::Sender<watch::Receiver<Arc<View>>>,
     directory: watch::Sender<Arc<Directory>>,
     users: watch::Sender<Users>,
 }
 
 impl Keeper {
-    /// This node acts by `view` from now on, if it is a later one.
+    /// Publishes `view` if it is later than the present one.
     fn show(&self, view: View) {
         let view = Arc::new(view);
         let Some(sender) = self.view.get() else {
@@ -189,7 +189,7 @@ impl Keeper {
         etcd.map(Etcd::lease_ttl).unwrap_or_default()
     }
 
-    /// Until `end` is dropped.
+    /// Starts the thread, which runs until `end` is dropped.
     fn start(self, mut calls: Calls, end: oneshot::Receiver<()>) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -207,24 +207,25 @@ impl Keeper {
             });
         };
         let thread = std::thread::Builder::new().name("cluster".into());
-        thread.spawn(work).context("starting a thread")?;
+        thread.spawn(work).context("cannot start a thread")?;
         Ok(())
     }
 }
 
-/// The cluster in etcd, as the node `name`, whose store has noted `said`. Waits until
-/// etcd answers and there is a state.
+/// Joins the cluster in etcd as the node `name`. `said` is the testimony of its store.
+/// Blocks until etcd answers and has a state.
 pub(super) fn join(
     config: &Config,
     name: &str,
     said: Option<Testimony>,
 ) -> anyhow::Result<Cluster> {
-    let node = config.node(name).context("the node's configuration")?;
+    let node = config.node(name);
+    let node = node.with_context(|| format!("the configuration has no node {name:?}"))?;
     let reports = watch::Sender::new(Report::default());
     let said = watch::Sender::new(said);
     let lease = match node.is_backend() {
         true => Lease::none(),
-        // Who stores nothing answers nothing of its own.
+        // A frontend answers nothing from a store, so it needs no lease.
         false => Lease::for_ever(),
     };
     let (giving_back, given_back) = (watch::Sender::new(false), watch::Sender::new(false));
@@ -272,11 +273,11 @@ pub(super) fn join(
     })
 }
 
-/// The directory alone, for one who is no node: what the file says, until etcd
-/// answers. Ends with what is returned.
+/// Follows the directory only, for processes that are no node. It has the file's nodes until
+/// etcd answers. Dropping the result ends it.
 ///
 /// # Errors
-/// When the configuration or one of its files cannot be used.
+/// The configuration or one of its files cannot be used.
 pub fn observe(config: &Config) -> anyhow::Result<Observed> {
     let (ready, _) = mpsc::channel();
     let keeper = Keeper::new(config, None, ready)?;
@@ -289,9 +290,9 @@ pub fn observe(config: &Config) -> anyhow::Result<Observed> {
     })
 }
 
-/// What somebody sees who is no node.
+/// The cluster as seen by a process that is no node.
 pub struct Observed {
-    /// Where the nodes are.
+    /// The nodes' addresses.
     pub directory: watch::Receiver<Arc<Directory>>,
     _end: oneshot::Sender<()>,
 }

@@ -1,14 +1,16 @@
-//! How long this node may act as what the cluster's state says that it is.
+//! The lease: the time for which this backend may serve without hearing from etcd.
 //!
-//! The others may go on without a node whose lease has ended in etcd. The node itself
-//! counts from before it asked for its lease, and less a tenth: it has stopped by then,
-//! by its own clock alone. Not here: how the lease is kept.
+//! The other backends go on without a backend whose lease has ended in etcd. The backend
+//! itself counts from before its request for the lease, and a tenth less. By its own clock
+//! it has therefore stopped before the others go on.
+//!
+//! Not here: renewing the lease (`etcd_state::hold`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A clock that goes on while the machine sleeps: as etcd's does.
+/// Nanoseconds of a clock that goes on while the machine sleeps (`CLOCK_BOOTTIME`).
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
@@ -16,7 +18,7 @@ pub(crate) fn now_ns() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// One which is valid for ever has this end.
+/// The end of a lease that never ends.
 const FOR_EVER: u64 = u64::MAX;
 
 /// The lease of this node. Clones are the same lease.
@@ -25,13 +27,13 @@ pub struct Lease(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// By [`now_ns`]. Zero: there is none.
+    /// The end of the lease by [`now_ns`]; 0 without a lease.
     until_ns: AtomicU64,
-    /// How many there have been: odd while one is held.
+    /// A count of leases and of their ends: odd while there is a lease.
     term: AtomicU64,
 }
 
-/// Something that began under a valid lease.
+/// The term of a lease under which some work began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTerm(u64);
 
@@ -44,7 +46,7 @@ impl Lease {
         }))
     }
 
-    /// Not held yet.
+    /// A lease that etcd has not granted yet.
     pub(super) fn none() -> Self {
         Self(Arc::new(Inner {
             until_ns: AtomicU64::new(0),
@@ -57,7 +59,7 @@ impl Lease {
         self.begin().is_some()
     }
 
-    /// To be asked before something is looked up or begun. None: this node must not
+    /// The present term, for the start of a read or a change. `None`: this node must not
     /// serve.
     pub fn begin(&self) -> Option<LeaseTerm> {
         let term = self.0.term.load(Ordering::Acquire);
@@ -66,14 +68,14 @@ impl Lease {
         held.then_some(LeaseTerm(term))
     }
 
-    /// To be asked after it, before anybody is told: whether the lease has been held
-    /// all the time. One that was lost and had again does not count: the cluster may
-    /// have been another in between.
+    /// Whether the lease has lasted since `begin`. A node asks this before it answers. A lease
+    /// that was lost and granted again does not count, because the cluster may have gone on
+    /// in between.
     pub fn is_still(&self, held: LeaseTerm) -> bool {
         self.begin() == Some(held)
     }
 
-    /// How long it is valid from now on; none for ever.
+    /// The remaining time; `None` for ever.
     pub fn left(&self) -> Option<Duration> {
         match self.0.until_ns.load(Ordering::Acquire) {
             FOR_EVER => None,
@@ -81,11 +83,11 @@ impl Lease {
         }
     }
 
-    /// It is held, or held on, since etcd answered what was asked at `asked_ns`.
+    /// Begins or prolongs the lease. etcd has granted `ttl` to a request of the time `asked_ns`.
     pub(super) fn extend(&self, asked_ns: u64, ttl: Duration) {
         let ttl_ns = u64::try_from(ttl.as_nanos()).unwrap_or(0);
         let until = asked_ns.saturating_add(ttl_ns - ttl_ns / 10);
-        // One that has ended meanwhile is another one now.
+        // A lease that has ended meanwhile begins a new term.
         if self.0.term.load(Ordering::Acquire) % 2 == 1 && !self.is_valid() {
             self.0.term.fetch_add(2, Ordering::AcqRel);
         }
@@ -95,7 +97,7 @@ impl Lease {
         }
     }
 
-    /// It is not held any more.
+    /// Ends the lease.
     pub(super) fn end(&self) {
         if self.0.term.load(Ordering::Acquire) % 2 == 1 {
             self.0.term.fetch_add(1, Ordering::AcqRel);

@@ -1,10 +1,10 @@
-//! What a node knows of its cluster, and what it is in it: one interface, whoever
-//! keeps the state.
+//! The cluster as one node sees it: members, addresses, users and lease. The interface is
+//! the same for a static file and for etcd.
 //!
-//! With a static configuration the file says everything, nobody comes or goes, and
-//! only the users may change. With etcd the nodes agree there on who has which keys;
-//! [`etcd_state`] follows and moves that. Not here: what a node does with it (`node`), and
-//! which steps are safe (`prism-cluster`).
+//! With a static file only the users change. With etcd the backends agree there on the
+//! owners of keys; [`etcd_state`] follows and advances that state.
+//!
+//! Not here: acting by the state (`node`), and the rules of safe steps (`prism-cluster`).
 
 mod directory;
 pub mod etcd;
@@ -29,7 +29,7 @@ pub use lease::{Lease, LeaseTerm};
 pub use registry::Registry;
 use users::UsersFile;
 
-/// Those who may call.
+/// The users: each may do everything.
 pub type Users = Arc<Vec<Credential>>;
 
 /// The agreed records of buckets, by name.
@@ -37,33 +37,33 @@ pub type Buckets = BTreeMap<String, Arc<Bucket>>;
 
 /// The cluster, as a node sees it.
 pub struct Cluster {
-    /// Which backends have which keys.
+    /// The owners of keys.
     pub view: watch::Receiver<Arc<View>>,
-    /// Where the nodes are.
+    /// The nodes' addresses.
     pub directory: watch::Receiver<Arc<Directory>>,
-    /// Who may call.
+    /// The users.
     pub users: watch::Receiver<Users>,
-    /// Whether this node may serve what it stores.
+    /// The right of this node to serve from its store.
     pub lease: Lease,
     kind: Kind,
 }
 
 enum Kind {
     Fixed {
-        /// Where users change in a file.
+        /// The file of users; `None` if they are fixed.
         file: Option<UsersFile>,
-        /// The others have no news ever.
+        /// Keep the channels of view and directory open, which never have news.
         _senders: (watch::Sender<Arc<View>>, watch::Sender<Arc<Directory>>),
     },
     Etcd(etcd_state::EtcdState),
 }
 
 impl Cluster {
-    /// The cluster that a configuration names, as the node `name`, whose store, if it
-    /// has one, has noted `said`. Waits for etcd, where that has the state.
+    /// Joins the cluster of a configuration as the node `name`. `said` is the testimony of the
+    /// node's store. Blocks until etcd answers, if the state is there.
     ///
     /// # Errors
-    /// When the configuration or one of its files cannot be used.
+    /// The configuration or one of its files cannot be used.
     pub fn open(config: &Config, name: &str, said: Option<Testimony>) -> anyhow::Result<Self> {
         if config.cluster.etcd.is_some() {
             return etcd_state::join(config, name, said);
@@ -73,10 +73,10 @@ impl Cluster {
         Self::fixed(config, users, Some(file))
     }
 
-    /// One that never changes, with these users.
+    /// A cluster that never changes, with these users.
     ///
     /// # Errors
-    /// When the configuration names no backend.
+    /// The configuration names no backend.
     pub fn of_users(config: &Config, users: &[Credential]) -> anyhow::Result<Self> {
         let (_, users) = watch::channel(Arc::new(users.to_vec()));
         Self::fixed(config, users, None)
@@ -102,8 +102,8 @@ impl Cluster {
         })
     }
 
-    /// Keeps the users as their file says, until dropped. `again` asks for a look at
-    /// once.
+    /// Follows the file of users, if there is one. Never returns. The file is read at once
+    /// whenever `again` returns.
     pub async fn keep_current(&self, mut again: impl AsyncFnMut()) {
         match &self.kind {
             Kind::Fixed {
@@ -115,8 +115,8 @@ impl Cluster {
         }
     }
 
-    /// This node has adopted a state, and its store has noted it: it acts by no earlier
-    /// one any more.
+    /// Reports that this node has adopted a state, and that its store has recorded it. From
+    /// now on the node acts by no earlier state.
     pub fn adopted(&self, state: &State) {
         if let Kind::Etcd(etcd) = &self.kind {
             etcd.noted(state);
@@ -124,7 +124,7 @@ impl Cluster {
         self.report(|report| report.epoch = report.epoch.max(state.epoch));
     }
 
-    /// Why nothing is served, where what etcd has is not to be acted by.
+    /// The reason why no node serves, if the state in etcd contradicts the stores.
     pub fn fault(&self) -> Option<Fault> {
         match &self.kind {
             Kind::Etcd(state) => state.fault(),
@@ -132,7 +132,7 @@ impl Cluster {
         }
     }
 
-    /// Whenever writes are to pause; none where nothing ever changes.
+    /// The pauses of writes that steps ask for; `None` in a static cluster.
     pub fn pauses(&self) -> Option<watch::Receiver<etcd::Pause>> {
         match &self.kind {
             Kind::Etcd(state) => Some(state.pauses()),
@@ -140,13 +140,13 @@ impl Cluster {
         }
     }
 
-    /// No write is under way here, for this pause.
+    /// Reports that no write is in progress here, as `pause` asks.
     pub fn paused(&self, pause: etcd::Pause) {
         self.report(|report| report.paused = pause.number);
     }
 
-    /// Has the cluster go on without this backend, which lives until it does: at most
-    /// for so long.
+    /// Asks the cluster to go on without this backend, and waits until it does, at most for
+    /// `limit`. The backend serves meanwhile.
     pub async fn leave(&self, limit: Duration) {
         let Kind::Etcd(state) = &self.kind else {
             return;
@@ -160,7 +160,7 @@ impl Cluster {
         }
     }
 
-    /// Gives this backend's lease back, if it has one: it serves nothing any more.
+    /// Gives this backend's lease back, if it has one. The backend serves nothing from now on.
     pub async fn give_back_lease(&self) {
         if let Kind::Etcd(state) = &self.kind
             && self.lease.left().is_some()
@@ -169,17 +169,17 @@ impl Cluster {
         }
     }
 
-    /// This node has all that it is to have as of this epoch.
+    /// Reports that this node has caught up in this epoch.
     pub fn caught_up(&self, epoch: u64) {
         self.report(|report| report.caught_up = epoch);
     }
 
-    /// This node has a store of this identity. It has no lease before that is known.
+    /// Reports the identity of this node's store, without which it gets no lease.
     pub fn has_store(&self, identity: u64) {
         self.report(|report| report.store = identity);
     }
 
-    /// By what this node finds where objects are, as a digest: the file, or what etcd has.
+    /// The digest of this node's placement: of the file's backends, or of the prefix in etcd.
     pub fn placement_digest(&self, config: &Config) -> u64 {
         match config.etcd_prefix().filter(|_| self.is_in_etcd()) {
             Some(prefix) => Placing::digest_in_etcd(&prefix),
@@ -187,7 +187,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the state is kept in etcd, and so may change.
+    /// Whether the state is in etcd, and so may change.
     pub fn is_in_etcd(&self) -> bool {
         matches!(self.kind, Kind::Etcd(_))
     }
@@ -198,7 +198,7 @@ impl Cluster {
         }
     }
 
-    /// The registry of buckets in etcd; none in a static cluster, where a backend's store is
+    /// The registry of buckets in etcd. `None` in a static cluster, where a backend's store is
     /// the registry.
     pub fn registry(&self) -> Option<&Registry> {
         match &self.kind {
@@ -207,7 +207,8 @@ impl Cluster {
         }
     }
 
-    /// Resolves when something in etcd has changed; never where nothing is kept there.
+    /// Resolves when something in etcd has changed since the revision `seen`. Never resolves
+    /// in a static cluster.
     pub async fn news(&self, seen: &mut u64) {
         let Kind::Etcd(state) = &self.kind else {
             return std::future::pending().await;
@@ -221,7 +222,7 @@ impl Cluster {
         }
     }
 
-    /// What etcd has; none where nothing is kept there.
+    /// The contents of etcd; `None` in a static cluster.
     pub fn known(&self) -> Option<Arc<Known>> {
         match &self.kind {
             Kind::Etcd(state) => Some(state.known()),
@@ -230,7 +231,7 @@ impl Cluster {
     }
 }
 
-/// The state of a cluster that has nothing yet.
+/// The state of a new cluster.
 fn first_state(config: &Config) -> anyhow::Result<State> {
     let names = config.backends().map(|n| NodeName::new(n.name.clone()));
     let names = names.collect::<Result<Vec<_>, _>>()?;

@@ -1,6 +1,7 @@
-//! The registry of buckets in etcd: one key for each name, changed where nobody else has
-//! changed it. The thread that follows etcd calls it for all workers. Not here: what is
-//! agreed, and who is told of it (`node`).
+//! The registry of buckets in etcd: one key for each name. A change succeeds only if no
+//! other change came first. The thread that follows etcd does the calls of all workers.
+//!
+//! Not here: the records' contents, and telling other nodes (`node`).
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Buckets;
 use super::etcd::{Key, Keys};
 
-/// Calls that wait; more are refused.
+/// Most calls that wait; more are refused.
 const CALLS_MAX: usize = 256;
 
 /// The workers' side.
@@ -28,7 +29,7 @@ enum Call {
     Change {
         name: String,
         before: Option<Stamp>,
-        /// None: to be forgotten.
+        /// `None` forgets the name.
         next: Option<Box<Bucket>>,
         answer: oneshot::Sender<anyhow::Result<bool>>,
     },
@@ -43,25 +44,25 @@ impl Registry {
     /// The agreed record of a bucket at this moment.
     ///
     /// # Errors
-    /// When etcd does not answer.
+    /// etcd does not answer.
     pub async fn read(&self, name: &str) -> anyhow::Result<Option<Bucket>> {
         let call = |answer| Call::Read(name.to_owned(), answer);
         self.call(call).await
     }
 
-    /// The same of all buckets.
+    /// The agreed records of all buckets at this moment.
     ///
     /// # Errors
-    /// When etcd does not answer.
+    /// etcd does not answer.
     pub async fn all(&self) -> anyhow::Result<Buckets> {
         self.call(Call::All).await
     }
 
-    /// Agrees on `next`, or that nothing need be known of the name, if what was agreed
-    /// has the stamp `before`. Says whether it had.
+    /// Replaces the record of `name` by `next`, or forgets it, if the present record has the
+    /// stamp `before`. False: another change came first.
     ///
     /// # Errors
-    /// When etcd does not answer; it may have been done then.
+    /// etcd does not answer; the change may have been made.
     pub async fn change(
         &self,
         name: &str,
@@ -83,14 +84,14 @@ impl Registry {
     ) -> anyhow::Result<T> {
         let (answer, answered) = oneshot::channel();
         if self.0.try_send(call(answer)).is_err() {
-            bail!("too many calls of etcd wait");
+            bail!("{CALLS_MAX} calls of etcd wait already");
         }
         answered.await?
     }
 }
 
 impl Calls {
-    /// Answers one after the other. Never ends.
+    /// Answers the calls one after the other. Never returns.
     pub(super) async fn answer(&mut self, client: &Client, keys: &Keys) {
         while let Some(call) = self.0.recv().await {
             match call {
@@ -115,7 +116,7 @@ impl Calls {
     }
 }
 
-/// With the revision of its last change.
+/// A bucket's record, with the revision of its last change.
 async fn read(client: &Client, keys: &Keys, name: &str) -> anyhow::Result<Option<(Bucket, u64)>> {
     let found = client.read(&keys.path(&Key::Bucket(name))).await?;
     let entry = found.entries.first();
@@ -157,7 +158,7 @@ async fn change(
     if client.change(&[condition], &[change]).await?.done {
         return Ok(true);
     }
-    // A call that was tried again finds its own change.
+    // The client may have repeated a call that had succeeded. It then finds its own change.
     let found = read(client, keys, name).await?;
     Ok(next.is_some() && found.map(|(bucket, _)| bucket.stamp) == next.map(|next| next.stamp))
 }

@@ -11,17 +11,17 @@ use tokio::sync::watch;
 
 use super::Users;
 
-/// How often the file is looked at.
+/// Time between two looks at the file.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The file, and who stands in it.
+/// The file and its users.
 pub(super) struct UsersFile {
     settings: S3,
     users: watch::Sender<Users>,
     seen: Mutex<Option<Seen>>,
 }
 
-/// What tells one content from another without reading it.
+/// The metadata by which a change of the file is noticed without reading it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Seen {
     inode: u64,
@@ -42,9 +42,9 @@ impl Seen {
 
 impl UsersFile {
     pub(super) fn open(settings: &S3) -> anyhow::Result<Self> {
-        // Looked at first: what is written in between is read again.
+        // A change between these two lines is read again later.
         let seen = Seen::of(&settings.credentials_file);
-        let users = settings.load_credentials().context("the users")?;
+        let users = settings.load_credentials().context("s3.credentials_file")?;
         Ok(Self {
             settings: settings.clone(),
             users: watch::Sender::new(Arc::new(users)),
@@ -56,8 +56,8 @@ impl UsersFile {
         self.users.subscribe()
     }
 
-    /// Reads the file whenever it has changed, or `again` returns. One that cannot
-    /// be used leaves the users as they are.
+    /// Reads the file whenever it has changed or `again` returns. A file that cannot be used
+    /// leaves the users as they are.
     pub(super) async fn keep_current(&self, mut again: impl AsyncFnMut()) {
         loop {
             tokio::select! {
@@ -83,10 +83,10 @@ impl UsersFile {
         }
         match self.settings.load_credentials() {
             Ok(users) => {
-                tracing::info!(users = users.len(), "users read again");
+                tracing::info!(users = users.len(), "the users have changed");
                 self.users.send_replace(Arc::new(users));
             }
-            Err(error) => tracing::error!(%error, "the users stay as they are"),
+            Err(error) => tracing::error!(%error, "cannot read the users; the former ones stay"),
         }
     }
 }

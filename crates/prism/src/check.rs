@@ -1,4 +1,4 @@
-//! `prism check`: whether a configuration file is right, and what it means.
+//! `prism check`: reports the faults of a configuration file, or what it describes.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use prism_config::{Config, Node};
 
 /// Check a configuration file.
 ///
-/// Prints what the file describes, or every fault in it: the field, what is
-/// wrong, and how to mend it. Ends with status 1 if there is one. Opens no
-/// socket and changes nothing.
+/// Prints what the file describes, or each fault in it: the field, the fault, and
+/// how to fix it. Exits with status 1 if there is a fault. Opens no socket and
+/// changes nothing.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The configuration file (TOML).
     config: PathBuf,
-    /// Also check what this node needs on this machine: the files that the
-    /// configuration names. `switch` stands for the switch.
+    /// Also check that this machine has the files that the configuration names for
+    /// this node. `switch` stands for the switch.
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When the configuration has a fault.
+/// The configuration has a fault, or a file is missing.
 pub(crate) fn run(args: Args) -> Result<()> {
     let config = Config::load(&args.config)?;
     if let Some(name) = &args.node {
@@ -41,10 +41,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// What `name` lacks on this machine.
+/// The files that `name` lacks on this machine, each with its fix.
 ///
 /// # Errors
-/// When the configuration has no such node.
+/// The configuration has no such node.
 pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     let node = find(config, name)?;
@@ -81,13 +81,13 @@ pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
     if node.is_backend() && node.store.exists() && !node.store.is_dir() {
         let store = node.store.display();
         faults.push(format!(
-            "store: {store} is not a directory; name one, or remove it"
+            "store: {store} is not a directory; name a directory, or remove the file"
         ));
     }
     Ok(faults)
 }
 
-/// The node called `name`, or none for the switch.
+/// The node called `name`; `None` for the switch.
 pub(crate) fn find<'a>(config: &'a Config, name: &str) -> Result<Option<&'a Node>> {
     if let Some(node) = config.node(name) {
         return Ok(Some(node));
@@ -126,7 +126,7 @@ fn summary(config: &Config) -> String {
         ),
     ];
     lines.push(match &config.switch {
-        None => "switch   none: every answer is relayed by the frontend".to_owned(),
+        None => "switch   none: frontends relay every answer".to_owned(),
         Some(switch) => format!(
             "switch   {}, {} on {}, up to {} flows",
             switch.control,
@@ -152,7 +152,7 @@ fn summary(config: &Config) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The name of an enum's variant as the file spells it.
+/// An enum's variant as the configuration file spells it.
 fn lower(value: &impl std::fmt::Debug) -> String {
     format!("{value:?}").to_ascii_lowercase()
 }

@@ -1,7 +1,6 @@
-//! `prism ctl`: what the switch on this host knows, read from its pinned tables
-//! (it works without the agent, and changes nothing); and what backends on this
-//! host are to look at, and how they see their cluster; and what stands in etcd, where
-//! a cluster's state is there.
+//! `prism ctl`: shows and changes a running cluster. It reads the switch's pinned tables,
+//! asks the nodes of this host through their admin sockets, and writes the cluster's state
+//! in etcd.
 
 mod cluster;
 mod connections;
@@ -22,10 +21,10 @@ use prism_switch::{Counter, FlowRecord, SwitchView};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// How long a node's answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of a node's answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Show what the switch on this host knows; have backends verify what they store.
+/// Show flows, counters and backends; scrub, drain and rebalance backends; change users.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CtlArgs {
     #[command(subcommand)]
@@ -34,10 +33,10 @@ pub(crate) struct CtlArgs {
 
 #[derive(Subcommand, Clone, Debug)]
 enum CtlCommand {
-    /// List flows: state, epoch, owner, idle time, packets and bytes.
+    /// List the switch's flows: state, epoch, owner, idle time, packets and bytes.
     Flows(FlowsArgs),
-    /// List counters: every reason for which packets are forwarded, left to the
-    /// kernel, or dropped, and what became of commands.
+    /// List the switch's counters of packets (forwarded, left to the kernel, dropped)
+    /// and of commands.
     Counters(CountersArgs),
     Scrub(scrub::ScrubArgs),
     Cluster(cluster::ClusterArgs),
@@ -61,7 +60,7 @@ struct Common {
 struct FlowsArgs {
     #[command(flatten)]
     common: Common,
-    /// Also forgotten flows whose epoch is still kept.
+    /// Also list tombstones: flows that have ended, whose epoch is still remembered.
     #[arg(long)]
     all: bool,
 }
@@ -70,12 +69,12 @@ struct FlowsArgs {
 struct CountersArgs {
     #[command(flatten)]
     common: Common,
-    /// Also counters that are zero.
+    /// Also list counters that are zero.
     #[arg(long)]
     all: bool,
 }
 
-/// A flow, as JSON says it.
+/// A flow in JSON.
 #[derive(Serialize)]
 struct Flow {
     client: String,
@@ -114,7 +113,7 @@ impl From<FlowRecord> for Flow {
     }
 }
 
-/// Prints what was asked for.
+/// Runs the subcommand, and prints its result.
 pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let printed = match &args.command {
@@ -128,27 +127,27 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
         CtlCommand::Credentials(args) => credentials::run(args, &mut out),
     };
     match printed.and_then(|()| Ok(out.flush()?)) {
-        // The reader of a pipe has seen enough.
+        // The reader has closed the pipe.
         Err(e) if is_broken_pipe(&e) => Ok(()),
         other => other,
     }
 }
 
-/// What the node with this admin socket answers.
+/// The answer of the node with this admin socket.
 fn ask<T: DeserializeOwned>(socket: &Path, question: &str) -> anyhow::Result<T> {
     let talk = || -> anyhow::Result<T> {
         let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         writeln!(stream, "{question}")?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line)?;
         serde_json::from_str(&line).with_context(|| line.trim().to_owned())
     };
-    talk().with_context(|| format!("asking the node at {}", socket.display()))
+    talk().with_context(|| format!("the node at {} does not answer", socket.display()))
 }
 
-/// Runs what talks to etcd.
+/// Runs a future that talks to etcd.
 fn run_async<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -172,7 +171,7 @@ fn flows(args: &FlowsArgs, out: &mut impl Write) -> anyhow::Result<()> {
         }
         let flow = Flow::from(record);
         if args.common.json {
-            // A million flows: printed as they come, never all in memory.
+            // Flows are printed one by one, because there may be millions.
             write!(out, "{separator}{}", serde_json::to_string(&flow)?)?;
             separator = ",\n";
         } else {

@@ -1,7 +1,6 @@
-//! `prism doctor`: what this host lacks to run Prism, and how to mend it.
+//! `prism doctor`: reports what this host lacks to run Prism, each with its remedy.
 //!
-//! Looks and tries, and changes nothing. Without privilege it says what it
-//! cannot tell.
+//! It changes nothing. Without privilege it reports some subjects as unknown.
 
 mod kernel;
 mod network;
@@ -15,55 +14,56 @@ use serde::Serialize;
 
 use crate::check;
 
-/// Say what this host lacks to run Prism, and how to mend it.
+/// Report what this host lacks to run Prism, and how to fix it.
 ///
-/// Ends with status 1 if something that is needed is missing. Changes nothing,
-/// and runs without privilege, but can tell less then.
+/// Exits with status 1 if something necessary is missing. Changes nothing. Without
+/// root it reports some subjects as unknown.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Look only at what one node of this configuration needs.
+    /// Check only the needs of one node of this configuration.
     #[arg(long, value_name = "FILE", requires = "node")]
     config: Option<PathBuf>,
-    /// Which node this host is; `switch` for the switch.
+    /// Name of the node that this host is; `switch` for the switch.
     #[arg(long, value_name = "NAME", requires = "config")]
     node: Option<String>,
-    /// As JSON: a list of {subject, state, found, mend}.
+    /// Print a JSON array of {subject, state, found, mend}; `mend` is the remedy.
     #[arg(long)]
     json: bool,
 }
 
-/// What the host is to do.
+/// The host's part in the cluster.
 struct Part {
     is_switch: bool,
     is_node: bool,
-    /// No configuration says what the host is: it may be anything.
+    /// No configuration names the host's part, so it may have any.
     is_guess: bool,
-    /// The switch's interfaces, where they are known.
+    /// The switch's interfaces; empty if they are not known.
     interfaces: Vec<String>,
     /// Client connections at once.
     connections: u64,
 }
 
-/// How something is.
+/// The state of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
     /// As it should be.
     Good,
-    /// Works, but could bite.
+    /// It works, but may cause trouble.
     Advice,
-    /// Cannot be told from here.
+    /// This process cannot find out.
     Unknown,
     /// Prism does not work like this.
     Missing,
 }
 
-/// One thing looked at.
+/// The result for one subject.
 #[derive(Debug, Serialize)]
 struct Finding {
     subject: &'static str,
     state: State,
     found: String,
+    /// The remedy; empty if nothing has to be done.
     #[serde(skip_serializing_if = "String::is_empty")]
     mend: String,
 }
@@ -96,7 +96,7 @@ impl Finding {
 /// Runs the command.
 ///
 /// # Errors
-/// When the configuration cannot be read, or has no such node.
+/// The configuration cannot be read, or has no such node.
 pub(crate) fn run(args: Args) -> Result<()> {
     let mut findings = Vec::new();
     let part = match (&args.config, &args.node) {
@@ -167,7 +167,7 @@ fn print(findings: &[Finding]) {
         };
         println!("{mark}  {:<14} {}", finding.subject, finding.found);
         if !finding.mend.is_empty() {
-            println!("{:25}mend: {}", "", finding.mend);
+            println!("{:25}fix: {}", "", finding.mend);
         }
     }
     let count = |state| {

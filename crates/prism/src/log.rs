@@ -7,11 +7,11 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
-/// Sets the process's log up.
+/// Sets up the log of this process.
 pub(crate) fn init(log: &Log) -> anyhow::Result<()> {
     let levels: Targets = log.level.parse().with_context(|| {
         format!(
-            "log.level {:?}: give error, warn, info, debug, trace, off or module=level",
+            "log.level {:?} is not a level; use error, warn, info, debug, trace, off or module=level",
             log.level
         )
     })?;

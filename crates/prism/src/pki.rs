@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Make the certificates by which nodes know each other.
+/// Make the certificates by which nodes recognize each other.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -14,10 +14,10 @@ enum Command {
     /// Make a new authority and a certificate for each node.
     ///
     /// Writes ca.crt and, for each node, NAME.crt and NAME.key. Give each node
-    /// ca.crt and its own two files. The authority's key is not kept: to add a
-    /// node or to renew (after 825 days), make all anew in another directory.
+    /// ca.crt and its own two files. The authority's key is not stored. To add a
+    /// node or to renew (after 825 days), make all files again in another directory.
     Init {
-        /// Where to write the files.
+        /// Directory for the files.
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
         /// Names of the nodes, as in the configuration.

@@ -1,9 +1,8 @@
-//! `prism serve DIR`: one node on this machine, for a first try and for the
-//! tests of applications. It is the node of a cluster, with a configuration made
-//! here instead of read: no switch, no other nodes, nothing that takes root.
+//! `prism serve DIR`: one node on this machine, for a first try and for the tests of
+//! applications. It runs the node of a cluster with a configuration made here: no switch,
+//! no other nodes, no root.
 //!
-//! Not here: how requests are served (`node`), how objects are kept
-//! (`prism-store`).
+//! Not here: serving requests (`node`), storing objects (`prism-store`).
 
 mod credentials;
 mod dir;
@@ -20,39 +19,38 @@ use prism_membership::Cluster;
 
 /// The node's name, which also names its admin socket.
 const NAME: &str = "serve";
-/// After a signal, how long requests under way may take.
+/// Time in seconds that requests have to finish after a signal.
 const DRAIN_S: u32 = 5;
 
-/// Serve S3 from a directory, on this machine: no root, no configuration.
+/// Serve S3 from a directory on this machine, without root or configuration.
 ///
-/// For a first try, and for the tests of applications. The access key is taken
-/// from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or made once and kept in
-/// DIR. Ends with SIGINT or SIGTERM.
+/// For a first try, and for the tests of applications. AWS_ACCESS_KEY_ID and
+/// AWS_SECRET_ACCESS_KEY give the access key. Without them, the first start makes
+/// one and stores it in DIR. SIGINT or SIGTERM ends the command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where everything is kept; made if it is not there.
+    /// Directory of the objects and the access key; created if it does not exist.
     dir: PathBuf,
-    /// Address and port to listen at; port 0 takes a free one.
+    /// Address and port to listen on; port 0 takes a free port.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9000")]
     listen: SocketAddrV4,
-    /// Allow an address that other machines can reach. What goes over the wire
-    /// is not encrypted.
+    /// Allow an address that other machines can reach. The traffic is not encrypted.
     #[arg(long)]
     allow_remote: bool,
     /// The region that clients sign for.
     #[arg(long, value_name = "NAME", default_value = "us-east-1")]
     region: String,
-    /// Answer writes before they are on the disk: faster, but lost with the
-    /// power. For stores in memory, and for tests.
+    /// Answer writes before they are on the disk. This is faster, but a power loss
+    /// loses them. For stores in memory, and for tests.
     #[arg(long)]
     no_fsync: bool,
-    /// Most bytes of objects; 0 for as many as the disk takes.
+    /// Most bytes of objects; 0 for no limit.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     quota_bytes: u64,
     /// Free bytes of the disk that writes leave.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     reserve_bytes: u64,
-    /// What is logged to standard error: error, warn, info, debug or trace.
+    /// Level of the log on standard error: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log: String,
 }
@@ -61,8 +59,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if !args.listen.ip().is_loopback() && !args.allow_remote {
         bail!(
-            "{} can be reached from other machines, and nothing on the way is encrypted; \
-             add --allow-remote if that is meant",
+            "other machines can reach {}, and the traffic is not encrypted; \
+             add --allow-remote to allow that",
             args.listen
         );
     }
@@ -70,19 +68,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = configuration(args);
     crate::log::init(&config.log)?;
     let (user, from) = credentials::of(&args.dir)?;
-    // The directory first: who starts twice is told of that, not of the port.
+    // The store is locked before the port is tried, so a second start on the same
+    // directory fails with that reason.
     let store = open_store(&config, NAME)?;
     let cluster = Cluster::of_users(&config, std::slice::from_ref(&user))?;
     let mut node = Node::open(config, NAME, cluster, store)?;
     let address = free_address(args.listen)?;
     node.config.service.address = address;
     until_stopped(node, || {
-        // Whoever closed standard output does not want to know.
+        // A closed standard output is no error.
         let _ = introduce(args, address, &user, from);
     })
 }
 
-/// The configuration of a node that is alone.
+/// The configuration of a cluster of one node.
 fn configuration(args: &Args) -> Config {
     let mut config = Config::default();
     config.cluster.name = NAME.into();
@@ -107,21 +106,21 @@ fn configuration(args: &Args) -> Config {
     config
 }
 
-/// The address with a port that nobody listens at. The node's own threads share
-/// theirs (`SO_REUSEPORT`), and would share it with another process of this user
-/// as well; so it is tried once without sharing.
+/// The address with a free port. The node's threads share theirs (`SO_REUSEPORT`), and
+/// the kernel would let them share it with another process of this user too. One bind
+/// without sharing rules that out.
 fn free_address(wanted: SocketAddrV4) -> anyhow::Result<SocketAddrV4> {
     let tried = TcpListener::bind(wanted).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => anyhow::anyhow!(
-            "somebody listens at {wanted} already; choose another port with --listen"
+            "another process listens on {wanted}; choose another port with --listen"
         ),
-        _ => anyhow::Error::new(error).context(format!("cannot listen at {wanted}")),
+        _ => anyhow::Error::new(error).context(format!("cannot listen on {wanted}")),
     })?;
-    let port = tried.local_addr().context("the port listened at")?.port();
+    let port = tried.local_addr().context("cannot read the port")?.port();
     Ok(SocketAddrV4::new(*wanted.ip(), port))
 }
 
-/// Says how to use it.
+/// Prints the address, the key, and commands to paste.
 fn introduce(
     args: &Args,
     address: SocketAddrV4,

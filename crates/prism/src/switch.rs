@@ -1,5 +1,5 @@
-//! `prism switch`: the agent of the eBPF switch on this host. Packets do not pass
-//! through it, and go on while it is away.
+//! `prism switch`: the agent of the eBPF switch on this host. Packets do not pass through
+//! this process, and go on while it is away.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -19,26 +19,26 @@ use tokio::sync::watch;
 
 use prism_membership::{Directory, observe};
 
-/// One cluster on one switch is one tenant.
+/// The tenant of the one cluster of this switch.
 const TENANT: u32 = 1;
-/// The switch itself is no node, and nobody's.
+/// The tenant of hosts that are no nodes: the switch itself, and etcd.
 const NO_TENANT: u32 = 0;
-/// The agent goes on this long after it could not age flows.
+/// Pause after a failure to age flows or to update the tables.
 const RETRY: Duration = Duration::from_secs(1);
-/// Time between two tries to listen on the control address.
+/// Pause after a failure to listen on the control address.
 const LISTEN_RETRY: Duration = Duration::from_secs(10);
 
 /// Load the switch into this host's kernel, and age its flows.
 ///
-/// Stopping it (SIGTERM, Ctrl-C, even SIGKILL) leaves the switch working:
-/// programs and tables are pinned. Starting it again takes them over and
+/// The switch goes on when this command is stopped (SIGTERM, Ctrl-C, even SIGKILL),
+/// because its programs and tables are pinned. The next start takes them over and
 /// replaces the programs without losing a packet. --unload removes them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The cluster's configuration file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Remove the switch from this host's interfaces, forget its flows, and end.
+    /// Remove the switch from this host's interfaces, forget its flows, and exit.
     #[arg(long)]
     unload: bool,
 }
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
     crate::log::init(&config.log)?;
     let Some(settings) = &config.switch else {
-        bail!("{} has no [switch] section", args.config.display());
+        bail!("{} has no section [switch]; add it", args.config.display());
     };
     if args.unload {
         return Ok(Switch::unload(&settings.pin_dir)?);
@@ -89,15 +89,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             if let Err(error) = updated {
                 tracing::error!(
                     error = format!("{error:#}"),
-                    "nodes have changed, but not for \
-                    the switch; trying again"
+                    "the switch's tables lack a change of the nodes; trying again"
                 );
                 std::thread::sleep(RETRY);
                 pauses.pause.store(true, Ordering::Relaxed);
                 continue;
             }
             directory = (*now).clone();
-            tracing::info!(nodes = directory.iter().count(), "nodes have changed");
+            tracing::info!(nodes = directory.iter().count(), "the nodes have changed");
             leases.set_nodes(addresses(&directory));
         }
     }
@@ -105,13 +104,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where etcd is, as far as its names can be resolved.
+/// The IPv4 addresses of etcd's endpoints. Names that cannot be resolved are left out, with
+/// a warning.
 fn etcd_addresses(config: &Config) -> Vec<IpAddr> {
     let endpoints = config.cluster.etcd.iter().flat_map(|etcd| &etcd.endpoints);
     let resolved = endpoints.flat_map(|endpoint| {
         let found = (endpoint.host(), endpoint.port()).to_socket_addrs();
         found.unwrap_or_else(|error| {
-            tracing::warn!(%endpoint, %error, "cannot be resolved: backends behind this switch do not reach it");
+            tracing::warn!(%endpoint, %error, "cannot resolve an endpoint of etcd; backends behind this switch do not reach it");
             Vec::new().into_iter()
         })
     });
@@ -121,12 +121,12 @@ fn etcd_addresses(config: &Config) -> Vec<IpAddr> {
         .collect()
 }
 
-/// Why the agent is to pause.
+/// Signals to the agent's loop.
 #[derive(Default)]
 struct Pauses {
-    /// For good.
+    /// The process ends.
     stop: AtomicBool,
-    /// For now.
+    /// The agent returns from its loop, to look for news.
     pause: AtomicBool,
 }
 
@@ -153,14 +153,14 @@ fn switch_config(
         },
         link: None,
     });
-    // Nodes hold their leases by TCP: that is not meant for the outside.
+    // The switch drops a backend's TCP to unknown hosts. Leases need the control address.
     let own = NodeConfig {
         addr: (*settings.control.ip()).into(),
         tenant: NO_TENANT,
         roles: Roles::default(),
         link: None,
     };
-    // Nor what backends ask etcd.
+    // Backends also need etcd.
     let etcd = etcd_addresses(config).into_iter().map(|addr| NodeConfig {
         addr,
         tenant: NO_TENANT,
@@ -201,7 +201,7 @@ fn serve(
     news: Option<watch::Receiver<Arc<Directory>>>,
 ) -> anyhow::Result<()> {
     if let Err(error) = prism_sys::process::raise_open_files() {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -231,10 +231,10 @@ fn serve(
     Ok(())
 }
 
-/// Has the agent pause whenever there is news, for ever.
+/// Makes the agent pause whenever the nodes change. Never returns.
 async fn pause_for(news: Option<watch::Receiver<Arc<Directory>>>, pauses: &Pauses) {
     if let Some(mut news) = news {
-        // What has changed before anybody looked is news, too.
+        // The nodes may have changed before this task started.
         news.mark_changed();
         while news.changed().await.is_ok() {
             news.borrow_and_update();
@@ -244,13 +244,13 @@ async fn pause_for(news: Option<watch::Receiver<Arc<Directory>>>, pauses: &Pause
     std::future::pending().await
 }
 
-/// Grants leases for ever, as soon as the address is there.
+/// Grants leases as soon as this host has the address. Never returns.
 async fn grant(control: SocketAddr, leases: Arc<Leases>) {
     let listener = loop {
         match tokio::net::TcpListener::bind(control).await {
             Ok(listener) => break listener,
             Err(error) => {
-                tracing::warn!(%control, %error, "cannot listen: dead nodes go unnoticed");
+                tracing::warn!(%control, %error, "cannot listen on switch.control; dead nodes are not noticed");
                 tokio::time::sleep(LISTEN_RETRY).await;
             }
         }

@@ -1,5 +1,5 @@
-//! The cluster's next step, made by one of the backends that live: any of them may,
-//! for a step counts only if the state is still the one that it was made from.
+//! The cluster's next step. Any backend that lives may make it, because a step counts only
+//! if the state is still the one that it was made from.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,20 +10,19 @@ use prism_etcd::Condition;
 use super::etcd::{Key, Pause};
 use super::{Keeper, Known};
 
-/// The first backend by name makes a step at once, each further one so much later.
+/// The first backend by name makes a step at once, and each further one this much later.
 const ONE_AFTER_THE_OTHER: Duration = Duration::from_millis(300);
-/// Longest turn that one waits for.
+/// Most turns that a backend waits.
 const MAX_TURN: usize = 10;
-/// After a step that was not taken; and how often is looked without news.
+/// Pause after a try, unless there is news.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long a step waits for writes to pause. One that takes longer may have to be made
-/// again by its client.
+/// Time that a step waits for writes to pause. A longer write may fail at the step.
 const PAUSED_IN: Duration = Duration::from_secs(1);
-/// Most conditions of one call are 128.
+/// Most backends named absent in one call; etcd allows 128 conditions.
 const MAX_ABSENT: usize = 100;
 
 impl Keeper {
-    /// Never ends.
+    /// Never returns.
     pub(super) async fn act(&self) {
         let Some(me) = self.me.as_ref().filter(|me| me.host.is_backend()) else {
             return std::future::pending().await;
@@ -36,9 +35,9 @@ impl Keeper {
                 let _ = news.changed().await;
                 continue;
             };
-            // Where all have been down, all may come back within a lease. And etcd may
-            // have told everybody of this node's lease before the node itself: that no
-            // news follows.
+            // After an outage of all backends, all may return within the time of a lease.
+            // Without a valid lease this backend waits by time, not for news: etcd may have
+            // reported its lease to all backends before its own request returned.
             let is_early = begun.elapsed() < self.lease_ttl() && takes_out(&known, &next);
             if is_early || !me.lease.is_valid() {
                 let _ = tokio::time::timeout(PAUSE, news.changed()).await;
@@ -46,7 +45,7 @@ impl Keeper {
             }
             tokio::select! {
                 () = tokio::time::sleep(ONE_AFTER_THE_OTHER * turn) => {}
-                // It may be made by now, or be another.
+                // After news the step may have been made, or be another one.
                 _ = news.changed(), if turn > 0 => continue,
             }
             let taken = async {
@@ -56,17 +55,20 @@ impl Keeper {
                 }
             };
             if let Err(error) = taken.await {
-                tracing::debug!(error = format!("{error:#}"), "a step was not taken");
+                tracing::debug!(
+                    error = format!("{error:#}"),
+                    "cannot take the cluster's step"
+                );
             }
             let _ = tokio::time::timeout(PAUSE, news.changed()).await;
         }
     }
 
-    /// Has all that live finish their writes before the next step: a write that meets it
-    /// would have to begin again. Gives what is known then, unless the step has been made
-    /// meanwhile: the one behind it needs a pause of its own.
+    /// Asks all backends that live to finish their writes before the step, because a write
+    /// that meets the step fails. Returns the knowledge after the pause. `None`: another
+    /// backend has made the step, and the one after it needs its own pause.
     async fn pause(&self, known: Arc<Known>, next: &State) -> anyhow::Result<Option<Arc<Known>>> {
-        // Writes that need a backend which has died do not end before it is out.
+        // Writes that wait for a dead backend do not end before it is out.
         if takes_out(&known, next) {
             return Ok(Some(known));
         }
@@ -83,7 +85,7 @@ impl Keeper {
         };
         let paused = tokio::time::timeout(PAUSED_IN, news.wait_for(is_over)).await;
         if paused.is_err() {
-            tracing::debug!("the cluster's step does not wait for all writes");
+            tracing::debug!("some writes did not pause in time for the cluster's step");
         }
         let now = self.known.borrow().clone();
         Ok(Some(now).filter(|now| now.epoch() == pause.epoch))
@@ -94,7 +96,7 @@ impl Keeper {
             return Ok(());
         };
         let mut conditions = vec![Condition::At(self.keys.path(&Key::State), revision)];
-        // Who began to live meanwhile may serve by the state that there is.
+        // A backend that has begun to live meanwhile may serve by the present state.
         let absent = absent(known, &next).into_iter();
         let absent = absent.map(|name| Condition::Absent(self.keys.path(&Key::Live(&name))));
         conditions.extend(absent.take(MAX_ABSENT));
@@ -107,8 +109,8 @@ impl Keeper {
     }
 }
 
-/// The step that there is to make, and when this backend may; none where it does not
-/// live, as far as it has heard.
+/// The next step and this backend's turn. `None` without a step, or if this backend does
+/// not live by `known`.
 fn due(known: &Known, name: &NodeName) -> Option<(u32, State)> {
     let turn = turn_of(known, name)?;
     let (next, _) = next_of(known)?;
@@ -121,7 +123,7 @@ fn next_of(known: &Known) -> Option<(State, u64)> {
     Some((next, *revision))
 }
 
-/// Whether the step gives a backend up that has not said so itself.
+/// Whether the step takes out a backend that has not asked to leave.
 fn takes_out(known: &Known, next: &State) -> bool {
     let leaves = |name: &NodeName| {
         let living = known.living.get(name);
@@ -133,13 +135,13 @@ fn takes_out(known: &Known, next: &State) -> bool {
     backends.any(|name| is_out(next, name) && !was_out(name) && !leaves(name))
 }
 
-/// When it is this backend's turn; none if it does not live.
+/// The turn of this backend; `None` if it does not live.
 fn turn_of(known: &Known, name: &NodeName) -> Option<u32> {
     let turn = known.living.keys().position(|living| living == name)?;
     u32::try_from(turn.min(MAX_TURN)).ok()
 }
 
-/// Backends of the step that do not live.
+/// The backends of the step that do not live.
 fn absent(known: &Known, next: &State) -> Vec<String> {
     let before = known
         .state
@@ -164,7 +166,7 @@ mod tests {
         name.parse().unwrap()
     }
 
-    /// Three backends, of which these live and have adopted what there is.
+    /// A cluster of three backends. Those of `living` live and have adopted the state.
     fn known(living: &[&str]) -> Known {
         let mut state = State::new(Placing::new(["a", "b", "c"].map(name), 3).unwrap());
         let mut known = Known::default();
@@ -203,8 +205,8 @@ mod tests {
         assert!(due(&known, &name("a")).is_none());
     }
 
-    /// Or nobody would, where all of them were told of all leases before their own
-    /// was granted.
+    /// Otherwise no backend would make the step if each had heard of all leases before its
+    /// own was granted.
     #[test]
     fn a_step_is_due_at_every_backend_that_lives_whatever_it_knows_of_its_lease() {
         let known = known(&["a", "c"]);

@@ -1,5 +1,5 @@
-//! Reads all that etcd has, and then follows its changes. Whatever breaks, all is
-//! read again.
+//! Reads the cluster's keys from etcd, and then follows their changes. After an error it
+//! reads all keys again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,20 +11,23 @@ use prism_etcd::Error;
 use super::{Keeper, Known, etcd};
 use crate::Directory;
 
-/// How often etcd is asked whether the watch has missed anything: one that is silent
-/// may be so because nothing changes, or because its member has lost the others.
+/// Time between two checks that the watch misses nothing. A silent watch may mean that
+/// nothing changes, or that its member of etcd has lost the other members.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Between two tries.
+/// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Keeper {
-    /// Never ends.
+    /// Never returns.
     pub(super) async fn follow(&self) {
         let mut told = false;
         loop {
             let Err(error) = self.session(&mut told).await;
             if !told {
-                tracing::warn!(error = format!("{error:#}"), "etcd cannot be followed");
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "cannot follow etcd; trying again"
+                );
                 told = true;
             }
             tokio::time::sleep(PAUSE).await;
@@ -55,8 +58,7 @@ impl Keeper {
         }
     }
 
-    /// Ends when etcd does not answer, or has something that this node has not heard
-    /// of.
+    /// Fails when etcd does not answer, or when the watch has missed a change of the state.
     async fn probe(&self) -> anyhow::Result<std::convert::Infallible> {
         let mut missed = 0;
         loop {
@@ -65,18 +67,18 @@ impl Keeper {
             let found = self.client.read(&path).await?;
             let revision = found.entries.first().map(|entry| entry.mod_revision);
             let known = self.known.borrow().state.as_ref().map(|state| state.1);
-            // Its news may be under way.
+            // The watch may report the change a moment later.
             missed = match revision != known {
                 true => missed + 1,
                 false => 0,
             };
             if missed > 1 {
-                return Err(Error::Ended("it tells nothing".into()).into());
+                return Err(Error::Ended("it missed a change of the state".into()).into());
             }
         }
     }
 
-    /// Writes down where this node is, and what a new cluster begins with.
+    /// Registers this node, and founds the cluster if there is no state.
     async fn register(&self, known: &Known) -> anyhow::Result<()> {
         let Some(me) = &self.me else { return Ok(()) };
         if known.state.is_none() && self.view.get().is_none() && self.fault.borrow().is_none() {
@@ -88,7 +90,9 @@ impl Keeper {
         let name = me.name.as_str();
         match known.hosts.get(name) {
             Some(host) if *host == me.host => return Ok(()),
-            Some(host) => tracing::warn!(before = %host.address, "this node has moved"),
+            Some(host) => {
+                tracing::warn!(before = %host.address, "this node's address or roles have changed");
+            }
             None => {}
         }
         let put = self.keys.put_node(name, &me.host)?;
@@ -96,9 +100,9 @@ impl Keeper {
         Ok(())
     }
 
-    /// Tells the node what is new.
+    /// Publishes the news to the node.
     fn publish(&self, known: &Known) {
-        // Before what is known, by which leases are taken.
+        // A fault has to be published before `known`, because leases are taken by `known`.
         let is_trusted = self.is_trusted(known);
         let directory = Directory::of(&self.config).with(&known.hosts);
         self.directory.send_if_modified(|present| {
@@ -108,7 +112,7 @@ impl Keeper {
             }
             is_new
         });
-        // Who is not in an etcd that has lost its data has not gone.
+        // An etcd that has lost its data does not remove users.
         self.users.send_if_modified(|present| {
             let by_name: BTreeMap<_, _> = present
                 .iter()
@@ -128,16 +132,16 @@ impl Keeper {
         let state = match (is_trusted, self.view.get()) {
             (true, _) => state,
             (false, Some(_)) => return,
-            // It is to come up, to say what is wrong; it has no lease.
+            // The node starts without a lease, so that it can report the fault.
             (false, None) => self.noted(),
         };
-        // Looked at when it was read.
+        // `Known` has checked the state, so the view has no error.
         if let Some(Ok(view)) = state.map(View::new) {
             self.show(view);
         }
     }
 
-    /// The state that this node's store has noted.
+    /// The state that this node's store has recorded.
     fn noted(&self) -> Option<State> {
         self.me.as_ref()?.said.borrow().as_ref()?.state.clone()
     }

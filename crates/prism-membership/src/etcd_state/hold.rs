@@ -1,8 +1,8 @@
-//! This backend's lease: had, noted in etcd with what it reports, and kept.
+//! This backend's lease in etcd: obtained, published with the backend's report, renewed.
 //!
-//! It is had only by a node that has adopted the state as it is at that moment: the
-//! two are compared in one step. From then on the cluster takes no step that this
-//! node has not adopted, until the lease has ended.
+//! A backend gets a lease only if it has adopted the state of that moment. etcd compares
+//! the two in one transaction. From then on the cluster takes no step that this backend has
+//! not adopted, until the lease has ended.
 
 use std::time::Duration;
 
@@ -13,36 +13,36 @@ use super::etcd::{Key, Living};
 use super::{Keeper, Me};
 use crate::lease::now_ns;
 
-/// A lease is kept five times in its life.
+/// Renewals within the life of a lease.
 const KEPT_IN_LIFE: u32 = 5;
-/// Between two tries.
+/// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long giving a lease back may take. It ends by itself all the same.
+/// Timeout of giving a lease back. Without an answer the lease ends by itself.
 const REVOKED_IN: Duration = Duration::from_secs(1);
 
-/// A lease, as etcd has granted it.
+/// A lease that etcd has granted.
 #[derive(Clone, Copy)]
 struct Granted {
     id: LeaseId,
     ttl: Duration,
-    /// When it was last asked for.
+    /// The time of the last request for it.
     asked_ns: u64,
 }
 
-/// Why a lease is not kept any more.
+/// The reason for the end of a lease.
 enum Over {
-    /// It has ended in etcd.
+    /// etcd has ended it.
     Ended,
     /// Another process has this node's name.
     Superseded,
-    /// What etcd has is not to be acted by.
+    /// The state in etcd contradicts a store.
     Doubted,
-    /// This node stops, and wants it no more.
+    /// This node stops.
     GivenBack,
 }
 
 impl Keeper {
-    /// Never ends.
+    /// Never returns.
     pub(super) async fn hold(&self) {
         let Some(me) = self.me.as_ref().filter(|me| me.host.is_backend()) else {
             return std::future::pending().await;
@@ -51,11 +51,11 @@ impl Keeper {
         let mut giving_back = me.giving_back.clone();
         loop {
             let over = tokio::select! {
-                // Whatever etcd is being asked, and before what it answers counts.
+                // Giving back interrupts any call of etcd, and goes before its answer.
                 biased;
                 Ok(_) = giving_back.wait_for(|is_wanted| *is_wanted) => Over::GivenBack,
                 over = async {
-                    // It does not end: its sender is here.
+                    // The channel does not close: `self` has the sender.
                     let _ = fault.wait_for(Option::is_none).await;
                     tokio::select! {
                         biased;
@@ -66,8 +66,12 @@ impl Keeper {
             };
             me.lease.end();
             match over {
-                Over::Ended => tracing::warn!("the lease has ended: nothing is served meanwhile"),
-                // Said where it was found.
+                Over::Ended => {
+                    tracing::warn!(
+                        "the lease in etcd has ended; this backend serves nothing until it has another one"
+                    );
+                }
+                // `is_trusted` has logged it.
                 Over::Doubted => {}
                 Over::GivenBack => {
                     self.revoke().await;
@@ -76,21 +80,21 @@ impl Keeper {
                 }
                 Over::Superseded => {
                     let node = &me.name;
-                    tracing::error!(%node, "another process has this node's name: this one serves nothing any more");
+                    tracing::error!(%node, "another process has this node's name; this process serves nothing any more");
                     return std::future::pending().await;
                 }
             }
         }
     }
 
-    /// Takes a lease and keeps it, until it is over.
+    /// Obtains a lease and renews it until its end.
     async fn have_lease(&self, me: &Me) -> Over {
         let (granted, noted) = self.take_lease(me).await;
-        tracing::info!(node = %me.name, "this node has a lease");
+        tracing::info!(node = %me.name, "this backend has a lease in etcd");
         self.keep_lease(me, granted, noted).await
     }
 
-    /// Has a lease, with what this node reports noted under it.
+    /// Obtains a lease and publishes this node's report under it.
     async fn take_lease(&self, me: &Me) -> (Granted, Report) {
         let mut reports = me.reports.clone();
         let mut known = self.known.subscribe();
@@ -100,7 +104,7 @@ impl Keeper {
             let state = known.borrow_and_update().state.clone();
             let ready = state.filter(|(state, _)| report.store != 0 && state.epoch == report.epoch);
             match ready {
-                // To be tried again as soon as one of the two has changed.
+                // The node has not adopted the state yet, or etcd has none.
                 None => tokio::select! {
                     _ = reports.changed() => {}
                     _ = known.changed() => {}
@@ -110,7 +114,7 @@ impl Keeper {
                         Ok(Some(granted)) => return (granted, report),
                         Ok(None) => tokio::time::sleep(PAUSE / 4).await,
                         Err(error) => {
-                            tracing::debug!(%error, "no lease");
+                            tracing::debug!(%error, "cannot obtain a lease from etcd");
                             tokio::time::sleep(PAUSE).await;
                         }
                     }
@@ -119,7 +123,7 @@ impl Keeper {
         }
     }
 
-    /// One try; nothing where the state has changed meanwhile.
+    /// Tries once; `None` if the state has changed meanwhile.
     async fn try_lease(
         &self,
         me: &Me,
@@ -152,24 +156,26 @@ impl Keeper {
         Ok(done.then_some(granted))
     }
 
-    /// Gives up what is noted of this node's life: nobody has to wait for its end.
+    /// Revokes the lease, so that the other backends need not wait for its end.
     async fn revoke(&self) {
         let Some(id) = self.granted.take() else {
             return;
         };
         match tokio::time::timeout(REVOKED_IN, self.client.revoke(id)).await {
             Ok(Ok(())) => tracing::info!("the lease is given back"),
-            Ok(Err(error)) => tracing::debug!(%error, "the lease ends by itself"),
-            Err(_) => tracing::debug!("the lease ends by itself: etcd does not answer"),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "cannot give the lease back; it ends by itself")
+            }
+            Err(_) => tracing::debug!("etcd does not answer; the lease ends by itself"),
         }
     }
 
-    /// Keeps the lease, and notes what this node reports, until it is over.
+    /// Renews the lease and publishes this node's reports, until the end of the lease.
     async fn keep_lease(&self, me: &Me, granted: Granted, mut noted: Report) -> Over {
         let mut reports = me.reports.clone();
         let every = kept_every(granted.ttl);
         let mut last_ns = granted.asked_ns;
-        // What is known may be from before this lease.
+        // `known` may be older than this lease, and name an earlier process.
         let mut has_seen_itself = false;
         loop {
             let due = every.saturating_sub(Duration::from_nanos(now_ns().saturating_sub(last_ns)));
@@ -181,7 +187,7 @@ impl Keeper {
             if report != noted {
                 match self.renew_note(me, granted.id, report).await {
                     Ok(()) => noted = report,
-                    Err(error) => tracing::debug!(%error, "a report is not noted"),
+                    Err(error) => tracing::debug!(%error, "cannot publish a report in etcd"),
                 }
             }
             let run = self
@@ -203,7 +209,7 @@ impl Keeper {
                 }
                 Ok(None) => return Over::Ended,
                 Err(error) => {
-                    tracing::debug!(%error, "the lease is not kept");
+                    tracing::debug!(%error, "cannot renew the lease in etcd");
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -212,7 +218,7 @@ impl Keeper {
 
     async fn renew_note(&self, me: &Me, lease: LeaseId, report: Report) -> anyhow::Result<()> {
         let note = self.note(me, lease, report)?;
-        // Refused where the lease has ended.
+        // etcd refuses the change if the lease has ended.
         self.client.change(&[], &[note]).await?;
         Ok(())
     }
@@ -227,7 +233,7 @@ impl Keeper {
     }
 }
 
-/// How often a lease is kept, however short it is.
+/// Time between two renewals of a lease.
 fn kept_every(ttl: Duration) -> Duration {
     (ttl / KEPT_IN_LIFE).max(PAUSE)
 }

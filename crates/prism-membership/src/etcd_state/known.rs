@@ -1,4 +1,4 @@
-//! What etcd has of a cluster, as far as this node has heard.
+//! The cluster's keys in etcd, as far as this node has heard of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,31 +10,31 @@ use prism_etcd::{Entry, Event, Snapshot, Update};
 use super::etcd::{self, Key, Keys, Living, Pause};
 use crate::{Buckets, Host};
 
-/// Everything, as of one revision.
+/// All keys of the cluster, as of one revision.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// Of etcd; zero where nothing has been heard yet.
+    /// The revision of etcd; 0 before the first answer.
     pub revision: u64,
-    /// With the revision of its last change.
+    /// The state, with the revision of its last change.
     pub state: Option<(State, u64)>,
-    /// The placing that somebody wants.
+    /// The placing that the administrator asked for.
     pub wish: Option<Placing>,
-    /// Writes are to pause.
+    /// The pause of writes that a step asks for.
     pub pause: Pause,
     /// The backends that live.
     pub living: BTreeMap<NodeName, Living>,
-    /// The nodes that have said where they are.
+    /// The registered nodes.
     pub hosts: BTreeMap<String, Host>,
-    /// What stores have noted, while the state is in question.
+    /// The testimonies of stores, while the state is in doubt.
     pub said: Testimonies,
-    /// Those who may call.
+    /// The users, by access key.
     pub users: BTreeMap<String, Credential>,
     /// The agreed records of buckets.
     pub buckets: Arc<Buckets>,
 }
 
 impl Known {
-    /// All of it. `before` stands in for a state that makes no sense.
+    /// Reads a snapshot of all keys. A state that cannot be parsed leaves that of `before`.
     pub fn read(keys: &Keys, snapshot: &Snapshot, before: &Self) -> Self {
         let mut known = Self {
             revision: snapshot.revision,
@@ -51,7 +51,7 @@ impl Known {
         known
     }
 
-    /// With what has changed.
+    /// Applies changes.
     pub(super) fn apply(&mut self, keys: &Keys, update: &Update) {
         self.revision = self.revision.max(update.revision);
         for event in &update.events {
@@ -73,14 +73,14 @@ impl Known {
             && others.all(|(_, other)| other.report.epoch >= state.epoch)
     }
 
-    /// Whether this backend's keys have no place anywhere else.
+    /// Whether no other backend has this backend's keys.
     pub fn has_alone(&self, name: &NodeName) -> bool {
         self.state
             .iter()
             .any(|(state, _)| state.placing.replicas == 1 && state.placing.members.contains(name))
     }
 
-    /// Those that live, as a step wants them.
+    /// The reports of the backends that live, in the form that a step takes.
     pub fn live(&self) -> Live {
         let living = self.living.iter();
         living
@@ -88,7 +88,7 @@ impl Known {
             .collect()
     }
 
-    /// The epoch of the state; 0 where there is none.
+    /// The epoch of the state; 0 without one.
     pub fn epoch(&self) -> u64 {
         self.state.as_ref().map_or(0, |(state, _)| state.epoch)
     }
@@ -124,11 +124,11 @@ impl Known {
             }),
         };
         if taken.is_none() {
-            // What is not understood must not count as what it was.
+            // An unreadable value must not leave the former one in force, except the state's.
             if !matches!(keys.parse(path), Some(Key::State)) {
                 self.delete(keys, path);
             }
-            tracing::error!(path, "etcd has something that makes no sense");
+            tracing::error!(path, "cannot parse a value in etcd");
         }
     }
 
@@ -231,7 +231,7 @@ mod tests {
         known.apply(&keys, &update);
         assert_eq!((known.revision, known.live().len()), (9, 0));
         assert!(known.users.is_empty() && known.hosts.len() == 1);
-        // A new reading has forgotten what is not there any more.
+        // A new snapshot forgets keys that are gone.
         let empty = Snapshot {
             revision: 12,
             entries: Vec::new(),

@@ -1,11 +1,12 @@
-//! Whether the state in etcd is the one that stores have acted by, and what this
-//! backend's store says where it is not.
+//! Compares the state in etcd with the state that stores have acted by. Where they differ,
+//! publishes the testimony of this backend's store.
 //!
-//! etcd may lose its data, or be put back from an old copy. By what is there then,
-//! backends could be in sync that are not. So each store notes the state that it
-//! acts by, and as soon as one contradicts what etcd has, nobody serves anything until
-//! an administrator has had the state made anew (`prism ctl cluster recover`), from what
-//! the stores say. Not here: what that is (`prism_cluster::recover`).
+//! etcd may lose its data, or be restored from an old copy. Its state could then call
+//! backends in sync that are not. Each store therefore records the state that it acts by.
+//! If one contradicts etcd, no node serves until the administrator has run `prism ctl
+//! cluster recover`.
+//!
+//! Not here: the recovered state (`prism_cluster::recover`).
 
 use std::time::Duration;
 
@@ -15,37 +16,37 @@ use prism_etcd::Change;
 use super::etcd::Key;
 use super::{Keeper, Known, Me};
 
-/// Between two tries.
+/// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What is wrong with the state in etcd.
+/// A fault of the state in etcd.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// There is none, and was one.
+    /// A store has acted by a state, and etcd has none.
     #[error(
-        "etcd has no state of this cluster any more, but the store of {0} was in one: nothing is served until `prism ctl cluster recover` has made it anew from what the stores have noted"
+        "etcd has lost the state of this cluster, by which the store of {0} has acted; no node serves until `prism ctl cluster recover` has restored it from the stores"
     )]
     Lost(NodeName),
-    /// It does not go on from what a store has acted by.
+    /// The state is not a successor of the one that a store has acted by.
     #[error(
-        "etcd has an older state of this cluster than the store of {0} was in, or one that was founded anew: nothing is served until `prism ctl cluster recover` has made it anew from what the stores have noted"
+        "etcd has an older state of this cluster than the store of {0}, or one that was founded again; no node serves until `prism ctl cluster recover` has restored it from the stores"
     )]
     Contradicted(NodeName),
-    /// This node's store is none that the state speaks of, and was in another cluster.
+    /// The state does not name this node's store, which was in another cluster.
     #[error(
-        "this node's store was in another cluster, or in this one before it was founded anew: to have it filled by this one, stop the node and move its store away"
+        "this node's store was in another cluster, or in this one before it was founded again; stop the node and move its store away, and this cluster fills a new one"
     )]
     Foreign,
 }
 
 impl Fault {
-    /// Whether all nodes are concerned, and not this one alone.
+    /// Whether the fault concerns all nodes, not only this one.
     fn is_of_all(&self) -> bool {
         !matches!(self, Self::Foreign)
     }
 }
 
-/// What is wrong with `state`, by what the other stores say and `own`.
+/// The fault of `state` by the testimonies of the other stores and this one.
 fn fault(
     state: Option<&State>,
     others: &Testimonies,
@@ -68,7 +69,7 @@ fn fault(
 }
 
 impl Keeper {
-    /// Whether this node may act by what etcd has; whoever serves is told.
+    /// Whether this node may act by the state in etcd. Publishes and logs a new fault.
     pub(super) fn is_trusted(&self, known: &Known) -> bool {
         let state = known.state.as_ref().map(|(state, _)| state);
         let own = self.me.as_ref().map(|me| (me, me.said.borrow().clone()));
@@ -79,7 +80,7 @@ impl Keeper {
         self.fault.send_if_modified(|present| {
             let is_new = *present != found;
             if let (true, Some(fault)) = (is_new, &found) {
-                tracing::error!(%fault, "nothing is served");
+                tracing::error!(%fault, "this node serves nothing");
             }
             *present = found;
             is_new
@@ -87,8 +88,7 @@ impl Keeper {
         is_trusted
     }
 
-    /// Has this backend's store say what it was in, while that is in question. Never
-    /// ends.
+    /// Publishes this store's testimony while the state is in doubt. Never returns.
     pub(super) async fn vouch(&self) {
         let Some(me) = self.me.as_ref().filter(|me| me.host.is_backend()) else {
             return std::future::pending().await;
@@ -100,7 +100,7 @@ impl Keeper {
             if let Err(error) = self.say(me, &known, own).await {
                 tracing::debug!(
                     error = format!("{error:#}"),
-                    "the store's state is not told"
+                    "cannot publish the store's testimony in etcd"
                 );
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(fault(Some(&old), &none, own), contradicted);
         assert_eq!(fault(Some(&state(8, 50)), &none, own), contradicted);
         assert_eq!(fault(None, &none, own), Some(Fault::Lost(a.clone())));
-        // One whose own store is in order hears it of another.
+        // A node whose own store agrees learns the fault from another store.
         let b = name("b");
         let said = Testimonies::from([(a.clone(), was_in(1, &last))]);
         let other = was_in(2, &old);

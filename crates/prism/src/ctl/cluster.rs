@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::{ask, recover};
 use crate::node::ProgressReport;
 
-/// Show the backends of the cluster as a node of this host sees them. Fails if
-/// one of them is out of its reach.
+/// Show the backends of the cluster as a node of this host sees them. Fails if the
+/// node does not reach one of them.
 #[derive(clap::Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct ClusterArgs {
@@ -21,10 +21,10 @@ pub(super) struct ClusterArgs {
     /// The cluster's configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
     config: PathBuf,
-    /// Which node is asked. Without: the first that runs on this host.
+    /// Ask this node. Default: the first node that runs on this host.
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Print JSON: an object.
+    /// Print a JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -34,7 +34,7 @@ enum ClusterCommand {
     Recover(recover::RecoverArgs),
 }
 
-/// What a node answers.
+/// A node's answer.
 #[derive(Serialize, Deserialize)]
 struct Survey {
     cluster: String,
@@ -47,7 +47,7 @@ struct Survey {
     kept_in_etcd: bool,
     lease_ms: Option<u64>,
     fault: Option<String>,
-    /// For those who read JSON.
+    /// Further fields, for the output as JSON.
     #[serde(flatten)]
     more: Map<String, Value>,
 }
@@ -64,7 +64,7 @@ struct Backend {
     status: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     catching_up: Option<ProgressReport>,
-    /// For those who read JSON.
+    /// Further fields, for the output as JSON.
     #[serde(flatten)]
     more: Map<String, Value>,
 }
@@ -77,14 +77,14 @@ pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()
     let socket = match &args.node {
         Some(name) => {
             let known = config.node(name);
-            known.with_context(|| format!("no [[node]] is called {name:?}"))?;
+            known.with_context(|| format!("the configuration has no node {name:?}"))?;
             config.admin_socket(name)
         }
         None => {
             let all = config.nodes.iter();
             let mut sockets = all.map(|node| config.admin_socket(&node.name));
             let here = sockets.find(|socket| socket.exists());
-            here.with_context(|| format!("no node of {} runs here", args.config.display()))?
+            here.with_context(|| format!("no node of {} runs on this host", args.config.display()))?
         }
     };
     let survey: Survey = ask(&socket, "cluster")?;
@@ -101,7 +101,7 @@ pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()
         .collect();
     match away.as_slice() {
         [] => Ok(()),
-        away => bail!("out of reach of {}: {}", survey.asked, away.join(", ")),
+        away => bail!("{} does not reach {}", survey.asked, away.join(", ")),
     }
 }
 
@@ -117,8 +117,8 @@ fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
         survey.min_replicas,
         survey.epoch,
         match survey.phase.as_str() {
-            "filling" => "keys are being copied to where they are to be",
-            "moved" => "keys have moved",
+            "filling" => "keys are being copied to their new backends",
+            "moved" => "keys are copied",
             _ => "nothing moves",
         },
     )?;

@@ -1,5 +1,5 @@
-//! `prism ctl drain-connections`: has nodes on this host move the connections that they
-//! have to other nodes.
+//! `prism ctl drain-connections`: moves the client connections of a node of this host to
+//! other nodes.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use serde::Deserialize;
 
 use super::ask;
 
-/// Have a node on this host move its clients' connections to other nodes, each behind its
-/// present answer. The node goes on, and takes new ones.
+/// Move the client connections of a node on this host to other nodes, each after its
+/// present answer. The node goes on and takes new connections.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct DrainConnectionsArgs {
-    /// Which node.
+    /// Name of the node.
     name: String,
     /// The cluster's configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
@@ -32,11 +32,11 @@ pub(super) fn run(args: &DrainConnectionsArgs, out: &mut impl Write) -> anyhow::
     let config = Config::load(&args.config)?;
     config
         .node(&args.name)
-        .with_context(|| format!("no [[node]] is called {:?}", args.name))?;
+        .with_context(|| format!("the configuration has no node {:?}", args.name))?;
     let told: Told = ask(&config.admin_socket(&args.name), "drain-connections")?;
     writeln!(
         out,
-        "{}: {} connections are told to move",
+        "{}: {} connections begin to move",
         told.node, told.connections
     )?;
     Ok(())

@@ -1,5 +1,5 @@
-//! `prism ctl credentials`: who may call, where that stands in etcd. Every node
-//! knows of a change at once.
+//! `prism ctl credentials`: the users of a cluster whose state is in etcd. Every node
+//! learns of a change at once.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ use prism_etcd::{Change, Condition};
 use super::run_async;
 use prism_membership::etcd::{Key, Keys, client};
 
-/// Bytes of randomness in an access key and in a secret key.
+/// Random bytes in an access key and in a secret key.
 const ACCESS_KEY_BYTES: usize = 10;
 const SECRET_KEY_BYTES: usize = 30;
 
-/// List, add and remove those who may call, in a cluster whose state is in etcd.
+/// List, add and remove the users of a cluster whose state is in etcd.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct CredentialsArgs {
     #[command(subcommand)]
@@ -29,9 +29,9 @@ enum Command {
     List(Common),
     /// Add a user. Prints both keys.
     Add {
-        /// The access key. Without: a new one is made.
+        /// The access key. Default: a new one is made.
         access_key: Option<String>,
-        /// Read the secret key from the first line of standard input. Without: a
+        /// Read the secret key from the first line of standard input. Default: a
         /// new one is made.
         #[arg(long)]
         secret_stdin: bool,
@@ -101,7 +101,7 @@ fn add(
         },
     };
     if !user.is_usable() {
-        bail!("keys are 1 to 128 printable ASCII characters without spaces");
+        bail!("a key has to be 1 to 128 printable ASCII characters without spaces");
     }
     run_async(async {
         let (client, keys) = (client(&config)?, Keys::of(&config)?);
@@ -109,8 +109,8 @@ fn add(
         let added = client.change(&[is_new], &[keys.put_user(&user)?]).await?;
         if !added.done {
             bail!(
-                "there is a user {0}, whose secret key was not changed; to give it another: \
-                 prism ctl credentials remove {0}, then add it again",
+                "the user {0} exists, and its secret key was not changed; to change it, run \
+                 `prism ctl credentials remove {0}` and add the user again",
                 user.access_key
             );
         }
@@ -138,7 +138,7 @@ fn remove(common: &Common, access_key: &str) -> anyhow::Result<()> {
             .done
         {
             true => Ok(()),
-            false => bail!("{access_key} was changed at the same time; try again"),
+            false => bail!("another command has just changed {access_key}; try again"),
         }
     })
 }
@@ -151,7 +151,7 @@ fn first_line() -> anyhow::Result<String> {
 
 fn random_hex(bytes: usize) -> anyhow::Result<String> {
     let mut random = vec![0; bytes];
-    // Requests of up to 256 bytes are never cut short (getrandom(2)).
+    // getrandom(2) never returns fewer than the bytes asked for, up to 256.
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }

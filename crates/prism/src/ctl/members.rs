@@ -1,5 +1,5 @@
-//! `prism ctl drain` and `prism ctl rebalance`: which backends are to hold keys. The
-//! wish is written to etcd, and the backends see to it.
+//! `prism ctl drain` and `prism ctl rebalance`: set the backends that hold keys. The command
+//! writes the wish to etcd, and the backends reach it step by step.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,24 +14,24 @@ use super::run_async;
 use prism_membership::Known;
 use prism_membership::etcd::{Keys, client};
 
-/// How often it is looked how far things are.
+/// Time between two looks at the progress.
 const POLL: Duration = Duration::from_millis(500);
 
-/// Have a backend hold nothing any more, so that it can be switched off. Its keys
-/// are copied to others first, while all of them are read and written.
+/// Move all data off a backend so that it can be shut down. Reads and writes go on
+/// while its keys are copied to other backends.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct DrainArgs {
-    /// Which backend.
+    /// Name of the backend.
     name: String,
     #[command(flatten)]
     common: Common,
 }
 
-/// Have all backends that run hold keys, each its share: after one was added, or to
-/// change how many replicas there are.
+/// Give every backend that runs its share of the keys. Run it after a backend was added,
+/// or to change the number of replicas.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct RebalanceArgs {
-    /// How many backends have each object from then on. Without: as many as now.
+    /// New number of replicas of each object. Default: as many as now.
     #[arg(long, value_name = "N")]
     replicas: Option<u16>,
     #[command(flatten)]
@@ -43,7 +43,7 @@ struct Common {
     /// The cluster's configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
     config: PathBuf,
-    /// Wait until it is done, and say how far it is.
+    /// Wait until all keys are copied, and print the progress.
     #[arg(long)]
     wait: bool,
 }
@@ -54,7 +54,7 @@ pub(super) fn drain(args: &DrainArgs, out: &mut impl Write) -> anyhow::Result<()
         let mut wish = known.wish.clone().unwrap_or_else(|| state.placing.clone());
         if !wish.members.remove(&name) && !state.placing.members.contains(&name) {
             let members = names(state.placing.members.iter());
-            bail!("{name} holds no keys; these do: {members}");
+            bail!("{name} holds no keys; the backends with keys are {members}");
         }
         Ok(wish)
     })
@@ -82,7 +82,7 @@ fn wish(
         let (state, _) = known
             .state
             .as_ref()
-            .context("there is no such cluster in etcd")?;
+            .context("etcd has no state of this cluster")?;
         let wish = make(&known, state)?;
         let wish = Placing::new(wish.members, wish.replicas)?;
         client.change(&[], &[keys.put_wish(&wish)?]).await?;
@@ -100,7 +100,7 @@ fn wish(
     })
 }
 
-/// Says what changes, until the wish has come true.
+/// Prints each change of the progress, until the cluster has reached the wish.
 async fn wait(
     client: &Client,
     keys: &Keys,
@@ -113,9 +113,9 @@ async fn wait(
         let (state, _) = known
             .state
             .as_ref()
-            .context("the cluster's state is gone")?;
+            .context("etcd has lost the state of this cluster")?;
         if known.wish.as_ref() != Some(wish) {
-            bail!("somebody wants something else by now");
+            bail!("another drain or rebalance has replaced this one");
         }
         let text = progress(&known, state);
         if text != said {
@@ -133,14 +133,17 @@ async fn wait(
 fn progress(known: &Known, state: &State) -> String {
     match &state.phase {
         Phase::Settled => "nothing moves".into(),
-        Phase::Moved { .. } => "all is where it is to be".into(),
+        Phase::Moved { .. } => "all keys are copied".into(),
         Phase::Filling { to, since } => {
             let waits = to.members.iter().filter(|name| {
                 let living = known.living.get(*name);
                 living.is_none_or(|living| living.report.caught_up < *since)
                     || state.status(name.as_str()) != Some(Status::InSync)
             });
-            format!("being copied; not there yet: {}", names(waits))
+            format!(
+                "keys are being copied; these backends are not complete: {}",
+                names(waits)
+            )
         }
     }
 }
@@ -153,7 +156,7 @@ async fn look(client: &Client, keys: &Keys) -> anyhow::Result<Known> {
 fn names<'a>(names: impl Iterator<Item = &'a NodeName>) -> String {
     let names: Vec<&str> = names.map(NodeName::as_str).collect();
     match names.as_slice() {
-        [] => "nobody".into(),
+        [] => "none".into(),
         names => names.join(", "),
     }
 }

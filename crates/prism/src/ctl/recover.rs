@@ -1,5 +1,5 @@
-//! `prism ctl cluster recover`: the cluster's state made anew in etcd, where etcd has
-//! lost it or has an old one. What is decided, and when, is `prism_cluster::recover`'s.
+//! `prism ctl cluster recover`: restores the cluster's state in etcd after etcd has lost it
+//! or has an old one. `prism_cluster::recover` decides the new state.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,28 +15,28 @@ use super::run_async;
 use prism_membership::Known;
 use prism_membership::etcd::{Key, Keys, client, put_users};
 
-/// Make the cluster's state anew, where etcd has lost it, from what the backends'
-/// stores have noted of it. All backends have to run; none of them serves meanwhile. Does
-/// nothing where writes that were answered might be lost, unless told which backend is
-/// to be gone on without.
+/// Restore the cluster's state, which etcd has lost, from the backends' stores.
+///
+/// All backends have to run; none of them serves meanwhile. The command changes nothing
+/// if answered writes might be lost, unless --without or --of allows that.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct RecoverArgs {
     /// The cluster's configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
     config: PathBuf,
-    /// Go on without a backend that was in sync and whose store is lost or out of reach.
-    /// WRITES THAT ONLY IT HAS ARE LOST. It is filled again when it comes back. May be
-    /// given several times.
+    /// Leave out a backend that was in sync and whose store is lost or out of reach.
+    /// WRITES THAT ONLY IT HAS ARE LOST. The other backends fill it when it returns. May
+    /// be repeated.
     #[arg(long, value_name = "NAME")]
     without: Vec<NodeName>,
-    /// Where stores contradict each other: whose store is to be believed. WRITES THAT THE
+    /// Believe this backend's store where stores contradict each other. WRITES THAT THE
     /// OTHERS HAVE ANSWERED ARE LOST.
     #[arg(long, value_name = "NAME")]
     of: Option<NodeName>,
-    /// Only say what would be done.
+    /// Print the result, and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON: an object.
+    /// Print a JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -72,7 +72,7 @@ pub(super) fn run(args: &RecoverArgs, out: &mut impl Write) -> anyhow::Result<()
     })
 }
 
-/// Puts the state there, if nothing has changed since it was decided.
+/// Writes the state to etcd, unless the state there has changed since the decision.
 async fn put(
     client: &Client,
     keys: &Keys,
@@ -84,16 +84,16 @@ async fn put(
         Some((_, revision)) => Condition::At(path, *revision),
         None => Condition::Absent(path),
     };
-    // A wish of before belongs to another time.
+    // A wish from before the recovery does not count.
     let forget = Change::Delete(keys.path(&Key::Wish));
     let put = keys.put_state(&recovery.state)?;
     match client.change(&[condition], &[put, forget]).await?.done {
         true => Ok(()),
-        false => bail!("the state has changed in etcd at this moment: nothing was done"),
+        false => bail!("the state in etcd has just changed, and nothing was done; try again"),
     }
 }
 
-/// Says why nothing was done, and what can be.
+/// Reports why nothing was done, and the way out.
 fn refuse(
     args: &RecoverArgs,
     error: &RecoverError,
@@ -116,22 +116,22 @@ fn refuse(
         out.flush()?;
     }
     let heard = match heard.as_slice() {
-        [] => "no store is heard of".to_owned(),
-        heard => format!("heard of the stores of {}", heard.join(", ")),
+        [] => "no store has reported".to_owned(),
+        heard => format!("the stores of {} have reported", heard.join(", ")),
     };
     let advice = match error {
         RecoverError::Unproven(doubts) => {
             let without = doubts.keys().map(|name| format!(" --without {name}"));
             format!(
-                "start these backends, with the stores that they had, and try again. Only if their stores are lost for good: `prism ctl cluster recover{}` goes on without, and WRITES THAT ONLY THEY HAVE ARE LOST",
+                "start these backends with the stores that they had, and try again. If their stores are lost for good, `prism ctl cluster recover{}` leaves them out, and WRITES THAT ONLY THEY HAVE ARE LOST",
                 without.collect::<String>()
             )
         }
         RecoverError::Foundings(_) => {
-            "the cluster was founded anew meanwhile, and has gone on by that: say with `--of NAME` whose store is to be believed. WRITES THAT THE OTHERS HAVE ANSWERED ARE LOST".into()
+            "the cluster was founded again meanwhile, and some backends have acted by that; name the backend whose store counts with `--of NAME`. WRITES THAT THE OTHERS HAVE ANSWERED ARE LOST".into()
         }
         RecoverError::NothingSaid | RecoverError::NotHeard(_) => {
-            "backends say so a moment after they were started".into()
+            "stores report a moment after their backends have started; try again".into()
         }
         _ => return Err(error.clone().into()),
     };
@@ -140,11 +140,9 @@ fn refuse(
 
 fn why(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::InSync => "it was in sync, and has the store that it had",
-        Verdict::Behind => "it had missed writes: it is brought up to date before it is read",
-        Verdict::LeftOut => {
-            "gone on without, as told: it is filled from the others when it is back"
-        }
+        Verdict::InSync => "it was in sync, and has the same store",
+        Verdict::Behind => "it had missed writes, and catches up before it serves reads",
+        Verdict::LeftOut => "it is left out, as told; the others fill it when it returns",
     }
 }
 
@@ -194,7 +192,7 @@ fn print(
         writeln!(out, "{:<16} {status:<8} {}", name.as_str(), why(*verdict))?;
     }
     if !loses(args) {
-        writeln!(out, "every write that was answered is there")?;
+        writeln!(out, "no answered write is lost")?;
     }
     let goes_on = match args.dry_run {
         true => "would go on",
@@ -205,7 +203,7 @@ fn print(
         "the state of epoch {from}, which {of} has noted, {goes_on} in epoch {epoch}"
     )?;
     if users > 0 {
-        writeln!(out, "users were written to etcd from the file: {users}")?;
+        writeln!(out, "users written to etcd from the file: {users}")?;
     }
     Ok(())
 }

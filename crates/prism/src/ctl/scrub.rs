@@ -1,5 +1,5 @@
-//! `prism ctl scrub`: has backends of this host look through what they store,
-//! and says what they found.
+//! `prism ctl scrub`: makes backends of this host compare everything in their stores with
+//! its checksums, and prints the faults.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,37 +12,37 @@ use serde::{Deserialize, Serialize};
 
 use super::ask;
 
-/// How often a backend is asked how far it is.
+/// Time between two questions for the progress.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Look through everything that backends of this host store, for bytes that are
-/// not what was written. Fails if there are any.
+/// Read everything in the stores of this host's backends, and report bytes that differ
+/// from what was written. Fails if there are any.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct ScrubArgs {
     /// The cluster's configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
     config: PathBuf,
-    /// Which backend; may be repeated. Without: all that run on this host.
+    /// Scrub this backend; may be repeated. Default: all backends that run on this host.
     #[arg(long, value_name = "NAME")]
     node: Vec<String>,
-    /// The admin socket of a node instead, such as that of `prism serve`.
+    /// Use this admin socket instead, such as that of `prism serve`.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["config", "node"])]
     socket: Option<PathBuf>,
-    /// Bytes per second that each backend reads at most; 0 for no limit.
+    /// Most bytes per second that each backend reads; 0 for no limit.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     rate: u64,
-    /// Print JSON: an array with an object for each backend.
+    /// Print a JSON array with an object for each backend.
     #[arg(long)]
     json: bool,
 }
 
-/// What a node answers to a question that it understands.
+/// A node's answer to `scrub start`.
 #[derive(Deserialize)]
 struct Begun {
     run: u64,
 }
 
-/// A run, as a node tells of it.
+/// A node's answer to `scrub status`: the present or last run.
 #[derive(Serialize, Deserialize)]
 struct Status {
     node: String,
@@ -69,7 +69,7 @@ struct Fault {
     key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
-    /// The upload under way that the part is of.
+    /// The upload in progress that the part belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     upload: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,8 +100,8 @@ pub(super) fn run(args: &ScrubArgs, out: &mut impl Write) -> anyhow::Result<()> 
     let broken = found.iter().any(|status| !status.complete);
     match (faults, broken) {
         (0, false) => Ok(()),
-        (0, true) => bail!("a scrub did not go through to the end"),
-        (faults, _) => bail!("{faults} faults"),
+        (0, true) => bail!("a scrub broke off before its end"),
+        (faults, _) => bail!("found {faults} faults"),
     }
 }
 
@@ -114,9 +114,9 @@ fn sockets(args: &ScrubArgs) -> anyhow::Result<Vec<PathBuf>> {
     for node in &args.node {
         let known = config
             .node(node)
-            .with_context(|| format!("no [[node]] is called {node:?}"))?;
+            .with_context(|| format!("the configuration has no node {node:?}"))?;
         if !known.is_backend() {
-            bail!("{node} is no backend: it stores nothing");
+            bail!("{node} is not a backend, so it has no store");
         }
         sockets.push(config.admin_socket(node));
     }

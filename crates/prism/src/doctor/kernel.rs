@@ -1,4 +1,4 @@
-//! What the kernel can do, and lets us do.
+//! Findings about the kernel: its features, and this process's privilege to use them.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -43,7 +43,7 @@ fn version() -> Finding {
             "kernel",
             State::Unknown,
             found,
-            "check that it is 6.1 or newer",
+            "check that it is 6.1 or later",
         );
     };
     let number = (major, minor);
@@ -127,12 +127,12 @@ fn tcp_repair() -> Finding {
 }
 
 /// Loads the filter and attaches the egress program that a node needs to freeze sockets,
-/// for as long as the call takes, and has a marked socket send in vain.
+/// only for the duration of the call. Checks that the packets of a marked socket are lost.
 fn freeze() -> Finding {
-    const NOT_FATAL: &str = "; hand-offs then go through the switch's block, one command more each";
+    const NOT_FATAL: &str = "; hand-offs then use two phases, with one more command each";
     let subject = "freezing sockets";
     match Freezer::new() {
-        Ok(_) => Finding::good(subject, "a frozen socket hears nothing and says nothing"),
+        Ok(_) => Finding::good(subject, "a frozen socket neither takes nor sends segments"),
         Err(error @ ProgramError::NotPermitted { .. }) => {
             let mend = "run this as root; grant nodes CAP_NET_ADMIN and CAP_BPF";
             Finding::new(subject, State::Unknown, error.to_string(), mend)
@@ -146,12 +146,12 @@ fn freeze() -> Finding {
     }
 }
 
-/// Attaches the program for as long as the call takes.
+/// Attaches the program, only for the duration of the call.
 fn windows() -> Finding {
-    const NOT_FATAL: &str = "; a connection that has moved begins with 10 segments";
+    const NOT_FATAL: &str = "; the congestion window of a moved connection is then 10 segments";
     let subject = "congestion windows";
     match InitialWindow::new() {
-        Ok(_) => Finding::good(subject, "connections that move can keep theirs"),
+        Ok(_) => Finding::good(subject, "a connection that moves keeps its window"),
         Err(error @ ProgramError::NotPermitted { .. }) => {
             let mend = "run this as root; grant nodes CAP_NET_ADMIN and CAP_BPF";
             Finding::new(subject, State::Unknown, error.to_string(), mend)
@@ -165,7 +165,7 @@ fn windows() -> Finding {
     }
 }
 
-/// Gives keys to connections over loopback, on which nothing is sent.
+/// Sets keys on connections over loopback, and sends nothing on them.
 fn kernel_tls() -> Finding {
     let subject = "kernel TLS";
     match Offered::probe() {
@@ -177,16 +177,16 @@ fn kernel_tls() -> Finding {
             "ip link set lo up",
         ),
         Err(error) => {
-            let found = format!("{error}: HTTPS works, with its records made in user space");
-            let mend = "modprobe tls (CONFIG_TLS; Debian's kernels have it), if bodies are to go \
-                        out by sendfile over HTTPS too";
+            let found = format!("{error}; HTTPS works, with TLS records made in user space");
+            let mend = "to send bodies by sendfile over HTTPS too: modprobe tls (CONFIG_TLS; \
+                        Debian's kernels have it)";
             Finding::new(subject, State::Advice, found, mend)
         }
     }
 }
 
-/// Asks for the end of a connection that does not exist: a kernel that can
-/// end one says so, another that it does not support it.
+/// Asks the kernel to destroy a connection that does not exist. A kernel with the feature
+/// answers ENOENT, and one without it EOPNOTSUPP.
 fn sock_destroy() -> Finding {
     let subject = "sock_diag";
     match destroy_nothing() {
@@ -206,7 +206,7 @@ fn sock_destroy() -> Finding {
             Finding::new(subject, State::Unknown, found, "run this as root")
         }
         other => {
-            let found = format!("no clear answer from the kernel ({other:?})");
+            let found = format!("the kernel's answer is unexpected ({other:?})");
             Finding::new(
                 subject,
                 State::Unknown,
@@ -263,13 +263,13 @@ fn destroy_nothing() -> Option<i32> {
 
 fn btf() -> Finding {
     if std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
-        return Finding::good("BTF", "/sys/kernel/btf/vmlinux is there");
+        return Finding::good("BTF", "/sys/kernel/btf/vmlinux exists");
     }
     let mend = "use a kernel with CONFIG_DEBUG_INFO_BTF=y (Debian's has it)";
     Finding::new(
         "BTF",
         State::Missing,
-        "the kernel does not describe its types",
+        "/sys/kernel/btf/vmlinux does not exist",
         mend,
     )
 }
@@ -284,7 +284,8 @@ fn bpffs(part: &Part) -> Finding {
     if mounts.lines().any(is_mounted) {
         return Finding::good(subject, "mounted at /sys/fs/bpf");
     }
-    let mend = "mount -t bpf bpf /sys/fs/bpf (`ip netns exec` hides it: use nsenter --net)";
+    let mend = "mount -t bpf bpf /sys/fs/bpf (under `ip netns exec`, which hides the mount, \
+                use nsenter --net instead)";
     let knows = read("/proc/filesystems").unwrap_or_default();
     if !knows.lines().any(|line| line.ends_with("\tbpf")) {
         let mend = "use a kernel with CONFIG_BPF_SYSCALL=y";
@@ -303,7 +304,7 @@ fn bpffs(part: &Part) -> Finding {
     Finding::new(
         subject,
         state,
-        "not mounted at /sys/fs/bpf, but could be",
+        "not mounted at /sys/fs/bpf; the kernel has it",
         mend,
     )
 }
@@ -314,10 +315,10 @@ fn jit() -> Finding {
         Some(_) => Finding::new(
             "BPF JIT",
             State::Advice,
-            "off: the switch takes several times as long per packet",
+            "off; the switch then takes several times as long for each packet",
             "sysctl -w net.core.bpf_jit_enable=1",
         ),
-        // Absent from other namespaces than the first, and without privilege.
+        // The file exists only in the first network namespace, and for root.
         None => Finding::new("BPF JIT", State::Unknown, "cannot be read from here", ""),
     }
 }

@@ -1,4 +1,4 @@
-//! Settings of the network that break a handed-over connection silently.
+//! Findings about the network: settings that break a moved connection silently.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -21,7 +21,7 @@ pub(super) fn examine(part: &Part) -> Vec<Finding> {
     findings
 }
 
-/// Whether the node's address, and a frontend's service address, are here.
+/// Findings about the node's address and a frontend's service address on this host.
 pub(super) fn addresses(own: Ipv4Addr, service: Option<Ipv4Addr>) -> Vec<Finding> {
     let subject = "addresses";
     let Some(here) = local_addresses() else {
@@ -38,13 +38,13 @@ pub(super) fn addresses(own: Ipv4Addr, service: Option<Ipv4Addr>) -> Vec<Finding
     wanted
         .map(|(address, what)| {
             if here.contains(&address) {
-                return Finding::good(subject, format!("{address} is here"));
+                return Finding::good(subject, format!("this host has {address}"));
             }
             let mend = format!("ip address add {address}/32 dev INTERFACE");
             Finding::new(
                 subject,
                 State::Missing,
-                format!("{address} is not here: {what}"),
+                format!("this host does not have {address}, {what}"),
                 mend,
             )
         })
@@ -79,8 +79,8 @@ fn names(path: &str) -> Vec<String> {
     names
 }
 
-/// 1 (strict) drops packets whose way back is another interface. The kernel
-/// takes the larger of `all` and the interface's own value.
+/// The value 1 (strict) drops packets whose way back is another interface. The kernel uses
+/// the larger one of `all` and the interface's own value.
 fn rp_filter(part: &Part) -> Finding {
     let subject = "rp_filter";
     let value = |name: &str| -> u32 {
@@ -99,7 +99,7 @@ fn rp_filter(part: &Part) -> Finding {
         return Finding::good(subject, "not strict on any interface");
     }
     let found = format!(
-        "strict on {}: packets are dropped where the way back is another interface",
+        "strict on {}; the kernel drops packets whose way back is another interface",
         strict.join(", ")
     );
     let settings: Vec<String> = strict
@@ -113,7 +113,7 @@ fn rp_filter(part: &Part) -> Finding {
     Finding::new(subject, State::Advice, found, mend)
 }
 
-/// Bridged packets that pass through iptables meet conntrack there.
+/// conntrack sees bridged packets that pass through iptables.
 fn bridge_filter() -> Finding {
     let subject = "bridge-nf";
     let setting = "/proc/sys/net/bridge/bridge-nf-call-iptables";
@@ -128,8 +128,8 @@ fn bridge_filter() -> Finding {
         return Finding::good(subject, "on, but this host has no bridge");
     }
     let found = format!(
-        "bridged packets (of {}) pass through iptables and conntrack, which drop those of a \
-         handed-over connection as invalid",
+        "bridged packets (of {}) pass through iptables and conntrack, which drop the packets \
+         of a moved connection as invalid",
         bridges.join(", ")
     );
     Finding::new(subject, State::Advice, found, mend)
@@ -140,13 +140,13 @@ fn conntrack() -> Finding {
     let count = read("/proc/sys/net/netfilter/nf_conntrack_count");
     match count.as_deref().map(str::parse::<u64>) {
         None => Finding::good(subject, "not loaded"),
-        Some(Ok(0)) => Finding::good(subject, "loaded, but tracks nothing"),
+        Some(Ok(0)) => Finding::good(subject, "loaded, but tracks no connection"),
         Some(_) => Finding::new(
             subject,
             State::Advice,
-            "tracks connections; rules that drop `ct state invalid` cut handed-over ones",
+            "tracks connections; rules that drop `ct state invalid` cut moved connections",
             "exempt the service: nft add rule ip raw prerouting tcp dport PORT notrack, and \
-             likewise in output",
+             the same in output",
         ),
     }
 }
@@ -155,13 +155,13 @@ fn forwarding(part: &Part) -> Finding {
     if read("/proc/sys/net/ipv4/ip_forward").as_deref() == Some("1") {
         return Finding::good("ip_forward", "on");
     }
-    // Any host may be asked; only the switch needs it.
+    // Only the switch needs it.
     let state = if part.is_guess {
         State::Advice
     } else {
         State::Missing
     };
-    let found = "off: as the switch, this host would not pass what it does not steer";
+    let found = "off; a switch then does not pass the packets that it does not steer";
     Finding::new(
         "ip_forward",
         state,
@@ -216,10 +216,10 @@ fn mtu(part: &Part) -> Finding {
                 .map(|(mtu, names)| format!("{mtu} on {}", names.join(" ")))
                 .collect();
             let found = format!(
-                "differs ({}): segments made for one backend's link may not fit another's",
+                "differs ({}); segments that fit one backend's link may not fit another's",
                 list.join(", ")
             );
-            let mend = "ip link set dev INTERFACE mtu VALUE, the same on all";
+            let mend = "ip link set dev INTERFACE mtu VALUE, with the same value on all interfaces";
             Finding::new(subject, State::Advice, found, mend)
         }
     }

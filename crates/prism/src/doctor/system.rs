@@ -1,4 +1,4 @@
-//! Limits, clock and programs.
+//! Findings about limits, the clock and programs.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -7,13 +7,13 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{Finding, Part, State, read};
 
-/// Descriptors beyond those of client connections: peers, 512 files of objects that are kept
-/// open, 256 of the tree, eBPF maps.
+/// File descriptors besides those of client connections: peers, 512 open files of objects,
+/// 256 of the metadata tree, eBPF maps.
 const OTHER_DESCRIPTORS: u64 = 1_536;
-/// No clock is right that stands before this program was written
-/// (2025-01-01).
+/// 2025-01-01, in seconds since 1970. An earlier clock is wrong.
 const EARLIEST_S: u64 = 1_735_689_600;
-/// All findings about the rest of the system.
+
+/// All findings about limits, the clock and programs.
 pub(super) fn examine(part: &Part) -> Vec<Finding> {
     let mut findings = vec![clock(), time_service()];
     if part.is_node {
@@ -33,7 +33,7 @@ fn descriptors(part: &Part) -> Finding {
     if most >= needed {
         return Finding::good(subject, format!("up to {most} (needed: {needed})"));
     }
-    let found = format!("at most {most}, but limits.connections may need {needed}");
+    let found = format!("at most {most}; limits.connections may need {needed}");
     let mend = format!("systemd: LimitNOFILE={needed}; else ulimit -Hn {needed}");
     Finding::new(subject, State::Advice, found, mend)
 }
@@ -45,7 +45,7 @@ fn clock() -> Finding {
     if seconds >= EARLIEST_S {
         return Finding::good("clock", "plausible");
     }
-    let found = "before 2025: signatures and certificates would be refused";
+    let found = "before 2025; signatures and certificates would be refused";
     Finding::new(
         "clock",
         State::Missing,
@@ -65,7 +65,7 @@ fn time_service() -> Finding {
         return Finding::good("time service", "runs");
     }
     if read("/sys/devices/virtual/ptp/ptp0/clock_name").is_some() {
-        return Finding::good("time service", "a PTP clock is there");
+        return Finding::good("time service", "this host has a PTP clock");
     }
     let found = "none seen; S3 signatures allow clocks to differ by 15 minutes";
     Finding::new(

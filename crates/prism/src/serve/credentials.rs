@@ -1,5 +1,4 @@
-//! Whose requests `prism serve` answers: one user, from the environment or made
-//! once and kept.
+//! The one user of `prism serve`: from the environment, or made once and stored in DIR.
 
 use std::env;
 use std::fs;
@@ -13,17 +12,17 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::dir;
 
-/// Bytes of chance in a key's public and in its secret part.
+/// Random bytes in an access key and in a secret key.
 const ACCESS_BYTES: usize = 8;
 const SECRET_BYTES: usize = 20;
 
-/// Where the key is from.
+/// The source of the key.
 pub(super) enum From {
     Environment,
     File(PathBuf),
 }
 
-/// The user, and where the key is from.
+/// The user, and the source of the key.
 pub(super) fn of(dir: &Path) -> anyhow::Result<(Credential, From)> {
     if let Some(given) = from_environment()? {
         return Ok((given, From::Environment));
@@ -37,7 +36,8 @@ pub(super) fn of(dir: &Path) -> anyhow::Result<(Credential, From)> {
         ..S3::default()
     };
     let user = file.load_credentials()?.into_iter().next();
-    Ok((user.context("no access key")?, From::File(path)))
+    let user = user.with_context(|| format!("{} has no access key", path.display()))?;
+    Ok((user, From::File(path)))
 }
 
 fn from_environment() -> anyhow::Result<Option<Credential>> {
@@ -56,7 +56,7 @@ fn from_environment() -> anyhow::Result<Option<Credential>> {
     Ok(Some(given))
 }
 
-/// Writes a new key, unless somebody else is first: then theirs counts.
+/// Writes a new key, unless another process has just written one: then that one counts.
 fn make(path: &Path) -> io::Result<()> {
     let access_key = random_hex(ACCESS_BYTES)?.to_uppercase();
     let secret_key = random_hex(SECRET_BYTES)?;

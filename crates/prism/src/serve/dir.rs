@@ -1,9 +1,9 @@
-//! What is where in the directory of `prism serve`, and whose directory it is.
+//! The layout of the directory of `prism serve`, and the check that the directory is ours.
 //!
 //! ```text
-//! store/            the objects; locked while it is served
+//! store/            the objects; locked while the process runs
 //! credentials.toml  the access key, unless the environment has one
-//! serve.sock        counters, while it is served
+//! serve.sock        the admin socket, while the process runs
 //! ```
 
 use std::fs;
@@ -26,13 +26,13 @@ pub(super) fn credentials(dir: &Path) -> PathBuf {
     dir.join("credentials.toml")
 }
 
-/// Makes the directory, or makes sure that it is ours.
+/// Makes the directory, or checks that it holds nothing else.
 pub(super) fn prepare(dir: &Path) -> anyhow::Result<()> {
     let socket = dir.join("serve.sock");
     if socket.as_os_str().len() > MAX_SOCKET_PATH_BYTES {
         bail!(
-            "the path of {} is longer than the {MAX_SOCKET_PATH_BYTES} bytes of a socket's; \
-             use a shorter one",
+            "the path {} is longer than {MAX_SOCKET_PATH_BYTES} bytes, the limit of a socket; \
+             use a shorter path",
             socket.display()
         );
     }
@@ -50,7 +50,7 @@ pub(super) fn prepare(dir: &Path) -> anyhow::Result<()> {
         let name = entry.with_context(cannot)?.file_name();
         if !ours.iter().any(|known| name == *known) && !is_unfinished(&name) {
             bail!(
-                "{} holds something else ({}); give an empty directory, or a new one",
+                "{} has other contents ({}); use an empty or a new directory",
                 dir.display(),
                 name.display()
             );

@@ -249,7 +249,7 @@ fn a_directory_or_port_in_use_is_named_and_left_alone() {
     let address = server.endpoint.strip_prefix("http://").unwrap();
     let other = place.dir.path().join("other");
     let taken = place.refused(place.serve(&other, address));
-    assert!(taken.contains("somebody listens at"), "{taken}");
+    assert!(taken.contains("another process listens on"), "{taken}");
     server.own_session(&place, "fill");
     assert!(server.end(Signal::TERM).success());
 }
@@ -265,7 +265,7 @@ fn what_cannot_be_meant_is_refused_with_the_reason() {
     assert!(half.contains("or neither"), "{half}");
     // The program lies there, which is not ours to serve from.
     let foreign = place.refused(place.serve(place.dir.path(), "127.0.0.1:0"));
-    assert!(foreign.contains("holds something else"), "{foreign}");
+    assert!(foreign.contains("has other contents"), "{foreign}");
     assert!(!place.dir.path().join("store").exists());
     if is_root() {
         let locked = place.dir.path().join("locked");
