@@ -166,7 +166,7 @@ mod tests {
         name.parse().unwrap()
     }
 
-    /// A cluster of three backends. Those of `living` live and have adopted the state.
+    /// A cluster of three backends. The `living` ones have adopted the state.
     fn known(living: &[&str]) -> Known {
         let mut state = State::new(Placing::new(["a", "b", "c"].map(name), 3).unwrap());
         let mut known = Known::default();

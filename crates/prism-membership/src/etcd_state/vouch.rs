@@ -1,5 +1,5 @@
-//! Compares the state in etcd with the state that stores have acted by. Where they differ,
-//! publishes the testimony of this backend's store.
+//! Compares the state in etcd with the state that stores have acted by. Publishes the
+//! testimony of this backend's store if they differ.
 //!
 //! etcd may lose its data, or be restored from an old copy. Its state could then call
 //! backends in sync that are not. Each store therefore records the state that it acts by.
