@@ -6,7 +6,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 SETUP_KEY := $(shell cat scripts/setup.sh scripts/clients/* | sha256sum | cut -c1-16)
 installed = $(TARGET)/.setup-$(1)-$(SETUP_KEY)
 BUILD := cargo build --release --locked
-PRISM := $(TARGET)/release/prism
+PROGRAMS := $(TARGET)/release
 # Namespaces and eBPF need root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # rustup's programs, also where the shell has not been started anew.
@@ -16,7 +16,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 help:
 	@echo 'make setup   install what building, the demo and the tests need (Debian 12)'
-	@echo 'make build   build $(PRISM)'
+	@echo 'make build   build $(PROGRAMS)/prism, and prism-lab beside it'
 	@echo 'make dist    build $(TARGET)/dist/prism, which is to serve in earnest: as a whole, and trained'
 	@echo '             in labs, as root; some 20 minutes'
 	@echo 'make demo    a lab of three backends serves real clients, under a minute'
@@ -41,7 +41,7 @@ dist: $(call installed,dist)
 
 demo: $(call installed,demo)
 	$(BUILD)
-	$(SUDO) $(PRISM) demo
+	$(SUDO) $(PROGRAMS)/prism-lab demo
 
 test: $(call installed,tests)
 	python3 scripts/test.py
@@ -57,8 +57,8 @@ lint: $(call installed,lint)
 
 # What is measured is what would serve.
 bench: dist
-	$(SUDO) $(TARGET)/dist/prism bench switch
-	$(SUDO) $(TARGET)/dist/prism bench handoff
+	$(SUDO) $(TARGET)/dist/prism-lab bench switch
+	$(SUDO) $(TARGET)/dist/prism-lab bench handoff
 
 clean:
 	cargo clean

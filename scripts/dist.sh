@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Builds TARGET/dist/prism, which is to serve in earnest: dist.sh
+# Builds TARGET/dist/prism for production: dist.sh
 #
-# As a whole (link-time optimization) and by a profile of what it does under load: it is
-# built twice, the first time to count in labs on this machine which ways its code takes
-# when it serves. What is in the way of nobody is small then, and what each request
-# passes lies together. Needs root for the labs, and what setup.sh installs for `dist`.
+# The program is optimized as a whole (link-time optimization) and by a profile. It is
+# built twice: the first program counts which ways its code takes while it serves in labs
+# on this machine. The labs are those of prism-lab, which is installed beside the result,
+# and whose own build is the usual one. Needs root for the labs, and what setup.sh
+# installs for `dist`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# What it is trained by: cases of `prism bench`, short, for what counts is which ways
-# are taken. Small objects, or loops over their bytes outweigh all else.
+# The training: short cases of `prism-lab bench` are enough to see which ways are taken.
+# Objects are small, or loops over their bytes outweigh all else.
 training='
 crossover --unshaped --sizes 64,4K,64K
 crossover --unshaped --tls --sizes 64,4K,64K
@@ -31,12 +32,15 @@ if [ "$(id -u)" != 0 ]; then
     sudo=sudo
 fi
 
-# A target is named so that programs that run while building are built without FLAGS.
+# With a named target cargo builds programs that run while building without FLAGS.
 build() { # DIRECTORY FLAGS
     RUSTFLAGS="${RUSTFLAGS:-} $2" cargo build --profile dist --locked --package prism \
         --target "$host" --target-dir "$1"
 }
 
+say 'building prism-lab'
+cargo build --release --locked --package prism-lab-cli --target-dir "$target"
+lab=$target/release/prism-lab
 say 'building the program that counts'
 build "$work/counting" "-Cprofile-generate=$work/counts"
 counting=$work/counting/$host/dist/prism
@@ -46,8 +50,8 @@ if [ ! -e "$profile" ]; then
     $sudo rm -rf "$work/counts"
     while read -r -a case; do
         [ "${#case[@]}" -gt 0 ] || continue
-        say "training: prism bench ${case[*]}"
-        $sudo "$counting" bench "${case[@]}" --rounds 1 --seconds 2 >/dev/null </dev/null
+        say "training: prism-lab bench ${case[*]}"
+        $sudo "$lab" bench "${case[@]}" --prism "$counting" --rounds 1 --seconds 2 >/dev/null </dev/null
     done <<<"$training"
     # What was built by others is of no use any more.
     rm -rf "$work"/*.profdata "$work/serving"
@@ -57,5 +61,5 @@ fi
 say 'building the program that serves'
 build "$work/serving" "-Cprofile-use=$profile"
 mkdir -p "$target/dist"
-install "$work/serving/$host/dist/prism" "$target/dist/prism"
+install "$work/serving/$host/dist/prism" "$lab" "$target/dist"
 say "$target/dist/prism"

@@ -11,7 +11,8 @@ GROUPED = {"it", "lab"}
 
 def build(*arguments):
     """Builds with `cargo test ARGUMENTS`. Returns the test programs, and the paths of the
-    programs that they start. A test program is (package, kind, name, path, directory), with
+    programs that they start: of the whole workspace `prism`, and `prism-lab` beside it,
+    which runs `prism`. A test program is (package, kind, name, path, directory), with
     the kind "lib", "bin" or "test"."""
     command = ["cargo", "test", "--release", "--locked", "--no-run",
                "--message-format=json-render-diagnostics", *arguments]

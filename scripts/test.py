@@ -26,7 +26,7 @@ import time
 from programs import build, groups_of
 
 # The integration tests of these packages run one at a time within a process.
-SERIAL_PACKAGES = {"prism", "prism-lab"}
+SERIAL_PACKAGES = {"prism", "prism-lab", "prism-lab-cli"}
 # Groups that run at a time, of the groups in none of the lists below.
 LANES = 2
 # Groups that wait more than they compute. One more lane runs them, one by one.
@@ -41,8 +41,7 @@ BESIDE_COUNTING = {"prism owners", "prism-etcd etcd"}
 # Groups that run last, one by one. They judge rates, times or memory, which other tests
 # would change, or they check the removal of abandoned labs.
 ALONE = {
-    "prism demo", "prism impair",
-    "prism-lab lab", "prism-store memory", "prism-sys freeze", "prism-sys handoff",
+    "prism impair", "prism-lab lab", "prism-lab-cli demo", "prism-store memory", "prism-sys freeze", "prism-sys handoff",
     "prism-switch network",
 }
 # Packages whose tests use no network. They run at the lowest priority.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the S3 servers that `prism bench store` measures beside Prism: in the
+# Builds the S3 servers that `prism-lab bench store` measures beside Prism: in the
 # versions of go.mod, from Go's module proxy, and Garage from crates.io: build.sh DIR
 #
 # Needs Go 1.25 or later (go.dev; Debian 12's is older), 3 GB in Go's caches, and

@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package rivals names the servers that `prism bench store` measures beside Prism.
+// Package rivals names the servers that `prism-lab bench store` measures beside Prism.
 package rivals
 
 import (

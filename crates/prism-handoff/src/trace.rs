@@ -1,4 +1,4 @@
-//! When each step of recent hand-offs happened, for `prism bench handoff` and
+//! When each step of recent hand-offs happened, for `prism-lab bench handoff` and
 //! for operators. Bounded, and off unless asked for.
 
 use std::collections::VecDeque;

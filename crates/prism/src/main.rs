@@ -1,12 +1,10 @@
-//! The `prism` program: every role and tool behind one command line.
+//! The `prism` program: every role of a server, and the tools of its operators.
 
 mod check;
 mod ctl;
-mod demo;
 #[cfg(test)]
 mod docs_tests;
 mod doctor;
-mod lab;
 mod log;
 mod node;
 mod pki;
@@ -33,20 +31,17 @@ enum Command {
     Node(node::Args),
     Switch(switch::Args),
     Check(check::Args),
-    Demo(demo::Args),
     Doctor(doctor::Args),
     Ctl(ctl::CtlArgs),
-    Lab(lab::Args),
     Pki(pki::Args),
-    Bench(prism_bench::Args),
 }
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    // Those that print at their end. Others have a lab to take down, or serve.
+    // Commands that only print.
     if matches!(
         command,
-        Command::Ctl(_) | Command::Check(_) | Command::Doctor(_) | Command::Bench(_)
+        Command::Ctl(_) | Command::Check(_) | Command::Doctor(_)
     ) {
         prism_sys::process::end_on_broken_pipe();
     }
@@ -55,12 +50,9 @@ fn main() -> ExitCode {
         Command::Node(args) => node::run(&args),
         Command::Switch(args) => switch::run(&args),
         Command::Check(args) => check::run(args),
-        Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(args),
         Command::Ctl(args) => ctl::run(&args),
-        Command::Lab(args) => lab::run(args),
         Command::Pki(args) => pki::run(&args),
-        Command::Bench(args) => prism_bench::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! `prism bench builds`: what a change, or another way to build it, does to what Prism
+//! `prism-lab bench builds`: what a change, or another way to build it, does to what Prism
 //! costs: this program and another one take turns under the same client, with every
 //! connection handed off, and with every answer relayed.
 

@@ -50,7 +50,7 @@ pub(crate) enum System {
 pub(crate) struct Setup<'s> {
     pub(crate) network: &'s Network,
     pub(crate) systems: &'s [System],
-    /// Prism, where it is not this program.
+    /// Prism, where it is not the program beside this one.
     pub(crate) program: Option<&'s Path>,
     /// How many of Prism's backends have each object.
     pub(crate) replicas: u16,

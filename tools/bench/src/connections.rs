@@ -1,4 +1,4 @@
-//! `prism bench connections`: what connections cost that are kept alive: memory of
+//! `prism-lab bench connections`: what connections cost that are kept alive: memory of
 //! the frontend, of the backends and of the kernel, and the time of a request over one of
 //! many. By Prism, and by nginx and HAProxy as proxies.
 //!
@@ -198,7 +198,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         let setup = Setup {
             network: &network,
             systems: &[what.system],
-            program: None,
+            program: args.options.prism.as_deref(),
             replicas: 1,
             // Whatever the size: it is about connections that move.
             relay_up_to: RelayUpTo::Bytes(0),

@@ -1,4 +1,4 @@
-//! `prism bench crossover`: from which size of an object on it is better to hand a
+//! `prism-lab bench crossover`: from which size of an object on it is better to hand a
 //! connection off than to relay the answer, where both are Prism. NSDI'21 (5.4) has only
 //! nginx to compare with, and finds 2 KB over HTTP and 16 KB over HTTPS.
 //!

@@ -1,4 +1,4 @@
-//! `prism bench flows`: what the switch costs as its table grows, from one flow to a
+//! `prism-lab bench flows`: what the switch costs as its table grows, from one flow to a
 //! million: time of a packet, time of a command, and kernel memory.
 //!
 //! A switch for each number of flows, all of them loaded at once, so that they take
@@ -124,6 +124,7 @@ impl Args {
             seconds: 1,
             quick: self.quick,
             rows: self.rows.clone(),
+            prism: None,
             json: self.json,
         }
     }

@@ -1,4 +1,4 @@
-//! `prism bench handoff`: what a hand-off costs, step by step, as in Table 1 of
+//! `prism-lab bench handoff`: what a hand-off costs, step by step, as in Table 1 of
 //! NSDI'21, over real nodes in a lab.
 //!
 //! One client fetches two small objects of different backends in turn over one
@@ -65,6 +65,9 @@ pub(crate) struct Args {
     /// latency; waking a virtual core takes as long as half a hand-off.
     #[arg(long)]
     sleepy: bool,
+    /// The program `prism` to measure [default: the one beside this program]
+    #[arg(long, value_name = "PATH")]
+    prism: Option<PathBuf>,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -117,7 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         args.count > 0 && args.count <= 60_000,
         "--count must be 1 to 60,000"
     );
-    let prism = std::env::current_exe().context("finding this program")?;
+    let prism = prism_lab::prism_program(args.prism.as_deref())?;
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     let core = (!args.spread).then_some(args.core);
     if let Some(core) = core {
@@ -232,7 +235,7 @@ fn warm_up(lab: &Lab, load: &Load) -> Result<()> {
         }
         std::thread::sleep(WARM_UP_PAUSE);
     }
-    bail!("no connection was handed off; see the nodes' logs (prism lab status)")
+    bail!("no connection was handed off; see the nodes' logs (`prism-lab status`)")
 }
 
 fn print_table(report: &Report) {

@@ -1,4 +1,4 @@
-//! `prism bench hashes`: what the MD5 and the SHA-256 of a body cost one core, where
+//! `prism-lab bench hashes`: what the MD5 and the SHA-256 of a body cost one core, where
 //! several bodies are taken together, beside `openssl speed` in the same run.
 
 use std::hint::black_box;

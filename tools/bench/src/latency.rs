@@ -1,4 +1,4 @@
-//! `prism bench latency`: the steps of one request, one at a time and each over a
+//! `prism-lab bench latency`: the steps of one request, one at a time and each over a
 //! connection of its own, by Prism, by nginx and HAProxy as proxies, and *direct*. As
 //! in Table 1 of SoCC'17: time until the first byte of the answer, time after its
 //! last, and the whole; and for Prism what the time until the first byte consists of.
@@ -130,7 +130,7 @@ fn measure(args: &Args, network: &Network, turns: &mut Turns) -> Result<()> {
     let cluster = Cluster::up(&Setup {
         network,
         systems: &SYSTEMS,
-        program: None,
+        program: args.options.prism.as_deref(),
         replicas: 1,
         // Whatever the size: it is about connections that move.
         relay_up_to: RelayUpTo::Bytes(0),

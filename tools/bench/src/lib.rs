@@ -1,4 +1,4 @@
-//! `prism bench`: what Prism's parts cost on this machine, and what they are good for.
+//! `prism-lab bench`: what Prism's parts cost on this machine, and what they are good for.
 //!
 //! A module for each result, and those that they share: labs to compare
 //! (`cluster`, `proxies`), load (`load`, `client`), who is measured when

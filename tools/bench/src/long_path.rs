@@ -1,4 +1,4 @@
-//! `prism bench long-path`: the first second of a connection to servers that are far
+//! `prism-lab bench long-path`: the first second of a connection to servers that are far
 //! away, whose requests are for objects of one backend after the other. How fast a
 //! connection is then is a matter of its congestion window, and each move might cost it
 //! that: by Prism with windows that move (`congestion_window = carry`), by Prism without, whose
@@ -196,7 +196,7 @@ fn measure(args: &Args, network: &Network, turns: &mut Turns) -> Result<()> {
         Cluster::up(&Setup {
             network,
             systems: &systems,
-            program: None,
+            program: args.options.prism.as_deref(),
             replicas: 1,
             // Whatever the size: it is about connections that move.
             relay_up_to: RelayUpTo::Bytes(0),

@@ -43,7 +43,7 @@ pub(crate) struct Common {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind<'k> {
     pub(crate) relay_up_to: RelayUpTo,
-    /// Another program than this one.
+    /// Another program than that of `--prism`.
     pub(crate) program: Option<&'k Path>,
 }
 
@@ -100,7 +100,7 @@ fn measure<const N: usize>(
         Cluster::up(&Setup {
             network,
             systems: &[System::Prism],
-            program: kind.program,
+            program: kind.program.or(common.options.prism.as_deref()),
             replicas: 1,
             relay_up_to: kind.relay_up_to,
             configure: |_| (),

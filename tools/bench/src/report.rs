@@ -1,4 +1,4 @@
-//! `prism bench report`: all results as one page, each with its plots and tables, how
+//! `prism-lab bench report`: all results as one page, each with its plots and tables, how
 //! it was measured, and what the papers say of it.
 
 mod chart;
@@ -23,9 +23,9 @@ use input::Input;
 /// which there is nothing is named as missing, with the command that makes it. Of turns that
 /// several files have, those of the first count.
 ///
-///   prism bench flows --rows rows.jsonl
-///   prism bench handoff --json > handoff.json
-///   prism bench report rows.jsonl handoff.json --output report.html
+///   prism-lab bench flows --rows rows.jsonl
+///   prism-lab bench handoff --json > handoff.json
+///   prism-lab bench report rows.jsonl handoff.json --output report.html
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {

@@ -1,4 +1,4 @@
-//! `prism bench scale`: GETs from the objects of one backend, of two, up to all, by
+//! `prism-lab bench scale`: GETs from the objects of one backend, of two, up to all, by
 //! Prism, by nginx as a proxy before the same backends, and *direct*: whether
 //! throughput grows as backends are added, and what becomes of latency. As in
 //! Figures 10 and 11 of NSDI'21.
@@ -139,7 +139,7 @@ fn measure(args: &Args, turns: &mut Turns) -> Result<()> {
     let cluster = Cluster::up(&Setup {
         network,
         systems: &SYSTEMS,
-        program: None,
+        program: args.options.prism.as_deref(),
         replicas: 1,
         relay_up_to: RelayUpTo::default(),
         configure: |_| (),

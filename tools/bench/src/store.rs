@@ -1,4 +1,4 @@
-//! `prism bench store`: what a request costs a node of Prism in CPU time, beside
+//! `prism-lab bench store`: what a request costs a node of Prism in CPU time, beside
 //! other S3 servers and nginx, on this machine and in the same run.
 //!
 //! Every system serves the same objects from memory (`/dev/shm`), over loopback,
@@ -81,7 +81,9 @@ impl Args {
     }
 
     fn kinds(&self) -> Result<Vec<Kind>> {
-        let mut kinds = vec![Kind::Prism(std::env::current_exe()?)];
+        let mut kinds = vec![Kind::Prism(prism_lab::prism_program(
+            self.options.prism.as_deref(),
+        )?)];
         kinds.extend(self.versitygw.clone().map(Kind::Versitygw));
         kinds.extend(self.minio.clone().map(Kind::Minio));
         kinds.extend(self.garage.clone().map(Kind::Garage));

@@ -1,4 +1,4 @@
-//! `prism bench sweep`: GETs of objects of one size after the other, by Prism, by
+//! `prism-lab bench sweep`: GETs of objects of one size after the other, by Prism, by
 //! nginx and HAProxy as proxies before the same nginx backends, and *direct*, where
 //! each request is sent to the backend that has the object: the limit. As in
 //! Figures 2 and 9 of NSDI'21.
@@ -153,7 +153,7 @@ fn measure(args: &Args, turns: &mut Turns) -> Result<()> {
     let cluster = Cluster::up(&Setup {
         network,
         systems: &SYSTEMS,
-        program: None,
+        program: args.options.prism.as_deref(),
         replicas: 1,
         relay_up_to: RelayUpTo::default(),
         configure: |_| (),

@@ -1,4 +1,4 @@
-//! `prism bench switch`: what the switch costs per packet.
+//! `prism-lab bench switch`: what the switch costs per packet.
 //!
 //! Two measurements. *Time*: the tc program on one packet, again and again
 //! (`BPF_PROG_TEST_RUN`), with all it does in service: lookups, statistics, next

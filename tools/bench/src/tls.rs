@@ -1,4 +1,4 @@
-//! `prism bench tls`: how fast one core seals and opens records, beside
+//! `prism-lab bench tls`: how fast one core seals and opens records, beside
 //! `openssl speed` in the same run, and what it costs to move a session.
 
 use std::hint::black_box;

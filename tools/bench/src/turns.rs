@@ -34,6 +34,9 @@ pub(crate) struct Options {
     /// commands.
     #[arg(long, value_name = "FILE")]
     pub(crate) rows: Option<PathBuf>,
+    /// The program `prism` to measure [default: the one beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) prism: Option<PathBuf>,
     /// Print JSON with every turn instead of tables.
     #[arg(long)]
     pub(crate) json: bool,
@@ -253,6 +256,7 @@ mod tests {
             rounds: 2,
             seconds: 1,
             quick: false,
+            prism: None,
             rows: Some(directory.path().join("rows")),
             json: false,
         };

@@ -1,4 +1,4 @@
-//! `prism bench upload`: PUTs of objects of one size after the other, by Prism, by
+//! `prism-lab bench upload`: PUTs of objects of one size after the other, by Prism, by
 //! nginx as a proxy before nginx backends that take files by PUT, and *direct*, to
 //! those backends themselves: the limit.
 //!
@@ -112,7 +112,7 @@ fn measure(args: &Args, turns: &mut Turns) -> Result<()> {
     let cluster = Cluster::up(&Setup {
         network,
         systems: &SYSTEMS,
-        program: None,
+        program: args.options.prism.as_deref(),
         replicas: 1,
         relay_up_to: RelayUpTo::default(),
         configure: |_| (),

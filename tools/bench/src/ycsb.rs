@@ -1,4 +1,4 @@
-//! `prism bench partitioned` and `replicated`: what YCSB asks of a store, of Prism
+//! `prism-lab bench partitioned` and `replicated`: what YCSB asks of a store, of Prism
 //! with its own: reads alone, or with writes among them, of objects that are
 //! popular to different degrees. As in Figures 12 and 13 of NSDI'21. And `prism
 //! bench skew`: what becomes of reads when everybody wants the same, beside nginx.
@@ -73,7 +73,7 @@ pub(crate) const OF_SKEW: Summary = Summary {
     comparisons: &[OVER_UNIFORM, PRISM_OVER_OTHERS, OVER_PARTITIONED],
 };
 
-/// Options of `prism bench partitioned` and `replicated`.
+/// Options of `prism-lab bench partitioned` and `replicated`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Sizes of objects: bytes, or with K or M.
@@ -109,7 +109,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// Options of `prism bench skew`.
+/// Options of `prism-lab bench skew`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SkewArgs {
     /// Sizes of objects: bytes, or with K or M.
@@ -176,7 +176,7 @@ struct Asked {
     writes_percent: u8,
 }
 
-/// Runs `prism bench partitioned`.
+/// Runs `prism-lab bench partitioned`.
 pub(crate) fn partitioned(args: Args) -> Result<()> {
     run(plan(
         args,
@@ -185,7 +185,7 @@ pub(crate) fn partitioned(args: Args) -> Result<()> {
     ))
 }
 
-/// Runs `prism bench replicated`.
+/// Runs `prism-lab bench replicated`.
 pub(crate) fn replicated(args: Args) -> Result<()> {
     run(plan(
         args,
@@ -194,7 +194,7 @@ pub(crate) fn replicated(args: Args) -> Result<()> {
     ))
 }
 
-/// Runs `prism bench skew`.
+/// Runs `prism-lab bench skew`.
 pub(crate) fn skew(args: SkewArgs) -> Result<()> {
     let mut plan = Plan {
         summary: &OF_SKEW,
@@ -318,7 +318,7 @@ impl Plan {
             Cluster::up(&Setup {
                 network,
                 systems,
-                program: None,
+                program: self.common.options.prism.as_deref(),
                 replicas,
                 relay_up_to: RelayUpTo::default(),
                 configure: |_| (),

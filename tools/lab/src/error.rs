@@ -24,14 +24,14 @@ pub enum LabError {
     Members,
     /// a lab of that name is up
     #[error(
-        "lab {name} is up already; take it down first (`prism lab down --name {name}`) or choose another name"
+        "lab {name} is up already; take it down first (`prism-lab down --name {name}`) or choose another name"
     )]
     Exists {
         /// The lab's name.
         name: String,
     },
     /// there is no lab of that name
-    #[error("lab {name} is not up; start it with `prism lab up --name {name}`")]
+    #[error("lab {name} is not up; start it with `prism-lab up --name {name}`")]
     NotUp {
         /// The lab's name.
         name: String,
@@ -57,6 +57,15 @@ pub enum LabError {
         program: &'static str,
         /// Debian's package.
         package: &'static str,
+    },
+    /// the program `prism` is not where it is looked for
+    #[error(
+        "there is no program at {}; build it with `cargo build --release -p prism`, or name one with `--prism PATH`",
+        path.display()
+    )]
+    NoPrism {
+        /// Where it was looked for.
+        path: PathBuf,
     },
     /// the caller asked to stop
     #[error("interrupted")]

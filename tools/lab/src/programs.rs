@@ -4,43 +4,26 @@ use std::ffi::OsStr;
 
 use crate::error::LabError;
 
-/// Labs that need a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
-    /// Every lab.
-    Network,
-    /// A cluster whose state is in etcd.
-    Etcd,
-    /// Clients and captures.
-    Clients,
-}
-
-const PROGRAMS: [(&str, &str, Use); 8] = [
-    ("ip", "iproute2", Use::Network),
-    ("tc", "iproute2", Use::Network),
-    ("nsenter", "util-linux", Use::Network),
-    ("sysctl", "procps", Use::Network),
-    ("mount", "mount", Use::Network),
-    ("etcd", "etcd-server", Use::Etcd),
-    ("curl", "curl", Use::Clients),
-    ("tcpdump", "tcpdump", Use::Clients),
+/// Programs that every lab needs.
+const PROGRAMS: [(&str, &str); 6] = [
+    ("ip", "iproute2"),
+    ("tc", "iproute2"),
+    ("nsenter", "util-linux"),
+    ("sysctl", "procps"),
+    ("mount", "mount"),
+    ("curl", "curl"),
 ];
+/// The program of a lab whose state is in etcd.
+const ETCD: (&str, &str) = ("etcd", "etcd-server");
 
-/// The Debian packages of all programs of labs that `path` (as `PATH`) does not have.
-#[must_use]
-pub fn missing_packages(path: &OsStr) -> Vec<&'static str> {
-    let missing = PROGRAMS.iter().filter(|(name, ..)| !has(path, name));
-    let mut packages: Vec<_> = missing.map(|(_, package, _)| *package).collect();
-    packages.dedup();
-    packages
-}
-
-/// Fails unless `path` has what a lab with or without etcd cannot be built without.
+/// Checks that the directories of `path` (as in `PATH`) have the programs that a lab needs.
+///
+/// # Errors
+/// Names the first missing program, and its package.
 pub(crate) fn check(path: &OsStr, with_etcd: bool) -> Result<(), LabError> {
-    let needed = |what| what == Use::Network || (what == Use::Etcd && with_etcd);
-    let missing = |(name, _, what): &&(&str, _, _)| needed(*what) && !has(path, name);
-    match PROGRAMS.iter().find(missing) {
-        Some((program, package, _)) => Err(LabError::NoProgram { program, package }),
+    let needed = PROGRAMS.iter().chain(with_etcd.then_some(&ETCD));
+    match needed.into_iter().find(|(name, _)| !has(path, name)) {
+        Some((program, package)) => Err(LabError::NoProgram { program, package }),
         None => Ok(()),
     }
 }
@@ -58,14 +41,12 @@ mod tests {
     #[test]
     fn a_missing_program_is_named_with_its_package() {
         let directory = tempfile::tempdir().unwrap();
-        for (name, ..) in PROGRAMS {
+        for (name, _) in PROGRAMS.iter().chain([&ETCD]) {
             std::fs::write(directory.path().join(name), "").unwrap();
         }
         let path = directory.path().as_os_str();
-        assert!(missing_packages(path).is_empty());
         check(path, true).unwrap();
         std::fs::remove_file(directory.path().join("etcd")).unwrap();
-        assert_eq!(missing_packages(path), ["etcd-server"]);
         check(path, false).unwrap();
         let said = check(path, true).unwrap_err().to_string();
         assert!(

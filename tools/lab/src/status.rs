@@ -33,7 +33,7 @@ pub struct LabStatus {
 #[derive(Clone, Debug, Serialize)]
 pub struct HostStatus {
     /// Its name.
-    pub host: String,
+    pub name: String,
     /// Its own address.
     pub address: Ipv4Addr,
     /// The number of its process, if that runs.
@@ -64,7 +64,7 @@ impl Lab {
     fn host_status(&self, host: &str) -> HostStatus {
         let pid = self.pid(host);
         HostStatus {
-            host: host.into(),
+            name: host.into(),
             address: self.address(host).unwrap_or(Ipv4Addr::UNSPECIFIED),
             pid,
             // Who runs nothing, or is started later, lacks nothing.

@@ -1,4 +1,4 @@
-//! Findings about limits, the clock and programs.
+//! Findings about limits and the clock.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -18,9 +18,6 @@ pub(super) fn examine(part: &Part) -> Vec<Finding> {
     let mut findings = vec![clock(), time_service()];
     if part.is_node {
         findings.push(descriptors(part));
-    }
-    if part.is_guess {
-        findings.push(lab_programs());
     }
     findings
 }
@@ -73,21 +70,5 @@ fn time_service() -> Finding {
         State::Unknown,
         found,
         "apt-get install chrony",
-    )
-}
-
-fn lab_programs() -> Finding {
-    let subject = "lab programs";
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let packages = prism_lab::missing_packages(&path);
-    if packages.is_empty() {
-        return Finding::good(subject, "all there");
-    }
-    let found = format!("`prism lab` lacks programs of {}", packages.join(", "));
-    Finding::new(
-        subject,
-        State::Advice,
-        found,
-        format!("apt-get install {}", packages.join(" ")),
     )
 }

@@ -1,13 +1,9 @@
-//! Processes that end and come back while clients are connected, and labs that
-//! are taken down after everything in them was killed.
+//! Processes that end and come back while clients are connected.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use prism_http::Method;
-use serde_json::Value;
 
 use crate::support::client::{Client, Request};
 use crate::support::objects::Object;
@@ -138,109 +134,4 @@ fn read_slowly(client: &mut Client, object: &Object, go_on: &AtomicBool) -> u64 
     });
     assert_eq!(offset, object.len);
     slowly
-}
-
-#[test]
-fn a_lab_whose_processes_were_killed_goes_away_without_a_trace() {
-    let Some(_turn) = turn() else { return };
-    let name = format!("gone{}", std::process::id());
-    let links = host_links();
-    let guard = Down(&name);
-    prism(&["lab", "up", "--name", &name, "--backends", "2"]);
-    assert!(
-        !traces(&name).is_empty(),
-        "the lab left no trace while it was up"
-    );
-    let status = prism(&["lab", "status", "--json", "--name", &name]);
-    let status: Value = serde_json::from_str(&status).unwrap();
-    let hosts = status["hosts"].as_array().unwrap();
-    let pids: Vec<u64> = hosts
-        .iter()
-        .filter_map(|host| host["pid"].as_u64())
-        .collect();
-    assert_eq!(pids.len(), 4, "{status}");
-    for pid in &pids {
-        let pid = rustix::process::Pid::from_raw(i32::try_from(*pid).unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    }
-    prism(&["lab", "down", "--name", &name]);
-    assert_eq!(traces(&name), [] as [String; 0]);
-    assert_eq!(host_links(), links);
-    drop(guard);
-}
-
-/// Takes the lab down where the test fails.
-struct Down<'n>(&'n str);
-
-impl Drop for Down<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let down = Command::new(env!("CARGO_BIN_EXE_prism"))
-                .args(["lab", "down", "--name", self.0])
-                .output();
-            say(&format!("{down:?}"));
-        }
-    }
-}
-
-fn prism(arguments: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_prism"));
-    let output = command.args(arguments).output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {errors}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Everything on this machine that bears the lab's name: namespaces,
-/// directories, pins, cgroups, mounts and processes.
-fn traces(name: &str) -> Vec<String> {
-    let own = format!("prism-lab-{name}");
-    let mut found = Vec::new();
-    let places = [
-        (Path::new("/run/netns"), format!("prism-{name}-")),
-        (Path::new("/run/prism-lab"), name.to_owned()),
-        (Path::new("/dev/shm"), own.clone()),
-        (Path::new("/sys/fs/bpf"), own.clone()),
-        (Path::new("/sys/fs/cgroup"), own),
-    ];
-    for (place, prefix) in places {
-        let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
-        let paths = entries.map(|entry| entry.path());
-        let ours = paths.filter(|path| file_name(path).starts_with(&prefix));
-        found.extend(ours.map(|path| path.display().to_string()));
-    }
-    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
-    found.extend(
-        mounts
-            .lines()
-            .filter(|m| m.contains(name))
-            .map(str::to_owned),
-    );
-    found.extend(processes(name));
-    found
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned()
-}
-
-/// Processes that name the lab's files on their command line.
-fn processes(name: &str) -> Vec<String> {
-    let files = format!("/run/prism-lab/{name}");
-    let commands = std::fs::read_dir("/proc").unwrap().flatten();
-    let commands = commands.map(|entry: std::fs::DirEntry| -> PathBuf { entry.path() });
-    let lines = commands.filter_map(|path| std::fs::read(path.join("cmdline")).ok());
-    let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
-    lines.filter(|line| line.contains(&files)).collect()
-}
-
-/// The interfaces of the machine's own network.
-fn host_links() -> String {
-    let output = Command::new("ip").args(["-o", "link"]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let names = text.lines().filter_map(|line| line.split(": ").nth(1));
-    names.collect::<Vec<_>>().join(" ")
 }

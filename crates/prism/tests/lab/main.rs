@@ -15,7 +15,6 @@
     reason = "test code"
 )]
 
-mod benches;
 mod buckets;
 mod bulk;
 mod chaos;
@@ -23,9 +22,7 @@ mod clients;
 mod cluster;
 mod connections;
 mod crash;
-mod demo;
 mod differing_files;
-mod flows;
 mod frontends;
 mod hostile;
 mod impair;

@@ -67,10 +67,7 @@ fn name(what: &str) -> Result<LabName> {
 
 /// The lab of Prism, and the certificate that it has if it needs one.
 fn prism_lab(setup: &Setup<'_>) -> Result<(Lab, Certificate)> {
-    let prism = match setup.program {
-        Some(other) => other.to_owned(),
-        None => std::env::current_exe().context("finding this program")?,
-    };
+    let prism = prism_lab::prism_program(setup.program)?;
     let (replicas, configure) = (setup.replicas, setup.configure);
     let spec = LabSpec::new(name("prism")?, prism);
     let mut spec = setup.network.shape(spec)?.configure(move |config| {

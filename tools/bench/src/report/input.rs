@@ -110,7 +110,7 @@ fn conditions(document: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What `prism bench handoff` and `switch` print.
+/// What `prism-lab bench handoff` and `switch` print.
 fn is_one_run(document: &Value) -> bool {
     ["modes", "packets"]
         .iter()
@@ -141,7 +141,7 @@ fn of_document(document: &Value) -> Result<Vec<Row>> {
     if let Some(suites) = document.as_array().filter(|rows| is_tls(rows)) {
         return Ok(suites.iter().flat_map(of_suite).collect());
     }
-    bail!("it is of none of the commands of `prism bench`")
+    bail!("it is of none of the commands of `prism-lab bench`")
 }
 
 const SWITCH_CASE: [&str; 3] = ["direction", "frame_bytes", "flows"];
@@ -185,7 +185,7 @@ fn flat(result: &str, from: &Value, case: &[&str]) -> Row {
     row(result, case, "prism", 0, values)
 }
 
-/// A turn of `prism bench store` before it had rows like the others.
+/// A turn of `prism-lab bench store` before it had rows like the others.
 fn of_store(from: &Value) -> Result<Row> {
     let system = from.get("system").and_then(Value::as_str);
     let round = from.get("round").and_then(Value::as_u64);
@@ -200,7 +200,7 @@ fn of_store(from: &Value) -> Result<Row> {
     Ok(row("store", case, system, round, values))
 }
 
-/// The steps of one mode of `prism bench handoff`.
+/// The steps of one mode of `prism-lab bench handoff`.
 fn of_mode(document: &Value, mode: &Value) -> Vec<Row> {
     let is_tls = mode.get("tls").and_then(Value::as_bool) == Some(true);
     let scheme = if is_tls { "https" } else { "http" };
@@ -230,7 +230,7 @@ fn is_tls(rows: &[Value]) -> bool {
     !rows.is_empty() && rows.iter().all(|row| row.get("suite").is_some())
 }
 
-/// The rounds of one suite of `prism bench tls`.
+/// The rounds of one suite of `prism-lab bench tls`.
 fn of_suite(suite: &Value) -> Vec<Row> {
     let case = Case::default()
         .with("version", text(suite, "version"))

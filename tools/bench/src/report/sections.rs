@@ -151,7 +151,7 @@ pub(super) const SECTIONS: &[Section] = &[
                are proxies in front of nginx backends. Direct is a client that asks the owning \
                backend itself: the upper limit. On slow links a proxy's own link is the limit. \
                On unlimited links the processors are.",
-        command: "prism bench sweep --rows rows.jsonl (and with --tls, --unshaped)",
+        command: "prism-lab bench sweep --rows rows.jsonl (and with --tls, --unshaped)",
         summary: &crate::sweep::SUMMARY,
         views: &[THROUGHPUT, P50, P90, CPU],
         papers: papers::SWEEP,
@@ -161,7 +161,7 @@ pub(super) const SECTIONS: &[Section] = &[
         text: "Three clusters of Prism differ in one setting. One always hands connections off, one \
                always relays answers, and one decides by the size of the answer (auto). Where the \
                lines cross, a hand-off begins to pay.",
-        command: "prism bench crossover --unshaped --rows rows.jsonl (and with --tls)",
+        command: "prism-lab bench crossover --unshaped --rows rows.jsonl (and with --tls)",
         summary: &crate::crossover::SUMMARY,
         views: &[THROUGHPUT, CPU],
         papers: papers::CROSSOVER,
@@ -170,7 +170,7 @@ pub(super) const SECTIONS: &[Section] = &[
         heading: "One to five backends",
         text: "Clients ask for objects of the first backend only, then of two, up to all of them. \
                Throughput that grows with each backend is a straight line.",
-        command: "prism bench scale --rows rows.jsonl (and with --tls)",
+        command: "prism-lab bench scale --rows rows.jsonl (and with --tls)",
         summary: &crate::scale::SUMMARY,
         views: &[
             View {
@@ -190,7 +190,7 @@ pub(super) const SECTIONS: &[Section] = &[
         heading: "Each object on one backend",
         text: "Requests follow YCSB: from all objects alike, over Zipf's law, to one object that \
                everybody wants. The link of the backend with the most popular object is the limit.",
-        command: "prism bench partitioned --rows rows.jsonl (and with --tls)",
+        command: "prism-lab bench partitioned --rows rows.jsonl (and with --tls)",
         summary: &crate::ycsb::OF_PARTITIONED,
         views: &[BY_WRITES],
         papers: papers::PARTITIONED,
@@ -199,7 +199,7 @@ pub(super) const SECTIONS: &[Section] = &[
         heading: "Each object on all backends",
         text: "The same requests, while each backend has every object. Reads use all links whatever \
                is popular. A write goes to all backends.",
-        command: "prism bench replicated --rows rows.jsonl (and with --tls)",
+        command: "prism-lab bench replicated --rows rows.jsonl (and with --tls)",
         summary: &crate::ycsb::OF_REPLICATED,
         views: &[BY_WRITES],
         papers: papers::REPLICATED,
@@ -208,7 +208,7 @@ pub(super) const SECTIONS: &[Section] = &[
         heading: "Popular objects, beside nginx",
         text: "The same reads by Prism and by nginx as a proxy. A proxy is slow whatever is popular, \
                because its own link is the limit.",
-        command: "prism bench skew --rows rows.jsonl",
+        command: "prism-lab bench skew --rows rows.jsonl",
         summary: &crate::ycsb::OF_SKEW,
         views: &[POPULARITY],
         papers: papers::SKEW,
@@ -217,7 +217,7 @@ pub(super) const SECTIONS: &[Section] = &[
         heading: "PUTs by size",
         text: "Clients write objects. Prism verifies the signature of each and flushes it to the \
                disk; nginx does neither. Objects from 16 MiB on have five connections.",
-        command: "prism bench upload --rows rows.jsonl",
+        command: "prism-lab bench upload --rows rows.jsonl",
         summary: &crate::upload::SUMMARY,
         views: &[LINES, P50, CPU],
         papers: &[],
@@ -227,7 +227,7 @@ pub(super) const SECTIONS: &[Section] = &[
         text: "One connection moves thousands of times, between processes on one core. Direct goes \
                to the next owner. Return goes through the frontend, like the cycle of the paper. \
                Total is the time until the connection is live at the target.",
-        command: "prism bench handoff --json > handoff.json (and with --tls)",
+        command: "prism-lab bench handoff --json > handoff.json (and with --tls)",
         summary: &HANDOFF,
         views: &[View {
             title: "Steps of a hand-off, median",
@@ -244,7 +244,7 @@ pub(super) const SECTIONS: &[Section] = &[
         text: "One client opens a connection, sends one request, reads the answer, and waits until \
                the server has closed. Startup is the time until the first byte of the answer. Here \
                a hand-off only costs: the connection moves once and is never used again.",
-        command: "prism bench latency --rows rows.jsonl (and with --tls)",
+        command: "prism-lab bench latency --rows rows.jsonl (and with --tls)",
         summary: &crate::latency::SUMMARY,
         views: &[
             View {
@@ -268,7 +268,7 @@ pub(super) const SECTIONS: &[Section] = &[
         heading: "The first second over a long path",
         text: "Clients are a round trip of 20 ms away and fetch from two backends alternately. A \
                connection that moves without its congestion window starts slowly again.",
-        command: "prism bench long-path --rows rows.jsonl (and with --tls)",
+        command: "prism-lab bench long-path --rows rows.jsonl (and with --tls)",
         summary: &crate::long_path::SUMMARY,
         views: &[View {
             x: SYSTEM,
@@ -282,7 +282,7 @@ pub(super) const SECTIONS: &[Section] = &[
         text: "Thousands of connections are open and idle. Some had one request, some none. The \
                figures have the memory of the frontend's process and that of the kernel, divided \
                by the connections.",
-        command: "prism bench connections --rows rows.jsonl (and with --tls)",
+        command: "prism-lab bench connections --rows rows.jsonl (and with --tls)",
         summary: &crate::connections::SUMMARY,
         views: &[
             View {
@@ -306,7 +306,7 @@ pub(super) const SECTIONS: &[Section] = &[
         heading: "The switch",
         text: "The kernel times the eBPF program on a single packet. Throughput is that of one \
                connection through the switch, and through a plain bridge.",
-        command: "prism bench switch --full --json > switch.json",
+        command: "prism-lab bench switch --full --json > switch.json",
         summary: &SWITCH,
         views: &[
             View {
@@ -333,7 +333,7 @@ pub(super) const SECTIONS: &[Section] = &[
         heading: "The switch as its table grows",
         text: "Each packet and each command is of a random flow. With many flows the table no longer \
                fits in the caches, so the program waits for memory.",
-        command: "prism bench flows --rows rows.jsonl",
+        command: "prism-lab bench flows --rows rows.jsonl",
         summary: &crate::flows::SUMMARY,
         views: &[
             BY_FLOWS,
@@ -350,7 +350,7 @@ pub(super) const SECTIONS: &[Section] = &[
         heading: "One node beside other S3 servers",
         text: "Every server has the same objects in memory and gets the same signed requests over \
                loopback. nginx verifies no signature. The axis is logarithmic.",
-        command: "prism bench store --rows rows.jsonl",
+        command: "prism-lab bench store --rows rows.jsonl",
         summary: &crate::store::SUMMARY,
         views: &[
             View {
@@ -374,7 +374,7 @@ pub(super) const SECTIONS: &[Section] = &[
         heading: "Hashes of bodies",
         text: "One core hashes bodies of 1 MiB, one alone or up to 16 at once. OpenSSL takes one at \
                a time.",
-        command: "prism bench hashes --rows rows.jsonl",
+        command: "prism-lab bench hashes --rows rows.jsonl",
         summary: &crate::hashes::SUMMARY,
         views: &[
             View {
@@ -400,7 +400,7 @@ pub(super) const SECTIONS: &[Section] = &[
         heading: "TLS records and sessions",
         text: "One core seals records of 16 KiB, beside openssl speed. To rebuild a session is what \
                a hand-off adds over HTTPS.",
-        command: "prism bench tls --json > tls.json",
+        command: "prism-lab bench tls --json > tls.json",
         summary: &TLS,
         views: &[
             View {
@@ -424,7 +424,7 @@ pub(super) const SECTIONS: &[Section] = &[
         heading: "Two builds of Prism",
         text: "This program and another build of it alternate, with every connection handed off and \
                with every answer relayed.",
-        command: "prism bench builds OTHER --unshaped --rows rows.jsonl (and with --tls)",
+        command: "prism-lab bench builds OTHER --unshaped --rows rows.jsonl (and with --tls)",
         summary: &crate::builds::SUMMARY,
         views: &[THROUGHPUT, CPU],
         papers: &[],

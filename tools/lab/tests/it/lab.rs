@@ -164,7 +164,7 @@ fn the_service_is_answered_and_programs_get_the_credentials() {
     let client = status
         .hosts
         .iter()
-        .find(|host| host.host == "client")
+        .find(|host| host.name == "client")
         .unwrap();
     assert!(client.bytes.unwrap().rx > 100 && client.bytes.unwrap().tx > 100);
     assert!(matches!(

@@ -10,11 +10,11 @@ pub mod objects;
 pub mod packets;
 pub mod plain;
 
-use std::io::{self, Write};
+pub use prism_lab::testing::{eventually, say, turn};
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prism_cluster::{NodeName, Placement};
@@ -45,22 +45,6 @@ const VERDICTS_IN: Duration = Duration::from_secs(1);
 /// Lines of each host's log that a failing test shows.
 const LOG_LINES: usize = 25;
 
-/// The right to build labs: one test at a time on this machine's few cores.
-pub fn turn() -> Option<MutexGuard<'static, ()>> {
-    static TURN: Mutex<()> = Mutex::new(());
-    let is_root = rustix::process::geteuid().is_root();
-    assert!(
-        is_root || std::env::var_os("CI").is_none(),
-        "CI must run these tests as root"
-    );
-    if !is_root {
-        // Not println!, which the test harness hides for a test that passes.
-        let _ = writeln!(io::stderr(), "SKIPPED: needs root");
-        return None;
-    }
-    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
 /// Where `scripts/setup.sh tests` keeps what Debian does not have.
 pub fn clients() -> PathBuf {
     let home = || std::env::var_os("HOME").unwrap_or_default();
@@ -76,20 +60,6 @@ pub fn python(lab: &Lab) -> Command {
     let mut command = lab.command("client", "python3").unwrap();
     command.env("PYTHONPATH", clients().join("python"));
     command
-}
-
-/// Says a figure even where the test passes.
-pub fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "    {text}");
-}
-
-/// Waits until `done`, or fails saying `what` after `timeout`.
-pub fn eventually(what: &str, timeout: Duration, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + timeout;
-    while !done() {
-        assert!(Instant::now() < deadline, "not within {timeout:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// A lab whose nodes hand off, and whose bucket exists.

@@ -1,4 +1,4 @@
-//! `prism lab`: several hosts on this machine, for trying and testing.
+//! The commands that build, use and remove a lab.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -8,30 +8,14 @@ use anyhow::{Context, Result};
 use prism_config::RelayUpTo;
 use prism_lab::{CaptureOptions, Lab, LabName, LabSpec, LabStatus, Rate};
 
-/// Several hosts on this machine, in network namespaces.
-///
-/// A lab is a client, a switch, frontends and backends, each with its own
-/// network, running this program. Needs root. Example:
-///
-///   prism lab up --backends 5
-///   prism lab exec client -- aws s3 mb s3://photos
-///   prism lab down
-#[derive(clap::Args, Debug)]
-#[command(
-    verbatim_doc_comment,
-    about = "Several hosts on this machine, in network namespaces"
-)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(clap::Subcommand, Debug)]
-enum Command {
+pub(crate) enum Command {
     /// Build a lab, start it, and wait until it serves.
     Up(Up),
     /// Start the process of a host, after stopping the one that runs there.
-    Start(Start),
+    Start(OneHost),
+    /// End the process of a host by SIGTERM, and by SIGKILL if it still runs after 15 s.
+    Stop(OneHost),
     /// Run a program on a host of the lab, with the lab's credentials and
     /// endpoint in its environment (AWS_...).
     Exec(Exec),
@@ -44,20 +28,20 @@ enum Command {
 }
 
 #[derive(clap::Args, Debug)]
-struct Name {
+pub(crate) struct Name {
     /// Name of the lab; labs of different names stand side by side.
     #[arg(long, default_value = "default")]
     name: LabName,
 }
 
 #[derive(clap::Args, Debug)]
-struct Up {
+pub(crate) struct Up {
     #[command(flatten)]
     name: Name,
     /// How many backends: be0, be1, ...
     #[arg(long, default_value_t = 3, value_name = "N")]
     backends: usize,
-    /// With how many backends the cluster begins; `prism lab start` starts the others,
+    /// With how many backends the cluster begins; `prism-lab start` starts the others,
     /// which `prism ctl rebalance` then gives their share. Takes --etcd. [default: all]
     #[arg(long, value_name = "N", requires = "etcd")]
     members: Option<usize>,
@@ -69,7 +53,7 @@ struct Up {
     #[arg(long, default_value_t = 1, value_name = "N")]
     frontends: usize,
     /// Serve HTTPS too, with a certificate of the lab's own authority; programs
-    /// run by `prism lab exec` then use it.
+    /// run by `prism-lab exec` then use it.
     #[arg(long)]
     tls: bool,
     /// Longest object that nodes relay instead of handing the connection off: auto, or
@@ -85,10 +69,13 @@ struct Up {
     /// Where backends keep their objects; the default is memory.
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     store_dir: PathBuf,
+    /// The program `prism` that the hosts run [default: the one beside this program]
+    #[arg(long, value_name = "PATH")]
+    prism: Option<PathBuf>,
 }
 
 #[derive(clap::Args, Debug)]
-struct Start {
+pub(crate) struct OneHost {
     #[command(flatten)]
     name: Name,
     /// switch, fe0, be0, ...
@@ -96,7 +83,7 @@ struct Start {
 }
 
 #[derive(clap::Args, Debug)]
-struct Exec {
+pub(crate) struct Exec {
     #[command(flatten)]
     name: Name,
     /// client, switch, fe0, be0, ...
@@ -107,7 +94,7 @@ struct Exec {
 }
 
 #[derive(clap::Args, Debug)]
-struct Status {
+pub(crate) struct Status {
     #[command(flatten)]
     name: Name,
     /// As JSON.
@@ -116,7 +103,7 @@ struct Status {
 }
 
 #[derive(clap::Args, Debug)]
-struct Capture {
+pub(crate) struct Capture {
     #[command(flatten)]
     name: Name,
     /// client, switch, fe0, be0, ...
@@ -134,10 +121,11 @@ struct Capture {
 ///
 /// # Errors
 /// When it fails; a lab that does not come up is removed again.
-pub(crate) fn run(args: Args) -> Result<()> {
-    match args.command {
+pub(crate) fn run(command: Command) -> Result<()> {
+    match command {
         Command::Up(up) => run_up(up),
         Command::Start(start) => Ok(Lab::attach(&start.name.name)?.restart(&start.host)?),
+        Command::Stop(stop) => Ok(Lab::attach(&stop.name.name)?.stop(&stop.host)?),
         Command::Exec(exec) => run_exec(&exec),
         Command::Status(status) => run_status(&status),
         Command::Capture(capture) => run_capture(&capture),
@@ -150,8 +138,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 fn run_up(up: Up) -> Result<()> {
-    let program = std::env::current_exe().context("finding this program")?;
-    let mut spec = LabSpec::new(up.name.name, program);
+    let prism = prism_lab::prism_program(up.prism.as_deref())?;
+    let mut spec = LabSpec::new(up.name.name, prism);
     spec.backends = up.backends;
     spec.frontends = up.frontends;
     spec.members = up.members;
@@ -178,7 +166,7 @@ fn introduction(lab: &Lab) -> String {
     };
     let https = match (&status.https_endpoint, &status.ca_file) {
         (Some(https), Some(ca)) => format!(
-            "            {https}\nauthority   {} (set for programs run by `prism lab exec`)\n",
+            "            {https}\nauthority   {} (set for programs run by `prism-lab exec`)\n",
             ca.display()
         ),
         _ => String::new(),
@@ -186,9 +174,9 @@ fn introduction(lab: &Lab) -> String {
     let preferred = status.https_endpoint.as_ref().unwrap_or(&status.endpoint);
     format!(
         "lab {1} is up\n\n{2}\nendpoint    {6} (from the lab's hosts)\n{7}access key  {3}\nsecret key  {4}\nfiles       {5}\n\n\
-         Try:\n  prism lab exec{option} client -- aws --endpoint-url {0} s3 mb s3://photos\n  \
-         prism lab exec{option} client -- aws --endpoint-url {0} s3 cp README.md s3://photos/\n  \
-         prism lab status{option}\n  prism lab down{option}\n",
+         Try:\n  prism-lab exec{option} client -- aws --endpoint-url {0} s3 mb s3://photos\n  \
+         prism-lab exec{option} client -- aws --endpoint-url {0} s3 cp README.md s3://photos/\n  \
+         prism-lab status{option}\n  prism-lab down{option}\n",
         preferred,
         status.name,
         table(&status),
@@ -255,7 +243,7 @@ fn table(status: &LabStatus) -> String {
         let count = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| bytes.to_string());
         text += &format!(
             "{:<8} {:<15} {process:>8} {:>15} {:>15}\n",
-            host.host,
+            host.name,
             host.address,
             count(host.bytes.map(|bytes| bytes.rx)),
             count(host.bytes.map(|bytes| bytes.tx)),

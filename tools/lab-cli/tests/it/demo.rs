@@ -1,15 +1,15 @@
-//! `prism demo`, as somebody runs it who has just built the program: what it
+//! `prism-lab demo`, as somebody runs it who has just built the program: what it
 //! says, and that it leaves nothing behind, interrupted or not.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::support::{say, turn};
+use prism_lab::testing::{say, turn};
 
 /// How long the demo may take, and to end when it is interrupted.
 const DEMO_TIMEOUT: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ enum By {
 
 impl Demo {
     fn start(rounds: &str) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_prism"))
+        let mut child = crate::prism_lab()
             .args(["demo", "--rounds", rounds, "--dir"])
             .arg(env!("CARGO_MANIFEST_DIR"))
             .stdin(Stdio::null())

@@ -1,16 +1,15 @@
-//! `prism bench flows` and `report`, as somebody runs them: small tables are measured,
+//! `prism-lab bench flows` and `report`, as somebody runs them: small tables are measured,
 //! noted, not measured again, and drawn; nothing is left behind. What the figures are is not
 //! judged here.
 
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::turn;
+use prism_lab::testing::turn;
 
 fn bench(arguments: &[&str], directory: &Path) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_prism"))
+    let output = crate::prism_lab()
         .arg("bench")
         .args(arguments)
         .current_dir(directory)

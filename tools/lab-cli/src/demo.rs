@@ -1,4 +1,4 @@
-//! `prism demo`: the whole thing once, on real files and with real clients, and
+//! `prism-lab demo`: the whole thing once, on real files and with real clients, and
 //! what happened is measured from outside.
 //!
 //! Nothing here is taken from Prism's own word: who answered comes from packets
@@ -63,6 +63,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 12,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
+    /// The program `prism` that the hosts run [default: the one beside this program]
+    #[arg(long, value_name = "PATH")]
+    prism: Option<PathBuf>,
 }
 
 /// Runs the demo; what it builds is removed again, whatever happens.
@@ -78,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     prism_lab::cancel_on_signal(Arc::clone(&cancel))?;
     println!("A client, a switch, a frontend and {BACKENDS} backends, each with its own network:");
     let started = Instant::now();
-    let lab = Lab::up(spec(Arc::clone(&cancel))?)?;
+    let lab = Lab::up(spec(args, Arc::clone(&cancel))?)?;
     step(
         1,
         started,
@@ -103,10 +106,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn spec(cancel: Arc<AtomicBool>) -> Result<LabSpec> {
+fn spec(args: &Args, cancel: Arc<AtomicBool>) -> Result<LabSpec> {
     let name: LabName = format!("demo-{}", std::process::id()).parse()?;
-    let program = std::env::current_exe().context("finding this program")?;
-    let mut spec = LabSpec::new(name, program);
+    let prism = prism_lab::prism_program(args.prism.as_deref())?;
+    let mut spec = LabSpec::new(name, prism);
     spec.backends = BACKENDS;
     spec.tls = true;
     // Small files too: it is to be seen how connections move.

@@ -4,14 +4,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use prism_sys::tcp::{InitialWindow, ProgramError};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::support::{eventually, say, turn};
+use prism_lab::testing::{eventually, say, turn};
 
 /// How long one may take, and to end when it is interrupted.
 const TIMEOUT: Duration = Duration::from_secs(90);
@@ -60,7 +60,7 @@ impl Bench {
 
     fn start(&self) -> Running {
         let log = |name: &str| fs::File::create(self.directory.path().join(name)).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_prism"))
+        let child = crate::prism_lab()
             .args(["bench", self.command, "--rows"])
             .arg(self.path())
             .args(&self.options)
@@ -249,8 +249,8 @@ fn answers_are_handed_off_or_relayed_as_it_is_asked_for() {
 #[test]
 fn two_programs_are_measured_side_by_side() {
     let Some(_turn) = ready() else { return };
-    let other = env!("CARGO_BIN_EXE_prism");
-    let bench = Bench::new("builds", &format!("{other} --connections 20"));
+    let other = Path::new(env!("CARGO_BIN_EXE_prism-lab")).with_file_name("prism");
+    let bench = Bench::new("builds", &format!("{} --connections 20", other.display()));
     bench.run();
     assert_eq!(bench.count("system", &["this", "other"]), [2, 2]);
     assert_eq!(bench.count("way", &["hand-off", "relay"]), [2, 2]);

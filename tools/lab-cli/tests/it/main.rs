@@ -1,0 +1,22 @@
+//! Tests of the program `prism-lab`. It runs the program `prism` of the same directory,
+//! which `scripts/test.py` builds; by hand, `cargo build --release -p prism` comes first.
+//!
+//! Needs root; without it each test says so and passes, except under CI, where it fails.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "test code"
+)]
+
+mod benches;
+mod commands;
+mod demo;
+mod flows;
+
+use std::process::Command;
+
+/// The program under test.
+fn prism_lab() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_prism-lab"))
+}
