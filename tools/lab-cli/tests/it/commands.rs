@@ -44,7 +44,10 @@ fn one_host_is_stopped_and_started_again() {
     others.remove("be1");
     assert_eq!(pids(&name), others);
     let log = std::fs::read_to_string(format!("/run/prism-lab/{name}/log/be1.log"));
-    say(log.unwrap().lines().last().unwrap_or_default());
+    assert!(
+        log.unwrap().contains("stopping"),
+        "SIGTERM lets a node end in order"
+    );
 
     let again = prism_lab().args(["stop", "--name", &name, "be1"]).output();
     let again = again.unwrap();
