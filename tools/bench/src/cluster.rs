@@ -256,7 +256,7 @@ impl Cluster {
             }
             ensure!(
                 Instant::now() < deadline,
-                "no connection was handed off; see the nodes' logs (prism lab status)"
+                "no connection was handed off; see the nodes' logs (`prism-lab status`)"
             );
             self.check(objects)?;
         }
