@@ -1,7 +1,7 @@
 //! `prism-lab bench partitioned` and `replicated`: what YCSB asks of a store, of Prism
 //! with its own: reads alone, or with writes among them, of objects that are
-//! popular to different degrees. As in Figures 12 and 13 of NSDI'21. And `prism
-//! bench skew`: what becomes of reads when everybody wants the same, beside nginx.
+//! popular to different degrees. As in Figures 12 and 13 of NSDI'21. And
+//! `prism-lab bench skew`: what becomes of reads when everybody wants the same, beside nginx.
 //!
 //! Partitioned, each object is on one backend; replicated, each is on all, a write
 //! reaches all before it is answered, and any backend answers a read. Which object
