@@ -100,9 +100,10 @@ impl Forger {
 
     /// The key after a KeyUpdate.
     fn next_key(&mut self) {
+        self.client.write_from_kernel(self.sequence).unwrap();
         self.client.update_write_key().unwrap();
-        let (_, keys) = self.client.key_update_by_kernel().unwrap().unwrap();
-        (self.keys, self.sequence) = (keys, 0);
+        self.client.seal_control(&mut Vec::new()).unwrap();
+        (self.keys, self.sequence) = (self.client.write_to_kernel().unwrap(), 0);
     }
 }
 

@@ -163,15 +163,13 @@ impl S3Error {
     #[must_use]
     pub fn xml(&self, resource: &str, request_id: &str) -> Vec<u8> {
         let mut doc = xml::Document::new();
-        doc.open("Error", None);
-        doc.text("Code", self.code.as_str());
-        doc.text("Message", &self.message);
-        if let Some(region) = &self.region {
-            doc.text("Region", region);
-        }
-        doc.text("Resource", resource);
-        doc.text("RequestId", request_id);
-        doc.close("Error");
+        doc.element("Error", |doc| {
+            doc.text("Code", self.code.as_str());
+            doc.text("Message", &self.message);
+            doc.optional("Region", self.region.as_deref());
+            doc.text("Resource", resource);
+            doc.text("RequestId", request_id);
+        });
         doc.finish()
     }
 }

@@ -41,7 +41,7 @@ pub use integrity::{Algorithm, BodyDigest, ChecksumType, Digests, Expected};
 pub use list::{ListObjects, ListUploads, ListVersion, ListVersions};
 pub use metadata::ObjectHeaders;
 pub use names::{BucketName, ObjectKey};
-pub use op::{Document, Operation};
+pub use op::{BucketOperation, Document, ObjectOperation, ObjectRef, Operation};
 pub use policy::Policy;
 pub use range::{ByteRange, RangeSpec, Unsatisfiable};
 pub use sign::Signer;

@@ -181,8 +181,7 @@ pub struct ListUploads {
 }
 
 impl ListUploads {
-    pub(crate) const PARAMETERS: [&'static str; 7] = [
-        "uploads",
+    pub(crate) const PARAMETERS: [&'static str; 6] = [
         "prefix",
         "delimiter",
         "key-marker",
@@ -226,8 +225,7 @@ pub struct ListVersions {
 }
 
 impl ListVersions {
-    pub(crate) const PARAMETERS: [&'static str; 7] = [
-        "versions",
+    pub(crate) const PARAMETERS: [&'static str; 6] = [
         "prefix",
         "delimiter",
         "key-marker",

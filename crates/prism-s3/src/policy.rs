@@ -125,11 +125,12 @@ impl Policy {
     /// Whether everybody may do this.
     #[must_use]
     pub fn allows(&self, operation: &Operation) -> bool {
-        let Some((actions, bucket, key)) = needed(operation) else {
+        let Some(actions) = operation.actions_for_everybody() else {
             return false;
         };
-        let mut actions = actions.iter();
-        *bucket == self.bucket && actions.all(|action| self.allows_action(action, key))
+        let key = operation.object().map(|object| &object.key);
+        operation.bucket() == Some(&self.bucket)
+            && actions.iter().all(|action| self.allows_action(action, key))
     }
 
     fn allows_action(&self, action: &str, key: Option<&ObjectKey>) -> bool {
@@ -193,39 +194,6 @@ impl Statement {
     }
 }
 
-/// What an operation that reads needs to be allowed: actions, with a bucket or with
-/// what is under a key in it.
-type Needed<'o> = (
-    &'static [&'static str],
-    &'o BucketName,
-    Option<&'o ObjectKey>,
-);
-
-fn needed(operation: &Operation) -> Option<Needed<'_>> {
-    let actions: &[&str] = match operation {
-        // A version takes another action, which is none that can be allowed.
-        Operation::GetObject { read, .. } | Operation::HeadObject { read, .. }
-            if read.version.is_some() =>
-        {
-            return None;
-        }
-        Operation::GetObjectAttributes { attributes, .. } if attributes.version.is_some() => {
-            return None;
-        }
-        Operation::GetObjectTagging {
-            version: Some(_), ..
-        } => return None,
-        Operation::GetObject { .. } | Operation::HeadObject { .. } => &["s3:GetObject"],
-        Operation::GetObjectAttributes { .. } => &["s3:GetObject", "s3:GetObjectAttributes"],
-        Operation::GetObjectTagging { .. } => &["s3:GetObjectTagging"],
-        Operation::ListObjects { .. } | Operation::HeadBucket { .. } => &["s3:ListBucket"],
-        Operation::GetBucketLocation { .. } => &["s3:GetBucketLocation"],
-        _ => return None,
-    };
-    let key = operation.object().map(|(_, key)| key);
-    Some((actions, operation.bucket()?, key))
-}
-
 /// Whether a text is what the pattern says: `*` stands for anything, `?` for one
 /// character. Takes time in the order of both lengths multiplied, at worst.
 fn fits(pattern: &str, text: &str) -> bool {
@@ -261,8 +229,8 @@ fn fits(pattern: &str, text: &str) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::ObjectKey;
     use crate::op::ReadObject;
+    use crate::{BucketOperation, ObjectOperation, ObjectRef};
 
     fn parse(statement: &str) -> Result<Policy, S3Error> {
         let bucket = BucketName::parse("bkt").unwrap();
@@ -278,11 +246,11 @@ mod tests {
     }
 
     fn get(key: &str) -> Operation {
-        Operation::GetObject {
+        let object = ObjectRef {
             bucket: BucketName::parse("bkt").unwrap(),
             key: ObjectKey::parse(key).unwrap(),
-            read: ReadObject::default(),
-        }
+        };
+        Operation::Object(object, ObjectOperation::Get(ReadObject::default()))
     }
 
     #[test]
@@ -293,20 +261,13 @@ mod tests {
         assert!(policy.allows(&get("public/")));
         assert!(!policy.allows(&get("private/a")));
         let bucket = BucketName::parse("bkt").unwrap();
-        let delete = Operation::DeleteBucket {
-            bucket: bucket.clone(),
-        };
+        let delete = Operation::Bucket(bucket.clone(), BucketOperation::Delete);
         assert!(!policy.allows(&delete));
-        assert!(!policy.allows(&Operation::HeadBucket {
-            bucket: bucket.clone()
-        }));
+        let head = Operation::Bucket(bucket, BucketOperation::Head);
+        assert!(!policy.allows(&head));
         let principal = "{\"AWS\":[\"*\"]}";
         let list = rule(principal, "[\"s3:ListBucket\"]", "[\"arn:aws:s3:::bkt\"]");
-        assert!(
-            parse(&list)
-                .unwrap()
-                .allows(&Operation::HeadBucket { bucket })
-        );
+        assert!(parse(&list).unwrap().allows(&head));
     }
 
     #[test]

@@ -41,14 +41,14 @@ pub(crate) fn parameter(
     method: &Method,
     level: Level,
     query: &Query,
-    known: &[&str],
+    is_known: impl Fn(&str) -> bool,
 ) -> Option<String> {
     let is_signed = crate::auth::is_presigned(query);
     query
         .iter()
         .map(|(name, _)| name)
         .filter(|name| !(is_signed && crate::auth::is_amz(name)))
-        .find(|name| !HARMLESS.contains(name) && !known.contains(name))
+        .find(|name| !HARMLESS.contains(name) && !is_known(name))
         .map(|name| describe(method, level, name))
 }
 

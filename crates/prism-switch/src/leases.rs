@@ -474,4 +474,5 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 #[cfg(test)]
+#[path = "leases_tests.rs"]
 mod tests;

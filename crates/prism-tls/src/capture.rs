@@ -1,9 +1,8 @@
-//! Taking the secrets of one session out of rustls, at either end.
+//! Takes the secrets of one session out of rustls, at either end.
 //!
-//! rustls offers derived keys, but a TLS 1.3 session needs its traffic secrets
-//! to follow a later KeyUpdate; only the key log has those. So each connection
-//! gets a key log of its own, which keeps the two application secrets in
-//! memory and writes nothing anywhere.
+//! rustls gives derived keys, but a session of TLS 1.3 needs its traffic secrets for a later
+//! KeyUpdate, and only the key log has those. So each connection gets a key log of its own,
+//! which keeps the two application secrets in memory and writes nothing anywhere.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,15 +13,14 @@ use crate::keys::{DirectionKeys, Secret, SessionKeys, Suite};
 const CLIENT_LABEL: &str = "CLIENT_TRAFFIC_SECRET_0";
 const SERVER_LABEL: &str = "SERVER_TRAFFIC_SECRET_0";
 
-/// Collects the secrets of one connection while rustls shakes hands for it.
+/// Collects the secrets of one connection during its handshake.
 #[derive(Clone, Debug, Default)]
 pub struct Capture(Arc<Captured>);
 
-/// rustls ended the handshake without the secrets of the session, or has not
-/// ended it.
+/// rustls ended the handshake without the secrets of the session, or has not ended it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CaptureError {
-    /// rustls does not give the session away.
+    /// rustls does not give the secrets away.
     #[error("rustls keeps the session: {0}")]
     Kept(#[from] rustls::Error),
     /// A secret is missing, or of a suite that Prism does not know.
@@ -31,7 +29,7 @@ pub enum CaptureError {
 }
 
 impl Capture {
-    /// To be the `key_log` of the connection's configuration, which must allow
+    /// The `key_log` for the connection's configuration, which must allow
     /// `enable_secret_extraction`.
     #[must_use]
     pub fn key_log(&self) -> Arc<dyn KeyLog> {
@@ -43,9 +41,9 @@ impl Capture {
         self.0.lock().server.is_some()
     }
 
-    /// Ends `connection`, whose handshake is over, and gives its session. rustls
-    /// must not have seen any record after the handshake: its data would be lost,
-    /// and a KeyUpdate would have made the secrets old.
+    /// Ends `connection`, whose handshake is over, and gives the keys of its session. rustls
+    /// must not have seen a record after the handshake: its data would be lost, and a
+    /// KeyUpdate would have made the secrets old.
     ///
     /// # Errors
     /// [`CaptureError`].
@@ -116,9 +114,8 @@ impl Captured {
     }
 }
 
-/// The IV stays as rustls has it. For GCM its last 8 bytes are the base that
-/// explicit nonces count up from: rustls used the base itself for the Finished
-/// message, its record 0, and the next is `sequence` above it.
+/// Keys of TLS 1.2 with rustls's IV. For GCM explicit nonces count up from its last 8 bytes.
+/// rustls used these for record 0, the Finished message; the next nonce is `sequence` higher.
 fn tls12(secrets: &ConnectionTrafficSecrets, sequence: u64) -> Option<(Suite, DirectionKeys)> {
     let (suite, key, iv) = parts(secrets)?;
     let key = Secret::new(key).ok()?;

@@ -1,5 +1,5 @@
-//! The secrets of an established session, as the handshake leaves them and as
-//! the record layer takes them. Nothing here encrypts.
+//! The secrets of an established session: the handshake leaves them, the record layer takes
+//! them. Nothing here encrypts.
 
 use std::fmt;
 
@@ -17,8 +17,8 @@ pub enum Version {
     Tls13,
 }
 
-/// AEAD of a session. In TLS 1.3 the hash follows from it: SHA-384 for
-/// [`Suite::Aes256Gcm`], else SHA-256.
+/// AEAD of a session. It decides the hash of TLS 1.3: SHA-384 for [`Suite::Aes256Gcm`], else
+/// SHA-256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Suite {
     /// AES-128-GCM.
@@ -49,7 +49,7 @@ impl Suite {
     }
 }
 
-/// What one direction needs to go on.
+/// The keys of one direction.
 pub enum DirectionKeys {
     /// RFC 8446.
     Tls13 {
@@ -62,8 +62,8 @@ pub enum DirectionKeys {
     Tls12 {
         /// Write key of that direction.
         key: Secret,
-        /// For GCM the salt (4 bytes) and the base of the explicit nonce (8);
-        /// for ChaCha20-Poly1305 the write IV.
+        /// For GCM the salt (4 bytes) and the base of the explicit nonce (8 bytes); for
+        /// ChaCha20-Poly1305 the write IV.
         iv: [u8; 12],
         /// Sequence number of the next record.
         sequence: u64,
@@ -96,22 +96,21 @@ impl fmt::Debug for DirectionKeys {
 pub struct SessionKeys {
     /// AEAD of both directions.
     pub suite: Suite,
-    /// What the peer sends.
+    /// The direction in which the peer sends.
     pub read: DirectionKeys,
-    /// What this side sends.
+    /// The direction in which this side sends.
     pub write: DirectionKeys,
 }
 
-/// Key material of at most [`MAX_SECRET_BYTES`]. It lies in one place on the
-/// heap, so that moving it leaves no copies; it is wiped when dropped and never
-/// printed.
+/// Key material of at most [`MAX_SECRET_BYTES`]. It lies in one place on the heap, so that a
+/// move leaves no copy. It is wiped when dropped, and never printed.
 pub struct Secret(Zeroizing<Box<[u8]>>);
 
 impl Secret {
     /// A secret with a copy of `bytes`. The caller wipes the original.
     ///
     /// # Errors
-    /// When `bytes` is empty or longer than [`MAX_SECRET_BYTES`].
+    /// If `bytes` is empty, or longer than [`MAX_SECRET_BYTES`].
     pub fn new(bytes: &[u8]) -> Result<Self, KeysError> {
         if bytes.is_empty() || bytes.len() > MAX_SECRET_BYTES {
             return Err(KeysError::SecretLength);
@@ -132,7 +131,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Keys that make no session. The fault is the caller's.
+/// The keys make no session. The fault is the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
     /// A secret's length does not fit its suite.
@@ -144,7 +143,7 @@ pub enum KeysError {
     /// The library refused to derive a key.
     #[error("a key could not be derived")]
     Derivation,
-    /// A sequence number at its end.
+    /// A sequence number is at its end.
     #[error("a sequence number is at its end")]
     Exhausted,
 }

@@ -1,8 +1,63 @@
 //! TLS sessions that move between hosts, without sockets, clocks or threads.
 //!
-//! A session is established by rustls and taken from it at the first safe
-//! moment as [`SessionKeys`]. From then on the record layer here serves it, and
-//! hands it from host to host.
+//! rustls does the handshake ([`accept`]). At the first safe moment its secrets become
+//! [`SessionKeys`], and rustls is gone. From then on a [`Session`] seals and opens the records.
+//! [`Session::save`] takes it out of use, and gives at most [`MAX_SAVED_BYTES`] from which
+//! another host goes on. The peer sees one session.
+//!
+//! # Example
+//!
+//! The server's end of a session moves to another host between two records:
+//!
+//! ```
+//! use prism_tls::{DirectionKeys, Event, SavedSession, Secret, Session, SessionKeys, Suite};
+//!
+//! /// A session whose handshake left these secrets.
+//! fn session(read: u8, write: u8) -> Result<Session, Box<dyn std::error::Error>> {
+//!     let direction = |seed: u8| {
+//!         let secret = Secret::new(&[seed; 32])?;
+//!         Ok::<_, prism_tls::KeysError>(DirectionKeys::Tls13 { secret, sequence: 0 })
+//!     };
+//!     Ok(Session::new(SessionKeys {
+//!         suite: Suite::Aes128Gcm,
+//!         read: direction(read)?,
+//!         write: direction(write)?,
+//!     })?)
+//! }
+//!
+//! let (mut server, mut client) = (session(1, 2)?, session(2, 1)?);
+//! let mut records = Vec::new();
+//! server.seal(b"Hello, ", &mut records)?;
+//!
+//! // The bytes hold secrets: they may leave the host under mutual TLS only.
+//! let bytes = server.save()?.encode();
+//! let mut server = Session::restore(SavedSession::decode(&bytes)?)?;
+//! server.seal(b"world!", &mut records)?;
+//!
+//! let mut text = Vec::new();
+//! while !records.is_empty() {
+//!     let opened = client.open(&mut records)?;
+//!     if let Event::Data(place) = opened.event {
+//!         text.extend_from_slice(&records[place]);
+//!     }
+//!     records.drain(..opened.consumed);
+//! }
+//! assert_eq!(text, b"Hello, world!");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Limits
+//!
+//! - A session is of TLS 1.3, or of TLS 1.2 with ECDHE. Its suite has AES-GCM or
+//!   ChaCha20-Poly1305.
+//! - There is no renegotiation, no 0-RTT, no client certificate, and no handshake message
+//!   after the handshake but KeyUpdate.
+//! - A saved session holds secrets in the clear. The caller encrypts and authenticates the
+//!   way to the other host, and lets one host only restore it.
+//! - The caller's buffers move beside the session: input that is not opened yet, and records
+//!   that are not sent yet.
+//! - The kernel (kTLS) can take the write side only, and gives it back with its sequence
+//!   number.
 #![forbid(unsafe_code)]
 
 pub mod accept;

@@ -1,13 +1,12 @@
 //! The record layer of an established session: sealing, opening, alerts,
 //! KeyUpdate, and the state that moves with the connection.
 //!
-//! It does no I/O, and knows nothing of handshakes: it begins where
-//! [`SessionKeys`] come out of one. Buffers belong to the caller, who also carries
-//! what lies in them when a session moves; see [`saved`](SavedSession).
+//! It does no I/O and no handshakes: it begins with [`SessionKeys`]. Buffers belong to the
+//! caller, who also carries their contents when a session moves ([`SavedSession`]).
 //!
-//! A nonce is never used twice under a key: the sequence number is advanced
-//! before a record is sealed, [`Session::save`] consumes the session, and while the
-//! kernel seals ([`Session::write_to_kernel`]) nothing is sealed here.
+//! No nonce is used twice under a key. The sequence number advances before a record is
+//! sealed. [`Session::save`] consumes the session. While the kernel seals
+//! ([`Session::write_to_kernel`]), nothing is sealed here.
 
 mod content;
 mod half;
@@ -38,13 +37,12 @@ use write::Writer;
 
 /// An established TLS session of the server's or the client's side.
 ///
-/// Input goes through [`Session::open`], one record at a time and in place. Output
-/// is made by [`Session::seal`], or by [`Session::seal_in_place`] where the
-/// plaintext can be put between the [`Surroundings`] of a record at once. After
-/// each `open` the caller sends what [`Session::seal_control`] has to say, at the
-/// latest with the next data.
+/// [`Session::open`] opens input in place, one record at a time. [`Session::seal`] makes
+/// output. [`Session::seal_in_place`] does so too if the plaintext is already between the
+/// [`Surroundings`] of a record. After each `open` the caller sends the output of
+/// [`Session::seal_control`], at the latest with the next data.
 ///
-/// `W` sees every nonce; outside of tests it is [`Unwitnessed`] and costs nothing.
+/// `W` sees every nonce. Outside of tests it is [`Unwitnessed`] and costs nothing.
 pub struct Session<W: NonceWitness = Unwitnessed> {
     suite: Suite,
     version: Version,
@@ -57,7 +55,7 @@ impl Session {
     /// The session that `keys` describe.
     ///
     /// # Errors
-    /// When the keys do not fit together, or are used up.
+    /// If the keys do not fit together, or are used up.
     pub fn new(keys: SessionKeys) -> Result<Self, KeysError> {
         Self::witnessed(keys, Unwitnessed)
     }
@@ -96,7 +94,7 @@ impl<W: NonceWitness> Session<W> {
         self.suite
     }
 
-    /// Room that a record needs around its plaintext.
+    /// The room that a record needs around its plaintext.
     #[must_use]
     pub fn surroundings(&self) -> Surroundings {
         self.writer.half().framing().surroundings()
@@ -113,4 +111,5 @@ impl<W: NonceWitness> std::fmt::Debug for Session<W> {
 }
 
 #[cfg(test)]
+#[path = "session/session_tests.rs"]
 mod tests;

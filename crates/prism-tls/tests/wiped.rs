@@ -7,7 +7,9 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use prism_tls::{DirectionKeys, SavedSession, Secret, Session, SessionKeys, Suite, Version};
+use prism_tls::{
+    DirectionKeys, KernelKeys, SavedSession, Secret, Session, SessionKeys, Suite, Version,
+};
 
 const SUITES: [Suite; 3] = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
 
@@ -88,23 +90,29 @@ fn secret_of(keys: &DirectionKeys) -> &[u8] {
 }
 
 fn session(version: Version, suite: Suite, seed: u64) -> (Session, Vec<Inverted>) {
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let read = direction(version, suite, &mut rng);
-    let write = direction(version, suite, &mut rng);
+    let directions = || {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let first = direction(version, suite, &mut rng);
+        (first, direction(version, suite, &mut rng))
+    };
+    let (read, write) = directions();
     let mut secrets = vec![
         Inverted::of("read secret", secret_of(&read)),
         Inverted::of("write secret", secret_of(&write)),
     ];
     let mut session = Session::new(SessionKeys { suite, read, write }).unwrap();
-    let (read, write) = (
-        session.read_to_kernel().unwrap(),
-        session.write_to_kernel().unwrap(),
-    );
-    secrets.push(Inverted::of("read key", read.key()));
-    secrets.push(Inverted::of("write key", write.key()));
-    session.read_from_kernel(1).unwrap();
-    session.write_from_kernel(1).unwrap();
+    secrets.push(Inverted::of("write key", write_key(&mut session).key()));
+    // The peer writes with the key that the session reads with.
+    let (write, read) = directions();
+    let mut peer = Session::new(SessionKeys { suite, read, write }).unwrap();
+    secrets.push(Inverted::of("read key", write_key(&mut peer).key()));
     (session, secrets)
+}
+
+fn write_key(session: &mut Session) -> KernelKeys {
+    let keys = session.write_to_kernel().unwrap();
+    session.write_from_kernel(1).unwrap();
+    keys
 }
 
 #[test]

@@ -28,7 +28,7 @@ use crate::canonical::{Canonical, Scope};
 use crate::query::Query;
 use crate::streaming::{Chain, Form, Seed, Streaming};
 use crate::time::{iso_basic, parse_http_date, parse_iso_basic};
-use crate::{Code, Operation, S3Error};
+use crate::{Code, ObjectOperation, Operation, S3Error};
 
 /// How far a request's time may be from ours, either way.
 pub const MAX_SKEW: Duration = Duration::minutes(15);
@@ -66,27 +66,17 @@ impl Principal {
     /// # Errors
     /// `AccessDenied`.
     pub fn authorize(&self, operation: &Operation) -> Result<(), S3Error> {
+        use ObjectOperation::{Get, Head};
         match (self, operation) {
             (Self::AccessKey(_), _) => Ok(()),
-            (
-                Self::Anonymous,
-                Operation::GetObject { read, .. } | Operation::HeadObject { read, .. },
-            ) if !read.overrides.is_empty() => Err(S3Error::with_message(
-                Code::InvalidRequest,
-                "Headers of the answer can be set by signed requests only.",
-            )),
-            (
-                Self::Anonymous,
-                Operation::GetObject { .. }
-                | Operation::HeadObject { .. }
-                | Operation::Preflight { .. }
-                | Operation::GetObjectAttributes { .. }
-                | Operation::GetObjectTagging { .. }
-                | Operation::HeadBucket { .. }
-                | Operation::GetBucketLocation { .. }
-                | Operation::ListObjects { .. },
-            ) => Ok(()),
-            (Self::Anonymous, _) => Err(Code::AccessDenied.into()),
+            (_, Operation::Object(_, Get(read) | Head(read))) if !read.overrides.is_empty() => {
+                Err(S3Error::with_message(
+                    Code::InvalidRequest,
+                    "Headers of the answer can be set by signed requests only.",
+                ))
+            }
+            _ if operation.may_be_anonymous() => Ok(()),
+            _ => Err(Code::AccessDenied.into()),
         }
     }
 }

@@ -1,15 +1,46 @@
-//! Operations on the service and on buckets.
+//! Requests to the service and to buckets.
 
 use prism_http::{Method, RequestHead};
 
-use super::{Document, Operation, Target, other_method, unsupported};
+use super::row::{Request, Row, other_method};
+use super::{BucketOperation, Document, Operation, Target, unsupported};
 use crate::list::{ListObjects, ListUploads, ListVersions};
 use crate::query::Query;
 use crate::unsupported::{self as un, Level};
 use crate::{BucketName, S3Error};
 
+static ROWS: [Row<BucketOperation>; 16] = {
+    use BucketOperation as Op;
+    use Document::{Cors, Policy};
+    use Method::{Delete, Get, Head, Post, Put};
+    [
+        Row::new(Get, &["location"], &[], |_| Ok(Op::GetLocation)),
+        Row::new(Get, &["versioning"], &[], |_| Ok(Op::GetVersioning)),
+        Row::new(Put, &["versioning"], &[], |_| Ok(Op::PutVersioning)),
+        Row::new(Get, &["versions"], &ListVersions::PARAMETERS, |r| {
+            ListVersions::parse(r.query).map(Op::ListVersions)
+        }),
+        Row::new(Get, &["uploads"], &ListUploads::PARAMETERS, |r| {
+            ListUploads::parse(r.query).map(Op::ListUploads)
+        }),
+        Row::new(Post, &["delete"], &[], |_| Ok(Op::DeleteObjects)),
+        Row::new(Get, &["cors"], &[], |_| Ok(Op::GetDocument(Cors))),
+        Row::new(Put, &["cors"], &[], |_| Ok(Op::PutDocument(Cors))),
+        Row::new(Delete, &["cors"], &[], |_| Ok(Op::DeleteDocument(Cors))),
+        Row::new(Get, &["policy"], &[], |_| Ok(Op::GetDocument(Policy))),
+        Row::new(Put, &["policy"], &[], |_| Ok(Op::PutDocument(Policy))),
+        Row::new(Delete, &["policy"], &[], |_| Ok(Op::DeleteDocument(Policy))),
+        Row::new(Get, &[], &ListObjects::PARAMETERS, |r| {
+            ListObjects::parse(r.query).map(Op::ListObjects)
+        }),
+        Row::new(Put, &[], &[], |_| Ok(Op::Create)),
+        Row::new(Delete, &[], &[], |_| Ok(Op::Delete)),
+        Row::new(Head, &[], &[], |_| Ok(Op::Head)),
+    ]
+};
+
 pub(super) fn service(method: &Method, query: &Query) -> Operation {
-    if let Some(what) = un::parameter(method, Level::Service, query, &[]) {
+    if let Some(what) = un::parameter(method, Level::Service, query, |_| false) {
         return unsupported(what);
     }
     match method {
@@ -25,86 +56,27 @@ pub(super) fn bucket(
 ) -> Result<Operation, S3Error> {
     let method = head.method();
     if *method == Method::Options {
-        return Ok(Operation::Preflight { bucket });
+        return Ok(Operation::Bucket(bucket, BucketOperation::Preflight));
     }
-    let kind = Kind::of(method, query);
-    if let Some(what) = un::parameter(method, Level::Bucket, query, kind.parameters(method))
+    let row = Row::find(&ROWS, method, query);
+    let is_known = |name: &str| row.is_some_and(|row| row.knows(name));
+    if let Some(what) = un::parameter(method, Level::Bucket, query, is_known)
         .or_else(|| un::header(head.headers(), Target::Bucket))
         .or_else(|| un::streaming(head.headers()))
     {
         return Ok(unsupported(what));
     }
-    Ok(match (kind, method) {
-        (Kind::Location, _) => Operation::GetBucketLocation { bucket },
-        (Kind::Versioning, Method::Put) => Operation::PutBucketVersioning { bucket },
-        (Kind::Versions, _) => {
-            let list = ListVersions::parse(query)?;
-            Operation::ListObjectVersions { bucket, list }
+    match (row, method) {
+        (Some(row), _) => {
+            let source = None;
+            let operation = (row.read)(&Request {
+                head,
+                query,
+                source,
+            })?;
+            Ok(Operation::Bucket(bucket, operation))
         }
-        (Kind::Versioning, _) => Operation::GetBucketVersioning { bucket },
-        (Kind::Uploads, _) => {
-            let list = ListUploads::parse(query)?;
-            Operation::ListMultipartUploads { bucket, list }
-        }
-        (Kind::Delete, _) => Operation::DeleteObjects { bucket },
-        (Kind::Document(document), Method::Get) => {
-            Operation::GetBucketDocument { bucket, document }
-        }
-        (Kind::Document(document), Method::Put) => {
-            Operation::PutBucketDocument { bucket, document }
-        }
-        (Kind::Document(document), _) => Operation::DeleteBucketDocument { bucket, document },
-        (Kind::Plain, Method::Get) => {
-            let list = ListObjects::parse(query)?;
-            Operation::ListObjects { bucket, list }
-        }
-        (Kind::Plain, Method::Put) => Operation::CreateBucket { bucket },
-        (Kind::Plain, Method::Delete) => Operation::DeleteBucket { bucket },
-        (Kind::Plain, Method::Head) => Operation::HeadBucket { bucket },
-        (Kind::Plain, Method::Post) => unsupported("PostObject"),
-        (Kind::Plain, _) => return other_method(),
-    })
-}
-
-/// What of a bucket a request is about.
-#[derive(Clone, Copy)]
-enum Kind {
-    Location,
-    Versioning,
-    Versions,
-    Uploads,
-    Delete,
-    Document(Document),
-    Plain,
-}
-
-impl Kind {
-    fn of(method: &Method, query: &Query) -> Self {
-        match method {
-            Method::Get if query.has("location") => Self::Location,
-            Method::Get | Method::Put if query.has("versioning") => Self::Versioning,
-            Method::Get if query.has("versions") => Self::Versions,
-            Method::Get if query.has("uploads") => Self::Uploads,
-            Method::Post if query.has("delete") => Self::Delete,
-            Method::Get | Method::Put | Method::Delete => Document::ALL
-                .into_iter()
-                .find(|document| query.has(document.as_str()))
-                .map_or(Self::Plain, Self::Document),
-            _ => Self::Plain,
-        }
-    }
-
-    const fn parameters(self, method: &Method) -> &'static [&'static str] {
-        match self {
-            Self::Location => &["location"],
-            Self::Versioning => &["versioning"],
-            Self::Versions => &ListVersions::PARAMETERS,
-            Self::Uploads => &ListUploads::PARAMETERS,
-            Self::Delete => &["delete"],
-            Self::Document(Document::Cors) => &["cors"],
-            Self::Document(Document::Policy) => &["policy"],
-            Self::Plain if matches!(method, Method::Get) => &ListObjects::PARAMETERS,
-            Self::Plain => &[],
-        }
+        (None, Method::Post) => Ok(unsupported("PostObject")),
+        (None, _) => other_method(),
     }
 }

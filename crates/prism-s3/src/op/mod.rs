@@ -6,6 +6,8 @@
 mod bucket;
 mod object;
 mod params;
+mod properties;
+mod row;
 mod target;
 
 use prism_http::RequestHead;
@@ -27,153 +29,99 @@ pub const MAX_PUT_BYTES: u64 = 5 << 30;
 
 /// A request, understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(
-    missing_docs,
-    reason = "bucket, key and version are the same everywhere"
-)]
 pub enum Operation {
     /// `GET /`.
     ListBuckets,
+    /// Of a bucket.
+    Bucket(BucketName, BucketOperation),
+    /// Of an object, or of an upload of one.
+    Object(ObjectRef, ObjectOperation),
+    /// Known or unknown, but not served: [`Operation::not_implemented`].
+    Unsupported {
+        /// A description, such as `POST of the service`.
+        what: String,
+    },
+}
+
+/// The name of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the types say it")]
+pub struct ObjectRef {
+    pub bucket: BucketName,
+    pub key: ObjectKey,
+}
+
+/// An operation on a bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BucketOperation {
     /// `PUT /bucket`. The body may hold a location constraint:
     /// [`crate::xml::parse_location_constraint`].
-    CreateBucket { bucket: BucketName },
+    Create,
     /// `DELETE /bucket`.
-    DeleteBucket { bucket: BucketName },
+    Delete,
     /// `HEAD /bucket`.
-    HeadBucket { bucket: BucketName },
+    Head,
     /// `GET /bucket?location`.
-    GetBucketLocation { bucket: BucketName },
+    GetLocation,
     /// `GET /bucket?versioning`.
-    GetBucketVersioning { bucket: BucketName },
+    GetVersioning,
     /// `PUT /bucket?versioning`, with [`crate::xml::parse_versioning`] as body.
-    PutBucketVersioning { bucket: BucketName },
+    PutVersioning,
     /// `GET /bucket?cors` and the like.
-    GetBucketDocument {
-        bucket: BucketName,
-        document: Document,
-    },
+    GetDocument(Document),
     /// `PUT /bucket?cors` and the like, with the document as body.
-    PutBucketDocument {
-        bucket: BucketName,
-        document: Document,
-    },
+    PutDocument(Document),
     /// `DELETE /bucket?cors` and the like.
-    DeleteBucketDocument {
-        bucket: BucketName,
-        document: Document,
-    },
+    DeleteDocument(Document),
     /// `GET /bucket`, with or without `list-type=2`.
-    ListObjects {
-        bucket: BucketName,
-        list: ListObjects,
-    },
+    ListObjects(ListObjects),
     /// `GET /bucket?versions`.
-    ListObjectVersions {
-        bucket: BucketName,
-        list: ListVersions,
-    },
+    ListVersions(ListVersions),
     /// `GET /bucket?uploads`.
-    ListMultipartUploads {
-        bucket: BucketName,
-        list: ListUploads,
-    },
+    ListUploads(ListUploads),
     /// `POST /bucket?delete`, with [`crate::xml::parse_delete`] as body.
-    DeleteObjects { bucket: BucketName },
+    DeleteObjects,
     /// `OPTIONS` of a bucket or object.
-    Preflight { bucket: BucketName },
+    Preflight,
+}
+
+/// An operation on an object, or on an upload of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are the parameters of their names")]
+pub enum ObjectOperation {
     /// `PUT /bucket/key`.
-    PutObject {
-        bucket: BucketName,
-        key: ObjectKey,
-        put: PutObject,
-    },
+    Put(PutObject),
     /// `PUT /bucket/key` with `x-amz-copy-source`.
-    CopyObject {
-        bucket: BucketName,
-        key: ObjectKey,
-        copy: CopyObject,
-    },
+    Copy(Box<CopyObject>),
     /// `GET /bucket/key`.
-    GetObject {
-        bucket: BucketName,
-        key: ObjectKey,
-        read: ReadObject,
-    },
+    Get(ReadObject),
     /// `HEAD /bucket/key`.
-    HeadObject {
-        bucket: BucketName,
-        key: ObjectKey,
-        read: ReadObject,
-    },
+    Head(ReadObject),
     /// `DELETE /bucket/key`.
-    DeleteObject {
-        bucket: BucketName,
-        key: ObjectKey,
+    Delete {
         version: Option<String>,
         conditions: Conditions,
     },
     /// `GET /bucket/key?attributes`.
-    GetObjectAttributes {
-        bucket: BucketName,
-        key: ObjectKey,
-        attributes: Attributes,
-    },
+    GetAttributes(Attributes),
     /// `GET /bucket/key?tagging`.
-    GetObjectTagging {
-        bucket: BucketName,
-        key: ObjectKey,
-        version: Option<String>,
-    },
+    GetTagging { version: Option<String> },
     /// `PUT /bucket/key?tagging`, with [`crate::xml::parse_tagging`] as body.
-    PutObjectTagging {
-        bucket: BucketName,
-        key: ObjectKey,
-        version: Option<String>,
-    },
+    PutTagging { version: Option<String> },
     /// `DELETE /bucket/key?tagging`.
-    DeleteObjectTagging {
-        bucket: BucketName,
-        key: ObjectKey,
-        version: Option<String>,
-    },
+    DeleteTagging { version: Option<String> },
     /// `POST /bucket/key?uploads`.
-    CreateMultipartUpload {
-        bucket: BucketName,
-        key: ObjectKey,
-        create: CreateUpload,
-    },
+    CreateUpload(CreateUpload),
     /// `PUT /bucket/key?partNumber&uploadId`.
-    UploadPart {
-        bucket: BucketName,
-        key: ObjectKey,
-        part: UploadPart,
-    },
+    UploadPart(UploadPart),
     /// The same with `x-amz-copy-source`.
-    UploadPartCopy {
-        bucket: BucketName,
-        key: ObjectKey,
-        part: CopyPart,
-    },
+    CopyPart(CopyPart),
     /// `GET /bucket/key?uploadId`.
-    ListParts {
-        bucket: BucketName,
-        key: ObjectKey,
-        list: ListParts,
-    },
+    ListParts(ListParts),
     /// `POST /bucket/key?uploadId`, with [`crate::xml::parse_complete`] as body.
-    CompleteMultipartUpload {
-        bucket: BucketName,
-        key: ObjectKey,
-        complete: CompleteUpload,
-    },
+    CompleteUpload(CompleteUpload),
     /// `DELETE /bucket/key?uploadId`.
-    AbortMultipartUpload {
-        bucket: BucketName,
-        key: ObjectKey,
-        upload: String,
-    },
-    /// Known or unknown, but not served: [`Operation::not_implemented`].
-    Unsupported { what: String },
+    AbortUpload { upload: String },
 }
 
 /// A document that a bucket may have.
@@ -186,8 +134,6 @@ pub enum Document {
 }
 
 impl Document {
-    pub(crate) const ALL: [Self; 2] = [Self::Cors, Self::Policy];
-
     /// Its name, as in queries.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -213,8 +159,11 @@ impl Operation {
             ("", _) => Err(Code::InvalidBucketName.into()),
             (bucket, "") => bucket::bucket(head, &query, BucketName::parse(bucket)?),
             (bucket, key) => {
-                let (bucket, key) = (BucketName::parse(bucket)?, ObjectKey::parse(key)?);
-                object::object(head, &query, bucket, key)
+                let object = ObjectRef {
+                    bucket: BucketName::parse(bucket)?,
+                    key: ObjectKey::parse(key)?,
+                };
+                object::object(head, &query, object)
             }
         }
     }
@@ -227,110 +176,23 @@ impl Operation {
         BucketName::parse(bucket).ok()
     }
 
-    /// The name of the operation in S3's terms, for logs and metrics.
+    /// The object, if the operation has one.
     #[must_use]
-    pub const fn name(&self) -> &'static str {
-        use Document::{Cors, Policy};
+    pub const fn object(&self) -> Option<&ObjectRef> {
         match self {
-            Self::ListBuckets => "ListBuckets",
-            Self::CreateBucket { .. } => "CreateBucket",
-            Self::DeleteBucket { .. } => "DeleteBucket",
-            Self::HeadBucket { .. } => "HeadBucket",
-            Self::GetBucketLocation { .. } => "GetBucketLocation",
-            Self::GetBucketVersioning { .. } => "GetBucketVersioning",
-            Self::PutBucketVersioning { .. } => "PutBucketVersioning",
-            Self::ListObjectVersions { .. } => "ListObjectVersions",
-            Self::GetBucketDocument { document: Cors, .. } => "GetBucketCors",
-            Self::PutBucketDocument { document: Cors, .. } => "PutBucketCors",
-            Self::DeleteBucketDocument { document: Cors, .. } => "DeleteBucketCors",
-            Self::GetBucketDocument {
-                document: Policy, ..
-            } => "GetBucketPolicy",
-            Self::PutBucketDocument {
-                document: Policy, ..
-            } => "PutBucketPolicy",
-            Self::DeleteBucketDocument {
-                document: Policy, ..
-            } => "DeleteBucketPolicy",
-            Self::ListObjects { .. } => "ListObjects",
-            Self::ListMultipartUploads { .. } => "ListMultipartUploads",
-            Self::DeleteObjects { .. } => "DeleteObjects",
-            Self::Preflight { .. } => "Preflight",
-            Self::PutObject { .. } => "PutObject",
-            Self::CopyObject { .. } => "CopyObject",
-            Self::GetObject { .. } => "GetObject",
-            Self::HeadObject { .. } => "HeadObject",
-            Self::DeleteObject { .. } => "DeleteObject",
-            Self::GetObjectAttributes { .. } => "GetObjectAttributes",
-            Self::GetObjectTagging { .. } => "GetObjectTagging",
-            Self::PutObjectTagging { .. } => "PutObjectTagging",
-            Self::DeleteObjectTagging { .. } => "DeleteObjectTagging",
-            Self::CreateMultipartUpload { .. } => "CreateMultipartUpload",
-            Self::UploadPart { .. } => "UploadPart",
-            Self::UploadPartCopy { .. } => "UploadPartCopy",
-            Self::ListParts { .. } => "ListParts",
-            Self::CompleteMultipartUpload { .. } => "CompleteMultipartUpload",
-            Self::AbortMultipartUpload { .. } => "AbortMultipartUpload",
-            Self::Unsupported { .. } => "Unsupported",
-        }
-    }
-
-    /// The bucket and key, where there are: what placement needs.
-    #[must_use]
-    pub const fn object(&self) -> Option<(&BucketName, &ObjectKey)> {
-        match self {
-            Self::PutObject { bucket, key, .. }
-            | Self::CopyObject { bucket, key, .. }
-            | Self::GetObject { bucket, key, .. }
-            | Self::HeadObject { bucket, key, .. }
-            | Self::DeleteObject { bucket, key, .. }
-            | Self::GetObjectAttributes { bucket, key, .. }
-            | Self::GetObjectTagging { bucket, key, .. }
-            | Self::PutObjectTagging { bucket, key, .. }
-            | Self::DeleteObjectTagging { bucket, key, .. }
-            | Self::CreateMultipartUpload { bucket, key, .. }
-            | Self::UploadPart { bucket, key, .. }
-            | Self::UploadPartCopy { bucket, key, .. }
-            | Self::ListParts { bucket, key, .. }
-            | Self::CompleteMultipartUpload { bucket, key, .. }
-            | Self::AbortMultipartUpload { bucket, key, .. } => Some((bucket, key)),
+            Self::Object(object, _) => Some(object),
             _ => None,
         }
     }
 
-    /// The bucket, where there is one.
+    /// The bucket, if the operation has one.
     #[must_use]
     pub const fn bucket(&self) -> Option<&BucketName> {
         match self {
-            Self::CreateBucket { bucket }
-            | Self::DeleteBucket { bucket }
-            | Self::HeadBucket { bucket }
-            | Self::GetBucketLocation { bucket }
-            | Self::GetBucketVersioning { bucket }
-            | Self::PutBucketVersioning { bucket }
-            | Self::ListObjectVersions { bucket, .. }
-            | Self::GetBucketDocument { bucket, .. }
-            | Self::PutBucketDocument { bucket, .. }
-            | Self::DeleteBucketDocument { bucket, .. }
-            | Self::ListObjects { bucket, .. }
-            | Self::ListMultipartUploads { bucket, .. }
-            | Self::DeleteObjects { bucket }
-            | Self::Preflight { bucket } => Some(bucket),
-            other => match other.object() {
-                Some((bucket, _)) => Some(bucket),
-                None => None,
-            },
+            Self::Bucket(bucket, _) => Some(bucket),
+            Self::Object(object, _) => Some(&object.bucket),
+            _ => None,
         }
-    }
-
-    /// Whether an object's bytes go between the client and the object's owner,
-    /// so that bringing them together is worth a hand-off.
-    #[must_use]
-    pub const fn moves_data(&self) -> bool {
-        matches!(
-            self,
-            Self::GetObject { .. } | Self::PutObject { .. } | Self::UploadPart { .. }
-        )
     }
 
     /// The error that answers an unsupported operation.
@@ -355,10 +217,6 @@ fn names<'a>(
 
 fn unsupported(what: impl Into<String>) -> Operation {
     Operation::Unsupported { what: what.into() }
-}
-
-fn other_method() -> Result<Operation, S3Error> {
-    Err(Code::MethodNotAllowed.into())
 }
 
 /// A body that comes in chunks of [`crate::streaming`].

@@ -1,77 +1,84 @@
-//! Operations on objects and uploads.
+//! Requests to objects and uploads.
 
 use prism_http::{Method, RequestHead};
 
 use super::params::{upload_id, version_id};
+use super::row::{Request, Row, other_method};
 use super::{
-    Attributes, CompleteUpload, CopyObject, CopyPart, CopySource, CreateUpload, ListParts,
-    Operation, PutObject, ReadObject, Target, UploadPart, is_streaming, other_method, unsupported,
+    Attributes, BucketOperation, CompleteUpload, CopyObject, CopyPart, CopySource, CreateUpload,
+    ListParts, ObjectOperation, ObjectRef, Operation, PutObject, ReadObject, Target, UploadPart,
+    is_streaming, unsupported,
 };
+use crate::S3Error;
 use crate::auth::single;
 use crate::conditions::Conditions;
 use crate::query::Query;
 use crate::unsupported::{self as un, Level};
-use crate::{BucketName, ObjectKey, S3Error};
 
-/// What of an object a request is about.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// `?uploads`: a new upload.
-    Uploads,
-    /// `?uploadId`: an upload.
-    Upload,
-    /// `?uploadId&partNumber`: a part of one.
-    Part,
-    Tagging,
-    Attributes,
-    Plain,
-}
+const VERSION: &[&str] = &["versionId"];
 
-impl Kind {
-    fn of(method: &Method, query: &Query) -> Self {
-        match method {
-            Method::Post if query.has("uploads") => Self::Uploads,
-            Method::Put if query.has("uploadId") && query.has("partNumber") => Self::Part,
-            Method::Get | Method::Post | Method::Delete if query.has("uploadId") => Self::Upload,
-            Method::Get | Method::Put | Method::Delete if query.has("tagging") => Self::Tagging,
-            Method::Get if query.has("attributes") => Self::Attributes,
-            _ => Self::Plain,
-        }
-    }
-
-    fn parameters(self, method: &Method) -> &'static [&'static str] {
-        match (self, method) {
-            (Self::Uploads, _) => &["uploads"],
-            (Self::Upload, Method::Get) => &ListParts::PARAMETERS,
-            (Self::Upload, _) => &["uploadId"],
-            (Self::Part, _) => &["uploadId", "partNumber"],
-            (Self::Tagging, _) => &["tagging", "versionId"],
-            (Self::Attributes, _) => &["attributes", "versionId"],
-            (Self::Plain, Method::Get | Method::Head) => &ReadObject::PARAMETERS,
-            (Self::Plain, Method::Delete) => &["versionId"],
-            (Self::Plain, _) => &[],
-        }
-    }
-
-    /// Whether the body may come in chunks.
-    fn takes_data(self, method: &Method) -> bool {
-        *method == Method::Put && matches!(self, Self::Plain | Self::Part)
-    }
-}
+static ROWS: [Row<ObjectOperation>; 13] = {
+    use Method::{Delete, Get, Head, Post, Put};
+    use ObjectOperation as Op;
+    [
+        Row::new(Post, &["uploads"], &[], |r| {
+            CreateUpload::parse(r.head.headers()).map(Op::CreateUpload)
+        }),
+        Row::data(&["uploadId", "partNumber"], part),
+        Row::new(Get, &["uploadId"], &ListParts::PARAMETERS, |r| {
+            ListParts::parse(r.query).map(Op::ListParts)
+        }),
+        Row::new(Post, &["uploadId"], &[], |r| {
+            CompleteUpload::parse(r.head.headers(), r.query).map(Op::CompleteUpload)
+        }),
+        Row::new(Delete, &["uploadId"], &[], |r| {
+            let upload = upload_id(r.query);
+            Ok(Op::AbortUpload { upload })
+        }),
+        Row::new(Get, &["tagging"], VERSION, |r| {
+            let version = version_id(r.query)?;
+            Ok(Op::GetTagging { version })
+        }),
+        Row::new(Put, &["tagging"], VERSION, |r| {
+            let version = version_id(r.query)?;
+            Ok(Op::PutTagging { version })
+        }),
+        Row::new(Delete, &["tagging"], VERSION, |r| {
+            let version = version_id(r.query)?;
+            Ok(Op::DeleteTagging { version })
+        }),
+        Row::new(Get, &["attributes"], VERSION, |r| {
+            Attributes::parse(r.head.headers(), r.query).map(Op::GetAttributes)
+        }),
+        Row::new(Get, &[], &ReadObject::PARAMETERS, |r| {
+            ReadObject::parse(r.head, r.query).map(Op::Get)
+        }),
+        Row::new(Head, &[], &ReadObject::PARAMETERS, |r| {
+            ReadObject::parse(r.head, r.query).map(Op::Head)
+        }),
+        Row::data(&[], put),
+        Row::new(Delete, &[], VERSION, |r| {
+            Ok(Op::Delete {
+                version: version_id(r.query)?,
+                conditions: Conditions::from_headers(r.head.headers()),
+            })
+        }),
+    ]
+};
 
 pub(super) fn object(
     head: &RequestHead,
     query: &Query,
-    bucket: BucketName,
-    key: ObjectKey,
+    object: ObjectRef,
 ) -> Result<Operation, S3Error> {
     let (method, headers) = (head.method(), head.headers());
     if *method == Method::Options {
-        return Ok(Operation::Preflight { bucket });
+        return Ok(Operation::Bucket(object.bucket, BucketOperation::Preflight));
     }
     un::storage_class(headers)?;
-    let kind = Kind::of(method, query);
-    let source = match kind.takes_data(method) {
+    let row = Row::find(&ROWS, method, query);
+    let takes_data = row.is_some_and(Row::takes_data);
+    let source = match takes_data {
         true => single(headers, "x-amz-copy-source")?,
         false => None,
     };
@@ -79,8 +86,9 @@ pub(super) fn object(
         Some(_) => Target::Copy,
         None => Target::Object,
     };
-    let streams = kind.takes_data(method) && source.is_none() && is_streaming(head);
-    if let Some(what) = un::parameter(method, Level::Object, query, kind.parameters(method))
+    let streams = takes_data && source.is_none() && is_streaming(head);
+    let is_known = |name: &str| row.is_some_and(|row| row.knows(name));
+    if let Some(what) = un::parameter(method, Level::Object, query, is_known)
         .or_else(|| un::header(headers, target))
         .or_else(|| match streams {
             true => None,
@@ -89,114 +97,34 @@ pub(super) fn object(
     {
         return Ok(unsupported(what));
     }
-    if let Some(source) = source {
-        return copy(head, query, (bucket, key), (kind, source));
-    }
-    Ok(match (kind, method) {
-        (Kind::Uploads, _) => Operation::CreateMultipartUpload {
-            bucket,
-            key,
-            create: CreateUpload::parse(headers)?,
-        },
-        (Kind::Part, _) => Operation::UploadPart {
-            bucket,
-            key,
-            part: UploadPart::parse(head, query)?,
-        },
-        (Kind::Upload, Method::Get) => Operation::ListParts {
-            bucket,
-            key,
-            list: ListParts::parse(query)?,
-        },
-        (Kind::Upload, Method::Post) => Operation::CompleteMultipartUpload {
-            bucket,
-            key,
-            complete: CompleteUpload::parse(headers, query)?,
-        },
-        (Kind::Upload, _) => Operation::AbortMultipartUpload {
-            bucket,
-            key,
-            upload: upload_id(query),
-        },
-        (Kind::Tagging, _) => {
-            let version = version_id(query)?;
-            match method {
-                Method::Get => Operation::GetObjectTagging {
-                    bucket,
-                    key,
-                    version,
-                },
-                Method::Put => Operation::PutObjectTagging {
-                    bucket,
-                    key,
-                    version,
-                },
-                _ => Operation::DeleteObjectTagging {
-                    bucket,
-                    key,
-                    version,
-                },
-            }
+    match (row, method) {
+        (Some(row), _) => {
+            let operation = (row.read)(&Request {
+                head,
+                query,
+                source,
+            })?;
+            Ok(Operation::Object(object, operation))
         }
-        (Kind::Attributes, _) => Operation::GetObjectAttributes {
-            bucket,
-            key,
-            attributes: Attributes::parse(headers, query)?,
-        },
-        (Kind::Plain, _) => return plain(head, query, bucket, key),
-    })
+        (None, Method::Post) => Ok(unsupported("POST of an object")),
+        (None, _) => other_method(),
+    }
 }
 
-fn plain(
-    head: &RequestHead,
-    query: &Query,
-    bucket: BucketName,
-    key: ObjectKey,
-) -> Result<Operation, S3Error> {
-    Ok(match head.method() {
-        Method::Get => Operation::GetObject {
-            bucket,
-            key,
-            read: ReadObject::parse(head, query)?,
-        },
-        Method::Head => Operation::HeadObject {
-            bucket,
-            key,
-            read: ReadObject::parse(head, query)?,
-        },
-        Method::Put => Operation::PutObject {
-            bucket,
-            key,
-            put: PutObject::from_head(head)?,
-        },
-        Method::Delete => Operation::DeleteObject {
-            bucket,
-            key,
-            version: version_id(query)?,
-            conditions: Conditions::from_headers(head.headers()),
-        },
-        Method::Post => unsupported("POST of an object"),
-        _ => return other_method(),
-    })
-}
-
-fn copy(
-    head: &RequestHead,
-    query: &Query,
-    (bucket, key): (BucketName, ObjectKey),
-    (kind, source): (Kind, &str),
-) -> Result<Operation, S3Error> {
+fn put(request: &Request<'_>) -> Result<ObjectOperation, S3Error> {
+    let Some(source) = request.source else {
+        return PutObject::from_head(request.head).map(ObjectOperation::Put);
+    };
     let source = CopySource::parse(source)?;
-    Ok(match kind {
-        Kind::Part => Operation::UploadPartCopy {
-            bucket,
-            key,
-            part: CopyPart::parse(head.headers(), query, source)?,
-        },
-        _ => Operation::CopyObject {
-            bucket,
-            key,
-            copy: CopyObject::parse(head.headers(), source)?,
-        },
-    })
+    let copy = CopyObject::parse(request.head.headers(), source)?;
+    Ok(ObjectOperation::Copy(Box::new(copy)))
+}
+
+fn part(request: &Request<'_>) -> Result<ObjectOperation, S3Error> {
+    let (head, query) = (request.head, request.query);
+    let Some(source) = request.source else {
+        return UploadPart::parse(head, query).map(ObjectOperation::UploadPart);
+    };
+    let source = CopySource::parse(source)?;
+    CopyPart::parse(head.headers(), query, source).map(ObjectOperation::CopyPart)
 }

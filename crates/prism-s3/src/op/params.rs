@@ -310,12 +310,8 @@ impl CopyPart {
 }
 
 impl ListParts {
-    pub(super) const PARAMETERS: [&'static str; 4] = [
-        "uploadId",
-        "max-parts",
-        "part-number-marker",
-        "encoding-type",
-    ];
+    pub(super) const PARAMETERS: [&'static str; 3] =
+        ["max-parts", "part-number-marker", "encoding-type"];
 
     pub(super) fn parse(query: &Query) -> Result<Self, S3Error> {
         Ok(Self {

@@ -1,4 +1,4 @@
-//! XML bodies, written and (where S3 clients send one) read.
+//! XML bodies: those of answers are written, those of clients are read.
 
 mod answers;
 mod listing;
@@ -7,9 +7,10 @@ mod read;
 mod requests;
 mod versions;
 
+use std::borrow::Cow;
+use std::fmt::Display;
+
 use ::time::OffsetDateTime;
-use quick_xml::Writer;
-use quick_xml::events::{BytesDecl, BytesEnd, BytesStart, BytesText, Event};
 
 pub(crate) use self::answers::cors_configuration;
 pub use self::answers::{
@@ -26,86 +27,117 @@ pub use self::requests::{
 };
 pub use self::versions::{VersionEntry, VersionsPage};
 use crate::BucketName;
+use crate::query::encoded_path;
 use crate::time::iso_millis;
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
-/// There are no accounts: everything belongs to the service.
+/// The owner of everything, because there are no accounts.
 const OWNER: &str = "prism";
 
-/// The beginning of every document: what may be sent while the rest is not yet
-/// known, with white space behind it.
-pub const PROLOG: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+/// The beginning of every document. It may be sent while the rest is not yet known; white
+/// space may follow it.
+pub const PROLOG: &[u8] = PROLOG_TEXT.as_bytes();
+const PROLOG_TEXT: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 
-/// A document in the making. Text is escaped; element names are ours.
+/// A document with this root element, which `fill` fills.
+pub(crate) fn document(root: &str, fill: impl FnOnce(&mut Document)) -> Vec<u8> {
+    let mut doc = Document::new();
+    doc.push(&["<", root, " xmlns=\"", NAMESPACE, "\">"]);
+    fill(&mut doc);
+    doc.push(&["</", root, ">"]);
+    doc.finish()
+}
+
+/// A document that is being written. Text is escaped; names of elements are not.
 pub(crate) struct Document {
-    writer: Writer<Vec<u8>>,
+    written: String,
 }
 
 impl Document {
     pub(crate) fn new() -> Self {
-        let mut document = Self {
-            writer: Writer::new(Vec::new()),
-        };
-        document.event(Event::Decl(BytesDecl::new("1.0", Some("UTF-8"), None)));
-        document.event(Event::Text(BytesText::from_escaped("\n")));
-        document
-    }
-
-    pub(crate) fn open(&mut self, name: &str, namespace: Option<&str>) {
-        let mut start = BytesStart::new(name);
-        if let Some(namespace) = namespace {
-            start.push_attribute(("xmlns", namespace));
+        Self {
+            written: PROLOG_TEXT.to_owned(),
         }
-        self.event(Event::Start(start));
-    }
-
-    pub(crate) fn close(&mut self, name: &str) {
-        self.event(Event::End(BytesEnd::new(name)));
-    }
-
-    /// Who owns everything, as S3 writes it.
-    fn owner(&mut self, element: &str) {
-        self.open(element, None);
-        self.text("ID", OWNER);
-        self.text("DisplayName", OWNER);
-        self.close(element);
-    }
-
-    pub(crate) fn text(&mut self, name: &str, text: &str) {
-        self.open(name, None);
-        self.event(Event::Text(BytesText::from_escaped(escape(text))));
-        self.close(name);
     }
 
     pub(crate) fn finish(self) -> Vec<u8> {
-        self.writer.into_inner()
+        self.written.into_bytes()
     }
 
-    /// Writing to memory cannot fail, so the result holds nothing to act on.
-    fn event(&mut self, event: Event<'_>) {
-        let _ = self.writer.write_event(event);
+    /// Writes an element; `fill` writes what is inside.
+    pub(crate) fn element(&mut self, name: &str, fill: impl FnOnce(&mut Self)) {
+        self.push(&["<", name, ">"]);
+        fill(self);
+        self.push(&["</", name, ">"]);
+    }
+
+    pub(crate) fn text(&mut self, name: &str, text: &str) {
+        self.element(name, |doc| doc.push_escaped(text));
+    }
+
+    /// Writes an element if there is a text for it.
+    pub(crate) fn optional(&mut self, name: &str, text: Option<&str>) {
+        if let Some(text) = text {
+            self.text(name, text);
+        }
+    }
+
+    /// Writes a number, or a truth value.
+    fn value(&mut self, name: &str, value: impl Display) {
+        self.text(name, &value.to_string());
+    }
+
+    /// Writes the owner of everything, as S3 does.
+    fn owner(&mut self, name: &str) {
+        self.element(name, |doc| {
+            doc.text("ID", OWNER);
+            doc.text("DisplayName", OWNER);
+        });
+    }
+
+    /// Writes how names are encoded, if they are.
+    fn encoding(&mut self, url_encoded: bool) {
+        self.optional("EncodingType", url_encoded.then_some("url"));
+    }
+
+    fn common_prefixes<'p>(&mut self, prefixes: impl Iterator<Item = &'p str>, url_encoded: bool) {
+        for prefix in prefixes {
+            self.element("CommonPrefixes", |doc| {
+                doc.text("Prefix", &name(prefix, url_encoded));
+            });
+        }
+    }
+
+    fn push(&mut self, parts: &[&str]) {
+        parts.iter().for_each(|part| self.written.push_str(part));
+    }
+
+    /// Writes text so that a parser gives back the same characters. Parsers would change or
+    /// refuse control characters, so these become references, as in S3. Clients that need
+    /// more ask for `encoding-type=url`.
+    fn push_escaped(&mut self, text: &str) {
+        for c in text.chars() {
+            match c {
+                '&' => self.written.push_str("&amp;"),
+                '<' => self.written.push_str("&lt;"),
+                '>' => self.written.push_str("&gt;"),
+                '"' => self.written.push_str("&quot;"),
+                '\0'..='\x1f' | '\x7f' | '\u{fffe}' | '\u{ffff}' => {
+                    self.written.push_str(&format!("&#x{:x};", u32::from(c)));
+                }
+                _ => self.written.push(c),
+            }
+        }
     }
 }
 
-/// Escapes text so that a parser gives back the same characters: control
-/// characters, which parsers would change or refuse, become references as S3
-/// writes them (clients that need more ask for `encoding-type=url`).
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 8);
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\0'..='\x1f' | '\x7f' | '\u{fffe}' | '\u{ffff}' => {
-                out.push_str(&format!("&#x{:x};", u32::from(c)));
-            }
-            _ => out.push(c),
-        }
+/// A name, percent-encoded where the client asked for that.
+fn name(text: &str, url_encoded: bool) -> Cow<'_, str> {
+    match url_encoded {
+        true => encoded_path(text),
+        false => Cow::Borrowed(text),
     }
-    out
 }
 
 /// `ListAllMyBucketsResult`: buckets with their creation times.
@@ -113,33 +145,25 @@ fn escape(text: &str) -> String {
 pub fn list_buckets<'a>(
     buckets: impl IntoIterator<Item = (&'a BucketName, OffsetDateTime)>,
 ) -> Vec<u8> {
-    let mut doc = Document::new();
-    doc.open("ListAllMyBucketsResult", Some(NAMESPACE));
-    doc.owner("Owner");
-    doc.open("Buckets", None);
-    for (name, created) in buckets {
-        doc.open("Bucket", None);
-        doc.text("Name", name.as_str());
-        doc.text("CreationDate", &iso_millis(created));
-        doc.close("Bucket");
-    }
-    doc.close("Buckets");
-    doc.close("ListAllMyBucketsResult");
-    doc.finish()
+    document("ListAllMyBucketsResult", |doc| {
+        doc.owner("Owner");
+        doc.element("Buckets", |doc| {
+            for (name, created) in buckets {
+                doc.element("Bucket", |doc| {
+                    doc.text("Name", name.as_str());
+                    doc.text("CreationDate", &iso_millis(created));
+                });
+            }
+        });
+    })
 }
 
 /// `LocationConstraint`. S3 writes nothing for `us-east-1`.
 #[must_use]
 pub fn location(region: &str) -> Vec<u8> {
-    let mut doc = Document::new();
-    doc.open("LocationConstraint", Some(NAMESPACE));
-    if region != "us-east-1" {
-        doc.event(Event::Text(BytesText::from_escaped(escape(region))));
-    }
-    doc.close("LocationConstraint");
-    doc.finish()
-}
-
-fn yes_or_no(yes: bool) -> &'static str {
-    if yes { "true" } else { "false" }
+    document("LocationConstraint", |doc| {
+        if region != "us-east-1" {
+            doc.push_escaped(region);
+        }
+    })
 }

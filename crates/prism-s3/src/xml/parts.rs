@@ -1,9 +1,8 @@
-//! What is answered about uploads in parts.
+//! Answers about uploads in parts.
 
 use ::time::OffsetDateTime;
 
-use super::listing::name;
-use super::{Document, NAMESPACE, yes_or_no};
+use super::{Document, document, name};
 use crate::integrity::{Algorithm, ChecksumType};
 use crate::list::ListUploads;
 use crate::op::ListParts;
@@ -13,13 +12,11 @@ use crate::{BucketName, ObjectKey};
 /// `InitiateMultipartUploadResult`.
 #[must_use]
 pub fn initiate_result(bucket: &BucketName, key: &ObjectKey, upload: &str) -> Vec<u8> {
-    let mut doc = Document::new();
-    doc.open("InitiateMultipartUploadResult", Some(NAMESPACE));
-    doc.text("Bucket", bucket.as_str());
-    doc.text("Key", key.as_str());
-    doc.text("UploadId", upload);
-    doc.close("InitiateMultipartUploadResult");
-    doc.finish()
+    document("InitiateMultipartUploadResult", |doc| {
+        doc.text("Bucket", bucket.as_str());
+        doc.text("Key", key.as_str());
+        doc.text("UploadId", upload);
+    })
 }
 
 /// An object that was made of parts.
@@ -39,18 +36,16 @@ pub fn complete_result(
     key: &ObjectKey,
     completed: &Completed,
 ) -> Vec<u8> {
-    let mut doc = Document::new();
-    doc.open("CompleteMultipartUploadResult", Some(NAMESPACE));
-    doc.text("Location", location);
-    doc.text("Bucket", bucket.as_str());
-    doc.text("Key", key.as_str());
-    doc.text("ETag", &completed.etag);
-    if let Some((algorithm, value, kind)) = &completed.checksum {
-        doc.text(algorithm.element(), value);
-        doc.text("ChecksumType", kind.as_str());
-    }
-    doc.close("CompleteMultipartUploadResult");
-    doc.finish()
+    document("CompleteMultipartUploadResult", |doc| {
+        doc.text("Location", location);
+        doc.text("Bucket", bucket.as_str());
+        doc.text("Key", key.as_str());
+        doc.text("ETag", &completed.etag);
+        if let Some((algorithm, value, kind)) = &completed.checksum {
+            doc.text(algorithm.element(), value);
+            doc.text("ChecksumType", kind.as_str());
+        }
+    })
 }
 
 /// A part of an upload.
@@ -75,7 +70,7 @@ pub struct PartsPage<'a> {
     pub bucket: &'a BucketName,
     /// The key of the object to be.
     pub key: &'a ObjectKey,
-    /// What was asked.
+    /// The parameters of the request.
     pub request: &'a ListParts,
     /// Checksums that the upload's parts have.
     pub checksum: Option<(Algorithm, ChecksumType)>,
@@ -89,39 +84,40 @@ impl PartsPage<'_> {
     /// `ListPartsResult`.
     #[must_use]
     pub fn xml(&self) -> Vec<u8> {
-        let mut doc = Document::new();
-        doc.open("ListPartsResult", Some(NAMESPACE));
-        doc.text("Bucket", self.bucket.as_str());
-        doc.text("Key", &name(self.key.as_str(), self.request.url_encoded));
-        if self.request.url_encoded {
-            doc.text("EncodingType", "url");
-        }
-        doc.text("UploadId", &self.request.upload);
-        doc.owner("Initiator");
-        doc.owner("Owner");
-        doc.text("StorageClass", "STANDARD");
-        doc.text("PartNumberMarker", &self.request.after.to_string());
-        let last = self.parts.last().map_or(0, |part| part.number);
-        doc.text("NextPartNumberMarker", &last.to_string());
-        doc.text("MaxParts", &self.request.max.to_string());
-        doc.text("IsTruncated", yes_or_no(self.truncated));
-        if let Some((algorithm, kind)) = self.checksum {
-            doc.text("ChecksumAlgorithm", algorithm.name());
-            doc.text("ChecksumType", kind.as_str());
-        }
-        for part in &self.parts {
-            doc.open("Part", None);
-            doc.text("PartNumber", &part.number.to_string());
-            doc.text("LastModified", &iso_millis(part.modified));
-            doc.text("ETag", &part.etag);
-            doc.text("Size", &part.size.to_string());
-            if let Some((algorithm, value)) = &part.checksum {
-                doc.text(algorithm.element(), value);
+        let request = self.request;
+        document("ListPartsResult", |doc| {
+            doc.text("Bucket", self.bucket.as_str());
+            doc.text("Key", &name(self.key.as_str(), request.url_encoded));
+            doc.encoding(request.url_encoded);
+            doc.text("UploadId", &request.upload);
+            doc.owner("Initiator");
+            doc.owner("Owner");
+            doc.text("StorageClass", "STANDARD");
+            doc.value("PartNumberMarker", request.after);
+            let last = self.parts.last().map_or(0, |part| part.number);
+            doc.value("NextPartNumberMarker", last);
+            doc.value("MaxParts", request.max);
+            doc.value("IsTruncated", self.truncated);
+            write_checksum_kind(doc, self.checksum);
+            for part in &self.parts {
+                doc.element("Part", |doc| {
+                    doc.value("PartNumber", part.number);
+                    doc.text("LastModified", &iso_millis(part.modified));
+                    doc.text("ETag", &part.etag);
+                    doc.value("Size", part.size);
+                    if let Some((algorithm, value)) = &part.checksum {
+                        doc.text(algorithm.element(), value);
+                    }
+                });
             }
-            doc.close("Part");
-        }
-        doc.close("ListPartsResult");
-        doc.finish()
+        })
+    }
+}
+
+fn write_checksum_kind(doc: &mut Document, checksum: Option<(Algorithm, ChecksumType)>) {
+    if let Some((algorithm, kind)) = checksum {
+        doc.text("ChecksumAlgorithm", algorithm.name());
+        doc.text("ChecksumType", kind.as_str());
     }
 }
 
@@ -143,14 +139,14 @@ pub struct UploadEntry {
 pub struct UploadsPage<'a> {
     /// The bucket.
     pub bucket: &'a BucketName,
-    /// What was asked.
+    /// The parameters of the request.
     pub request: &'a ListUploads,
     /// By key, then by age.
     pub uploads: Vec<UploadEntry>,
     /// Prefixes up to the delimiter, ascending.
     pub common_prefixes: Vec<String>,
-    /// The last upload or common prefix of this page, if there is more behind
-    /// it: key, and name or nothing.
+    /// The last upload or common prefix of this page, if more follow: its key, and the
+    /// upload's name or nothing.
     pub next: Option<(String, String)>,
 }
 
@@ -159,45 +155,34 @@ impl UploadsPage<'_> {
     #[must_use]
     pub fn xml(&self) -> Vec<u8> {
         let request = self.request;
-        let name = |text: &str| name(text, request.url_encoded);
-        let mut doc = Document::new();
-        doc.open("ListMultipartUploadsResult", Some(NAMESPACE));
-        doc.text("Bucket", self.bucket.as_str());
-        doc.text("KeyMarker", &name(&request.key_marker));
-        doc.text("UploadIdMarker", &request.upload_marker);
-        if let Some((key, upload)) = &self.next {
-            doc.text("NextKeyMarker", &name(key));
-            doc.text("NextUploadIdMarker", upload);
-        }
-        doc.text("Prefix", &name(&request.prefix));
-        if let Some(delimiter) = &request.delimiter {
-            doc.text("Delimiter", &name(delimiter));
-        }
-        doc.text("MaxUploads", &request.max.to_string());
-        if request.url_encoded {
-            doc.text("EncodingType", "url");
-        }
-        doc.text("IsTruncated", yes_or_no(self.next.is_some()));
-        for upload in &self.uploads {
-            doc.open("Upload", None);
-            doc.text("Key", &name(&upload.key));
-            doc.text("UploadId", &upload.upload);
-            doc.owner("Initiator");
-            doc.owner("Owner");
-            doc.text("StorageClass", "STANDARD");
-            doc.text("Initiated", &iso_millis(upload.initiated));
-            if let Some((algorithm, kind)) = upload.checksum {
-                doc.text("ChecksumAlgorithm", algorithm.name());
-                doc.text("ChecksumType", kind.as_str());
+        let name = |text| name(text, request.url_encoded);
+        document("ListMultipartUploadsResult", |doc| {
+            doc.text("Bucket", self.bucket.as_str());
+            doc.text("KeyMarker", &name(&request.key_marker));
+            doc.text("UploadIdMarker", &request.upload_marker);
+            if let Some((key, upload)) = &self.next {
+                doc.text("NextKeyMarker", &name(key));
+                doc.text("NextUploadIdMarker", upload);
             }
-            doc.close("Upload");
-        }
-        for prefix in &self.common_prefixes {
-            doc.open("CommonPrefixes", None);
-            doc.text("Prefix", &name(prefix));
-            doc.close("CommonPrefixes");
-        }
-        doc.close("ListMultipartUploadsResult");
-        doc.finish()
+            doc.text("Prefix", &name(&request.prefix));
+            let delimiter = request.delimiter.as_deref();
+            doc.optional("Delimiter", delimiter.map(name).as_deref());
+            doc.value("MaxUploads", request.max);
+            doc.encoding(request.url_encoded);
+            doc.value("IsTruncated", self.next.is_some());
+            for upload in &self.uploads {
+                doc.element("Upload", |doc| {
+                    doc.text("Key", &name(&upload.key));
+                    doc.text("UploadId", &upload.upload);
+                    doc.owner("Initiator");
+                    doc.owner("Owner");
+                    doc.text("StorageClass", "STANDARD");
+                    doc.text("Initiated", &iso_millis(upload.initiated));
+                    write_checksum_kind(doc, upload.checksum);
+                });
+            }
+            let prefixes = self.common_prefixes.iter().map(String::as_str);
+            doc.common_prefixes(prefixes, request.url_encoded);
+        })
     }
 }

@@ -2,8 +2,7 @@
 
 use ::time::OffsetDateTime;
 
-use super::listing::name;
-use super::{Document, NAMESPACE, yes_or_no};
+use super::{Document, document, name};
 use crate::BucketName;
 use crate::list::ListVersions;
 use crate::time::iso_millis;
@@ -28,14 +27,14 @@ pub struct VersionEntry {
 pub struct VersionsPage<'a> {
     /// The bucket.
     pub bucket: &'a BucketName,
-    /// What was asked.
+    /// The parameters of the request.
     pub request: &'a ListVersions,
     /// By key, then the newest first.
     pub versions: Vec<VersionEntry>,
     /// Prefixes up to the delimiter, ascending.
     pub common_prefixes: Vec<String>,
-    /// The last version or common prefix of this page, if there is more behind
-    /// it: key, and name or nothing.
+    /// The last version or common prefix of this page, if more follow: its key, and the
+    /// version's name or nothing.
     pub next: Option<(String, String)>,
 }
 
@@ -44,37 +43,28 @@ impl VersionsPage<'_> {
     #[must_use]
     pub fn xml(&self) -> Vec<u8> {
         let request = self.request;
-        let name = |text: &str| name(text, request.url_encoded);
-        let mut doc = Document::new();
-        doc.open("ListVersionsResult", Some(NAMESPACE));
-        doc.text("Name", self.bucket.as_str());
-        doc.text("Prefix", &name(&request.prefix));
-        if let Some(delimiter) = &request.delimiter {
-            doc.text("Delimiter", &name(delimiter));
-        }
-        doc.text("MaxKeys", &request.max.to_string());
-        if request.url_encoded {
-            doc.text("EncodingType", "url");
-        }
-        doc.text("KeyMarker", &name(&request.key_marker));
-        doc.text("VersionIdMarker", &request.version_marker);
-        if let Some((key, id)) = &self.next {
-            doc.text("NextKeyMarker", &name(key));
-            if !id.is_empty() {
-                doc.text("NextVersionIdMarker", id);
+        let name = |text| name(text, request.url_encoded);
+        document("ListVersionsResult", |doc| {
+            doc.text("Name", self.bucket.as_str());
+            doc.text("Prefix", &name(&request.prefix));
+            let delimiter = request.delimiter.as_deref();
+            doc.optional("Delimiter", delimiter.map(name).as_deref());
+            doc.value("MaxKeys", request.max);
+            doc.encoding(request.url_encoded);
+            doc.text("KeyMarker", &name(&request.key_marker));
+            doc.text("VersionIdMarker", &request.version_marker);
+            if let Some((key, id)) = &self.next {
+                doc.text("NextKeyMarker", &name(key));
+                let id = Some(id.as_str()).filter(|id| !id.is_empty());
+                doc.optional("NextVersionIdMarker", id);
             }
-        }
-        doc.text("IsTruncated", yes_or_no(self.next.is_some()));
-        for version in &self.versions {
-            self.version(&mut doc, version);
-        }
-        for prefix in &self.common_prefixes {
-            doc.open("CommonPrefixes", None);
-            doc.text("Prefix", &name(prefix));
-            doc.close("CommonPrefixes");
-        }
-        doc.close("ListVersionsResult");
-        doc.finish()
+            doc.value("IsTruncated", self.next.is_some());
+            for version in &self.versions {
+                self.version(doc, version);
+            }
+            let prefixes = self.common_prefixes.iter().map(String::as_str);
+            doc.common_prefixes(prefixes, request.url_encoded);
+        })
     }
 
     fn version(&self, doc: &mut Document, version: &VersionEntry) {
@@ -82,18 +72,18 @@ impl VersionsPage<'_> {
             Some(_) => "Version",
             None => "DeleteMarker",
         };
-        doc.open(element, None);
-        doc.text("Key", &name(&version.key, self.request.url_encoded));
-        doc.text("VersionId", &version.id);
-        doc.text("IsLatest", yes_or_no(version.is_latest));
-        doc.text("LastModified", &iso_millis(version.modified));
-        if let Some((etag, size)) = &version.object {
-            doc.text("ETag", etag);
-            doc.text("Size", &size.to_string());
-            doc.text("StorageClass", "STANDARD");
-        }
-        doc.owner("Owner");
-        doc.close(element);
+        doc.element(element, |doc| {
+            doc.text("Key", &name(&version.key, self.request.url_encoded));
+            doc.text("VersionId", &version.id);
+            doc.value("IsLatest", version.is_latest);
+            doc.text("LastModified", &iso_millis(version.modified));
+            if let Some((etag, size)) = &version.object {
+                doc.text("ETag", etag);
+                doc.value("Size", size);
+                doc.text("StorageClass", "STANDARD");
+            }
+            doc.owner("Owner");
+        });
     }
 }
 

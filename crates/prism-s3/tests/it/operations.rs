@@ -4,7 +4,8 @@ use prism_http::{Limits, RequestHead};
 use prism_s3::time::parse_iso_basic;
 use prism_s3::xml::{self, ListEntry, ListPage};
 use prism_s3::{
-    BucketName, Code, ListObjects, ListVersion, Operation, Outcome, RangeSpec, S3Error,
+    BucketName, BucketOperation, Code, ListObjects, ListVersion, ObjectOperation, Operation,
+    Outcome, RangeSpec, S3Error,
 };
 
 fn parse_with(line: &str, fields: &str, domain: Option<&str>) -> Result<Operation, S3Error> {
@@ -29,7 +30,7 @@ fn describe(operation: &Operation) -> String {
         Operation::Unsupported { what } => what.clone(),
         other => other
             .object()
-            .map(|(b, k)| format!("{b}|{k}"))
+            .map(|object| format!("{}|{}", object.bucket, object.key))
             .or_else(|| other.bucket().map(ToString::to_string))
             .unwrap_or_default(),
     };
@@ -343,14 +344,15 @@ fn a_host_below_the_domain_names_the_bucket() {
 fn what_comes_with_a_put_or_get_is_kept() {
     let fields =
         "Content-Type: a/b\r\nx-amz-meta-c: d\r\nIf-None-Match: *\r\nContent-Length: 7\r\n";
-    let Operation::PutObject { put, .. } = parse("PUT /bkt/k", fields).unwrap() else {
+    let Operation::Object(_, ObjectOperation::Put(put)) = parse("PUT /bkt/k", fields).unwrap()
+    else {
         panic!("no put");
     };
     assert_eq!(put.length, Some(7));
     assert_eq!(put.headers.iter().count(), 2);
     assert_eq!(put.conditions.for_write(Some("e")), Outcome::Failed);
-    let Operation::GetObject { read, .. } = parse("GET /bkt/k", "Range: bytes=1-\r\n").unwrap()
-    else {
+    let get = parse("GET /bkt/k", "Range: bytes=1-\r\n").unwrap();
+    let Operation::Object(_, ObjectOperation::Get(read)) = get else {
         panic!("no get");
     };
     assert_eq!(
@@ -364,7 +366,7 @@ fn what_comes_with_a_put_or_get_is_kept() {
 
 fn list(line: &str) -> ListObjects {
     match parse(line, "").unwrap() {
-        Operation::ListObjects { list, .. } => list,
+        Operation::Bucket(_, BucketOperation::ListObjects(list)) => list,
         other => panic!("{other:?}"),
     }
 }

@@ -4,8 +4,8 @@ use data_encoding::BASE64;
 use prism_http::{Headers, Limits, RequestHead};
 use prism_s3::time::parse_iso_basic;
 use prism_s3::{
-    Anonymous, Authenticator, BodyDigest, Code, Credentials, Expected, Operation, Payload, S3Error,
-    StreamDecoder,
+    Anonymous, Authenticator, BodyDigest, Code, Credentials, Expected, ObjectOperation, Operation,
+    Payload, S3Error, StreamDecoder,
 };
 
 const UNSIGNED: &str = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
@@ -433,7 +433,7 @@ fn only_an_object_is_put_in_chunks() {
     };
     for kind in [UNSIGNED, SIGNED, SIGNED_TRAILER] {
         match parse("PUT", "/bkt/k", &fields(kind)) {
-            Ok(Operation::PutObject { put, .. }) => assert_eq!(put.length, Some(9)),
+            Ok(Operation::Object(_, ObjectOperation::Put(put))) => assert_eq!(put.length, Some(9)),
             other => panic!("{other:?}"),
         }
         for (method, target) in [("PUT", "/bkt"), ("GET", "/bkt"), ("GET", "/bkt/k")] {

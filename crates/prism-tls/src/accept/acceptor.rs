@@ -1,4 +1,4 @@
-//! One connection's handshake, as a state that each step consumes.
+//! The handshake of one connection: a state that each step consumes.
 
 use std::fmt;
 
@@ -14,15 +14,15 @@ use crate::keys::SessionKeys;
 #[must_use = "a handshake goes on only with the client's next bytes"]
 pub struct Acceptor(Box<Handshake>);
 
-/// What the client's bytes led to.
+/// The outcome of the client's bytes.
 #[derive(Debug)]
 #[must_use = "a step may carry bytes that must be sent"]
 pub enum Step {
     /// The handshake goes on.
     Wait {
-        /// What takes the next bytes.
+        /// The handshake, for the next bytes.
         acceptor: Acceptor,
-        /// To be sent first; may be empty.
+        /// Bytes to send to the client first, which may be none.
         output: Vec<u8>,
     },
     /// The session is established, and rustls is gone.
@@ -36,16 +36,16 @@ pub enum Step {
 /// An established session.
 #[derive(Debug)]
 pub struct Established {
-    /// To be sent before anything that is sealed with `keys`; may be empty.
+    /// Bytes to send before any record under `keys`, which may be none.
     pub output: Vec<u8>,
-    /// Secrets and sequence numbers; tickets in `output` are counted.
+    /// Secrets and sequence numbers. These count the tickets in `output`.
     pub keys: SessionKeys,
-    /// What the client sent behind the handshake: records, perhaps a part of
-    /// one, still sealed.
+    /// Records that the client sent behind the handshake, still sealed. The last may be
+    /// incomplete.
     pub unread: Vec<u8>,
     /// The host name that the client asked for, in lower case.
     pub server_name: Option<String>,
-    /// The application protocol agreed on; `None` when the client named none.
+    /// The application protocol, or `None` if the client named none.
     pub alpn: Option<Vec<u8>>,
     /// IANA's name of the cipher suite, for logs and counters.
     pub cipher_suite: &'static str,
@@ -56,18 +56,17 @@ pub struct Established {
 /// A handshake that failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// To be sent before closing: an alert, after what was due before it.
-    /// Empty when there is nothing to tell the client.
+    /// Bytes to send before closing: those that were due, and an alert. They are none if there
+    /// is nothing to tell the client.
     pub output: Vec<u8>,
-    /// What happened, and through whom.
+    /// The error, which names who is at fault.
     pub error: AcceptError,
 }
 
 /// A client that does not speak TLS.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotTls {
-    /// Whether it may be an HTTP request in the clear, so that an answer in
-    /// the clear is of use.
+    /// Whether this may be an HTTP request in the clear, so that an answer in the clear helps.
     pub http: bool,
     /// All that the client sent.
     pub unread: Vec<u8>,
@@ -80,7 +79,7 @@ struct Handshake {
     pending: Vec<u8>,
     /// Bytes of all records that rustls got.
     taken_bytes: usize,
-    /// Whether anything was sent, so that alerts may have to be sealed.
+    /// Whether bytes were sent; then an alert may have to be sealed.
     answered: bool,
 }
 
@@ -94,11 +93,10 @@ impl fmt::Debug for Acceptor {
 }
 
 impl Acceptor {
-    /// The handshake of a new connection, under the certificates and settings
-    /// that hold now.
+    /// The handshake of a new connection, under the present certificates and settings.
     ///
     /// # Errors
-    /// When rustls refuses its configuration, which [`ServerConfig`] rules out.
+    /// If rustls refuses its configuration, which [`ServerConfig`] rules out.
     pub fn new(config: &ServerConfig) -> Result<Self, AcceptError> {
         let capture = Capture::default();
         let connection =
@@ -112,8 +110,8 @@ impl Acceptor {
         })))
     }
 
-    /// Takes bytes of the client, cut anywhere. They are copied, so the caller
-    /// bounds how much it reads at once.
+    /// Takes bytes of the client, which may be cut anywhere. They are copied, so the caller
+    /// must limit how many it reads at once.
     pub fn receive(mut self, input: &[u8]) -> Step {
         self.0.pending.extend_from_slice(input);
         if let Some(not_tls) = self.0.not_tls() {
@@ -148,8 +146,8 @@ impl Handshake {
         })
     }
 
-    /// Feeds rustls whole records until it needs more or has finished; says
-    /// whether it has finished.
+    /// Feeds rustls whole records until it needs more or has finished. Returns whether it has
+    /// finished.
     fn advance(&mut self, output: &mut Vec<u8>) -> Result<bool, AcceptError> {
         let pending = std::mem::take(&mut self.pending);
         let mut rest = pending.as_slice();
@@ -170,7 +168,7 @@ impl Handshake {
             }
         };
         if !finished {
-            // A client that begins a record past the limit need not end it.
+            // A client that begins a record past the limit is refused before its end.
             self.check_limit(rest.len())?;
         }
         self.pending = rest.to_vec();
@@ -190,18 +188,18 @@ impl Handshake {
         Ok(())
     }
 
-    /// rustls knows which alert a broken header deserves, and under which key.
+    /// Has rustls refuse a broken header: it knows the alert, and whether to seal it.
     fn refuse(&mut self, header: &[u8], output: &mut Vec<u8>) -> AcceptError {
         self.feed(header, output)
             .err()
             .unwrap_or(AcceptError::BadRecord)
     }
 
-    /// Gives rustls one record, and collects what it answers, alerts included.
+    /// Gives rustls one record, and collects its answer, alerts included.
     fn feed(&mut self, record: &[u8], output: &mut Vec<u8>) -> Result<(), AcceptError> {
         let fed = self.read(record);
         while self.connection.wants_write() {
-            // A vector takes everything; an error could only be rustls's.
+            // Writing to a vector does not fail; an error is one of rustls.
             if self.connection.write_tls(output).is_err() {
                 return Err(AcceptError::NoSecrets);
             }
@@ -212,7 +210,7 @@ impl Handshake {
 
     fn read(&mut self, mut record: &[u8]) -> Result<(), AcceptError> {
         while !record.is_empty() {
-            // rustls takes a long record in pieces, and none after a closure.
+            // rustls takes a long record in pieces, and nothing after a close_notify.
             match self.connection.read_tls(&mut record) {
                 Ok(0) => return Err(AcceptError::Closed),
                 Ok(_) => {}

@@ -14,8 +14,8 @@ use super::files::{CertificateError, CertificateFiles, Stamp, stamp};
 /// Most certificates of a server; each is read on every reload.
 pub(super) const MAX_CERTIFICATES: usize = 1_024;
 
-/// The certificates of a server, from files, which may be replaced while it
-/// runs. A handshake takes those that are in force when it chooses one.
+/// The certificates of a server, from files that may be replaced while it runs. A handshake
+/// takes the certificates that are in force when it chooses one.
 #[derive(Debug)]
 pub struct Certificates {
     files: Vec<CertificateFiles>,
@@ -26,12 +26,12 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Reads `files`. The first is the default: for clients that name no host,
-    /// or one that no certificate is for. Of several for one host (ECDSA and
-    /// RSA) a client gets the first that it can verify.
+    /// Reads `files`. The first certificate is the default: clients get it that name no host,
+    /// or a host without certificate. If a host has several (ECDSA and RSA), a client gets the
+    /// first that it can verify.
     ///
     /// # Errors
-    /// When a file cannot be read or has a fault.
+    /// If a file cannot be read, or has a fault.
     pub fn load(files: Vec<CertificateFiles>) -> Result<Self, CertificateError> {
         let provider = default_provider();
         let seen = stamps(&files);
@@ -44,13 +44,12 @@ impl Certificates {
         })
     }
 
-    /// Reads the files again, and puts what they hold in force at once.
+    /// Reads the files again, and puts their certificates in force at once.
     ///
     /// # Errors
-    /// When a file cannot be read or has a fault; all the old certificates
-    /// stay in force then.
+    /// If a file cannot be read, or has a fault. All old certificates then stay in force.
     pub fn reload(&self) -> Result<(), CertificateError> {
-        // Taken before reading: a change meanwhile is a change still to come.
+        // A change while the files are read must count as one.
         let seen = stamps(&self.files);
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
         let table = Arc::new(Table::load(&self.files, &self.provider)?);
@@ -58,8 +57,8 @@ impl Certificates {
         Ok(())
     }
 
-    /// Whether a file is another one than at the last load or reload, failed
-    /// ones included, so that a fault is reported once. Reads no content.
+    /// Whether a file has changed since the last load or reload. A reload that failed counts
+    /// too, so that a fault is reported once. No content is read.
     #[must_use]
     pub fn changed(&self) -> bool {
         stamps(&self.files) != *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
@@ -101,7 +100,7 @@ type Keys = Vec<Arc<CertifiedKey>>;
 
 #[derive(Debug)]
 struct Table {
-    /// By host name in lower case; a wildcard stands there as `*.` and a name.
+    /// By host name in lower case. A wildcard is `*.` and a name.
     by_name: HashMap<String, Keys>,
     /// All, in the order of the configuration.
     all: Keys,
@@ -140,7 +139,7 @@ impl Table {
             .and_then(|name| self.named(&name.to_ascii_lowercase()))
             .unwrap_or(&self.all);
         let is_verifiable = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(schemes).is_some();
-        // With one that it cannot verify, the client gets the right alert.
+        // A client that can verify none gets the first, and so the right alert.
         keys.iter().find(is_verifiable).or(keys.first()).cloned()
     }
 

@@ -1,4 +1,4 @@
-//! Wall time as the caller supplies it. Nothing here reads a clock.
+//! Wall time, which the caller supplies. Nothing here reads a clock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rustls::time_provider::TimeProvider;
 pub struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
 
 impl Clock {
-    /// A clock that asks `now` each time.
+    /// A clock that calls `now` each time.
     pub fn new(now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }

@@ -1,4 +1,4 @@
-//! What all handshakes of a server share.
+//! The configuration that all handshakes of a server share.
 
 use std::sync::Arc;
 
@@ -25,9 +25,9 @@ const TLS13_TICKETS: usize = 2;
 pub struct Settings {
     /// The lowest version; the highest is always TLS 1.3.
     pub minimum_version: Version,
-    /// IANA's names of the cipher suites that are served, in the server's order
-    /// of preference; rustls's spelling (`TLS13_`) is known too. Empty: all of
-    /// [`known_suites`], and the client's preference decides.
+    /// IANA's names of the cipher suites that are served, in the server's order of preference.
+    /// rustls's spelling (`TLS13_`) is known too. If there are none, all of [`known_suites`]
+    /// are served, and the client's preference decides.
     pub suites: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ pub enum SettingsError {
         name: String,
     },
     /// a suite that is named twice
-    #[error("the cipher suite {name:?} stands there twice; remove one")]
+    #[error("the cipher suite {name:?} is named twice; remove one")]
     RepeatedSuite {
         /// As written.
         name: String,
@@ -78,12 +78,12 @@ pub fn known_suites() -> Vec<&'static str> {
 pub struct ServerConfig(Arc<rustls::ServerConfig>);
 
 impl ServerConfig {
-    /// A server that proves itself with `certificates`, whose later reloads
-    /// count at once, and that resumes sessions of TLS 1.3 with `tickets`; without them
-    /// every handshake is a full one, as it always is for TLS 1.2. There is no 0-RTT.
+    /// A server with these certificates, whose later reloads count at once. `tickets` resume
+    /// sessions of TLS 1.3; without them every handshake is a full one, as it always is for
+    /// TLS 1.2. There is no 0-RTT.
     ///
     /// # Errors
-    /// When the settings allow no handshake.
+    /// If the settings allow no handshake.
     pub fn new(
         settings: &Settings,
         certificates: Arc<Certificates>,
@@ -102,11 +102,10 @@ impl ServerConfig {
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.ignore_client_order = !settings.suites.is_empty();
         config.enable_secret_extraction = true;
-        // Early data for a foreign ticket is skipped; rustls counts it anew with
-        // each record that follows, and gives up past 16 KiB. The client then
-        // comes again without.
+        // rustls skips early data for a foreign ticket. It gives up past 16 KiB, and the client
+        // comes again without early data.
         config.max_early_data_size = 0;
-        // Sessions kept here would be of no use at another frontend.
+        // A session that this frontend kept would be of no use at another one.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         if let Some(tickets) = tickets {
@@ -116,7 +115,7 @@ impl ServerConfig {
         Ok(Self(Arc::new(config)))
     }
 
-    /// The same for one connection, whose secrets go to `capture`.
+    /// The configuration of one connection, whose secrets go to `capture`.
     pub(super) fn with_capture(&self, capture: &Capture) -> Arc<rustls::ServerConfig> {
         let mut config = (*self.0).clone();
         config.key_log = capture.key_log();
@@ -130,9 +129,9 @@ impl ServerConfig {
     }
 }
 
-/// Tickets for one connection if it is of TLS 1.3. A ticket of TLS 1.2 holds the master
-/// secret, so whoever learns the ticket secret later could read the recorded connection
-/// itself (RFC 5077, 5.4); a ticket of TLS 1.3 alone opens no session, as each has a key exchange of its own.
+/// Tickets for one connection if it is of TLS 1.3. A ticket of TLS 1.2 holds the master secret:
+/// somebody who learns the ticket secret later could read a recorded connection (RFC 5077,
+/// 5.4). In TLS 1.3 each session has a key exchange of its own.
 #[derive(Debug)]
 struct Tls13Tickets {
     tickets: Arc<dyn ProducesTickets>,
@@ -148,7 +147,7 @@ impl ProducesTickets for Tls13Tickets {
         self.tickets.lifetime()
     }
 
-    /// Nothing for TLS 1.2, to which rustls then sends an empty ticket (RFC 5077, 3.3).
+    /// `None` for TLS 1.2, so that rustls sends an empty ticket (RFC 5077, 3.3).
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
         match self.capture.is_tls13() {
             true => self.tickets.encrypt(plain),
@@ -176,7 +175,7 @@ fn builder(
 
 fn iana_name(suite: &SupportedCipherSuite) -> Option<&'static str> {
     let name = suite.suite().as_str()?;
-    // The registry has no version in the name, and rustls no other difference.
+    // IANA's names have no version; rustls's are otherwise the same.
     Some(match name {
         "TLS13_AES_128_GCM_SHA256" => "TLS_AES_128_GCM_SHA256",
         "TLS13_AES_256_GCM_SHA384" => "TLS_AES_256_GCM_SHA384",
@@ -205,8 +204,8 @@ fn chosen(
     Ok(suites)
 }
 
-/// The versions from `minimum` that have a suite, so that a client of another
-/// gets the alert for its version.
+/// The versions from `minimum` on that have a suite. A client of another version then gets the
+/// alert for its version.
 fn versions(
     minimum: Version,
     suites: &[SupportedCipherSuite],

@@ -1,22 +1,22 @@
-//! Why a handshake failed, and whose fault it was.
+//! The errors of handshakes, and who is at fault.
 
 use rustls::AlertDescription;
 
 use crate::capture::CaptureError;
 
-/// Who has to act so that the next handshake succeeds.
+/// The party that has to act so that the next handshake succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The client: it broke the protocol, or went away.
     Peer,
-    /// Nobody and both: the two have no version, suite or protocol in common,
-    /// or the client does not trust the certificate.
+    /// Client and server together: they have no version, suite or protocol in common, or the
+    /// client does not trust the certificate.
     Mismatch,
     /// This program or its configuration.
     Local,
 }
 
-/// Why a handshake failed. Never holds a secret.
+/// A handshake failed. The error never holds a secret.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum AcceptError {
     /// the client broke the protocol
@@ -50,7 +50,7 @@ pub enum AcceptError {
 }
 
 impl AcceptError {
-    /// Who has to act.
+    /// The party that has to act.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -60,11 +60,11 @@ impl AcceptError {
         }
     }
 
-    /// The record to send where rustls, which knows better, sent no alert: in
-    /// the clear, so only before the first answer.
+    /// The alert to send if rustls sent none. It is in the clear, so it may be sent before the
+    /// first answer only.
     pub(super) fn plain_alert(&self) -> &'static [u8] {
         match self {
-            // decode_error, and internal_error.
+            // decode_error (50) and internal_error (80).
             Self::Protocol(_) | Self::BadRecord | Self::TooLong => &[21, 3, 3, 0, 2, 2, 50],
             Self::Local(_) | Self::NoSecrets => &[21, 3, 3, 0, 2, 2, 80],
             Self::Incompatible(_) | Self::Refused(_) | Self::Closed => &[],

@@ -14,24 +14,24 @@ use zeroize::Zeroizing;
 
 /// Longest file: a chain has a few certificates of 2 KiB.
 const MAX_FILE_BYTES: u64 = 256 << 10;
-/// Permission bits of those who are neither the owner nor of the group. The
-/// group may read: so Debian keeps keys for several services.
+/// Permission bits of others than the owner and the group. The group may read: Debian shares
+/// keys between services so.
 const OTHERS: u32 = 0o007;
 
 /// One certificate with its key, as the operator names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// PEM: the server's certificate, then those that lead to the authority.
+    /// PEM: the server's certificate, then the chain to the authority.
     pub certificate: PathBuf,
     /// PEM: its private key (ECDSA, RSA or Ed25519).
     pub key: PathBuf,
-    /// Host names that it is served for, `*.` for one label included. Empty:
-    /// those in the certificate.
+    /// Host names that it is served for, also with `*.` for one label. If there are none, the
+    /// names in the certificate count.
     pub names: Vec<String>,
 }
 
-/// Why a certificate cannot be served. The fault is the configuration's; the
-/// message never quotes a key.
+/// A certificate cannot be served. The configuration is at fault. The message never quotes a
+/// key.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// no certificate, or too many
@@ -42,7 +42,7 @@ pub enum CertificateError {
     Read {
         /// Which file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// everybody can read or change a key
@@ -58,7 +58,7 @@ pub enum CertificateError {
     Form {
         /// Which file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         fault: &'static str,
     },
     /// the key belongs to another certificate
@@ -122,7 +122,7 @@ impl CertificateFiles {
         let key = CertifiedKey::new(chain, signer);
         let names = self.names(&key)?;
         match key.keys_match() {
-            // A key that cannot tell its public half is not at fault.
+            // Some keys cannot tell their public half.
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
                 Ok(Loaded { key, names })
             }
@@ -158,13 +158,13 @@ impl CertificateFiles {
             });
         }
         let pem = read(&self.key)?;
-        // The library's message may quote the file.
+        // The library's message is left out: it may quote the file.
         PrivateKeyDer::from_pem_slice(&pem)
             .map_err(|_| form(&self.key, "holds no unencrypted private key in PEM"))
     }
 
-    /// The names to serve: those configured, if the certificate is for them,
-    /// or else those in it.
+    /// The names to serve: those of the configuration, if the certificate is for them, or
+    /// else those in the certificate.
     fn names(&self, key: &CertifiedKey) -> Result<Vec<String>, CertificateError> {
         let unusable = || {
             form(
@@ -197,8 +197,8 @@ impl CertificateFiles {
     }
 }
 
-/// A certificate covers a plain name by X.509's rules, and a wildcard name by
-/// the same wildcard.
+/// Whether a certificate is for a name: by X.509's rules, or by the same wildcard if the name
+/// is one.
 fn covers(certificate: &EndEntityCert<'_>, inside: &[String], name: &str) -> bool {
     if name.starts_with("*.") {
         return inside.iter().any(|covered| covered == name);
@@ -241,7 +241,7 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
         .map_err(|e| unreadable(path, e))
 }
 
-/// What tells one state of a file from another without reading it.
+/// The metadata that change whenever a file is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     device: u64,
@@ -250,8 +250,7 @@ pub(super) struct Stamp {
     modified: Option<SystemTime>,
 }
 
-/// The stamp of the file at `path` (of a link's target), or `None` when there
-/// is none to be had.
+/// The stamp of the file at `path`, or of a link's target. `None` if it cannot be read.
 pub(super) fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = std::fs::metadata(path).ok()?;
     Some(Stamp {

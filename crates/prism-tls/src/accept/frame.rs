@@ -1,5 +1,5 @@
-//! Where one record of the handshake ends, and what is no TLS at all. What a
-//! record holds is rustls's business, and so are the alerts for bad ones.
+//! The end of one record of the handshake, and input that is no TLS. rustls reads the records,
+//! and makes the alerts for bad ones.
 
 /// Bytes of a record's header: type, version (2), length (2).
 const HEADER_BYTES: usize = 5;
@@ -10,20 +10,19 @@ const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
 /// The type of a client's first record.
 const HANDSHAKE: u8 = 22;
 
-/// Most bytes that a client may send before the handshake ends, headers
-/// included. A ClientHello with post-quantum key shares and a ticket has less
-/// than 4 KiB, and comes twice after a HelloRetryRequest; 32 KiB are four times
-/// that.
+/// Most bytes that a client may send before the handshake ends, headers included. A
+/// ClientHello with post-quantum key shares and a ticket has less than 4 KiB, and comes twice
+/// after a HelloRetryRequest. 32 KiB are four times that.
 pub const MAX_HANDSHAKE_BYTES: usize = 32 << 10;
 
-/// What stands at the front of the input.
+/// The front of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     /// Less than a record.
     Partial,
     /// A record of this many bytes, header included.
     Record(usize),
-    /// A header that no record has; so many bytes of it show that.
+    /// A header of this many bytes that no record has.
     Broken(usize),
 }
 

@@ -1,13 +1,12 @@
 //! The server's handshake: from a client's first byte to [`SessionKeys`].
 //!
-//! rustls does the handshake and nothing else. [`Acceptor`] feeds it one record
-//! at a time, so that it never sees a byte of application data or a record
-//! after the handshake, and takes the secrets at the first safe moment; bytes
-//! that arrived behind the handshake are handed back as they came.
+//! rustls does the handshake and nothing else. [`Acceptor`] feeds it one record at a time, so
+//! that it never sees application data or a record after the handshake. It takes the secrets
+//! at the first safe moment, and gives back the bytes behind the handshake as they came.
 //!
-//! Not here: sockets, timeouts (the caller keeps the time, and supplies it as a
-//! [`Clock`]), and everything after the handshake, which is the record layer's.
-//! The only files read are certificates and their keys, by [`Certificates`].
+//! Not here: sockets, timeouts (the caller keeps the time, and supplies it as a [`Clock`]) and
+//! records after the handshake. [`Certificates`] reads files of certificates and keys; nothing
+//! else reads files.
 //!
 //! [`SessionKeys`]: crate::SessionKeys
 

@@ -1,9 +1,8 @@
 //! The key of one period, and the form of the tickets under it.
 //!
-//! A ticket is `name[16] salt[32] sealed`. The name says which secret and
-//! period made it and reveals neither. The salt is random; HKDF of it and the
-//! period's key gives each ticket an AES-256-GCM key and nonce of its own, so
-//! that no number of tickets wears a key out.
+//! A ticket is `name[16] salt[32] sealed`. The name identifies the secret and the period, and
+//! reveals neither. The salt is random. HKDF of the salt and the period's key gives each ticket
+//! an AES-256-GCM key and nonce of its own, so that no number of tickets uses a key up.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
@@ -13,21 +12,20 @@ const NAME_BYTES: usize = 16;
 const SALT_BYTES: usize = 32;
 const KEY_BYTES: usize = 32;
 const TAG_BYTES: usize = 16;
-/// Longest ticket that is made or opened. A session's state is its secret (48
-/// bytes), its host name (255) and some numbers.
+/// Longest ticket that is made or opened. It holds the session's secret (48 bytes), its host
+/// name (255 bytes) and some numbers.
 const MAX_TICKET_BYTES: usize = 1_024;
 
-/// What seals and opens the tickets of one period.
+/// The key of the tickets of one period.
 pub(super) struct PeriodKey {
     name: [u8; NAME_BYTES],
     root: Prk,
 }
 
 impl PeriodKey {
-    /// The key that follows from a fleet secret for period number `period`.
+    /// The key of period number `period` under a fleet secret.
     pub(super) fn new(root: &Prk, period: u64, rotation_s: u32) -> Option<Self> {
-        // The rotation is part of it: with another one, the same number names
-        // another time.
+        // The rotation is part of it, because it decides which time a number names.
         let (period, rotation) = (period.to_be_bytes(), rotation_s.to_be_bytes());
         let mut name = [0; NAME_BYTES];
         expand(root, &[b"name", &period, &rotation], &mut name)?;
@@ -37,7 +35,7 @@ impl PeriodKey {
         Some(Self { name, root })
     }
 
-    /// A ticket that holds `plain`; `None` when it would be too long to open.
+    /// A ticket that holds `plain`, or `None` if it would be too long to open.
     pub(super) fn seal(&self, plain: &[u8]) -> Option<Vec<u8>> {
         let mut salt = [0; SALT_BYTES];
         aws_lc_rs::rand::fill(&mut salt).ok()?;
@@ -53,13 +51,13 @@ impl PeriodKey {
         (ticket.len() <= MAX_TICKET_BYTES).then_some(ticket)
     }
 
-    /// Whether `ticket` says that it is one of this key's. The name is public, so
-    /// how long the comparison takes tells nothing.
+    /// Whether `ticket` has this key's name. The name is public, so the time of the comparison
+    /// tells nothing.
     pub(super) fn made(&self, ticket: &[u8]) -> bool {
         ticket.starts_with(&self.name)
     }
 
-    /// What `ticket` holds; `None` when it is not of this key, or changed.
+    /// The content of `ticket`, or `None` if it is not of this key, or was changed.
     pub(super) fn open(&self, ticket: &[u8]) -> Option<Vec<u8>> {
         if ticket.len() > MAX_TICKET_BYTES {
             return None;

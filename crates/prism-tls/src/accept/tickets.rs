@@ -1,13 +1,11 @@
 //! Session tickets that every frontend with the same secret can open.
 //!
-//! Keys follow from a fleet secret and the time: the time since 1970 is cut
-//! into periods, and HKDF gives each period its key. So frontends agree without
-//! talking, and a ticket dies with its period: it is sealed under the present
-//! one, and opened under the present, the previous, and (for frontends whose
-//! clock is behind) the next.
+//! The time since 1970 is divided into periods, and HKDF of a fleet secret gives each period
+//! its key, so that frontends agree without talking. The present period's key seals tickets.
+//! The keys of the present, the previous and the next period open them; the next one is for
+//! frontends whose clock is behind.
 //!
-//! The form of a ticket is `ticket_key`'s business; what a session's state is,
-//! rustls's.
+//! `ticket_key` has the form of a ticket. rustls decides what it holds.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,16 +19,16 @@ use crate::keys::Secret;
 
 /// Shortest period: clocks of frontends differ by far less.
 pub const MIN_ROTATION_S: u32 = 600;
-/// Longest period: a ticket lives for up to two, and at most the 7 days of
-/// RFC 8446, 4.6.1.
+/// Longest period. A ticket lives for up to two periods, and at most for 7 days (RFC 8446,
+/// 4.6.1).
 pub const MAX_ROTATION_S: u32 = 302_400;
-/// Most secrets at once: the present one, and old ones while it is replaced.
+/// Most secrets at once: the present one, and old ones during a replacement.
 pub const MAX_TICKET_SECRETS: usize = 4;
 
 /// Bytes of a fleet secret; the strength of the keys made from it.
 const SECRET_BYTES: usize = 32;
 
-/// Why there are no tickets. The fault is the configuration's.
+/// There are no tickets. The configuration is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TicketsError {
     /// no secret, or too many
@@ -64,13 +62,12 @@ struct Ring {
 }
 
 impl Tickets {
-    /// Tickets under the first of `secrets`, each of 32 random bytes; the
-    /// others only open, so that a secret can be replaced without refusing the
-    /// tickets of the old one. A new key begins every `rotation_s` seconds of
-    /// `clock`.
+    /// Tickets under the first of `secrets`, each of which has 32 random bytes. The others
+    /// open tickets only, so that old tickets stay valid while a secret is replaced. A new key
+    /// begins every `rotation_s` seconds of `clock`.
     ///
     /// # Errors
-    /// When a value is out of its range.
+    /// If a value is out of its range.
     pub fn new(secrets: &[Secret], rotation_s: u32, clock: Clock) -> Result<Self, TicketsError> {
         if !(MIN_ROTATION_S..=MAX_ROTATION_S).contains(&rotation_s) {
             return Err(TicketsError::Rotation(rotation_s));
@@ -84,10 +81,10 @@ impl Tickets {
         })
     }
 
-    /// Goes on with other secrets.
+    /// Replaces the secrets.
     ///
     /// # Errors
-    /// When their number or length is wrong; the old ones stay in force.
+    /// If their number or length is wrong. The old ones then stay in force.
     pub fn replace_secrets(&self, secrets: &[Secret]) -> Result<(), TicketsError> {
         let roots = roots(secrets)?;
         let period = period(&self.clock, self.rotation_s);
@@ -125,7 +122,7 @@ impl ProducesTickets for Tickets {
         true
     }
 
-    /// A ticket of a period's last second lives for one more period.
+    /// One period: a ticket of a period's last second lives no longer.
     fn lifetime(&self) -> u32 {
         self.rotation_s
     }

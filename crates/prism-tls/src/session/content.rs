@@ -1,5 +1,5 @@
-//! The meaning of a record's content. After the handshake little may come: data,
-//! alerts, and in TLS 1.3 a KeyUpdate. Nothing here has keys or state.
+//! The meaning of a record's content. After the handshake only data, alerts and, in TLS 1.3,
+//! KeyUpdates may come. Nothing here has keys or state.
 
 use rustls::AlertDescription;
 
@@ -18,7 +18,7 @@ pub(super) const fn key_update(request_update: u8) -> [u8; 5] {
     [KEY_UPDATE, 0, 0, 1, request_update]
 }
 
-/// A record's content, once its kind is known.
+/// The meaning of a record's content.
 pub(super) enum Content {
     Nothing,
     Data,

@@ -1,5 +1,5 @@
-//! One direction: its secret, key and sequence number; one record sealed or
-//! opened. What records mean is not known here.
+//! One direction: its secret, key and sequence number. It seals or opens one record, and does
+//! not know what records mean.
 
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
@@ -57,7 +57,7 @@ impl Half {
         })
     }
 
-    /// What another host needs to go on. No record can be made here any more.
+    /// The keys from which another host goes on. This half is gone.
     pub(super) fn into_keys(self) -> DirectionKeys {
         let (secret, sequence) = (self.secret, self.sequence);
         match self.framing.version() {
@@ -70,7 +70,7 @@ impl Half {
         }
     }
 
-    /// Goes on with the next traffic secret. Only TLS 1.3 has one.
+    /// Takes the next traffic secret. Only TLS 1.3 has one.
     pub(super) fn next_generation(&mut self) -> Result<(), KeysError> {
         let secret = schedule::next_secret(self.suite, &self.secret)?;
         *self = Self::new(
@@ -103,13 +103,13 @@ impl Half {
         self.sequence
     }
 
-    /// Goes on from where the kernel ended.
+    /// Continues after the kernel's last record.
     pub(super) fn set_sequence(&mut self, sequence: u64) {
         self.sequence = sequence;
     }
 
-    /// Seals the first record of `record`, whose plaintext of `len` bytes is in its
-    /// place already, and returns the record's length.
+    /// Seals a record at the start of `record`, where its plaintext of `len` bytes is in
+    /// place already. Returns the record's length.
     pub(super) fn seal<W: NonceWitness>(
         &mut self,
         record: &mut [u8],
@@ -139,15 +139,15 @@ impl Half {
         Ok(total)
     }
 
-    /// The nonce of the next record. The sequence number is past it before the
-    /// nonce is used, whatever happens then.
+    /// The nonce and sequence number of the next record. The sequence number advances before
+    /// the nonce is used, even if sealing fails.
     fn advance(&mut self) -> Option<([u8; 12], u64)> {
         let sequence = self.sequence;
         self.sequence = sequence.checked_add(1)?;
         Some((self.framing.nonce(&self.iv, sequence), sequence))
     }
 
-    /// Puts the content type where it belongs, and returns that of the header.
+    /// Writes the inner content type if there is one. Returns the content type of the header.
     fn finish_plaintext(&self, inner: &mut [u8], kind: u8) -> u8 {
         match self.framing {
             Framing::Tls13 => {
@@ -160,8 +160,8 @@ impl Half {
         }
     }
 
-    /// Opens the record that `record` is, header included, in place. What comes out
-    /// of the AEAD lies at the returned offset, to the returned length.
+    /// Opens `record`, header included, in place. Returns the offset and length of the AEAD's
+    /// output in it.
     pub(super) fn open(&mut self, record: &mut [u8]) -> Result<(usize, usize), NotOpened> {
         let (header, body) = record
             .split_first_chunk_mut::<HEADER_BYTES>()
@@ -205,7 +205,7 @@ fn header(kind: u8, body: u16) -> [u8; HEADER_BYTES] {
     [kind, major, minor, high, low]
 }
 
-/// The header, and as much of the nonce's end as there is room for.
+/// Writes the header, and the explicit nonce if there is room for one.
 fn write_before(before: &mut [u8], header: &[u8; HEADER_BYTES], nonce: &[u8; 12]) {
     let [_, _, _, _, explicit @ ..] = nonce;
     for (to, from) in before.iter_mut().zip(header.iter().chain(explicit)) {

@@ -1,16 +1,14 @@
-//! Directions that the kernel (kTLS) takes over and gives back. Here are the
-//! values for `setsockopt(SOL_TLS, TLS_TX or TLS_RX)`; the call itself, and whether
-//! the kernel has it, are the caller's.
+//! The write side in the kernel (kTLS), which takes it over and gives it back. This module
+//! has the values for `setsockopt(SOL_TLS, TLS_TX)`; the caller makes the call.
 //!
-//! While a direction is in the kernel only the kernel knows its sequence number:
-//! nothing is sealed or opened here, and the session cannot be saved. With the
-//! number that the kernel reports it comes back.
+//! While the kernel has the write side, only the kernel knows its sequence number. Nothing is
+//! sealed here, and the session cannot be saved. The side comes back with the number that the
+//! kernel reports.
 
 use rustls::AlertDescription;
 use zeroize::Zeroizing;
 
 use super::half::Half;
-use super::read::ReadState;
 use super::record::{Framing, RECORD_VERSION};
 use super::schedule;
 use super::witness::NonceWitness;
@@ -21,22 +19,22 @@ use crate::keys::{KeysError, Secret};
 /// Salt bytes of GCM in `struct tls12_crypto_info_aes_gcm_*`.
 const SALT_BYTES: usize = 4;
 
-/// One direction as the kernel wants it. Wiped when dropped.
+/// The write side's keys as the kernel takes them. They are wiped when dropped.
 pub struct KernelKeys {
     version: Version,
     suite: Suite,
     key: Secret,
-    /// Salt and IV; for TLS 1.2 with GCM the explicit nonce of the next record.
+    /// Salt and IV. For TLS 1.2 with GCM the IV is the explicit nonce of the next record.
     nonce: Zeroizing<[u8; 12]>,
     sequence: u64,
 }
 
-/// A direction could not change hands. The session is as it was, unless keys could
-/// not be derived.
+/// The write side could not change hands. The session is as it was, unless keys could not be
+/// derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
-    /// Caller: the direction is closed, has failed, or is where it should go.
-    #[error("the direction cannot change hands now")]
+    /// Caller: the write side is closed, or already where it should go.
+    #[error("the write side cannot change hands now")]
     State,
     /// Caller: a KeyUpdate has to be sent first.
     #[error("a KeyUpdate has to be sent first")]
@@ -66,7 +64,7 @@ impl KernelKeys {
         }
     }
 
-    /// Which of the kernel's structures is the right one.
+    /// AEAD, which decides between the kernel's structures.
     #[must_use]
     pub fn suite(&self) -> Suite {
         self.suite
@@ -103,7 +101,7 @@ impl KernelKeys {
         }
     }
 
-    fn of(half: &Half) -> Result<Self, KeysError> {
+    fn of_half(half: &Half) -> Result<Self, KeysError> {
         let (framing, sequence) = (half.framing(), half.sequence());
         let (key, nonce) = match framing {
             Framing::Tls13 => {
@@ -114,7 +112,7 @@ impl KernelKeys {
                 let key = Secret::new(half.secret().as_bytes())?;
                 (key, Zeroizing::new(*half.iv()))
             }
-            // The kernel counts the explicit nonce up from what it is given.
+            // The kernel counts the explicit nonce up from the IV.
             Framing::Tls12Explicit => {
                 let key = Secret::new(half.secret().as_bytes())?;
                 (key, Zeroizing::new(framing.nonce(half.iv(), sequence)))
@@ -141,8 +139,8 @@ impl std::fmt::Debug for KernelKeys {
 }
 
 impl<W: NonceWitness> Session<W> {
-    /// Gives the write side to the kernel, for `TLS_TX`. Everything that was sealed
-    /// here must be in the socket before the kernel's first record.
+    /// Gives the write side to the kernel, for `TLS_TX`. All records that were sealed here
+    /// must be in the socket before the kernel's first record.
     ///
     /// # Errors
     /// [`KernelError::ControlFirst`] while [`Session::wants_control`], else
@@ -154,13 +152,13 @@ impl<W: NonceWitness> Session<W> {
         if self.wants_control() {
             return Err(KernelError::ControlFirst);
         }
-        let keys = KernelKeys::of(self.writer.half())?;
+        let keys = KernelKeys::of_half(self.writer.half())?;
         self.writer.state = WriteState::InKernel;
         Ok(keys)
     }
 
-    /// Takes the write side back. `sequence` is the kernel's next record sequence
-    /// number, and the kernel seals nothing any more.
+    /// Takes the write side back. `sequence` is the sequence number of the kernel's next
+    /// record. The kernel must seal nothing any more.
     ///
     /// # Errors
     /// [`KernelError::State`], [`KernelError::Sequence`].
@@ -168,7 +166,11 @@ impl<W: NonceWitness> Session<W> {
         if self.writer.state != WriteState::InKernel {
             return Err(KernelError::State);
         }
-        go_on(self.writer.half_mut(), sequence)?;
+        let half = self.writer.half_mut();
+        if sequence < half.sequence() || sequence == u64::MAX {
+            return Err(KernelError::Sequence);
+        }
+        half.set_sequence(sequence);
         self.writer.state = WriteState::Open;
         self.writer.rekey_in_time();
         Ok(())
@@ -180,14 +182,13 @@ impl<W: NonceWitness> Session<W> {
         self.writer.state == WriteState::InKernel
     }
 
-    /// The way back for a session that was saved beside a socket whose kernel has
-    /// its write key, and is restored because nobody else went on with it. The
-    /// kernel goes on at `sequence`, its next, as if nothing had been. A KeyUpdate
-    /// may be due, and stays so.
+    /// Lets the kernel go on after a move that failed: the session was saved beside a socket
+    /// whose kernel still has the write key, and is restored beside it. `sequence` is that of
+    /// the kernel's next record. A KeyUpdate that is due stays due.
     ///
     /// # Errors
-    /// [`KernelError::State`]; [`KernelError::Sequence`] where the kernel is not
-    /// where the session is: then one of them has been used meanwhile.
+    /// [`KernelError::State`]; [`KernelError::Sequence`] if the session has another sequence
+    /// number, because one of the two was used meanwhile.
     pub fn write_still_in_kernel(&mut self, sequence: u64) -> Result<(), KernelError> {
         if self.writer.state != WriteState::Open {
             return Err(KernelError::State);
@@ -199,19 +200,19 @@ impl<W: NonceWitness> Session<W> {
         Ok(())
     }
 
-    /// The close_notify to be sent by the kernel, as a record of type 21; it closes
-    /// the write side.
+    /// Closes the write side, and gives the close_notify that the kernel has to send as a
+    /// record of type 21.
     ///
     /// # Errors
-    /// [`KernelError::State`] when the kernel does not write.
+    /// [`KernelError::State`] if the kernel does not write.
     pub fn close_notify_by_kernel(&mut self) -> Result<[u8; 2], KernelError> {
         self.last_by_kernel(WARNING, AlertDescription::CloseNotify)
     }
 
-    /// The same for a fatal alert.
+    /// As [`Session::close_notify_by_kernel`], with a fatal alert.
     ///
     /// # Errors
-    /// [`KernelError::State`] when the kernel does not write.
+    /// [`KernelError::State`] if the kernel does not write.
     pub fn fatal_alert_by_kernel(
         &mut self,
         description: AlertDescription,
@@ -230,69 +231,4 @@ impl<W: NonceWitness> Session<W> {
         self.writer.state = WriteState::Closed;
         Ok([level, u8::from(description)])
     }
-
-    /// The KeyUpdate that is due, for a kernel that writes and can change its key:
-    /// the message to send as a record of type 22, and the key to install after it.
-    /// None when none is due. Call it again until then.
-    ///
-    /// # Errors
-    /// [`KernelError::State`] when the kernel does not write.
-    pub fn key_update_by_kernel(&mut self) -> Result<Option<([u8; 5], KernelKeys)>, KernelError> {
-        if self.writer.state != WriteState::InKernel {
-            return Err(KernelError::State);
-        }
-        let Some((message, rest)) = self.writer.next_update() else {
-            return Ok(None);
-        };
-        self.writer.half_mut().next_generation()?;
-        self.writer.pending = rest;
-        Ok(Some((message, KernelKeys::of(self.writer.half())?)))
-    }
-
-    /// Gives the read side to the kernel, for `TLS_RX`. Every byte that was read
-    /// from the socket must have been opened: the kernel begins with a whole record.
-    ///
-    /// # Errors
-    /// [`KernelError::State`].
-    pub fn read_to_kernel(&mut self) -> Result<KernelKeys, KernelError> {
-        if self.reader.state != ReadState::Open {
-            return Err(KernelError::State);
-        }
-        let keys = KernelKeys::of(self.reader.half())?;
-        self.reader.state = ReadState::InKernel;
-        Ok(keys)
-    }
-
-    /// Takes the read side back, as [`Session::write_from_kernel`].
-    ///
-    /// # Errors
-    /// [`KernelError::State`], [`KernelError::Sequence`].
-    pub fn read_from_kernel(&mut self, sequence: u64) -> Result<(), KernelError> {
-        if self.reader.state != ReadState::InKernel {
-            return Err(KernelError::State);
-        }
-        go_on(self.reader.half_mut(), sequence)?;
-        self.reader.state = ReadState::Open;
-        Ok(())
-    }
-
-    /// The key to install after [`Event::KeyUpdate`](super::Event::KeyUpdate) came
-    /// out of [`Session::take_from_kernel`].
-    ///
-    /// # Errors
-    /// [`KernelError::State`] when the kernel does not read.
-    pub fn next_read_keys(&self) -> Result<KernelKeys, KernelError> {
-        if self.reader.state != ReadState::InKernel {
-            return Err(KernelError::State);
-        }
-        Ok(KernelKeys::of(self.reader.half())?)
-    }
-}
-
-fn go_on(half: &mut Half, sequence: u64) -> Result<(), KernelError> {
-    if sequence < half.sequence() || sequence == u64::MAX {
-        return Err(KernelError::Sequence);
-    }
-    half.set_sequence(sequence);
-    Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a peer can do wrong after the handshake, and the alert for each.
+//! The faults of a peer after the handshake, and the alert for each.
 
 use rustls::AlertDescription;
 
@@ -7,13 +7,13 @@ use rustls::AlertDescription;
 /// [`seal_fatal_alert`](super::Session::seal_fatal_alert).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// Forged, damaged, or under another key.
+    /// The record is forged, damaged, or under another key.
     #[error("a record did not authenticate")]
     BadRecordMac,
-    /// Longer than the protocol allows.
+    /// The record is longer than the protocol allows.
     #[error("a record is too long")]
     RecordOverflow,
-    /// Not the version of the session.
+    /// The record is of another version than the session.
     #[error("a record is of another version")]
     WrongVersion,
     /// A content type that has no place after the handshake.
@@ -22,7 +22,7 @@ pub enum OpenError {
     /// A handshake message that has no place after the handshake.
     #[error("a handshake message of type {0} has no place here")]
     UnexpectedHandshake(u8),
-    /// A record of TLS 1.3 that has no content, not even a type.
+    /// A record has no content; in TLS 1.3 not even a type.
     #[error("a record has no content")]
     NoContent,
     /// A KeyUpdate that is cut, or not alone in its record.
@@ -34,13 +34,13 @@ pub enum OpenError {
     /// An alert that is not alone in its record.
     #[error("an alert is not alone and whole in its record")]
     MalformedAlert,
-    /// TLS 1.2: the peer wants to negotiate anew.
+    /// TLS 1.2: the peer wants to renegotiate.
     #[error("renegotiation is refused")]
     Renegotiation,
-    /// Too many records in a row without data.
+    /// Too many records in a row have no data.
     #[error("too many records without data")]
     TooManyBarrenRecords,
-    /// More KeyUpdates than a session can need.
+    /// The peer has sent more KeyUpdates than a session can need.
     #[error("too many KeyUpdates")]
     TooManyKeyUpdates,
     /// This side: the sequence number is at its end, or the library refused a key.
@@ -49,9 +49,6 @@ pub enum OpenError {
     /// Caller: the session has failed before.
     #[error("the session has failed before")]
     Failed,
-    /// Caller: the kernel reads this session's records.
-    #[error("the kernel reads this session")]
-    InKernel,
 }
 
 impl OpenError {
@@ -70,7 +67,7 @@ impl OpenError {
             Self::MalformedKeyUpdate | Self::MalformedAlert => AlertDescription::DecodeError,
             Self::IllegalKeyUpdate => AlertDescription::IllegalParameter,
             Self::Renegotiation => AlertDescription::NoRenegotiation,
-            Self::Exhausted | Self::Failed | Self::InKernel => AlertDescription::InternalError,
+            Self::Exhausted | Self::Failed => AlertDescription::InternalError,
         }
     }
 }

@@ -1,23 +1,22 @@
 //! The KeyUpdates that this side still has to send.
 
-/// What is to be sent, in order, before any more data.
+/// The KeyUpdates that must be sent, in order, before any more data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum PendingUpdate {
     /// Nothing.
     #[default]
     Nothing,
-    /// An answer to the peer's request, or a new write key because the old one is
-    /// used up. One KeyUpdate answers any number of requests.
+    /// One that answers the peer's requests, however many they are, or replaces a key that is
+    /// used up.
     Update,
-    /// A KeyUpdate that asks for one in return.
+    /// One that asks the peer for one.
     Request,
-    /// Both: an answer must not ask, RFC 8446 section 4.6.3.
+    /// Both, because an answer must not ask (RFC 8446 section 4.6.3).
     UpdateThenRequest,
 }
 
-/// The `request_update` field.
+/// Values of a KeyUpdate's `request_update` field.
 pub(super) const UPDATE_NOT_REQUESTED: u8 = 0;
-/// The `request_update` field.
 pub(super) const UPDATE_REQUESTED: u8 = 1;
 
 impl PendingUpdate {
@@ -35,7 +34,7 @@ impl PendingUpdate {
         }
     }
 
-    /// The next `request_update` to send, and what remains after it.
+    /// The `request_update` field of the next KeyUpdate, and the KeyUpdates after it.
     pub(super) fn next(self) -> Option<(u8, Self)> {
         match self {
             Self::Nothing => None,

@@ -1,5 +1,5 @@
-//! The read side: one record at a time is opened in place, and acted upon. How
-//! often a peer may make work without sending data is counted here.
+//! The read side: it opens one record at a time in place, and acts on its content. It counts
+//! how often a peer makes work without sending data.
 
 use std::ops::Range;
 
@@ -13,52 +13,50 @@ use super::witness::NonceWitness;
 use super::write::{WriteState, records_per_key};
 use super::{Session, Version};
 
-/// Records in a row that may bring no data: KeyUpdates, empty records, warnings.
-/// They cost work and give nothing. BoringSSL allows 32 of each.
+/// Most records in a row without data: KeyUpdates, empty records, warnings. BoringSSL allows
+/// 32 of each.
 pub(super) const MAX_BARREN_RECORDS: u8 = 32;
-/// KeyUpdates that a peer may send in a session: one for every 2^24 records makes
-/// 2^38 full records, 2^52 bytes.
+/// Most KeyUpdates that a peer may send in a session. One for every 2^24 records makes 2^38
+/// full records, or 2^52 bytes.
 pub(super) const MAX_KEY_UPDATES: u16 = 1 << 14;
 
-/// What the first record of the input was.
+/// The first record of the input, opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Bytes of the input that are done with, once the data has been taken.
+    /// Bytes of the input to remove, after the data has been copied.
     pub consumed: usize,
-    /// What they were.
+    /// The record's meaning.
     pub event: Event,
 }
 
 /// The meaning of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The record is not there whole. Nothing was consumed and nothing changed.
+    /// A part of the record is missing. Nothing was consumed, and nothing changed.
     Incomplete {
-        /// Bytes from the start of the input that the next attempt needs at least; at
-        /// most [`MAX_RECORD_BYTES`](super::MAX_RECORD_BYTES).
+        /// Bytes of input that the next attempt needs at least. It is never more than
+        /// [`MAX_RECORD_BYTES`](super::MAX_RECORD_BYTES).
         need: usize,
     },
-    /// Plaintext, at that place of the input. Never empty.
+    /// Plaintext at this place of the input. It is never empty.
     Data(Range<usize>),
-    /// A record without data, or a warning: nothing to do.
+    /// A record without data, or a warning. There is nothing to do.
     Empty,
-    /// The peer has a new key. An answer may be due: [`Session::wants_control`].
+    /// The peer has a new key. An answer may be due ([`Session::wants_control`]).
     KeyUpdate,
-    /// The peer will send no more. In TLS 1.2 the answer is a close_notify at once;
-    /// in TLS 1.3 this side may go on sending.
+    /// The peer sends no more. In TLS 1.2 this side answers with a close_notify at once; in
+    /// TLS 1.3 it may go on sending.
     CloseNotify,
-    /// The peer has aborted the session; nothing can be sent or received any more.
+    /// The peer has aborted the session. Nothing can be sent or received any more.
     Aborted(AlertDescription),
-    /// Bytes after the end of the peer's data. They are consumed unread.
+    /// Bytes after the peer's close_notify, which are consumed unread.
     Discarded,
 }
 
-/// Who reads.
+/// Whether records can be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadState {
     Open,
-    /// The kernel opens records and hands their contents over.
-    InKernel,
     /// close_notify has come.
     Closed,
     /// A record has ended the session, on either side's initiative.
@@ -88,16 +86,12 @@ impl Reader {
         &self.half
     }
 
-    pub(super) fn half_mut(&mut self) -> &mut Half {
-        &mut self.half
-    }
-
     pub(super) fn into_half(self) -> Half {
         self.half
     }
 
-    /// Length of the first record of `input` by its header, as far as the header is
-    /// there. What is wrong is found with the byte that makes it wrong.
+    /// Length of the first record of `input`, if its header is whole. A header that cannot be
+    /// right is refused at its first wrong byte.
     fn record_bytes(&self, input: &[u8]) -> Result<Option<usize>, OpenError> {
         let framing = self.half.framing();
         if let Some(kind) = input.first() {
@@ -116,7 +110,7 @@ impl Reader {
         Ok(Some(HEADER_BYTES + body))
     }
 
-    /// Decrypts `record`; returns its content type and where its content lies.
+    /// Decrypts `record`. Returns its content type and the place of its content.
     fn decrypt(&mut self, record: &mut [u8]) -> Result<(u8, Range<usize>), OpenError> {
         if self.half.sequence() == u64::MAX {
             return Err(OpenError::Exhausted);
@@ -157,16 +151,15 @@ impl Reader {
 }
 
 impl<W: NonceWitness> Session<W> {
-    /// Opens the first record of `input` in place. `input` may hold part of a record
-    /// or many; what was not consumed must come again at its start.
+    /// Opens the first record of `input` in place. `input` may hold a part of a record, or
+    /// many. Bytes that were not consumed must come again at its start.
     ///
     /// # Errors
-    /// See [`OpenError`]. The session receives nothing any more; the write side is
-    /// open for the alert.
+    /// [`OpenError`]. The session then receives nothing any more. The write side stays open
+    /// for the alert.
     pub fn open(&mut self, input: &mut [u8]) -> Result<Opened, OpenError> {
         match self.reader.state {
             ReadState::Open => {}
-            ReadState::InKernel => return Err(OpenError::InKernel),
             ReadState::Failed => return Err(OpenError::Failed),
             ReadState::Closed => {
                 let (consumed, event) = (input.len(), Event::Discarded);
@@ -197,23 +190,6 @@ impl<W: NonceWitness> Session<W> {
             consumed: record.len(),
             event,
         })
-    }
-
-    /// Takes the content of a record that the kernel has opened, of content type
-    /// `kind`, as its control message names it.
-    ///
-    /// # Errors
-    /// See [`OpenError`]; as [`Session::open`].
-    pub fn take_from_kernel(&mut self, kind: u8, content: &[u8]) -> Result<Event, OpenError> {
-        if self.reader.state != ReadState::InKernel {
-            return Err(OpenError::Failed);
-        }
-        let event = understand(self.version, kind, content)
-            .and_then(|known| self.apply(known, 0..content.len()));
-        if event.is_err() {
-            self.reader.state = ReadState::Failed;
-        }
-        event
     }
 
     fn apply(&mut self, content: Content, place: Range<usize>) -> Result<Event, OpenError> {
@@ -247,7 +223,7 @@ impl<W: NonceWitness> Session<W> {
         })
     }
 
-    /// A peer that does not mind the limits of its key is asked for another, once.
+    /// Asks a peer that has used up its key for another one, once for each key.
     fn ask_for_key_in_time(&mut self) {
         let limit = records_per_key(self.suite);
         if self.version == Version::Tls13 && self.reader.half.sequence() == limit {
@@ -255,8 +231,7 @@ impl<W: NonceWitness> Session<W> {
         }
     }
 
-    /// Whether the peer's close_notify has come. An end of the stream without it is a
-    /// truncation.
+    /// Whether the peer's close_notify has come. A stream that ends without it is truncated.
     #[must_use]
     pub fn read_closed(&self) -> bool {
         self.reader.state == ReadState::Closed

@@ -1,6 +1,6 @@
-//! What surrounds a plaintext in a record: header, explicit nonce, inner type,
-//! tag; the nonce and the associated data that follow from them. RFC 8446
-//! section 5, RFC 5246 section 6.2, RFC 5288, RFC 7905. Nothing here has keys.
+//! The form of records: header, explicit nonce, inner content type and tag around a plaintext;
+//! the nonce and the associated data. RFC 8446 section 5, RFC 5246 section 6.2, RFC 5288,
+//! RFC 7905. Nothing here has keys.
 
 use crate::keys::{Suite, Version};
 
@@ -8,11 +8,11 @@ use crate::keys::{Suite, Version};
 pub const HEADER_BYTES: usize = 5;
 /// Most plaintext in one record.
 pub const MAX_PLAINTEXT_BYTES: usize = 1 << 14;
-/// Longest record of any version that is taken from a peer: an input buffer of
-/// this size always makes progress. TLS 1.3 allows 256 bytes on top.
+/// Longest record that a peer may send, in any version: an input buffer of this size always
+/// makes progress. TLS 1.3 allows 256 bytes more than the plaintext.
 pub const MAX_RECORD_BYTES: usize = HEADER_BYTES + MAX_PLAINTEXT_BYTES + 256;
-/// Most that any record made here adds to its plaintext: header, explicit nonce and
-/// tag of TLS 1.2 with GCM.
+/// Most bytes that a record made here adds to its plaintext: header, explicit nonce and tag of
+/// TLS 1.2 with GCM.
 pub const MAX_OVERHEAD_BYTES: usize = HEADER_BYTES + EXPLICIT_BYTES + TAG_BYTES;
 
 pub(super) const TAG_BYTES: usize = 16;
@@ -30,9 +30,9 @@ pub(super) mod kind {
 /// Bytes that a record has before and after its plaintext.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Surroundings {
-    /// Header, and explicit nonce where there is one.
+    /// Header, and the explicit nonce if there is one.
     pub before: usize,
-    /// Inner content type where there is one, and tag.
+    /// The inner content type if there is one, and the tag.
     pub after: usize,
 }
 
@@ -47,7 +47,7 @@ impl Surroundings {
 /// How the records of one version and suite are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// The content type is inside, the nonce is derived by XOR.
+    /// The content type is inside, and the nonce is derived by XOR.
     Tls13,
     /// TLS 1.2 with GCM: eight bytes of the nonce are in the record.
     Tls12Explicit,
@@ -80,8 +80,8 @@ impl Framing {
         Surroundings { before, after }
     }
 
-    /// Most bytes after the header of a record from a peer. An AEAD of TLS 1.2 adds
-    /// a fixed number of bytes, so what RFC 5246 allows on top of that is wrong anyway.
+    /// Most bytes after the header of a peer's record. The AEADs of TLS 1.2 add a fixed number
+    /// of bytes; a record with the further ones that RFC 5246 allows never authenticates.
     pub(super) const fn max_body_bytes(self) -> usize {
         match self {
             Self::Tls13 => MAX_PLAINTEXT_BYTES + 256,
@@ -90,7 +90,7 @@ impl Framing {
         }
     }
 
-    /// Most bytes that come out of the AEAD: in TLS 1.3 the content type counts.
+    /// Most bytes that come out of the AEAD. In TLS 1.3 the content type is one of them.
     pub(super) const fn max_inner_bytes(self) -> usize {
         match self {
             Self::Tls13 => MAX_PLAINTEXT_BYTES + 1,
@@ -98,9 +98,8 @@ impl Framing {
         }
     }
 
-    /// The nonce of a record to be sealed. For GCM in TLS 1.2 the explicit part counts
-    /// up from the IV, as the kernel counts, so that either may go on where the other
-    /// ended.
+    /// The nonce of a record that this side seals. For GCM in TLS 1.2 the explicit part counts
+    /// up from the IV. The kernel counts so too, hence either can go on after the other.
     pub(super) fn nonce(self, iv: &[u8; 12], sequence: u64) -> [u8; 12] {
         let [s0, s1, s2, s3, tail @ ..] = *iv;
         let tail = u64::from_be_bytes(tail);
@@ -112,8 +111,8 @@ impl Framing {
         [s0, s1, s2, s3, a, b, c, d, e, f, g, h]
     }
 
-    /// The associated data: in TLS 1.3 the header itself, in TLS 1.2 made of
-    /// sequence number, content type, version and plaintext length.
+    /// The associated data. In TLS 1.3 it is the header; in TLS 1.2 it is sequence number,
+    /// content type, version and plaintext length.
     pub(super) fn associated(
         self,
         header: &[u8; HEADER_BYTES],

@@ -1,16 +1,16 @@
 //! A session between two hosts: saved, encoded, decoded, restored.
 //!
-//! Saving consumes the session, so that only one host can go on with it. The encoded
-//! form holds traffic secrets: it is wiped when dropped, and may leave the host under
-//! mutual TLS only.
+//! Saving consumes the session, so that only one host can go on with it. The encoded form
+//! holds traffic secrets. It is wiped when dropped, and may leave the host under mutual TLS
+//! only.
 //!
-//! What lies in the caller's buffers is not part of it and has to move beside it:
+//! The contents of the caller's buffers are not part of it and have to move beside it:
 //!
-//! - input that [`Session::open`] has not consumed, part of a record included; it is
-//!   ciphertext, and goes first into the new host's input buffer;
-//! - plaintext that was opened and not yet used;
-//! - records that were sealed and not yet sent: they must be sent before anything
-//!   that the restored session seals, because their sequence numbers are used up.
+//! - input that [`Session::open`] has not consumed, even a part of a record: it is ciphertext,
+//!   and goes first into the new host's input buffer;
+//! - plaintext that was opened and is not used yet;
+//! - records that were sealed and are not sent yet. They must be sent before any record of the
+//!   restored session, because their sequence numbers are used up.
 //!
 //! # Layout, version 1
 //!
@@ -47,16 +47,15 @@ use super::write::{WriteState, Writer, checked_fragment};
 use super::{Session, Suite, Version};
 use crate::keys::{DirectionKeys, KeysError, MAX_SECRET_BYTES, Secret};
 
-/// Longest encoded session: the fixed fields, and twice a sequence number with the
-/// longest traffic secret, which is longer than key and IV of TLS 1.2.
+/// Longest encoded session: the fixed fields, and for each direction a sequence number and the
+/// longest traffic secret. Key and IV of TLS 1.2 are shorter than that.
 pub const MAX_SAVED_BYTES: usize = FIXED_BYTES + 2 * (8 + MAX_SECRET_BYTES);
 
 const FIXED_BYTES: usize = 16;
 const MAGIC: [u8; 4] = *b"PTLS";
 const LAYOUT: u8 = 1;
 
-/// The state of a session that no host uses at the moment. Whoever restores it, or
-/// a copy that was decoded, must be the only one.
+/// The state of a session that no host uses. Only one host may restore it, or a decoded copy.
 #[derive(Debug)]
 pub struct SavedSession {
     suite: Suite,
@@ -71,18 +70,18 @@ pub struct SavedSession {
     write: DirectionKeys,
 }
 
-/// The session cannot move, and is gone.
+/// The session cannot move. It is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SaveError {
-    /// Caller: the kernel still has a direction of it.
-    #[error("the kernel still has a direction of the session")]
+    /// Caller: the kernel still has the write side.
+    #[error("the kernel still has the write side of the session")]
     InKernel,
-    /// A record or an alert has ended it, or a direction has no sequence number left.
+    /// A record or an alert has ended the session, or a direction has no sequence number left.
     #[error("the session has failed")]
     Failed,
 }
 
-/// Bytes that are no saved session. The sender is at fault.
+/// The bytes are no saved session. The sender is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
     /// The length does not fit the fields.
@@ -91,7 +90,7 @@ pub enum RestoreError {
     /// The magic is missing.
     #[error("not a saved session")]
     Magic,
-    /// A layout that this program does not know.
+    /// This program does not know the layout.
     #[error("a saved session has layout {0}, which is not known")]
     Layout(u8),
     /// A field has an impossible value.
@@ -103,15 +102,14 @@ pub enum RestoreError {
 }
 
 impl<W: NonceWitness> Session<W> {
-    /// Takes the session out of use. The keys that seal and open are wiped here.
+    /// Takes the session out of use, and wipes the keys that seal and open.
     ///
     /// # Errors
-    /// [`SaveError`]; the session is gone then as well.
+    /// [`SaveError`]. The session is gone then too.
     pub fn save(self) -> Result<SavedSession, SaveError> {
         let read_closed = match self.reader.state {
             ReadState::Open => false,
             ReadState::Closed => true,
-            ReadState::InKernel => return Err(SaveError::InKernel),
             ReadState::Failed => return Err(SaveError::Failed),
         };
         let write_closed = match self.writer.state {
@@ -170,7 +168,7 @@ impl Session {
     /// The session that was saved, ready to go on.
     ///
     /// # Errors
-    /// When its keys are used up.
+    /// If its keys are used up.
     pub fn restore(saved: SavedSession) -> Result<Self, RestoreError> {
         Self::restore_witnessed(saved, Unwitnessed)
     }
@@ -199,10 +197,10 @@ impl SavedSession {
         out
     }
 
-    /// The saved session that `bytes` are. The caller wipes them.
+    /// Reads the output of [`SavedSession::encode`]. The caller wipes `bytes`.
     ///
     /// # Errors
-    /// [`RestoreError`], when they are none.
+    /// [`RestoreError`] if they are no saved session.
     pub fn decode(bytes: &[u8]) -> Result<Self, RestoreError> {
         let (fixed, rest) = bytes
             .split_first_chunk::<FIXED_BYTES>()
@@ -249,7 +247,7 @@ impl SavedSession {
         saved.check(zero)
     }
 
-    /// What the fields have to be together.
+    /// Checks the fields against one another.
     fn check(self, zero: u8) -> Result<Self, RestoreError> {
         let updated = self.pending != PendingUpdate::Nothing || self.updates != 0;
         if self.version == Version::Tls12 && updated {

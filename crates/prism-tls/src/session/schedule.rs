@@ -1,13 +1,12 @@
-//! The part of TLS 1.3's key schedule that an established session needs: keys
-//! from a traffic secret, and the next traffic secret. RFC 8446 sections 7.1 to
-//! 7.3. The functions themselves are aws-lc's.
+//! The part of TLS 1.3's key schedule that an established session needs: the keys of a traffic
+//! secret, and the next traffic secret (RFC 8446 sections 7.1 to 7.3). aws-lc has the functions.
 
 use aws_lc_rs::hkdf;
 use zeroize::Zeroizing;
 
 use crate::keys::{KeysError, Secret, Suite};
 
-/// Longest label used here with "tls13 " before it.
+/// Longest label here, with `tls13 ` before it.
 const MAX_LABEL_BYTES: usize = 17;
 
 /// Key and IV of a traffic secret.

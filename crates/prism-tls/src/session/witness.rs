@@ -1,14 +1,13 @@
-//! A place to look at every nonce that is used, for the tests that look for one
-//! used twice.
+//! A witness of every nonce, for tests that look for a nonce used twice.
 
 /// Sees each nonce just before a record is sealed with it.
 pub trait NonceWitness {
-    /// `secret` is what the key comes from: the traffic secret in TLS 1.3, the write
-    /// key itself in TLS 1.2. It must not be kept outside of tests.
+    /// `secret` is the traffic secret in TLS 1.3, the write key in TLS 1.2. Only tests may
+    /// keep it.
     fn nonce_used(&mut self, secret: &[u8], nonce: &[u8; 12]);
 }
 
-/// Nobody looks: what production uses.
+/// The witness for production, which does nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unwitnessed;
 

@@ -9,17 +9,17 @@ use super::witness::NonceWitness;
 use super::{Session, Version};
 use crate::keys::{KeysError, Suite};
 
-/// Smallest fragment that can be asked for, RFC 8449.
+/// Smallest fragment size (RFC 8449).
 pub const MIN_FRAGMENT_BYTES: usize = 64;
 
-/// Records under one AES-GCM key. RFC 8446 section 5.5 allows 2^24.5 of full
-/// size; what is above 2^24 is left for alerts.
+/// Records of data under one AES-GCM key. RFC 8446 section 5.5 allows 2^24.5 of full size;
+/// those above 2^24 are for alerts.
 const GCM_RECORDS: u64 = 1 << 24;
-/// ChaCha20-Poly1305 has no limit that a connection can reach. This one keeps the
-/// sequence number far from its end.
+/// Records of data under one ChaCha20-Poly1305 key. No connection reaches a limit of the
+/// cipher; this one keeps the sequence number far from its end.
 const CHACHA_RECORDS: u64 = 1 << 48;
 
-/// Records of data that may be sealed under one key.
+/// Most records of data under one key.
 pub(super) const fn records_per_key(suite: Suite) -> u64 {
     match suite {
         Suite::Aes128Gcm | Suite::Aes256Gcm => GCM_RECORDS,
@@ -27,11 +27,11 @@ pub(super) const fn records_per_key(suite: Suite) -> u64 {
     }
 }
 
-/// Who may write.
+/// Whether records can be sealed, and by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteState {
     Open,
-    /// The kernel seals; only it knows the sequence number.
+    /// The kernel seals, and only it knows the sequence number.
     InKernel,
     /// close_notify or a fatal alert has been sealed, or the peer's has come.
     Closed,
@@ -44,8 +44,8 @@ pub(super) struct Writer {
     pub(super) max_fragment: u16,
 }
 
-/// No record was made. Nothing has been added to the output, unless
-/// [`SealError::Library`] says that the session is of no more use.
+/// No record was made. The output is as it was, except after [`SealError::Library`], which
+/// makes the session unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// Caller: this side has closed the session, or the peer has aborted it.
@@ -54,13 +54,13 @@ pub enum SealError {
     /// Caller: the kernel writes this session's records.
     #[error("the kernel writes this session")]
     InKernel,
-    /// Caller: what [`Session::seal_control`] has to say must go first.
+    /// Caller: the output of [`Session::seal_control`] must be sent first.
     #[error("a KeyUpdate has to be sent first")]
     ControlFirst,
-    /// Caller: the plaintext is too long or the buffer too short.
+    /// Caller: the plaintext is too long, or the buffer too short.
     #[error("the plaintext or the buffer has a wrong size")]
     Size,
-    /// The key is used up and TLS 1.2 has no other: close the session.
+    /// The key is used up, and TLS 1.2 has no other. Close the session.
     #[error("the write key is used up")]
     Exhausted,
     /// Caller: TLS 1.2 has no KeyUpdate.
@@ -115,19 +115,19 @@ impl Writer {
         }
     }
 
-    /// Records of data left under the current key.
+    /// Records of data that the current key is still good for.
     pub(super) fn records_left(&self) -> u64 {
         records_per_key(self.half.suite()).saturating_sub(self.half.sequence())
     }
 
-    /// Asks for a new key when this one is used up.
+    /// Plans a KeyUpdate if the key is used up.
     pub(super) fn rekey_in_time(&mut self) {
         if self.records_left() == 0 && self.half.framing() == Framing::Tls13 {
             self.pending = self.pending.with_update();
         }
     }
 
-    /// Whether `records` more records of data can be made before the session ends.
+    /// Whether the session is good for `records` more records of data.
     fn check_lasts(&self, records: usize) -> Result<(), SealError> {
         let endless = self.half.framing() == Framing::Tls13;
         let enough = u64::try_from(records).is_ok_and(|n| n <= self.records_left());
@@ -179,20 +179,19 @@ impl Writer {
         Ok(())
     }
 
-    /// The KeyUpdate that is due, and what remains to be sent after it.
-    pub(super) fn next_update(&self) -> Option<([u8; 5], PendingUpdate)> {
+    /// The KeyUpdate that is due, and the ones that are due after it.
+    fn next_update(&self) -> Option<([u8; 5], PendingUpdate)> {
         let (request_update, rest) = self.pending.next()?;
         Some((super::content::key_update(request_update), rest))
     }
 }
 
 impl<W: NonceWitness> Session<W> {
-    /// Seals `plaintext` into records of at most the fragment size and appends them
-    /// to `out`, after what [`Session::seal_control`] has to say. All or nothing.
+    /// Seals `plaintext` into records of at most the fragment size, and appends them to `out`
+    /// behind any KeyUpdate that is due. It seals all of the plaintext or nothing.
     ///
     /// # Errors
-    /// [`SealError::Closed`], [`SealError::InKernel`], or [`SealError::Exhausted`]
-    /// in TLS 1.2.
+    /// [`SealError::Closed`], [`SealError::InKernel`], or [`SealError::Exhausted`] in TLS 1.2.
     pub fn seal(&mut self, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), SealError> {
         self.writer.check_open()?;
         let fragment = usize::from(self.writer.max_fragment);
@@ -208,14 +207,14 @@ impl<W: NonceWitness> Session<W> {
         Ok(())
     }
 
-    /// Seals one record of data whose plaintext has been put into `record` already,
-    /// `len` bytes at [`Surroundings::before`](super::Surroundings), and returns the
-    /// record's length. For file contents read straight into the buffer.
+    /// Seals one record of data in place, such as file contents that were read straight into
+    /// the buffer. The plaintext of `len` bytes is in `record` already, at
+    /// [`Surroundings::before`](super::Surroundings). Returns the record's length.
     ///
     /// # Errors
-    /// [`SealError::ControlFirst`] while [`Session::wants_control`]: seal that into
-    /// what is sent before this record. [`SealError::Size`] when `len` is above the
-    /// fragment size or the record does not fit. Otherwise as [`Session::seal`].
+    /// [`SealError::ControlFirst`] while [`Session::wants_control`]; [`SealError::Size`] if
+    /// `len` is above the fragment size, or the record does not fit; otherwise as
+    /// [`Session::seal`].
     pub fn seal_in_place(&mut self, record: &mut [u8], len: usize) -> Result<usize, SealError> {
         self.writer.check_open()?;
         if self.wants_control() {
@@ -229,14 +228,14 @@ impl<W: NonceWitness> Session<W> {
         self.writer.data_in_place(record, len, &mut self.witness)
     }
 
-    /// Whether a KeyUpdate is to be sent before more data.
+    /// Whether a KeyUpdate must be sent before more data.
     #[must_use]
     pub fn wants_control(&self) -> bool {
         self.writer.state != WriteState::Closed && self.writer.pending != PendingUpdate::Nothing
     }
 
-    /// Appends the KeyUpdates that are due, each under the key that it ends. At most
-    /// two records; nothing when nothing is due.
+    /// Appends the KeyUpdates that are due, each under the key that it ends. There are at most
+    /// two.
     ///
     /// # Errors
     /// [`SealError::InKernel`]; [`SealError::Library`].
@@ -248,7 +247,7 @@ impl<W: NonceWitness> Session<W> {
         self.writer.append_control(out, &mut self.witness)
     }
 
-    /// Asks for a new write key of this side with the next output.
+    /// Plans a KeyUpdate of this side, which goes with the next output.
     ///
     /// # Errors
     /// [`SealError::NoKeyUpdate`], [`SealError::Closed`].
@@ -258,7 +257,7 @@ impl<W: NonceWitness> Session<W> {
         Ok(())
     }
 
-    /// Asks for new keys of both sides with the next output.
+    /// Plans a KeyUpdate that asks the peer for one, which goes with the next output.
     ///
     /// # Errors
     /// [`SealError::NoKeyUpdate`], [`SealError::Closed`].
@@ -276,7 +275,7 @@ impl<W: NonceWitness> Session<W> {
         }
     }
 
-    /// Appends close_notify and closes the write side. Nothing when it is closed.
+    /// Appends close_notify and closes the write side. Appends nothing if it is closed.
     ///
     /// # Errors
     /// [`SealError::InKernel`]; [`SealError::Library`].
@@ -284,8 +283,8 @@ impl<W: NonceWitness> Session<W> {
         self.seal_last(WARNING, AlertDescription::CloseNotify, out)
     }
 
-    /// Appends a fatal alert, usually [`OpenError::alert`](super::OpenError::alert),
-    /// and closes the write side. Nothing when it is closed.
+    /// Appends a fatal alert, usually [`OpenError::alert`](super::OpenError::alert), and
+    /// closes the write side. Appends nothing if it is closed.
     ///
     /// # Errors
     /// [`SealError::InKernel`]; [`SealError::Library`].
@@ -319,31 +318,30 @@ impl<W: NonceWitness> Session<W> {
         self.writer.state == WriteState::Closed
     }
 
-    /// Records of data that the current write key is still good for. A kernel that
-    /// writes must be stopped before they are used up.
+    /// Records of data that the current write key is still good for. While the kernel writes,
+    /// the caller must stop it before they are used up.
     #[must_use]
     pub fn write_records_left(&self) -> u64 {
         self.writer.records_left()
     }
 
-    /// Limits the plaintext of each record made, for latency or RFC 8449.
+    /// Limits the plaintext of each record that is made, for latency or for RFC 8449.
     ///
     /// # Errors
-    /// [`SealError::Size`] outside of [`MIN_FRAGMENT_BYTES`] to
-    /// [`MAX_PLAINTEXT_BYTES`].
+    /// [`SealError::Size`] if not from [`MIN_FRAGMENT_BYTES`] to [`MAX_PLAINTEXT_BYTES`].
     pub fn set_max_fragment(&mut self, bytes: usize) -> Result<(), SealError> {
         self.writer.max_fragment = checked_fragment(bytes).ok_or(SealError::Size)?;
         Ok(())
     }
 }
 
-/// `bytes`, when it is an allowed fragment size.
+/// `bytes`, if that is an allowed fragment size.
 pub(super) fn checked_fragment(bytes: usize) -> Option<u16> {
     let allowed = (MIN_FRAGMENT_BYTES..=MAX_PLAINTEXT_BYTES).contains(&bytes);
     u16::try_from(bytes).ok().filter(|_| allowed)
 }
 
-/// Alert levels; TLS 1.3 ignores them.
+/// The level of an alert that is a warning; TLS 1.3 ignores levels.
 pub(super) const WARNING: u8 = 1;
-/// Alert levels; TLS 1.3 ignores them.
+/// The level of an alert that ends the session.
 pub(super) const FATAL: u8 = 2;

@@ -7,8 +7,8 @@ use prism_config::{Config, Credential};
 use prism_http::RequestHead;
 use prism_proto::verified::{self, Caller, Verified};
 use prism_s3::{
-    Anonymous, Authenticated, Authenticator, Code, Credentials, Operation, Payload, Principal,
-    S3Error, Seed, Streaming,
+    Anonymous, Authenticated, Authenticator, BucketOperation, Code, Credentials, Operation,
+    Payload, Principal, S3Error, Seed, Streaming,
 };
 use time::OffsetDateTime;
 
@@ -166,7 +166,10 @@ impl Worker {
     /// has not been asked.
     pub(super) async fn let_in(&self, request: &mut Request) -> Result<(), S3Error> {
         let is_open = self.node.auth.anonymous == Anonymous::Read
-            || matches!(request.operation, Operation::Preflight { .. });
+            || matches!(
+                request.operation,
+                Operation::Bucket(_, BucketOperation::Preflight)
+            );
         if request.principal != Principal::Anonymous
             || request.policy == verified::Policy::Allows
             || is_open

@@ -14,7 +14,8 @@ use prism_cluster::NodeName;
 use prism_http::{Exchange, ResponseHead};
 use prism_replica::Bucket;
 use prism_s3::{
-    BucketName, Code, Document, Expected, ObjectKey, Operation, Policy, Principal, S3Error, xml,
+    BucketName, BucketOperation, Code, Document, Expected, ObjectKey, Operation, Policy, Principal,
+    S3Error, xml,
 };
 use prism_store::CONFIG_MAX;
 
@@ -41,7 +42,7 @@ impl Worker {
     ) -> io::Result<bool> {
         let date = self.date();
         let max = match request.operation {
-            Operation::DeleteObjects { .. } => MAX_DELETE_BYTES,
+            Operation::Bucket(_, BucketOperation::DeleteObjects) => MAX_DELETE_BYTES,
             _ => MAX_XML_BYTES,
         };
         let body = self.read_document(io, request, max).await?;
@@ -61,60 +62,61 @@ impl Worker {
 
     async fn together(&self, request: &Request, body: &[u8]) -> Result<Answer, S3Error> {
         let done = |status| Ok((ResponseHead::new(status), Vec::new()));
-        match &request.operation {
-            Operation::CreateBucket { bucket } => {
+        let Operation::Bucket(bucket, operation) = &request.operation else {
+            return Err(Code::InternalError.into());
+        };
+        match operation {
+            BucketOperation::Create => {
                 self.check_region(body)?;
                 self.create_bucket(bucket).await
             }
-            Operation::DeleteBucket { bucket } => {
+            BucketOperation::Delete => {
                 self.delete_bucket(bucket).await?;
                 done(204)
             }
-            Operation::PutBucketDocument {
-                bucket,
-                document: Document::Policy,
-            } => {
+            BucketOperation::PutDocument(Document::Policy) => {
                 Policy::parse(bucket, body)?;
                 let text = String::from_utf8(body.to_vec()).map_err(|_| Code::MalformedPolicy)?;
                 self.set_document(bucket, (Document::Policy, Some(text)))
                     .await?;
                 done(204)
             }
-            Operation::PutBucketDocument { bucket, .. } => {
+            BucketOperation::PutDocument(Document::Cors) => {
                 let config = xml::parse_cors(body)?;
                 let document = String::from_utf8(config.xml()).map_err(|_| Code::MalformedXML)?;
                 self.set_document(bucket, (Document::Cors, Some(document)))
                     .await?;
                 done(200)
             }
-            Operation::DeleteBucketDocument { bucket, document } => {
+            BucketOperation::DeleteDocument(document) => {
                 self.set_document(bucket, (*document, None)).await?;
                 done(204)
             }
-            Operation::ListObjects { bucket, list } => {
+            BucketOperation::ListObjects(list) => {
                 let xml = self.list_objects(request, bucket, list).await?;
                 Ok((ResponseHead::new(200), xml))
             }
-            Operation::PutBucketVersioning { bucket } => {
+            BucketOperation::PutVersioning => {
                 let enabled = xml::parse_versioning(body)?;
                 self.change_bucket(bucket, |next| next.versions = Some(enabled))
                     .await?;
                 done(200)
             }
-            Operation::ListObjectVersions { bucket, list } => {
+            BucketOperation::ListVersions(list) => {
                 let xml = self.list_versions(request, bucket, list).await?;
                 Ok((ResponseHead::new(200), xml))
             }
-            Operation::ListMultipartUploads { bucket, list } => {
+            BucketOperation::ListUploads(list) => {
                 let xml = self.list_uploads(request, bucket, list).await?;
                 Ok((ResponseHead::new(200), xml))
             }
-            Operation::DeleteObjects { bucket } => {
+            BucketOperation::DeleteObjects => {
                 let xml = self.delete_objects(request, bucket, body).await?;
                 Ok((ResponseHead::new(200), xml))
             }
-            other => {
-                tracing::error!(operation = other.name(), "not for all nodes together");
+            _ => {
+                let operation = request.operation.name();
+                tracing::error!(operation, "not for all nodes together");
                 Err(Code::InternalError.into())
             }
         }

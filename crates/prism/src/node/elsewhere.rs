@@ -7,7 +7,7 @@ use prism_config::HandOffMode;
 use prism_handoff::{Connection, Exported, Kept};
 use prism_http::BodyFraming;
 use prism_proto::node::Refusal;
-use prism_s3::{Code, S3Error};
+use prism_s3::{Code, ObjectRef, S3Error};
 
 use super::Worker;
 use super::fence::elsewhere;
@@ -141,7 +141,7 @@ impl Worker {
     /// The nodes that may answer a request, by the present view of the cluster.
     fn answerers_now(&self, request: &Request) -> Vec<String> {
         match request.operation.object() {
-            Some((bucket, key)) => {
+            Some(ObjectRef { bucket, key }) => {
                 self.answerers(&request.operation, bucket.as_str(), key.as_str())
             }
             None => self.backends(),

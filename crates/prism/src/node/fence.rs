@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_cluster::{State, Status};
-use prism_s3::{Code, S3Error};
+use prism_s3::{Code, ObjectRef, S3Error};
 
 use super::session::Request;
 use super::{Node, Worker, noted};
@@ -57,7 +57,7 @@ impl Worker {
         self.node.may_look(request.held)?;
         let replication = &self.node.replication;
         let may = match request.operation.object() {
-            Some((bucket, key)) => {
+            Some(ObjectRef { bucket, key }) => {
                 replication.may_answer(&request.operation, bucket.as_str(), key.as_str())
             }
             None => replication.is_in_sync(),

@@ -314,8 +314,8 @@ impl Node {
             let node = node.upgrade()?;
             let (head, _) = RequestHead::parse(unread, &node.limits).ok()??;
             let operation = Operation::parse(&head, None).ok()?;
-            let (bucket, key) = operation.object().filter(|_| operation.moves_data())?;
-            let (bucket, key) = (bucket.as_str(), key.as_str());
+            let object = operation.object().filter(|_| operation.moves_data())?;
+            let (bucket, key) = (object.bucket.as_str(), object.key.as_str());
             let answerers = node.replication.answerers(&operation, bucket, key);
             answerers
                 .into_iter()

@@ -206,7 +206,7 @@ impl Replication {
     /// asked: this node first, those out of reach last.
     pub(super) fn answerers(&self, operation: &Operation, bucket: &str, key: &str) -> Vec<String> {
         let view = self.view();
-        if !view.is_replicated() || !only_reads(operation) {
+        if !view.is_replicated() || !operation.only_reads_object() {
             let primary = view.primary(bucket, key);
             return primary.map(NodeName::to_string).into_iter().collect();
         }
@@ -216,7 +216,7 @@ impl Replication {
     /// Whether this node is the first of them.
     pub(super) fn answers_first(&self, operation: &Operation, bucket: &str, key: &str) -> bool {
         let (view, is_this) = (self.view(), |name: &NodeName| name.as_str() == self.name);
-        match view.is_replicated() && only_reads(operation) {
+        match view.is_replicated() && operation.only_reads_object() {
             true => view.readers(bucket, key).any(is_this),
             false => view.primary(bucket, key).is_some_and(is_this),
         }
@@ -226,7 +226,7 @@ impl Replication {
     pub(super) fn may_answer(&self, operation: &Operation, bucket: &str, key: &str) -> bool {
         let view = self.view();
         let mut readers = view.readers(bucket, key);
-        match only_reads(operation) {
+        match operation.only_reads_object() {
             true => readers.any(|name| name.as_str() == self.name),
             false => readers
                 .next()
@@ -406,17 +406,6 @@ fn whole(place: &Place) -> Place {
         *offset = 0;
     }
     place
-}
-
-/// Whether every replica may answer.
-pub(super) fn only_reads(operation: &Operation) -> bool {
-    matches!(
-        operation,
-        Operation::GetObject { .. }
-            | Operation::HeadObject { .. }
-            | Operation::GetObjectAttributes { .. }
-            | Operation::GetObjectTagging { .. }
-    )
 }
 
 /// No lock here guards anything a panic could leave half-changed.

@@ -6,7 +6,10 @@ use prism_http::{Exchange, Headers, ResponseHead};
 use prism_s3::cors;
 use prism_s3::op::Attributes;
 use prism_s3::xml::{self, PartEntry, PartsOfObject};
-use prism_s3::{BucketName, Code, Conditions, Document, ObjectKey, Operation, S3Error, Tags};
+use prism_s3::{
+    BucketName, BucketOperation, Code, Conditions, Document, ObjectKey, ObjectOperation, ObjectRef,
+    Operation, S3Error, Tags,
+};
 use prism_store::{Body, Object, ObjectInfo, ObjectMeta, Store, ToDelete};
 
 use super::answer::{from_ms, send, send_xml, set};
@@ -49,24 +52,22 @@ impl Worker {
             return self.refuse_here(io, request, exchange, &error).await;
         }
         match &request.operation {
-            Operation::PutObject { bucket, key, put } => {
+            Operation::Object(ObjectRef { bucket, key }, ObjectOperation::Put(put)) => {
                 Box::pin(self.put_object(io, request, exchange, (bucket, key, put))).await
             }
-            Operation::UploadPart { bucket, key, part } => {
+            Operation::Object(ObjectRef { bucket, key }, ObjectOperation::UploadPart(part)) => {
                 Box::pin(self.put_part(io, request, exchange, (bucket, key, part))).await
             }
-            Operation::CompleteMultipartUpload {
-                bucket,
-                key,
-                complete,
-            } => {
+            Operation::Object(
+                ObjectRef { bucket, key },
+                ObjectOperation::CompleteUpload(complete),
+            ) => {
                 Box::pin(self.complete_upload(io, request, exchange, (bucket, key, complete))).await
             }
-            Operation::PutObjectTagging {
-                bucket,
-                key,
-                version,
-            } => {
+            Operation::Object(
+                ObjectRef { bucket, key },
+                ObjectOperation::PutTagging { version },
+            ) => {
                 let what = (bucket, key, version.as_deref());
                 Box::pin(self.put_tagging(io, request, exchange, what)).await
             }
@@ -89,7 +90,9 @@ impl Worker {
             self.know_bucket(bucket.as_str()).await?;
         }
         match request.operation.object() {
-            Some((bucket, key)) => self.make_certain_soon(bucket.as_str(), key.as_str()).await,
+            Some(ObjectRef { bucket, key }) => {
+                self.make_certain_soon(bucket.as_str(), key.as_str()).await
+            }
             None => Ok(()),
         }
     }
@@ -101,16 +104,16 @@ impl Worker {
         exchange: &Exchange<'_>,
         store: &Store,
     ) -> io::Result<bool> {
+        use ObjectOperation::{Copy, CopyPart, Get, Head};
         match &request.operation {
-            Operation::GetObject { bucket, key, read }
-            | Operation::HeadObject { bucket, key, read } => {
+            Operation::Object(ObjectRef { bucket, key }, Get(read) | Head(read)) => {
                 self.get_object(io, request, exchange, store, (bucket, key, read))
                     .await
             }
-            Operation::CopyObject { bucket, key, copy } => {
+            Operation::Object(ObjectRef { bucket, key }, Copy(copy)) => {
                 Box::pin(self.copy_object(io, request, exchange, (bucket, key, copy))).await
             }
-            Operation::UploadPartCopy { bucket, key, part } => {
+            Operation::Object(ObjectRef { bucket, key }, CopyPart(part)) => {
                 Box::pin(self.copy_part(io, request, exchange, (bucket, key, part))).await
             }
             _ => {
@@ -179,7 +182,7 @@ impl Worker {
         let region = self.node.config.cluster.region.clone();
         let operation = request.operation.clone();
         let headers = match &operation {
-            Operation::Preflight { .. } => request.head.headers().clone(),
+            Operation::Bucket(_, BucketOperation::Preflight) => request.head.headers().clone(),
             _ => Headers::new(),
         };
         joined(blocking(&self.node, move |node| {
@@ -224,24 +227,40 @@ fn small_here(
     headers: &Headers,
     region: &str,
 ) -> Result<Answer, S3Error> {
+    match operation {
+        Operation::ListBuckets => Ok((ResponseHead::new(200), list_buckets(store)?)),
+        Operation::Bucket(bucket, operation) => {
+            small_of_bucket(store, bucket, operation, headers, region)
+        }
+        Operation::Object(object, operation) => small_of_object(store, object, operation),
+        Operation::Unsupported { what } => Err(Operation::not_implemented(what)),
+    }
+}
+
+fn small_of_bucket(
+    store: &Store,
+    bucket: &BucketName,
+    operation: &BucketOperation,
+    headers: &Headers,
+    region: &str,
+) -> Result<Answer, S3Error> {
     let ok = |xml| Ok((ResponseHead::new(200), xml));
     match operation {
-        Operation::ListBuckets => ok(list_buckets(store)?),
-        Operation::HeadBucket { bucket } => {
+        BucketOperation::Head => {
             existing(store, bucket)?;
             let head = ResponseHead::new(200).with("x-amz-bucket-region", region);
             Ok((head.map_err(|_| Code::InternalError)?, Vec::new()))
         }
-        Operation::GetBucketLocation { bucket } => {
+        BucketOperation::GetLocation => {
             existing(store, bucket)?;
             ok(xml::location(region))
         }
-        Operation::GetBucketVersioning { bucket } => {
+        BucketOperation::GetVersioning => {
             let info = store.head_bucket(bucket.as_str());
             let info = info.map_err(|e| store_error(&e))?;
             ok(xml::versioning(info.versioning.enabled()))
         }
-        Operation::GetBucketDocument { bucket, document } => {
+        BucketOperation::GetDocument(document) => {
             let found = store.bucket_document(bucket.as_str(), document.as_str());
             let found = found.map_err(|e| store_error(&e))?;
             match document {
@@ -253,56 +272,49 @@ fn small_here(
                 }
             }
         }
-        Operation::Preflight { bucket } => {
+        BucketOperation::Preflight => {
             cors::asked(headers)?;
             let config = rules_here(store, bucket).ok_or_else(cors::forbidden)?;
             Ok((config.preflight(headers)?, Vec::new()))
         }
-        Operation::DeleteObject {
-            bucket,
-            key,
+        other => Err(not_for_one_node(other.name())),
+    }
+}
+
+fn small_of_object(
+    store: &Store,
+    object: &ObjectRef,
+    operation: &ObjectOperation,
+) -> Result<Answer, S3Error> {
+    let ObjectRef { bucket, key } = object;
+    match operation {
+        ObjectOperation::Delete {
             version,
             conditions,
         } => delete(store, (bucket, key, version.as_deref()), conditions),
-        Operation::GetObjectTagging {
-            bucket,
-            key,
-            version,
-        } => {
+        ObjectOperation::GetTagging { version } => {
             let object = head(store, (bucket, key, version.as_deref()))?;
             let mut head = ResponseHead::new(200);
             versions::set_id(&mut head, object.version).map_err(|_| Code::InternalError)?;
             Ok((head, xml::tagging(&meta::tags(&object.meta))))
         }
-        Operation::DeleteObjectTagging {
-            bucket,
-            key,
-            version,
-        } => {
+        ObjectOperation::DeleteTagging { version } => {
             let what = (bucket, key, version.as_deref());
             retag(store, what, Tags::default(), 204)
         }
-        Operation::GetObjectAttributes {
-            bucket,
-            key,
-            attributes,
-        } => object_attributes(store, (bucket, key), attributes),
-        Operation::CreateMultipartUpload {
-            bucket,
-            key,
-            create,
-        } => multipart::create(store, (bucket, key), create),
-        Operation::ListParts { bucket, key, list } => multipart::list(store, (bucket, key), list),
-        Operation::AbortMultipartUpload {
-            bucket,
-            key,
-            upload,
-        } => multipart::abort(store, (bucket, key), upload),
-        other => {
-            tracing::error!(operation = other.name(), "not for one node alone");
-            Err(Code::InternalError.into())
+        ObjectOperation::GetAttributes(attributes) => {
+            object_attributes(store, (bucket, key), attributes)
         }
+        ObjectOperation::CreateUpload(create) => multipart::create(store, (bucket, key), create),
+        ObjectOperation::ListParts(list) => multipart::list(store, (bucket, key), list),
+        ObjectOperation::AbortUpload { upload } => multipart::abort(store, (bucket, key), upload),
+        other => Err(not_for_one_node(other.name())),
     }
+}
+
+fn not_for_one_node(operation: &str) -> S3Error {
+    tracing::error!(operation, "not for one node alone");
+    Code::InternalError.into()
 }
 
 fn existing(store: &Store, bucket: &BucketName) -> Result<(), S3Error> {

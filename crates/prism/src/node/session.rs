@@ -13,7 +13,7 @@ use prism_handoff::Connection;
 use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead};
 use prism_proto::verified::{Policy, Verified};
 use prism_s3::auth::with_hoisted;
-use prism_s3::{Code, Operation, Payload, Principal, S3Error};
+use prism_s3::{BucketOperation, Code, Operation, Payload, Principal, S3Error};
 
 use prism_membership::LeaseTerm;
 
@@ -22,7 +22,6 @@ use super::answer::{send, send_error};
 use super::fence::differs;
 use super::io::Asker;
 use super::pause::UnderWay;
-use super::replication::only_reads;
 use super::request_body::{MAX_SKIP_BYTES, RequestBody};
 
 /// One request, parsed and allowed.
@@ -341,7 +340,7 @@ impl Worker {
 
     /// Begins a request that changes something: behind a pause, if there is one.
     pub(super) async fn begin_write(&self, operation: &Operation) -> Option<UnderWay<'_>> {
-        let writes = operation.object().is_some() && !only_reads(operation);
+        let writes = operation.object().is_some() && !operation.only_reads_object();
         match writes && self.node.cluster.is_in_etcd() {
             true => Some(self.node.pauses.begin().await),
             false => None,
@@ -350,8 +349,8 @@ impl Worker {
 
     fn route(&self, request: &Request) -> Route {
         let node = &self.node;
-        if let Some((bucket, key)) = request.operation.object() {
-            let (bucket, key) = (bucket.as_str(), key.as_str());
+        if let Some(object) = request.operation.object() {
+            let (bucket, key) = (object.bucket.as_str(), object.key.as_str());
             let (replication, operation) = (&node.replication, &request.operation);
             if node.store.is_some() && replication.answers_first(operation, bucket, key) {
                 return Route::Here;
@@ -364,15 +363,18 @@ impl Worker {
             };
         }
         match &request.operation {
-            Operation::CreateBucket { .. }
-            | Operation::DeleteBucket { .. }
-            | Operation::PutBucketDocument { .. }
-            | Operation::DeleteBucketDocument { .. }
-            | Operation::DeleteObjects { .. }
-            | Operation::ListMultipartUploads { .. }
-            | Operation::ListObjectVersions { .. }
-            | Operation::PutBucketVersioning { .. }
-            | Operation::ListObjects { .. } => Route::Everyone,
+            Operation::Bucket(
+                _,
+                BucketOperation::Create
+                | BucketOperation::Delete
+                | BucketOperation::PutDocument(_)
+                | BucketOperation::DeleteDocument(_)
+                | BucketOperation::DeleteObjects
+                | BucketOperation::ListUploads(_)
+                | BucketOperation::ListVersions(_)
+                | BucketOperation::PutVersioning
+                | BucketOperation::ListObjects(_),
+            ) => Route::Everyone,
             Operation::Unsupported { .. } => Route::Here,
             _ if node.store.is_some() && node.replication.is_in_sync() => Route::Here,
             // Every backend knows every bucket.

@@ -8,7 +8,7 @@ use prism_handoff::Connection;
 use prism_handoff::cost::metered;
 use prism_http::BodyFraming;
 use prism_proto::relay::Preamble;
-use prism_s3::Operation;
+use prism_s3::{ObjectOperation, ObjectRef, Operation};
 
 use super::Worker;
 use super::forecast::{Class, Place};
@@ -34,11 +34,16 @@ impl Worker {
     /// Whether to ask an object's owner before the connection moves there.
     pub(super) fn guess<'p>(&self, request: &Request, peers: &'p [String]) -> Option<Guess<'p>> {
         let (relaying, forecast) = (&self.node.relaying, &self.node.forecast);
-        let (Operation::GetObject { bucket, key, .. }, BodyFraming::None, 1..) = (
+        let (
+            Operation::Object(ObjectRef { bucket, key }, ObjectOperation::Get(_)),
+            BodyFraming::None,
+            1..,
+        ) = (
             &request.operation,
             request.head.framing(),
             relaying.up_to_bytes(),
-        ) else {
+        )
+        else {
             return None;
         };
         let (peer, others) = peers.split_first()?;

@@ -90,50 +90,6 @@ fn records_of_the_kernel_go_between_those_of_the_session() {
 }
 
 #[test]
-fn a_key_update_goes_through_the_kernel() {
-    let (mut server, mut client) = tls13();
-    let mut kernel = KernelTls::new(server.write_to_kernel().unwrap());
-    assert!(server.key_update_by_kernel().unwrap().is_none());
-    server.request_key_update().unwrap();
-    assert_eq!(
-        server.seal_control(&mut Vec::new()),
-        Err(SealError::InKernel)
-    );
-    let (message, keys) = server.key_update_by_kernel().unwrap().unwrap();
-    let mut out = kernel.seal(kind::HANDSHAKE, &message);
-    kernel = KernelTls::new(keys);
-    out.extend(kernel.seal(kind::APPLICATION_DATA, b"data"));
-    let (data, events) = open_all(&mut client, out);
-    assert_eq!(
-        (data.as_slice(), events),
-        (b"data".as_slice(), vec![Event::KeyUpdate])
-    );
-    assert!(client.wants_control());
-}
-
-#[test]
-fn what_the_kernel_has_read_is_understood_as_if_read_here() {
-    let (mut server, mut client) = tls13();
-    let keys = server.read_to_kernel().unwrap();
-    assert_eq!(u64::from_be_bytes(keys.record_sequence()), 9);
-    assert_eq!(server.open(&mut []), Err(OpenError::InKernel));
-    assert_eq!(server.take_from_kernel(23, b"data"), Ok(Event::Data(0..4)));
-    client.update_write_key().unwrap();
-    client.seal_control(&mut Vec::new()).unwrap();
-    assert_eq!(
-        server.take_from_kernel(22, &[24, 0, 0, 1, 0]),
-        Ok(Event::KeyUpdate)
-    );
-    let wanted = client.write_to_kernel().unwrap();
-    let keys = server.next_read_keys().unwrap();
-    assert_eq!((keys.key(), keys.iv()), (wanted.key(), wanted.iv()));
-    client.write_from_kernel(1).unwrap();
-    server.read_from_kernel(1).unwrap();
-    let record = sealed(&mut client, b"again");
-    assert_eq!(open_all(&mut server, record).0, b"again");
-}
-
-#[test]
 fn a_direction_changes_hands_in_order_only() {
     let (mut server, _) = tls13();
     assert_eq!(

@@ -5,11 +5,11 @@
     clippy::indexing_slicing
 )]
 
-mod kernel;
-mod reading;
-mod saving;
-mod vectors;
-mod writing;
+mod kernel_tests;
+mod read_tests;
+mod saved_tests;
+mod vector_tests;
+mod write_tests;
 
 use super::record::kind;
 use super::*;
