@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Connections that have no flow, frontends' own: their ends, and where they are while
- * the list of frontends changes. A flow's entry records its own end (flow.h); this
- * table serves it only if the client closed before the flow had an owner.
+ * Connections without a flow, which frontends own: their ends, and the frontend of each
+ * while the list of frontends changes. A flow's entry records its own end (flow.h). It
+ * needs this table only if the client closed before the flow had an owner.
  *
- * A host that has no socket for a segment answers with a RST without ACK, whose
- * sequence number is the segment's acknowledgement. If that is the number after the
- * frontend's FIN, the client has received everything. If the client has closed too,
- * the RST is useless.
+ * A host without a socket for a segment answers with a RST without ACK, whose sequence
+ * number is the segment's acknowledgement. If that is the number after the frontend's FIN,
+ * the client has received everything. If the client has closed too, the RST is useless.
  */
 #ifndef PRISM_CLOSING_H
 #define PRISM_CLOSING_H
 
 #include "parse.h"
 
-/* A FIN has passed; that of the other end may do so at the same time. */
+/* Records a FIN that has passed. The other end's FIN may pass at the same time. */
 static __noinline int closing_note(const struct flow_key *key, __u32 mark,
 				   __u32 end_seq)
 {
@@ -39,7 +38,7 @@ static __noinline int closing_has(const struct flow_key *key, __u32 marks)
 	return c && (c->marks & marks) == marks;
 }
 
-/* A frontend's packet without a flow. 1: a RST of a connection that is over. */
+/* Handles a frontend's packet without a flow. 1: a RST of a connection that is over. */
 static __noinline int closing_to_client(const struct flow_key *key,
 					const struct packet *p)
 {
@@ -54,7 +53,7 @@ static __noinline int closing_to_client(const struct flow_key *key,
 	       c->end_seq == bpf_ntohl(p->tcp_seq);
 }
 
-/* The connection is opened at `frontend` while the list changes. */
+/* Records that the connection is opened at `frontend` while the list changes. */
 static __noinline int closing_opens(const struct flow_key *key, __be32 frontend)
 {
 	struct closing fresh = { .frontend = frontend };
@@ -63,7 +62,7 @@ static __noinline int closing_opens(const struct flow_key *key, __be32 frontend)
 	return 0;
 }
 
-/* The frontend at which the connection was opened, if known; else 0. */
+/* The frontend at which the connection was opened; 0: not known. */
 static __noinline __be32 closing_opened(const struct flow_key *key)
 {
 	struct closing *c = bpf_map_lookup_elem(&closings, key);
@@ -71,7 +70,7 @@ static __noinline __be32 closing_opened(const struct flow_key *key)
 	return c ? c->frontend : 0;
 }
 
-/* A client's packet to a frontend, without a flow. */
+/* Handles a client's packet to a frontend, without a flow. */
 static __always_inline void closing_to_frontend(const struct flow_key *key,
 						const struct packet *p)
 {

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * What the agent asks for, applied under the same locks as everything else. The
- * agent runs the program `collect` on a buffer of orders; no packet ever
- * reaches it.
+ * Orders of the agent, carried out under the locks of the entries. The agent runs the
+ * program `collect` on a buffer of orders; no packet reaches it.
  *
- * Entries are deleted in two steps, so that nobody locks or writes memory that
- * belongs to another flow by then. First a tombstone is doomed here, which is
- * final: from then on programs treat it as not there, and commands for it wait
- * (they are not answered, and repeated). The agent then waits until every
- * program that may have seen it before has ended (an RCU grace period), and
- * deletes it.
+ * An entry is deleted in two steps, so that no program locks or writes memory that already
+ * belongs to another flow. First a tombstone is doomed here, which is final. Programs then
+ * treat it as absent, and do not answer commands for it, so their senders repeat them. The
+ * agent waits until every program that may have seen the entry has ended (an RCU grace
+ * period), and deletes it.
  */
 #ifndef PRISM_COLLECT_H
 #define PRISM_COLLECT_H
 
 #include "flow.h"
 
-/* Orders start where the Ethernet header would end, rounded up. */
+/* Offset of the orders: behind an Ethernet header, aligned. */
 #define ORDERS_AT 16
 #define MAX_ORDERS 32
 
@@ -27,20 +25,20 @@ enum order_kind {
 	ORDER_RESET = 3,	/* as ORDER_EXPIRE; the agent then resets the client */
 };
 
-/* One order. It holds for the flow as the agent saw it, or not at all. */
+/* One order. It is carried out only if the flow is as the agent saw it. */
 struct order {
 	struct flow_key key;
 	__u8 kind;
-	__u8 done;		/* answer: 1 where it was carried out */
+	__u8 done;		/* answer: 1 if it was carried out */
 	__u16 zero;
 	__u64 epoch;		/* as seen */
 	__u64 last_seen_ns;	/* as seen */
-	__u32 next_seq;		/* answer to ORDER_RESET, where it is known */
+	__u32 next_seq;		/* answer to ORDER_RESET, if it is known */
 	__u32 has_next_seq;
 };
 _Static_assert(sizeof(struct order) == 64, "order");
 
-/* What the kernel gives to a program that walks a map. */
+/* The kernel's context of a program that walks a map. */
 struct seq_file;
 struct bpf_iter_meta {
 	struct seq_file *seq;
@@ -51,7 +49,7 @@ struct bpf_iter__bpf_map_elem {
 	void *value;
 } __attribute__((preserve_access_index));
 
-/* How the run of the flow's owner has ended, if it has; 0: not known. */
+/* The end of the owner's run, an enum run_end; 0: no end is known. */
 static __always_inline __u32 owner_end(const struct flow *f)
 {
 	struct run_key key = { .node = f->via, .run = f->owner_run };
@@ -64,9 +62,8 @@ static __always_inline __u32 owner_end(const struct flow *f)
 }
 
 /*
- * The order that a flow is due for, read without its lock; ORDER_NONE: none. A
- * blocked flow is on its way from one host to another, whatever became of the
- * first: that has a time of its own.
+ * The order that a flow is due for, read without its lock; ORDER_NONE: none. A blocked flow
+ * moves between two hosts. It has a limit of its own, even if its owner's run has ended.
  */
 static __always_inline __u8 due(const struct flow *f, __u64 now_ns)
 {
@@ -122,7 +119,7 @@ static __always_inline bool expire(struct flow *f, struct order *o)
 	return done;
 }
 
-/* From now on no unknown flow takes an epoch below this one. */
+/* Makes `epoch` the least epoch of unknown flows. */
 static __always_inline void raise_collected_epoch(__u64 epoch)
 {
 	__u32 zero = 0;
@@ -149,10 +146,10 @@ static __always_inline bool doom(struct flow *f, const struct order *o)
 		done = true;
 	}
 	bpf_spin_unlock(&f->lock);
-	/* Until the agent deletes the entry, commands for it are not answered. */
+	/* Commands for the entry are not answered until the agent deletes it. */
 	if (done)
 		raise_collected_epoch(o->epoch);
-	/* One doomed by an agent that then died is still to be deleted. */
+	/* An agent that died may have doomed it before; it is still counted once. */
 	if (done && !before)
 		count(COUNTER_flow_collected);
 	return done;
@@ -169,7 +166,7 @@ static __always_inline bool carry_out(struct order *o)
 	return o->kind == ORDER_DOOM && doom(f, o);
 }
 
-/* Global: verified once, instead of for every order that a buffer may hold. */
+/* Global, so that it is verified once, instead of for each order of a buffer. */
 __noinline int collect_one(struct __sk_buff *skb, __u32 index)
 {
 	__u32 at = ORDERS_AT + index * sizeof(struct order);

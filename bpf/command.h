@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * What a command does to a flow (docs/protocol.md, sections 1.2 to 1.4): who may
- * say what, which of two commands wins, and the change itself. The message and
- * its answer are control.h's.
+ * Commands for flows (docs/protocol.md, sections 1.2 to 1.4): authorization, the order of
+ * epochs, and the change of the flow. control.h has the message and its answer.
  *
- * A command is judged under the lock of the flow's entry, where there is one:
- * the decision and the change are one act.
+ * A command is judged under the lock of the flow's entry, if there is one, so that decision
+ * and change are one step.
  */
 #ifndef PRISM_COMMAND_H
 #define PRISM_COMMAND_H
 
 #include "flow.h"
 
-/* Inside the program: the command is to be applied. No wire value. */
+/* The command is to be applied. Inside the program only, not on the wire. */
 #define STATUS_APPLY 0xff
 
-/* `ops` is a combination that has a meaning. */
+/* Whether `ops` is a combination with a meaning. */
 static __always_inline bool are_ops_valid(__u8 ops)
 {
 	if (ops & ~OP_ALL || (ops & OP_BLOCK && ops & OP_UNBLOCK))
@@ -54,7 +53,7 @@ static __always_inline bool is_node_of(const struct ip_addr *addr, __u32 tenant)
 	return node && node->tenant == tenant && !(node->roles & ROLE_FORMER);
 }
 
-/* Whether the sender may say this: STATUS_APPLY, NO_SERVICE or DENIED. */
+/* Whether the sender may command this: STATUS_APPLY, NO_SERVICE or DENIED. */
 static __always_inline __u8 authorize(const struct control_message *m,
 				      const struct flow_key *key, __u32 tenant)
 {
@@ -83,7 +82,7 @@ static __always_inline void view_of(struct flow_view *view, const struct flow *f
 	view->owner_port = f->owner_port;
 }
 
-/* The flow is what the command asks for. */
+/* Whether the flow already is as the command asks. */
 static __always_inline bool is_already(const struct control_message *m,
 				       const struct flow_view *view)
 {
@@ -100,7 +99,7 @@ static __always_inline bool is_already(const struct control_message *m,
 				      same_addr(&m->via_addr, &view->via));
 }
 
-/* No honest sender has come to this epoch; the flow would keep it for ever. */
+/* Whether no honest sender has reached this epoch; the flow would have it forever. */
 static __always_inline bool is_ahead(__u64 epoch, __u64 flow_epoch,
 				     __u64 clock_ns)
 {
@@ -108,7 +107,7 @@ static __always_inline bool is_ahead(__u64 epoch, __u64 flow_epoch,
 	       epoch - flow_epoch > max_epoch_step;
 }
 
-/* What the order of epochs says of a command (section 1.3). */
+/* Judges a command by the order of epochs (section 1.3). */
 static __always_inline __u8 judge(const struct control_message *m, __u64 epoch,
 				  __u64 clock_ns, const struct flow_view *view)
 {
@@ -123,15 +122,15 @@ static __always_inline __u8 judge(const struct control_message *m, __u64 epoch,
 	return STATUS_APPLY;
 }
 
-/* Changes an entry as the command says: under its lock, or not yet shared. */
+/* Applies a command to an entry that is locked, or not yet shared. */
 static __always_inline void change(struct flow *f,
 				   const struct control_message *m, __u64 epoch,
 				   __u64 now_ns)
 {
 	if (m->ops == OP_RELEASE) {
 		/*
-		 * Not where there was nothing, or where a SYN has passed since: a
-		 * frontend may have the connection.
+		 * A flow that was absent, or whose owner got a SYN since, is not marked:
+		 * a frontend may have the connection.
 		 */
 		bool released = (f->state != FLOW_ABSENT || is_released(f)) &&
 				!(f->marks & MARK_CHALLENGED);
@@ -163,7 +162,7 @@ static __always_inline void change(struct flow *f,
 	change_end(f);
 }
 
-/* Puts a new entry in place. STATUS_APPLY: another CPU was faster. */
+/* Inserts a new entry. STATUS_APPLY: another CPU has inserted one. */
 static __always_inline __u8 insert(struct control_scratch *s,
 				   const struct flow_key *key, __u64 epoch,
 				   __u64 now_ns, struct flow_view *view)
@@ -184,7 +183,7 @@ static __always_inline __u8 insert(struct control_scratch *s,
 	return STATUS_OK;
 }
 
-/* Judges and changes an existing entry in one step. `view` is the flow then. */
+/* Judges a command and changes an existing entry in one step. `view` is the result. */
 static __always_inline __u8 modify(struct flow *f,
 				   const struct control_message *m, __u64 epoch,
 				   __u64 now_ns, __u64 clock_ns,
@@ -221,7 +220,7 @@ static __always_inline __u64 unknown_epoch(void)
 	return c ? *(volatile __u64 *)&c->epoch : 0;
 }
 
-/* Applies an authorized command. `view` becomes the flow as it is then. */
+/* Applies an authorized command. `view` is the resulting flow. */
 static __always_inline __u8 apply(struct control_scratch *s,
 				  const struct flow_key *key, __u64 now_ns,
 				  __u64 clock_ns, struct flow_view *view)

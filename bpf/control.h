@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * The control protocol (docs/protocol.md, section 1): parsed, authenticated,
- * applied and answered here, on the packet itself. What a command does to a
- * flow is in command.h.
+ * The control protocol (docs/protocol.md, section 1). Requests are parsed, authenticated and
+ * answered here, in the packet itself. command.h applies commands to flows.
  */
 #ifndef PRISM_CONTROL_H
 #define PRISM_CONTROL_H
@@ -42,7 +41,7 @@ static __always_inline __u8 decide(struct control_scratch *s,
 		refused = allowed;
 	if (!refused)
 		return apply(s, &key, p->now_ns, clock_ns, view);
-	/* The sender learns what became of its own tenant's flows only. */
+	/* The answer tells the sender about its own tenant's flows only. */
 	if (allowed == STATUS_APPLY) {
 		struct flow *f = flow_find(&key);
 
@@ -97,7 +96,7 @@ static __always_inline long turn_head(void *ctx, struct packet *p,
 	return err;
 }
 
-/* The UDP checksum of the answer, from nothing. XDP only. */
+/* The UDP checksum of the answer, computed from scratch. XDP only. */
 static __always_inline __u16 udp_check(const struct packet *p,
 				       struct udphdr *udp,
 				       struct control_message *answer)
@@ -115,9 +114,9 @@ static __always_inline __u16 udp_check(const struct packet *p,
 }
 
 /*
- * Writes the answer over the request. In tc the checksum is brought up to date
- * by the difference, which is right for packets whose checksum is still to be
- * computed too; swapped addresses and ports do not change it.
+ * Writes the answer over the request. In tc the checksum is updated by the difference, which
+ * is also right for a packet whose checksum is not computed yet. Swapped addresses and ports
+ * do not change it.
  */
 static __always_inline long store_answer(void *ctx, struct packet *p,
 					 struct control_scratch *s,
@@ -166,7 +165,7 @@ static __always_inline bool load_request(void *ctx, const struct packet *p,
 
 static __always_inline __u32 status_counter(__u8 status)
 {
-	/* The counters stand in the order of the statuses. */
+	/* The counters have the order of the statuses. */
 	_Static_assert(COUNTER_control_ahead - COUNTER_control_ok ==
 			       STATUS_AHEAD - STATUS_OK,
 		       "order of counters");

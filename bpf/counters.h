@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Every verdict that is not "not for us" has a name and a counter. This list is
- * the only definition: user space reads the names from the object file.
+ * Every verdict has a name and a counter, unless the packet is not for the switch. This list
+ * is the only definition: user space reads the names from the object file.
  */
 #ifndef PRISM_COUNTERS_H
 #define PRISM_COUNTERS_H
@@ -14,12 +14,12 @@
 	X(forward_to_client)      /* owner to client, as the VIP */            \
 	X(forward_from_frontend)  /* frontend to client */                     \
 	X(forward_icmp)           /* ICMP error about a flow, to its owner */  \
-	X(seen_ip_options)        /* of the above: with IP options */          \
-	X(seen_neighbour_missing) /* of the above: waits for ARP */            \
+	X(seen_ip_options)        /* the above with IP options */              \
+	X(seen_neighbour_missing) /* the above that wait for ARP */            \
 	/* Packets left to the kernel of this host. */                         \
 	X(punt_ttl)               /* TTL spent: the kernel answers */          \
 	X(punt_mtu)               /* too large: the kernel answers or cuts */  \
-	X(punt_no_route)          /* no route, or the address is ours */       \
+	X(punt_no_route)          /* no route, or an address of this host */   \
 	X(punt_no_frontend)       /* the service has no frontend */            \
 	X(punt_truncated)         /* headers are not whole */                  \
 	X(punt_xdp)               /* XDP leaves it to the tc program */        \
@@ -27,12 +27,12 @@
 	X(drop_blocked)           /* the flow is blocked */                    \
 	X(drop_released)          /* late packet of a connection that is over */\
 	X(drop_syn_refused)       /* an owner's reset, as it has no such socket */\
-	X(drop_late_reset)        /* of an owner, both ends having closed */   \
+	X(drop_late_reset)        /* an owner's, after both ends have closed */ \
 	X(drop_not_owner)         /* from a frontend that does not own it */   \
 	X(drop_unmatched_backend) /* TCP of a backend that matches no flow */  \
 	X(drop_icmp_backend)      /* a backend's ICMP error about a flow */    \
 	X(drop_fragment)          /* IP fragment of service TCP */             \
-	X(drop_mtu)               /* too large for the way to the owner */     \
+	X(drop_mtu)               /* too large for the path to the owner */    \
 	X(drop_store)             /* the kernel refused to write the packet */ \
 	/* Flows. */                                                           \
 	X(flow_syn_challenged)    /* a SYN of a live flow went to its owner */ \

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Incremental one's complement checksums (RFC 1624, equation 3). Everything
- * here is on 16-bit words in network order, where byte order does not matter.
+ * Incremental one's complement checksums (RFC 1624, equation 3), on 16-bit words in network
+ * order. The byte order does not matter for them.
  */
 #ifndef PRISM_CSUM_H
 #define PRISM_CSUM_H
 
 #include <linux/types.h>
 
-/* A sum as one word. */
+/* Folds a sum into one word. */
 static __always_inline __u16 sum_fold(__u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
@@ -18,19 +18,19 @@ static __always_inline __u16 sum_fold(__u64 sum)
 	return sum;
 }
 
-/* A sum as the checksum that stands in a packet. */
+/* The checksum field of a packet with this sum. */
 static __always_inline __u16 csum_fold(__u64 sum)
 {
 	return ~sum_fold(sum);
 }
 
-/* What replacing an address adds to the sum. */
+/* The summand for replacing an address. */
 static __always_inline __u64 sum_of_change4(__u32 from, __u32 to)
 {
 	return (__u64)(__u32)~from + to;
 }
 
-/* What replacing a word adds to the sum. */
+/* The summand for replacing a word. */
 static __always_inline __u64 sum_of_change2(__u16 from, __u16 to)
 {
 	return (__u64)(__u16)~from + to;

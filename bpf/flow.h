@@ -2,17 +2,16 @@
 /*
  * The flow table.
  *
- * All fields of an entry are written under its lock. Who writes: commands
- * (control.h), a SYN (here), and the agent (collect.h). Epochs only grow, whoever
- * comes first. Packets read without the lock where the CPU orders memory: a
- * version that is odd, or not the same after, sends them to the lock after all.
- * Statistics are plain additions, which two CPUs can do at once only while the
- * packets of one direction move from one CPU to another: then one may be missed.
- * A packet that passes just as its flow is changed may be counted before or after.
+ * Commands (command.h), SYNs (here) and the agent (collect.h) write entries, under the
+ * entry's lock. Epochs only grow, in any order of these. Packets read an entry without the
+ * lock if the CPU orders memory; if its version is odd, or changes meanwhile, they take the
+ * lock. Statistics are plain additions. Two CPUs add at the same time only while the packets
+ * of one direction move between them; then one addition may be lost. A packet that passes
+ * while its flow changes may be counted before or after the change.
  *
- * An owner's packet does not name the service that it belongs to. It is found
- * among those of the owner's tenant: the one with a flow of this client and this
- * owner (steer.h). No second table says so, which would have to agree with this.
+ * An owner's packet does not name its service. The program looks for it among the services of
+ * the owner's tenant, by their flows with this client and owner (steer.h), so that no second
+ * table has to agree with this one.
  */
 #ifndef PRISM_FLOW_H
 #define PRISM_FLOW_H
@@ -38,7 +37,7 @@ static __always_inline bool is_zero_addr(const struct ip_addr *a)
 	return !(a->word[0] | a->word[1] | a->word[2] | a->word[3]);
 }
 
-/* A flow's entry as one moment saw it. */
+/* A flow's entry at one moment. */
 struct flow_view {
 	__u64 epoch;
 	struct ip_addr owner;
@@ -47,14 +46,14 @@ struct flow_view {
 	__u8 state;
 };
 
-/* What the data path needs of a flow; IPv4 as it is on the wire. */
+/* The part of a flow that the data path needs; IPv4 as on the wire. */
 struct route {
 	__be32 owner;
 	__be32 via;
 	__be16 owner_port;
 	__u8 state;
-	bool is_late_reset;	/* this packet is; see flow_to_client */
-	bool answers_syn;	/* this packet does; see syn_answer */
+	bool is_late_reset;	/* of this packet; see flow_to_client */
+	bool answers_syn;	/* of this packet; see syn_answer */
 };
 
 static __always_inline struct flow_key flow_key(__be32 client,
@@ -76,13 +75,13 @@ static __always_inline __u8 flow_marks(const struct flow *f)
 	return *(volatile const __u8 *)&f->marks;
 }
 
-/* Final: the entry is about to be deleted. */
+/* Whether the entry is about to be deleted, which is final. */
 static __always_inline bool is_doomed(const struct flow *f)
 {
 	return flow_marks(f) & MARK_DOOMED;
 }
 
-/* Absent because its owner's socket is gone. */
+/* Whether the flow is absent because its owner's socket is gone. */
 static __always_inline bool is_released(const struct flow *f)
 {
 	return flow_marks(f) & MARK_RELEASED;
@@ -98,7 +97,7 @@ static __always_inline struct flow *flow_find(const struct flow_key *key)
 
 #define compiler_barrier() asm volatile("" ::: "memory")
 
-/* Under the lock: around every change that packets must see as one. */
+/* Begins a change that packets must see as one. Under the lock. */
 static __always_inline void change_begin(struct flow *f)
 {
 	f->version++;
@@ -111,7 +110,7 @@ static __always_inline void change_end(struct flow *f)
 	f->version++;
 }
 
-/* Reads the route without the lock. False: it must be read with it. */
+/* Reads the route without the lock. False: the caller must take the lock. */
 static __always_inline bool flow_peek(const struct flow *f, struct route *r)
 {
 	const volatile struct flow *v = f;
@@ -139,7 +138,7 @@ static __always_inline void flow_route(struct flow *f, struct route *r)
 	bpf_spin_unlock(&f->lock);
 }
 
-/* A packet of the flow passes. */
+/* Counts a packet of the flow. */
 static __always_inline void flow_count(struct flow *f, const struct packet *p,
 				       enum direction direction)
 {
@@ -150,9 +149,8 @@ static __always_inline void flow_count(struct flow *f, const struct packet *p,
 }
 
 /*
- * Remembers what the client expects next once it has all that passed. Packets
- * of one flow meet on one CPU but for a change of queues; what is lost then, the
- * next packet puts right.
+ * Records the sequence number that the client expects after all packets so far. The packets
+ * of a flow come on one CPU except while queues change; the next packet repairs a loss.
  */
 static __always_inline void flow_sequence(struct flow *f, const struct packet *p)
 {
@@ -170,7 +168,7 @@ static __noinline void flow_mark(struct flow *f, __u8 marks)
 	bpf_spin_unlock(&f->lock);
 }
 
-/* What a client's packet says of the end of the connection. */
+/* Records what a client's packet tells about the end of the connection. */
 static __always_inline void client_closes(struct flow *f, const struct packet *p)
 {
 	__u8 marks = p->tcp_flags & TCP_FIN ? MARK_CLIENT_CLOSED : 0;
@@ -182,7 +180,7 @@ static __always_inline void client_closes(struct flow *f, const struct packet *p
 		flow_mark(f, marks);
 }
 
-/* Both ends have closed, and the client has all that its owner had to say. */
+/* Whether both ends have closed, and the client has all data of the owner. */
 static __always_inline bool is_over(const struct flow_key *key,
 				    const struct flow *f)
 {
@@ -192,7 +190,7 @@ static __always_inline bool is_over(const struct flow_key *key,
 			    closing_has(key, MARK_CLIENT_CLOSED));
 }
 
-/* The route, for a client's packet. */
+/* Gets the route for a client's packet, and counts the packet. */
 static __always_inline void flow_to_owner(struct flow *f, const struct packet *p,
 					  struct route *r)
 {
@@ -203,7 +201,7 @@ static __always_inline void flow_to_owner(struct flow *f, const struct packet *p
 	flow_count(f, p, TO_OWNER);
 }
 
-/* Under the lock: the entry becomes the tombstone of its flow. */
+/* Makes the entry the tombstone of its flow. Under the lock. */
 static __always_inline void make_tombstone(struct flow *f, __u64 epoch,
 					   __u64 now_ns)
 {
@@ -220,8 +218,8 @@ static __always_inline void make_tombstone(struct flow *f, __u64 epoch,
 }
 
 /*
- * The client opens a new connection: nothing of the one before may act on it. Only
- * where the flow still has all of `marks`.
+ * Ends a flow whose client opens a new connection, so that nothing of the old one acts on it.
+ * Only if the flow still has all of `marks`.
  */
 static __noinline int flow_purge(struct flow *f, __u64 now_ns, __u8 marks)
 {
@@ -241,11 +239,11 @@ static __noinline int flow_purge(struct flow *f, __u64 now_ns, __u8 marks)
 }
 
 /*
- * Whether a packet of the owner shows that it has no socket for the SYN of a live
- * flow (steer.h); then the flow is over. An owner that has the socket challenges the
- * SYN, by a packet like others. A host without it sends a reset with the sequence
- * number 0 (RFC 9293, section 3.10.7.1), which that of a connection has once in 2^32
- * times. A frontend may accept the SYN instead.
+ * Whether a packet of the owner shows that it has no socket for the SYN of a live flow
+ * (steer.h). Then the flow is over. An owner with the socket challenges the SYN with an
+ * ordinary packet. A host without it sends a reset with the sequence number 0 (RFC 9293,
+ * section 3.10.7.1); a connection's own reset has that number once in 2^32 times. A frontend
+ * may accept the SYN instead.
  */
 static __always_inline bool syn_answer(const struct flow_key *key,
 				       struct flow *f, const struct packet *p)
@@ -264,12 +262,10 @@ static __always_inline bool syn_answer(const struct flow_key *key,
 }
 
 /*
- * A packet to the client passes on the route that its flow has, if it is from the
- * owner.
+ * Judges and counts a packet to the client, if it is from the owner.
  *
- * An owner's reset of a connection that is over comes from a host whose socket
- * has gone already: the client's TIME_WAIT has acknowledged once more what came
- * late or twice. It has nothing to tell, and the client must not see it.
+ * An owner resets a connection that is over if its socket is gone, and the client's TIME_WAIT
+ * acknowledges a late or repeated segment. The client must not see that reset.
  */
 static __always_inline void flow_to_client(const struct flow_key *key,
 					   struct flow *f,
@@ -286,14 +282,14 @@ static __always_inline void flow_to_client(const struct flow_key *key,
 		r->is_late_reset = true;
 		return;
 	}
-	/* Before the mark: who sees it compares with this number. */
+	/* Before the mark, because readers of the mark compare with this number. */
 	flow_sequence(f, p);
 	if (p->tcp_flags & TCP_FIN)
 		flow_mark(f, MARK_CLOSED);
 	flow_count(f, p, TO_CLIENT);
 }
 
-/* The owner is the VIP's own socket, at a frontend: nothing is rewritten. */
+/* Whether the owner is a frontend's socket of the VIP, so that nothing is rewritten. */
 static __always_inline bool owned_by_vip(const struct flow_key *key,
 					 const struct ip_addr *owner,
 					 __be16 owner_port)

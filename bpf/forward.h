@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Sending a packet on: where to, what is rewritten, and when it is left to the
- * kernel of this host instead.
+ * Forwards a packet: finds the next hop, rewrites the packet, or leaves it to the kernel of
+ * this host.
  *
- * Checksums. In tc, a packet's checksum may be still to be computed
- * (CHECKSUM_PARTIAL, GSO), or its sum known from the driver (CHECKSUM_COMPLETE).
- * Where the program can ask which it is, it updates the field by hand; with a sum
- * from the driver, and where it cannot ask, bpf_l4_csum_replace does. Everything
- * else written here leaves the sum of what it covers unchanged. In XDP every
- * packet is whole.
+ * Checksums. In tc, a packet's checksum may be not computed yet (CHECKSUM_PARTIAL, GSO), or
+ * the driver may have given its sum (CHECKSUM_COMPLETE). If the program can ask which case it
+ * is, it updates the field itself. If it cannot, or if the driver gave the sum,
+ * bpf_l4_csum_replace does. All other changes leave the sums unchanged. In XDP every packet
+ * is complete.
  */
 #ifndef PRISM_FORWARD_H
 #define PRISM_FORWARD_H
@@ -18,7 +17,7 @@
 
 #define AF_INET 2
 
-/* Of linux/skbuff.h; where the field is, the kernel's type information tells. */
+/* From linux/skbuff.h. The kernel's type information has the offset of the field. */
 #define CHECKSUM_COMPLETE 2
 #define CHECKSUM_PARTIAL 3
 struct sk_buff {
@@ -29,9 +28,9 @@ extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
 enum hop {
 	HOP_READY,		/* interface and addresses are known */
-	HOP_CONFIRM,		/* as well; the kernel is to look at the neighbour */
-	HOP_NEIGHBOUR,		/* interface is known, ARP is to be asked */
-	HOP_KERNEL,		/* no route, or the address is ours */
+	HOP_CONFIRM,		/* as HOP_READY; the kernel is to check the neighbour */
+	HOP_NEIGHBOUR,		/* interface is known, the address needs ARP */
+	HOP_KERNEL,		/* no route, or an address of this host */
 };
 
 enum side {
@@ -48,7 +47,7 @@ struct rewrite {
 
 static __always_inline int pass(const bool xdp)
 {
-	/* TC_ACT_UNSPEC: other programs of the interface have their say. */
+	/* TC_ACT_UNSPEC: other programs of the interface follow. */
 	return xdp ? XDP_PASS : TC_ACT_UNSPEC;
 }
 
@@ -73,13 +72,13 @@ static __always_inline __u32 mix(__u32 h)
 	return h ^ (h >> 16);
 }
 
-/* Asks the kernel for the way to `addr`, and remembers it in `slot`. */
+/* Asks the kernel for the next hop to `addr`, and caches it in `slot`. */
 static __noinline int fib_resolve(void *ctx, struct nexthop *slot, __be32 addr,
 				  __u32 ifindex)
 {
 	struct bpf_fib_lookup fib = {
 		.family = AF_INET,
-		/* Not 0: the kernel then tells the route's MTU. */
+		/* Not 0, so that the kernel tells the route's MTU. */
 		.tot_len = 1,
 		.ipv4_dst = addr,
 		.ifindex = ifindex,
@@ -101,16 +100,16 @@ static __noinline int fib_resolve(void *ctx, struct nexthop *slot, __be32 addr,
 }
 
 /*
- * Whether this packet goes through the kernel, to confirm the neighbour. The kernel
- * resolves a stale neighbour again when it sends it a packet, and so notices that it
- * is gone or has another address.
+ * Whether this packet goes through the kernel to confirm the neighbour. When the kernel sends
+ * a packet to a stale neighbour, it resolves it again, and so notices that it is gone or has
+ * another address.
  */
 static __always_inline bool is_to_confirm(struct nexthop *slot, __u64 now_ns,
 					  const bool xdp)
 {
 	bool is_due = slot->confirm_ns && slot->confirm_ns <= now_ns;
 
-	/* XDP leaves the packet to the tc program, which finds the same. */
+	/* XDP leaves the packet to the tc program, which finds the same state. */
 	if (!slot->confirm_ns || (is_due && !xdp))
 		slot->confirm_ns = now_ns + nexthop_confirm_ns;
 	return is_due;
@@ -132,8 +131,8 @@ static __noinline int configured_hop(struct nexthop *slot, __be32 addr)
 }
 
 /*
- * The way to `addr`. Next hops are cached per CPU, not per flow: a switch has
- * far fewer of them than flows, and no two CPUs write the same entry.
+ * The next hop to `addr`. Next hops are cached per CPU, not per flow: a switch has far fewer
+ * of them than flows, and no two CPUs write the same entry.
  */
 static __always_inline int resolve(void *ctx, const struct packet *p,
 				   __be32 addr, struct nexthop **out,
@@ -158,14 +157,14 @@ static __always_inline int resolve(void *ctx, const struct packet *p,
 	return hop;
 }
 
-/* The packet, or a segment of it, is longer than the way allows. */
+/* Whether the packet, or a segment of it, is longer than the path allows. */
 static __always_inline bool is_too_long(void *ctx, const struct packet *p,
 					const struct nexthop *slot,
 					const bool xdp)
 {
 	__u32 l3_bytes = p->bytes - sizeof(struct ethhdr);
 
-	/* A segment is no longer than all of them. */
+	/* A segment is no longer than the whole packet. */
 	if (!slot->mtu_bytes || l3_bytes <= slot->mtu_bytes)
 		return false;
 	if (!xdp && ((struct __sk_buff *)ctx)->gso_size)
@@ -183,7 +182,7 @@ static __always_inline void head_next_hop(struct head *head,
 	head->ip.ttl--;
 }
 
-/* Writes back the headers: all for the next hop, or IP's for the kernel. */
+/* Writes the headers back: all for the next hop, or only IP's for the kernel. */
 static __always_inline long store_head(void *ctx, struct packet *p, int hop,
 				       const bool xdp)
 {
@@ -193,11 +192,11 @@ static __always_inline long store_head(void *ctx, struct packet *p, int hop,
 	return packet_store(ctx, 0, p->head.mac, HEAD_BYTES, xdp);
 }
 
-/* How the field of the TCP checksum follows a change. */
+/* The way in which the field of the TCP checksum follows a change. */
 enum check_kind {
 	CHECK_WHOLE,		/* it is the checksum */
 	CHECK_PARTIAL,		/* it is the sum of the pseudo-header so far */
-	CHECK_BY_KERNEL,	/* more than the field is to be changed */
+	CHECK_BY_KERNEL,	/* more than the field must be changed */
 };
 
 static __always_inline enum check_kind check_kind(void *ctx, const bool xdp)
@@ -219,7 +218,7 @@ static __always_inline enum check_kind check_kind(void *ctx, const bool xdp)
 	return CHECK_WHOLE;
 }
 
-/* The end of the packet that is to be changed, as it is. */
+/* The present address and port of the end that is to be changed. */
 static __always_inline struct rewrite old_end(const struct packet *p,
 					      enum side side)
 {
@@ -243,9 +242,9 @@ static __always_inline __u16 *check_field(struct __sk_buff *skb, __u32 at)
 }
 
 /*
- * Has the kernel change the checksum for a new address and port. How its helper
- * changes the field for the address tells what the field is, and spares the call
- * for the port. Where both ways lead to the same value it cannot tell.
+ * Has the kernel change the checksum for a new address and port. The helper's change of the
+ * field for the address shows what the field is, which saves the call for the port unless
+ * both cases have the same result.
  */
 static __noinline int check_by_kernel(struct __sk_buff *skb, __u32 at,
 				      const struct rewrite *from,
@@ -314,8 +313,8 @@ static __always_inline void write_next_hop(void *start, struct iphdr *ip,
 }
 
 /*
- * Writes all that changes in a TCP packet, straight into it: every helper call
- * costs as much as all of this.
+ * Writes all changes of a TCP packet directly into it: each helper call would cost as much as
+ * all of this.
  */
 static __always_inline long write_packet(void *ctx, const struct packet *p,
 					 const struct rewrite *rw,
@@ -346,7 +345,7 @@ static __always_inline long write_packet(void *ctx, const struct packet *p,
 	return 0;
 }
 
-/* What happens to a packet that is too long for its way. */
+/* Handles a packet that is too long for its path. */
 static __always_inline int too_long(const struct packet *p,
 				    const struct rewrite *rw, const bool xdp)
 {
@@ -354,18 +353,18 @@ static __always_inline int too_long(const struct packet *p,
 		return punt(COUNTER_punt_xdp, xdp);
 	/*
 	 * To the owner: the kernel's answer to the client would quote the owner's
-	 * address, and unchanged the packet would reach a host without its socket.
-	 * From the owner: what the kernel may cut it would send as the owner's.
+	 * address, and the unchanged packet would reach a host without its socket.
+	 * From the owner: the kernel would send fragments with the owner's address.
 	 */
 	if (rw->side == SIDE_DEST ||
 	    (rw->side == SIDE_SOURCE &&
 	     !(p->head.ip.frag_off & bpf_htons(IP_DONT_FRAGMENT))))
 		return drop(COUNTER_drop_mtu, xdp);
-	/* Unchanged: the kernel's answer then reaches the sender, and fits. */
+	/* The packet is unchanged, so the kernel's answer is right for the sender. */
 	return punt(COUNTER_punt_mtu, xdp);
 }
 
-/* Hands the packet, now complete, to its interface. */
+/* Hands the finished packet to its interface. */
 static __always_inline int transmit(const struct nexthop *slot, int hop,
 				    const bool xdp)
 {
@@ -383,8 +382,8 @@ static __always_inline int transmit(const struct nexthop *slot, int hop,
 }
 
 /*
- * Sends a TCP packet to the next hop `addr`, rewritten as `rw` says. What XDP
- * cannot finish it leaves untouched to the tc program of the same interface.
+ * Sends a TCP packet to the next hop `addr`, rewritten by `rw`. XDP leaves packets that it
+ * cannot finish untouched to the tc program of the same interface.
  */
 static __always_inline int forward(void *ctx, struct packet *p, __be32 addr,
 				   const struct rewrite *rw, __u32 reason,
@@ -411,10 +410,9 @@ static __always_inline int forward(void *ctx, struct packet *p, __be32 addr,
 }
 
 /*
- * The frontend of a client: rendezvous hashing, so that a change of the list
- * moves only the connections of the frontends it concerns. 0: there is none.
- * Global, and so verified once: within its callers the verifier would go through
- * every order in which the frontends may outdo each other.
+ * The frontend of a client, by rendezvous hashing: a change of the list moves only the
+ * connections of the changed frontends. 0: there is none. The function is global, so that it
+ * is verified once. Inside its callers the verifier would try every order of the weights.
  */
 __noinline __be32 pick_frontend(const struct frontends *frontends, __be32 client,
 				__be16 client_port)

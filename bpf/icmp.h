@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * ICMP errors about a flow. They quote the packet they are about: with it they
- * find the flow's owner, and what they quote is rewritten to what the owner
- * sent. Slow path: it loads and stores by offset, in XDP as in tc.
+ * ICMP errors about flows. An error quotes a packet of a flow, which leads to the flow's
+ * owner. The quote is rewritten to the packet that the owner sent. This is the slow path: it
+ * loads and stores by offset, in XDP as in tc.
  *
- * The quoted TCP checksum, where it is quoted at all, is left as it was: hosts
- * match errors by addresses, ports and sequence number (RFC 5927).
+ * A quoted TCP checksum stays as it was: hosts match errors by addresses, ports and sequence
+ * number (RFC 5927).
  */
 #ifndef PRISM_ICMP_H
 #define PRISM_ICMP_H
@@ -17,7 +17,7 @@
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETERPROB 12
 
-/* <linux/icmp.h> needs a C library for another architecture. */
+/* <linux/icmp.h> would need the C library of another architecture. */
 struct icmphdr {
 	__u8 type;
 	__u8 code;
@@ -25,7 +25,7 @@ struct icmphdr {
 	__be32 rest;
 };
 
-/* The first eight bytes of what follows the quoted IP header (RFC 792). */
+/* The first eight bytes behind the quoted IP header (RFC 792). */
 struct quoted_tcp {
 	__be16 source;
 	__be16 dest;
@@ -40,7 +40,7 @@ struct icmp_error {
 	__u32 tcp_at;
 };
 
-/* True where the packet is an ICMP error that quotes TCP. */
+/* Loads the packet. True if it is an ICMP error that quotes TCP. */
 static __always_inline bool icmp_load(void *ctx, const struct packet *p,
 				      struct icmp_error *e, const bool xdp)
 {
@@ -61,7 +61,7 @@ static __always_inline bool icmp_load(void *ctx, const struct packet *p,
 	return !packet_load(ctx, e->tcp_at, &e->tcp, sizeof(e->tcp), xdp);
 }
 
-/* Makes the error, and what it quotes, one about the owner's own packet. */
+/* Rewrites the error and its quote to be about the owner's own packet. */
 static __always_inline long icmp_rewrite(void *ctx, struct packet *p,
 					 struct icmp_error *e,
 					 const struct route *r, const bool xdp)
@@ -74,8 +74,8 @@ static __always_inline long icmp_rewrite(void *ctx, struct packet *p,
 
 	check = e->ip.check;
 	csum_replace4(&check, e->ip.saddr, r->owner);
-	/* The quoted header's checksum makes up for its address: no change of
-	 * the ICMP checksum but for the port, if the quoted one was right. */
+	/* If the quoted header's checksum is right, it makes up for the address:
+	 * then only the port changes the ICMP checksum. */
 	csum_replace2(&e->icmp.checksum, e->ip.check, check);
 	csum_replace4(&e->icmp.checksum, e->ip.saddr, r->owner);
 	csum_replace2(&e->icmp.checksum, e->tcp.source, r->owner_port);
@@ -112,7 +112,7 @@ static __always_inline int icmp_forward(void *ctx, struct packet *p,
 	return transmit(slot, hop, xdp);
 }
 
-/* An error that quotes a packet from a service to a client. */
+/* Handles an error that quotes a packet from a service to a client. */
 static __always_inline int icmp_to_service(void *ctx, struct packet *p,
 					   struct icmp_error *e,
 					   const struct service *service,
@@ -151,8 +151,8 @@ static __always_inline int steer_icmp(void *ctx, struct packet *p,
 	if (service)
 		return icmp_to_service(ctx, p, &e, service, xdp);
 	/*
-	 * A backend's own error about TCP from outside can only be about a flow,
-	 * present or past: outside TCP reaches it no other way.
+	 * TCP from outside reaches a backend by flows only, so its own error about such
+	 * a packet is about a present or former flow.
 	 */
 	if (is_backend_to_outside(p))
 		return drop(COUNTER_drop_icmp_backend, xdp);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * What the programs remember. Addresses take 16 bytes everywhere, so that IPv6
- * needs no other layout.
+ * The maps of the programs. Addresses take 16 bytes everywhere, so that IPv6 needs no other
+ * layout.
  */
 #ifndef PRISM_MAPS_H
 #define PRISM_MAPS_H
@@ -15,18 +15,18 @@
 #define MAX_NODES 4096
 #define MAX_SENDERS 4096
 #define MAX_TENANTS 1024
-/* Services of one tenant; each is looked through for an owner's packet. */
+/* Services of one tenant; an owner's packet may need a lookup for each. */
 #define MAX_TENANT_SERVICES 16
 #define MAX_FRONTENDS 16
 #define MAX_ENDED_RUNS 4096
-/* Closing connections remembered: those of 100 ms at 160,000 a second. */
+/* Recorded closing connections: those of 100 ms at 160,000 a second. */
 #define MAX_CLOSINGS 16384
 /* Next hops cached per CPU; a power of two. */
 #define NEXTHOP_SLOTS 1024
 /* Owners' services cached per CPU; a power of two. */
 #define HINT_SLOTS 4096
 
-/* 36 bytes without padding: four more would cost a round of the hash function. */
+/* 36 bytes without padding; four more would need another round of the hash function. */
 struct flow_key {
 	struct ip_addr client;
 	struct ip_addr vip;
@@ -34,26 +34,26 @@ struct flow_key {
 	__be16 vip_port;
 };
 
-/* What else there is to say of a flow. */
+/* Further properties of a flow. */
 enum flow_mark {
 	MARK_RELEASED = 1,	/* absent: its owner's socket is gone */
 	MARK_DOOMED = 2,	/* absent, and final: about to be deleted */
 	MARK_CLOSED = 4,	/* the owner's FIN has passed: the client knows */
 	MARK_CLOSE_KNOWN = 8,	/* the client has acknowledged that FIN */
 	MARK_CLIENT_CLOSED = 16,	/* the client's FIN has passed */
-	MARK_CHALLENGED = 32,	/* a SYN has gone to the owner; till the next command */
+	MARK_CHALLENGED = 32,	/* a SYN has gone to the owner since the last command */
 };
 
-/* The marks of one connection. */
+/* The marks that belong to one connection. */
 #define CLOSE_MARKS (MARK_CLOSED | MARK_CLOSE_KNOWN | MARK_CLIENT_CLOSED)
 
 /*
- * One flow. 96 bytes, so that an element (48 bytes of kernel header, 40 for the
- * key, 8 of allocator) fills a 192-byte slab object exactly.
+ * One flow. With these 96 bytes an element (48 bytes of kernel header, 40 of key, 8 of
+ * allocator) fills a 192-byte slab object exactly.
  *
- * An absent flow's entry is its own tombstone: it keeps the epoch. Only the
- * agent deletes entries, in two steps (see collect.h), so that no program ever
- * locks or writes an element that the kernel has given to another flow.
+ * The entry of an absent flow is its tombstone, and has its epoch. Only the agent deletes
+ * entries, in two steps (collect.h), so that no program locks or writes an element that the
+ * kernel has given to another flow.
  */
 struct flow {
 	struct bpf_spin_lock lock;
@@ -63,10 +63,10 @@ struct flow {
 	__u64 epoch;
 	struct ip_addr owner;
 	struct ip_addr via;
-	__u64 last_seen_ns;	/* CLOCK_MONOTONIC: a packet that passed, or a command */
+	__u64 last_seen_ns;	/* CLOCK_MONOTONIC of the last packet or command */
 	__u16 version;		/* odd while the fields above change; see flow.h */
-	__be16 owner_run;	/* of the owner's node; 0: not said */
-	__u32 next_seq;		/* what the client expects; with packets[TO_CLIENT] */
+	__be16 owner_run;	/* run of the owner's node; 0: unknown */
+	__u32 next_seq;		/* that the client expects; valid with packets[TO_CLIENT] */
 	__u64 packets[2];	/* by enum direction */
 	__u64 bytes[2];
 };
@@ -79,9 +79,8 @@ enum direction {
 };
 
 /*
- * The epoch of every flow that has no entry: the greatest of any tombstone that was
- * deleted. A late command therefore stays outranked after its flow's tombstone is
- * deleted.
+ * The epoch of all flows without entry: the greatest epoch of the tombstones that were
+ * deleted. So a late command stays outdated after its flow's tombstone is deleted.
  */
 struct collected {
 	struct bpf_spin_lock lock;	/* taken to write */
@@ -90,13 +89,13 @@ struct collected {
 };
 
 /*
- * A connection that no flow's owner has, or had when it began: its end, or where it
- * was opened while the list of frontends changed, or its owner before was a frontend.
+ * A connection that has no flow, or had none when it began: its end, and its frontend if it
+ * was opened while the list of frontends changed, or while a flow of a frontend was live.
  */
 struct closing {
-	__u32 end_seq;		/* behind the FIN of the frontend, where it has passed */
+	__u32 end_seq;		/* behind the frontend's FIN, if that has passed */
 	__u32 marks;		/* MARK_CLOSED, MARK_CLIENT_CLOSED */
-	__be32 frontend;	/* that its SYN went to, where that matters; or 0 */
+	__be32 frontend;	/* that its SYN went to; 0: not recorded */
 };
 
 /* One run of a node, as its commands name it. */
@@ -107,7 +106,7 @@ struct run_key {
 };
 
 enum run_end {
-	RUN_DIED = 1,		/* its clients are to be reset */
+	RUN_DIED = 1,		/* its clients will be reset */
 	RUN_LEFT = 2,		/* in order: its sockets finish by themselves */
 };
 
@@ -117,7 +116,7 @@ struct ended_run {
 	__u32 zero;
 };
 
-/* The service that an owner's packet belonged to before; all zeros: none. */
+/* The service of an earlier packet of an owner; all zeros: none. */
 struct owner_hint {
 	__be32 owner;
 	__be32 client;
@@ -130,7 +129,7 @@ struct owner_hint {
 
 struct service_key {
 	struct ip_addr addr;
-	__be16 port;		/* 0: marks the address of any service */
+	__be16 port;		/* 0: the mark of a service's address */
 	__u16 zero;
 };
 
@@ -140,7 +139,7 @@ struct frontends {
 	struct ip_addr list[MAX_FRONTENDS];
 };
 
-/* While the list of frontends changes, connections opened before go by the former. */
+/* While the list of frontends changes, older connections go by the former list. */
 struct service {
 	__u32 tenant;
 	__u32 zero;
@@ -149,7 +148,7 @@ struct service {
 	struct frontends former;
 };
 
-/* Where an owner's packet may belong. */
+/* The services that an owner's packet may belong to. */
 struct tenant {
 	__u32 service_count;
 	struct service_key services[MAX_TENANT_SERVICES];
@@ -158,10 +157,10 @@ struct tenant {
 enum node_role {
 	ROLE_FRONTEND = 1,
 	ROLE_BACKEND = 2,
-	ROLE_FORMER = 4,	/* no node any more; what flows it has go on */
+	ROLE_FORMER = 4,	/* no node any more; its flows go on */
 };
 
-/* Which ports, in network order, any service uses: a bit each. */
+/* One bit for each port, in network order: whether any service uses it. */
 struct service_ports {
 	__u64 word[1024];
 };
@@ -169,7 +168,7 @@ struct service_ports {
 struct node {
 	__u32 tenant;
 	__u32 roles;
-	__u32 ifindex;		/* not 0: the next hop is given, not looked up */
+	__u32 ifindex;		/* not 0: the next hop is configured, not looked up */
 	__u32 mtu_bytes;	/* with ifindex; 0: not checked */
 	__u16 node_mac[3];
 	__u16 own_mac[3];
@@ -183,9 +182,9 @@ struct sender {
 
 struct nexthop {
 	__u64 expires_ns;
-	__u64 confirm_ns;	/* when a packet has the kernel look again; 0: not known */
+	__u64 confirm_ns;	/* time to confirm the neighbour; 0: not known */
 	__be32 addr;
-	__be32 gateway;		/* itself, where there is none */
+	__be32 gateway;		/* `addr` if there is none */
 	__u32 ifindex;
 	__u32 mtu_bytes;
 	__u32 mac[3];		/* destination and source, as in a frame */
@@ -207,7 +206,7 @@ struct {
 	__type(value, struct collected);
 } collected SEC(".maps");
 
-/* The oldest go; a SYN removes its connection's. A load of the switch starts anew. */
+/* The oldest entries make room, and a SYN removes its own. It is empty after a load. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, MAX_CLOSINGS);
@@ -292,15 +291,15 @@ struct {
 	__type(value, struct tick);
 } ticks SEC(".maps");
 
-/* What a command works on; too large for the stack. */
+/* Memory for a command, which is too large for the stack. */
 struct control_scratch {
 	struct control_message request;
 	struct control_message answer;
 	/* A struct flow that is not yet shared. As bytes, because the kernel
 	 * allows no lock in a per-CPU map. */
 	__u64 fresh[sizeof(struct flow) / 8];
-	/* Not 0 while a command is being worked on. Packets are handled one at a
-	 * time per CPU; a test run can be preempted by another. */
+	/* Not 0 while a command is applied. Each CPU handles one packet at a time,
+	 * but one test run can preempt another. */
 	__u32 busy;
 	__u32 zero;
 };
@@ -313,9 +312,9 @@ struct {
 } control_scratches SEC(".maps");
 
 /*
- * Updating a map of maps from user space waits until every program that was
- * running has ended (maybe_wait_bpf_programs in kernel/bpf/syscall.c). The agent
- * uses these two for that alone.
+ * An update of a map of maps from user space waits until every running program has ended
+ * (maybe_wait_bpf_programs in kernel/bpf/syscall.c). The agent uses these two maps for that
+ * only.
  */
 struct grace_inner {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -331,7 +330,7 @@ struct {
 	__array(values, struct grace_inner);
 } grace SEC(".maps") = { .values = { &grace_inner } };
 
-/* Where commands are sent to. Set by the loader. */
+/* The address that commands are sent to. Set by the loader. */
 const volatile __be32 control_addr = 0;
 const volatile __be16 control_port = 0;
 
@@ -340,19 +339,19 @@ const volatile __u64 freshness_ns = 0;
 const volatile __u64 max_epoch_ahead_ns = 0;
 const volatile __u64 max_epoch_step = 0;
 
-/* The CPU keeps loads in order, and stores: x86. Set by the loader. */
+/* Whether the CPU keeps loads in order, and stores, as x86 does. Set by the loader. */
 const volatile bool has_ordered_memory = false;
 
-/* How long a next hop is believed, without asking the kernel again. */
+/* The time for which a next hop is cached. */
 const volatile __u64 nexthop_ttl_ns = 1000000000ULL;
 /*
- * How often a packet goes to a next hop by the kernel, which then looks whether the
- * neighbour is still there: packets that pass it by do not make it look. Set by the
+ * The period in which one packet to each next hop goes through the kernel, which then checks
+ * the neighbour. Packets that the program sends itself do not make it check. Set by the
  * loader.
  */
 const volatile __u64 nexthop_confirm_ns = 4ULL * 1000000000;
 
-/* When the agent may end what. Set by the loader. */
+/* The limits by which the agent ends flows. Set by the loader. */
 const volatile __u64 idle_ns = 0;
 const volatile __u64 blocked_ns = 0;
 const volatile __u64 tombstone_ns = 0;
@@ -360,8 +359,8 @@ const volatile __u64 died_ns = 0;
 const volatile __u64 left_ns = 0;
 
 /*
- * CLOCK_MONOTONIC as of the last tick. Asking the kernel costs more than a tenth
- * of what a packet may; the number of the tick is only a load.
+ * CLOCK_MONOTONIC at the last tick. A call of the kernel takes more than a tenth of a
+ * packet's time; the number of the tick is a single load.
  */
 static __always_inline __u64 coarse_ns(void)
 {

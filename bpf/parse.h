@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Reading packets. A packet is parsed once into a struct on the stack; after
- * that nothing depends on packet pointers, which every helper that writes
- * invalidates. `xdp` is a constant in every caller: the compiler keeps one side.
+ * Reads packets. A packet is parsed once into a struct on the stack. After that nothing
+ * depends on packet pointers, which every helper that writes invalidates. `xdp` is a constant
+ * in every caller, so the compiler keeps one branch.
  */
 #ifndef PRISM_PARSE_H
 #define PRISM_PARSE_H
@@ -36,8 +36,8 @@
 #define TCP_ACK 0x10
 
 /*
- * The headers that change on every hop, as one block to write back, laid out so
- * that every field is aligned: the compiler would copy bytes otherwise.
+ * The headers that change on every hop, as one block to write back. The padding aligns all
+ * fields, so that the compiler does not copy single bytes.
  */
 struct head {
 	__u16 pad;
@@ -64,7 +64,7 @@ struct packet {
 };
 
 enum parsed {
-	PARSED_OTHER,		/* not ours: leave it alone */
+	PARSED_OTHER,		/* not for the switch */
 	PARSED_TRUNCATED,
 	PARSED_FRAGMENT,	/* no layer 4 header read */
 	PARSED_TCP,
@@ -105,9 +105,8 @@ static __always_inline long packet_store(void *ctx, __u32 at, void *from,
 }
 
 /*
- * A tc packet may have its headers outside the part that can be read. A host that
- * forwards what it has made itself has just them inside: to ask for a byte more moves
- * and copies them, for each packet.
+ * Makes the first `bytes` of a tc packet readable. A packet that this host made has just its
+ * headers in the readable part; asking for one byte more would move and copy them each time.
  */
 static __always_inline void make_linear(struct __sk_buff *skb, __u32 bytes)
 {
@@ -124,7 +123,7 @@ static __always_inline __u32 tcp_end(const struct packet *p)
 	__u32 ip_bytes = bpf_ntohs(p->head.ip.tot_len);
 	__u32 fin = p->tcp_flags & TCP_FIN;
 
-	/* A GSO packet may be longer than IP can say. */
+	/* A GSO packet may be longer than the field of IP. */
 	if (!ip_bytes)
 		ip_bytes = p->bytes - IP_AT;
 	return bpf_ntohl(p->tcp_seq) + ip_bytes - (p->l4 - IP_AT) -
@@ -177,8 +176,8 @@ static __always_inline enum parsed parse_l4(struct packet *p, void *at,
 }
 
 /*
- * True where the frame is tagged or addressed to another station. XDP cannot
- * tell: it is for interfaces that receive nothing else.
+ * Whether the frame is tagged, or addressed to another station. XDP cannot tell; it is for
+ * interfaces that receive no such frames.
  */
 static __always_inline bool is_foreign(void *ctx, const bool xdp)
 {

@@ -45,9 +45,8 @@ static __always_inline void sip_absorb(__u64 v[4], __u64 word)
 }
 
 /*
- * The MAC of `message` under `sender`'s key, as it lies on the wire. Both are
- * there; that is asked, and the function global, so that it is verified by itself
- * and once, not for every way that leads to it.
+ * The MAC of `message` under `sender`'s key, as on the wire. The function is global and checks
+ * its pointers, so that it is verified once by itself, not on each path to it.
  */
 __noinline __be64 control_mac(const struct control_message *message,
 			      const struct sender *sender)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * What becomes of a TCP packet: whose it is, and where it goes.
+ * Steers TCP packets: finds the flow and the owner of each, and its destination.
  */
 #ifndef PRISM_STEER_H
 #define PRISM_STEER_H
@@ -14,7 +14,7 @@ static __always_inline struct service *service_find(__be32 addr, __be16 port)
 	return bpf_map_lookup_elem(&services, &key);
 }
 
-/* Whether any service uses this port; spares most lookups in `services`. */
+/* Whether any service uses this port. It saves most lookups in `services`. */
 static __always_inline bool is_service_port(__be16 port)
 {
 	__u32 zero = 0;
@@ -25,11 +25,10 @@ static __always_inline bool is_service_port(__be16 port)
 }
 
 /*
- * The frontend of a connection that no flow entry knows. A frontend claims a
- * connection soon after it accepted it. For that time after a change of the list,
- * connections opened since the change are remembered, and all others go by the former
- * list. A frontend that was to challenge a SYN (`is_noted`, by the flow's tombstone)
- * may have accepted it instead.
+ * The frontend of a connection without flow. A frontend claims a connection soon after it has
+ * accepted it. For that time after a change of the list, connections that opened since the
+ * change are recorded, and all others go by the former list. A frontend that should have
+ * challenged a SYN may have accepted it; then the flow has a tombstone (`is_noted`).
  */
 static __always_inline __be32 frontend_of(const struct packet *p,
 					  const struct flow_key *key,
@@ -84,7 +83,7 @@ static __always_inline int client_to_owner(void *ctx, struct packet *p,
 	return forward(ctx, p, r->via, &rw, COUNTER_forward_to_frontend, xdp);
 }
 
-/* A client's packet of a flow that has no entry, or only a tombstone. */
+/* Handles a client's packet of a flow that has only a tombstone. */
 static __always_inline int client_unowned(void *ctx, struct packet *p,
 					  const struct flow_key *key,
 					  const bool xdp)
@@ -96,10 +95,10 @@ static __always_inline int client_unowned(void *ctx, struct packet *p,
 }
 
 /*
- * A SYN of a flow that has an entry. Only the owner's kernel can tell a client's next
- * connection from a forgery: it challenges the SYN, and a client that has forgotten
- * the connection resets it (RFC 5961, section 4). The SYN keeps no flow alive, and is
- * no packet of the connection.
+ * Handles a SYN of a flow that has an entry. Only the owner's kernel can tell a client's next
+ * connection from a forgery: it challenges the SYN, and a client that has forgotten the
+ * connection resets it (RFC 5961, section 4). The SYN does not count as a packet of the flow,
+ * and does not keep it alive.
  */
 static __always_inline int syn_to_service(void *ctx, struct packet *p,
 					  const struct flow_key *key,
@@ -136,16 +135,15 @@ static __always_inline int client_to_service(void *ctx, struct packet *p,
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);
 	/*
-	 * The owner's socket is gone, so both ends have closed. What still comes
-	 * is an acknowledgement of something that overtook something: a frontend
-	 * would answer it with a RST.
+	 * The owner's socket is gone, so both ends have closed. This packet is an
+	 * acknowledgement after a reordering; a frontend would answer it with a RST.
 	 */
 	if (is_released(f))
 		return drop(COUNTER_drop_released, xdp);
 	return client_unowned(ctx, p, key, xdp);
 }
 
-/* A frontend's packet: it may speak unless the flow is blocked or elsewhere. */
+/* Handles a frontend's packet, which passes unless the flow is blocked or elsewhere. */
 static __always_inline int frontend_to_client(void *ctx, struct packet *p,
 					      const bool xdp)
 {
@@ -164,7 +162,7 @@ static __always_inline int frontend_to_client(void *ctx, struct packet *p,
 	if (r.state == FLOW_FORWARD &&
 	    (r.owner != p->head.ip.saddr || r.owner_port != p->source))
 		return drop(COUNTER_drop_not_owner, xdp);
-	/* A frontend that accepts the SYN has a new connection. */
+	/* An answer that is no RST accepts the SYN for a new connection. */
 	if (r.answers_syn && p->tcp_flags & TCP_RST)
 		return drop(COUNTER_drop_syn_refused, xdp);
 	if (r.is_late_reset ||
@@ -175,7 +173,7 @@ static __always_inline int frontend_to_client(void *ctx, struct packet *p,
 		       COUNTER_forward_from_frontend, xdp);
 }
 
-/* The packet would show a backend to the outside. */
+/* Whether the packet would show a backend's address to the outside. */
 static __always_inline bool is_backend_to_outside(const struct packet *p)
 {
 	struct ip_addr addr = mapped(p->head.ip.saddr);
@@ -195,7 +193,7 @@ static __always_inline int unmatched(const struct packet *p, const bool xdp)
 	return pass(xdp);
 }
 
-/* The client's flow to `service`, where the packet's sender owns it; its route. */
+/* The client's flow to `service` and its route; NULL: the packet's sender does not own it. */
 static __always_inline struct flow *
 owned_flow(const struct packet *p, const struct rewrite *service,
 	   struct flow_key *key, struct route *r)
@@ -229,7 +227,7 @@ static __always_inline bool is_hint_for(const struct owner_hint *hint,
 	       hint->owner_port == p->source && hint->client_port == p->dest;
 }
 
-/* The services of the packet's sender; NULL: it is, and was, no node. */
+/* The services of the packet's sender; NULL: it is no node, and was none. */
 static __always_inline struct tenant *tenant_of(const struct packet *p)
 {
 	struct ip_addr addr = mapped(p->head.ip.saddr);
@@ -239,9 +237,8 @@ static __always_inline struct tenant *tenant_of(const struct packet *p)
 }
 
 /*
- * Finds the flow that the packet's sender owns, and its service. Since the flow
- * entry has the last word, a hint may be of any age: it spares the search, or it
- * is of no use.
+ * Finds the flow that the packet's sender owns, and its service. A hint may be of any age,
+ * because the flow's entry decides: an old hint only costs a lookup.
  */
 static __always_inline struct flow *find_owned(const struct packet *p,
 					       struct rewrite *rw,
@@ -325,8 +322,8 @@ static __always_inline int steer_tcp(void *ctx, struct packet *p, const bool xdp
 }
 
 /*
- * Fragments of service TCP are dropped: TCP over IPv4 does not fragment unless
- * path MTU discovery is broken, and a part without ports has no owner.
+ * Drops fragments of service TCP. TCP over IPv4 does not fragment unless path MTU discovery is
+ * broken, and a fragment without ports has no owner.
  */
 static __always_inline int steer_fragment(const struct packet *p, const bool xdp)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Entry points. The same program runs at the ingress of every interface of the
- * switch; XDP, where a driver has it, is a shortcut in front of tc.
+ * Entry points. The same program runs at the ingress of every interface of the switch. XDP is
+ * a shortcut in front of tc, for drivers that have it.
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -58,7 +58,7 @@ int collect(struct __sk_buff *skb)
 	return 0;
 }
 
-/* The orders that flows are due for. */
+/* Writes the orders that flows are due for. */
 SEC("iter/bpf_map_elem")
 int due_flows(struct bpf_iter__bpf_map_elem *ctx)
 {
@@ -77,7 +77,7 @@ int due_flows(struct bpf_iter__bpf_map_elem *ctx)
 	return write_order(ctx, &o);
 }
 
-/* The key of every flow, for whoever reads the pinned link. */
+/* Writes the key of every flow, for readers of the pinned link. */
 SEC("iter/bpf_map_elem")
 int all_flows(struct bpf_iter__bpf_map_elem *ctx)
 {
@@ -88,7 +88,7 @@ int all_flows(struct bpf_iter__bpf_map_elem *ctx)
 	return bpf_seq_write(ctx->meta->seq, key, sizeof(*key)) ? 1 : 0;
 }
 
-/* Types that no map has, and user space needs: naming them here exports them. */
+/* Exports types that user space needs and no map has. */
 struct exported {
 	struct order order;
 	enum flow_state flow_state;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * The control message (docs/protocol.md, section 1): one layout of 120 bytes,
- * the same in both directions, all integers big-endian. The Rust codec is
- * prism_proto::control; the build of prism-switch compares the two.
+ * The control message (docs/protocol.md, section 1): 120 bytes with the same layout in both
+ * directions, and big-endian integers. The Rust codec is prism_proto::control; the build of
+ * prism-switch compares the two.
  */
 #ifndef PRISM_WIRE_H
 #define PRISM_WIRE_H
@@ -39,7 +39,7 @@ struct control_message {
 	__be16 client_port;
 	__be16 vip_port;
 	__be16 owner_port;
-	__be16 owner_run;	/* which run of its node the owner is; 0: not said */
+	__be16 owner_run;	/* run of the owner's node; 0: unknown */
 	__be64 mac;
 };
 
@@ -73,7 +73,7 @@ enum control_op {
 };
 
 enum control_status {
-	/* Inside the program only: no answer is sent, the sender repeats. */
+	/* Inside the program only: no answer is sent, and the sender repeats. */
 	STATUS_BUSY = 0,
 	STATUS_OK = 1,
 	STATUS_STALE = 2,

@@ -1,11 +1,11 @@
-//! Aging: what idle, long blocked and released flows leave behind, and the flows
-//! of owners that have died, whose clients are reset.
+//! Aging: the agent removes idle, long blocked and released flows, and flows of owners that
+//! have died. It resets the clients of the latter.
 //!
-//! Nothing waits for the agent. Without it flows go on, and the table fills up
-//! until commands are answered `FULL` and their senders relay.
+//! Nothing waits for the agent. Without it flows go on, and the table fills up; then commands
+//! are answered with `FULL`, and their senders relay.
 //!
-//! Races are settled by the program `collect` (`bpf/collect.h`): an order holds
-//! for a flow as it was seen, or not at all.
+//! The program `collect` (`bpf/collect.h`) settles races: it carries an order out only if the
+//! flow is still as the agent saw it.
 
 use std::io::{self, Read};
 use std::mem::offset_of;
@@ -29,24 +29,24 @@ use crate::runs;
 use crate::skel::types;
 use crate::tables;
 
-/// Most orders of one step, beside the walk itself: 1 to 2 µs each, 200 ms in all.
+/// Most orders of one step. They take 1 to 2 µs each, some 200 ms in all, beside the walk.
 const MAX_STEP_ORDERS: usize = 131_072;
 /// Time between the starts of two steps.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Longest time in which news of runs, or the order to stop, goes unnoticed between two steps.
+/// Longest time for which news of runs, or the order to stop, goes unnoticed between steps.
 const SLICE: Duration = Duration::from_millis(50);
-/// One part in this many of a CPU may go into steps. A walk over 1,000,000 flows
-/// takes some 250 ms.
+/// Steps take at most one part in this many of a CPU. A walk over 1,000,000 flows takes some
+/// 250 ms.
 const MAX_SHARE: u32 = 20;
 
-/// What a step did.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aged {
-    /// Flows that became tombstones, those below included.
+    /// Flows that became tombstones.
     pub expired: u32,
-    /// Of those: nobody could own them any more, and the client was told.
+    /// The expired flows without possible owner, whose clients were reset.
     pub reset: u32,
-    /// Tombstones deleted.
+    /// Tombstones that were deleted.
     pub collected: u32,
 }
 
@@ -61,7 +61,7 @@ pub struct Agent<'a> {
 type Order = [u8; ORDER_BYTES];
 
 impl<'a> Agent<'a> {
-    /// An agent of `switch`. One at a time is enough; more do no harm.
+    /// An agent of `switch`. One is enough; more do no harm.
     pub fn new(switch: &'a Switch) -> Self {
         Self {
             switch,
@@ -71,11 +71,11 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// The same, which learns from `leases` whose owners have ended, and which frontends
-    /// of the services get new connections.
+    /// Has the agent learn from `leases` which owners have ended, and which frontends of the
+    /// services get new connections.
     ///
     /// # Errors
-    /// See [`AgentError`].
+    /// [`AgentError`].
     pub fn with_leases(
         mut self,
         leases: Arc<Leases>,
@@ -88,10 +88,10 @@ impl<'a> Agent<'a> {
         Ok(self)
     }
 
-    /// As [`Switch::update_tables`]; new connections still go to living frontends only.
+    /// As [`Switch::update_tables`], but new connections still go to living frontends only.
     ///
     /// # Errors
-    /// See [`LoadError`].
+    /// [`LoadError`].
     pub fn update_tables(&mut self, config: &SwitchConfig) -> Result<(), LoadError> {
         let mut tables = config.clone();
         if let Some((_, frontends)) = &mut self.leases {
@@ -100,11 +100,11 @@ impl<'a> Agent<'a> {
         self.switch.update_tables(&tables)
     }
 
-    /// Steps until `stop` is set: once a second, and less often where the table
-    /// is so large that steps would take more than a twentieth of a CPU.
+    /// Takes a step each second until `stop` is set. It takes fewer if the table is so large
+    /// that steps would need more than a twentieth of a CPU.
     ///
     /// # Errors
-    /// See [`AgentError`]. It can be run again.
+    /// [`AgentError`]. The agent can be run again.
     pub fn run(&mut self, stop: &AtomicBool) -> Result<(), AgentError> {
         while !stop.load(Ordering::Relaxed) {
             let start = Instant::now();
@@ -126,8 +126,8 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    /// Tells the programs which runs have ended, or live after all, and who gets new
-    /// connections. True: a run has changed.
+    /// Tells the programs which runs have ended or returned, and which frontends get new
+    /// connections. Returns whether a run has changed.
     fn note_changes(&mut self, now: Instant) -> Result<bool, AgentError> {
         let Some((leases, frontends)) = &mut self.leases else {
             return Ok(false);
@@ -149,15 +149,15 @@ impl<'a> Agent<'a> {
         Ok(!changes.is_empty())
     }
 
-    /// One bounded step at `now`: ends what is idle, deletes what was ended long
-    /// ago, and goes on next time where it stopped.
+    /// Takes one bounded step at `now`: ends idle flows, and deletes old tombstones. The next
+    /// step continues where this one stopped.
     ///
     /// # Errors
-    /// See [`AgentError`]. It can be repeated.
+    /// [`AgentError`]. The step can be repeated.
     pub fn step(&mut self, now: Instant) -> Result<Aged, AgentError> {
         let mut aged = Aged::default();
         self.note_changes(now)?;
-        let due = take(&mut self.flows, &self.switch.due_flows, MAX_STEP_ORDERS)?;
+        let due = next_orders(&mut self.flows, &self.switch.due_flows, MAX_STEP_ORDERS)?;
         let mut doomed = Vec::new();
         for orders in due.chunks(MAX_ORDERS) {
             for order in self.collect(orders)? {
@@ -177,7 +177,7 @@ impl<'a> Agent<'a> {
         Ok(aged)
     }
 
-    /// Has orders carried out; gives those that were, with their answers.
+    /// Has orders carried out. Returns the ones that were, with their answers.
     fn collect(&self, orders: &[Order]) -> Result<Vec<Order>, AgentError> {
         let mut buffer = vec![0; ORDERS_AT];
         buffer.extend(orders.iter().flatten());
@@ -198,7 +198,7 @@ impl<'a> Agent<'a> {
         Ok(done.map(|order| array_at(order, 0)).collect())
     }
 
-    /// Deletes doomed entries, once nobody can be using them.
+    /// Deletes doomed entries as soon as no program can be using them.
     fn delete(&self, doomed: &[[u8; FLOW_KEY_BYTES]]) -> Result<u32, AgentError> {
         if doomed.is_empty() {
             return Ok(0);
@@ -208,7 +208,7 @@ impl<'a> Agent<'a> {
         for key in doomed {
             match self.switch.skel.maps.flows.delete(key) {
                 Ok(()) => deleted += 1,
-                // Another agent was faster.
+                // Another agent has deleted it.
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
                 Err(e) => return Err(kernel("delete a flow")(e)),
             }
@@ -216,8 +216,8 @@ impl<'a> Agent<'a> {
         Ok(deleted)
     }
 
-    /// Returns when every program that is running now has ended: the kernel
-    /// waits for that when user space changes a map of maps.
+    /// Waits until every program that is running now has ended, as the kernel does when user
+    /// space changes a map of maps.
     fn wait_for_programs(&self) -> Result<(), AgentError> {
         let maps = &self.switch.skel.maps;
         let inner = MapHandle::try_from(&maps.grace_inner).map_err(kernel("wait for programs"))?;
@@ -245,7 +245,7 @@ fn flow(order: &Order) -> FlowKey {
     read_flow_key(&key(order))
 }
 
-/// What the client of a flow expects next, where that is known.
+/// The sequence number that the client of a flow expects next, if it is known.
 fn next_seq(order: &Order) -> Option<u32> {
     let word = |at| u32::from_ne_bytes(array_at(order, at));
     let known = word(offset_of!(types::order, has_next_seq)) != 0;
@@ -272,8 +272,12 @@ impl Walk {
     }
 }
 
-/// Goes on with a walk, or starts one; at most `limit` orders.
-fn take(walk: &mut Option<Walk>, link: &Link, limit: usize) -> Result<Vec<Order>, AgentError> {
+/// At most `limit` orders of a walk, which starts if there is none.
+fn next_orders(
+    walk: &mut Option<Walk>,
+    link: &Link,
+    limit: usize,
+) -> Result<Vec<Order>, AgentError> {
     let mut current = match walk.take() {
         Some(walk) => walk,
         None => Walk::start(link)?,

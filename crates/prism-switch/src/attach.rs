@@ -1,8 +1,8 @@
-//! Interfaces: tc and XDP, on and off.
+//! Attaches tc and XDP programs to interfaces, and detaches them.
 //!
-//! tc goes through `clsact`, which every kernel from 6.1 on has: the filter lives
-//! in the interface, so it needs no process and no pin, and replacing it is one
-//! step in the kernel. XDP is a link, pinned beside the maps.
+//! tc uses `clsact`, which every kernel from 6.1 on has. The filter belongs to the interface,
+//! so it needs no process and no pin, and the kernel replaces it in one step. XDP is a link,
+//! pinned beside the maps.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -14,8 +14,8 @@ use rustix::net::{AddressFamily, SocketType, netdevice::name_to_index, socket};
 use crate::bpffs;
 use crate::error::{AttachError, UnloadError};
 
-/// Where our filter stands among others of an interface ("PR"), and how it is
-/// told from them.
+/// Priority ("PR") and handle of the switch's filter, which tell it from other filters of an
+/// interface.
 const PRIORITY: u32 = 0x5052;
 const HANDLE: u32 = 1;
 /// Prefix of the pins of XDP links.
@@ -49,7 +49,7 @@ fn hook(program: &ProgramMut<'_>, index: i32) -> TcHook {
         .hook(TC_INGRESS)
 }
 
-/// Attaches, or replaces in one step.
+/// Attaches the tc program, or replaces it in one step.
 pub(crate) fn tc(program: &ProgramMut<'_>, name: &str, index: i32) -> Result<(), AttachError> {
     let mut hook = hook(program, index);
     hook.create().map_err(failed("add clsact", name))?;
@@ -62,8 +62,8 @@ pub(crate) fn xdp_pin(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{XDP_PREFIX}{}", name.replace('.', "-")))
 }
 
-/// Attaches, or replaces the program of the pinned link. A link whose interface
-/// has gone is replaced too.
+/// Attaches the XDP program, or replaces the program of the pinned link. A link whose
+/// interface is gone is replaced too.
 pub(crate) fn xdp(
     program: &ProgramMut<'_>,
     name: &str,
@@ -82,17 +82,17 @@ pub(crate) fn xdp(
     link.pin(pin).map_err(failed("pin XDP", name))
 }
 
-/// Detaches XDP, where it is attached.
+/// Detaches XDP if it is attached.
 pub(crate) fn no_xdp(name: &str, pin: &Path) -> Result<(), AttachError> {
     bpffs::remove(pin).map_err(|e| failed("unpin XDP", name)(e.into()))
 }
 
-/// Removes our filter from every interface of this network namespace. XDP links
-/// go with their pins. An empty `clsact` stays: others may be about to use it.
+/// Removes the filter from every interface of this network namespace. XDP links go with their
+/// pins. An empty `clsact` stays, because another program may be about to use it.
 pub(crate) fn detach_all() -> Result<(), UnloadError> {
     let names = interface_names().map_err(UnloadError::Interfaces)?;
     for name in names {
-        // One that has gone meanwhile has no filter either.
+        // An interface that is gone by now has no filter either.
         let Ok(index) = interface_index(&name) else {
             continue;
         };
@@ -115,12 +115,12 @@ fn detach(index: i32) -> libbpf_rs::Result<()> {
     }
 }
 
-/// No filter, or no `clsact` at all (the kernel says EINVAL for that).
+/// Whether there is no filter, or no `clsact` (EINVAL).
 fn is_absent(e: &libbpf_rs::Error) -> bool {
     matches!(e.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput)
 }
 
-/// Names in this thread's network namespace; `/sys` may show another one's.
+/// The interfaces of this thread's network namespace; `/sys` may show another one's.
 fn interface_names() -> std::io::Result<Vec<String>> {
     let table = fs::read_to_string("/proc/thread-self/net/dev")?;
     let name = |line: &str| Some(line.split_once(':')?.0.trim().to_owned());

@@ -1,5 +1,5 @@
-//! Running the programs on packets that no interface saw, for tests and for
-//! measurements (`BPF_PROG_TEST_RUN`). What they do to flows is real.
+//! Runs the programs on packets that no interface saw, for tests and measurements
+//! (`BPF_PROG_TEST_RUN`). Their changes of flows are real.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,10 +10,10 @@ use libbpf_rs::ProgramInput;
 use crate::load::Switch;
 use crate::tables;
 
-/// Of linux/bpf.h.
+/// From `linux/bpf.h`.
 const BPF_F_TEST_SKB_CHECKSUM_COMPLETE: u32 = 1 << 2;
 
-/// Which program.
+/// One of the two programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// The tc program.
@@ -22,7 +22,7 @@ pub enum Hook {
     Xdp,
 }
 
-/// What a program decided.
+/// A program's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Left to the kernel of this host.
@@ -31,7 +31,7 @@ pub enum Verdict {
     Drop,
     /// Sent on, or back.
     Send,
-    /// Anything else; the raw code.
+    /// Any other code.
     Other(u32),
 }
 
@@ -47,39 +47,38 @@ pub struct Run {
 }
 
 impl Switch {
-    /// Runs a program `repeat` times on the same buffer: with more than one
-    /// repetition, each run sees what the one before left.
+    /// Runs a program `repeat` times on the same buffer: each run gets the packet as the run
+    /// before left it.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn run_packet(&self, hook: Hook, packet: &[u8], repeat: u32) -> libbpf_rs::Result<Run> {
         self.run_with(hook, packet, repeat, 0)
     }
 
-    /// Runs the tc program once on a packet whose sum the driver gave
-    /// (`CHECKSUM_COMPLETE`).
+    /// Runs the tc program once on a packet with a sum from the driver (`CHECKSUM_COMPLETE`).
     ///
     /// # Errors
-    /// What the kernel said: `EBADMSG` where the sum is not the packet's
-    /// afterwards, `EINVAL` from kernels that have no such run.
+    /// The kernel's: `EBADMSG` if the packet has another sum afterwards, `EINVAL` from kernels
+    /// without such runs.
     pub fn run_summed_packet(&self, packet: &[u8]) -> libbpf_rs::Result<Run> {
         self.run_with(Hook::Tc, packet, 1, BPF_F_TEST_SKB_CHECKSUM_COMPLETE)
     }
 
-    /// Kernel memory of the table of flows, in bytes, as the kernel accounts for
-    /// it: what is used, from Linux 6.4 on, without what its allocator rounds up.
+    /// Kernel memory of the table of flows, in bytes, as the kernel accounts for it. From Linux
+    /// 6.4 on this is the memory in use, without the rounding of the allocator.
     ///
     /// # Errors
-    /// Without `/proc`, or where it does not say.
+    /// If `/proc` is missing, or does not say.
     pub fn table_bytes(&self) -> io::Result<u64> {
         memlock(&self.skel.maps.flows)
     }
 
-    /// From here on, until tables are updated, nothing is known to be a service but to
-    /// those who look for the flow of an owner's packet.
+    /// Hides the services from all lookups but those for an owner's packet, until the tables
+    /// are updated.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn hide_services(&self) -> libbpf_rs::Result<()> {
         tables::hide_services(&self.skel.maps)
     }
@@ -112,7 +111,7 @@ impl Switch {
     }
 }
 
-/// What a map takes, by what the kernel says of its file.
+/// The memory of a map, in bytes, by the kernel's information on its descriptor.
 fn memlock(map: &impl AsFd) -> io::Result<u64> {
     let fd = map.as_fd().as_raw_fd();
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))?;

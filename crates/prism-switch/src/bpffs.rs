@@ -9,20 +9,20 @@ use rustix::mount::{MountFlags, mount};
 
 use crate::error::LoadError;
 
-/// Where everything is pinned.
+/// The file system that has the pins.
 const ROOT: &str = "/sys/fs/bpf";
 /// `BPF_FS_MAGIC` of `linux/magic.h`.
 const MAGIC: i64 = 0xcafe_4a11;
 
-/// The directory of the switch called `name`, without touching it. `None`
-/// where that is no name.
+/// The directory of the switch called `name`, which need not exist. `None` if `name` can be no
+/// directory.
 pub(crate) fn dir(name: &str) -> Option<PathBuf> {
     let bad = name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']);
     (!bad).then(|| Path::new(ROOT).join(name))
 }
 
-/// Mounts the file system where it is missing, and makes the directory `dir`,
-/// readable by root only: keys are in it.
+/// Mounts the file system if it is missing, and makes the directory `dir`. Only root can read
+/// it, because it has keys.
 pub(crate) fn prepare(dir: &Path) -> Result<(), LoadError> {
     let failed = |path: &Path, source| LoadError::BpfFs {
         path: path.to_owned(),
@@ -43,7 +43,7 @@ fn is_mounted(root: &Path) -> io::Result<bool> {
     Ok(i128::from(kind) == i128::from(MAGIC))
 }
 
-/// Removes a pin; none is fine.
+/// Removes a pin, if there is one.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -51,7 +51,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Paths of all pins in `dir`; none where it does not exist.
+/// Paths of all pins in `dir`, which need not exist.
 pub(crate) fn pins(dir: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

@@ -1,5 +1,4 @@
-//! What the switch has to know. A plain struct: the program `prism` reads it
-//! from TOML.
+//! The switch's configuration: a plain struct, which the program `prism` reads from TOML.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -12,55 +11,53 @@ use prism_proto::export::BLOCKED_NS;
 pub const MAX_FRONTENDS: usize = 16;
 /// Most interfaces of one switch.
 pub const MAX_INTERFACES: usize = 256;
-/// Most services of one tenant (`MAX_TENANT_SERVICES` of `bpf/maps.h`): an owner's
-/// packet may be of each.
+/// Most services of one tenant (`MAX_TENANT_SERVICES` of `bpf/maps.h`): an owner's packet may
+/// belong to any of them.
 pub const MAX_TENANT_SERVICES: usize = 16;
 /// Most tenants that have services (`MAX_TENANTS` of `bpf/maps.h`).
 pub const MAX_TENANTS: usize = 1024;
-/// Kernel memory of one flow, bytes: an entry of 192, and a bucket of 16.
+/// Kernel memory of one flow, in bytes: an entry of 192, and a bucket of 16.
 pub const FLOW_BYTES: usize = 192 + 16;
 
 /// Configuration of a [`Switch`](crate::Switch).
 #[derive(Clone, Debug)]
 pub struct SwitchConfig {
-    /// Name of the directory under `/sys/fs/bpf` that keeps maps and links. One
-    /// name is one switch.
+    /// The directory under `/sys/fs/bpf` for maps and links. Each switch has its own.
     pub pin_dir: String,
-    /// Interfaces whose incoming packets the switch handles. Those that do not
-    /// exist yet can be added with [`Switch::attach`](crate::Switch::attach).
+    /// Interfaces whose incoming packets the switch handles.
+    /// [`Switch::attach`](crate::Switch::attach) adds interfaces that do not exist yet.
     pub interfaces: Vec<InterfaceConfig>,
-    /// Where commands are sent to: an address of this host.
+    /// The address of this host that commands are sent to.
     pub control: SocketAddrV4,
     /// Addresses that clients connect to.
     pub services: Vec<ServiceConfig>,
-    /// Every host behind the switch, and this host's own addresses (without a
-    /// role) where backends are to reach them by TCP.
+    /// All hosts behind the switch. An address of this host that backends must reach by TCP is
+    /// a node without a role.
     pub nodes: Vec<NodeConfig>,
-    /// Who may send commands.
+    /// The keys of the nodes that may send commands.
     pub senders: Vec<SenderConfig>,
-    /// Most flows, tombstones of the last seconds included. Default 1,048,576;
-    /// costs [`FLOW_BYTES`] each, when used. Fixed while pins exist.
+    /// Most flows, recent tombstones included. Default 1,048,576. Each takes [`FLOW_BYTES`]
+    /// when it is used. The value cannot change while pins exist.
     pub max_flows: u32,
-    /// A flow without packets or commands for this long is forgotten. It is the
-    /// net under owners that vanish: keep it above every idle timeout of the
-    /// service. Default 15 minutes.
+    /// The time without packets or commands after which a flow is forgotten, so that owners
+    /// that vanish leave no flows. It must exceed every idle timer of the service. Default
+    /// 15 minutes.
     pub idle: Duration,
-    /// A flow blocked for this long is forgotten, so that a source that crashed
-    /// in a hand-off cannot hang its client. Default [`BLOCKED_NS`], 10 s: while either
-    /// end of a hand-off may still settle whose the flow is.
+    /// The time after which a blocked flow is forgotten, so that a source that crashed in a
+    /// hand-off cannot hang its client. Default [`BLOCKED_NS`], 10 s: that long either end of a
+    /// hand-off may still decide who owns the flow.
     pub blocked: Duration,
-    /// A flow whose owner has died is ended, and its client reset, when no packet
-    /// has passed for this long: what the owner's kernel still sends is not cut
-    /// off. Default 1 s.
+    /// The time without packets after which the flow of a dead owner is ended, and its client
+    /// reset. The owner's kernel may still send until then. Default 1 s.
     pub died: Duration,
-    /// A flow whose owner ended in order is forgotten when no packet has passed
-    /// for this long. Must exceed TIME_WAIT (60 s). Default 65 s.
+    /// The time without packets after which the flow of an owner that ended in order is
+    /// forgotten. It must exceed TIME_WAIT (60 s). Default 65 s.
     pub left: Duration,
-    /// How long a forgotten flow's own epoch is kept; later it has that of all unknown
-    /// flows. At least [`TOMBSTONE_NS`], 5 s, the default.
+    /// The time for which a forgotten flow has an epoch of its own. Then it has that of all
+    /// unknown flows. At least [`TOMBSTONE_NS`], 5 s, which is the default.
     pub tombstone: Duration,
-    /// How often a packet to a next hop passes the kernel's neighbour table, which then
-    /// asks whether a stale neighbour is still there. Default 4 s.
+    /// The period in which one packet to each next hop goes through the kernel's neighbour
+    /// table, which then checks stale neighbours. Default 4 s.
     pub confirm: Duration,
 }
 
@@ -69,29 +66,29 @@ pub struct SwitchConfig {
 pub struct InterfaceConfig {
     /// Its name.
     pub name: String,
-    /// Also attach the XDP program. For drivers with native XDP, on all
-    /// interfaces; not for veth, where it breaks offloaded checksums. Default no.
+    /// Whether to attach the XDP program too. It is for drivers with native XDP, and then for
+    /// all interfaces. On veth it breaks offloaded checksums. Default no.
     pub xdp: bool,
 }
 
 /// One service address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceConfig {
-    /// What clients connect to (IPv4).
+    /// The address that clients connect to (IPv4).
     pub addr: SocketAddr,
-    /// Whose it is.
+    /// The tenant that owns it.
     pub tenant: u32,
-    /// Nodes that accept its connections, at most [`MAX_FRONTENDS`].
+    /// The nodes that accept its connections, at most [`MAX_FRONTENDS`].
     pub frontends: Vec<IpAddr>,
 }
 
-/// What a node does.
+/// The roles of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
     /// Accepts connections.
     pub frontend: bool,
-    /// Serves flows: its TCP to addresses that are no nodes is dropped unless it
-    /// belongs to a flow.
+    /// Serves flows. Its TCP packets to addresses of no node are dropped unless they belong to
+    /// a flow.
     pub backend: bool,
 }
 
@@ -100,35 +97,35 @@ pub struct Roles {
 pub struct NodeConfig {
     /// Its address (IPv4).
     pub addr: IpAddr,
-    /// Whose it is.
+    /// The tenant that owns it.
     pub tenant: u32,
-    /// What it does.
+    /// Its roles.
     pub roles: Roles,
-    /// How to reach it, where the kernel is not to be asked.
+    /// Its next hop, if the kernel is not to look it up.
     pub link: Option<Link>,
 }
 
 /// A next hop that is given instead of looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Interface that leads to the node.
+    /// The interface that leads to the node.
     pub ifindex: u32,
     /// The node's Ethernet address.
     pub node_mac: [u8; 6],
     /// This host's Ethernet address there.
     pub own_mac: [u8; 6],
-    /// Longest IP packet, bytes. 0: not checked.
+    /// Longest IP packet, in bytes; 0 for no check.
     pub mtu_bytes: u32,
 }
 
-/// One key.
+/// One key for commands.
 #[derive(Clone, Debug)]
 pub struct SenderConfig {
-    /// Identifies the key in commands.
+    /// The number that identifies the key in commands.
     pub key_id: u32,
     /// The secret.
     pub key: ControlKey,
-    /// Whose flows it may change.
+    /// The tenant whose flows it may change.
     pub tenant: u32,
 }
 
@@ -153,7 +150,7 @@ impl Default for SwitchConfig {
 }
 
 impl SwitchConfig {
-    /// The first thing that is wrong, in words.
+    /// A description of the first fault.
     pub(crate) fn problem(&self) -> Option<String> {
         if self.interfaces.len() > MAX_INTERFACES {
             return Some(format!("more than {MAX_INTERFACES} interfaces"));

@@ -1,34 +1,34 @@
-//! What can go wrong, one enum per operation.
+//! Errors, one enum per operation.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a switch could not be loaded.
+/// A switch could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The configuration makes no sense. The configuration is at fault.
+    /// The configuration is wrong.
     #[error("switch configuration: {0}")]
     Config(String),
-    /// The BPF file system cannot be used. The host's set-up is at fault.
+    /// The BPF file system cannot be used. The host's setup is at fault.
     #[error("cannot use {path}: {source}")]
     BpfFs {
-        /// What was touched.
+        /// The file or directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Pinned maps are of another layout. Unload, then load: flows are lost.
+    /// Pinned maps have another layout. Unload, then load; flows are lost.
     #[error("map {map} is pinned by an incompatible version; run with --unload first")]
     Incompatible {
         /// The map.
         map: String,
     },
-    /// The kernel refused a program or map: too old, or no privilege.
+    /// The kernel refused a program or map: it is too old, or this process lacks privilege.
     #[error("cannot {what}: {source}")]
     Kernel {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
     /// An interface could not be attached to.
@@ -36,7 +36,7 @@ pub enum LoadError {
     Attach(#[from] AttachError),
 }
 
-/// Why programs could not be attached to an interface.
+/// Programs could not be attached to an interface.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// There is no such interface. The configuration is at fault.
@@ -44,30 +44,30 @@ pub enum AttachError {
     NoInterface {
         /// Its name.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The kernel refused.
     #[error("cannot {what} on {name}: {source}")]
     Kernel {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
         /// The interface.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
 }
 
-/// Why aging failed. The kernel is at fault.
+/// Aging failed. The kernel is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// A call into the kernel failed.
     #[error("cannot {what}: {source}")]
     Kernel {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
     /// Walking a map failed.
@@ -75,7 +75,7 @@ pub enum AgentError {
     Walk(#[source] io::Error),
 }
 
-/// Why a switch could not be removed.
+/// A switch could not be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum UnloadError {
     /// A pin could not be removed.
@@ -83,7 +83,7 @@ pub enum UnloadError {
     Pin {
         /// The pin.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// An interface could not be detached from.
@@ -91,7 +91,7 @@ pub enum UnloadError {
     Detach {
         /// The interface.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
     /// The interfaces of this host could not be listed.
@@ -99,29 +99,29 @@ pub enum UnloadError {
     Interfaces(#[source] io::Error),
 }
 
-/// Why a switch could not be read.
+/// A switch could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewError {
-    /// No switch is pinned under that name, or not for this user.
+    /// No switch is pinned under that name, or this user cannot read it.
     #[error("no switch at {path}: {source}")]
     NoSwitch {
-        /// Where it was looked for.
+        /// Its path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
     /// A call into the kernel failed.
     #[error("cannot {what}: {source}")]
     Kernel {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
     /// Reading the list of flows failed.
     #[error("cannot read the list of flows: {0}")]
     Read(#[source] io::Error),
-    /// What is pinned is of another version than this program.
+    /// The pinned switch is of another version than this program.
     #[error("the switch is of another version than this program")]
     Version,
 }

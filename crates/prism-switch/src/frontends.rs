@@ -1,11 +1,11 @@
-//! Which frontends get new connections: those that hold a lease, have not said that
-//! they take no more, and place objects as most nodes do (docs/protocol.md, 1.7).
+//! The lists of frontends that get new connections. A frontend is listed if it has a lease,
+//! takes new clients, and places objects as most nodes do (docs/protocol.md, 1.7).
 //!
-//! A frontend that dies is removed from the lists within a second, one that leaves within
-//! 2 s of the last change. It is listed again when it has a lease again. Where no frontend of
-//! a service takes new clients, those that leave are listed; where none has a lease, all are:
-//! the leases themselves may be broken. An agent that has just started waits for the nodes to
-//! reconnect, and leaves the lists as they are.
+//! A frontend that dies leaves the lists within a second. One that leaves in order does so
+//! within 2 s of the last change. Both return with their lease. If no frontend of a service
+//! takes new clients, the leaving ones are listed. If none has a lease, all are listed, because
+//! the leases themselves may be broken. An agent that has just started leaves the lists as they
+//! are until the nodes have reconnected.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -19,10 +19,10 @@ use crate::leases::Alive;
 use crate::skel::SwitchMaps;
 use crate::tables::{self, Lists};
 
-/// How long an agent that has started waits for leases. A node that has lost one asks
-/// again each second at least.
+/// The time for which an agent that has started waits for leases. A node without one asks at
+/// least once a second.
 pub(crate) const SETTLING: Duration = Duration::from_secs(2);
-/// How long the connections of a list that has changed are found by it: by then their
+/// The time for which connections are still found by the list before a change. By then their
 /// frontends have claimed them (`prism_proto::claim`), which takes 100 ms and some round trips.
 const CHANGING: Duration = Duration::from_secs(2);
 
@@ -36,13 +36,13 @@ pub(crate) struct Frontends {
 #[derive(Debug)]
 struct Service {
     config: ServiceConfig,
-    /// As written.
+    /// The list as written.
     now: Vec<IpAddr>,
     changed: Option<Instant>,
 }
 
 impl Frontends {
-    /// The frontends of `services`, whose maps list those of `now`.
+    /// The frontends of `services`. The maps list the frontends of `now`.
     pub(crate) fn new(services: &[ServiceConfig], now: &[ServiceConfig], started: Instant) -> Self {
         let service = |config: &ServiceConfig| {
             let now = now.iter().find(|now| now.addr == config.addr);
@@ -54,7 +54,7 @@ impl Frontends {
         }
     }
 
-    /// These are the services from now on; as they are to be written.
+    /// Replaces the services. Returns them with the frontends to write.
     pub(crate) fn replace(&mut self, services: &[ServiceConfig]) -> Vec<ServiceConfig> {
         let listed: Vec<_> = services
             .iter()
@@ -62,7 +62,7 @@ impl Frontends {
                 let before = self.services.iter().find(|s| s.config.addr == config.addr);
                 let mut listed = config.clone();
                 if let Some(before) = before {
-                    // New ones come with their lease.
+                    // New frontends are listed with their lease.
                     listed.frontends.retain(|ip| before.now.contains(ip));
                 }
                 if listed.frontends.is_empty() {
@@ -104,8 +104,8 @@ impl Frontends {
         Ok(())
     }
 
-    /// The answer to `node`, which said `since` ago that it takes no more clients, where none
-    /// of its runs takes any. `None`: the lists still send it clients, but are about to change.
+    /// The answer to `node`, which said `since` ago that it takes no more clients, and of which
+    /// no run takes any. `None` while lists that are about to change still send it clients.
     pub(crate) fn new_clients_of(
         &self,
         node: IpAddr,
@@ -136,14 +136,14 @@ impl Service {
     }
 
     /// The frontends of the configuration that are in `set`.
-    fn those_of(&self, set: &HashSet<IpAddr>) -> Vec<IpAddr> {
+    fn frontends_in(&self, set: &HashSet<IpAddr>) -> Vec<IpAddr> {
         let all = self.config.frontends.iter().copied();
         all.filter(|ip| set.contains(ip)).collect()
     }
 
-    /// The frontends that new clients are to go to.
+    /// The frontends that should get new clients.
     fn wanted(&self, alive: &Alive) -> Vec<IpAddr> {
-        let lists = [&alive.taking, &alive.nodes].map(|set| self.those_of(set));
+        let lists = [&alive.taking, &alive.nodes].map(|set| self.frontends_in(set));
         let found = lists.into_iter().find(|list| !list.is_empty());
         found.unwrap_or_else(|| self.config.frontends.clone())
     }
@@ -156,8 +156,8 @@ impl Service {
         }
         let mut living = self.now.clone();
         living.retain(|ip| alive.nodes.contains(ip));
-        // The connections of one change are found by one former list. Only the dead do
-        // not wait: nothing is lost with their places.
+        // There is one former list, so a further change waits. Dead frontends are removed at
+        // once: no connection is lost with them.
         let is_changing = self
             .changed
             .is_some_and(|at| now.saturating_duration_since(at) < CHANGING);
@@ -176,12 +176,12 @@ impl Service {
         })
     }
 
-    /// Whether no frontend takes new clients, nor is about to. One without a lease may be
-    /// starting, or have lost its lease: it has [`SETTLING`] to ask for one.
+    /// Whether no frontend takes new clients, or is about to. A frontend without a lease may be
+    /// starting; it has [`SETTLING`] to ask for one.
     fn has_nobody_else(&self, alive: &Alive, since: Duration) -> bool {
         let mut all = self.config.frontends.iter();
         let is_absent = |ip| !alive.nodes.contains(ip);
-        self.those_of(&alive.taking).is_empty() && (since >= SETTLING || !all.any(is_absent))
+        self.frontends_in(&alive.taking).is_empty() && (since >= SETTLING || !all.any(is_absent))
     }
 }
 
@@ -240,8 +240,7 @@ mod tests {
         };
         let (elsewhere, nobody) = (NewClients::GoElsewhere, NewClients::HaveNobodyElse);
         let at_once = Duration::ZERO;
-        // The list is as it was: others are to have them, or all others leave as well, or
-        // are away and may be starting.
+        // The list still has the node. Others take clients, or leave too, or may be starting.
         assert_eq!(answer(&frontends, &[1], &ALL, SETTLING), None);
         assert_eq!(answer(&frontends, &[], &ALL, at_once), Some(nobody));
         assert_eq!(answer(&frontends, &[], &[1, 2], at_once), None);
@@ -264,7 +263,7 @@ mod tests {
         assert_eq!(later, Some([ips(&[1, 3]), ips(&ALL)]));
         service.now = ips(&[2]);
         assert_eq!(change(&service, &[], &[2], now + CHANGING), None);
-        // The only one that was listed has died: whoever is there takes its place at once.
+        // The only listed frontend has died: a living one takes its place at once.
         assert_eq!(change(&service, &[1], &[1], now), Some([ips(&[1]), vec![]]));
     }
 

@@ -1,8 +1,7 @@
 //! Bytes of map keys and values.
 //!
-//! Sizes and offsets come from the object file's own type information, through
-//! the generated structs; nothing is written down twice. The control message is
-//! compared with its Rust codec here, at compile time.
+//! Sizes and offsets come from the object file's type information, by the generated structs.
+//! The layout of the control message is compared with its Rust codec at compile time.
 
 use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -51,7 +50,7 @@ same_offset!(
     mac = MAC,
 );
 
-/// A key or value under construction; what is not put stays zero.
+/// A key or value that is being written. Its other bytes are zero.
 pub(crate) struct Block<const N: usize>([u8; N]);
 
 impl<const N: usize> Block<N> {
@@ -59,7 +58,7 @@ impl<const N: usize> Block<N> {
         Self([0; N])
     }
 
-    /// Puts `bytes` at offset `at`, both of which come from the layout.
+    /// Writes `bytes` at offset `at`.
     pub(crate) fn put(mut self, at: usize, bytes: &[u8]) -> Self {
         let slot = self.0.get_mut(at..at + bytes.len());
         debug_assert!(slot.is_some(), "layout of {N} bytes ends before {at}");
@@ -74,7 +73,7 @@ impl<const N: usize> Block<N> {
     }
 }
 
-/// `N` bytes at offset `at`; zeros where `bytes` is shorter than its layout.
+/// `N` bytes at offset `at`, or zeros if `bytes` is too short.
 pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes
         .get(at..)

@@ -1,14 +1,12 @@
-//! Which owners live: each part of a node that commands flows holds a TCP
-//! connection to the agent for as long as it lives (docs/protocol.md, 1.7).
+//! The leases of owners: a TCP connection to the agent for each run that commands flows, for
+//! as long as the run lives (docs/protocol.md, 1.7).
 //!
-//! The end of the connection is the sign, not silence: the kernel of a process
-//! that is slow, stopped or busy keeps the connection open, and one that has
-//! died closes it at once. Only where the host itself is out of reach do
-//! unanswered keepalives end it, 6 s later. Nobody is judged who never had a
-//! lease here, so an agent that starts anew harms no one.
+//! A lease ends with its connection, not with silence. The kernel keeps the connection of a
+//! slow, stopped or busy process open, and closes that of a dead one at once. If the host
+//! itself is out of reach, unanswered keepalives end the connection after 6 s. A run that never
+//! had a lease here is never declared dead, so a restart of the agent does no harm.
 //!
-//! Not here: what becomes of the flows (`agent`), and how nodes hold their
-//! leases (`prism-handoff`).
+//! Not here: the flows of ended runs (`agent`), and the nodes' side (`prism-handoff`).
 
 use std::collections::HashSet;
 use std::io;
@@ -26,25 +24,23 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 
-use table::{Ending, Run, Said, Table};
+use table::{Announced, Ending, Run, Table};
 
 mod placements;
 mod table;
 
-/// How long a run whose connection has ended may take to come back before it
-/// counts as dead. A node that lost only the connection dials again after 50 ms.
+/// The time in which a run whose connection has ended may return before it counts as dead. A
+/// node that lost only the connection dials again after 50 ms.
 pub const LEASE_GRACE: Duration = Duration::from_millis(500);
 
-/// The same where the host was out of reach. Its link may come and go, in step with the
+/// The grace of a run whose host was out of reach. Its link may come and go in step with the
 /// keepalives, and the node needs a moment to notice that it has no lease.
 const OUT_OF_REACH_GRACE: Duration = Duration::from_millis(4500);
-/// Most connections, those that have not yet said who they are included. A node
-/// has one for each worker.
+/// Most connections, unidentified ones included. A node has one for each worker.
 const MAX_CONNECTIONS: usize = 16_384;
-/// How long a connection may take to say who it is.
+/// The time in which a connection must identify itself.
 const HANDSHAKE: Duration = Duration::from_secs(2);
-/// Connections that have not yet said who they are. A node that starts opens one for each of
-/// its workers.
+/// Most unidentified connections. A node that starts opens one for each of its workers.
 const MOST_HANDSHAKES: Most = Most {
     per_address: 256,
     in_all: 1024,
@@ -55,22 +51,22 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 4;
-/// The same for one that does not acknowledge a byte: the kernel sends no keepalives then.
+/// The same for a host that leaves a byte unacknowledged, as the kernel sends no keepalives then.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunEnd {
-    /// Without a word: its clients wait in vain.
+    /// Without notice: its clients wait in vain.
     Died,
-    /// In order: its kernel finishes what is under way.
+    /// In order: its kernel finishes the connections.
     Left,
 }
 
 /// How the connection of a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parting {
-    /// It said so.
+    /// The run announced it.
     Left,
     /// Its kernel closed it.
     Closed,
@@ -79,10 +75,10 @@ enum Parting {
 }
 
 impl Parting {
-    fn of(error: &io::Error) -> Self {
+    fn after_error(error: &io::Error) -> Self {
         use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
         match error.kind() {
-            // An ICMP error that came back for a keepalive takes the place of the timeout.
+            // An ICMP error for a keepalive replaces the timeout.
             TimedOut | HostUnreachable | NetworkUnreachable => Self::OutOfReach,
             _ => Self::Closed,
         }
@@ -95,7 +91,7 @@ impl Parting {
         }
     }
 
-    /// How long the run may take to come back.
+    /// The time in which the run may return.
     fn grace(self) -> Duration {
         match self {
             Self::Left | Self::Closed => LEASE_GRACE,
@@ -112,7 +108,7 @@ pub(crate) enum Change {
         run: RunId,
         end: RunEnd,
     },
-    /// It has a lease (again).
+    /// It has a lease, perhaps again.
     Returned { node: IpAddr, run: RunId },
 }
 
@@ -123,11 +119,11 @@ pub struct Leases {
     key_id: u32,
     key: ControlKey,
     table: Mutex<Table>,
-    /// The table has news for the agent.
+    /// Wakes the agent when the table has news.
     news: Condvar,
-    /// Runs have been answered.
+    /// Wakes connections when runs have been answered.
     answers: Notify,
-    /// There are other verdicts on placements.
+    /// Wakes connections when verdicts on placements have changed.
     verdicts: Notify,
     newcomers: Mutex<Newcomers<Arc<Notify>>>,
     refusals: Mutex<Seldom>,
@@ -136,7 +132,7 @@ pub struct Leases {
 /// The nodes that have a lease, or lost it within the grace.
 #[derive(Debug, Default)]
 pub(crate) struct Alive {
-    /// All of them.
+    /// All nodes.
     pub(crate) nodes: HashSet<IpAddr>,
     /// The nodes that take new clients.
     pub(crate) taking: HashSet<IpAddr>,
@@ -158,7 +154,7 @@ impl Leases {
         }
     }
 
-    /// Grants leases to these nodes from now on. What others have they keep.
+    /// Grants leases to these nodes from now on. Other nodes keep the leases that they have.
     pub fn set_nodes(&self, nodes: impl IntoIterator<Item = IpAddr>) {
         let nodes: HashSet<IpAddr> = nodes.into_iter().collect();
         self.table().placements.retain(&nodes);
@@ -169,11 +165,11 @@ impl Leases {
         locked(&self.nodes).contains(&node)
     }
 
-    /// Grants leases until dropped.
+    /// Grants leases. The future never ends; drop it to stop.
     pub async fn serve(self: Arc<Self>, listener: TcpListener) {
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
-            // Never closed.
+            // The semaphore is never closed.
             let Ok(permit) = room.clone().acquire_owned().await else {
                 return;
             };
@@ -186,8 +182,8 @@ impl Leases {
                     };
                     let leases = self.clone();
                     tokio::spawn(async move {
-                        let handshake = (age, &*gives_way);
-                        if let Err(error) = leases.hold(stream, handshake).await {
+                        let served = leases.serve_connection(stream, age, &gives_way);
+                        if let Err(error) = served.await {
                             leases.refused(from, &error);
                         }
                         drop(permit);
@@ -201,7 +197,7 @@ impl Leases {
         }
     }
 
-    /// One more that has not yet said who it is; none where its address has too many.
+    /// Counts one more unidentified connection. `None` if its address has too many.
     fn enter(&self, from: IpAddr, gives_way: &Arc<Notify>) -> Option<u64> {
         let mut newcomers = locked(&self.newcomers);
         let entered = newcomers.enter(from, MOST_HANDSHAKES, gives_way.clone());
@@ -212,18 +208,20 @@ impl Leases {
         Some(age)
     }
 
-    /// Says now and then that there was no lease for somebody.
+    /// Logs refused leases, at a limited rate.
     fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
         if let Some(times) = locked(&self.refusals).again(Instant::now()) {
             tracing::warn!(%from, error = %why, times, "refused leases");
         }
     }
 
-    /// One connection, from its first byte to its end.
-    async fn hold(
+    /// Serves one connection, from its first byte to its end. `age` is its number among
+    /// unidentified connections; `gives_way` has it make room for newer ones.
+    async fn serve_connection(
         &self,
         mut stream: TcpStream,
-        (age, gives_way): (u64, &Notify),
+        age: u64,
+        gives_way: &Notify,
     ) -> io::Result<()> {
         let greeting = tokio::time::timeout(HANDSHAKE, self.admit(&mut stream));
         let admitted = tokio::select! {
@@ -239,19 +237,19 @@ impl Leases {
         Ok(())
     }
 
-    /// Hears what a run says, and answers, until its connection ends.
+    /// Reads a run's messages and answers them, until its connection ends.
     async fn listen(&self, stream: &mut TcpStream, run: Run, digest: u64) -> Parting {
-        let (mut said, mut awaits_answer, mut told) = ([0; 1], false, None);
+        let (mut message, mut awaits_answer, mut told) = ([0; 1], false, None);
         loop {
             let byte = tokio::select! {
-                read = stream.read(&mut said) => match (read, said) {
+                read = stream.read(&mut message) => match (read, message) {
                     (Ok(1), [TAKES_NO_MORE]) => {
                         self.withdraw(run, Instant::now());
                         awaits_answer = true;
                         continue;
                     }
                     (Ok(1), [LEAVING]) => return Parting::Left,
-                    (Err(error), _) => return Parting::of(&error),
+                    (Err(error), _) => return Parting::after_error(&error),
                     (Ok(_), _) => return Parting::Closed,
                 },
                 answer = self.answer(run), if awaits_answer => {
@@ -264,12 +262,12 @@ impl Leases {
                 }
             };
             if let Err(error) = stream.write_all(&[byte]).await {
-                return Parting::of(&error);
+                return Parting::after_error(&error);
             }
         }
     }
 
-    /// The verdict on a placement, once it is another one than the node was `told`.
+    /// Waits for a verdict on a placement other than the one that the node was `told`.
     async fn verdict(&self, digest: u64, told: Option<PlacementVerdict>) -> PlacementVerdict {
         loop {
             let changed = self.verdicts.notified();
@@ -281,11 +279,11 @@ impl Leases {
         }
     }
 
-    /// The agent's answer to a run that has said that it takes no more clients.
+    /// Waits for the agent's answer to a run that takes no more clients.
     async fn answer(&self, run: Run) -> NewClients {
         loop {
             let answered = self.answers.notified();
-            let answer = self.table().held.get(&run).and_then(|held| held.answer);
+            let answer = self.table().leases.get(&run).and_then(|lease| lease.answer);
             if let Some(answer) = answer {
                 return answer;
             }
@@ -293,8 +291,8 @@ impl Leases {
         }
     }
 
-    /// Has the other side prove who it is: a request over a number that nobody
-    /// has seen before. The run, and the digest of its placement.
+    /// Has the other side prove its identity with a request about a random number. Returns the
+    /// run, and the digest of its placement.
     async fn admit(&self, stream: &mut TcpStream) -> io::Result<(Run, u64)> {
         let challenge: [u8; CHALLENGE_BYTES] = random()?;
         stream.write_all(&challenge).await?;
@@ -331,48 +329,48 @@ impl Leases {
         table.begun += 1;
         let number = table.begun;
         let before = table.ending.remove(&run);
-        let held = table.held.entry(run).or_default();
-        held.connections += 1;
-        held.said = Said { number, digest };
-        held.withdrawn = held
+        let lease = table.leases.entry(run).or_default();
+        lease.connections += 1;
+        lease.announced = Announced { number, digest };
+        lease.withdrawn = lease
             .withdrawn
             .or(before.and_then(|before| before.withdrawn));
         table.returned.insert(run);
-        // The node's first byte is of what it has just said.
-        table.placements.say(run.0, digest);
+        // The node's first verdict is about this digest.
+        table.placements.set_digest(run.0, digest);
         self.judge(&mut table, now);
         self.tell_agent(&mut table);
     }
 
     fn withdraw(&self, run: Run, now: Instant) {
         let mut table = self.table();
-        if let Some(held) = table.held.get_mut(&run) {
-            held.withdrawn.get_or_insert(now);
+        if let Some(lease) = table.leases.get_mut(&run) {
+            lease.withdrawn.get_or_insert(now);
             self.tell_agent(&mut table);
         }
     }
 
     fn end(&self, run: Run, parting: Parting, now: Instant) {
         let mut table = self.table();
-        let Some(held) = table.held.get_mut(&run) else {
+        let Some(lease) = table.leases.get_mut(&run) else {
             return;
         };
-        held.connections -= 1;
-        let (is_last, withdrawn, said) = (held.connections == 0, held.withdrawn, held.said);
-        if is_last {
-            table.held.remove(&run);
+        lease.connections -= 1;
+        if lease.connections == 0 {
+            let left = (parting == Parting::Left).then_some(now);
             let ending = Ending {
                 end: parting.end(),
                 until: now + parting.grace(),
-                said,
-                withdrawn: withdrawn.or((parting == Parting::Left).then_some(now)),
+                announced: lease.announced,
+                withdrawn: lease.withdrawn.or(left),
             };
+            table.leases.remove(&run);
             table.ending.insert(run, ending);
             self.tell_agent(&mut table);
         }
     }
 
-    /// Compares placements, and tells the nodes where that changes something.
+    /// Compares placements, and tells nodes whose verdict changes.
     fn judge(&self, table: &mut Table, now: Instant) {
         if table.placements.judge(now) {
             self.verdicts.notify_waiters();
@@ -384,42 +382,42 @@ impl Leases {
         self.news.notify_all();
     }
 
-    /// Waits until a run has got a lease, lost it, or taken its last client; for `limit` at
-    /// most.
+    /// Waits until a run has got a lease, lost it, or taken its last client, but not longer
+    /// than `limit`.
     pub(crate) fn wait_for_news(&self, limit: Duration) {
         let is_quiet = |table: &mut Table| !std::mem::take(&mut table.has_news);
-        // After a panic elsewhere there may be news as well.
+        // A panic elsewhere poisons the lock; then there may be news too.
         let _ = self.news.wait_timeout_while(self.table(), limit, is_quiet);
     }
 
-    /// Answers the runs that take no more clients, as far as `decide` can for their node and
-    /// the time when they said so. `alive` is what the lists were written by: a node of which
-    /// another run took clients then is not answered.
+    /// Answers the runs that take no more clients. `decide` gets their node and the time when
+    /// they said so; it may give no answer yet. The lists of frontends follow from `alive`: a
+    /// node of which another run still takes clients gets no answer.
     pub(crate) fn answer_all(
         &self,
         alive: &Alive,
         decide: impl Fn(IpAddr, Instant) -> Option<NewClients>,
     ) {
         let mut table = self.table();
-        let unanswered = table.held.iter_mut().filter(|(_, h)| h.answer.is_none());
-        for ((node, _), held) in unanswered {
-            if let Some(withdrawn) = held.withdrawn
+        let unanswered = table.leases.iter_mut().filter(|(_, l)| l.answer.is_none());
+        for ((node, _), lease) in unanswered {
+            if let Some(withdrawn) = lease.withdrawn
                 && !alive.taking.contains(node)
             {
-                held.answer = decide(*node, withdrawn);
+                lease.answer = decide(*node, withdrawn);
             }
         }
         drop(table);
         self.answers.notify_waiters();
     }
 
-    /// The nodes that live, and may have new clients: those whose placement is that of most.
+    /// The nodes that live, and the ones that take new clients and place objects as most do.
     pub(crate) fn alive(&self) -> Alive {
         let table = self.table();
-        let held = table.held.iter().map(|(run, h)| (run.0, h.withdrawn));
+        let leases = table.leases.iter().map(|(run, l)| (run.0, l.withdrawn));
         let ending = table.ending.iter().map(|(run, e)| (run.0, e.withdrawn));
         let mut alive = Alive::default();
-        for (node, withdrawn) in held.chain(ending) {
+        for (node, withdrawn) in leases.chain(ending) {
             alive.nodes.insert(node);
             if withdrawn.is_none() && !table.placements.differs(node) {
                 alive.taking.insert(node);
@@ -428,7 +426,7 @@ impl Leases {
         alive
     }
 
-    /// What has happened, as far as it is certain at `now`.
+    /// The changes since the last call that are certain at `now`.
     pub(crate) fn take_changes(&self, now: Instant) -> Vec<Change> {
         let mut table = self.table();
         let returned = std::mem::take(&mut table.returned).into_iter();
@@ -437,7 +435,7 @@ impl Leases {
             .collect();
         let over = table.ending.extract_if(|_, e| e.until <= now);
         let over: Vec<_> = over.collect();
-        table.say_again(&over);
+        table.forget_digests(&over);
         self.judge(&mut table, now);
         let ended = |((node, run), e): (Run, Ending)| Change::Ended {
             node,
@@ -449,12 +447,12 @@ impl Leases {
     }
 }
 
-/// No lock here guards anything a panic could leave half-changed.
+/// Locks, also after a panic elsewhere: no panic leaves this state half-changed.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the kernel find out when the other host is out of reach.
+/// Has the kernel notice when the other host is out of reach.
 fn watch_host(stream: &TcpStream) -> io::Result<()> {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
@@ -465,10 +463,10 @@ fn watch_host(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive)
 }
 
-/// Bytes that nobody can foresee.
+/// Bytes that nobody can predict.
 fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    // Requests of up to 256 bytes are never cut short (getrandom(2)).
+    // The kernel never cuts requests of up to 256 bytes short (getrandom(2)).
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(bytes)
 }

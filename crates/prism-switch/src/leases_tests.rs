@@ -16,7 +16,7 @@ fn key() -> ControlKey {
     ControlKey::new([7; 16])
 }
 
-/// Runs `test` beside leases that are granted at the address it is given.
+/// Runs `test` with leases, and with the address where they are granted.
 fn with_leases<F: Future<Output = ()>>(test: impl FnOnce(Arc<Leases>, SocketAddr) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().build().unwrap();
@@ -33,20 +33,21 @@ fn with_leases<F: Future<Output = ()>>(test: impl FnOnce(Arc<Leases>, SocketAddr
     });
 }
 
-/// Asks for a lease; the connection, and what was answered.
+/// Asks for a lease. Returns the connection and the answer's status.
 async fn ask(
     address: SocketAddr,
     node: IpAddr,
     run: RunId,
     key: ControlKey,
 ) -> Option<(TcpStream, Status)> {
-    ask_with(address, (node, run), NO_DIGEST, key).await
+    ask_with(address, node, run, NO_DIGEST, key).await
 }
 
-/// The same for a node whose placement has this digest.
+/// As `ask`, for a node whose placement has this digest.
 async fn ask_with(
     address: SocketAddr,
-    (node, run): (IpAddr, RunId),
+    node: IpAddr,
+    run: RunId,
     digest: u64,
     key: ControlKey,
 ) -> Option<(TcpStream, Status)> {
@@ -106,7 +107,7 @@ fn a_connection_that_breaks_off_is_a_death_after_the_grace_and_not_before() {
 fn a_host_that_was_out_of_reach_has_longer_to_come_back() {
     let leases = Leases::new([NODE], KEY_ID, key());
     let (run, now) = ((NODE, RUN), Instant::now());
-    let silence = Parting::of(&std::io::ErrorKind::HostUnreachable.into());
+    let silence = Parting::after_error(&std::io::ErrorKind::HostUnreachable.into());
     leases.begin(run, NO_DIGEST, now);
     leases.end(run, silence, now);
     let almost = now + OUT_OF_REACH_GRACE - Duration::from_millis(1);
@@ -147,7 +148,7 @@ fn a_run_that_takes_no_more_is_answered_when_no_run_of_its_node_takes_clients() 
                 let told = || {
                     let table = leases.table();
                     table
-                        .held
+                        .leases
                         .values()
                         .filter(|h| h.withdrawn.is_some())
                         .count()
@@ -170,7 +171,7 @@ fn a_run_that_takes_no_more_is_answered_when_no_run_of_its_node_takes_clients() 
         let mut byte = [0; 1];
         let early = tokio::time::timeout(Duration::from_millis(100), first.read(&mut byte)).await;
         assert!(early.is_err(), "another run of the node takes clients");
-        // It says so again on a new connection, and is answered there.
+        // The run repeats it on a new connection, and is answered there.
         drop(first);
         let (mut first, _) = ask(address, NODE, RUN, key()).await.unwrap();
         first.write_all(&[TAKES_NO_MORE]).await.unwrap();
@@ -229,7 +230,7 @@ fn nobody_else_gets_a_lease_and_their_going_is_no_news() {
         let (_, status) = ask(address, NODE, RunId::NONE, key()).await.unwrap();
         assert_eq!(status, Status::BadRequest);
 
-        // One that was recorded, with its old challenge.
+        // A recorded request, with its old challenge.
         let mut stream = TcpStream::connect(address).await.unwrap();
         let old = request([1; CHALLENGE_BYTES], (NODE, RUN), NO_DIGEST, KEY_ID, &key());
         stream.write_all(&old).await.unwrap();
@@ -249,13 +250,13 @@ fn a_crowd_that_says_nothing_keeps_no_node_out() {
         let mut silent = Vec::new();
         for _ in 0..MOST_HANDSHAKES.per_address {
             let mut stream = TcpStream::connect(address).await.unwrap();
-            // It is counted when it has its challenge.
+            // A connection is counted when it has its challenge.
             stream.read_exact(&mut [0; CHALLENGE_BYTES]).await.unwrap();
             silent.push(stream);
         }
         let mut refused = TcpStream::connect(address).await.unwrap();
         assert_eq!(refused.read(&mut [0; 1]).await.unwrap_or(0), 0);
-        // More come from everywhere: the oldest give way, and a node gets in.
+        // More come from many addresses: the oldest give way, and a node gets in.
         let mut oldest = silent.remove(0);
         for n in 0..MOST_HANDSHAKES.in_all {
             let from = IpAddr::from(u128::try_from(n).unwrap().to_be_bytes());
@@ -269,7 +270,7 @@ fn a_crowd_that_says_nothing_keeps_no_node_out() {
     });
 }
 
-/// An agent that has been there for a while.
+/// The leases of an agent that has run for a while.
 fn settled(nodes: impl IntoIterator<Item = IpAddr>) -> Leases {
     let leases = Leases::new(nodes, KEY_ID, key());
     leases.table().placements = Placements::new(Instant::now() - SETTLING);
@@ -280,13 +281,13 @@ fn node(last: u8) -> IpAddr {
     [10, 0, 0, last].into()
 }
 
-/// Which of these nodes the agent says to differ, and which get new clients.
+/// The nodes that differ by the agent's judgement, and the nodes that get new clients.
 fn differing(leases: &Leases, nodes: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let differs = |n: &u8| leases.table().placements.differs(node(*n));
     let taking = leases.alive().taking;
     let takes = |n: &u8| taking.contains(&node(*n));
-    let those = |wanted: &dyn Fn(&u8) -> bool| nodes.iter().copied().filter(wanted).collect();
-    (those(&differs), those(&takes))
+    let select = |wanted: &dyn Fn(&u8) -> bool| nodes.iter().copied().filter(wanted).collect();
+    (select(&differs), select(&takes))
 }
 
 #[test]
@@ -300,7 +301,7 @@ fn who_places_objects_differently_from_most_nodes_gets_no_new_clients() {
     assert_eq!(differing(&leases, &[1, 2]), (vec![1, 2], vec![]), "a tie");
     begin(3, 1, 8);
     assert_eq!(differing(&leases, &[1, 2, 3]), (vec![1], vec![2, 3]));
-    // A third placement makes no majority necessary.
+    // With a third placement, the most common one need be no majority.
     begin(4, 1, 9);
     assert_eq!(differing(&leases, &[1, 2, 3, 4]), (vec![1, 4], vec![2, 3]));
     begin(5, 1, NO_DIGEST);
@@ -319,7 +320,7 @@ fn of_a_node_the_newest_run_says_how_it_places_objects() {
     begin(2, 1, 7);
     begin(3, 1, 8);
     assert_eq!(differing(&leases, &[1, 2, 3]), (vec![3], vec![1, 2]));
-    // It is restarted with the file of the others; then the new runs end before the old.
+    // The node is restarted with the file of the others. Then its new runs end first.
     begin(3, 2, 7);
     assert_eq!(differing(&leases, &[1, 2, 3]), (vec![], vec![1, 2, 3]));
     begin(3, 3, 9);
@@ -328,7 +329,7 @@ fn of_a_node_the_newest_run_says_how_it_places_objects() {
         leases.take_changes(now + LEASE_GRACE);
         assert_eq!(differing(&leases, &[1, 2, 3]).0, differs);
     }
-    // The old one asks again.
+    // The old run asks again.
     begin(1, 1, 7);
     leases.end((node(1), RunId(1)), Parting::Closed, now);
     assert_eq!(differing(&leases, &[1, 2, 3]), (vec![3], vec![1, 2]));
@@ -348,7 +349,7 @@ fn a_node_that_leaves_does_not_count_and_one_that_has_died_does() {
     }
     leases.take_changes(now + LEASE_GRACE);
     assert_eq!(differing(&leases, &all), (vec![4, 5], vec![]));
-    // One is restarted with another file, and another one stopped: a tie.
+    // One node is restarted with another file, and another node is stopped: a tie.
     begin(1, 2, 9);
     begin(2, 2, 7);
     assert_eq!(differing(&leases, &all).0, all);
@@ -356,7 +357,7 @@ fn a_node_that_leaves_does_not_count_and_one_that_has_died_does() {
     assert_eq!(differing(&leases, &all).0, all, "it may come back");
     leases.take_changes(now + LEASE_GRACE);
     assert_eq!(differing(&leases, &[1, 2, 3, 4]), (vec![1, 4], vec![2]));
-    // Nor does one count that is no node any more.
+    // A former node does not count.
     leases.set_nodes([1, 2, 4].map(node));
     leases.take_changes(now + LEASE_GRACE);
     assert_eq!(differing(&leases, &[1, 2, 4]).0, [1, 2, 4]);
@@ -380,7 +381,7 @@ fn a_node_hears_the_verdict_at_once_and_whenever_it_changes() {
         leases.table().placements = Placements::new(Instant::now() - SETTLING);
         leases.set_nodes((1..4).map(node));
         let ask = async |n, digest| {
-            let asked = ask_with(address, (node(n), RUN), digest, key()).await;
+            let asked = ask_with(address, node(n), RUN, digest, key()).await;
             asked.unwrap().0
         };
         let hear = async |stream: &mut TcpStream| {
@@ -397,7 +398,7 @@ fn a_node_hears_the_verdict_at_once_and_whenever_it_changes() {
         let mut third = ask(3, 8).await;
         assert_eq!(hear(&mut third).await, Agrees);
         assert_eq!(hear(&mut second).await, Agrees);
-        // No news for the first: nothing is repeated.
+        // The first hears nothing: its verdict is the same.
         let mut byte = [0; 1];
         let more = tokio::time::timeout(Duration::from_millis(100), first.read(&mut byte)).await;
         assert!(more.is_err(), "{more:?}");

@@ -1,15 +1,56 @@
-//! The switch: loads the eBPF programs of `bpf/`, gives them their tables,
-//! attaches them, and removes what idle flows leave behind.
+//! The switch: loads the eBPF programs of `bpf/`, fills their tables, attaches them to
+//! interfaces, and removes the entries of idle flows.
 //!
-//! Packets and commands never pass through this crate: everything it loads is
-//! pinned, so it may end, restart or be upgraded while flows go on. What a
-//! command does is in `bpf/control.h` and docs/protocol.md; who sends commands
-//! is `prism-handoff`'s business.
+//! Packets and commands never pass through this crate. All that it loads is pinned, so the
+//! process may end, restart or be upgraded while flows go on. `bpf/control.h` and
+//! docs/protocol.md say what commands do; `prism-handoff` sends them.
 //!
-//! - [`Switch::load`] loads or takes over; [`Switch::unload`] removes all.
-//! - [`Agent`] ages flows, a bounded step at a time; [`Leases`] tell it which
-//!   owners have ended.
+//! - [`Switch::load`] loads the programs or takes over; [`Switch::unload`] removes everything.
+//! - [`Agent`] ages flows in bounded steps; [`Leases`] tell it which owners have ended.
 //! - [`SwitchView`] reads flows and counters from any process.
+//!
+//! # Example
+//!
+//! A switch with one service, and a frontend for its connections. It needs root:
+//!
+//! ```no_run
+//! use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+//! use prism_switch::{InterfaceConfig, NodeConfig, Roles, ServiceConfig, Switch, SwitchConfig};
+//!
+//! let frontend: IpAddr = "10.0.0.2".parse()?;
+//! let service: SocketAddr = "198.51.100.1:80".parse()?;
+//! let control: SocketAddrV4 = "10.0.0.1:7400".parse()?;
+//! let config = SwitchConfig {
+//!     interfaces: vec![InterfaceConfig { name: "eth0".into(), xdp: false }],
+//!     control,
+//!     services: vec![ServiceConfig { addr: service, tenant: 0, frontends: vec![frontend] }],
+//!     nodes: vec![NodeConfig {
+//!         addr: frontend,
+//!         tenant: 0,
+//!         roles: Roles { frontend: true, backend: false },
+//!         link: None,
+//!     }],
+//!     ..SwitchConfig::default()
+//! };
+//! let switch = Switch::load(&config)?;
+//! // Programs stay when `switch` is dropped.
+//! drop(switch);
+//! for counter in prism_switch::SwitchView::open(&config.pin_dir)?.counters()? {
+//!     println!("{} {}", counter.name, counter.value);
+//! }
+//! Switch::unload(&config.pin_dir)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Limits
+//!
+//! - Linux 6.1 or later, root, and a BPF file system at `/sys/fs/bpf`.
+//! - Flows are TCP over IPv4. Their keys have room for IPv6.
+//! - A service has at most [`MAX_FRONTENDS`] frontends, a tenant at most
+//!   [`MAX_TENANT_SERVICES`] services, and a switch at most [`MAX_TENANTS`] tenants.
+//! - [`SwitchConfig::max_flows`] limits the flows, with a fixed part of kernel memory each
+//!   ([`FLOW_BYTES`]). Without an [`Agent`] the table fills up.
+//! - XDP is for drivers with native XDP. On all other interfaces tc does the same work.
 
 mod agent;
 mod attach;

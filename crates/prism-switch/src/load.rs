@@ -1,4 +1,4 @@
-//! Loading, taking over, and removing a switch.
+//! Loads a switch, takes it over, and removes it.
 
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,14 @@ use crate::attach;
 use crate::bpffs;
 use crate::config::{InterfaceConfig, SwitchConfig};
 use crate::error::{AttachError, LoadError, UnloadError};
+use crate::layout::nanos;
 use crate::skel::{OpenSwitchSkel, SwitchSkel, SwitchSkelBuilder};
 use crate::tables;
 
 /// Pin of the link through which any process reads the list of flows.
 pub(crate) const FLOW_LIST: &str = "flow_list";
 
-/// A loaded switch. Dropping it changes nothing: programs, maps and links stay.
+/// A loaded switch. Programs, maps and links stay when it is dropped.
 pub struct Switch {
     pub(crate) skel: SwitchSkel<'static>,
     pub(crate) due_flows: Link,
@@ -34,12 +35,11 @@ impl std::fmt::Debug for Switch {
 }
 
 impl Switch {
-    /// Loads the switch, or takes over the one that is pinned under the same
-    /// name: flows stay, tables are brought up to date, and programs are
-    /// replaced one by one, each in one step, so that no packet is lost.
+    /// Loads the switch, or takes over the one that is pinned under the same name. Flows stay,
+    /// and tables are updated. Each program is replaced in one step, so that no packet is lost.
     ///
     /// # Errors
-    /// See [`LoadError`]. Where taking over fails, what ran before goes on.
+    /// [`LoadError`]. If taking over fails, the programs that ran before go on.
     pub fn load(config: &SwitchConfig) -> Result<Self, LoadError> {
         if let Some(problem) = config.problem() {
             return Err(LoadError::Config(problem));
@@ -67,7 +67,7 @@ impl Switch {
     /// Attaches to an interface, or replaces the program that is attached there.
     ///
     /// # Errors
-    /// See [`AttachError`].
+    /// [`AttachError`].
     pub fn attach(&self, interface: &InterfaceConfig) -> Result<(), AttachError> {
         let index = attach::interface_index(&interface.name)?;
         attach::tc(&self.skel.progs.prism_tc, &interface.name, index)?;
@@ -78,11 +78,10 @@ impl Switch {
         attach::no_xdp(&interface.name, &pin)
     }
 
-    /// Replaces services, nodes and senders by those of `config`; nothing else
-    /// of it is looked at.
+    /// Replaces services, nodes and senders by those of `config`, and ignores its other fields.
     ///
     /// # Errors
-    /// See [`LoadError`]; what was written before the error stays.
+    /// [`LoadError`]. Entries that were written before the error stay.
     pub fn update_tables(&self, config: &SwitchConfig) -> Result<(), LoadError> {
         if let Some(problem) = config.problem() {
             return Err(LoadError::Config(problem));
@@ -90,11 +89,11 @@ impl Switch {
         tables::sync(&self.skel.maps, config).map_err(kernel("fill the tables"))
     }
 
-    /// Removes the switch called `pin_dir` from this host: detaches it from every
-    /// interface of this network namespace, and forgets its flows. None is fine.
+    /// Removes the switch called `pin_dir` from this host, if there is one: detaches it from
+    /// every interface of this network namespace, and forgets its flows.
     ///
     /// # Errors
-    /// See [`UnloadError`]. It can be repeated.
+    /// [`UnloadError`]. The call can be repeated.
     pub fn unload(pin_dir: &str) -> Result<(), UnloadError> {
         let Some(dir) = bpffs::dir(pin_dir) else {
             return Ok(());
@@ -140,8 +139,8 @@ fn quiet() {
     libbpf_rs::set_print(Some((PrintLevel::Debug, print)));
 }
 
-/// Opens the object. Its few bytes of bookkeeping are never freed: a process
-/// loads a switch once, and the skeleton borrows them for good.
+/// Opens the object. Its few bytes of bookkeeping are never freed: the skeleton borrows them
+/// forever, and a process loads a switch once.
 pub(crate) fn open() -> Result<OpenSwitchSkel<'static>, LoadError> {
     quiet();
     let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -154,7 +153,6 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     let mut skel = open()?;
     let rodata = skel.maps.rodata_data.as_deref_mut();
     let rodata = rodata.ok_or_else(|| LoadError::Config("the object has no constants".into()))?;
-    let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
     rodata.control_addr = u32::from_ne_bytes(config.control.ip().octets());
     rodata.control_port = config.control.port().to_be();
     rodata.freshness_ns = FRESHNESS_NS;
@@ -185,7 +183,7 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     skel.load().map_err(kernel("load the programs"))
 }
 
-/// Has `map` pinned when it is loaded, or taken over where it is pinned already.
+/// Has `map` pinned when it is loaded, or taken over if it is pinned already.
 fn pin(map: &mut OpenMapMut<'_>, dir: &Path) -> Result<(), LoadError> {
     let name = map.name().to_string_lossy().into_owned();
     let path = dir.join(&name);
@@ -211,7 +209,7 @@ fn pin(map: &mut OpenMapMut<'_>, dir: &Path) -> Result<(), LoadError> {
     map.set_pin_path(path).map_err(kernel("pin a map"))
 }
 
-/// Another version may count other things: its counts are given up.
+/// Pins the counters. Those of another version are dropped, as it may count other things.
 fn pin_counters(map: &mut OpenMapMut<'_>, dir: &Path) -> Result<(), LoadError> {
     let path = dir.join(map.name());
     let old = pinned(&path)?;

@@ -1,12 +1,10 @@
 //! Tells clients that nobody owns their connection any more.
 //!
-//! What the client expects next is known where the switch has seen its owner
-//! speak: a reset with that sequence number ends the connection at once. Where
-//! something was lost on the way, or nothing is known, the segment draws an
-//! acknowledgement instead (RFC 9293, section 3.10.7.4; RFC 5961). That goes to
-//! a frontend, whose kernel knows no such connection and answers with the reset
-//! that fits. Either way the client's own TCP decides; a lost segment is made up
-//! for when the client next sends.
+//! If the switch has seen the owner's packets, it knows the sequence number that the client
+//! expects, and a reset with it ends the connection at once. Otherwise, or after a loss, the
+//! segment draws an acknowledgement (RFC 9293, section 3.10.7.4; RFC 5961). This goes to a
+//! frontend, whose kernel does not know the connection and answers with the right reset. A
+//! client that gets no segment finds out when it next sends.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -23,17 +21,17 @@ const TTL: u8 = 64;
 const FLAG_RST: u8 = 0x04;
 const FLAG_ACK: u8 = 0x10;
 
-/// Sends resets; opens its socket when it first needs one.
+/// Sends resets. It opens its socket with the first one.
 #[derive(Debug, Default)]
 pub(crate) struct Resetter {
     socket: Option<Socket>,
 }
 
 impl Resetter {
-    /// Tells the client of `flow`, who expects `next_seq`.
+    /// Resets the client of `flow`, which expects `next_seq`.
     pub(crate) fn reset(&mut self, flow: &FlowKey, next_seq: Option<u32>) {
         if let Err(error) = self.try_reset(flow, next_seq) {
-            tracing::warn!(client = %flow.client, %error, "cannot reset a client whose owner is gone");
+            tracing::warn!(client = %flow.client, %error, "cannot reset a client whose owner has died");
         }
     }
 
@@ -62,7 +60,7 @@ impl Resetter {
     }
 }
 
-/// An IPv4 address and port, also where it is written as an IPv6 one.
+/// An IPv4 address and port, also if it is written as an IPv6 one.
 fn v4(addr: SocketAddr) -> Option<SocketAddrV4> {
     match addr.ip().to_canonical() {
         IpAddr::V4(ip) => Some(SocketAddrV4::new(ip, addr.port())),
@@ -82,7 +80,7 @@ fn packet(
     packet
 }
 
-/// Length, identification and checksum are the kernel's to fill in.
+/// An IP header without length, identification and checksum, which the kernel fills in.
 fn ip_header(from: Ipv4Addr, to: Ipv4Addr) -> [u8; IP_BYTES] {
     const DONT_FRAGMENT: u8 = 0x40;
     let ([a, b, c, d], [e, f, g, h]) = (from.octets(), to.octets());
@@ -110,8 +108,8 @@ fn ip_header(from: Ipv4Addr, to: Ipv4Addr) -> [u8; IP_BYTES] {
     ]
 }
 
-/// A reset, or where the sequence number is not known a bare acknowledgement:
-/// a reset with a wrong number would be passed over in silence.
+/// A reset, or a bare acknowledgement if the sequence number is not known: the client would
+/// ignore a reset with a wrong number.
 fn segment(from: SocketAddrV4, to: SocketAddrV4, next_seq: Option<u32>) -> [u8; SEGMENT_BYTES] {
     let flags = if next_seq.is_some() {
         FLAG_RST

@@ -1,7 +1,6 @@
-//! The table of ended runs, which tells the programs whose flows to end.
+//! The table of ended runs, whose flows the programs end.
 //!
-//! Bounded by its map: when that is full the oldest entry makes room, and the
-//! flows that it stood for age out like any others.
+//! If its map is full, the oldest entry makes room. The flows of that run then age like others.
 
 use std::mem::{offset_of, size_of};
 use std::net::IpAddr;
@@ -16,11 +15,11 @@ use crate::skel::{SwitchMaps, types};
 
 const KEY_BYTES: usize = size_of::<types::run_key>();
 const VALUE_BYTES: usize = size_of::<types::ended_run>();
-/// How long an ended run is remembered: by then its kernel has given up on every
-/// socket that it left behind (TIME_WAIT 60 s, orphans some 100 s).
+/// The time for which an ended run is remembered. Its kernel has closed all its sockets by then
+/// (TIME_WAIT 60 s, orphans some 100 s).
 const REMEMBERED: Duration = Duration::from_mins(10);
 
-/// Makes the table say what has changed, and forgets what is old.
+/// Writes a change to the table, and removes old entries.
 pub(crate) fn note(maps: &SwitchMaps<'_>, change: &Change) -> libbpf_rs::Result<()> {
     match change {
         Change::Returned { node, run } => delete(maps, &key(*node, *run)),
@@ -42,7 +41,7 @@ pub(crate) fn note(maps: &SwitchMaps<'_>, change: &Change) -> libbpf_rs::Result<
     }
 }
 
-/// Forgets what is old, and where that is not enough, the oldest.
+/// Removes old entries, and the oldest one if the table is full.
 fn make_room(maps: &SwitchMaps<'_>) -> libbpf_rs::Result<()> {
     let now = monotonic_ns();
     let since = |key: &Vec<u8>| {

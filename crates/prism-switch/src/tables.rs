@@ -1,6 +1,6 @@
-//! Services, nodes and senders: what the configuration says, written to maps
-//! that programs may be reading. An entry is replaced as a whole; what the
-//! configuration no longer has is removed last.
+//! Writes services, nodes and senders of the configuration to maps that programs may be
+//! reading. An entry is replaced as a whole. Entries that the configuration no longer has are
+//! removed last.
 
 use std::collections::{BTreeMap, HashSet};
 use std::mem::{offset_of, size_of};
@@ -27,12 +27,12 @@ const ZERO: [u8; 4] = [0; 4];
 
 type Entry = (Vec<u8>, Vec<u8>);
 
-/// Makes the maps what `config` says.
+/// Makes the maps agree with `config`.
 pub(crate) fn sync(maps: &SwitchMaps<'_>, config: &SwitchConfig) -> libbpf_rs::Result<()> {
     let services = config.services.iter().flat_map(service_entries);
     let ports = service_ports(config);
     replace_nodes(&maps.nodes, config)?;
-    // A service is known by its port first: no bit may go before its service.
+    // Programs look at the port's bit first, so a bit is cleared after its service is removed.
     add_ports(&maps.service_ports, &ports)?;
     replace(&maps.tenants, tenant_entries(config))?;
     replace(&maps.services, services)?;
@@ -40,7 +40,7 @@ pub(crate) fn sync(maps: &SwitchMaps<'_>, config: &SwitchConfig) -> libbpf_rs::R
     replace(&maps.senders, config.senders.iter().map(sender_entry))
 }
 
-/// Makes the maps what they would be without services, but for those of tenants.
+/// Removes all services from the maps but that of tenants.
 pub(crate) fn hide_services(maps: &SwitchMaps<'_>) -> libbpf_rs::Result<()> {
     replace(&maps.services, std::iter::empty())?;
     let none = [0; 8 * PORT_WORDS];
@@ -51,7 +51,7 @@ pub(crate) fn hide_services(maps: &SwitchMaps<'_>) -> libbpf_rs::Result<()> {
 fn service_ports(config: &SwitchConfig) -> Vec<u8> {
     let mut words = [0u64; PORT_WORDS];
     for service in &config.services {
-        // As the program sees the port in the packet.
+        // In network byte order, as the program sees it in the packet.
         let port = service.addr.port().to_be();
         if let Some(word) = words.get_mut(usize::from(port >> 6)) {
             *word |= 1 << (port & 63);
@@ -76,9 +76,8 @@ fn replace(map: &impl MapCore, wanted: impl Iterator<Item = Entry>) -> libbpf_rs
     stale.iter().try_for_each(|key| map.delete(key))
 }
 
-/// Makes the map what the configuration says. Nodes that it does not have any more
-/// stay, as former ones, so that what flows they have go on; nobody can give them
-/// another. Only where there is no room they go.
+/// Makes the map agree with the configuration. Nodes that it no longer has stay as former
+/// ones, so that their flows go on, but get no new flow. They are removed only for want of room.
 fn replace_nodes(map: &impl MapCore, config: &SwitchConfig) -> libbpf_rs::Result<()> {
     let wanted: Vec<Entry> = config.nodes.iter().map(node_entry).collect();
     let keys: HashSet<&[u8]> = wanted.iter().map(|(key, _)| key.as_slice()).collect();
@@ -94,7 +93,7 @@ fn replace_nodes(map: &impl MapCore, config: &SwitchConfig) -> libbpf_rs::Result
     wanted.try_for_each(|(key, value)| map.update(key, value, MapFlags::ANY))
 }
 
-/// A node's value once it is none any more.
+/// The value of a former node.
 fn former(mut value: Vec<u8>) -> Vec<u8> {
     let at = offset_of!(types::node, roles);
     let roles = types::node_role::ROLE_FORMER.0.to_ne_bytes();
@@ -132,11 +131,11 @@ pub(crate) struct Lists {
     pub(crate) now: Vec<IpAddr>,
     /// For older connections that no frontend has claimed.
     pub(crate) former: Vec<IpAddr>,
-    /// How long the former list counts.
+    /// The time for which the former list counts.
     pub(crate) former_for: Duration,
 }
 
-/// Changes the frontends of a service that is there, in one step.
+/// Changes the frontends of an existing service in one step.
 pub(crate) fn write_frontends(
     maps: &SwitchMaps<'_>,
     service: &ServiceConfig,
@@ -156,8 +155,8 @@ pub(crate) fn write_frontends(
     maps.services.update(&key, &value.bytes(), MapFlags::EXIST)
 }
 
-/// The same services, with those of their frontends that the maps list now, so that an
-/// agent which starts changes nothing. All, where there are none of them.
+/// The same services with only the frontends that the maps list now, so that the start of an
+/// agent changes nothing. A service of which the maps list none has all.
 pub(crate) fn with_present_frontends(
     maps: &SwitchMaps<'_>,
     services: &[ServiceConfig],
@@ -205,7 +204,7 @@ fn service_value(service: &ServiceConfig, frontends: &[IpAddr]) -> Block<SERVICE
         .put(offset_of!(types::service, now), &frontends_value(frontends))
 }
 
-/// The service itself, and the mark of its address (for fragments).
+/// The entry of the service, and the mark of its address (for fragments).
 fn service_entries(service: &ServiceConfig) -> [Entry; 2] {
     let mark = SocketAddr::new(service.addr.ip(), 0);
     let value = service_value(service, &service.frontends);

@@ -1,4 +1,4 @@
-//! Reading a switch from any process, through its pins.
+//! Reads a switch from any process, through its pins.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -8,26 +8,27 @@ use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use prism_proto::control::{FlowKey, FlowState, Owner};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::bpffs;
 use crate::error::ViewError;
-use crate::layout::{FLOW_BYTES, FLOW_KEY_BYTES, read_flow_key, read_owner, read_state, u64_at};
+use crate::layout::{
+    FLOW_BYTES, FLOW_KEY_BYTES, monotonic_ns, read_flow_key, read_owner, read_state, u64_at,
+};
 use crate::load::{self, FLOW_LIST};
 use crate::skel::types;
 
 /// One flow that the switch knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowRecord {
-    /// Which.
+    /// The flow's addresses and ports.
     pub flow: FlowKey,
-    /// What happens to its packets. [`FlowState::Absent`]: a tombstone.
+    /// Its state; [`FlowState::Absent`] for a tombstone.
     pub state: FlowState,
     /// Epoch of its last change.
     pub epoch: u64,
-    /// Where its packets go.
+    /// The owner, which gets its packets.
     pub owner: Owner,
-    /// Time since its last packet or command (to about 10 ms).
+    /// Time since its last packet or command, to about 10 ms.
     pub idle: Duration,
     /// From the client to the owner.
     pub to_owner: Direction,
@@ -35,10 +36,10 @@ pub struct FlowRecord {
     pub to_client: Direction,
 }
 
-/// What passed in one direction, since the flow was first commanded.
+/// The traffic in one direction since the first command for the flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Direction {
-    /// Packets; one that the network card is to cut counts once.
+    /// Packets. One that the network card will segment counts once.
     pub packets: u64,
     /// Bytes, Ethernet headers included.
     pub bytes: u64,
@@ -86,11 +87,11 @@ impl SwitchView {
         Ok(view)
     }
 
-    /// Every flow, tombstones included, in no order. What changes during the walk
-    /// may be seen before or after the change; each record is of one moment.
+    /// All flows, tombstones included, in no order. Each record is of one moment. A flow that
+    /// changes during the walk is seen before or after its change.
     ///
     /// # Errors
-    /// See [`ViewError`]; the iterator ends after one.
+    /// [`ViewError`]. The iterator ends after one.
     pub fn flows(
         &self,
     ) -> Result<impl Iterator<Item = Result<FlowRecord, ViewError>> + '_, ViewError> {
@@ -151,7 +152,7 @@ impl SwitchView {
     }
 }
 
-/// Names of all counters, in the order of their map: the object file has them.
+/// Names of all counters, in the order of their map, from the object file.
 fn counter_names() -> Result<Vec<String>, ViewError> {
     let object = load::open().map_err(|_| ViewError::Version)?;
     let rodata = object.maps.rodata_data.as_deref();
@@ -174,9 +175,6 @@ fn next_key(keys: &mut impl Read) -> io::Result<Option<[u8; FLOW_KEY_BYTES]>> {
 }
 
 fn record(key: &[u8], value: &[u8]) -> FlowRecord {
-    let now = clock_gettime(ClockId::Monotonic);
-    let now_ns = u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000
-        + u64::try_from(now.tv_nsec).unwrap_or(0);
     let seen_ns = u64_at(value, offset_of!(types::flow, last_seen_ns));
     let direction = |i: usize| Direction {
         packets: u64_at(value, offset_of!(types::flow, packets) + i * 8),
@@ -187,7 +185,7 @@ fn record(key: &[u8], value: &[u8]) -> FlowRecord {
         state: read_state(value),
         epoch: u64_at(value, offset_of!(types::flow, epoch)),
         owner: read_owner(value),
-        idle: Duration::from_nanos(now_ns.saturating_sub(seen_ns)),
+        idle: Duration::from_nanos(monotonic_ns().saturating_sub(seen_ns)),
         to_owner: direction(0),
         to_client: direction(1),
     }

@@ -1,8 +1,9 @@
-//! Which nodes place objects as most nodes do, by the digests that they send with their
-//! requests for leases (docs/protocol.md, 1.7).
+//! The placements of nodes: a node whose placement is not that of most nodes gets no new
+//! clients. Nodes send digests of their placement with their requests for leases
+//! (docs/protocol.md, 1.7).
 //!
-//! A node that has died still counts: otherwise the deaths of others would put those with
-//! the wrong file into the majority. A node that has left in order does not.
+//! A node that has died still counts. Otherwise deaths could put nodes with a wrong file into
+//! the majority. A node that has left in order does not count.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -15,27 +16,27 @@ use crate::frontends::SETTLING;
 /// Shortest time between two warnings.
 const WARN_EVERY: Duration = Duration::from_secs(5);
 
-/// The placements of all nodes that have said theirs.
+/// The placements of all nodes that have announced theirs.
 #[derive(Debug)]
 pub(super) struct Placements {
     started: Instant,
-    said: HashMap<IpAddr, u64>,
-    /// The verdicts are of all that has been said.
+    digests: HashMap<IpAddr, u64>,
+    /// The verdicts take all digests into account.
     is_judged: bool,
-    /// The digest that more nodes have than any other; the outer `None` before the first
-    /// judgement.
+    /// The digest that more nodes have than any other, if there is one. The outer `None` is
+    /// for the time before the first judgement.
     most: Option<Option<u64>>,
-    /// The warning about what was found last is due.
+    /// The warning about the last judgement is due.
     is_news: bool,
     warned: Option<Instant>,
 }
 
 impl Placements {
-    /// None yet, of an agent that has `started` then.
+    /// No placements, for an agent that has just `started`.
     pub(super) fn new(started: Instant) -> Self {
         Self {
             started,
-            said: HashMap::new(),
+            digests: HashMap::new(),
             is_judged: false,
             most: None,
             is_news: false,
@@ -43,29 +44,29 @@ impl Placements {
         }
     }
 
-    /// A node has said the digest of its placement, now or again.
-    pub(super) fn say(&mut self, node: IpAddr, digest: u64) {
+    /// Sets the digest of a node's placement.
+    pub(super) fn set_digest(&mut self, node: IpAddr, digest: u64) {
         let before = match digest {
-            NO_DIGEST => self.said.remove(&node),
-            digest => self.said.insert(node, digest),
+            NO_DIGEST => self.digests.remove(&node),
+            digest => self.digests.insert(node, digest),
         };
         self.is_judged &= before.unwrap_or(NO_DIGEST) == digest;
     }
 
-    /// Only these nodes count.
+    /// Forgets all other nodes.
     pub(super) fn retain(&mut self, nodes: &HashSet<IpAddr>) {
-        let before = self.said.len();
-        self.said.retain(|node, _| nodes.contains(node));
-        self.is_judged &= self.said.len() == before;
+        let before = self.digests.len();
+        self.digests.retain(|node, _| nodes.contains(node));
+        self.is_judged &= self.digests.len() == before;
     }
 
-    /// Compares what has been said, if that has changed and the agent has been there for
-    /// [`SETTLING`]. True: verdicts may have changed.
+    /// Compares the digests, if they have changed and the agent has run for [`SETTLING`].
+    /// Returns whether verdicts may have changed.
     pub(super) fn judge(&mut self, now: Instant) -> bool {
         let is_settling = now.saturating_duration_since(self.started) < SETTLING;
         let before = self.most;
         if !is_settling && !self.is_judged {
-            self.most = Some(most(&self.said));
+            self.most = Some(most_common(&self.digests));
             self.is_judged = true;
             self.is_news = true;
         }
@@ -73,7 +74,7 @@ impl Placements {
         self.most != before
     }
 
-    /// The verdict on a placement; none yet, or where nothing is said about it.
+    /// The verdict on a placement. `None` before the first judgement, and for no digest.
     pub(super) fn verdict(&self, digest: u64) -> Option<PlacementVerdict> {
         let most = self.most.filter(|_| digest != NO_DIGEST)?;
         Some(match most == Some(digest) {
@@ -82,13 +83,13 @@ impl Placements {
         })
     }
 
-    /// Whether the placement of a node is known not to be that of most nodes.
+    /// Whether a node places objects otherwise than most nodes. False if that is unknown.
     pub(super) fn differs(&self, node: IpAddr) -> bool {
-        let digest = self.said.get(&node).copied().unwrap_or(NO_DIGEST);
+        let digest = self.digests.get(&node).copied().unwrap_or(NO_DIGEST);
         self.verdict(digest) == Some(PlacementVerdict::Differs)
     }
 
-    /// Logs who differs, once for each change and not more often than [`WARN_EVERY`].
+    /// Logs nodes that differ, once for each change but not more often than [`WARN_EVERY`].
     fn warn(&mut self, now: Instant) {
         let is_early = |at| now.saturating_duration_since(at) < WARN_EVERY;
         if !self.is_news || self.warned.is_some_and(is_early) {
@@ -96,7 +97,7 @@ impl Placements {
         }
         self.is_news = false;
         let mut groups: BTreeMap<u64, Vec<IpAddr>> = BTreeMap::new();
-        for (node, digest) in &self.said {
+        for (node, digest) in &self.digests {
             groups.entry(*digest).or_default().push(*node);
         }
         if groups.len() < 2 {
@@ -114,10 +115,10 @@ impl Placements {
     }
 }
 
-/// The digest that more nodes have than any other. None in a tie.
-fn most(said: &HashMap<IpAddr, u64>) -> Option<u64> {
+/// The digest that more nodes have than any other. `None` in a tie.
+fn most_common(digests: &HashMap<IpAddr, u64>) -> Option<u64> {
     let mut counts: HashMap<u64, usize> = HashMap::new();
-    for digest in said.values() {
+    for digest in digests.values() {
         *counts.entry(*digest).or_default() += 1;
     }
     let (digest, count) = counts.iter().max_by_key(|(_, count)| **count)?;

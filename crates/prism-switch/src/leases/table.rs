@@ -1,4 +1,4 @@
-//! The table of the runs that hold leases, or held one until just now.
+//! The table of runs with a lease, and of runs whose lease has just ended.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -13,30 +13,31 @@ use super::placements::Placements;
 /// A run of a node.
 pub(super) type Run = (IpAddr, RunId);
 
-/// Bounded by the connections: a run is forgotten when its end is told.
+/// The connections bound it: a run is forgotten when its end is reported.
 #[derive(Debug)]
 pub(super) struct Table {
-    pub(super) held: HashMap<Run, Held>,
+    pub(super) leases: HashMap<Run, Lease>,
     pub(super) ending: HashMap<Run, Ending>,
     pub(super) returned: HashSet<Run>,
     pub(super) has_news: bool,
     pub(super) placements: Placements,
-    /// Leases that have begun.
+    /// Number of leases so far.
     pub(super) begun: u64,
 }
 
-/// The digest of a placement, and the number of the lease that it came with.
+/// The digest of a placement that a run announced.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Said {
+pub(super) struct Announced {
+    /// Number of the run's last lease.
     pub(super) number: u64,
     pub(super) digest: u64,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct Lease {
     pub(super) connections: usize,
-    pub(super) said: Said,
-    /// When it first said that it takes no more clients.
+    pub(super) announced: Announced,
+    /// When the run first said that it takes no more clients.
     pub(super) withdrawn: Option<Instant>,
     pub(super) answer: Option<NewClients>,
 }
@@ -44,17 +45,17 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) struct Ending {
     pub(super) end: RunEnd,
-    /// Until then the run may come back.
+    /// The run may return until then.
     pub(super) until: Instant,
-    pub(super) said: Said,
+    pub(super) announced: Announced,
     pub(super) withdrawn: Option<Instant>,
 }
 
 impl Table {
-    /// Empty, of an agent that has `started` then.
+    /// The empty table of an agent that has just `started`.
     pub(super) fn new(started: Instant) -> Self {
         Self {
-            held: HashMap::new(),
+            leases: HashMap::new(),
             ending: HashMap::new(),
             returned: HashSet::new(),
             has_news: false,
@@ -63,26 +64,26 @@ impl Table {
         }
     }
 
-    /// Notes the digests of nodes of which these runs have ended. The newest other run of a
-    /// node speaks for it. Without one, a node that left says nothing, and a node that died
-    /// keeps its last digest.
-    pub(super) fn say_again(&mut self, ended: &[(Run, Ending)]) {
+    /// Updates the digests of the nodes of these ended runs. A node gets the digest of its
+    /// newest other run. Without one, a node that left gets none, and a node that died keeps
+    /// its digest.
+    pub(super) fn forget_digests(&mut self, ended: &[(Run, Ending)]) {
         if ended.is_empty() {
             return;
         }
-        let held = self.held.iter().map(|(run, h)| (run.0, h.said));
-        let ending = self.ending.iter().map(|(run, e)| (run.0, e.said));
-        let mut newest: HashMap<IpAddr, Said> = HashMap::new();
-        for (node, said) in held.chain(ending) {
+        let leases = self.leases.iter().map(|(run, l)| (run.0, l.announced));
+        let ending = self.ending.iter().map(|(run, e)| (run.0, e.announced));
+        let mut newest: HashMap<IpAddr, Announced> = HashMap::new();
+        for (node, announced) in leases.chain(ending) {
             let newest = newest.entry(node).or_default();
-            if said.number > newest.number {
-                *newest = said;
+            if announced.number > newest.number {
+                *newest = announced;
             }
         }
         for ((node, _), ending) in ended {
             match (newest.get(node), ending.end) {
-                (Some(said), _) => self.placements.say(*node, said.digest),
-                (None, RunEnd::Left) => self.placements.say(*node, NO_DIGEST),
+                (Some(newest), _) => self.placements.set_digest(*node, newest.digest),
+                (None, RunEnd::Left) => self.placements.set_digest(*node, NO_DIGEST),
                 (None, RunEnd::Died) => {}
             }
         }
