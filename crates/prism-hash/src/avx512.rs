@@ -1,5 +1,5 @@
-//! Vectors of sixteen words (AVX-512): one of each of sixteen messages that are hashed
-//! together (`md5`, `sha256`).
+//! Vectors of sixteen words (AVX-512), one of each of sixteen messages that are hashed together
+//! (`md5`, `sha256`).
 
 #[cfg(target_arch = "x86_64")]
 mod both;
@@ -11,10 +11,10 @@ use crate::{md5, sha256};
 /// Bytes of a block, of MD5 and of SHA-256.
 pub const BLOCK: usize = 64;
 
-/// Messages that go together.
+/// Messages that are hashed together.
 pub const SIXTEEN: usize = 16;
 
-/// Proof that the processor has such vectors; there is none for other architectures.
+/// Proof that the processor has such vectors. Other architectures have none.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512(
     #[cfg(not(target_arch = "x86_64"))] std::convert::Infallible,
@@ -22,7 +22,7 @@ pub struct Avx512(
 );
 
 impl Avx512 {
-    /// The vectors, where there are any.
+    /// The proof, if the processor has the vectors.
     #[must_use]
     #[cfg(target_arch = "x86_64")]
     pub fn detect() -> Option<Self> {
@@ -30,25 +30,25 @@ impl Avx512 {
         all.then_some(Self(()))
     }
 
-    /// The vectors, where there are any.
+    /// The proof, if the processor has the vectors.
     #[must_use]
     #[cfg(not(target_arch = "x86_64"))]
     pub fn detect() -> Option<Self> {
         None
     }
 
-    /// Takes the next blocks of sixteen messages: as many of each as all have.
+    /// Hashes the next blocks of sixteen messages: of each as many as the shortest has.
     pub fn md5(self, states: &mut [md5::State; SIXTEEN], blocks: &Blocks<'_>) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: there is an `Avx512`, so the processor has what the function is made for.
+        // SAFETY: `self` proves that the processor has the instructions of the function.
         unsafe {
-            md5::take(states, blocks);
+            md5::hash_sixteen(states, blocks);
         }
         #[cfg(not(target_arch = "x86_64"))]
         match (self.0, states, blocks) {}
     }
 
-    /// The same with both hashes of each message, which takes less than one after the other.
+    /// Computes both hashes of each message, in less time than one after the other.
     pub fn md5_and_sha256(
         self,
         md5s: &mut [md5::State; SIXTEEN],
@@ -58,7 +58,7 @@ impl Avx512 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as in `md5`.
         unsafe {
-            both::take(md5s, sha256s, blocks);
+            both::hash_sixteen(md5s, sha256s, blocks);
         }
         #[cfg(not(target_arch = "x86_64"))]
         match (self.0, md5s, sha256s, blocks) {}

@@ -1,9 +1,9 @@
-//! The rounds of MD5 (RFC 1321), for one message or for as many as a vector has words:
-//! sixteen where the processor has vectors of 512 bits ([`crate::avx512`]). Each step waits
-//! for the one before, so sixteen messages take less than two do alone.
+//! The rounds of MD5 (RFC 1321), for one message or for as many as a vector has words: sixteen
+//! with vectors of 512 bits ([`crate::avx512`]). Each step waits for the one before, so sixteen
+//! messages together take less time than two one after the other.
 //!
-//! Not responsible for padding and lengths, nor for bringing messages together. Vectors
-//! that need no proof of the processor's are the caller's, by [`Words`].
+//! Not here: padding, lengths and the grouping of messages. A caller can bring vectors of its
+//! own that every processor has, by [`Words`].
 
 mod rounds;
 #[cfg(target_arch = "x86_64")]
@@ -13,10 +13,10 @@ pub use rounds::{Words, compress};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use {
     rounds::{first, fourth, second, third},
-    sixteen::{Sixteen, take},
+    sixteen::{Sixteen, hash_sixteen},
 };
 
-/// What stands between two blocks: the words `A` to `D`.
+/// The state between two blocks: the words `A` to `D`.
 pub type State = [u32; 4];
 
 /// The state before the first block.

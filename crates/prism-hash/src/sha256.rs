@@ -1,16 +1,16 @@
-//! The rounds of SHA-256 (FIPS 180-4) by the processor's own instructions (SHA-NI), for
-//! one message or for two at the same time, which takes less than one after the other, as
-//! each round waits for the one before. Sixteen go by [`crate::avx512`].
+//! The rounds of SHA-256 (FIPS 180-4) with the processor's instructions for it (SHA-NI), for one
+//! message or for two together. Each round waits for the one before, so two together take less
+//! time than one after the other. [`crate::avx512`] hashes sixteen.
 //!
-//! Not responsible for padding and lengths, nor for bringing messages together; there
-//! is no other implementation here for processors without the instructions.
+//! Not here: padding, lengths, the grouping of messages, and an implementation for processors
+//! without the instructions.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod sixteen;
 
 use crate::avx512::BLOCK;
 
-/// What stands between two blocks: the words `a` to `h`.
+/// The state between two blocks: the words `a` to `h`.
 pub type State = [u32; 8];
 
 /// The state before the first block (section 5.3.3).
@@ -51,20 +51,26 @@ pub(crate) const K: [[u32; 4]; 16] = [
 pub struct ShaNi(imp::Has);
 
 impl ShaNi {
-    /// The instructions, where there are any.
+    /// The proof, if the processor has the instructions.
     #[must_use]
     pub fn detect() -> Option<Self> {
         imp::detect().map(Self)
     }
 
-    /// Takes the next blocks of one message.
+    /// Hashes the next blocks of one message.
     pub fn one(self, state: &mut State, blocks: &[[u8; BLOCK]]) {
         imp::one(self.0, state, blocks);
     }
 
-    /// Takes the next blocks of two messages: as many of each as both have.
-    pub fn two(self, a: (&mut State, &[[u8; BLOCK]]), b: (&mut State, &[[u8; BLOCK]])) {
-        imp::two(self.0, a, b);
+    /// Hashes the next blocks of two messages: of each as many as the shorter has.
+    pub fn two(
+        self,
+        state_a: &mut State,
+        blocks_a: &[[u8; BLOCK]],
+        state_b: &mut State,
+        blocks_b: &[[u8; BLOCK]],
+    ) {
+        imp::two(self.0, state_a, blocks_a, state_b, blocks_b);
     }
 }
 
@@ -72,7 +78,7 @@ impl ShaNi {
 mod imp {
     use super::{BLOCK, State};
 
-    /// There is none.
+    /// Other architectures have no such proof.
     #[derive(Clone, Copy, Debug)]
     pub(super) enum Has {}
 
@@ -84,7 +90,13 @@ mod imp {
         match has {}
     }
 
-    pub(super) fn two(has: Has, _: (&mut State, &[[u8; BLOCK]]), _: (&mut State, &[[u8; BLOCK]])) {
+    pub(super) fn two(
+        has: Has,
+        _: &mut State,
+        _: &[[u8; BLOCK]],
+        _: &mut State,
+        _: &[[u8; BLOCK]],
+    ) {
         match has {}
     }
 }
@@ -111,17 +123,23 @@ mod imp {
     }
 
     pub(super) fn one(_: Has, state: &mut State, blocks: &[[u8; BLOCK]]) {
-        // SAFETY: there is a `Has`, so the processor has what the function is made for.
+        // SAFETY: `Has` proves that the processor has the instructions of the function.
         unsafe { one_by_sha(state, blocks) }
     }
 
-    pub(super) fn two(_: Has, a: (&mut State, &[[u8; BLOCK]]), b: (&mut State, &[[u8; BLOCK]])) {
+    pub(super) fn two(
+        _: Has,
+        state_a: &mut State,
+        blocks_a: &[[u8; BLOCK]],
+        state_b: &mut State,
+        blocks_b: &[[u8; BLOCK]],
+    ) {
         // SAFETY: as in `one`.
-        unsafe { two_by_sha(a, b) }
+        unsafe { two_by_sha(state_a, blocks_a, state_b, blocks_b) }
     }
 
-    /// A message's state, in the order that the instructions want, and the last
-    /// sixteen words of its schedule.
+    /// The state of a message in the order of the instructions, and the last sixteen words of
+    /// its schedule.
     #[derive(Clone, Copy)]
     struct Lane {
         abef: __m128i,
@@ -149,19 +167,19 @@ mod imp {
             [a, b, c, d, e, f, g, h]
         }
 
-        /// Takes the words of a block, big-endian as they are.
+        /// Loads the big-endian words of a block.
         #[inline]
         #[target_feature(enable = "sha,ssse3,sse4.1")]
         fn load(&mut self, block: &[u8; BLOCK]) {
             let swap = _mm_set_epi64x(0x0c0d_0e0f_0809_0a0b, 0x0405_0607_0001_0203);
             for (w, bytes) in self.w.iter_mut().zip(block.as_chunks::<16>().0) {
-                // SAFETY: sixteen bytes are there; no alignment is needed.
+                // SAFETY: `bytes` has sixteen bytes; no alignment is needed.
                 let loaded = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
                 *w = _mm_shuffle_epi8(loaded, swap);
             }
         }
 
-        /// Four rounds, with these words of the schedule.
+        /// Four rounds with these words of the schedule.
         #[inline]
         #[target_feature(enable = "sha,ssse3,sse4.1")]
         fn rounds(&mut self, w: __m128i, k: &[u32; 4]) {
@@ -172,7 +190,7 @@ mod imp {
             self.abef = _mm_sha256rnds2_epu32(self.abef, self.cdgh, wk);
         }
 
-        /// The schedule's next four words, in the place of its oldest.
+        /// The next four words of the schedule, which replace its oldest.
         #[inline]
         #[target_feature(enable = "sha,ssse3,sse4.1")]
         fn next(w0: __m128i, w1: __m128i, w2: __m128i, w3: __m128i) -> __m128i {
@@ -190,15 +208,15 @@ mod imp {
 
     #[inline]
     #[target_feature(enable = "sha,ssse3,sse4.1")]
-    fn words(of: __m128i) -> [u32; 4] {
+    fn words(vector: __m128i) -> [u32; 4] {
         let mut words = [0; 4];
-        // SAFETY: there is room for sixteen bytes; no alignment is needed.
-        unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), of) };
+        // SAFETY: `words` has sixteen bytes; no alignment is needed.
+        unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), vector) };
         words
     }
 
-    /// One block of each lane. The steps of the lanes alternate, so that the
-    /// processor has those of another at hand while one waits.
+    /// Hashes one block of each lane. The lanes alternate, so that the processor can work on one
+    /// while the other waits.
     macro_rules! block {
         ($($lane:ident),+) => {
             block!(@ 0 1 2 3; $($lane),+);
@@ -247,8 +265,10 @@ mod imp {
 
     #[target_feature(enable = "sha,ssse3,sse4.1")]
     fn two_by_sha(
-        (state_a, blocks_a): (&mut State, &[[u8; BLOCK]]),
-        (state_b, blocks_b): (&mut State, &[[u8; BLOCK]]),
+        state_a: &mut State,
+        blocks_a: &[[u8; BLOCK]],
+        state_b: &mut State,
+        blocks_b: &[[u8; BLOCK]],
     ) {
         let (mut a, mut b) = (Lane::new(state_a), Lane::new(state_b));
         for (block_a, block_b) in blocks_a.iter().zip(blocks_b) {
@@ -288,7 +308,7 @@ mod tests {
         bytes
     }
 
-    /// `None` where the processor has none of it, which is no failure.
+    /// `None` if the processor lacks the instructions, which is no failure.
     fn sha() -> Option<ShaNi> {
         let found = ShaNi::detect();
         if found.is_none() {
@@ -335,10 +355,10 @@ mod tests {
             let (a, whole_a) = message(random.usize(..3000), 2 * n);
             let (b, whole_b) = message(random.usize(..3000), 2 * n + 1);
             let (mut state_a, mut state_b) = (BEGIN, BEGIN);
-            // Together as far as both go, in two steps; the rest alone.
+            // The common blocks together in two steps, then the others alone.
             let first = random.usize(..=a.len().min(b.len()));
-            sha.two((&mut state_a, &a[..first]), (&mut state_b, &b[..first]));
-            sha.two((&mut state_a, &a[first..]), (&mut state_b, &b[first..]));
+            sha.two(&mut state_a, &a[..first], &mut state_b, &b[..first]);
+            sha.two(&mut state_a, &a[first..], &mut state_b, &b[first..]);
             let both = a.len().min(b.len());
             sha.one(&mut state_a, &a[both..]);
             sha.one(&mut state_b, &b[both..]);

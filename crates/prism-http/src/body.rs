@@ -1,25 +1,24 @@
-//! Finds where a body ends, whatever delimits it, without copying it.
+//! Finds the end of a body without copying it, for each way to delimit bodies.
 
 use std::ops::Range;
 
 use crate::{BodyError, ChunkedDecoder, Headers, ResponseFraming};
 
-/// What one call of `consume` found.
+/// The result of one call of `consume`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Step {
-    /// Body bytes, as a range of the input. May be empty.
+    /// Bytes of the body, as a range of the input. It may be empty.
     pub data: Range<usize>,
-    /// How many bytes of the input are done with, at least `data.end`. The
-    /// rest was not looked at. All of the input, unless `data` is not empty or
-    /// `done` is set.
+    /// Bytes of the input that were used, at least `data.end`. They are all of the input,
+    /// unless `data` is not empty or `done` is set.
     pub consumed: usize,
-    /// The body has ended. What follows in the input is the next message.
+    /// Whether the body has ended. The rest of the input is the next message.
     pub done: bool,
 }
 
-/// Reads one body. Feed it while [`BodyReader::is_done`] is false; a body of
-/// no bytes is done before it is fed.
+/// Reads one body. Feed it while [`BodyReader::is_done`] is false. A body of no bytes is done
+/// from the start.
 ///
 /// ```
 /// use prism_http::{BodyReader, ResponseFraming};
@@ -32,12 +31,12 @@ pub struct Step {
 pub enum BodyReader {
     /// This many bytes are left.
     Length {
-        /// Bytes not yet seen.
+        /// Bytes still to come.
         left: u64,
     },
     /// Chunked transfer coding.
     Chunked(ChunkedDecoder),
-    /// Everything until the connection ends.
+    /// All bytes until the connection ends.
     UntilClose {
         /// Bytes that may still come.
         left: u64,
@@ -45,9 +44,9 @@ pub enum BodyReader {
 }
 
 impl BodyReader {
-    /// A reader for this framing (`request.framing().into()` for requests)
-    /// that gives at most `limit` bytes of data. A declared length is not
-    /// compared with it: that is done with the head.
+    /// A reader for this framing (`request.framing().into()` for requests) that gives at most
+    /// `limit` bytes of data. It does not apply to a declared length, which is checked with the
+    /// head.
     #[must_use]
     pub fn new(framing: ResponseFraming, limit: u64) -> Self {
         match framing {
@@ -74,7 +73,7 @@ impl BodyReader {
         matches!(self, Self::Chunked(decoder) if decoder.is_broken())
     }
 
-    /// Bytes still to come, where that is known.
+    /// Bytes still to come, if that is known.
     #[must_use]
     pub fn left(&self) -> Option<u64> {
         match self {
@@ -84,14 +83,14 @@ impl BodyReader {
         }
     }
 
-    /// Looks at the next bytes of the connection.
+    /// Reads the next bytes of the connection.
     ///
     /// # Errors
     /// If the body is malformed or too long. The connection must not be used again.
     pub fn consume(&mut self, input: &[u8]) -> Result<Step, BodyError> {
         match self {
             Self::Length { left } => {
-                let taken = take(left, input.len());
+                let taken = take_bytes(left, input.len());
                 Ok(Step {
                     data: 0..taken,
                     consumed: taken,
@@ -100,7 +99,7 @@ impl BodyReader {
             }
             Self::Chunked(decoder) => decoder.consume(input),
             Self::UntilClose { left } => {
-                let taken = take(left, input.len());
+                let taken = take_bytes(left, input.len());
                 if taken < input.len() {
                     return Err(BodyError::TooLong);
                 }
@@ -113,10 +112,10 @@ impl BodyReader {
         }
     }
 
-    /// Counts bytes that went by without being looked at, as with `splice`.
+    /// Counts bytes that passed unread, as with `splice`.
     ///
     /// # Errors
-    /// If the framing cannot do without looking, or more went by than was left.
+    /// If the framing needs the bytes, or more of them passed than were left.
     pub fn skip(&mut self, bytes: u64) -> Result<(), BodyError> {
         match self {
             Self::Length { left } | Self::UntilClose { left } => {
@@ -131,7 +130,7 @@ impl BodyReader {
     /// The connection has ended.
     ///
     /// # Errors
-    /// [`BodyError::Truncated`] if the body had not.
+    /// [`BodyError::Truncated`] if the body has not ended.
     pub fn end_of_input(&self) -> Result<(), BodyError> {
         match self {
             Self::UntilClose { .. } => Ok(()),
@@ -140,7 +139,7 @@ impl BodyReader {
         }
     }
 
-    /// The trailer fields of a chunked body; only once it is done.
+    /// The trailer fields of a chunked body, after its end.
     #[must_use]
     pub fn trailers(&self) -> Option<&Headers> {
         match self {
@@ -150,8 +149,8 @@ impl BodyReader {
     }
 }
 
-/// Takes as much as there is and is left.
-pub(crate) fn take(left: &mut u64, available: usize) -> usize {
+/// Takes as many of the `available` bytes as are `left`.
+pub(crate) fn take_bytes(left: &mut u64, available: usize) -> usize {
     let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(available);
     *left -= taken as u64;
     taken

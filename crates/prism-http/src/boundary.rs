@@ -1,22 +1,22 @@
-//! Finds where a head ends, and refuses what no head may hold.
+//! Finds the end of a head, and refuses bytes that no head may hold.
 //!
-//! This runs before `httparse`, which is lenient about bare LF. After it, a
-//! line ends with CRLF and nowhere else, whoever reads it next.
+//! This runs before `httparse`, which is lenient about bare LF. After it, all readers agree that
+//! a line ends with CRLF and nowhere else.
 
 use crate::HeadError;
 use crate::limits::Limits;
 
-/// Bytes that a start line holds besides the target: the longest method,
-/// the version and two spaces, rounded up.
+/// Bytes of a start line besides the target: the longest method, the version and two spaces,
+/// rounded up.
 const START_LINE_SLACK: usize = 64;
 
-/// The length of the head at the start of `buf` including its empty line, or
-/// `None` where more bytes are needed and allowed.
+/// The length of the head at the start of `buf` with its empty line, or `None` if more bytes
+/// are needed and allowed.
 pub(crate) fn head_end(buf: &[u8], limits: &Limits) -> Result<Option<usize>, HeadError> {
     walk_head(buf, limits, |_| {})
 }
 
-/// The same, and tells `see` each line without its end, but for the empty one.
+/// As [`head_end`], and calls `see` with each line but the empty one, without its end.
 pub(crate) fn walk_head(
     buf: &[u8],
     limits: &Limits,
@@ -54,8 +54,8 @@ fn check_line_start(line: &[u8], first: bool) -> Result<(), HeadError> {
     }
 }
 
-/// The length of the first line without its end, and what follows it; `None`
-/// if the end has not come yet.
+/// The length of the first line without its end, and the bytes behind it. `None` if the end has
+/// not come yet.
 fn next_line(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, HeadError> {
     let mut from = 0;
     loop {
@@ -74,7 +74,7 @@ fn next_line(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, HeadError> {
     }
 }
 
-/// Lines are short as a rule, and words find their ends sooner than larger blocks do.
+/// Searches by words of eight bytes: for short lines that is faster than larger blocks.
 fn first_control(bytes: &[u8]) -> Option<usize> {
     let (words, rest) = bytes.as_chunks();
     for (n, word) in words.iter().enumerate() {
@@ -88,12 +88,12 @@ fn first_control(bytes: &[u8]) -> Option<usize> {
         .map(|at| bytes.len() - rest.len() + at)
 }
 
-/// Eight bytes at a time: the highest bit of each that is a control character.
+/// The highest bit of each of eight bytes that is a control character.
 const fn controls(word: u64) -> u64 {
     const EACH: u64 = 0x0101_0101_0101_0101;
     const HIGHEST: u64 = 0x80 * EACH;
     let low = word & !HIGHEST;
-    // No sum carries over into the next byte: both summands are below 0x80.
+    // No sum carries into the next byte, because both summands are at most 0x7f.
     let from_space_on = low + (0x80 - b' ' as u64) * EACH;
     let is_delete = low + EACH;
     (!from_space_on | is_delete) & !word & HIGHEST

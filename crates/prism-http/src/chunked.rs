@@ -1,13 +1,11 @@
-//! Decodes the chunked transfer coding (RFC 9112 section 7.1), incrementally
-//! and in place.
+//! Decodes the chunked transfer coding (RFC 9112 section 7.1), incrementally and in place.
 //!
-//! Trailers are parsed and kept, never merged into the head.
+//! Trailers are parsed, and never merged into the head.
 
-use crate::body::take;
+use crate::body::take_bytes;
 use crate::{BodyError, Headers, Step};
 
-/// An incremental decoder. It remembers where it is, so input may be cut
-/// anywhere.
+/// An incremental decoder, whose input may be cut anywhere.
 #[derive(Debug, Clone)]
 pub struct ChunkedDecoder {
     state: State,
@@ -41,15 +39,14 @@ enum State {
 }
 
 impl ChunkedDecoder {
-    /// Bytes of all chunk extensions of a body together. Nothing uses them
-    /// over plain chunked coding, so more is an attempt to make us read
-    /// without progress.
+    /// Most bytes of all chunk extensions of a body. No client uses extensions; a peer that
+    /// sends more makes the reader work without progress.
     pub const MAX_EXTENSION_BYTES: usize = 16 * 1024;
-    /// Bytes of the trailer section, its empty line included.
+    /// Most bytes of the trailer section, its empty line included.
     pub const MAX_TRAILER_BYTES: usize = 8 * 1024;
-    /// Fields in the trailer section.
+    /// Most fields of the trailer section.
     pub const MAX_TRAILERS: usize = 32;
-    /// Digits of a chunk size: those of `u64::MAX`, leading zeros included.
+    /// Most digits of a chunk size, leading zeros included: as many as `u64::MAX` has.
     const MAX_SIZE_DIGITS: u8 = 16;
 
     /// A decoder at the first byte of a body that may have `limit` bytes.
@@ -65,7 +62,7 @@ impl ChunkedDecoder {
         }
     }
 
-    /// Whether the last chunk and the trailers have been seen.
+    /// Whether the last chunk and the trailers have come.
     #[must_use]
     pub const fn is_done(&self) -> bool {
         matches!(self.state, State::Done(_))
@@ -77,7 +74,7 @@ impl ChunkedDecoder {
         matches!(self.state, State::Failed(_))
     }
 
-    /// The trailer fields; only once the body is done.
+    /// The trailer fields, after the end of the body.
     #[must_use]
     pub const fn trailers(&self) -> Option<&Headers> {
         match &self.state {
@@ -86,16 +83,15 @@ impl ChunkedDecoder {
         }
     }
 
-    /// Looks at the next bytes; see [`Step`]. Gives the data of one chunk at a
-    /// time.
+    /// Reads the next bytes. Each [`Step`] has data of one chunk at most.
     ///
     /// # Errors
-    /// If the coding is malformed or beyond the limits, and then for ever.
+    /// If the coding is malformed or beyond the limits. All later calls then fail too.
     pub fn consume(&mut self, input: &[u8]) -> Result<Step, BodyError> {
         let mut at = 0;
         while !self.is_done() {
             if let State::Data { left } = &mut self.state {
-                let taken = take(left, input.len() - at);
+                let taken = take_bytes(left, input.len() - at);
                 if *left == 0 {
                     self.state = State::DataCr;
                 }

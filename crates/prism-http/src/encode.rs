@@ -6,25 +6,24 @@ use std::num::NonZeroU64;
 /// The interim answer to `Expect: 100-continue`.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// The interim answer to whoever waits long: the request is being worked on (RFC 2518,
-/// section 10.1).
+/// The interim answer to a client that waits long: the server still works on the request
+/// (RFC 2518, section 10.1).
 pub const PROCESSING: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
 
-/// What ends a chunked body that has no trailers.
+/// The end of a chunked body without trailers.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// The size line of a chunk, for data that is written by other means (as by
-/// `sendfile`). The data must be followed by [`ChunkHeader::END`]. A size of
-/// zero would end the body, hence the type.
+/// The size line of a chunk whose data the caller writes by other means, such as `sendfile`,
+/// and then [`ChunkHeader::END`]. The size is not zero, as that would end the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkHeader {
-    /// 16 digits and CRLF at most.
+    /// At most 16 digits and CRLF.
     line: [u8; 18],
     len: usize,
 }
 
 impl ChunkHeader {
-    /// What follows the data of each chunk.
+    /// The end of each chunk, behind its data.
     pub const END: &'static [u8] = b"\r\n";
 
     /// The size line for this many bytes.
@@ -33,7 +32,7 @@ impl ChunkHeader {
         let mut line = [0u8; 18];
         let room = line.len();
         let mut rest = line.as_mut_slice();
-        // Cannot fail: 18 bytes hold the longest size line.
+        // This does not fail: 18 bytes hold the longest size line.
         let written = write!(rest, "{size:x}\r\n").map_or(0, |()| room - rest.len());
         Self { line, len: written }
     }
@@ -45,8 +44,8 @@ impl ChunkHeader {
     }
 }
 
-/// Appends `data` as one chunk. No data gives no chunk, since that would end
-/// the body.
+/// Appends `data` as one chunk. Without data it appends nothing, because an empty chunk would
+/// end the body.
 pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
     let Some(size) = NonZeroU64::new(data.len() as u64) else {
         return;
@@ -63,7 +62,7 @@ pub(crate) struct Decimal {
 }
 
 impl Decimal {
-    /// Those of `u64::MAX`.
+    /// The number of digits of `u64::MAX`.
     const MOST_DIGITS: usize = 20;
 
     pub(crate) fn new(mut number: u64) -> Self {

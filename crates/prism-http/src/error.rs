@@ -1,9 +1,7 @@
-//! What can be wrong with a message. All of it is the peer's fault, except
-//! [`HeaderError`], which is the caller's.
+//! Errors in messages. All are the peer's fault, except [`HeaderError`], which is the caller's.
 
-/// A head that is refused. The text says what was wrong; [`HeadError::status`]
-/// says how a server answers. The connection must be closed after the answer,
-/// since where the next request starts is not known.
+/// A head is refused. [`HeadError::status`] is the status of the answer. The connection must be
+/// closed after the answer, because the start of the next request is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeadError {
@@ -101,7 +99,7 @@ impl HeadError {
     }
 }
 
-/// A body that is refused. The connection cannot be used any further.
+/// A body is refused. The connection cannot be used any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
@@ -143,13 +141,13 @@ impl BodyError {
     }
 }
 
-/// A header that cannot be written. The caller tried to send it.
+/// A header cannot be written. The caller is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The name is empty or no token.
     #[error("the header name is not a token")]
     Name,
-    /// The value holds a control character, hence possibly a line end.
+    /// The value holds a control character, which may be a line end.
     #[error("the header value holds a control character")]
     Value,
     /// The map would outgrow [`crate::Headers::MAX_BYTES`].

@@ -4,8 +4,8 @@ use crate::encode::Decimal;
 use crate::headers::write_field;
 use crate::{BodyFraming, Headers, RequestHead};
 
-/// Whether a field concerns one connection only (RFC 9110 section 7.6.1), or its
-/// meaning is restated by the next head.
+/// Whether a field concerns one connection only (RFC 9110 section 7.6.1), or the next head
+/// writes it again.
 pub(crate) fn is_hop_by_hop(name: &[u8]) -> bool {
     let named: &[&str] = match name.len() {
         2 => &["te"],
@@ -24,11 +24,11 @@ pub(crate) fn is_hop_by_hop(name: &[u8]) -> bool {
 }
 
 impl RequestHead {
-    /// Writes this head for the next hop: HTTP/1.1, origin form, without
-    /// hop-by-hop fields and without `Expect` (this hop has answered it), with
-    /// `framing` for the body and `extra` fields behind the client's own.
+    /// Writes this head for the next hop: HTTP/1.1 in origin form, with `framing` for the body,
+    /// and with `extra` fields behind the client's own. Hop-by-hop fields are left out, and so
+    /// is `Expect`, which this hop has answered.
     ///
-    /// Signed fields are kept as they came, so a signature stays valid.
+    /// Signed fields stay as they came, so that a signature stays valid.
     pub fn write_forward(&self, framing: BodyFraming, extra: &Headers, out: &mut Vec<u8>) {
         out.extend_from_slice(self.method().as_str().as_bytes());
         out.push(b' ');
@@ -59,13 +59,13 @@ impl RequestHead {
     }
 }
 
-/// Drops hop-by-hop fields and those that `Connection` names.
+/// Drops hop-by-hop fields, and the fields that `Connection` names.
 pub(crate) fn drop_hop_by_hop(headers: &mut Headers) {
     let named = named_by_connection(headers);
     headers.drop_where(|name| is_hop_by_hop(name) || is_one_of(&named, name));
 }
 
-/// The names of fields that `Connection` says end at this hop.
+/// The names of fields that end at this hop by the header `Connection`.
 fn named_by_connection(headers: &Headers) -> Vec<Vec<u8>> {
     let named = headers.list("connection");
     let named = named.filter(|token| std::str::from_utf8(token).is_ok_and(|n| !is_end_to_end(n)));
@@ -76,8 +76,8 @@ fn is_one_of(names: &[Vec<u8>], name: &[u8]) -> bool {
     names.iter().any(|n| n.eq_ignore_ascii_case(name))
 }
 
-/// Fields that a client must not make us drop by naming them in `Connection`:
-/// what authenticates, conditions or describes the request.
+/// Whether a field stays even if a client names it in `Connection`, because it authenticates,
+/// conditions or describes the request.
 fn is_end_to_end(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     matches!(

@@ -1,11 +1,11 @@
-//! Where a body ends, told from the head alone (RFC 9112 section 6.3).
+//! The end of a body, as the head alone determines it (RFC 9112 section 6.3).
 
 use crate::{HeadError, Headers, Method, Version};
 
-/// How the body of a request is delimited.
+/// The way in which the body of a request is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// Neither length nor coding is given: there is no body.
+    /// There is neither length nor coding, and so no body.
     None,
     /// Exactly this many bytes.
     Length(u64),
@@ -13,7 +13,7 @@ pub enum BodyFraming {
     Chunked,
 }
 
-/// How the body of an answer is delimited.
+/// The way in which the body of an answer is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseFraming {
     /// This answer never has a body.
@@ -85,7 +85,7 @@ fn content_length(headers: &Headers) -> Result<Option<u64>, HeadError> {
     decimal(value).map(Some).ok_or(HeadError::ContentLength)
 }
 
-/// Digits only: `u64::from_str` would take a leading plus sign.
+/// Reads digits only; `u64::from_str` would accept a leading plus sign.
 pub(crate) fn decimal(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;
@@ -96,9 +96,9 @@ pub(crate) fn decimal(value: &[u8]) -> Option<u64> {
     })
 }
 
-/// Exactly one `chunked`, and nothing beside it. A list that at least ends
-/// with its only `chunked` is well-formed but not implemented (501); anything
-/// else does not say where the body ends (400).
+/// Checks that there is one `chunked` and no other coding. A list whose only `chunked` is its
+/// last member is well-formed, but not implemented (501). All others do not delimit the body
+/// (400).
 fn chunked_only(headers: &Headers) -> Result<(), HeadError> {
     let mut fields = headers.get_all("transfer-encoding");
     if let (Some(value), None) = (fields.next(), fields.next())

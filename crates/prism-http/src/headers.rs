@@ -1,13 +1,12 @@
-//! An ordered multi-map of header fields that keeps the bytes as they came.
+//! An ordered multi-map of header fields, with their bytes as they came.
 //!
-//! The fields lie in one buffer as they are written, so a parsed head costs two
-//! allocations however many fields it has, and writing it is one copy. What is
-//! inside is always fit to be written: no path puts a line end or another control
-//! character into it.
+//! The fields lie in one buffer as they are written. So a parsed head costs two allocations,
+//! whatever the number of its fields, and writing it is one copy. No field ever holds a line end
+//! or another control character, so all of them can be written.
 
 use crate::HeaderError;
 
-/// Header fields in the order they came. Names compare without regard to case.
+/// Header fields in the order in which they came. Names compare without regard to case.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers {
     /// `name: value CRLF` for every field.
@@ -15,7 +14,7 @@ pub struct Headers {
     fields: Vec<Field>,
 }
 
-/// Where a field lies.
+/// The place of a field in the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Field {
     name_start: usize,
@@ -29,7 +28,7 @@ const END: &[u8] = b"\r\n";
 /// Bytes of a field besides its name and value.
 const FRAME_BYTES: usize = SEPARATOR.len() + END.len();
 
-/// What a head with a few fields needs.
+/// Fields and bytes of a usual head.
 const USUAL_FIELDS: usize = 12;
 const USUAL_BYTES: usize = 512;
 
@@ -45,7 +44,7 @@ impl Field {
         bytes.get(start..self.value_end).unwrap_or_default()
     }
 
-    /// Most names differ in their lengths already.
+    /// Compares lengths first, as most names differ in them.
     fn is_named(self, name: &str, bytes: &[u8]) -> bool {
         self.name_end - self.name_start == name.len()
             && self.name(bytes).eq_ignore_ascii_case(name.as_bytes())
@@ -53,8 +52,8 @@ impl Field {
 }
 
 impl Headers {
-    /// The most bytes of names plus values that one map holds: four times the
-    /// default head, so that no head that was parsed fails to be written again.
+    /// Most bytes of names and values together: four times the default head, so that every
+    /// parsed head can be written again.
     pub const MAX_BYTES: usize = 256 * 1024;
 
     /// An empty map.
@@ -66,18 +65,17 @@ impl Headers {
         }
     }
 
-    /// Adds a field behind the others. White space around the value is no part
-    /// of it and is dropped.
+    /// Adds a field behind the others. White space around the value is dropped.
     ///
     /// # Errors
-    /// If the name is no token or the value holds a control character: this is
-    /// what makes header injection impossible.
+    /// If the name is no token, or the value holds a control character. This makes header
+    /// injection impossible.
     pub fn append(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HeaderError> {
         let value = trim(value.as_ref());
         if name.is_empty() || !is_token(name.as_bytes()) {
             return Err(HeaderError::Name);
         }
-        // All of them, which takes less time than to stop at the first.
+        // A check of all bytes is faster than one that stops at the first bad one.
         if value.iter().fold(false, |bad, byte| bad | !is_value(*byte)) {
             return Err(HeaderError::Value);
         }
@@ -95,7 +93,7 @@ impl Headers {
     /// Drops every field of this name, then adds it.
     ///
     /// # Errors
-    /// As [`Headers::append`]; the old fields are gone in any case.
+    /// As [`Headers::append`]. The old fields are gone even then.
     pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HeaderError> {
         self.remove(name);
         self.append(name, value)
@@ -112,13 +110,13 @@ impl Headers {
         if !self.fields.iter().any(is_dropped) {
             return;
         }
-        // Built anew, so that replacing a field often does not use up the bound.
-        let mut kept = Self::new();
-        kept.reserve_usual();
+        // The map is built again, so that many replacements do not use up its bound.
+        let mut others = Self::new();
+        others.reserve_usual();
         for field in self.fields.iter().filter(|f| !is_dropped(f)) {
-            kept.push(field.name(&self.bytes), field.value(&self.bytes));
+            others.push(field.name(&self.bytes), field.value(&self.bytes));
         }
-        *self = kept;
+        *self = others;
     }
 
     /// The first value of this name.
@@ -144,7 +142,7 @@ impl Headers {
         named.map(|f| f.value(&self.bytes))
     }
 
-    /// Every field whose name begins like this, in order. Names are ASCII.
+    /// Every field whose name has this ASCII prefix, in order.
     pub fn with_prefix<'a>(&'a self, prefix: &str) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let fields = self.fields.iter();
         let fields = fields.map(|f| (f.name(&self.bytes), f.value(&self.bytes)));
@@ -176,8 +174,8 @@ impl Headers {
         self.fields.is_empty()
     }
 
-    /// The members of all fields of this name, read as one comma-separated
-    /// list. Empty members are skipped (RFC 9110 section 5.6.1).
+    /// The members of all fields of this name as one comma-separated list, without empty ones
+    /// (RFC 9110 section 5.6.1).
     pub fn list<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         self.get_all(name)
             .flat_map(|v| v.split(|&b| b == b','))
@@ -197,7 +195,7 @@ impl Headers {
         out.extend_from_slice(&self.bytes);
     }
 
-    /// The same without the fields of some names.
+    /// As [`Headers::write_to`], without the fields of some names.
     pub(crate) fn write_without(&self, without: impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) {
         let mut from = 0;
         for field in self.fields.iter().filter(|f| without(f.name(&self.bytes))) {
@@ -208,14 +206,13 @@ impl Headers {
         out.extend_from_slice(self.bytes.get(from..).unwrap_or_default());
     }
 
-    /// How many bytes [`Headers::write_to`] writes.
+    /// Bytes that [`Headers::write_to`] writes.
     pub(crate) fn written_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Takes what `httparse` found in bytes that hold no control character but
-    /// line ends and HTAB. Names are tokens then and values are values, and a
-    /// head is shorter than [`Headers::MAX_BYTES`] or its limit says otherwise.
+    /// Takes fields that `httparse` found in bytes without control characters but line ends and
+    /// HTAB. So names are tokens and values are valid. The caller has limited the head's length.
     pub(crate) fn from_parsed(parsed: &[httparse::Header<'_>]) -> Self {
         let bytes = parsed
             .iter()
@@ -230,7 +227,7 @@ impl Headers {
         headers
     }
 
-    /// For the usual head, so that it is not moved as it grows.
+    /// Reserves memory for a usual head, so that it does not move as it grows.
     fn reserve_usual(&mut self) {
         self.bytes.reserve(USUAL_BYTES);
         self.fields.reserve(USUAL_FIELDS);

@@ -1,15 +1,14 @@
 //! HTTP/1.1 at the request boundary, without I/O.
 //!
-//! A connection may leave a host between two requests only if nothing beyond
-//! the current request has been consumed. So every parser here takes a slice,
-//! says exactly how many of its bytes belong to what it found, and keeps
-//! nothing that lies behind. Bodies are never copied: decoders give ranges of
-//! the slice they were fed, which lets a caller splice or `sendfile` them.
+//! A connection may leave a host between two requests only if no byte behind the current
+//! request has been consumed. So every parser takes a slice, returns exactly how many of its
+//! bytes it used, and keeps none of the others. Bodies are never copied: decoders return ranges
+//! of their input, which a caller can splice or `sendfile`.
 //!
-//! As a proxy must, it refuses every message that two implementations could
-//! read in two ways (RFC 9112 section 11.2).
+//! Every message that two implementations could read in two ways is refused, as a proxy must
+//! (RFC 9112 section 11.2).
 //!
-//! Not here: sockets, clocks, timeouts (all the caller's), S3, TLS, HTTP/2.
+//! Not here: sockets, clocks and timeouts, which the caller has; S3, TLS, HTTP/2.
 //!
 //! ```
 //! use prism_http::{Limits, RequestHead};

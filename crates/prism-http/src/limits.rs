@@ -1,31 +1,29 @@
-//! What a head may cost at most.
+//! The limits of heads.
 
-/// Bounds on one message head. Exceeding one is an error, never a wait.
+/// The limits of one message head. A head beyond one is refused at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes from the first byte of the start line to the end of the empty
-    /// line. More is answered with 431.
+    /// Bytes of the head, from the start line to the empty line. A longer one is answered with
+    /// 431.
     pub head_bytes: usize,
-    /// Bytes of the request target. More is answered with 414.
+    /// Bytes of the request target. A longer one is answered with 414.
     pub target_bytes: usize,
-    /// Number of header fields, at most [`Limits::MAX_HEADERS`]. More is
-    /// answered with 431.
+    /// Header fields, at most [`Limits::MAX_HEADERS`]. More are answered with 431.
     pub headers: usize,
-    /// Bytes of a body whose length is declared, and of a chunked one as it
-    /// arrives. More is answered with 413.
+    /// Bytes of a body, by its declared length, or as a chunked one comes in. A longer one is
+    /// answered with 413.
     pub body_bytes: u64,
 }
 
 impl Limits {
-    /// The most header fields that can be asked for: they are parsed into an
-    /// array on the stack (128 fields of 32 bytes: 4 KiB).
+    /// The greatest limit of header fields. They are parsed into an array on the stack (128
+    /// fields of 32 bytes: 4 KiB).
     pub const MAX_HEADERS: usize = 128;
 
-    /// What Prism uses unless configured otherwise. 64 KiB and 100 fields are
-    /// well above what S3 clients send (a head with 2 KiB of metadata and a
-    /// session token is about 5 KiB). A target of 16 KiB holds a key of 1,024
-    /// bytes, each percent-encoded, and a presigned query. Bodies end where a
-    /// file offset does.
+    /// The default. 64 KiB and 100 fields are well above the heads of S3 clients: one with 2 KiB
+    /// of metadata and a session token has about 5 KiB. A target of 16 KiB holds a key of 1,024
+    /// percent-encoded bytes and a presigned query. The longest body has the greatest file
+    /// offset.
     pub const DEFAULT: Self = Self {
         head_bytes: 64 * 1024,
         target_bytes: 16 * 1024,
@@ -33,8 +31,8 @@ impl Limits {
         body_bytes: i64::MAX as u64,
     };
 
-    /// Limits of another node's answer: all fields that an object keeps, which came with one
-    /// request, plus 28 fields and 64 KiB of the answer's own (the longest CORS rules).
+    /// The limits of another node's answer: all fields of an object, which came with one
+    /// request, and 28 fields and 64 KiB of the answer itself (with the longest CORS rules).
     pub const ANSWER: Self = Self {
         head_bytes: 2 * Self::DEFAULT.head_bytes,
         headers: Self::MAX_HEADERS,

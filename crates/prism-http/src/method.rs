@@ -17,7 +17,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// The longest method accepted; the longest registered one has 17 bytes.
+    /// The longest method that is accepted; the longest registered one has 17 bytes.
     pub const MAX_BYTES: usize = 24;
 
     pub(crate) fn from_token(token: &str) -> Self {
@@ -40,7 +40,7 @@ impl Method {
         matches!(self, Self::Get | Self::Head | Self::Options | Self::Trace)
     }
 
-    /// The name as it stands on the wire.
+    /// The name as on the wire.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -73,7 +73,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// The version as it stands on the wire.
+    /// The version as on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

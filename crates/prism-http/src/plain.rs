@@ -1,4 +1,4 @@
-//! Answers that a relay may pass on as they came.
+//! Answers that a relay may pass on unchanged.
 
 use crate::Limits;
 use crate::boundary::walk_head;
@@ -6,16 +6,15 @@ use crate::forward::is_hop_by_hop;
 use crate::framing::{decimal, status_allows_body};
 use crate::headers::{TOKEN, trim};
 
-/// Where the parts of an answer lie that says the same to the client of a relay as to
-/// the relay itself: HTTP/1.1, a final status, one `Content-Length`, a `Date`, no
-/// other field that concerns one connection only. That is what another node of Prism
-/// answers but for errors of its own and what it makes up as it goes.
+/// The lengths of an answer that means the same to a relay and to its client. It is of HTTP/1.1,
+/// has a final status, one `Content-Length` and a `Date`, and no other field that concerns one
+/// connection only. Most answers of a node of Prism are such ones.
 ///
-/// Such an answer may go, byte for byte, to a client of HTTP/1.1 that keeps its
-/// connection and has not asked with HEAD. Nothing of it is kept, or copied.
+/// Such an answer may go, byte for byte, to a client of HTTP/1.1 whose connection stays open and
+/// whose request was not HEAD. Nothing of it is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlainAnswer {
-    /// The status code: 200 to 599, but 204 and 304.
+    /// The status code: 200 to 599, without 204 and 304.
     pub status: u16,
     /// Length of the head, with the empty line.
     pub head_bytes: usize,
@@ -24,9 +23,8 @@ pub struct PlainAnswer {
 }
 
 impl PlainAnswer {
-    /// The answer at the start of `buf`; `None` where its head is not there whole, is
-    /// malformed, or says more. [`ResponseHead::parse`](crate::ResponseHead::parse)
-    /// tells which.
+    /// The answer at the start of `buf`. `None` if its head is incomplete, malformed, or not
+    /// plain; [`ResponseHead::parse`](crate::ResponseHead::parse) tells which.
     #[must_use]
     pub fn find(buf: &[u8], limits: &Limits) -> Option<Self> {
         let mut found = Found::default();
@@ -40,14 +38,14 @@ impl PlainAnswer {
     }
 }
 
-/// What the lines so far have said.
+/// The result of the lines so far.
 #[derive(Default)]
 struct Found {
     lines: usize,
     status: u16,
     has_date: bool,
     body_bytes: Option<u64>,
-    /// Something that a relay must not pass on, or must look into.
+    /// Whether there is a line that a relay must not pass on, or must read.
     is_other: bool,
 }
 
@@ -79,7 +77,7 @@ impl Found {
     }
 }
 
-/// Of a line as in `HTTP/1.1 200 OK`.
+/// The final status of a line such as `HTTP/1.1 200 OK`.
 fn status(line: &[u8]) -> Option<u16> {
     let (digits, [b' ', ..]) = line.strip_prefix(b"HTTP/1.1 ")?.split_at_checked(3)? else {
         return None;

@@ -1,7 +1,7 @@
 //! Parses request heads.
 //!
-//! Not responsible for reading bytes, for timeouts on slow heads, or for the
-//! answer to an error: [`HeadError::status`] names its code.
+//! Not responsible for reading bytes, for timeouts of slow heads, or for the answer to an error
+//! ([`HeadError::status`] has its code).
 
 use std::mem::MaybeUninit;
 
@@ -10,8 +10,7 @@ use crate::headers::Headers;
 use crate::target::{Target, is_authority};
 use crate::{BodyFraming, Exchange, HeadError, HeaderError, Limits, Method, Version, framing};
 
-/// A request head, owned, and unambiguous: everything that decides where the
-/// next request begins has been checked.
+/// A request head, owned and unambiguous: the start of the next request is certain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestHead {
     method: Method,
@@ -24,16 +23,15 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// Parses the head at the start of `buf`. Gives it with the number of
-    /// bytes it took, or `None` if more bytes are needed. One empty line in
-    /// front is skipped (RFC 9112 section 2.2) and counted as consumed.
+    /// Parses the head at the start of `buf`. Returns it with its number of bytes, or `None` if
+    /// more bytes are needed. One empty line in front of the head is skipped and counted
+    /// (RFC 9112 section 2.2).
     ///
-    /// A call with an incomplete head costs time in the order of the bytes in
-    /// `buf`, which [`Limits::head_bytes`] bounds.
+    /// A call with an incomplete head takes time in proportion to the bytes in `buf`, up to
+    /// [`Limits::head_bytes`].
     ///
     /// # Errors
-    /// If the head is malformed, ambiguous or beyond the limits, as early as
-    /// that can be told.
+    /// If the head is malformed, ambiguous or beyond the limits, as soon as that is certain.
     pub fn parse(buf: &[u8], limits: &Limits) -> Result<Option<(Self, usize)>, HeadError> {
         let (head, skipped) = match buf {
             b"\r" => return Ok(None),
@@ -48,7 +46,7 @@ impl RequestHead {
     }
 
     fn parse_whole(head: &[u8], limits: &Limits) -> Result<Self, HeadError> {
-        // Filled as far as there are fields: 4 KiB need not be cleared first.
+        // Only the used part is written: 4 KiB need not be cleared first.
         let mut fields = [const { MaybeUninit::uninit() }; Limits::MAX_HEADERS];
         let room = fields.len().min(limits.headers);
         let fields = fields.get_mut(..room).unwrap_or_default();
@@ -94,8 +92,7 @@ impl RequestHead {
         })
     }
 
-    /// The same head with more fields, which must not concern the framing: that
-    /// has been decided.
+    /// The same head with more fields, which must not concern the framing.
     ///
     /// # Errors
     /// If the fields would outgrow [`Headers::MAX_BYTES`].
@@ -112,19 +109,19 @@ impl RequestHead {
         &self.method
     }
 
-    /// The request target as it came.
+    /// The request target, as it came.
     #[must_use]
     pub fn target(&self) -> &str {
         self.target.raw()
     }
 
-    /// The path, still percent-encoded; `/` where absolute form has none.
+    /// The path, still percent-encoded; `/` if absolute form has none.
     #[must_use]
     pub fn path(&self) -> &str {
         self.target.path()
     }
 
-    /// What follows the first `?`, still percent-encoded.
+    /// The query behind the first `?`, still percent-encoded.
     #[must_use]
     pub fn query(&self) -> Option<&str> {
         self.target.query()
@@ -136,7 +133,7 @@ impl RequestHead {
         self.version
     }
 
-    /// All header fields as they came.
+    /// All header fields, as they came.
     #[must_use]
     pub fn headers(&self) -> &Headers {
         &self.headers
@@ -150,28 +147,27 @@ impl RequestHead {
             .or_else(|| self.headers.get_str("host"))
     }
 
-    /// How the body is delimited.
+    /// The way in which the body is delimited.
     #[must_use]
     pub fn framing(&self) -> BodyFraming {
         self.framing
     }
 
-    /// Whether the client waits for `100 Continue` before it sends the body.
-    /// False where no body is announced. One of no bytes is: `100` could be left
-    /// out (RFC 9110, section 10.1.1), but botocore then takes the next answer on
-    /// the connection for a part of this one, and waits for ever.
+    /// Whether the client waits for `100 Continue` before it sends the body. False if no body is
+    /// announced. For a body of no bytes RFC 9110, section 10.1.1 allows to leave `100` out, but
+    /// botocore then takes the next answer on the connection for a part of this one, and hangs.
     #[must_use]
     pub fn expects_continue(&self) -> bool {
         self.expects_continue && self.framing != BodyFraming::None
     }
 
-    /// Whether the client lets the connection live after the answer.
+    /// Whether the client allows the connection to stay open after the answer.
     #[must_use]
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
     }
 
-    /// What an answer to this request must know; `date` is an IMF-fixdate.
+    /// The exchange for the answer to this request; `date` is an IMF-fixdate.
     #[must_use]
     pub fn exchange<'a>(&'a self, date: &'a str) -> Exchange<'a> {
         Exchange {
@@ -208,8 +204,8 @@ fn start_error(error: httparse::Error, head: &[u8]) -> HeadError {
     }
 }
 
-/// Whether the first line ends with `HTTP/d.d` of a version we do not speak, so
-/// that the client is told about its version and not about its syntax.
+/// Whether the first line ends with `HTTP/d.d` of an unsupported version: then the version is at
+/// fault, not the syntax.
 pub(crate) fn names_http_version(head: &[u8]) -> bool {
     let line = head.split(|&b| b == b'\r').next().unwrap_or_default();
     let last = line.rsplit(|&b| b == b' ').next().unwrap_or_default();
@@ -236,8 +232,8 @@ fn check_host(headers: &Headers, target: &Target, version: Version) -> Result<()
     if !is_authority(host) {
         return Err(HeadError::Host);
     }
-    // RFC 9112 section 3.2.2 lets the target win. Whoever reads `Host`
-    // (signatures do) would see another host than we do, hence the refusal.
+    // RFC 9112 section 3.2.2 prefers the target. Such requests are refused here, because
+    // readers of `Host`, such as signatures, would see another host.
     match target.authority() {
         Some(authority) if !host.eq_ignore_ascii_case(authority.as_bytes()) => {
             Err(HeadError::HostDiffers)

@@ -1,8 +1,7 @@
-//! Answers: written for a client, parsed from a backend.
+//! Answers: written for a client, or parsed from a backend.
 //!
-//! The writer owns framing: length, coding, `Connection` and `Date` are its
-//! own and never come from [`ResponseHead::headers`], so an answer cannot
-//! contradict itself.
+//! The writer sets length, coding, `Connection` and `Date`, and ignores them in
+//! [`ResponseHead::headers`], so an answer cannot contradict itself.
 
 use std::mem::MaybeUninit;
 
@@ -16,8 +15,8 @@ use crate::{
     BodyFraming, HeadError, HeaderError, Headers, Limits, Method, ResponseFraming, Version, reason,
 };
 
-/// What the status line and the fields that only the writer sets take at most,
-/// without the value of `Date`.
+/// Most bytes of the status line and of the fields that only the writer sets, without the value
+/// of `Date`.
 const OWN_BYTES: usize = 160;
 
 /// The status and header fields of an answer.
@@ -28,14 +27,14 @@ pub struct ResponseHead {
     headers: Headers,
 }
 
-/// The request that an answer belongs to, as far as the answer depends on it.
+/// The part of a request that its answer depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange<'a> {
     /// Answers to `HEAD` have no body.
     pub method: &'a Method,
     /// HTTP/1.0 clients get no chunked coding.
     pub version: Version,
-    /// Whether the connection may live on, as both sides see it.
+    /// Whether both sides allow the connection to stay open.
     pub keep_alive: bool,
     /// The value of `Date`, an IMF-fixdate; empty for none.
     pub date: &'a str,
@@ -50,24 +49,23 @@ pub enum AnswerBody {
     Empty,
     /// Exactly this many bytes.
     Length(u64),
-    /// As many as it turns out to be.
+    /// A number that is not known yet.
     Unknown,
 }
 
-/// What the caller has to do after the head.
+/// The caller's duties after the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the framing says whether and how a body is to be sent"]
 pub struct Written {
-    /// How the body must be sent. `None`: send nothing, whatever body was
-    /// asked for (HEAD, 204, 304, 1xx).
+    /// The way in which the body must be sent. With `ResponseFraming::None` the caller sends no
+    /// body at all (HEAD, 204, 304, 1xx).
     pub framing: ResponseFraming,
-    /// Whether the connection lives after this answer.
+    /// Whether the connection stays open after this answer.
     pub keep_alive: bool,
 }
 
 impl ResponseHead {
-    /// An answer without header fields. A status outside 100 to 599 would be
-    /// no HTTP and becomes 500.
+    /// An answer without header fields. A status outside of 100 to 599 becomes 500.
     #[must_use]
     pub const fn new(status: u16) -> Self {
         let status = if matches!(status, 100..=599) {
@@ -85,7 +83,7 @@ impl ResponseHead {
     /// Adds a header field.
     ///
     /// # Errors
-    /// If name or value could not be written safely; see [`Headers::append`].
+    /// As [`Headers::append`].
     pub fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Result<Self, HeaderError> {
         self.headers.append(name, value)?;
         Ok(self)
@@ -114,7 +112,7 @@ impl ResponseHead {
         &mut self.headers
     }
 
-    /// Writes the head that answers `exchange`, and says what body may follow.
+    /// Writes the head that answers `exchange`, and returns which body may follow.
     pub fn write_to(
         &self,
         exchange: &Exchange<'_>,
@@ -164,7 +162,7 @@ impl ResponseHead {
         }
     }
 
-    /// For HEAD, writes the length that GET would have had.
+    /// Writes the fields of the writer. For HEAD it writes the length of the answer to GET.
     fn write_framing(
         &self,
         exchange: &Exchange<'_>,
@@ -184,7 +182,7 @@ impl ResponseHead {
                 AnswerBody::Unknown => {}
             }
         }
-        // All of them, which takes less time than to stop at the first.
+        // A check of all bytes is faster than one that stops at the first bad one.
         let date = exchange.date.bytes();
         let is_text = date.fold(true, |is_text, b| is_text & matches!(b, b' '..=b'~'));
         if !exchange.date.is_empty() && is_text {
@@ -197,8 +195,8 @@ impl ResponseHead {
         }
     }
 
-    /// Parses the answer at the start of `buf`, with the number of bytes it
-    /// took, or `None` if more bytes are needed. As strict as for requests.
+    /// Parses the answer at the start of `buf`. Returns it with its number of bytes, or `None` if
+    /// more bytes are needed. It is as strict as for requests.
     ///
     /// # Errors
     /// If the head is malformed or beyond the limits.
@@ -232,8 +230,7 @@ impl ResponseHead {
         )))
     }
 
-    /// How the body of this answer is delimited, if it answers a request of
-    /// this method.
+    /// The way in which the body is delimited, if this answers a request of this method.
     ///
     /// # Errors
     /// If the head is ambiguous about it.
@@ -241,8 +238,7 @@ impl ResponseHead {
         framing::of_response(&self.headers, self.version, self.status, request)
     }
 
-    /// The `Content-Length` that the head declares, whether or not a body
-    /// follows: what a relay passes on for HEAD.
+    /// The `Content-Length` that the head declares, even if no body follows, as for HEAD.
     ///
     /// # Errors
     /// If the head is ambiguous about it.
@@ -253,7 +249,7 @@ impl ResponseHead {
         })
     }
 
-    /// Whether the sender lets the connection live after this answer.
+    /// Whether the sender allows the connection to stay open after this answer.
     #[must_use]
     pub fn keep_alive(&self) -> bool {
         keep_alive(&self.headers, self.version)
@@ -265,7 +261,7 @@ impl ResponseHead {
     }
 }
 
-/// Fields that only the writer sets.
+/// Whether only the writer sets this field.
 fn is_ours(name: &[u8]) -> bool {
     let ours: &[u8] = match name.len() {
         4 => b"date",

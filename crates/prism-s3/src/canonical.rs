@@ -1,5 +1,5 @@
-//! The canonical request and the string to sign of SigV4, S3 flavour: the path
-//! is encoded once, and not normalised. Shared by verifier and signer.
+//! The canonical request and the string to sign of SigV4 for S3, where the path is encoded once
+//! and not normalized. Verifier and signer share it.
 //!
 //! Reference: "Authenticating Requests: Using the Authorization Header" in the
 //! Amazon S3 API reference.
@@ -26,7 +26,7 @@ pub(crate) struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// As it is signed.
+    /// The parts of the signed text.
     fn parts(&self) -> [&str; 7] {
         [
             self.date,
@@ -48,14 +48,14 @@ impl std::fmt::Display for Scope<'_> {
     }
 }
 
-/// What is signed of one request.
+/// The signed parts of a request.
 pub(crate) struct Canonical<'a> {
     pub(crate) method: &'a str,
-    /// As it stands in the request line.
+    /// The path of the request line.
     pub(crate) path: &'a str,
     pub(crate) query: &'a Query,
     pub(crate) headers: &'a Headers,
-    /// Lower-case, sorted.
+    /// The names of the signed headers, in lower case and sorted.
     pub(crate) signed: &'a [&'a str],
     /// The value of `x-amz-content-sha256`.
     pub(crate) payload: &'a str,
@@ -109,7 +109,7 @@ impl Canonical<'_> {
         Ok(())
     }
 
-    /// What the signing key signs; `time` is the request's ISO 8601 time.
+    /// The text for the signing key. `time` is the request's time in ISO 8601.
     pub(crate) fn string_to_sign(&self, time: &str, scope: Scope<'_>) -> Result<String, S3Error> {
         let hash = digest::digest(&digest::SHA256, &self.text()?);
         let mut text = String::with_capacity(192);
@@ -125,10 +125,10 @@ impl Canonical<'_> {
     }
 }
 
-/// Runs of spaces count as one; the ends are trimmed already.
+/// Appends a value with runs of spaces as one. Its ends are trimmed already.
 fn collapse_spaces(value: &[u8], out: &mut Vec<u8>) {
     let pairs = value.iter().zip(value.iter().skip(1));
-    // All of them, which takes less time than to stop at the first.
+    // A check of all pairs is faster than one that stops at the first match.
     if !pairs.fold(false, |runs, pair| runs | (pair == (&b' ', &b' '))) {
         return out.extend_from_slice(value);
     }

@@ -6,7 +6,7 @@ use prism_http::{HeaderError, Headers};
 use crate::time::{http_date, parse_http_date};
 use crate::{Code, S3Error};
 
-/// The conditions of one request. Dates that cannot be read count as absent.
+/// The conditions of one request. A date that cannot be read counts as absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Conditions {
     if_match: Option<Tags>,
@@ -16,12 +16,12 @@ pub struct Conditions {
     if_range: Option<String>,
 }
 
-/// What the conditions come to.
+/// The result of the conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Go on.
     Proceed,
-    /// The client has it already: 304 for GET and HEAD.
+    /// The client has the object already: 304 for GET and HEAD.
     NotModified,
     /// 412 `PreconditionFailed`.
     Failed,
@@ -70,7 +70,7 @@ impl Conditions {
     /// Reads the conditions of a request.
     #[must_use]
     pub fn from_headers(headers: &Headers) -> Self {
-        // As of most requests: cheaper than to look for each of them.
+        // Most requests have none: one search is faster than one for each.
         if headers.with_prefix("if-").next().is_none() {
             return Self::default();
         }
@@ -109,7 +109,7 @@ impl Conditions {
         }
     }
 
-    /// Reads those on the source of a copy.
+    /// Reads the conditions on the source of a copy.
     #[must_use]
     pub fn of_copy_source(headers: &Headers) -> Self {
         Self::named(headers, "x-amz-copy-source-")
@@ -130,11 +130,10 @@ impl Conditions {
         }
     }
 
-    /// Writes the conditions as a request has them, for the node that can weigh
-    /// them.
+    /// Writes the conditions as headers, for the node that has the object.
     ///
     /// # Errors
-    /// If a tag is none that a header can hold.
+    /// If a header cannot hold a tag.
     pub fn write_to(&self, headers: &mut Headers) -> Result<(), HeaderError> {
         for (name, tags) in [
             ("If-Match", &self.if_match),
@@ -155,7 +154,7 @@ impl Conditions {
         Ok(())
     }
 
-    /// Whether there is any condition on the object (`If-Range` is none).
+    /// Whether there is no condition on the object. `If-Range` is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.if_match.is_none()
@@ -164,14 +163,14 @@ impl Conditions {
             && self.if_unmodified_since.is_none()
     }
 
-    /// Whether there must be an object for the conditions to hold.
+    /// Whether the conditions hold only if there is an object.
     #[must_use]
     pub fn needs_object(&self) -> bool {
         self.if_match.is_some()
     }
 
-    /// Weighs the conditions of GET or HEAD against an object that exists. The
-    /// `etag` may be given with or without quotes.
+    /// Checks the conditions of GET or HEAD against an object that exists. `etag` may have
+    /// quotes.
     #[must_use]
     pub fn for_read(&self, etag: &str, modified: OffsetDateTime) -> Outcome {
         let unmodified_since = |t| whole_seconds(modified) <= t;
@@ -192,9 +191,8 @@ impl Conditions {
         }
     }
 
-    /// Weighs the conditions of PUT against what the key holds now: the ETag
-    /// of its object, or `None`. The caller must do this atomically with the
-    /// write. `If-Match` on a key without object fails.
+    /// Checks the conditions of a write against the ETag of the key's object, or `None`. The
+    /// caller must do this atomically with the write. `If-Match` fails for a key without object.
     #[must_use]
     pub fn for_write(&self, current: Option<&str>) -> Outcome {
         let matches = |tags: &Tags| current.is_some_and(|etag| tags.has(etag));
@@ -207,8 +205,8 @@ impl Conditions {
         }
     }
 
-    /// Whether `Range` counts: there is no `If-Range`, or it names this object
-    /// exactly. Otherwise the whole object is to be sent.
+    /// Whether `Range` counts: if there is no `If-Range`, or if it names this object exactly.
+    /// Otherwise the answer has the whole object.
     #[must_use]
     pub fn range_applies(&self, etag: &str, modified: OffsetDateTime) -> bool {
         match self.if_range.as_deref() {
@@ -220,7 +218,7 @@ impl Conditions {
     }
 }
 
-/// HTTP dates have no fractions.
+/// The time without fractions of a second, which HTTP dates lack.
 fn whole_seconds(time: OffsetDateTime) -> OffsetDateTime {
     time.replace_nanosecond(0).unwrap_or(time)
 }

@@ -1,24 +1,24 @@
-//! Which web pages may use a bucket (CORS), as its owner has configured it.
+//! CORS: the web pages that may use a bucket, by its owner's configuration.
 
 use prism_http::{Headers, ResponseHead};
 
 use crate::xml::cors_configuration;
 use crate::{Code, S3Error};
 
-/// One rule; the first that fits counts.
+/// One rule. The first rule that fits a request counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CorsRule {
-    /// For its writer only.
+    /// A name for the owner.
     pub id: Option<String>,
-    /// As browsers send them, or with one `*` in them.
+    /// Origins as browsers send them, with at most one `*` each.
     pub origins: Vec<String>,
-    /// GET, PUT, POST, DELETE, HEAD.
+    /// Methods, of GET, PUT, POST, DELETE and HEAD.
     pub methods: Vec<String>,
-    /// Request headers that may be sent, or with one `*` in them.
+    /// Headers that requests may have, with at most one `*` each.
     pub headers: Vec<String>,
     /// Headers of answers that pages may see.
     pub exposed: Vec<String>,
-    /// How long browsers may remember the answer, in seconds.
+    /// The time for which browsers may cache the answer, in seconds.
     pub max_age_s: Option<u32>,
 }
 
@@ -35,8 +35,8 @@ impl CorsConfig {
     /// Checks rules.
     ///
     /// # Errors
-    /// `MalformedXML` if there is none, or one lacks an origin or a method;
-    /// `InvalidRequest` for a method or pattern that cannot be.
+    /// `MalformedXML` if there is no rule, or one lacks an origin or a method; `InvalidRequest`
+    /// for an invalid method or pattern.
     pub fn new(rules: Vec<CorsRule>) -> Result<Self, S3Error> {
         let invalid = |message: String| S3Error::with_message(Code::InvalidRequest, message);
         if rules.is_empty() || rules.len() > Self::MAX_RULES {
@@ -85,7 +85,7 @@ impl CorsConfig {
         cors_configuration(&self.rules)
     }
 
-    /// Adds to the answer of a request what its browser wants to know.
+    /// Adds the headers for the browser to the answer of a request.
     ///
     /// # Errors
     /// Only if the answer would outgrow its bound.
@@ -107,8 +107,7 @@ impl CorsConfig {
     /// The answer to a preflight request.
     ///
     /// # Errors
-    /// `BadRequest` if it is none, `AccessForbidden` if no rule allows what it
-    /// asks for.
+    /// `BadRequest` if it is no preflight, `AccessForbidden` if no rule allows it.
     pub fn preflight(&self, request: &Headers) -> Result<ResponseHead, S3Error> {
         let (origin, method) = asked(request)?;
         let wanted: Vec<&str> = request
@@ -143,10 +142,10 @@ impl CorsConfig {
     }
 }
 
-/// What a preflight asks for.
+/// The origin and the method of a preflight.
 ///
 /// # Errors
-/// `BadRequest` if it is none.
+/// `BadRequest` if it is no preflight.
 pub fn asked(request: &Headers) -> Result<(&str, &str), S3Error> {
     let origin = request.get_str("origin");
     let method = request.get_str("access-control-request-method");
@@ -156,7 +155,7 @@ pub fn asked(request: &Headers) -> Result<(&str, &str), S3Error> {
     })
 }
 
-/// What is answered where no rule allows it.
+/// The answer to a preflight that no rule allows.
 #[must_use]
 pub fn forbidden() -> S3Error {
     S3Error::with_message(
@@ -196,7 +195,7 @@ impl CorsRule {
     }
 }
 
-/// Whether a text is what the pattern says, with anything in place of its `*`.
+/// Whether a text matches a pattern, whose `*` stands for any text.
 fn fits(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,

@@ -1,5 +1,5 @@
-//! Encoded words (RFC 2047): text of any kind in headers that hold printable ASCII only.
-//! S3 gives user metadata back so, and takes it so.
+//! Encoded words (RFC 2047): any text in headers that hold printable ASCII only. S3 accepts and
+//! returns user metadata in this form.
 
 use std::borrow::Cow;
 
@@ -7,12 +7,12 @@ use data_encoding::{BASE64, BASE64_NOPAD, HEXUPPER_PERMISSIVE};
 
 /// The start of an encoded word.
 const BEGIN: &str = "=?";
-/// Bytes of text in one word: in base64 and with what surrounds it 72, of which a word may
-/// have 75.
+/// Bytes of text in one word. In base64 and with its frame the word has 72 bytes; 75 are
+/// allowed.
 const MAX_WORD_BYTES: usize = 45;
 
-/// A header's value that says `text`: itself where it is printable ASCII, otherwise
-/// encoded words of UTF-8.
+/// The header value for `text`: the text itself if it is printable ASCII, otherwise encoded
+/// words of UTF-8.
 #[must_use]
 pub fn encode(text: &str) -> Cow<'_, str> {
     let is_printable = text.bytes().all(|b| matches!(b, b' '..=b'~'));
@@ -33,8 +33,8 @@ pub fn encode(text: &str) -> Cow<'_, str> {
     Cow::Owned(words.join(" "))
 }
 
-/// The text that a header's value says. A value stays as it is where a word is malformed or
-/// of another charset, or where the text could not be told from a value.
+/// The text of a header value. The value stays as it is if a word is malformed or of another
+/// charset, or if the text would hold a word again.
 #[must_use]
 pub fn decode(value: &str) -> Cow<'_, str> {
     if !value.contains(BEGIN) {
@@ -48,7 +48,7 @@ pub fn decode(value: &str) -> Cow<'_, str> {
 fn decode_words(value: &str) -> Option<String> {
     let (mut bytes, mut rest, mut is_behind_word) = (Vec::new(), value, false);
     while let Some((before, word)) = rest.split_once(BEGIN) {
-        // White space between two words is none of the text.
+        // White space between two words is not part of the text.
         if !is_behind_word || !before.trim().is_empty() {
             bytes.extend_from_slice(before.as_bytes());
         }
@@ -63,7 +63,7 @@ fn decode_words(value: &str) -> Option<String> {
             "Q" | "q" => decode_quoted(text)?,
             _ => return None,
         };
-        // The language of RFC 2231 says nothing here.
+        // The language of RFC 2231 is ignored.
         match charset.split('*').next()?.to_ascii_lowercase().as_str() {
             "utf-8" | "us-ascii" => bytes.extend_from_slice(&text),
             "iso-8859-1" => {
@@ -125,7 +125,7 @@ mod tests {
             "=?UTF-8?B?!?=",
             "=?UTF-8?Q?=F?=",
             "=?UTF-8?Q?=FF?=",
-            // A line end, and what would be a word again.
+            // A line end, and a text that would be a word again.
             "=?UTF-8?B?Cg==?=",
             "=?UTF-8?Q?=3D?UTF-8?Q?a?=?=",
         ] {

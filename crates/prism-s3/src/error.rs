@@ -28,13 +28,13 @@ macro_rules! codes {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// The HTTP status that goes with it.
+            /// The HTTP status of the code.
             #[must_use]
             pub const fn status(self) -> u16 {
                 match self { $(Self::$name => $status,)* }
             }
 
-            /// What it means, where nothing more precise is known.
+            /// The general message of the code.
             #[must_use]
             pub const fn message(self) -> &'static str {
                 match self { $(Self::$name => $message,)* }
@@ -104,7 +104,7 @@ pub struct S3Error {
     code: Code,
     status: u16,
     message: Cow<'static, str>,
-    /// Where the client should have asked.
+    /// The region that the client should use.
     region: Option<Box<str>>,
 }
 
@@ -120,8 +120,8 @@ impl S3Error {
         }
     }
 
-    /// An error that says more. The message reaches the client: it must not
-    /// hold secrets, addresses or paths of this host.
+    /// An error with a message of its own. The client sees the message, so it must not hold
+    /// secrets, addresses or paths of this host.
     #[must_use]
     pub fn with_message(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl S3Error {
         }
     }
 
-    /// The same with the region to ask in: some clients then do.
+    /// The same with the right region, which some clients then use.
     #[must_use]
     pub fn in_region(self, region: &str) -> Self {
         Self {
@@ -159,7 +159,7 @@ impl S3Error {
         &self.message
     }
 
-    /// The XML body. `resource` is the path as it was asked for.
+    /// The XML body. `resource` is the path of the request.
     #[must_use]
     pub fn xml(&self, resource: &str, request_id: &str) -> Vec<u8> {
         let mut doc = xml::Document::new();
@@ -180,7 +180,7 @@ impl From<Code> for S3Error {
     }
 }
 
-/// HTTP says more with its status than S3 does, so that status is kept.
+/// The error has HTTP's status, which is more precise than S3's.
 impl From<HeadError> for S3Error {
     fn from(error: HeadError) -> Self {
         let code = match error.status() {

@@ -1,15 +1,13 @@
-//! The two hashes that nearly every body needs: MD5 (RFC 1321), which becomes its ETag,
-//! and the SHA-256 (FIPS 180-4) that its request signed.
+//! The two hashes that nearly every body needs: MD5 (RFC 1321) for its ETag, and the SHA-256
+//! (FIPS 180-4) that its request signed.
 //!
-//! Of all that is done with a body they cost most, as each of their steps waits for the
-//! one before, so that a core does little else meanwhile. The steps of several bodies do
-//! not wait for one another: where the processor has vectors of sixteen words, sixteen
-//! bodies have both in the time of four (`prism_hash::avx512`). Where it has not, MD5 goes by
-//! eight, and SHA-256 by two with the processor's instructions (`prism_hash::sha256`), or
-//! as the library does it. Both hashes take blocks of 64 bytes.
+//! The hashes are the largest cost of a body, because each step waits for the one before. The
+//! steps of several bodies do not wait for one another. With vectors of sixteen words, sixteen
+//! bodies are hashed in the time of four (`prism_hash::avx512`). Other processors take MD5 by
+//! eight. They take SHA-256 by two if they have instructions for it (`prism_hash::sha256`),
+//! otherwise by the library. Both hashes have blocks of 64 bytes.
 //!
-//! Not responsible for bringing bodies together: that is the caller's, who has them. MD5
-//! protects from nothing but accidents.
+//! Not here: the grouping of bodies, which the caller does. MD5 protects from accidents only.
 
 mod eight;
 
@@ -23,28 +21,28 @@ use prism_hash::{md5, sha256};
 
 use eight::{EIGHT, Eight};
 
-/// Bodies that go together at most. Where the processor has vectors for eight only,
-/// half of them go before the others.
+/// Most bodies that are hashed together. A processor with vectors for eight hashes half of them
+/// before the others.
 pub const TOGETHER: usize = SIXTEEN;
 
-/// From so many SHA-256s on vectors are faster than the processor's instructions for it:
-/// they take as long for one as for sixteen.
+/// The number of SHA-256s from which vectors are faster than the processor's instructions for
+/// it. Vectors take as long for one as for sixteen.
 const MANY: usize = 10;
 
-/// Bytes of a body that are hashed before the next one's: all bodies' have room in a
-/// core's cache, where a second hash finds them.
+/// Bytes of each body that are hashed at a time. A core's cache holds those of all bodies, so
+/// that the second hash finds them there.
 const STRETCH: usize = 32 << 10;
 
-/// Asked for once: it is a question of many instructions.
+/// Detected once, as that takes many instructions.
 static AVX512: LazyLock<Option<Avx512>> = LazyLock::new(Avx512::detect);
 
-/// The hashes of one body, as far as it has come in.
+/// The hashes of the part of a body that has come in.
 #[derive(Clone)]
 pub struct Hashes {
     md5: md5::State,
     sha256: Sha256,
     len: u64,
-    /// The last `len % 64` bytes, at its beginning.
+    /// The last `len % 64` bytes of the body, at the front.
     rest: [u8; BLOCK],
 }
 
@@ -70,13 +68,13 @@ impl std::fmt::Debug for Hashes {
 }
 
 impl Hashes {
-    /// At the first byte of a body. The SHA-256 only `with_sha256`.
+    /// The hashes at the first byte of a body, with or without SHA-256.
     #[must_use]
     pub fn new(with_sha256: bool) -> Self {
-        Self::by(with_sha256, ShaNi::detect())
+        Self::with_instructions(with_sha256, ShaNi::detect())
     }
 
-    fn by(with_sha256: bool, sha: Option<ShaNi>) -> Self {
+    fn with_instructions(with_sha256: bool, sha: Option<ShaNi>) -> Self {
         let sha256 = match (with_sha256, sha) {
             (false, _) => Sha256::Unwanted,
             (true, Some(sha)) => Sha256::Processor(sha, sha256::BEGIN),
@@ -95,12 +93,12 @@ impl Hashes {
         Lane::new(self, bytes).finish_alone();
     }
 
-    /// The body has ended: its MD5, and its SHA-256 where that was wanted.
+    /// Ends the body: its MD5, and its SHA-256 if that was wanted.
     #[must_use]
     pub fn finish(mut self) -> ([u8; 16], Option<[u8; 32]>) {
         let bits = self.len.wrapping_mul(8);
         let (last, count) = self.last(bits.to_le_bytes());
-        take_md5(&mut self.md5, last.get(..count).unwrap_or(&last));
+        md5_blocks(&mut self.md5, last.get(..count).unwrap_or(&last));
         let (last, count) = self.last(bits.to_be_bytes());
         let sha256 = match self.sha256 {
             Sha256::Unwanted => None,
@@ -123,8 +121,8 @@ impl Hashes {
         (self.len % BLOCK as u64) as usize
     }
 
-    /// The last blocks, and whether there is one or two: what is left of the body, a bit,
-    /// and its length at the end.
+    /// The last blocks, of which there are one or two: the rest of the body, a bit, and the
+    /// length at the end.
     fn last(&self, bits: [u8; 8]) -> ([[u8; BLOCK]; 2], usize) {
         let mut last = [[0; BLOCK]; 2];
         let count = if self.filled() < BLOCK - 8 { 1 } else { 2 };
@@ -136,10 +134,10 @@ impl Hashes {
         (last, count)
     }
 
-    fn take(&mut self, blocks: &[[u8; BLOCK]]) {
-        // By turns: while one of them waits for itself, the processor is at the other.
+    fn add_blocks(&mut self, blocks: &[[u8; BLOCK]]) {
+        // The hashes alternate: while one waits, the processor works on the other.
         for block in blocks.chunks(1) {
-            take_md5(&mut self.md5, block);
+            md5_blocks(&mut self.md5, block);
             if let Sha256::Processor(sha, state) = &mut self.sha256 {
                 sha.one(state, block);
             }
@@ -155,7 +153,7 @@ fn bytes<const WORDS: usize, const BYTES: usize>(words: [[u8; 4]; WORDS]) -> [u8
     bytes
 }
 
-fn take_md5(state: &mut md5::State, blocks: &[[u8; BLOCK]]) {
+fn md5_blocks(state: &mut md5::State, blocks: &[[u8; BLOCK]]) {
     for block in blocks {
         let mut words = [0; 16];
         for (word, bytes) in words.iter_mut().zip(block.as_chunks().0) {
@@ -165,16 +163,16 @@ fn take_md5(state: &mut md5::State, blocks: &[[u8; BLOCK]]) {
     }
 }
 
-/// Takes the next bytes of several bodies. It goes best where all have about as many,
-/// and where there are [`TOGETHER`].
+/// Hashes the next bytes of several bodies. It is fastest for [`TOGETHER`] bodies with about as
+/// many bytes each.
 pub fn update_together<'h, 'b>(work: impl IntoIterator<Item = (&'h mut Hashes, &'b [u8])>)
 where
     'b: 'h,
 {
-    go_on_together(work, *AVX512);
+    update_with(work, *AVX512);
 }
 
-fn go_on_together<'h, 'b: 'h>(
+fn update_with<'h, 'b: 'h>(
     work: impl IntoIterator<Item = (&'h mut Hashes, &'b [u8])>,
     avx512: Option<Avx512>,
 ) {
@@ -184,18 +182,18 @@ fn go_on_together<'h, 'b: 'h>(
         .collect();
     loop {
         lanes.retain_mut(Lane::is_under_way);
-        // Neighbours have about as many left.
+        // Neighbors have about as many blocks left.
         lanes.sort_by_key(|lane| Reverse(lane.blocks.len()));
         match (lanes.as_mut_slice(), avx512) {
             ([], _) => return,
             ([alone], _) => alone.finish_alone(),
             (lanes, Some(avx512)) => {
                 let (now, _) = lanes.split_at_mut(lanes.len().min(SIXTEEN));
-                take_sixteen(now, avx512);
+                hash_sixteen(now, avx512);
             }
             (lanes, None) => {
                 let (now, _) = lanes.split_at_mut(lanes.len().min(EIGHT));
-                take_eight(now);
+                hash_eight(now);
             }
         }
     }
@@ -223,7 +221,7 @@ impl<'b> Lane<'b> {
             room.iter_mut().zip(head).for_each(|(to, from)| *to = *from);
             if head.len() == room.len() {
                 let block = [hashes.rest];
-                hashes.take(&block);
+                hashes.add_blocks(&block);
             }
         }
         let (blocks, tail) = behind.as_chunks();
@@ -234,18 +232,18 @@ impl<'b> Lane<'b> {
         }
     }
 
-    /// Whether there are whole blocks; keeps what is behind them where there are not.
+    /// Whether there are whole blocks. If not, stores the rest of the bytes.
     fn is_under_way(&mut self) -> bool {
         if self.blocks.is_empty() {
-            // None, where it has been kept already, behind what was there.
-            let kept = self.hashes.rest.iter_mut();
-            kept.zip(self.tail).for_each(|(to, from)| *to = *from);
+            // A tail that completed no block is stored already; this one is then empty.
+            let rest = self.hashes.rest.iter_mut();
+            rest.zip(self.tail).for_each(|(to, from)| *to = *from);
         }
         !self.blocks.is_empty()
     }
 
     fn finish_alone(&mut self) {
-        self.hashes.take(std::mem::take(&mut self.blocks));
+        self.hashes.add_blocks(std::mem::take(&mut self.blocks));
         self.is_under_way();
     }
 
@@ -256,16 +254,16 @@ impl<'b> Lane<'b> {
     }
 }
 
-/// Blocks that all have, within a stretch.
+/// The number of blocks that all lanes have, at most a stretch.
 fn common(lanes: &[Lane<'_>]) -> usize {
     let blocks = lanes.iter().map(|lane| lane.blocks.len());
     blocks.min().unwrap_or_default().min(STRETCH / BLOCK)
 }
 
-/// Takes as many blocks of up to sixteen bodies as the shortest of them has.
-fn take_sixteen(lanes: &mut [Lane<'_>], avx512: Avx512) {
+/// Hashes as many blocks of up to sixteen bodies as the shortest of them has.
+fn hash_sixteen(lanes: &mut [Lane<'_>], avx512: Avx512) {
     let common = common(lanes);
-    // Places that nobody has go along with the first one's blocks.
+    // Places without a body get the blocks of the first one.
     let first = lanes.first().map_or(&[][..], |lane| lane.blocks);
     let mut blocks = [first.get(..common).unwrap_or_default(); SIXTEEN];
     let mut md5s = [md5::BEGIN; SIXTEEN];
@@ -281,7 +279,7 @@ fn take_sixteen(lanes: &mut [Lane<'_>], avx512: Avx512) {
     }
     if many < MANY {
         avx512.md5(&mut md5s, &blocks);
-        take_sha256_by_two(lanes, &blocks);
+        sha256_by_two(lanes, &blocks);
     } else {
         avx512.md5_and_sha256(&mut md5s, &mut sha256s, &blocks);
         for (lane, after) in lanes.iter_mut().zip(sha256s) {
@@ -295,8 +293,8 @@ fn take_sixteen(lanes: &mut [Lane<'_>], avx512: Avx512) {
     }
 }
 
-/// Takes as many blocks of up to eight bodies as the shortest of them has.
-fn take_eight(lanes: &mut [Lane<'_>]) {
+/// Hashes as many blocks of up to eight bodies as the shortest of them has.
+fn hash_eight(lanes: &mut [Lane<'_>]) {
     let common = common(lanes);
     let mut blocks = [[].as_slice(); EIGHT];
     let mut md5s = [md5::BEGIN; EIGHT];
@@ -308,14 +306,14 @@ fn take_eight(lanes: &mut [Lane<'_>]) {
         let words = Eight::words(blocks.map(|blocks| blocks.get(n).unwrap_or(&[0; BLOCK])));
         md5::compress(&mut state, &words);
     }
-    take_sha256_by_two(lanes, &blocks);
+    sha256_by_two(lanes, &blocks);
     for (lane, after) in lanes.iter_mut().zip(Eight::scattered(state)) {
         lane.hashes.md5 = after;
     }
 }
 
-/// Of each body the blocks in its place, all as many.
-fn take_sha256_by_two(lanes: &mut [Lane<'_>], blocks: &[&[[u8; BLOCK]]]) {
+/// Computes the SHA-256s of two bodies at a time. `blocks` has as many of each lane.
+fn sha256_by_two(lanes: &mut [Lane<'_>], blocks: &[&[[u8; BLOCK]]]) {
     let lanes = lanes.iter_mut().zip(blocks);
     let mut wanted = lanes.filter_map(|(lane, blocks)| match &mut lane.hashes.sha256 {
         Sha256::Processor(sha, state) => Some((sha, state, *blocks)),
@@ -323,7 +321,7 @@ fn take_sha256_by_two(lanes: &mut [Lane<'_>], blocks: &[&[[u8; BLOCK]]]) {
     });
     while let Some((sha, state, blocks)) = wanted.next() {
         match wanted.next() {
-            Some((_, other, others)) => sha.two((state, blocks), (other, others)),
+            Some((_, other, others)) => sha.two(state, blocks, other, others),
             None => sha.one(state, blocks),
         }
     }
@@ -375,7 +373,7 @@ mod tests {
         let bytes = noise(300, 1);
         for len in 0..bytes.len() {
             for sha in [None, ShaNi::detect()] {
-                let mut hashes = Hashes::by(true, sha);
+                let mut hashes = Hashes::with_instructions(true, sha);
                 hashes.update(&bytes[..len / 3]);
                 hashes.update(&bytes[len / 3..len]);
                 let hashes = hashes.finish();
@@ -397,7 +395,7 @@ mod tests {
     fn together_as_alone(avx512: Option<Avx512>) {
         let mut random = fastrand::Rng::with_seed(9);
         for round in 0..6 * TOGETHER {
-            // Long ones now and then, and none that wants a SHA-256, some, most, or all.
+            // Some rounds have long bodies. None, some, most or all want a SHA-256.
             let (count, most) = (round / 2, [5000, 3 * STRETCH][round % 2]);
             let bodies: Vec<_> = (0..count)
                 .map(|n| noise(random.usize(..most), n as u64))
@@ -406,7 +404,7 @@ mod tests {
             let mut hashes: Vec<_> = (0..count)
                 .map(|_| {
                     let sha = ShaNi::detect().filter(|_| random.u8(..10) > 0);
-                    Hashes::by(random.u8(..100) < wants, sha)
+                    Hashes::with_instructions(random.u8(..100) < wants, sha)
                 })
                 .collect();
             let mut at = vec![0; count];
@@ -416,7 +414,7 @@ mod tests {
                     let end = body.len().min(*at + random.usize(..most / 2));
                     (hashes, &body[std::mem::replace(at, end)..end])
                 });
-                go_on_together(next, avx512);
+                update_with(next, avx512);
             }
             for (hashes, body) in hashes.into_iter().zip(&bodies) {
                 let wanted = !matches!(hashes.sha256, Sha256::Unwanted);

@@ -1,13 +1,28 @@
 //! S3 semantics and authentication over `prism-http`, without I/O.
 //!
-//! A node parses a request head, then asks this crate who is calling
-//! ([`auth`]), what is wanted ([`op`]), what the body must hash to
-//! ([`integrity`]), how it travels ([`streaming`]), which bytes to send ([`range`]), and how the answer reads
-//! ([`xml`], [`error`]). Time is a parameter everywhere.
+//! A node parses a request head with `prism-http`. This crate then tells the caller ([`auth`]),
+//! the operation ([`op`]), the hashes that the body must have ([`integrity`]), its framing in
+//! chunks ([`streaming`]), the bytes to send ([`range`]) and the text of the answer ([`xml`],
+//! [`error`]). Time is a parameter everywhere.
 //!
-//! Not here: sockets, storage, placement, hand-off. Operations that are not
-//! served are recognised and named ([`op::Operation::Unsupported`]), so that a
-//! client learns what is missing instead of getting something else done.
+//! Not here: sockets, storage, placement, hand-off. An operation that is not served is
+//! recognized and named ([`op::Operation::Unsupported`]), so that a client learns what is
+//! missing and no other operation is done instead.
+//!
+//! ```
+//! use prism_http::{Limits, RequestHead};
+//! use prism_s3::{ObjectOperation, Operation};
+//!
+//! let request = b"GET /photos/2024/cat.jpg HTTP/1.1\r\nHost: s3.example.org\r\n\r\n";
+//! let (head, _) = RequestHead::parse(request, &Limits::DEFAULT)?.ok_or("incomplete")?;
+//! let operation = Operation::parse(&head, None)?;
+//! assert_eq!(operation.name(), "GetObject");
+//! let Operation::Object(object, ObjectOperation::Get(_)) = operation else {
+//!     panic!("another operation");
+//! };
+//! assert_eq!((object.bucket.as_str(), object.key.as_str()), ("photos", "2024/cat.jpg"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -6,13 +6,13 @@ use data_encoding::BASE64URL_NOPAD;
 use crate::query::Query;
 use crate::{Code, ObjectKey, S3Error};
 
-/// What a listing is asked for.
+/// The parameters of ListObjects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListObjects {
     /// Only keys that start with this; may be empty.
     pub prefix: String,
-    /// Keys that share what is before its first occurrence behind the prefix
-    /// become one common prefix.
+    /// Keys that are the same up to its first occurrence behind the prefix become one common
+    /// prefix.
     pub delimiter: Option<String>,
     /// Keys and common prefixes on a page, 0 to 1,000.
     pub max_keys: usize,
@@ -20,11 +20,11 @@ pub struct ListObjects {
     pub url_encoded: bool,
     /// Whether each key comes with its owner.
     pub with_owner: bool,
-    /// What differs between the versions.
+    /// The parameters that differ between the versions.
     pub version: ListVersion,
 }
 
-/// Where a page starts, in the terms of the version.
+/// The start of a page, in the terms of the version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListVersion {
     /// `GET /bucket`.
@@ -36,15 +36,15 @@ pub enum ListVersion {
     V2 {
         /// The token as the client sent it.
         token: Option<String>,
-        /// What the token stands for.
+        /// The key that the token stands for.
         after_token: Option<String>,
-        /// Exclusive; counts only where there is no token.
+        /// Exclusive; counts only without a token.
         start_after: Option<String>,
     },
 }
 
 impl ListObjects {
-    /// The most keys on a page, whatever is asked for.
+    /// The most keys on a page, even if a client asks for more.
     pub const MAX_KEYS: usize = 1000;
 
     pub(crate) const PARAMETERS: [&'static str; 9] = [
@@ -89,9 +89,9 @@ impl ListObjects {
         })
     }
 
-    /// The key or common prefix behind which the page starts, exclusively;
-    /// `None` for the beginning. If it ends with the delimiter, it may be a
-    /// common prefix: everything below it has been listed then.
+    /// The key or common prefix behind which the page starts, or `None` for the beginning. If it
+    /// ends with the delimiter, it may be a common prefix; then all keys below it are listed
+    /// already.
     #[must_use]
     pub fn after(&self) -> Option<&str> {
         match &self.version {
@@ -104,7 +104,7 @@ impl ListObjects {
         }
     }
 
-    /// The continuation token for what lies behind `last`.
+    /// The continuation token for the page behind `last`.
     #[must_use]
     pub fn token(last: &str) -> String {
         BASE64URL_NOPAD.encode(last.as_bytes())
@@ -120,7 +120,7 @@ fn from_token(token: &str) -> Result<String, S3Error> {
         .ok_or_else(|| invalid("the continuation token is not one of ours"))
 }
 
-/// A parameter that is, or is compared with, a key. Empty counts as absent.
+/// A parameter that is a key, or is compared with keys. An empty one counts as absent.
 fn text(query: &Query, name: &str) -> Result<Option<String>, S3Error> {
     match query.get(name) {
         None | Some("") => Ok(None),
@@ -129,7 +129,7 @@ fn text(query: &Query, name: &str) -> Result<Option<String>, S3Error> {
     }
 }
 
-/// Entries on a page: 0 to 1,000, which is also where none is asked for.
+/// Entries on a page: 0 to 1,000, and 1,000 by default.
 pub(crate) fn page_size(query: &Query, name: &str) -> Result<usize, S3Error> {
     match query.get(name) {
         None | Some("") => Ok(ListObjects::MAX_KEYS),
@@ -145,7 +145,7 @@ pub(crate) fn page_size(query: &Query, name: &str) -> Result<usize, S3Error> {
     }
 }
 
-/// Whether names are to be percent-encoded in the answer.
+/// Whether the client wants names percent-encoded.
 pub(crate) fn is_url_encoded(query: &Query) -> Result<bool, S3Error> {
     match query.get("encoding-type") {
         None | Some("") => Ok(false),
@@ -163,7 +163,7 @@ pub fn common_prefix<'k>(prefix: &str, delimiter: Option<&str>, key: &'k str) ->
     key.get(..end)
 }
 
-/// Which uploads of a bucket are to be listed.
+/// The parameters of ListMultipartUploads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListUploads {
     /// Only of keys that start with this; may be empty.
@@ -207,7 +207,7 @@ impl ListUploads {
     }
 }
 
-/// Which versions of a bucket's objects are to be listed.
+/// The parameters of ListObjectVersions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListVersions {
     /// Only of keys that start with this; may be empty.

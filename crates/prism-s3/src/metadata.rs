@@ -1,4 +1,4 @@
-//! The headers that are kept with an object and given back with it.
+//! The headers that an object keeps and that its answers have.
 
 use std::borrow::Cow;
 
@@ -18,48 +18,48 @@ const SYSTEM: [&str; 6] = [
 ];
 const USER_PREFIX: &str = "x-amz-meta-";
 
-/// Fields of an answer besides those that an object keeps, at most: ETag, Last-Modified,
-/// Accept-Ranges, Content-Type, the version, tags and their number, the number of parts, a
-/// checksum and its type, Content-Range, six that the query sets, the request's identifier,
-/// Server, Date, Content-Length, Connection, and five of CORS.
+/// Most fields of an answer besides those of its object: ETag, Last-Modified, Accept-Ranges,
+/// Content-Type, the version, tags and their number, the number of parts, a checksum and its
+/// type, Content-Range, six that the query sets, the request's identifier, Server, Date,
+/// Content-Length, Connection, and five of CORS.
 const OTHER_FIELDS: usize = 28;
 // Every answer about an object can be relayed.
 const _: () = assert!(ObjectHeaders::MAX_FIELDS + OTHER_FIELDS <= Limits::ANSWER.headers);
 
-/// What an object is served as where its writer named no type.
+/// The content type of an object whose writer named none.
 pub const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
 
-/// Headers kept with an object: names in lower case, sorted, each once.
+/// The headers of an object: names in lower case, sorted, each once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObjectHeaders {
     fields: Vec<(String, String)>,
 }
 
 impl ObjectHeaders {
-    /// Bytes of user metadata: names without their prefix, plus values.
+    /// Most bytes of user metadata: names without their prefix, and values.
     pub const MAX_USER_BYTES: usize = 2 * 1024;
-    /// Bytes of the other kept headers, names and values.
+    /// Most bytes of the other headers, names and values.
     pub const MAX_SYSTEM_BYTES: usize = 8 * 1024;
-    /// Headers in all: as many as one request has.
+    /// Most headers: as many as one request may have.
     pub const MAX_FIELDS: usize = Limits::DEFAULT.headers;
 
-    /// Collects what is to be kept. Repeated user metadata is joined with commas, and
-    /// encoded words of it are decoded ([`encoded_word`]).
+    /// Collects the headers to keep. Repeated user metadata is joined with commas, and its
+    /// encoded words are decoded ([`encoded_word`]).
     ///
     /// # Errors
     /// `MetadataTooLarge`, or `InvalidArgument` for a value that is not UTF-8.
     pub fn from_request(headers: &Headers) -> Result<Self, S3Error> {
-        let mut kept = Self::default();
+        let mut collected = Self::default();
         for (name, value) in headers.iter() {
             let name = name.to_ascii_lowercase();
-            if let Some(value) = kept_value(&name, value)? {
-                kept.put(name, value);
+            if let Some(value) = value_to_keep(&name, value)? {
+                collected.put(name, value);
             }
         }
-        kept.checked()
+        collected.checked()
     }
 
-    /// Takes over what an object keeps, from its store.
+    /// Takes the headers of an object from its store.
     ///
     /// # Errors
     /// `MetadataTooLarge`.
@@ -90,19 +90,18 @@ impl ObjectHeaders {
         Ok(self)
     }
 
-    /// The kept headers.
+    /// The headers.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.fields.iter().map(|(n, v)| (n.as_str(), v.as_str()))
     }
 
-    /// One kept header; `name` in lower case.
+    /// One header; `name` is in lower case.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.iter().find(|(n, _)| *n == name).map(|(_, v)| v)
     }
 
-    /// Adds the kept headers, and a content type if there is none, to an
-    /// answer.
+    /// Adds the headers to an answer, with a content type if there is none.
     ///
     /// # Errors
     /// Only if the answer would outgrow its bound.
@@ -130,8 +129,8 @@ impl ObjectHeaders {
     }
 }
 
-/// The value of a kept header as answers have it: text of other scripts in user metadata is
-/// told in encoded words.
+/// The value of a header as answers have it: text of other scripts in user metadata becomes
+/// encoded words.
 #[must_use]
 pub fn told<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
     match name.starts_with(USER_PREFIX) {
@@ -144,8 +143,8 @@ fn is_kept(name: &str) -> bool {
     SYSTEM.contains(&name) || name.starts_with(USER_PREFIX)
 }
 
-/// The value to keep, or `None` where this header is none of the object's.
-fn kept_value(name: &str, value: &[u8]) -> Result<Option<String>, S3Error> {
+/// The value to keep, or `None` if this is no header of the object.
+fn value_to_keep(name: &str, value: &[u8]) -> Result<Option<String>, S3Error> {
     if !is_kept(name) {
         return Ok(None);
     }
@@ -164,7 +163,7 @@ fn kept_value(name: &str, value: &[u8]) -> Result<Option<String>, S3Error> {
     }))
 }
 
-/// `aws-chunked` tells how the body travels, not what the object is.
+/// Removes `aws-chunked`, which is about the transfer of the body, not about the object.
 fn without_transport_coding(value: &str) -> Option<String> {
     let rest: Vec<_> = value
         .split(',')

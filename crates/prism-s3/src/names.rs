@@ -1,10 +1,9 @@
-//! Names of buckets and objects: once one of these types exists, it is valid.
+//! Names of buckets and objects. A value of these types is always valid.
 
 use crate::{Code, S3Error};
 
-/// A valid bucket name: 3 to 63 of `a-z`, `0-9`, `.` and `-`, starting and
-/// ending with a letter or digit, no `..`, no IPv4 address, no reserved prefix
-/// or suffix.
+/// A valid bucket name: 3 to 63 of `a-z`, `0-9`, `.` and `-`. It starts and ends with a letter or
+/// digit, and has no `..`, no reserved prefix or suffix, and not the form of an IPv4 address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketName(Box<str>);
 
@@ -36,7 +35,7 @@ fn is_bucket_name(name: &str) -> bool {
     if !edges || !(3..=63).contains(&bytes.len()) {
         return false;
     }
-    // Whatever else is forbidden holds a dot or a hyphen.
+    // All other forbidden names hold a dot or a hyphen.
     bytes.iter().copied().all(plain)
         || bytes.iter().all(|&b| plain(b) || b == b'.' || b == b'-')
             && !name.contains("..")
@@ -55,8 +54,8 @@ impl std::fmt::Display for BucketName {
     }
 }
 
-/// A valid object key: 1 to 1,024 bytes of UTF-8. Any character is allowed;
-/// a key is a name, never a path of this host.
+/// A valid object key: 1 to 1,024 bytes of UTF-8. Any character is allowed. A key is a name, and
+/// never a path of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey(Box<str>);
 

@@ -1,7 +1,7 @@
-//! Bucket policies, as far as they let everybody read.
+//! Bucket policies that let everybody read.
 //!
-//! A policy that says more than that (other callers, other operations, denials,
-//! conditions) is refused, never kept with less effect than it claims.
+//! A policy with other callers, other operations, denials or conditions is refused. A policy that
+//! is accepted has its full effect.
 
 use std::str::Chars;
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::{BucketName, Code, ObjectKey, Operation, S3Error};
 
-/// What everybody may do with a bucket.
+/// The permissions of everybody on a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     bucket: BucketName,
@@ -18,13 +18,13 @@ pub struct Policy {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Statement {
-    /// Of [`READS`].
+    /// Actions of [`READS`].
     actions: Vec<String>,
     resources: Vec<Resource>,
 }
 
-/// What stands behind `arn:aws:s3:::`. Names of buckets hold no wildcards, and a
-/// policy names its own bucket only.
+/// A resource behind `arn:aws:s3:::`. Names of buckets hold no wildcards, and a policy names its
+/// own bucket only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Resource {
     Bucket,
@@ -32,7 +32,7 @@ enum Resource {
     Keys(String),
 }
 
-/// What may be allowed to everybody.
+/// The actions that a policy may allow to everybody.
 const READS: [&str; 5] = [
     "s3:GetObject",
     "s3:GetObjectAttributes",
@@ -101,8 +101,7 @@ impl Policy {
     /// Reads a policy of this bucket.
     ///
     /// # Errors
-    /// `MalformedPolicy`; `NotImplemented` for one that asks for more than
-    /// reading by everybody.
+    /// `MalformedPolicy`; `NotImplemented` for a policy with more than reading by everybody.
     pub fn parse(bucket: &BucketName, body: &[u8]) -> Result<Self, S3Error> {
         let malformed = |why: String| S3Error::with_message(Code::MalformedPolicy, why);
         if body.len() > Self::MAX_BYTES {
@@ -122,7 +121,7 @@ impl Policy {
         })
     }
 
-    /// Whether everybody may do this.
+    /// Whether everybody may do this operation.
     #[must_use]
     pub fn allows(&self, operation: &Operation) -> bool {
         let Some(actions) = operation.actions_for_everybody() else {
@@ -194,11 +193,11 @@ impl Statement {
     }
 }
 
-/// Whether a text is what the pattern says: `*` stands for anything, `?` for one
-/// character. Takes time in the order of both lengths multiplied, at worst.
+/// Whether a text matches a pattern: `*` stands for any text, `?` for one character. At worst it
+/// takes time in proportion to the product of both lengths.
 fn fits(pattern: &str, text: &str) -> bool {
     let (mut pattern, mut text) = (pattern.chars(), text.chars());
-    // What stands behind the last star, and the text that the star leaves for it.
+    // The pattern behind the last star, and the text that the star leaves for it.
     let mut retry: Option<(Chars<'_>, Chars<'_>)> = None;
     loop {
         let wanted = pattern.next();

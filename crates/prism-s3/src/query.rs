@@ -1,4 +1,4 @@
-//! Percent-encoding and query strings. Everything is decoded exactly once.
+//! Percent-encoding and query strings. All text is decoded exactly once.
 
 use std::borrow::Cow;
 
@@ -6,13 +6,13 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use crate::{Code, S3Error};
 
-/// What SigV4 leaves alone: letters, digits, and `-._~`.
+/// The characters that SigV4 does not encode: letters, digits, and `-._~`.
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
-/// The same for paths, where `/` separates.
+/// The same and `/`, for paths.
 const PATH: &AsciiSet = &UNRESERVED.remove(b'/');
 
 /// Encodes all but unreserved characters, in upper-case hex.
@@ -28,7 +28,7 @@ fn encoded(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// As [`encode`], but leaves `/` alone.
+/// As [`encode`], but does not encode `/`.
 #[must_use]
 pub fn encode_path(text: &str) -> String {
     encoded_path(text).into_owned()
@@ -41,7 +41,7 @@ pub(crate) fn encoded_path(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Most names consist of these alone, and need none of the machinery.
+/// Whether a byte needs no encoding. Most names consist of such bytes only.
 const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
@@ -80,12 +80,12 @@ pub struct Query {
 }
 
 impl Query {
-    /// The most parameters taken, about ten times what any operation has: they
-    /// are decoded and sorted before the caller is known.
+    /// Most parameters, about ten times as many as any operation has. They are decoded and
+    /// sorted before the caller is known.
     pub const MAX_PARAMETERS: usize = 128;
 
-    /// Splits a raw query. A parameter without `=` has an empty value; `+` is
-    /// a space, as in forms.
+    /// Splits a raw query. A parameter without `=` has an empty value; `+` is a space, as in
+    /// forms.
     ///
     /// # Errors
     /// As [`decode`], and `InvalidURI` for too many parameters.
@@ -138,7 +138,7 @@ impl Query {
         }
     }
 
-    /// The canonical form of SigV4: encoded anew, sorted by name then value.
+    /// The canonical form of SigV4: encoded, and sorted by name and then value.
     #[must_use]
     pub fn canonical(&self) -> String {
         if self.pairs.is_empty() {

@@ -1,9 +1,9 @@
-//! The `Range` header (RFC 9110 section 14). One range is served; a request
-//! for several gets the whole object, which the RFC allows and S3 does.
+//! The `Range` header (RFC 9110 section 14). One range is served. A request for several gets the
+//! whole object, as the RFC allows and as in S3.
 
 use prism_http::Headers;
 
-/// A range as asked for, before the object's size is known.
+/// The range of a request, before the object's size is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RangeSpec {
     /// From this offset, up to and including `last` if given.
@@ -17,7 +17,7 @@ pub enum RangeSpec {
     Suffix(u64),
 }
 
-/// A range of an object that exists: never empty, never beyond its end.
+/// A range of an existing object. It is not empty, and within the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteRange {
     first: u64,
@@ -35,8 +35,7 @@ pub struct Unsatisfiable {
 }
 
 impl RangeSpec {
-    /// The range that a request asks for; `None` if it asks for none, or in a
-    /// way that is to be ignored.
+    /// The range of a request. `None` if there is none, or one that must be ignored.
     #[must_use]
     pub fn from_headers(headers: &Headers) -> Option<Self> {
         let mut values = headers.get_all("range");
@@ -68,7 +67,7 @@ impl RangeSpec {
     /// The range within an object of `size` bytes.
     ///
     /// # Errors
-    /// If they do not overlap.
+    /// If the range does not overlap the object.
     pub fn resolve(self, size: u64) -> Result<ByteRange, Unsatisfiable> {
         let end = size.checked_sub(1).ok_or(Unsatisfiable { size })?;
         let (first, last) = match self {
@@ -113,7 +112,7 @@ impl Unsatisfiable {
     }
 }
 
-/// Digits only. A number too large for any object counts as the largest.
+/// Reads digits only. A number that is too large for any object counts as the largest one.
 fn offset(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;

@@ -1,5 +1,4 @@
-//! The client's side of SigV4, for load generators, node-to-node requests and
-//! tests. The verifier is [`crate::auth`].
+//! The client's side of SigV4, for load generators and tests. The verifier is [`crate::auth`].
 
 use ::time::OffsetDateTime;
 use aws_lc_rs::{digest, hmac};
@@ -20,7 +19,7 @@ pub struct Signer {
     region: String,
 }
 
-/// Why a request could not be signed.
+/// A request could not be signed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
     /// The path or query cannot be decoded.
@@ -40,17 +39,17 @@ impl std::fmt::Debug for Signer {
     }
 }
 
-/// What to say about the body.
+/// The declaration about the body.
 #[derive(Debug, Clone, Copy)]
 pub enum Body<'a> {
-    /// Hash these bytes.
+    /// The SHA-256 of these bytes.
     Bytes(&'a [u8]),
     /// `UNSIGNED-PAYLOAD`.
     Unsigned,
 }
 
 impl Body<'_> {
-    /// As a value of `x-amz-content-sha256`.
+    /// The value of `x-amz-content-sha256`.
     fn announced(self) -> String {
         match self {
             Self::Unsigned => UNSIGNED.to_owned(),
@@ -74,10 +73,10 @@ impl Signer {
         }
     }
 
-    /// Adds `x-amz-date`, `x-amz-content-sha256` and `Authorization` to the
-    /// headers of a request, which must hold `Host` already. `target` is the
-    /// path and query as they will be sent. Every header present is signed, so
-    /// `Connection`, `Expect` and the like are to be added afterwards.
+    /// Adds `x-amz-date`, `x-amz-content-sha256` and `Authorization` to the headers of a
+    /// request, which must have `Host` already. `target` is the path and query as they will be
+    /// sent. All present headers are signed, so add `Connection`, `Expect` and the like
+    /// afterwards.
     ///
     /// # Errors
     /// If the target or a header is malformed.
@@ -99,17 +98,18 @@ impl Signer {
         Ok(())
     }
 
-    /// The target of a presigned URL, which anybody may use for `expires_s`
-    /// seconds from `now` on, with the header `Host` as given here and no other
-    /// of those that S3 wants signed. A body that is signed is the only one that it
-    /// serves for.
+    /// The target of a presigned URL, which anybody may use for `expires_s` seconds from `now`
+    /// on, with this `Host` and without other headers that must be signed. If the body is
+    /// signed, the URL is valid for that body only.
     ///
     /// # Errors
     /// If the target is malformed.
     pub fn presign(
         &self,
-        (method, target, body): (&str, &str, Body<'_>),
+        method: &str,
+        target: &str,
         host: &str,
+        body: Body<'_>,
         expires_s: u32,
         now: OffsetDateTime,
     ) -> Result<String, SignError> {
@@ -140,10 +140,15 @@ impl Signer {
             signed: &["host"],
             payload: &payload,
         };
-        let text = canonical.string_to_sign(&time, scope)?;
-        let signature = hmac::sign(&signing_key(&self.secret, scope), text.as_bytes());
-        let signature = HEXLOWER.encode(signature.as_ref());
+        let signature = self.signature(&canonical, &time)?;
         Ok(format!("{path}?{query}&X-Amz-Signature={signature}"))
+    }
+
+    fn signature(&self, canonical: &Canonical<'_>, time: &str) -> Result<String, S3Error> {
+        let scope = self.scope(time);
+        let text = canonical.string_to_sign(time, scope)?;
+        let signature = hmac::sign(&signing_key(&self.secret, scope), text.as_bytes());
+        Ok(HEXLOWER.encode(signature.as_ref()))
     }
 
     fn scope<'a>(&'a self, time: &'a str) -> Scope<'a> {
@@ -170,7 +175,6 @@ impl Signer {
         names.sort_unstable();
         names.dedup();
         let signed: Vec<_> = names.iter().map(String::as_str).collect();
-        let scope = self.scope(time);
         let query = Query::parse(Some(query))?;
         let canonical = Canonical {
             method,
@@ -180,10 +184,8 @@ impl Signer {
             signed: &signed,
             payload,
         };
-        let text = canonical.string_to_sign(time, scope)?;
-        let signature = hmac::sign(&signing_key(&self.secret, scope), text.as_bytes());
-        let (access_key, signed) = (&self.access_key, signed.join(";"));
-        let signature = HEXLOWER.encode(signature.as_ref());
+        let signature = self.signature(&canonical, time)?;
+        let (access_key, scope, signed) = (&self.access_key, self.scope(time), signed.join(";"));
         Ok(format!(
             "{ALGORITHM} Credential={access_key}/{scope},SignedHeaders={signed},Signature={signature}"
         ))

@@ -9,7 +9,7 @@ use crate::{Code, S3Error};
 /// Prefix of keys that clients may not set.
 const SYSTEM_PREFIX: &str = "aws:";
 
-/// A few pairs of text, each key once, in the order they were given.
+/// Pairs of texts, each key once, in the order of the client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tags {
     pairs: Vec<(String, String)>,
@@ -26,8 +26,8 @@ impl Tags {
     /// Checks tags that a client gives.
     ///
     /// # Errors
-    /// `InvalidTag` for one that is too long, empty, there twice or the system's, `BadRequest`
-    /// for too many.
+    /// `InvalidTag` for a tag that is too long, empty, repeated or the system's; `BadRequest` for
+    /// too many.
     pub fn new(pairs: Vec<(String, String)>) -> Result<Self, S3Error> {
         let is_systems = |key: &str| {
             let prefix = key.get(..SYSTEM_PREFIX.len());
@@ -40,7 +40,7 @@ impl Tags {
         Self::checked(pairs)
     }
 
-    /// The same for tags that an object has: nothing that was stored is lost.
+    /// Checks tags of a stored object, which may be the system's.
     fn checked(pairs: Vec<(String, String)>) -> Result<Self, S3Error> {
         let invalid = |message: &'static str| S3Error::with_message(Code::InvalidTag, message);
         if pairs.len() > Self::MAX {
@@ -73,10 +73,10 @@ impl Tags {
         }
     }
 
-    /// Reads what [`Tags::encode`] has written, which a client is not asked about again.
+    /// Reads the output of [`Tags::encode`].
     ///
     /// # Errors
-    /// As for [`Tags::new`], but the system's tags are none.
+    /// As for [`Tags::new`], but system tags are allowed.
     pub fn decode(text: &str) -> Result<Self, S3Error> {
         let query = Query::parse(Some(text)).map_err(|_| {
             let message = "x-amz-tagging must be encoded as a query is.";
@@ -86,8 +86,8 @@ impl Tags {
         Self::checked(pairs.collect())
     }
 
-    /// What [`Tags::decode`] reads: at most 5 KiB of ASCII letters, or three
-    /// times that of others.
+    /// The tags in the form of a query: at most 5 KiB of ASCII letters, or three times as many
+    /// bytes with other characters.
     #[must_use]
     pub fn encode(&self) -> String {
         let pairs: Vec<_> = self

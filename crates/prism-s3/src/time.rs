@@ -1,7 +1,7 @@
-//! The three ways in which S3 writes a time. No clock is read here.
+//! The three forms of time in S3. No clock is read here.
 //!
-//! Two of them every request has: those are written and read digit by digit, which
-//! takes a tenth of the time that an interpreted description does.
+//! Every request has two of them. These are written and read digit by digit, in a tenth of the
+//! time of an interpreted description.
 
 use ::time::format_description::BorrowedFormatItem;
 use ::time::format_description::well_known::Rfc2822;
@@ -63,7 +63,7 @@ fn push_two(text: &mut String, value: u8) {
     text.push(char::from(b'0' + value % 10));
 }
 
-/// Four digits, which all years have that a store can meet.
+/// Appends a year in four digits, which is enough for every year in a store.
 fn push_year(text: &mut String, time: OffsetDateTime) {
     let year = u16::try_from(time.year()).unwrap_or(0);
     for part in [year / 100, year % 100] {
@@ -104,8 +104,8 @@ pub fn http_date(time: OffsetDateTime) -> String {
     text
 }
 
-/// Reads an HTTP date. Zones other than GMT are taken too, since some clients
-/// send `+0000`; the two obsolete forms are not.
+/// Reads an HTTP date. Other zones than GMT are accepted, because some clients send `+0000`. The
+/// two obsolete forms are not.
 #[must_use]
 pub fn parse_http_date(text: &str) -> Option<OffsetDateTime> {
     PrimitiveDateTime::parse(text, IMF)
@@ -114,8 +114,7 @@ pub fn parse_http_date(text: &str) -> Option<OffsetDateTime> {
         .ok()
 }
 
-/// Formatting fails only for years beyond four digits; such a time is written
-/// as nothing rather than as something wrong.
+/// Formats a time. A year beyond four digits gives an empty text.
 fn formatted(time: OffsetDateTime, form: &[BorrowedFormatItem<'_>]) -> String {
     time.to_offset(UtcOffset::UTC)
         .format(form)
@@ -142,7 +141,7 @@ mod tests {
     fn any_time_reads_as_the_description_of_its_form_says() {
         let iso = format_description!("[year][month][day]T[hour][minute][second]Z");
         for n in 0..5000 {
-            // Some four and a half years apart, up to the year 9999.
+            // Up to the year 9999, some four and a half years apart.
             let t = OffsetDateTime::from_unix_timestamp(n * 50_679_113 % 253_402_300_800).unwrap();
             assert_eq!(http_date(t), formatted(t, IMF));
             assert_eq!(iso_basic(t), formatted(t, iso));

@@ -1,6 +1,6 @@
-//! Recognises what is not served. Parameters and headers that change what a
-//! request does must be understood or refused, never ignored: a `PUT` with
-//! `?tagging` must not become an object.
+//! Recognizes requests that are not served. Parameters and headers that change the meaning of a
+//! request are understood or refused, never ignored: a `PUT` with `?tagging` must not become an
+//! object.
 
 use prism_http::{Headers, Method};
 
@@ -8,7 +8,7 @@ use crate::query::Query;
 use crate::streaming;
 use crate::{Code, S3Error};
 
-/// What the target names.
+/// The kind of target that a request names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
     Service,
@@ -16,12 +16,12 @@ pub(crate) enum Level {
     Object,
 }
 
-/// What the headers are about.
+/// The target that the headers are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     Bucket,
     Object,
-    /// An object that is made from another.
+    /// An object that is copied from another.
     Copy,
 }
 
@@ -34,9 +34,8 @@ const NAMED: [(&str, Level, &str, &str); 2] = [
     ("POST", Level::Object, "restore", "RestoreObject"),
 ];
 
-/// The first parameter that this request must not have, as an operation's name
-/// or a description. What belongs to a signature in the query is not this
-/// module's concern.
+/// The first unsupported parameter, as an operation's name or a description. Parameters of a
+/// signature in the query are passed over.
 pub(crate) fn parameter(
     method: &Method,
     level: Level,
@@ -67,8 +66,8 @@ fn describe(method: &Method, level: Level, name: &str) -> String {
     format!("{method} of {on} with ?{name:.64}")
 }
 
-/// The headers of a body in chunks. Only an object's data comes in chunks: any
-/// other operation would take the framing for its input.
+/// A header of a body in chunks, if there is one. Only an object's data may come in chunks; all
+/// other operations would read the framing as input.
 pub(crate) fn streaming(headers: &Headers) -> Option<String> {
     let announced = headers.get("x-amz-content-sha256");
     if announced.is_some_and(streaming::Form::is_announced) {
@@ -80,11 +79,11 @@ pub(crate) fn streaming(headers: &Headers) -> Option<String> {
         .map(|name| format!("the header {name} without a body in chunks"))
 }
 
-/// The first header that asks for something we do not do.
+/// The first header that asks for an unsupported function.
 pub(crate) fn header(headers: &Headers, target: Target) -> Option<String> {
     let mut ours = headers.with_prefix("x-amz-");
     ours.find_map(|(name, value)| {
-        // Most requests that are signed have no other.
+        // Most signed requests have no other headers of Amazon.
         if is_one_of(name, &USUAL) {
             return None;
         }
@@ -122,7 +121,7 @@ pub(crate) fn storage_class(headers: &Headers) -> Result<(), S3Error> {
     }
 }
 
-/// Headers that are understood, or change nothing.
+/// Headers that are understood or have no effect.
 const USUAL: [&str; 3] = ["x-amz-date", "x-amz-content-sha256", "x-amz-checksum-mode"];
 
 fn is_one_of(name: &[u8], names: &[&str]) -> bool {
@@ -142,7 +141,7 @@ const COPY: [&str; 8] = [
     "tagging-directive",
 ];
 
-/// By the name behind `x-amz-`.
+/// Whether a header is unsupported, by its name behind `x-amz-`.
 fn unsupported_header(name: &str, value: &[u8], target: Target) -> bool {
     match name {
         "acl" => !matches!(value, b"private" | b"bucket-owner-full-control"),

@@ -1,6 +1,6 @@
-//! MD5 and SHA-256 of the same sixteen messages. The steps of MD5 wait for one another and
-//! leave room between them, which those of SHA-256 fill where the processor has both at
-//! hand: so they go by turns, sixteen each.
+//! MD5 and SHA-256 of the same sixteen messages. Each step of MD5 waits for the one before. The
+//! processor fills the gaps with steps of SHA-256 if they are near, so the two alternate,
+//! sixteen steps each.
 
 use std::arch::x86_64::_mm512_add_epi32;
 
@@ -9,9 +9,9 @@ use super::{Blocks, SIXTEEN};
 use crate::md5::{self, Sixteen, Words};
 use crate::sha256::{self, K, sixteen as sha};
 
-/// Takes the next blocks: as many of each message as all have.
+/// Hashes the next blocks: of each message as many as the shortest has.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn take(
+pub(super) fn hash_sixteen(
     md5s: &mut [md5::State; SIXTEEN],
     sha256s: &mut [sha256::State; SIXTEEN],
     blocks: &Blocks<'_>,
@@ -19,12 +19,12 @@ pub(super) fn take(
     let [k0, k1, k2, k3] = K.as_flattened().as_chunks::<16>().0 else {
         return;
     };
-    let mut a = Sixteen::of(gathered(md5s));
+    let mut a = Sixteen::from_words(gathered(md5s));
     let mut b = gathered(sha256s);
     for n in 0..common(blocks) {
         let (before_a, before_b) = (a, b);
         let words = words(blocks, n);
-        let m = Sixteen::of(words);
+        let m = Sixteen::from_words(words);
         let mut w = sha::swapped(words);
         md5::first(&mut a, &m);
         sha::rounds(&mut b, &w, k0);

@@ -1,4 +1,4 @@
-//! A word of each of sixteen messages, and how they come from blocks and states.
+//! Words of sixteen messages, gathered from blocks and states.
 
 use std::arch::x86_64::{
     __m512i, _mm512_loadu_si512, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512,
@@ -7,12 +7,12 @@ use std::arch::x86_64::{
 
 use super::{BLOCK, Blocks, SIXTEEN};
 
-/// Sixteen words, little-endian as they are: of a block, or of anything as long.
+/// Loads sixteen little-endian words from 64 bytes, such as a block.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load<T>(from: &T) -> __m512i {
     const { assert!(size_of::<T>() == BLOCK) };
-    // SAFETY: sixty-four bytes are there; no alignment is needed.
+    // SAFETY: `from` has sixty-four bytes; no alignment is needed.
     unsafe { _mm512_loadu_si512(std::ptr::from_ref(from).cast()) }
 }
 
@@ -20,12 +20,12 @@ fn load<T>(from: &T) -> __m512i {
 #[target_feature(enable = "avx512f")]
 fn store(from: __m512i) -> [u32; SIXTEEN] {
     let mut words = [0; SIXTEEN];
-    // SAFETY: there is room for sixty-four bytes; no alignment is needed.
+    // SAFETY: `words` has sixty-four bytes; no alignment is needed.
     unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), from) };
     words
 }
 
-/// The words of the states: all first ones, all second ones.
+/// The words of the states: all first words, then all second words, and so on.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn gathered<const N: usize>(states: &[[u32; N]; SIXTEEN]) -> [__m512i; N] {
@@ -53,17 +53,17 @@ pub(crate) fn scatter<const N: usize>(words: &[__m512i; N], states: &mut [[u32; 
     }
 }
 
-/// So many blocks have all.
+/// The number of blocks that all messages have.
 pub(crate) fn common(blocks: &Blocks<'_>) -> usize {
     let counts = blocks.iter().map(|blocks| blocks.len());
     counts.min().unwrap_or_default()
 }
 
-/// The words of the `n`th blocks: all first ones, all second ones.
+/// The words of the `n`th blocks: all first words, then all second words, and so on.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn words(blocks: &Blocks<'_>, n: usize) -> [__m512i; SIXTEEN] {
-    // Not `array::map`: it would be a call for each, and one more for the whole.
+    // `array::map` would make a call for each row, and one for the whole.
     let mut rows = [_mm512_setzero_si512(); SIXTEEN];
     for (row, blocks) in rows.iter_mut().zip(blocks) {
         if let Some(block) = blocks.get(n) {
@@ -77,8 +77,8 @@ pub(crate) fn words(blocks: &Blocks<'_>, n: usize) -> [__m512i; SIXTEEN] {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn transposed(rows: [__m512i; SIXTEEN]) -> [__m512i; SIXTEEN] {
-    // Words, then pairs of words, change places between neighbours, then between
-    // the neighbours' neighbours: within each quarter of a vector.
+    // Within each quarter of the vectors, words change places between neighbouring rows, then
+    // pairs of words between pairs of rows.
     let mut fours = [_mm512_setzero_si512(); SIXTEEN];
     let from = rows.as_chunks::<4>().0.iter();
     for ([a, b, c, d], to) in from.zip(fours.as_chunks_mut::<4>().0) {
@@ -91,7 +91,7 @@ fn transposed(rows: [__m512i; SIXTEEN]) -> [__m512i; SIXTEEN] {
             _mm512_unpackhi_epi64(ab_high, cd_high),
         ];
     }
-    // Then quarters do, between rows four apart.
+    // Then quarters change places between rows that are four apart.
     let mut all = [_mm512_setzero_si512(); SIXTEEN];
     if let [p, q, r, s] = fours.as_chunks::<4>().0 {
         let rows = p.iter().zip(q).zip(r.iter().zip(s));
@@ -110,9 +110,9 @@ fn transposed(rows: [__m512i; SIXTEEN]) -> [__m512i; SIXTEEN] {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn quarters(p: __m512i, q: __m512i, r: __m512i, s: __m512i) -> [__m512i; 4] {
-    /// Of each of two vectors the first and the third quarter.
+    /// The first and the third quarter of each of two vectors.
     const EVEN: i32 = 0b10_00_10_00;
-    /// The second and the fourth.
+    /// The second and the fourth quarter of each.
     const ODD: i32 = 0b11_01_11_01;
     let pq = _mm512_shuffle_i32x4::<EVEN>(p, q);
     let rs = _mm512_shuffle_i32x4::<EVEN>(r, s);

@@ -1,16 +1,16 @@
-//! The rounds of MD5, for a word of one message as for those of several.
+//! The rounds of MD5, for words of one message or of several.
 
-/// A word of one message, or one of each of several.
+/// A word of one message, or one word of each of several.
 pub trait Words: Copy {
-    /// The same for each message.
+    /// The same word for each message.
     fn splat(word: u32) -> Self;
-    /// The sum, without what does not fit.
+    /// The sum modulo 2^32.
     fn plus(self, other: Self) -> Self;
-    /// The bits that both have.
+    /// The bits that are set in both.
     fn and(self, other: Self) -> Self;
-    /// The bits that `other` has not.
+    /// The bits that are not set in `other`.
     fn without(self, other: Self) -> Self;
-    /// The bits that one of them has.
+    /// The bits that are set in any.
     fn or(self, other: Self) -> Self;
     /// The bits in which they differ.
     fn xor(self, other: Self) -> Self;
@@ -55,14 +55,14 @@ impl Words for u32 {
     }
 }
 
-// What the four rounds add to a word and what goes with it.
+// The functions of the four rounds, added to a sum `x`.
 
 #[inline(always)]
 fn choose<W: Words>(x: W, b: W, c: W, d: W) -> W {
     x.plus(d.xor(b.and(c.xor(d))))
 }
 
-/// No bit is in both terms; the first does not wait for `b`, which was made last.
+/// Adds the two terms, which share no bit. The first does not wait for `b`, the newest word.
 #[inline(always)]
 fn choose_by_last<W: Words>(x: W, b: W, c: W, d: W) -> W {
     x.plus(c.without(d)).plus(b.and(d))
@@ -78,7 +78,7 @@ fn odd<W: Words>(x: W, b: W, c: W, d: W) -> W {
     x.plus(b.or(W::splat(u32::MAX).without(d)).xor(c))
 }
 
-/// Takes one block of each message: its words in their order.
+/// Hashes one block of each message, whose words are `m`.
 #[inline(always)]
 pub fn compress<W: Words>(state: &mut [W; 4], m: &[W; 16]) {
     let before = *state;
@@ -91,9 +91,8 @@ pub fn compress<W: Words>(state: &mut [W; 4], m: &[W; 16]) {
     }
 }
 
-/// Four steps, after which the words of the state are in their places again:
-/// by how much each rotates, which word of the block, and the integer part of
-/// 2^32 |sin(step + 1)|.
+/// Rows of four steps, after which the words of the state are in their places again. Each step
+/// has its rotation, its word of the block, and the integer part of 2^32 |sin(step + 1)|.
 macro_rules! four {
     ($state:ident $m:ident $f:ident $r0:literal $r1:literal $r2:literal $r3:literal:
      $($m0:literal $k0:literal, $m1:literal $k1:literal,

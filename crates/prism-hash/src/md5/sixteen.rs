@@ -10,34 +10,34 @@ use super::rounds::{Words, compress};
 use crate::avx512::sixteen::{common, gathered, scatter, words};
 use crate::avx512::{Blocks, SIXTEEN};
 
-/// A word of each message. Made by [`Sixteen::of`] only, so wherever there is one the
-/// processor has its instructions; all of it is inlined there.
+/// A word of each message. Only [`Sixteen::from_words`] makes it, so the processor has the
+/// instructions. All functions are inlined into callers with the target feature.
 #[derive(Clone, Copy)]
 pub(crate) struct Sixteen(__m512i);
 
 impl Sixteen {
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(crate) fn of<const N: usize>(words: [__m512i; N]) -> [Self; N] {
-        let mut of = [Self(_mm512_setzero_si512()); N];
-        for (of, words) in of.iter_mut().zip(words) {
-            *of = Self(words);
+    pub(crate) fn from_words<const N: usize>(words: [__m512i; N]) -> [Self; N] {
+        let mut made = [Self(_mm512_setzero_si512()); N];
+        for (made, words) in made.iter_mut().zip(words) {
+            *made = Self(words);
         }
-        of
+        made
     }
 
-    pub(crate) fn words(of: [Self; 4]) -> [__m512i; 4] {
-        let [a, b, c, d] = of;
+    pub(crate) fn words(state: [Self; 4]) -> [__m512i; 4] {
+        let [a, b, c, d] = state;
         [a.0, b.0, c.0, d.0]
     }
 }
 
-/// Takes the next blocks: as many of each message as all have.
+/// Hashes the next blocks: of each message as many as the shortest has.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(crate) fn take(states: &mut [State; SIXTEEN], blocks: &Blocks<'_>) {
-    let mut state = Sixteen::of(gathered(states));
+pub(crate) fn hash_sixteen(states: &mut [State; SIXTEEN], blocks: &Blocks<'_>) {
+    let mut state = Sixteen::from_words(gathered(states));
     for n in 0..common(blocks) {
-        compress(&mut state, &Sixteen::of(words(blocks, n)));
+        compress(&mut state, &Sixteen::from_words(words(blocks, n)));
     }
     scatter(&Sixteen::words(state), states);
 }

@@ -1,4 +1,4 @@
-//! What SHA-256 does with words of sixteen messages (FIPS 180-4, section 6.2.2).
+//! The rounds of SHA-256 on words of sixteen messages (FIPS 180-4, section 6.2.2).
 
 use std::arch::x86_64::{
     __m512i, _mm512_add_epi32, _mm512_ror_epi32, _mm512_set1_epi32, _mm512_set4_epi32,
@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 
 use crate::avx512::SIXTEEN;
 
-/// The words of a block, which are big-endian.
+/// Swaps the bytes of the words of a block, which are big-endian.
 #[inline]
 #[target_feature(enable = "avx512bw")]
 pub(crate) fn swapped(mut words: [__m512i; SIXTEEN]) -> [__m512i; SIXTEEN] {
@@ -18,7 +18,7 @@ pub(crate) fn swapped(mut words: [__m512i; SIXTEEN]) -> [__m512i; SIXTEEN] {
     words
 }
 
-/// The schedule's next sixteen words, each in the place of the one sixteen before it.
+/// Replaces the words of the schedule by its next sixteen.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn next(w: &mut [__m512i; 16]) {
@@ -33,7 +33,7 @@ pub(crate) fn next(w: &mut [__m512i; 16]) {
     next!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
 }
 
-/// Sixteen rounds, with these words of the schedule and these constants.
+/// Sixteen rounds with these words of the schedule and these constants.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn rounds(state: &mut [__m512i; 8], w: &[__m512i; 16], k: &[u32; 16]) {
@@ -57,7 +57,7 @@ pub(crate) fn rounds(state: &mut [__m512i; 8], w: &[__m512i; 16], k: &[u32; 16])
     *state = [a, b, c, d, e, f, g, h];
 }
 
-/// A round: `d` and `h` become the next `e` and `a`.
+/// One round: `d` and `h` become the next `e` and `a`.
 #[expect(clippy::too_many_arguments, reason = "the standard's words and names")]
 #[inline]
 #[target_feature(enable = "avx512f")]
@@ -73,7 +73,7 @@ fn round(
     w: __m512i,
     k: u32,
 ) {
-    // What each bit of the three words makes of them.
+    // Truth tables for the bits of three words.
     const CHOOSE: i32 = 0xca;
     const MAJORITY: i32 = 0xe8;
     let wk = _mm512_add_epi32(w, _mm512_set1_epi32(k.cast_signed()));
@@ -89,7 +89,7 @@ fn round(
         _mm512_ror_epi32::<22>(a),
     );
     let majority = _mm512_ternarylogic_epi32::<MAJORITY>(a, b, c);
-    // Terms that were made last are added last.
+    // The newest terms are added last.
     let t1 = _mm512_add_epi32(_mm512_add_epi32(_mm512_add_epi32(*h, wk), choice), sum_1);
     *d = _mm512_add_epi32(*d, t1);
     *h = _mm512_add_epi32(t1, _mm512_add_epi32(sum_0, majority));

@@ -1,15 +1,15 @@
-//! Parses the `Authorization` header of SigV4, and what a query may hold of it.
+//! Parses the `Authorization` header of SigV4, and the parts of it that a query may hold.
 
 use data_encoding::HEXLOWER;
 
 use crate::canonical::{ALGORITHM, Scope, TERMINATOR};
 use crate::{Code, S3Error};
 
-/// The most headers that one signature may cover, well above the number of
-/// headers that a head may have. Looking each up costs time.
+/// Most headers that one signature may cover, as each takes a lookup. It is above the number of
+/// headers in a head.
 const MAX_SIGNED: usize = 128;
 
-/// A well-formed header; nothing is verified yet.
+/// A well-formed header. Nothing is verified yet.
 #[derive(Debug)]
 pub(super) struct Authorization<'a> {
     pub(super) access_key: &'a str,
@@ -114,10 +114,10 @@ pub(super) fn parse_signature(hex: &str) -> Result<[u8; 32], S3Error> {
     parse_hex(hex).ok_or_else(|| malformed("the signature is not 64 lower-case hex digits"))
 }
 
-/// 64 lower-case digits.
+/// Reads 64 lower-case hex digits.
 pub(super) fn parse_hex(hex: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
-    // Whatever does not fill them exactly is not to be decoded.
+    // Text of another length would not fit the array.
     if HEXLOWER.decode_len(hex.len()) != Ok(bytes.len()) {
         return None;
     }

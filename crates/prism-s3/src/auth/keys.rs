@@ -1,5 +1,5 @@
-//! A bounded cache of derived signing keys. Deriving one takes four HMACs with
-//! fresh keys, which is most of what a verification costs.
+//! A bounded cache of derived signing keys. Deriving one takes four HMACs with fresh keys, which
+//! is most of the time of a verification.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,9 +8,8 @@ use aws_lc_rs::hmac;
 
 use crate::canonical::{Scope, signing_key};
 
-/// Derived keys of one region and service, by access key. Around midnight
-/// requests of two days come in; then the entry changes hands for a while,
-/// which costs time and nothing else.
+/// Derived keys of one region and service, by access key. Around midnight requests of two days
+/// come in; then they replace each other's entry, which costs only time.
 #[derive(Default)]
 pub(super) struct SigningKeys {
     by_access_key: Mutex<HashMap<String, Derived>>,
@@ -22,7 +21,7 @@ struct Derived {
 }
 
 impl SigningKeys {
-    /// Entries at most; about 500 bytes each. Only known access keys get in.
+    /// Most entries, of about 500 bytes each. Only known access keys have one.
     const CAPACITY: usize = 1024;
 
     pub(super) fn key(&self, access_key: &str, secret: &str, scope: Scope<'_>) -> Arc<hmac::Key> {

@@ -1,11 +1,10 @@
-//! Who is calling: SigV4 in the `Authorization` header, or in the query of a
-//! presigned URL.
+//! Authenticates callers: SigV4 in the `Authorization` header, or in the query of a presigned
+//! URL.
 //!
-//! Verification covers the head only. Where the client signed a hash of the
-//! body, [`Payload::Sha256`] carries it, and whoever reads the body must verify
-//! it ([`crate::Expected`] does); where it signs chunk by chunk,
-//! [`Payload::Streaming`] carries what verifies them
-//! ([`crate::StreamDecoder`] does). Version 2 signatures are refused for good.
+//! Verification covers the head only. If the client signed a hash of the body,
+//! [`Payload::Sha256`] has it, and the reader of the body must verify it ([`crate::Expected`]).
+//! If it signed chunk by chunk, [`Payload::Streaming`] has the verifier of the chunks
+//! ([`crate::StreamDecoder`]). Signatures of version 2 are refused.
 
 mod credentials;
 mod header;
@@ -30,7 +29,7 @@ use crate::streaming::{Chain, Form, Seed, Streaming};
 use crate::time::{iso_basic, parse_http_date, parse_iso_basic};
 use crate::{Code, ObjectOperation, Operation, S3Error};
 
-/// How far a request's time may be from ours, either way.
+/// Greatest difference between a request's time and this host's, either way.
 pub const MAX_SKEW: Duration = Duration::minutes(15);
 
 const SERVICE: &str = "s3";
@@ -38,7 +37,7 @@ const CONTENT_SHA256: &str = "x-amz-content-sha256";
 /// The value of `x-amz-content-sha256` for a body that is not hashed.
 pub(crate) const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 
-/// What a caller without a signature may do.
+/// The permissions of a caller without a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Anonymous {
     /// Nothing.
@@ -46,22 +45,22 @@ pub enum Anonymous {
     Deny,
     /// Read objects and list the keys of a bucket, but not list buckets.
     Read,
-    /// The same, where the bucket's policy lets everybody: whoever authenticates
-    /// has to look.
+    /// The same if the bucket's policy allows it to everybody. The caller of this crate asks
+    /// the policy ([`crate::Policy`]).
     ByPolicy,
 }
 
-/// Who is calling.
+/// The caller of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Principal {
-    /// No signature, and [`Anonymous`] lets it.
+    /// A caller without a signature, whom [`Anonymous`] allows.
     Anonymous,
     /// The holder of the secret of this access key.
     AccessKey(String),
 }
 
 impl Principal {
-    /// Whether this caller may do this.
+    /// Checks that this caller may do this operation.
     ///
     /// # Errors
     /// `AccessDenied`.
@@ -81,15 +80,15 @@ impl Principal {
     }
 }
 
-/// What the client said about the bytes of the body.
+/// The client's declaration about the bytes of the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
     /// Nothing.
     Unsigned,
-    /// They have this SHA-256. Whoever reads the body must verify it.
+    /// They have this SHA-256, which the reader of the body must verify.
     Sha256([u8; 32]),
-    /// They come in chunks, which [`crate::StreamDecoder`] takes off, and
-    /// verifies where they are signed.
+    /// They come in chunks. [`crate::StreamDecoder`] removes the framing, and verifies the
+    /// signatures if there are any.
     Streaming(Streaming),
 }
 
@@ -103,14 +102,14 @@ enum Announced {
 /// The outcome of a successful authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authenticated {
-    /// Who is calling.
+    /// The caller.
     pub principal: Principal,
-    /// What the body must be.
+    /// The declaration about the body.
     pub payload: Payload,
 }
 
-/// Verifies requests for one region. To change credentials, make a new one:
-/// derived keys are cached inside.
+/// Verifies requests for one region. It caches derived keys: for other credentials, make a new
+/// one.
 pub struct Authenticator {
     credentials: Credentials,
     region: String,
@@ -149,8 +148,8 @@ impl Authenticator {
     /// Verifies a request at the time `now`.
     ///
     /// # Errors
-    /// The S3 error to answer with. None of them says more about a secret than
-    /// that the signature does not match.
+    /// The S3 error to answer with. About a secret an error says only that the signature does
+    /// not match.
     pub fn authenticate(
         &self,
         head: &RequestHead,
@@ -255,7 +254,7 @@ impl Authenticator {
         };
         let string_to_sign = canonical.string_to_sign(&time_text, authorization.scope)?;
         self.check_signature(&authorization, &string_to_sign)?;
-        let payload = self.body_of(announced, &authorization, time)?;
+        let payload = self.payload(announced, &authorization, time)?;
         let principal = Principal::AccessKey(authorization.access_key.to_owned());
         Ok(Authenticated { principal, payload })
     }
@@ -263,7 +262,7 @@ impl Authenticator {
     /// The verifier of a body's chunks, from the seed of the node that verified the request.
     ///
     /// # Errors
-    /// `InvalidAccessKeyId` where the caller is not known here.
+    /// `InvalidAccessKeyId` if the caller is not known here.
     pub fn chain(&self, access_key: &str, seed: Seed) -> Result<Chain, S3Error> {
         let time = iso_basic(seed.time);
         let scope = Scope {
@@ -275,8 +274,8 @@ impl Authenticator {
         Ok(Chain::new((*key).clone(), time.clone(), scope, seed))
     }
 
-    /// Adds what verifies signed chunks. The scope was checked.
-    fn body_of(
+    /// The payload, with the verifier of signed chunks. The scope is checked already.
+    fn payload(
         &self,
         announced: Announced,
         authorization: &Authorization<'_>,
@@ -298,7 +297,7 @@ impl Authenticator {
         Ok(Payload::Streaming(Streaming { trailer, chain }))
     }
 
-    /// Gives the request's time in the form that is signed.
+    /// Checks the scope, and returns the request's time in the form that is signed.
     fn check_scope(
         &self,
         time: OffsetDateTime,
@@ -340,7 +339,7 @@ impl Authenticator {
     }
 }
 
-/// `Host` and every `x-amz-*` header that is present.
+/// Checks that `Host` and all present `x-amz-*` headers are signed.
 fn require_signed(headers: &Headers, signed: &[&str]) -> Result<(), S3Error> {
     if headers.get("x-amz-security-token").is_some() {
         return Err(Code::InvalidToken.into());
@@ -395,7 +394,7 @@ impl Announced {
         })
     }
 
-    /// The payload, if no signatures of chunks are to be verified.
+    /// The payload without a verifier of chunks.
     fn without_signatures(self) -> Payload {
         match self {
             Self::Unsigned => Payload::Unsigned,
@@ -408,7 +407,7 @@ impl Announced {
     }
 }
 
-/// The value of a header that may stand there once, as text.
+/// The value, as text, of a header that may be present once.
 pub(crate) fn single<'a>(headers: &'a Headers, name: &str) -> Result<Option<&'a str>, S3Error> {
     let mut values = headers.get_all(name);
     let (first, second) = (values.next(), values.next());

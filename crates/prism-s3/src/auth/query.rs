@@ -19,7 +19,7 @@ pub const MAX_EXPIRES_S: u32 = 7 * 24 * 3600;
 /// The parameter of a presigned URL that declares the body's hash.
 const CONTENT: &str = "X-Amz-Content-Sha256";
 
-/// The parameters that make a URL a presigned one. They are no parameters of the operation.
+/// The parameters of presigning, which are no parameters of the operation.
 const OWN: [&str; 8] = [
     "X-Amz-Algorithm",
     "X-Amz-Credential",
@@ -31,16 +31,16 @@ const OWN: [&str; 8] = [
     CONTENT,
 ];
 
-/// The well-formed parameters of a presigned URL; nothing is verified yet.
+/// The well-formed parameters of a presigned URL. Nothing is verified yet.
 pub(super) struct Presigned<'q> {
     pub(super) authorization: Authorization<'q>,
     pub(super) time: OffsetDateTime,
     expires: Duration,
-    /// What it says about the body.
+    /// The declared hash of the body.
     content: Option<&'q str>,
 }
 
-/// As for headers, case does not matter.
+/// Compares names without regard to case, as for headers.
 fn is(name: &str, other: &str) -> bool {
     name.eq_ignore_ascii_case(other)
 }
@@ -50,20 +50,21 @@ pub(crate) fn is_presigned(query: &Query) -> bool {
     query.has("X-Amz-Signature")
 }
 
-/// Whether a parameter begins as Amazon's do.
+/// Whether a parameter has the prefix of Amazon's.
 pub(crate) fn is_amz(name: &str) -> bool {
     let prefix = name.as_bytes().get(..6);
     prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"x-amz-"))
 }
 
-/// Whoever presigns may put headers into the query, where the signature covers
-/// them; they count as if they had come as headers. A header that did come
-/// stays. The body's hash is one of them, so that whoever reads the body finds it in
-/// one place. Give the request on in this form, or in its own: it comes out the same.
-/// `None` where there are no such headers.
+/// Moves the headers in a presigned query to the head. A client may put headers into the query,
+/// where the signature covers them; they count like other headers. A header that the head
+/// already has stays. The body's hash is moved too, so that its reader finds it in one place.
+/// Forwarding the request in this form or as it came has the same result. `None` if there are no
+/// such headers.
 ///
 /// # Errors
-/// `InvalidRequest` for what can be no header, `MetadataTooLarge` for more than a request has.
+/// `InvalidRequest` for a parameter that cannot be a header, `MetadataTooLarge` for more headers
+/// than a request may have.
 pub fn with_hoisted(head: &RequestHead) -> Result<Option<RequestHead>, S3Error> {
     // Nearly every request is signed in its head.
     if !head.query().is_some_and(|raw| raw.contains("X-Amz-")) {
@@ -89,7 +90,7 @@ pub fn with_hoisted(head: &RequestHead) -> Result<Option<RequestHead>, S3Error> 
     if extra.is_empty() {
         return Ok(None);
     }
-    // Wherever they stand, a request has as many as any other.
+    // The limit of headers is the same wherever they stand.
     let whole = head.clone().with_headers(&extra).ok();
     let whole = whole.filter(|whole| whole.headers().len() <= Limits::DEFAULT.headers);
     let whole = whole.ok_or_else(|| {
@@ -149,7 +150,7 @@ impl<'q> Presigned<'q> {
         }))
     }
 
-    /// The URL counts from its date on, for as long as it says.
+    /// Checks that the URL is valid at the time `now`.
     pub(super) fn check_time(&self, now: OffsetDateTime) -> Result<(), S3Error> {
         let denied = |message| Err(S3Error::with_message(Code::AccessDenied, message));
         if self.time - now > MAX_SKEW {
@@ -161,7 +162,7 @@ impl<'q> Presigned<'q> {
         Ok(())
     }
 
-    /// What is signed about the body: usually that nothing is.
+    /// The signed value about the body, which usually says that the body is not signed.
     pub(super) fn payload<'a>(&'a self, headers: &'a Headers) -> Result<&'a str, S3Error> {
         let header = single(headers, CONTENT_SHA256)?;
         Ok(header.or(self.content).unwrap_or(UNSIGNED))
@@ -173,7 +174,7 @@ fn malformed(why: &str) -> S3Error {
     S3Error::with_message(Code::AuthorizationQueryParametersError, message)
 }
 
-/// Errors of parts that headers have as well.
+/// Turns an error about a part that headers have too into one about the query.
 fn as_parameter(error: S3Error) -> S3Error {
     S3Error::with_message(
         Code::AuthorizationQueryParametersError,

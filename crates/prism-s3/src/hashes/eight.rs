@@ -1,18 +1,18 @@
-//! A word of each of eight messages: two vectors of four, which every x86-64 and
-//! every 64-bit ARM has.
+//! A word of each of eight messages: two vectors of four, which every x86-64 and every 64-bit
+//! ARM has.
 
 use prism_hash::avx512::BLOCK;
 use prism_hash::md5::Words;
 use wide::u32x4;
 
-/// Messages.
+/// Messages that are hashed together.
 pub(super) const EIGHT: usize = 8;
 
 #[derive(Clone, Copy)]
 pub(super) struct Eight(u32x4, u32x4);
 
 impl Eight {
-    /// The words of the blocks: all first ones, all second ones.
+    /// The words of the blocks: all first words, then all second words, and so on.
     #[inline(always)]
     pub(super) fn words(blocks: [&[u8; BLOCK]; EIGHT]) -> [Self; 16] {
         let quarters = blocks.map(|block| block.as_chunks::<16>().0);
@@ -23,7 +23,7 @@ impl Eight {
         all
     }
 
-    /// Four words of each message, as four words of all.
+    /// Turns four words of each message into four words of all.
     #[inline(always)]
     pub(super) fn gathered([a, b, c, d, e, f, g, h]: [[u32; 4]; EIGHT]) -> [Self; 4] {
         let first = u32x4::transpose([a, b, c, d].map(u32x4::new));

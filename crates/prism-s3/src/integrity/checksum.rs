@@ -1,5 +1,5 @@
-//! The checksums of S3: which there are, how they are computed, and how those
-//! of parts make that of a whole object.
+//! The checksums of S3: their names and algorithms, and the checksum of an object from those of
+//! its parts.
 
 use aws_lc_rs::digest;
 use crc_fast::CrcAlgorithm;
@@ -9,7 +9,7 @@ use prism_http::Headers;
 use crate::auth::single;
 use crate::{Code, S3Error};
 
-/// What all headers with checksums begin with.
+/// The prefix of all headers with checksums.
 pub(crate) const PREFIX: &str = "x-amz-checksum-";
 /// The header, of requests and answers, that tells a [`ChecksumType`].
 pub const TYPE_HEADER: &str = "x-amz-checksum-type";
@@ -29,17 +29,17 @@ pub enum Algorithm {
     Sha256,
 }
 
-/// How the checksum of an object uploaded in parts is made.
+/// The way in which the checksum of an object in parts is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChecksumType {
     /// It is the checksum of the parts' checksums.
     Composite,
-    /// It is that of the bytes.
+    /// It is the checksum of the bytes.
     FullObject,
 }
 
 impl ChecksumType {
-    /// As in headers and XML.
+    /// The name in headers and XML.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -122,7 +122,7 @@ impl Algorithm {
         })
     }
 
-    /// The kind of checksum of an object in parts, where none is asked for.
+    /// The type of checksum of an object in parts, if the client names none.
     #[must_use]
     pub const fn default_type(self) -> ChecksumType {
         match self {
@@ -131,8 +131,8 @@ impl Algorithm {
         }
     }
 
-    /// Whether there is such a checksum of objects in parts: only those of
-    /// which a whole can be computed from parts cover the whole.
+    /// Whether objects in parts can have such a checksum. One of the whole bytes must follow
+    /// from those of the parts.
     #[must_use]
     pub const fn allows(self, kind: ChecksumType) -> bool {
         match kind {
@@ -167,9 +167,8 @@ impl Algorithm {
         super::base64(text, self.bytes())
     }
 
-    /// The checksum of an object whose parts have these checksums, in the form
-    /// of headers, and lengths in bytes. `None` if one of them is no checksum,
-    /// or there is none of this kind.
+    /// The checksum of an object whose parts have these checksums, in the form of headers, and
+    /// lengths in bytes. `None` if one of them is no checksum, or if there is no such type.
     #[must_use]
     pub fn of_parts<'a>(
         self,
@@ -199,11 +198,11 @@ impl Algorithm {
     }
 }
 
-/// The one checksum among the headers of a request, if there is any.
+/// The checksum in the headers of a request, if there is one.
 ///
 /// # Errors
 /// `InvalidRequest` for several, `InvalidDigest` for a malformed one,
-/// `NotImplemented` for an algorithm we lack.
+/// `NotImplemented` for an unknown algorithm.
 pub fn in_headers(headers: &Headers) -> Result<Option<(Algorithm, Vec<u8>)>, S3Error> {
     let mut found = None;
     for (algorithm, value) in values(headers)? {
@@ -217,11 +216,11 @@ pub fn in_headers(headers: &Headers) -> Result<Option<(Algorithm, Vec<u8>)>, S3E
     Ok(found)
 }
 
-/// The one checksum that a request names for the whole object, as it stands
-/// there; one of parts' checksums is no plain value.
+/// The checksum in the headers of a request for the whole object, not decoded: a composite one is
+/// no plain value.
 ///
 /// # Errors
-/// As for [`in_headers`], but the value is not looked at.
+/// As for [`in_headers`], but the value is not checked.
 pub fn of_object(headers: &Headers) -> Result<Option<(Algorithm, String)>, S3Error> {
     let mut found = values(headers)?;
     match (found.pop(), found.is_empty()) {
@@ -249,9 +248,9 @@ fn values(headers: &Headers) -> Result<Vec<(Algorithm, &str)>, S3Error> {
     Ok(found)
 }
 
-/// A checksum under way.
+/// A checksum that is being computed.
 pub(super) enum Running {
-    /// With the bytes of its result.
+    /// With the number of bytes of its result.
     Crc(Box<crc_fast::Digest>, usize),
     Sha(digest::Context),
 }
@@ -282,7 +281,7 @@ impl Running {
     }
 }
 
-/// The last bytes of a number: those that a narrower CRC has.
+/// The last bytes of a number, as many as the CRC has.
 fn crc_bytes(crc: u64, bytes: usize) -> Vec<u8> {
     let all = crc.to_be_bytes();
     all.get(all.len().saturating_sub(bytes)..)

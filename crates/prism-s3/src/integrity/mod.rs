@@ -1,4 +1,4 @@
-//! What a body must hash to, and whether it did.
+//! The digests that a body must have, and their verification.
 
 mod checksum;
 
@@ -13,7 +13,7 @@ use crate::hashes::Hashes;
 use crate::streaming::announced_trailer;
 use crate::{Code, S3Error};
 
-/// What the request says the body must be.
+/// The digests that a request declares for its body.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expected {
     md5: Option<Vec<u8>>,
@@ -21,24 +21,23 @@ pub struct Expected {
     checksum: Option<(Algorithm, Checksum)>,
 }
 
-/// Where the value of a checksum is.
+/// The source of a checksum's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Checksum {
-    /// It came with the head.
+    /// The head has it.
     Known(Vec<u8>),
     /// It comes behind the body.
     InTrailer,
-    /// The client left it to us.
+    /// The client asked for it without a value.
     Wanted,
 }
 
 impl Expected {
-    /// Reads `Content-MD5`, `x-amz-checksum-*` and `x-amz-trailer`, and takes
-    /// the hash that was signed.
+    /// Reads `Content-MD5`, `x-amz-checksum-*` and `x-amz-trailer`, and the signed hash.
     ///
     /// # Errors
     /// `InvalidDigest` or `InvalidRequest` for malformed or repeated headers,
-    /// `NotImplemented` for an algorithm we lack.
+    /// `NotImplemented` for an unknown algorithm.
     pub fn from_request(headers: &Headers, payload: &Payload) -> Result<Self, S3Error> {
         let md5 = single(headers, "content-md5")?
             .map(|v| base64(v, 16))
@@ -64,7 +63,7 @@ impl Expected {
         })
     }
 
-    /// Has this checksum computed where the client gave none.
+    /// Has this checksum computed if the client gave none.
     ///
     /// # Errors
     /// `InvalidRequest` if the client gave another.
@@ -83,7 +82,7 @@ impl Expected {
         }
     }
 
-    /// Whether the client gave a digest of the body besides the signed one.
+    /// Whether the client gave another digest of the body than the signed one.
     #[must_use]
     pub fn is_checked(&self) -> bool {
         self.md5.is_some() || self.checksum.is_some()
@@ -115,21 +114,20 @@ pub fn etag_of_parts<'a>(etags: impl Iterator<Item = &'a str>) -> Option<String>
     Some(format!("{}-{count}", HEXLOWER.encode(&md5)))
 }
 
-/// Hashes a body as it comes in. MD5 always, since it becomes the ETag; the
-/// rest only as far as the request asked for it.
+/// Hashes a body as it comes in: always by MD5 for the ETag, otherwise as the request asks.
 pub struct BodyDigest {
     hashes: Hashes,
     checksum: Option<Running>,
     expected: Expected,
 }
 
-/// A body that was what it had to be.
+/// The digests of a body that was verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digests {
     /// MD5 of the body.
     pub md5: [u8; 16],
-    /// The checksum that the client gave, verified, or wanted: header name and
-    /// value, for the answer and to be kept with the object.
+    /// The checksum that the client gave or wanted: header name and value, for the answer and
+    /// for the object.
     pub checksum: Option<(&'static str, String)>,
 }
 
@@ -142,7 +140,7 @@ impl Digests {
 }
 
 impl BodyDigest {
-    /// At the first byte of a body.
+    /// The digest at the first byte of a body.
     #[must_use]
     pub fn new(expected: Expected) -> Self {
         Self {
@@ -161,22 +159,21 @@ impl BodyDigest {
         self.update_checksum(bytes);
     }
 
-    /// MD5 and SHA-256, where those of several bodies are taken together: then
-    /// [`BodyDigest::update_checksum`] takes the rest.
+    /// MD5 and SHA-256, for a caller that hashes several bodies together. It must also call
+    /// [`BodyDigest::update_checksum`].
     pub fn hashes_mut(&mut self) -> &mut Hashes {
         &mut self.hashes
     }
 
-    /// See [`BodyDigest::hashes_mut`].
+    /// Adds bytes to the checksum only; see [`BodyDigest::hashes_mut`].
     pub fn update_checksum(&mut self, bytes: &[u8]) {
         if let Some(running) = &mut self.checksum {
             running.update(bytes);
         }
     }
 
-    /// Takes the checksum that came behind the body, from
-    /// [`crate::StreamDecoder::finish`]. One that was not announced counts for
-    /// nothing.
+    /// Takes the checksum behind the body, from [`crate::StreamDecoder::finish`]. One that was
+    /// not announced is ignored.
     pub fn take_trailer(&mut self, got: Algorithm, value: Vec<u8>) {
         if let Some((algorithm, checksum @ Checksum::InTrailer)) = &mut self.expected.checksum
             && *algorithm == got
@@ -185,15 +182,15 @@ impl BodyDigest {
         }
     }
 
-    /// The body has ended.
+    /// Ends the body, and verifies its digests.
     ///
     /// # Errors
-    /// `XAmzContentSHA256Mismatch` or `BadDigest`, also where a checksum was
-    /// announced and did not come: the object must not come into being.
+    /// `XAmzContentSHA256Mismatch` or `BadDigest`, also if an announced checksum did not come.
+    /// The object must then not be stored.
     pub fn finish(self) -> Result<Digests, S3Error> {
         let (md5, sha256) = self.hashes.finish();
         if let Some(expected) = self.expected.sha256 {
-            // It was hashed, since it was expected.
+            // An expected hash is always computed.
             let got = sha256.ok_or(Code::InternalError)?;
             constant_time::verify_slices_are_equal(&got, &expected)
                 .map_err(|_| Code::XAmzContentSHA256Mismatch)?;

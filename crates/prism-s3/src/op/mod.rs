@@ -1,7 +1,8 @@
-//! Which operation a request is.
+//! Tells which operation a request is.
 //!
-//! Path style (`/bucket/key`) always works; virtual-host style
-//! (`bucket.domain/key`) where a domain is configured. Names are decoded once.
+//! Path style (`/bucket/key`) always works; virtual-host style (`bucket.domain/key`) works if a
+//! domain is configured. Names are decoded once. `bucket` and `object` have tables of the
+//! requests, `properties` has one of the operations.
 
 mod bucket;
 mod object;
@@ -127,14 +128,14 @@ pub enum ObjectOperation {
 /// A document that a bucket may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Document {
-    /// Which web pages may use the bucket.
+    /// The web pages that may use the bucket.
     Cors,
-    /// What everybody may do with the bucket.
+    /// The permissions of everybody.
     Policy,
 }
 
 impl Document {
-    /// Its name, as in queries.
+    /// The document's name in queries.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -145,12 +146,12 @@ impl Document {
 }
 
 impl Operation {
-    /// Understands a request. With a `base_domain` (as `s3.example.org`, without
-    /// port), a host below it names the bucket.
+    /// Reads the operation of a request. With a `base_domain` (such as `s3.example.org`, without
+    /// port) a host below it names the bucket.
     ///
     /// # Errors
-    /// If the request is malformed, in the terms of S3. What is merely not
-    /// served comes back as [`Operation::Unsupported`].
+    /// If the request is malformed, in the terms of S3. A request that is not served gives
+    /// [`Operation::Unsupported`].
     pub fn parse(head: &RequestHead, base_domain: Option<&str>) -> Result<Self, S3Error> {
         let query = Query::parse(head.query())?;
         let path = decode(head.path())?;
@@ -168,7 +169,7 @@ impl Operation {
         }
     }
 
-    /// The bucket that a request names, whatever else it is or lacks.
+    /// The bucket that a request names, even if the rest of the request is invalid.
     #[must_use]
     pub fn bucket_named(head: &RequestHead, base_domain: Option<&str>) -> Option<BucketName> {
         let path = decode(head.path()).ok()?;
@@ -202,7 +203,7 @@ impl Operation {
     }
 }
 
-/// The bucket and the key that a request names, of which both may be empty.
+/// The bucket and the key that a request names. Both may be empty.
 fn names<'a>(
     head: &'a RequestHead,
     path: &'a str,
@@ -219,7 +220,7 @@ fn unsupported(what: impl Into<String>) -> Operation {
     Operation::Unsupported { what: what.into() }
 }
 
-/// A body that comes in chunks of [`crate::streaming`].
+/// Whether the body comes in chunks of [`crate::streaming`].
 fn is_streaming(head: &RequestHead) -> bool {
     let announced = head.headers().get("x-amz-content-sha256");
     announced.is_some_and(Form::is_announced)

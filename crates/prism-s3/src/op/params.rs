@@ -1,4 +1,4 @@
-//! What comes with an operation besides bucket and key.
+//! The parameters of operations besides bucket and key.
 
 use prism_http::{BodyFraming, Headers, RequestHead};
 
@@ -12,9 +12,9 @@ use crate::streaming::decoded_length;
 use crate::tags::Tags;
 use crate::{Code, ObjectHeaders, RangeSpec, S3Error};
 
-/// Most parts of an upload, and the highest number of one.
+/// Most parts of an upload, and the greatest number of a part.
 pub const MAX_PARTS: u16 = 10_000;
-/// The least that every part of an object but the last must have: 5 MiB.
+/// Least bytes of every part of an object but the last: 5 MiB.
 pub const MIN_PART_BYTES: u64 = 5 << 20;
 
 /// Parameters of GET and HEAD that set a header of the answer.
@@ -27,22 +27,21 @@ const OVERRIDES: [(&str, &str); 6] = [
     ("response-expires", "Expires"),
 ];
 
-/// What comes with a PUT besides its body.
+/// The parameters of PutObject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutObject {
-    /// To be kept with the object.
+    /// The object's headers.
     pub headers: ObjectHeaders,
-    /// To be kept with it as well.
+    /// The object's tags.
     pub tags: Tags,
     /// `If-Match` and `If-None-Match`.
     pub conditions: Conditions,
-    /// Bytes of data, without any framing; `None` if the transfer coding is
-    /// chunked and nothing tells. The reader must hold that to
-    /// [`MAX_PUT_BYTES`].
+    /// Bytes of data, without framing. `None` if the transfer coding is chunked and no header
+    /// tells; then the reader must limit them to [`MAX_PUT_BYTES`].
     pub length: Option<u64>,
 }
 
-/// What a GET or HEAD asks of an object.
+/// The parameters of GetObject and HeadObject.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadObject {
     /// The range, if one counts.
@@ -51,96 +50,95 @@ pub struct ReadObject {
     pub part: Option<u16>,
     /// One version of it, as the client names it, instead of the current one.
     pub version: Option<String>,
-    /// Conditions to weigh first.
+    /// Conditions, which come first.
     pub conditions: Conditions,
-    /// Headers of the answer that the client sets: name and value, which is fit
-    /// to be one.
+    /// Headers of the answer that the client sets: names and valid values.
     pub overrides: Vec<(&'static str, String)>,
 }
 
-/// What a copy is to be.
+/// The parameters of CopyObject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyObject {
-    /// Of what.
+    /// The source.
     pub source: CopySource,
-    /// On the source.
+    /// Conditions on the source.
     pub source_conditions: Conditions,
     /// Headers in place of the source's.
     pub headers: Option<ObjectHeaders>,
     /// Tags in place of the source's.
     pub tags: Option<Tags>,
-    /// A checksum to be computed.
+    /// The checksum to compute.
     pub checksum: Option<Algorithm>,
-    /// On what the copy replaces.
+    /// Conditions on the object that the copy replaces.
     pub conditions: Conditions,
 }
 
-/// What an upload in parts is to become.
+/// The parameters of CreateMultipartUpload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreateUpload {
-    /// To be kept with the object.
+    /// The object's headers.
     pub headers: ObjectHeaders,
-    /// To be kept with it as well.
+    /// The object's tags.
     pub tags: Tags,
-    /// The checksum of its parts and how that of the object is made.
+    /// The checksum of the parts, and the type of the object's.
     pub checksum: Option<(Algorithm, ChecksumType)>,
 }
 
-/// A part that comes with the request.
+/// The parameters of UploadPart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UploadPart {
-    /// Which upload, as the client names it.
+    /// The upload, as the client names it.
     pub upload: String,
     /// 1 to [`MAX_PARTS`].
     pub number: u16,
-    /// As of [`PutObject`].
+    /// As [`PutObject::length`].
     pub length: Option<u64>,
 }
 
-/// A part that is copied.
+/// The parameters of UploadPartCopy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyPart {
-    /// Which upload, as the client names it.
+    /// The upload, as the client names it.
     pub upload: String,
     /// 1 to [`MAX_PARTS`].
     pub number: u16,
-    /// Of what.
+    /// The source.
     pub source: CopySource,
-    /// On the source.
+    /// Conditions on the source.
     pub source_conditions: Conditions,
-    /// Offsets of the first and last byte; they must lie within the source.
+    /// Offsets of the first and last byte, which must be within the source.
     pub range: Option<(u64, u64)>,
 }
 
-/// Which parts of an upload are to be listed.
+/// The parameters of ListParts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListParts {
-    /// Which upload, as the client names it.
+    /// The upload, as the client names it.
     pub upload: String,
     /// Only parts with greater numbers.
     pub after: u16,
-    /// At most so many.
+    /// Most parts on a page.
     pub max: usize,
     /// Whether names are percent-encoded in the answer.
     pub url_encoded: bool,
 }
 
-/// What comes with the completion of an upload besides the list of parts.
+/// The parameters of CompleteMultipartUpload besides the list of parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompleteUpload {
-    /// Which upload, as the client names it.
+    /// The upload, as the client names it.
     pub upload: String,
     /// `If-Match` and `If-None-Match`.
     pub conditions: Conditions,
-    /// What the whole object's checksum must be, as in the answer.
+    /// The checksum that the whole object must have, in the form of the answer.
     pub checksum: Option<(Algorithm, String)>,
-    /// How the client takes it to be made.
+    /// The type of checksum that the client assumes.
     pub checksum_type: Option<ChecksumType>,
-    /// How many bytes the object must have.
+    /// The bytes that the object must have.
     pub size: Option<u64>,
 }
 
-/// What GetObjectAttributes is asked for.
+/// The parameters of GetObjectAttributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named by S3")]
 #[allow(clippy::struct_excessive_bools, reason = "a set of S3's names")]
@@ -151,7 +149,7 @@ pub struct Attributes {
     pub parts: bool,
     pub storage_class: bool,
     pub size: bool,
-    /// Most parts to be listed.
+    /// Most parts to list.
     pub max_parts: usize,
     /// Only parts with greater numbers.
     pub after: u16,
@@ -192,7 +190,7 @@ impl ReadObject {
             let Some(value) = query.get(parameter) else {
                 continue;
             };
-            // What cannot be a header must not become one.
+            // The value must be valid in a header.
             let mut probe = Headers::new();
             probe.append(header, value).map_err(|_| {
                 let message = format!("{parameter} cannot be the value of a header.");
@@ -377,7 +375,7 @@ impl Attributes {
     }
 }
 
-/// The name of a version, whatever it is: only its keeper can tell.
+/// The name of a version, of any form: only the backend that has it can check it.
 pub(super) fn version_id(query: &Query) -> Result<Option<String>, S3Error> {
     match query.get("versionId") {
         Some("") => Err(S3Error::with_message(
@@ -388,7 +386,7 @@ pub(super) fn version_id(query: &Query) -> Result<Option<String>, S3Error> {
     }
 }
 
-/// The name of an upload, whatever it is: only its keeper can tell.
+/// The name of an upload, of any form: only the backend that has it can check it.
 pub(super) fn upload_id(query: &Query) -> String {
     query.get("uploadId").unwrap_or_default().to_owned()
 }
@@ -427,7 +425,7 @@ fn marker(text: Option<&str>) -> Result<u16, S3Error> {
     }
 }
 
-/// Bytes of data of a body, without any framing.
+/// Bytes of data of a body, without framing.
 fn body_length(head: &RequestHead) -> Result<Option<u64>, S3Error> {
     let length = match head.framing() {
         BodyFraming::None => return Err(Code::MissingContentLength.into()),

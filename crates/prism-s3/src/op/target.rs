@@ -1,4 +1,4 @@
-//! What a request's target and host name: a bucket, a key, a copy's source.
+//! The bucket in a host name, and the source of a copy.
 
 use crate::query::decode;
 use crate::{BucketName, Code, ObjectKey, S3Error};
@@ -10,13 +10,13 @@ pub struct CopySource {
     pub bucket: BucketName,
     /// Its key.
     pub key: ObjectKey,
-    /// Which version of it, as the client names it; else the current one.
+    /// The version, as the client names it, or `None` for the current one.
     pub version: Option<String>,
 }
 
 impl CopySource {
-    /// Reads `x-amz-copy-source`: `bucket/key` or `/bucket/key`, encoded as a
-    /// path is, and perhaps `?versionId=`.
+    /// Reads `x-amz-copy-source`: `bucket/key` or `/bucket/key`, encoded like a path, and
+    /// perhaps `?versionId=`.
     pub(super) fn parse(value: &str) -> Result<Self, S3Error> {
         let (path, version) = match value.split_once("?versionId=") {
             Some((path, version)) => (path, Some(version)),
@@ -38,7 +38,7 @@ impl CopySource {
     }
 }
 
-/// The bucket that the host names, if it lies below the domain.
+/// The bucket that the host names, if it is below the domain.
 pub(super) fn virtual_bucket<'a>(
     host: Option<&'a str>,
     base_domain: Option<&str>,

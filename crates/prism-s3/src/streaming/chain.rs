@@ -1,5 +1,5 @@
-//! The signatures of a body in chunks: each covers its chunk and the signature
-//! before it, the first that of the request.
+//! The signatures of a body in chunks. Each covers its chunk and the signature before it; the
+//! first covers the signature of the request.
 
 use ::time::OffsetDateTime;
 use aws_lc_rs::{constant_time, digest, hmac};
@@ -8,16 +8,15 @@ use data_encoding::HEXLOWER;
 use crate::canonical::Scope;
 use crate::{Code, S3Error};
 
-/// SHA-256 of nothing, which stands where headers of a chunk would be signed.
+/// SHA-256 of no bytes, in the place of signed headers of a chunk.
 const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 /// The start of the chain of one body's chunk signatures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seed {
-    /// The signature of the request, verified by this node or by the one that
-    /// vouches for it.
+    /// The signature of the request, which this node or another one has verified.
     pub signature: [u8; 32],
-    /// When the request was signed.
+    /// The time at which the request was signed.
     pub time: OffsetDateTime,
 }
 
@@ -29,13 +28,13 @@ pub struct Chain {
     time: String,
     scope: String,
     previous: [u8; 32],
-    /// What the chunk under way must be signed with.
+    /// The signature that the present chunk must have.
     claimed: [u8; 32],
     hash: digest::Context,
 }
 
 impl Chain {
-    /// `time` is that of the seed, as it is signed.
+    /// `time` is that of the seed, in the signed form.
     pub(crate) fn new(key: hmac::Key, time: String, scope: Scope<'_>, seed: Seed) -> Self {
         Self {
             key,
@@ -48,14 +47,14 @@ impl Chain {
         }
     }
 
-    /// The chain's start: another node that knows the caller's secret makes the same chain
-    /// from it ([`crate::Authenticator::chain`]).
+    /// The chain's start. Another node that knows the caller's secret makes the same chain from
+    /// it ([`crate::Authenticator::chain`]).
     #[must_use]
     pub fn seed(&self) -> Seed {
         self.seed
     }
 
-    /// A chunk begins that is said to have this signature.
+    /// Begins a chunk that should have this signature.
     pub(super) fn begin(&mut self, claimed: [u8; 32]) {
         self.claimed = claimed;
         self.hash = digest::Context::new(&digest::SHA256);
@@ -65,7 +64,7 @@ impl Chain {
         self.hash.update(data);
     }
 
-    /// The chunk has ended.
+    /// Ends the chunk, and verifies it.
     pub(super) fn end(&mut self) -> Result<(), S3Error> {
         let hash = HEXLOWER.encode(self.hash.clone().finish().as_ref());
         let previous = HEXLOWER.encode(&self.previous);
@@ -99,8 +98,7 @@ impl Chain {
     }
 }
 
-/// Two chains at their beginning are the same if they say the same; the key
-/// follows from the scope and the caller.
+/// Compares chains at their beginning. The key follows from the scope and the caller.
 impl PartialEq for Chain {
     fn eq(&self, other: &Self) -> bool {
         (&self.time, &self.scope, self.previous) == (&other.time, &other.scope, other.previous)

@@ -1,5 +1,5 @@
-//! Bodies in the content coding `aws-chunked`: data in chunks, each of which
-//! may be signed, and a checksum behind them.
+//! Bodies in the content coding `aws-chunked`: data in chunks, which may be signed, and a checksum
+//! behind them.
 //!
 //! ```text
 //! 400;chunk-signature=<64 hex digits> CRLF  1024 bytes of data  CRLF
@@ -9,10 +9,9 @@
 //! CRLF
 //! ```
 //!
-//! Signatures are there in the signed forms only, the two lines of trailers
-//! only where `x-amz-content-sha256` says so. All of it lies inside the HTTP
-//! body, whose own framing is not this module's concern. Whether the checksum
-//! is right is for [`crate::BodyDigest`].
+//! Only the signed forms have signatures. The two lines of trailers are there if
+//! `x-amz-content-sha256` says so. All of this is inside the HTTP body; `prism-http` removes the
+//! body's own framing. [`crate::BodyDigest`] verifies the checksum.
 //!
 //! Reference: "Signature Calculations for the Authorization Header:
 //! Transferring Payload in Multiple Chunks" and "... Including Trailing
@@ -37,16 +36,16 @@ pub(crate) const DECODED_LENGTH: &str = "x-amz-decoded-content-length";
 /// The header that names the checksum behind a body in chunks.
 pub(crate) const TRAILER: &str = "x-amz-trailer";
 
-/// How a body in chunks is made, and what its signatures begin with.
+/// The form of a body in chunks, and the start of its signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Streaming {
     /// Whether trailers follow the last chunk.
     pub trailer: bool,
-    /// What signs each chunk, unless they are not signed.
+    /// The verifier of the chunks, if they are signed.
     pub chain: Option<Box<Chain>>,
 }
 
-/// Which kind of body a value of `x-amz-content-sha256` announces.
+/// The form of body that a value of `x-amz-content-sha256` announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) signed: bool,
@@ -54,7 +53,7 @@ pub(crate) struct Form {
 }
 
 impl Form {
-    /// Whether a value announces chunks of any form, known or not.
+    /// Whether a value announces chunks, of a known form or not.
     pub(crate) fn is_announced(value: &[u8]) -> bool {
         value.starts_with(b"STREAMING-")
     }
@@ -99,47 +98,45 @@ pub(crate) fn announced_trailer(headers: &Headers) -> Result<Option<Algorithm>, 
         .ok_or_else(|| invalid("x-amz-trailer must name one checksum header"))
 }
 
-/// Takes the chunks off a body. It remembers where it is, so input may be cut
-/// anywhere.
+/// Removes the framing of chunks from a body. Its input may be cut anywhere.
 #[derive(Debug)]
 pub struct StreamDecoder {
     state: State,
     chain: Option<Box<Chain>>,
     trailers: Trailers,
-    /// Data bytes that the chunks to come must have.
+    /// Data bytes still to come.
     left: u64,
 }
 
-/// What one call of [`StreamDecoder::consume`] found.
+/// The result of one call of [`StreamDecoder::consume`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Decoded {
-    /// Bytes of data, as a range of the input. May be empty.
+    /// Bytes of data, as a range of the input. It may be empty.
     pub data: Range<usize>,
-    /// How many bytes of the input are done with: all, unless `data` is not
-    /// empty.
+    /// Bytes of the input that were used: all of them, unless `data` is not empty.
     pub consumed: usize,
 }
 
 #[derive(Debug)]
 enum State {
-    /// In the line before a chunk.
+    /// The line before a chunk.
     Line(Vec<u8>),
     Data {
         left: u64,
     },
-    /// In the line end behind the data; whether its CR was there.
+    /// The line end behind the data, and whether its CR has come.
     End {
         cr: bool,
     },
-    /// Behind the last chunk.
+    /// The bytes behind the last chunk.
     Tail(Vec<u8>),
 }
 
 impl StreamDecoder {
-    /// A chunk's line: 16 digits, `;chunk-signature=`, 64 digits, CR LF.
+    /// The longest line of a chunk: 16 digits, `;chunk-signature=`, 64 digits, CR LF.
     const MAX_LINE_BYTES: usize = 16 + 17 + 64 + 2;
-    /// The trailers: the longest checksum takes 68 bytes, the signature 90.
+    /// Most bytes of trailers. The longest checksum takes 68 bytes, the signature 90.
     const MAX_TAIL_BYTES: usize = 512;
 
     /// A decoder at the first byte of the body that `headers` announce.
@@ -158,12 +155,12 @@ impl StreamDecoder {
         })
     }
 
-    /// Looks at the next bytes of the body. Gives the data of one chunk at a
-    /// time, before the chunk's signature could be verified.
+    /// Reads the next bytes of the body. Returns the data of one chunk at a time, before the
+    /// chunk's signature is verified.
     ///
     /// # Errors
-    /// `SignatureDoesNotMatch`, or what is malformed. The decoder must not be
-    /// used again, and the data that it gave not be kept.
+    /// `SignatureDoesNotMatch`, or an error about malformed input. The caller must then drop the
+    /// decoder and the data from it.
     pub fn consume(&mut self, input: &[u8]) -> Result<Decoded, S3Error> {
         let mut at = 0;
         while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
@@ -192,7 +189,7 @@ impl StreamDecoder {
         })
     }
 
-    /// The HTTP body has ended. Gives the checksum that was behind the data.
+    /// Ends the HTTP body. Returns the checksum behind the data.
     ///
     /// # Errors
     /// `IncompleteBody` if chunks are missing, `MalformedTrailerError`,
@@ -204,7 +201,7 @@ impl StreamDecoder {
         self.trailers.finish(&tail, self.chain)
     }
 
-    /// Takes bytes that are not data, at least one.
+    /// Reads bytes that are not data, at least one.
     fn take_framing(&mut self, input: &[u8]) -> Result<usize, S3Error> {
         match &mut self.state {
             State::Line(line) => {
@@ -234,7 +231,7 @@ impl StreamDecoder {
                     .ok_or_else(|| malformed_trailer("they are too long"))?;
                 Ok(input.len())
             }
-            // Data is taken by the caller; nothing of it is framing.
+            // The caller handles data.
             State::Data { .. } => Ok(0),
         }
     }

@@ -1,4 +1,4 @@
-//! What stands behind the last chunk.
+//! The trailers behind the last chunk.
 
 use data_encoding::BASE64;
 
@@ -8,7 +8,7 @@ use crate::{Code, S3Error};
 
 const SIGNATURE: &str = "x-amz-trailer-signature";
 
-/// Which trailers there must be.
+/// The trailers that a body must have.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trailers {
     pub(super) announced: Option<Algorithm>,
@@ -16,10 +16,9 @@ pub(super) struct Trailers {
 }
 
 impl Trailers {
-    /// Reads all that came between the last chunk and the end of the HTTP body.
-    /// That delimits them, so empty lines, which some clients put between the
-    /// trailers and their signature, do no harm. Each trailer may stand there
-    /// once, the signature last.
+    /// Reads the bytes between the last chunk and the end of the HTTP body. Some clients put
+    /// empty lines between the trailers and their signature; these do no harm, as the body's end
+    /// delimits the trailers. Each trailer may be present once, the signature last.
     pub(super) fn finish(
         self,
         tail: &[u8],

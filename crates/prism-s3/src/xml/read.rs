@@ -1,6 +1,5 @@
-//! Reads XML that a client sends, strictly: UTF-8, one root, no document types
-//! (so that nothing expands), known references only, bounded depth. How long a
-//! document may be is for whoever reads it from the connection.
+//! Reads XML of clients, strictly: UTF-8, one root, known references only, bounded depth, and no
+//! document types, so that nothing expands. The reader of the connection limits the length.
 
 use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::Event;
@@ -8,15 +7,14 @@ use quick_xml::reader::Reader;
 
 use crate::{Code, S3Error};
 
-/// Nesting of elements: what S3's documents need, and some.
+/// Greatest nesting of elements, with some reserve above S3's documents.
 const MAX_DEPTH: usize = 8;
 
-/// Calls `ended` at the end of each element below the root, with the names from
-/// below the root down to it and the text directly inside it, white space
-/// included.
+/// Calls `ended` at the end of each element below the root. It gets the names from below the root
+/// to the element, and the text directly inside it with its white space.
 ///
 /// # Errors
-/// `MalformedXML`, also for another root; whatever `ended` gives.
+/// `MalformedXML`, also for another root; the errors of `ended`.
 pub(super) fn elements(
     body: &[u8],
     root: &str,
@@ -24,7 +22,7 @@ pub(super) fn elements(
 ) -> Result<(), S3Error> {
     let body = std::str::from_utf8(body).map_err(|_| malformed())?;
     let mut reader = Reader::from_str(body);
-    // Of each open element, from the root on: its name, and its text so far.
+    // The open elements from the root on: names, and texts so far.
     let mut open: Vec<(String, String)> = Vec::new();
     let mut is_over = false;
     loop {
@@ -74,7 +72,7 @@ fn begin(
     Ok(())
 }
 
-/// Whether the root has ended.
+/// Ends an element. Returns whether it was the root.
 fn end(
     open: &mut Vec<(String, String)>,
     ended: &mut impl FnMut(&[&str], String) -> Result<(), S3Error>,
@@ -89,7 +87,7 @@ fn end(
     Ok(false)
 }
 
-/// Text outside the root may be white space only.
+/// Appends text to the innermost element. Text outside of the root may be white space only.
 fn append(open: &mut [(String, String)], text: &str) -> Result<(), S3Error> {
     match open.last_mut() {
         Some((_, inside)) => inside.push_str(text),

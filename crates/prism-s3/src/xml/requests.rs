@@ -1,4 +1,4 @@
-//! The documents that clients send.
+//! The documents of clients.
 
 use super::read::{elements, malformed};
 use crate::cors::{CorsConfig, CorsRule};
@@ -9,23 +9,23 @@ use crate::{Code, ObjectKey, S3Error};
 /// The most keys of one DeleteObjects.
 pub const MAX_DELETED_KEYS: usize = 1000;
 
-/// What DeleteObjects is asked for.
+/// The body of DeleteObjects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeleteRequest {
-    /// Only failures are to be told.
+    /// Whether the answer has failures only.
     pub quiet: bool,
-    /// At most [`MAX_DELETED_KEYS`], as they came.
+    /// At most [`MAX_DELETED_KEYS`] targets, in the client's order.
     pub targets: Vec<DeleteTarget>,
 }
 
-/// An object, or a version of one, that DeleteObjects is to delete.
+/// An object or version that DeleteObjects deletes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeleteTarget {
-    /// The key, or what can be none: it fails alone.
+    /// The key. An invalid one fails alone.
     pub key: String,
-    /// Which version, as the client names it.
+    /// The version, as the client names it.
     pub version: Option<String>,
-    /// What its ETag must be, as of `If-Match`.
+    /// The ETag that it must have, as for `If-Match`.
     pub etag: Option<String>,
 }
 
@@ -36,12 +36,11 @@ pub struct CompletedPart {
     pub number: u16,
     /// Its ETag, without quotes.
     pub etag: String,
-    /// Its checksum in the form of headers, if it names one.
+    /// Its checksum in the form of headers, if the client names one.
     pub checksum: Option<(Algorithm, String)>,
 }
 
-/// The region of a `CreateBucketConfiguration`, or `None` if the body is empty
-/// or names none.
+/// The region of a `CreateBucketConfiguration`, or `None` if the body is empty or has none.
 ///
 /// # Errors
 /// `MalformedXML`.
@@ -126,7 +125,7 @@ pub fn parse_versioning(body: &[u8]) -> Result<bool, S3Error> {
     })
 }
 
-/// What an element says, if it says anything.
+/// The trimmed text of an element, or `None` if it is empty.
 fn given(text: &str) -> Option<String> {
     let text = text.trim();
     (!text.is_empty()).then(|| text.to_owned())
@@ -136,7 +135,7 @@ fn given(text: &str) -> Option<String> {
 ///
 /// # Errors
 /// `MalformedXML`, also for none or more than [`crate::op::MAX_PARTS`];
-/// `InvalidPartOrder` where numbers do not ascend.
+/// `InvalidPartOrder` if numbers do not ascend.
 pub fn parse_complete(body: &[u8]) -> Result<Vec<CompletedPart>, S3Error> {
     let mut parts: Vec<CompletedPart> = Vec::new();
     let mut part = CompletedPart::default();
@@ -227,7 +226,7 @@ pub fn parse_cors(body: &[u8]) -> Result<CorsConfig, S3Error> {
 }
 
 impl DeleteRequest {
-    /// The keys that can be keys, and why the others cannot.
+    /// The targets with their keys, or with the errors of invalid keys.
     pub fn parsed(&self) -> impl Iterator<Item = (&DeleteTarget, Result<ObjectKey, S3Error>)> {
         let targets = self.targets.iter();
         targets.map(|target| (target, ObjectKey::parse(&target.key)))

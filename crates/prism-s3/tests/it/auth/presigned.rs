@@ -22,8 +22,10 @@ fn the_published_presigned_url_verifies_and_is_reproduced() {
     assert_eq!(known.payload, Payload::Unsigned);
     let signer = Signer::new(ACCESS_KEY, SECRET, "us-east-1");
     let made = signer.presign(
-        ("GET", "/test.txt", Body::Unsigned),
+        "GET",
+        "/test.txt",
         EXAMPLE_HOST,
+        Body::Unsigned,
         86_400,
         now(),
     );
@@ -124,7 +126,7 @@ fn the_hash_in_a_presigned_query_is_that_of_the_body() {
     let host = headers(&[("Host", "h")]);
     let signer = Signer::new(ACCESS_KEY, SECRET, "us-east-1");
     let read = |target: &str, body: Body<'_>| {
-        let url = signer.presign(("PUT", target, body), "h", 60, now());
+        let url = signer.presign("PUT", target, "h", body, 60, now());
         check("PUT", &url.unwrap(), &host).map(|known| known.payload)
     };
     let signed = read("/bkt/k", Body::Bytes(b"")).unwrap();
@@ -142,7 +144,7 @@ fn the_hash_in_a_presigned_query_is_that_of_the_body() {
     let code = twice.unwrap_err().code();
     assert_eq!(code, Code::AuthorizationQueryParametersError);
     // And it is found where the other headers are.
-    let url = signer.presign(("PUT", "/bkt/k", Body::Bytes(b"")), "h", 60, now());
+    let url = signer.presign("PUT", "/bkt/k", "h", Body::Bytes(b""), 60, now());
     let hoisted = prism_s3::auth::with_hoisted(&head("PUT", &url.unwrap(), &host));
     let hoisted = hoisted.unwrap().unwrap();
     assert_eq!(
