@@ -1,5 +1,5 @@
-//! Any bytes as an answer: no panic; what a relay would pass on as it came is what the
-//! parser understands, and says nothing that concerns one connection only.
+//! Any bytes as an answer: no panic. An answer that a relay would pass on unchanged is one that the
+//! parser accepts, and no field of it concerns one connection only.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

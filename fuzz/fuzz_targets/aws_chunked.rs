@@ -1,8 +1,7 @@
-//! A body in `aws-chunked`: any bytes, or chunks and trailers well made, with or
-//! without signatures, and then damaged. No panic; the same result whole and in
-//! pieces; never more data than announced; what is well made is read; and a
-//! signed body that is damaged is refused, unless its data and checksum are
-//! still the same.
+//! A body in `aws-chunked`: any bytes, or valid chunks and trailers, with or without signatures, and
+//! then damaged. There is no panic, the same result whole and in pieces, and never more data than
+//! announced. Valid bodies are read. A damaged signed body is refused, unless its data and checksum
+//! are still the same.
 #![no_main]
 
 use std::ops::Range;
@@ -44,7 +43,7 @@ static KEY: LazyLock<hmac::Key> = LazyLock::new(|| {
     hmac::Key::new(hmac::HMAC_SHA256, &key)
 });
 
-/// What the head says of the body.
+/// The head's declaration about the body.
 struct Announced {
     form: &'static str,
     checksum: Option<(&'static str, &'static str)>,
@@ -56,7 +55,7 @@ impl Announced {
         self.form != FORMS[0]
     }
 
-    /// What the node that reads the body knows of it: another node has verified the request.
+    /// The form of the body for a node that reads it. Another node has verified the request.
     fn payload(&self) -> (Streaming, Headers) {
         let mut headers = Headers::new();
         let mut add = |name, value: &str| headers.append(name, value).expect("a good field");
@@ -78,7 +77,7 @@ impl Announced {
     }
 }
 
-/// Makes a body, and signs it where the form wants that.
+/// Makes a body, and signs it if the form has signatures.
 struct Writer {
     signed: bool,
     previous: String,
@@ -192,7 +191,7 @@ fuzz_target!(|input: (u8, u8, u16, u8, Vec<Vec<u8>>)| {
     let whole = read(&announced, &body, body.len());
     assert_eq!(whole, read(&announced, &body, piece));
     match whole {
-        // A checksum that nothing signs, here or in the head, is as it came.
+        // A checksum that is not signed, here or in the head, may have changed.
         Ok(damaged) if announced.form == FORMS[2] => assert_eq!(damaged, good),
         Ok(damaged) if announced.signed() => assert_eq!(damaged.0, good.0),
         _ => {}

@@ -1,5 +1,5 @@
-//! Any bytes as a chunked body, cut at any place: no panic, the same result
-//! whole and in pieces, never more data than allowed.
+//! Any bytes as a chunked body, cut anywhere: no panic, the same result whole and in pieces, and
+//! never more data than allowed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

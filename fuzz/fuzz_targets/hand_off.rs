@@ -1,6 +1,5 @@
-//! Any bytes as a frame from another node, or good hand-offs with damage: no
-//! panic, nothing kept beyond the frame's own size, and what is taken has one
-//! encoding only.
+//! Any bytes as a frame from another node, or damaged hand-offs: no panic, and no memory beyond the
+//! frame's size. A frame that is accepted has no other encoding.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -10,7 +9,7 @@ use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, MAX_FRAME_BYTES, Tls
 use prism_proto::{Keepalive, NegotiatedOptions, TcpState, Window, WindowScale};
 use prism_tls::{DirectionKeys, SavedSession, Secret, Session, SessionKeys, Suite};
 
-/// A hand-off without a session, and one with.
+/// A hand-off without a session, and one with a session.
 static GOOD: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
     [None, Some(tls())].map(|tls| {
         let frame = Frame::HandOff(Box::new(hand_off(tls)));
@@ -82,7 +81,7 @@ fn hand_off(tls: Option<TlsState>) -> HandOff {
     }
 }
 
-/// The good frame with bytes changed, and others put in or left out at a place.
+/// A valid frame with changed, inserted or missing bytes.
 fn damaged(good: &[u8], edits: &[(u16, u8)], place: u16, left_out: u8, put_in: &[u8]) -> Vec<u8> {
     let mut bytes = good.to_vec();
     for (at, value) in edits {

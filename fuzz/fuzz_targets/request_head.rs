@@ -1,5 +1,5 @@
-//! Any bytes as a request: no panic; a head ends with an empty line and holds
-//! no line end but CRLF; what is forwarded reads the same again.
+//! Any bytes as a request: no panic. A head ends with an empty line, and has no line end but CRLF. A
+//! forwarded head reads as the same one.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,5 @@
-//! A signed request, and the same request with damage: the first verifies, and
-//! no panic comes of the second. It may verify only if what was signed is the
-//! same for all that reads it.
+//! A signed request verifies. The same request with damage causes no panic, and verifies only if its
+//! signed parts are the same for all readers.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -33,7 +32,7 @@ fuzz_target!(|input: (&str, &str, u16, u8)| {
     let Ok(Some((head, _))) = RequestHead::parse(&bytes, &Limits::DEFAULT) else {
         return;
     };
-    // Absolute form names the host as well; the signer signs paths.
+    // Absolute form names the host too, but the signer signs paths.
     if head.target() != target || !target.starts_with('/') {
         return;
     }

@@ -1,6 +1,6 @@
-//! Any bytes of a client to the server's handshake, raw, as the content of
-//! handshake records, or behind a good ClientHello: no panic, nothing
-//! established, the same outcome whole and in pieces, and no fault of ours.
+//! Any bytes of a client in the server's handshake: raw, as the content of handshake records, or
+//! behind a valid ClientHello. There is no panic, no session, the same outcome whole and in pieces,
+//! and no error with a local fault.
 #![no_main]
 
 use std::os::unix::fs::PermissionsExt;
@@ -52,7 +52,7 @@ fn hello() -> Vec<u8> {
     wire
 }
 
-/// The bytes of a client, made of the fuzzer's.
+/// The bytes of a client, made of the fuzzer's input.
 fn input(form: u8, data: &[u8]) -> Vec<u8> {
     match form % 3 {
         0 => data.to_vec(),
@@ -66,7 +66,7 @@ fn record(content: &[u8]) -> Vec<u8> {
     [&[22, 3, 1], &length[..], content].concat()
 }
 
-/// What the whole input leads to, in so far as its cuts should not matter.
+/// The outcome of the input, without the parts that depend on its cuts.
 fn outcome(input: &[u8], piece: usize) -> Option<(Fault, String)> {
     let mut acceptor = Acceptor::new(&SERVER).unwrap();
     for piece in input.chunks(piece) {

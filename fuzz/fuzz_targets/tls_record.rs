@@ -1,6 +1,6 @@
-//! What a client sends into an established session: raw bytes, and records that
-//! authenticate but say anything. No panic, the same meaning whole and in pieces,
-//! an error is the end, and the alert for it can always be sealed.
+//! Input of a client to an established session: raw bytes, and records that authenticate but have
+//! any content. There is no panic, and the same meaning whole and in pieces. An error ends the
+//! session, and its alert can always be sealed.
 #![no_main]
 
 use aws_lc_rs::aead::{
@@ -60,7 +60,7 @@ impl Forger {
         }
     }
 
-    /// In TLS 1.3 the content's end is its type, whatever is there.
+    /// A record. In TLS 1.3 the end of `inner` is its type.
     fn record(&mut self, kind: u8, mut inner: Vec<u8>) -> Vec<u8> {
         let tls13 = self.keys.version() == Version::Tls13;
         let explicit = !tls13 && self.keys.suite() != Suite::ChaCha20Poly1305;
@@ -98,7 +98,7 @@ impl Forger {
         record
     }
 
-    /// The key after a KeyUpdate.
+    /// Takes the key after a KeyUpdate.
     fn next_key(&mut self) {
         self.client.write_from_kernel(self.sequence).unwrap();
         self.client.update_write_key().unwrap();
@@ -107,7 +107,7 @@ impl Forger {
     }
 }
 
-/// The input that `acts` describe.
+/// The bytes of the client for these acts.
 fn wire(version: Version, suite: Suite, acts: Vec<(u8, Vec<u8>)>) -> Vec<u8> {
     let (mut forger, mut out) = (Forger::new(version, suite), Vec::new());
     for (act, content) in acts {
@@ -129,7 +129,7 @@ fn wire(version: Version, suite: Suite, acts: Vec<(u8, Vec<u8>)>) -> Vec<u8> {
     out
 }
 
-/// What the session makes of `input`, given to it `piece` bytes at a time.
+/// The events of `input`, which the session gets `piece` bytes at a time.
 fn understood(
     server: &mut Session,
     input: &[u8],

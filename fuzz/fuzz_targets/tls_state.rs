@@ -1,5 +1,5 @@
-//! Any bytes as a session from another host: no panic, what is taken has one
-//! encoding only, and the session works.
+//! Any bytes as a session from another host: no panic. A session that is accepted has no other
+//! encoding, and works.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -28,7 +28,7 @@ fuzz_target!(|input: (&[u8], &[u8])| {
     assert!(session.write_closed());
     match session.save() {
         Ok(again) => assert!(SavedSession::decode(&again.encode()).is_ok()),
-        // At the end of its sequence numbers a session fails as well.
+        // A session at the end of its sequence numbers fails too.
         Err(_) => assert!(failed || saved.windows(7).any(|bytes| bytes == [0xff; 7])),
     }
 });

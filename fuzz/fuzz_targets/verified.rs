@@ -1,5 +1,5 @@
-//! Any bytes as what another node has verified, alone and within a preamble: no panic,
-//! and what is taken has one encoding only.
+//! Any bytes as a request that another node has verified, alone and within a preamble: no panic. A
+//! value that is accepted has no other encoding.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -209,7 +209,7 @@ fn pin(map: &mut OpenMapMut<'_>, dir: &Path) -> Result<(), LoadError> {
     map.set_pin_path(path).map_err(kernel("pin a map"))
 }
 
-/// Pins the counters. Those of another version are dropped, as it may count other things.
+/// Pins the counters. Counters of another version are dropped, as it may count other things.
 fn pin_counters(map: &mut OpenMapMut<'_>, dir: &Path) -> Result<(), LoadError> {
     let path = dir.join(map.name());
     let old = pinned(&path)?;

@@ -1,7 +1,7 @@
-//! What a session leaves behind in memory when it has moved away: nothing that
-//! opens or seals a record. The process looks through its own heap.
+//! A session that has moved away leaves nothing in memory that opens or seals a record. The process
+//! searches its own heap.
 //!
-//! Alone in its program, so that no other test has secrets there.
+//! This test is alone in its program, so that no other test has secrets there.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 use std::fs::File;
@@ -13,8 +13,8 @@ use prism_tls::{
 
 const SUITES: [Suite; 3] = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
 
-/// The end of a secret, inverted so that it is not found itself. The allocator
-/// writes over the first 16 bytes of what was freed; those prove nothing.
+/// The end of a secret, inverted so that the search does not find it. The allocator overwrites the
+/// first 16 bytes of freed memory, which prove nothing.
 struct Inverted(&'static str, Vec<u8>);
 
 impl Inverted {
@@ -29,7 +29,7 @@ impl Inverted {
     }
 }
 
-/// Calls `look` with all memory that allocations may lie in.
+/// Calls `look` with all memory of allocations.
 fn heap(mut look: impl FnMut(&[u8])) {
     let memory = File::open("/proc/self/mem").unwrap();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

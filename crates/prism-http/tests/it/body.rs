@@ -1,4 +1,4 @@
-//! Bodies: the end is found exactly, however the stream is cut.
+//! Bodies: their end is found exactly, wherever the stream is cut.
 
 use std::num::NonZeroU64;
 
@@ -7,7 +7,7 @@ use prism_http::{
     ResponseFraming, write_chunk,
 };
 
-/// Feeds `pieces` one after the other; gives the data and the bytes taken.
+/// Feeds `pieces` one after the other. Returns the data and the number of used bytes.
 fn read<'a>(
     reader: &mut BodyReader,
     pieces: impl IntoIterator<Item = &'a [u8]>,

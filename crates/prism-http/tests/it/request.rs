@@ -1,4 +1,4 @@
-//! Request heads: what is accepted, what is refused and why.
+//! Request heads: accepted ones, and refused ones with their errors.
 
 use prism_http::{BodyFraming, HeadError, Headers, Limits, Method, RequestHead, Version};
 

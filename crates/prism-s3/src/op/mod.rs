@@ -33,9 +33,9 @@ pub const MAX_PUT_BYTES: u64 = 5 << 30;
 pub enum Operation {
     /// `GET /`.
     ListBuckets,
-    /// Of a bucket.
+    /// An operation on a bucket.
     Bucket(BucketName, BucketOperation),
-    /// Of an object, or of an upload of one.
+    /// An operation on an object, or on an upload of one.
     Object(ObjectRef, ObjectOperation),
     /// Known or unknown, but not served: [`Operation::not_implemented`].
     Unsupported {

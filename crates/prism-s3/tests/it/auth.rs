@@ -1,4 +1,4 @@
-//! Signatures: the published examples, and every way to damage a request.
+//! Signatures: the published examples, and damaged requests.
 
 mod presigned;
 
@@ -129,7 +129,7 @@ fn published_examples_verify_and_are_reproduced() {
         let got = check(method, target, &fields).unwrap();
         assert_eq!(got.principal, Principal::AccessKey(ACCESS_KEY.to_owned()));
         assert!(matches!(got.payload, Payload::Sha256(_)));
-        // As printed in the reference, with blanks behind the commas.
+        // The reference has blanks behind the commas.
         fields
             .set("Authorization", expected.replace(',', ", "))
             .unwrap();

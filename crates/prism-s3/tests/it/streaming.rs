@@ -37,7 +37,7 @@ struct Upload {
 }
 
 impl Upload {
-    /// An unsigned one: `trailer` is the announced name, `body` is framed.
+    /// An unsigned upload: `trailer` is the announced name, `body` is framed.
     fn unsigned(len: usize, trailer: Option<&str>, body: impl Into<Vec<u8>>) -> Self {
         let len = len.to_string();
         let mut headers = headers(&[("x-amz-decoded-content-length", &len)]);
@@ -133,7 +133,7 @@ fn published(kind: &str, seed: &str, chunks: [&str; 3], trailer: Option<&str>) -
     let Payload::Streaming(streaming) = &known.payload else {
         panic!("{:?}", known.payload);
     };
-    // As a node does that was told the seed.
+    // Another node verifies with the seed.
     let seed = streaming.chain.as_ref().unwrap().seed();
     let chain = authenticator.chain("AKIAIOSFODNN7EXAMPLE", seed).unwrap();
     let again = Payload::Streaming(prism_s3::Streaming {
@@ -202,7 +202,7 @@ fn published_examples_verify() {
 fn signed_chunks_do_not_verify_with_any_byte_changed() {
     for upload in [published_plain(), published_trailer()] {
         let len = upload.body.len();
-        // All framing, and some of the data.
+        // The samples are all framing, and some of the data.
         let framing = (0..95).chain(65610..65730).chain(66740..len);
         for at in framing.chain((0..len).step_by(4001)) {
             let mut damaged = upload.clone();
@@ -303,7 +303,7 @@ fn a_body_that_ends_early_is_incomplete() {
         for keep in (0..len).filter(|n| *n < 200 || *n > len - 300) {
             let mut cut = upload.clone();
             cut.body.truncate(keep);
-            // A trailer that is there as a whole lacks the empty line only.
+            // A whole trailer lacks the empty line only.
             if let Err(error) = cut.read() {
                 let expected = [Code::IncompleteBody, Code::MalformedTrailerError];
                 assert!(expected.contains(&error.code()), "{keep}: {error}");
@@ -375,7 +375,7 @@ fn malformed_trailers_are_refused() {
         let upload = Upload::unsigned(9, Some(CRC.0), body);
         assert_eq!(upload.code(), Code::MalformedTrailerError, "{tail:?}");
     }
-    // As the AWS SDKs do not, and others do.
+    // The AWS SDKs do not do this, but others do.
     for tail in [
         format!("X-Amz-Checksum-CRC32: {} \r\n\r\n", CRC.1),
         format!("{}:{}\n\r\n\r\n", CRC.0, CRC.1),

@@ -1,4 +1,4 @@
-//! What the agent removes, what it leaves, and that it never takes what is used.
+//! Aging: the agent removes unused flows, and never one that is in use.
 
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,7 +42,7 @@ fn idle_and_long_blocked_flows_end_and_used_ones_stay() {
             (expired, reset) = (expired + aged.expired, reset + aged.reset);
             pause(10);
         }
-        // Whose hand-off never ended: its client is told.
+        // The hand-off of this flow never ended: its client is reset.
         assert_eq!((expired, reset), (1, 1));
         assert_eq!(state(3), (FlowState::Absent, 6));
         assert_eq!(state(2).0, FlowState::Forward);
@@ -80,7 +80,7 @@ fn no_command_outlives_the_tombstone_that_outranks_it() {
         );
         assert!(lab.flows().is_empty(), "the table is empty");
         assert_eq!(lab.counter("flow_collected"), 1);
-        // A source that was cut off asks for its flow back, which was released since.
+        // A source that was cut off claims its flow again, which was released meanwhile.
         let late = lab.own(client(1), BACKEND2, 5);
         assert_eq!((late.status, late.epoch), (Status::Stale, 6));
         assert_eq!(lab.own(client(2), BACKEND2, 6).status, Status::Stale);
@@ -112,9 +112,9 @@ fn many_flows_are_listed_and_aged_completely() {
     });
 }
 
-/// Packets, commands and aging on several CPUs at once, with times so short that
-/// flows expire under way. Whatever the order, a flow that a command was
-/// acknowledged for works until something ended it, and both tables agree.
+/// Packets, commands and aging on several CPUs at once, with limits so short that flows expire
+/// meanwhile. In any order, a flow with an acknowledged command works until it is ended, and both
+/// tables agree.
 #[test]
 fn commands_packets_and_aging_race_without_losing_a_flow() {
     let adjust = |config: &mut SwitchConfig| {
@@ -154,7 +154,7 @@ fn commands_packets_and_aging_race_without_losing_a_flow() {
             stop.store(true, Ordering::Relaxed);
         });
         assert!(expired.load(Ordering::Relaxed) > 100, "{expired:?}");
-        // Nothing runs any more: every flow's owner can answer, nobody else can.
+        // All threads have ended: the owner of each flow can answer, and nobody else.
         for port in 1..4 {
             let next = epoch.fetch_add(2, Ordering::Relaxed);
             assert_eq!(lab.own(client(port), BACKEND, next).status, Status::Ok);
@@ -170,8 +170,8 @@ fn commands_packets_and_aging_race_without_losing_a_flow() {
     });
 }
 
-/// Tombstones are deleted while commands for the same flows arrive: none of those
-/// is lost, and no entry that a command made is taken.
+/// Tombstones are deleted while commands for the same flows arrive. No command is lost, and no
+/// entry of a command is deleted.
 #[test]
 fn commands_win_against_the_collection_of_tombstones() {
     const CLIENTS: u16 = 1500;
@@ -195,7 +195,7 @@ fn commands_win_against_the_collection_of_tombstones() {
                 }
                 collected
             });
-            // Each flow becomes due in the middle of this.
+            // Each flow becomes due while this runs.
             for port in 1..=CLIENTS {
                 assert_eq!(lab.own(client(port), BACKEND2, 7).status, Status::Ok);
                 let there = lab.run(Hook::Tc, &Tcp::new(client(port), VIP).build());

@@ -1,5 +1,5 @@
-//! Checksums of rewritten packets, whole or with their sum given by the driver.
-//! Those still to be computed (GSO, offload) are `network.rs`'s.
+//! Checksums of rewritten packets that are whole, or whose sum the driver gave. `network.rs` tests
+//! checksums that are computed later (GSO, offload).
 
 use std::net::SocketAddrV4;
 use std::sync::Once;
@@ -12,8 +12,8 @@ use prism_switch::bench::{Hook, Verdict};
 
 const PACKETS: usize = 5_000;
 
-/// A packet to the owner, or of the owner, of any content, and its source and
-/// destination after the switch.
+/// A packet to or from the owner, of any content, with its source and destination behind the
+/// switch.
 fn random_packet(
     random: &mut fastrand::Rng,
     owner: SocketAddrV4,

@@ -1,4 +1,4 @@
-//! The end of a connection: which resets of an owner a client is to see.
+//! The end of a connection: the owner's resets that a client must see, and the others.
 
 use std::net::SocketAddrV4;
 
@@ -7,10 +7,10 @@ use crate::common::*;
 use prism_proto::control::{Ops, Status};
 use prism_switch::bench::{Hook, Verdict};
 
-/// Where the owner's last byte stands; its FIN comes after a wrap.
+/// Sequence number of the owner's last byte; that of its FIN has wrapped.
 const OWNER_SEQ: u32 = u32::MAX - 2;
 const PAYLOAD: &[u8] = b"hello";
-/// What the client expects after the owner's FIN.
+/// Sequence number that the client expects after the owner's FIN.
 const OWNER_END: u32 = OWNER_SEQ.wrapping_add(PAYLOAD.len() as u32 + 1);
 
 /// One packet of a connection's end.
@@ -43,9 +43,9 @@ const ROWS: [(&[Step], bool); 9] = [
         &[OwnerFin, ClientFin(BEFORE_END), ClientAck(OWNER_END)],
         true,
     ),
-    // The client still speaks: it is to learn that nobody listens.
+    // The client still sends: it must learn that nobody receives.
     (&[OwnerFin, ClientAck(OWNER_END)], false),
-    // The client lacks something that it waits for.
+    // The client waits for data that it lacks.
     (&[OwnerFin, ClientFin(BEFORE_END)], false),
     (&[ClientFin(OWNER_SEQ), OwnerFin], false),
     (&[ClientFin(OWNER_SEQ)], false),
@@ -141,7 +141,7 @@ fn after_both_ends_have_closed_other_packets_still_pass() {
         |lab| {
             for hook in [Hook::Tc, Hook::Xdp] {
                 check(lab, hook, BACKEND, ROWS[0].0, true);
-                // FIN and its acknowledgement may be lost, and come again.
+                // The FIN and its acknowledgement may be lost and repeated.
                 for step in [OwnerFin, ClientFin(OWNER_END), ClientAck(OWNER_END)] {
                     play(lab, hook, BACKEND, step);
                 }
@@ -160,7 +160,7 @@ fn the_end_of_a_connection_is_not_that_of_the_next_on_its_ports() {
         |_| {},
         |lab| {
             check(lab, Hook::Tc, BACKEND, ROWS[0].0, true);
-            // `check` opens anew; so does a release that is followed by an owner.
+            // `check` opens a new connection; so does a release before a new owner.
             check(lab, Hook::Tc, BACKEND, &[], false);
             check(lab, Hook::Tc, BACKEND, ROWS[0].0, true);
             let epoch = lab.flows()[0].epoch;
@@ -214,7 +214,7 @@ fn a_frontends_own_connections_end_without_a_late_reset_too() {
                     let dropped = lab.counter("drop_late_reset");
                     assert_eq!(verdict(hook, &reset(VIP)), Verdict::Drop);
                     assert_eq!(lab.counter("drop_late_reset"), dropped + 1);
-                    // The client has not acknowledged the end, or a program resets.
+                    // The client has not acknowledged the end, or its program resets.
                     let mut other = Tcp::new(VIP, CLIENT);
                     (other.flags, other.seq) = (RST, BEFORE_END);
                     pass(lab, hook, &other);

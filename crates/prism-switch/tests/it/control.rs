@@ -1,4 +1,4 @@
-//! The control protocol, as the programs answer it.
+//! The control protocol: the answers of the programs.
 
 use crate::common::*;
 use prism_proto::control::{
@@ -129,7 +129,7 @@ fn an_epoch_far_ahead_is_refused_and_what_is_there_can_be_released() {
                     lab.command(hook, r)
                 };
                 let refused = lab.counter("control_ahead");
-                // Also where the clock has moved on by the time that it is asked.
+                // The clock may have advanced before the program reads it.
                 let far = lab.clock() + MAX_EPOCH_AHEAD_NS + 1_000_000_000;
                 for epoch in [u64::MAX, far] {
                     assert_eq!(own(epoch).status, Status::Ahead, "{epoch}");
@@ -343,7 +343,7 @@ fn a_full_table_refuses_and_evicts_nobody() {
             assert!(flows.iter().all(|f| f.owner == owned(BACKEND)));
             assert_eq!(lab.counter("control_full"), full);
             let port = flows[0].flow.client.port();
-            // Those that have an entry go on moving.
+            // Flows that have an entry still move.
             assert_eq!(lab.own(client(port), BACKEND2, 6).status, Status::Ok);
             assert_eq!(lab.plain(Ops::BLOCK, client(port), 7).status, Status::Ok);
         },

@@ -1,4 +1,4 @@
-//! The data-plane program and the reference in Rust, command by command.
+//! Compares the eBPF program with the reference in Rust, command by command.
 
 use std::net::SocketAddrV4;
 
@@ -15,14 +15,14 @@ use prism_switch::bench::{Hook, Verdict};
 
 const STEPS: u32 = 20_000;
 const CLIENTS: u16 = 6;
-/// Its epochs are near the limit, so few commands of others would be of use to it.
+/// A flow whose epochs are near the limit, so that few other commands apply to it.
 const AHEAD: u16 = CLIENTS + 1;
 
 fn client(port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(*CLIENT.ip(), port)
 }
 
-/// An epoch on either side of the limit, which moves on with the clock.
+/// An epoch on either side of the limit, which advances with the clock.
 fn epoch_near_limit(random: &mut fastrand::Rng, clock: u64, known: u64) -> u64 {
     match random.u8(0..8) {
         0 => u64::MAX,
@@ -58,7 +58,7 @@ fn random_request(random: &mut fastrand::Rng, clock: u64) -> Request {
     r
 }
 
-/// What the packets of a flow do is what the reference's entry says.
+/// Checks that the packets of a flow go as the reference's entry says.
 fn check_packets(lab: &Lab, hook: Hook, table: &FlowTable, client: SocketAddrV4) {
     let entry = table.entry(&flow(client));
     let there = lab.run(hook, &Tcp::new(client, VIP).build());
@@ -129,11 +129,11 @@ fn check_syn(lab: &Lab, hook: Hook, table: &mut FlowTable, random: &mut fastrand
     }
 }
 
-/// Every tombstone grows old, and goes.
+/// Lets every tombstone expire and be deleted.
 fn collect(lab: &Lab, table: &mut FlowTable) {
     std::thread::sleep(Duration::from_nanos(TOMBSTONE_NS) + Duration::from_millis(100));
     let aged = Agent::new(&lab.switch).step(Instant::now()).unwrap();
-    // By chance there may be none.
+    // The random commands may have left none.
     let collected = u32::try_from(table.collect(lab.clock())).unwrap();
     assert_eq!((aged.collected, aged.expired), (collected, 0), "{aged:?}");
     assert_eq!(lab.flows().len(), table.len(), "no tombstone is left");

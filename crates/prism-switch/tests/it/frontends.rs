@@ -1,5 +1,5 @@
-//! New connections go to frontends that hold a lease; open connections stay where they are
-//! while the list changes.
+//! New connections go to frontends with a lease. Open connections stay at their frontend while the
+//! list changes.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use prism_switch::bench::{Hook, Verdict};
 use prism_switch::{Agent, LEASE_GRACE, Leases, SwitchConfig};
 
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-/// Longer than an agent that has started waits, and a change of the list lasts.
+/// A time longer than the wait of an agent that starts, and than a change of the list.
 const WAIT: Duration = Duration::from_millis(2_100);
 
 fn two_frontends(config: &mut SwitchConfig) {
@@ -60,8 +60,7 @@ fn lease(address: SocketAddr, node: Ipv4Addr, run: u16) -> TcpStream {
     stream
 }
 
-/// The frontend that a packet of each client goes to: a SYN, or a packet of an open
-/// connection.
+/// The frontends that get a packet of each client: a SYN, or a packet of an open connection.
 fn sent(lab: &Lab, ports: Range<u16>, is_syn: bool) -> Vec<Ipv4Addr> {
     ports
         .map(|port| {
@@ -116,7 +115,7 @@ fn only_living_frontends_get_new_connections_and_open_ones_stay_where_they_are()
         std::thread::sleep(WAIT);
         step_until(lab, &mut agent, 2);
 
-        // It dies. An agent that starts does not forget that.
+        // The second frontend dies. An agent that starts leaves it out too.
         drop(first);
         std::thread::sleep(LEASE_GRACE);
         step_until(lab, &mut agent, 1);
@@ -132,7 +131,7 @@ fn only_living_frontends_get_new_connections_and_open_ones_stay_where_they_are()
         assert_eq!(opened(lab, 1..65), [FRONTEND; 64]);
         std::thread::sleep(WAIT);
 
-        // It comes back: what is open stays, also what is opened just then.
+        // It returns. Open connections stay, also those that open during the change.
         let mut second = lease(address, OTHER, 3);
         step_until(lab, &mut agent, 2);
         assert_eq!(open(lab, 1..65), [FRONTEND; 64]);
@@ -143,7 +142,7 @@ fn only_living_frontends_get_new_connections_and_open_ones_stay_where_they_are()
         std::thread::sleep(WAIT);
         assert_eq!(open(lab, 101..165), since, "as new ones go");
 
-        // It says that it takes no more, and serves those that it has.
+        // It takes no more clients, and still serves those that it has.
         second.write_all(&[TAKES_NO_MORE]).unwrap();
         step_until(lab, &mut agent, 1);
         assert_eq!(open(lab, 101..165), since);
@@ -158,7 +157,7 @@ fn only_living_frontends_get_new_connections_and_open_ones_stay_where_they_are()
 #[test]
 fn a_frontend_that_accepts_a_syn_while_it_releases_the_flow_has_the_connection() {
     in_lab("accepting", two_frontends, |lab| {
-        // The list has the client's connections at one, and this flow is at the other.
+        // The list leads the client to one frontend, and this flow is at the other.
         let listed = opened(lab, CLIENT.port()..CLIENT.port() + 1)[0];
         let via = if listed == FRONTEND { OTHER } else { FRONTEND };
         let mut own = request(Ops::OWN.and(Ops::UNBLOCK), lab.clock(), flow(CLIENT), 0);

@@ -84,7 +84,7 @@ fn a_backends_icmp_error_about_a_flow_stays_inside() {
     );
 }
 
-/// Gives the flow to the backend, above all commands before; the epoch.
+/// Gives the flow to the backend with an epoch above all before. Returns the epoch.
 fn own_next(lab: &Lab) -> u64 {
     let known = lab.view.flow_of(&flow(CLIENT)).unwrap();
     let epoch = known.map_or(5, |f| f.epoch + 1);

@@ -1,6 +1,6 @@
-//! Four hosts and real TCP through the attached programs: a connection is moved
-//! to a backend, and bulk data (GSO packets, checksums left to the device) goes
-//! both ways, also while the switch is loaded again and again.
+//! Four hosts and real TCP through the attached programs: a connection moves to a backend, and
+//! bulk data (GSO packets, checksums of the device) goes both ways, also during reloads of the
+//! switch.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
@@ -15,14 +15,14 @@ use prism_switch::{InterfaceConfig, Switch, SwitchConfig, SwitchView};
 use prism_sys::netns::NetNs;
 use prism_sys::tcp::{Paused, restore};
 
-/// Interfaces of the switch: to the client, the frontend, the backend.
+/// Interfaces of the switch to the client, the frontend and the backend.
 const LINKS: [&str; 3] = ["s0", "s1", "s2"];
 const BULK_BYTES: usize = 1 << 30;
-/// How often programs are replaced under traffic, at least.
+/// Least number of replacements of the programs under traffic.
 const REPLACEMENTS: u32 = 100;
-/// How often the kernel is made to look at a neighbour.
+/// The period in which the kernel checks a neighbour.
 const CONFIRM: Duration = Duration::from_secs(1);
-/// As much as an emulated processor moves in seconds.
+/// Bytes that an emulated processor moves within seconds.
 const EMULATED_BULK_BYTES: usize = 64 << 20;
 
 struct Net {
@@ -100,7 +100,7 @@ impl Net {
             .unwrap();
     }
 
-    /// Sends a command from the frontend, with the right time; its answer.
+    /// Sends a command from the frontend with the present time. Returns the answer.
     fn command(&self, mut request: Request) -> Answer {
         let socket = self
             .frontend
@@ -123,7 +123,7 @@ impl Net {
         exchange(request)
     }
 
-    /// A connection from the client to the VIP, moved to the backend.
+    /// A connection from the client to the VIP that has moved to the backend.
     fn moved_connection(&self) -> (TcpStream, TcpStream) {
         let listener = self.frontend.run(|| TcpListener::bind(VIP).unwrap());
         let listener = listener.unwrap();
@@ -160,7 +160,7 @@ impl Net {
         (client, server)
     }
 
-    /// Replaces the programs of all interfaces again and again; how often.
+    /// Replaces the programs of all interfaces repeatedly. Returns how often.
     fn replace_for(&self, time: Duration) -> u32 {
         let replace = || {
             let switch = Switch::load(&self.config).unwrap();
@@ -206,7 +206,7 @@ fn retransmissions_here() -> u64 {
         .unwrap()
 }
 
-/// A block whose length is prime: no shift of the stream by a packet goes unseen.
+/// A block with a prime length, so that a shift of the stream by a packet is noticed.
 fn block() -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(1);
     (0..1_048_573).map(|_| random.u8(..)).collect()
@@ -260,7 +260,7 @@ fn a_moved_connection_carries_bulk_data_both_ways_intact() {
     }
     let net = Net::new("bulk");
     let (client, server) = net.moved_connection();
-    // An emulated processor (scripts/kernels.py) says nothing about speed.
+    // The speed of an emulated processor (scripts/kernels.py) has no meaning.
     let is_emulated = std::env::var_os("PRISM_TEST_EMULATED").is_some();
     let bulk = if is_emulated {
         EMULATED_BULK_BYTES
@@ -284,8 +284,8 @@ fn a_moved_connection_carries_bulk_data_both_ways_intact() {
     );
 }
 
-/// Sends messages back and forth until `stop`. With one packet under way at a
-/// time, nothing is lost but by the switch, and every loss is a retransmission.
+/// Sends messages back and forth until `stop`. Only one packet is on its way at a time, so only
+/// the switch can lose it, and each loss is a retransmission.
 fn ping_pong(client: &TcpStream, server: &TcpStream, stop: impl Fn() -> bool) -> u64 {
     let mut rounds = 0u64;
     let mut buffer = [0; 8];
@@ -322,7 +322,7 @@ fn loading_the_switch_again_loses_no_packet() {
             .collect();
         let start = Instant::now();
         let (mut loads, mut replaced) = (0, 0);
-        // A slow processor may take longer.
+        // A slow processor may need longer.
         while start.elapsed() < Duration::from_secs(4)
             || (replaced < REPLACEMENTS && start.elapsed() < Duration::from_secs(60))
         {
@@ -365,7 +365,7 @@ fn interfaces_that_appear_later_are_added_and_unloading_leaves_nothing() {
                 switch.attach(&xdp).unwrap();
                 assert!(filters("d0.5").contains("prism_tc"));
             }
-            // The interface goes, and comes again under the same name.
+            // The interface is removed, and made again under the same name.
             sh("ip link del d0.5; ip link add d0.5 type veth peer name d1");
             switch.attach(&xdp).unwrap();
             Switch::unload(&config.pin_dir).unwrap();
@@ -397,7 +397,7 @@ fn flows_survive_and_another_size_is_not_forced_on_them() {
     );
 }
 
-/// One byte from end to end; whether it has arrived within `limit`.
+/// Sends one byte from end to end. Returns whether it arrives within `limit`.
 fn passes(mut from: &TcpStream, mut to: &TcpStream, limit: Duration) -> bool {
     to.set_read_timeout(Some(limit)).unwrap();
     from.write_all(&[1]).unwrap();
@@ -410,7 +410,7 @@ fn a_neighbour_that_is_stale_is_looked_for_again_while_packets_go_to_it() {
         return;
     }
     let net = Net::new("stale");
-    // A neighbour is stale after half a second, not half a minute, and is asked sooner.
+    // A neighbour is stale after half a second instead of half a minute, and is asked sooner.
     let hurry = || {
         sh("ip link set s2 address 02:00:00:00:00:10
             cd /proc/sys/net/ipv4/neigh/s2
@@ -419,12 +419,12 @@ fn a_neighbour_that_is_stale_is_looked_for_again_while_packets_go_to_it() {
             echo 100 > retrans_time_ms");
     };
     net.switch.run(hurry).unwrap();
-    // The backend has no need to ask, which would tell the switch who it is.
+    // The backend does not ask for the switch, which would tell the switch its address.
     let know = "ip neigh replace 10.0.1.254 lladdr 02:00:00:00:00:10 nud permanent dev e0";
     net.backend.run(|| sh(know)).unwrap();
     let (client, server) = net.moved_connection();
     assert!(passes(&client, &server, Duration::from_secs(5)));
-    // The kernel asks by itself as long as it has sent a packet there lately.
+    // The kernel asks on its own while it has recently sent a packet there.
     let is_stale = || {
         let shown = Command::new("ip")
             .args(["neigh", "show", "dev", "s2"])
@@ -439,11 +439,11 @@ fn a_neighbour_that_is_stale_is_looked_for_again_while_packets_go_to_it() {
         looks.any(|is_stale| is_stale),
         "the neighbour is never stale"
     );
-    // Another card in the same host.
+    // The host gets another card.
     let change = || sh(&format!("ip link set e0 address 02:00:00:00:00:77\n{know}"));
     net.backend.run(change).unwrap();
     client.set_nodelay(true).unwrap();
-    // Repetitions of one segment would be rare: each byte is a packet of its own.
+    // TCP repeats one segment rarely, so each byte is a packet of its own.
     let found = (0..150).any(|_| passes(&client, &server, Duration::from_millis(100)));
     assert!(found, "nobody has looked for the neighbour");
 }

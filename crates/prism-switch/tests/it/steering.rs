@@ -1,4 +1,4 @@
-//! What becomes of packets: packet in, flows, verdict, packet out, counters.
+//! Steering of packets: packet in, flows, verdict, packet out, counters.
 
 use std::net::SocketAddrV4;
 
@@ -9,7 +9,7 @@ use prism_switch::bench::{Hook, Run, Verdict};
 
 pub(crate) const BOTH: [Hook; 2] = [Hook::Tc, Hook::Xdp];
 
-/// What the flow of `CLIENT` is.
+/// The state of the flow of `CLIENT`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Flow {
     None,
@@ -18,7 +18,7 @@ pub(crate) enum Flow {
     Released,
 }
 
-/// Makes the flow so, by commands that outrank all before.
+/// Sets the state of the flow, with epochs above all before.
 pub(crate) fn set(lab: &Lab, state: Flow) {
     let known = lab.view.flow_of(&flow(CLIENT)).unwrap();
     let epoch = known.map_or(0, |f| f.epoch).max(lab.clock());
@@ -237,7 +237,7 @@ fn check_row(lab: &Lab, row: &Row, hook: Hook) {
     let mut expected: std::collections::BTreeMap<_, _> = lab.counters().into_iter().collect();
     let tcp = Tcp::new(row.from, row.to);
     let packet = tcp.build();
-    // The first packet of a next hop asks the kernel, the next the cache.
+    // The first packet to a next hop asks the kernel, later ones the cache.
     for _ in 0..2 {
         let run = lab.run(hook, &packet);
         match row.out {
@@ -277,7 +277,7 @@ fn after_a_release_only_a_new_connection_passes() {
                         "new connection",
                     );
                 }
-                // A fence: nothing was ever owned since the SYN.
+                // The release is a fence: the flow had no owner since the SYN.
                 let epoch = lab.flows()[0].epoch.max(lab.clock()) + 1;
                 let answer = lab.plain(Ops::RELEASE, CLIENT, epoch);
                 assert_eq!(answer.status, Status::Ok);

@@ -1,5 +1,5 @@
-//! A SYN of a flow that has an owner: the client's next connection, or a forgery. The answer
-//! of the owner's host decides.
+//! A SYN of a flow that has an owner: the client's next connection, or a forgery. The answer of the
+//! owner's host decides which.
 
 use std::net::SocketAddrV4;
 
@@ -62,7 +62,7 @@ fn a_syn_of_a_live_flow_goes_to_its_owner_and_changes_nothing() {
                         "SYN",
                     );
                     assert_eq!(lab.counter("flow_syn_challenged"), challenged + 1);
-                    // Its kernel challenges it. A reset of its own is not for the SYN.
+                    // The owner's kernel challenges the SYN. Its own resets are no answer.
                     to_client(lab, hook, &Tcp::new(owner, CLIENT));
                     let mut reset = refusal(owner);
                     reset.seq = 0x0102_0309;
@@ -120,21 +120,21 @@ fn a_refusal_ends_only_the_flow_that_its_syn_was_passed_to() {
         |_| {},
         |lab| {
             for hook in BOTH {
-                // No SYN has been there.
+                // There was no SYN.
                 set(lab, Flow::OwnedBy(BACKEND));
                 to_client(lab, hook, &refusal(BACKEND));
-                // Refusals of hosts that are not the owner.
+                // Hosts other than the owner refuse it.
                 send(lab, hook, &syn());
                 for other in [BACKEND2, VIP] {
                     assert_eq!(send(lab, hook, &refusal(other)).verdict, Verdict::Drop);
                 }
-                // The flow has moved since, and come back.
+                // The flow has moved away and back since.
                 let epoch = state(lab).1;
                 lab.own(CLIENT, BACKEND2, epoch + 1);
                 lab.own(CLIENT, BACKEND, epoch + 2);
                 to_client(lab, hook, &refusal(BACKEND));
                 assert_eq!(state(lab), (FlowState::Forward, epoch + 2));
-                // It is on its way.
+                // The flow is moving.
                 send(lab, hook, &syn());
                 lab.plain(Ops::BLOCK, CLIENT, epoch + 3);
                 for packet in [refusal(BACKEND), syn()] {

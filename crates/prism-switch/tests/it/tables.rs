@@ -1,5 +1,4 @@
-//! Services, tenants and nodes: what the tables say, and what a change of them means
-//! for connections that are there.
+//! Services, tenants and nodes: the tables, and the effect of a change on open connections.
 
 use std::net::SocketAddrV4;
 
@@ -75,7 +74,7 @@ fn an_owner_is_found_in_whichever_service_of_its_tenant() {
                 request.owner = owned(owner(i));
                 assert_eq!(lab.command(Hook::Tc, request).status, Status::Ok);
             }
-            // Of another CPU's past, or of this one's: twice.
+            // A hint may be from another CPU or this one, so the packet is sent twice.
             for hook in [BOTH, BOTH].concat() {
                 for i in 1..=16 {
                     let packet = Tcp::new(owner(i), CLIENT);

@@ -4,7 +4,7 @@ use aws_lc_rs::aead::{
 
 use super::*;
 
-/// What the kernel does with a record: `net/tls/tls_sw.c`.
+/// The kernel's sealing of records, as in `net/tls/tls_sw.c`.
 struct KernelTls {
     keys: KernelKeys,
     iv: Vec<u8>,
@@ -69,7 +69,7 @@ impl KernelTls {
 }
 
 #[test]
-fn records_of_the_kernel_go_between_those_of_the_session() {
+fn records_of_the_kernel_and_of_the_session_alternate() {
     for (version, suite) in all() {
         let (mut server, mut client) = pair(version, suite);
         for round in 0..4 {

@@ -141,7 +141,7 @@ fn the_first_wrong_byte_of_a_header_is_enough() {
 }
 
 #[test]
-fn of_handshake_messages_only_a_whole_and_lonely_key_update_is_taken() {
+fn only_a_whole_key_update_alone_in_its_record_is_accepted() {
     let unexpected = AlertDescription::UnexpectedMessage;
     let malformed = AlertDescription::DecodeError;
     let cases: [(&[u8], AlertDescription); 9] = [

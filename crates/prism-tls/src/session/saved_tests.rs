@@ -1,6 +1,6 @@
 use super::*;
 
-/// To another host and back into use.
+/// Saves a session, and restores it as another host does.
 fn moved(session: Session) -> Session {
     let bytes = session.save().unwrap().encode();
     assert!(bytes.len() <= MAX_SAVED_BYTES);

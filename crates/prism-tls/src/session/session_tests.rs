@@ -40,7 +40,7 @@ fn direction(version: Version, suite: Suite, seed: u8, sequence: u64) -> Directi
     }
 }
 
-/// A session that has sent and received so many records.
+/// A session that has received `read_at` records and sent `write_at`.
 fn at(version: Version, suite: Suite, read_at: u64, write_at: u64) -> Session {
     let read = direction(version, suite, 1, read_at);
     let write = direction(version, suite, 2, write_at);
@@ -63,7 +63,7 @@ fn tls12() -> (Session, Session) {
     pair(Version::Tls12, Suite::Aes128Gcm)
 }
 
-/// A record of any content type with any content, rightly sealed.
+/// A record with any content type and content, sealed with the right key.
 fn forge(by: &mut Session, kind: u8, content: &[u8]) -> Vec<u8> {
     let mut record = vec![0; by.surroundings().before];
     record.extend_from_slice(content);
@@ -80,7 +80,7 @@ fn sealed(by: &mut Session, plaintext: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Everything that `input` holds, and the bytes that are left.
+/// All data and events of the records in `input`.
 fn open_all(by: &mut Session, mut input: Vec<u8>) -> (Vec<u8>, Vec<Event>) {
     let (mut data, mut events) = (Vec::new(), Vec::new());
     while !input.is_empty() {

@@ -1,4 +1,4 @@
-//! Which certificate a client gets, and what a reload changes.
+//! The certificate that a client gets, and the effect of a reload.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn serve(certificates: &Arc<Certificates>) -> ServerConfig {
 #[test]
 fn the_host_name_chooses_exact_before_wildcard_before_default() {
     let site = Site::new();
-    // The default is for all three, so that a client which gets it is content.
+    // The default is for all three names, so that a client accepts it.
     let hosts = ["other.test", "a.s3.test", "s3.test", "b.a.s3.test"];
     let default = site.issue("default", &hosts);
     let default = CertificateFiles {

@@ -10,10 +10,10 @@ use crate::foreign;
 use crate::loopback::Loopback;
 use crate::support::*;
 
-/// Seconds that one client may take.
+/// Most seconds for one client.
 const PATIENCE_S: &str = "30";
 
-/// Runs `program` with `input`, and returns what it printed; it must succeed.
+/// Runs `program` with `input`, which must succeed. Returns its output.
 fn run(program: &str, arguments: &[&str], input: &str) -> String {
     let output = attempt(program, arguments, input);
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -59,7 +59,7 @@ fn openssl_suite(suite: &str) -> [String; 3] {
     ["-tls1_2".into(), "-cipher".into(), name]
 }
 
-/// One request by s_client, with `more` arguments; all that it printed.
+/// Sends one request by s_client, with `more` arguments. Returns its output.
 fn s_client(server: &Loopback, more: &[&str]) -> String {
     let target = server.address().to_string();
     let ca_file = FIXTURE.authority.ca_file();
@@ -137,7 +137,7 @@ fn early_data_for_a_ticket_of_another_kind_of_server_is_skipped() {
         "-tls1_3",
     ];
     let more = ["-ign_eof", "-sess_out", session];
-    // It fails at its end, because that server does not close the session.
+    // The client fails at its end, because that server does not close the session.
     let _ = attempt(
         "openssl",
         &[&arguments[..], &more].concat(),

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use crate::support::FIXTURE;
 
-/// What a client says when the server may end.
+/// The line by which a client ends the server.
 pub const LAST_LINE: &str = "last line\n";
 
 /// A server for one client.
@@ -19,7 +19,7 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
-        // Free a moment ago; nobody else on loopback asks for ports in between.
+        // The port was free just now, and nobody else asks for ports on loopback.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
@@ -41,7 +41,7 @@ impl Server {
         let is_ready = lines.any(|line| line.starts_with("ACCEPT"));
         let mut stdin = child.stdin.take().unwrap();
         let ender = std::thread::spawn(move || {
-            // The tickets went out before it could read this.
+            // The server has sent the tickets before it reads this.
             if lines.any(|line| line.contains(LAST_LINE.trim())) {
                 let _ = stdin.write_all(b"Q\n");
             }

@@ -1,4 +1,4 @@
-//! Every suite, cut everywhere, with the keys proven by data both ways.
+//! Every suite, with input cut anywhere; data in both directions proves the keys.
 
 use std::io::Write;
 
@@ -87,7 +87,7 @@ fn data_in_the_segment_of_finished_is_kept_for_the_record_layer() {
     for suite in ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384"] {
         for cut in Cut::ALL {
             let mut client = connect(client_of_suite(suite));
-            // rustls keeps it, and sends it behind its Finished at once.
+            // rustls buffers it, and sends it right behind its Finished.
             let request = [b'r'; 40_000];
             client.writer().write_all(&request).unwrap();
             let established = handshake(&mut client, &server, cut, &[]).unwrap();
@@ -102,14 +102,14 @@ fn data_in_the_segment_of_finished_is_kept_for_the_record_layer() {
 #[test]
 fn bytes_behind_the_handshake_come_back_as_they_were_sent() {
     let server = server();
-    // Records that rustls would refuse, and a part of one.
+    // Records that rustls would refuse, and a part of one record.
     let behind = b"\x16\x03\x03\x00\x04\0\0\0\0\x17\x03\x03\x40\x11part";
     for suite in known_suites() {
         for cut in Cut::ALL {
             let mut client = connect(client_of_suite(suite));
             let is_tls13 = !suite.contains("_WITH_");
-            // In TLS 1.2 the client's last flight comes before its end: the
-            // bytes are then those of a false start.
+            // In TLS 1.2 the client's last flight comes before the handshake's end: the
+            // bytes are a false start.
             let established = if is_tls13 {
                 handshake(&mut client, &server, cut, behind).unwrap()
             } else {

@@ -1,5 +1,5 @@
-//! Clients that speak something else, or TLS against the rules: each gets an
-//! alert or silence, and none gets further or costs much.
+//! Clients that speak another protocol, or break the rules of TLS. Each gets an alert or silence,
+//! and none gets further or costs much.
 
 use prism_tls::accept::{AcceptError, Acceptor, Failure, Fault, MAX_HANDSHAKE_BYTES, NotTls, Step};
 
@@ -22,13 +22,12 @@ fn hello() -> Vec<u8> {
     drain(&mut connect(client_of_suite(SUITE)))
 }
 
-/// A plaintext alert of that description, whatever the record's version.
+/// Whether this is a plaintext alert of that description, in a record of any version.
 fn is_alert(output: &[u8], description: u8) -> bool {
     matches!(output, [21, 3, _, 0, 2, 2, said] if *said == description)
 }
 
-/// Whether the last record is a fatal alert in the clear, or what one is when
-/// it is sealed.
+/// Whether the last record is a fatal alert in the clear, or may be a sealed one.
 fn ends_in_alert(output: &[u8]) -> bool {
     let sealed_at = output.len().saturating_sub(5 + 2 + 1 + 16);
     matches!(output, [.., 21, 3, _, 0, 2, 2, _])
@@ -158,7 +157,7 @@ fn a_forged_finished_is_refused_under_the_handshake_key() {
         matches!(failure.error, AcceptError::Protocol(_)),
         "{failure:?}"
     );
-    // Sealed, as all that follows the ServerHello.
+    // The alert is sealed, like all records after the ServerHello.
     assert!(matches!(failure.output[..], [23, 3, 3, 0, 19, ..]));
     assert!(matches!(
         client.read_tls(&mut failure.output.as_slice()),

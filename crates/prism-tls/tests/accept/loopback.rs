@@ -1,6 +1,5 @@
-//! A small HTTPS server on loopback out of the acceptor and the record layer:
-//! it answers each request with a line about the session and the request's own
-//! body, and HTTP in the clear with 400.
+//! A small HTTPS server on loopback, made of the acceptor and the record layer. It answers each
+//! request with a line about the session and the request's body, and HTTP in the clear with 400.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,7 +12,7 @@ use prism_tls::accept::{Acceptor, Established, ServerConfig, Step};
 
 use crate::support::{Served, version_of};
 
-/// How long a client of a test may be silent.
+/// Longest silence of a client of a test.
 const SILENCE: Duration = Duration::from_secs(10);
 
 pub struct Loopback {

@@ -1,6 +1,5 @@
-//! The server's handshake against clients of several makes: every suite, input
-//! cut anywhere, tickets across servers, certificates by name, and clients that
-//! do not play by the rules.
+//! The server's handshake with several clients: every suite, input cut anywhere, tickets across
+//! servers, certificates by name, and clients that break the rules.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

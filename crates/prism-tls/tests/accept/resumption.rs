@@ -23,7 +23,7 @@ fn visit(client: &Arc<ClientConfig>, server: &ServerConfig, cut: Cut) -> Establi
     handshake(&mut connection, server, cut, &[]).unwrap()
 }
 
-/// A visit whose data is exchanged as well.
+/// A visit with data in both directions.
 fn visit_and_talk(client: &Arc<ClientConfig>, server: &ServerConfig, cut: Cut) -> bool {
     let mut connection = connect_to(client, HOST);
     let established = handshake(&mut connection, server, cut, &[]).unwrap();
@@ -74,7 +74,7 @@ fn a_ticket_resumes_for_one_rotation_and_never_after_two() {
     }
 }
 
-/// A ticket would hold the secret that the recorded session was encrypted with.
+/// TLS 1.2 has no tickets: one would hold the secret of the recorded session.
 #[test]
 fn a_session_of_tls_1_2_gets_no_ticket() {
     let server = server();

@@ -1,5 +1,5 @@
-//! An authority with certificates in files, servers under them, and the two
-//! ends of a connection joined in memory.
+//! An authority with certificates in files, servers with these certificates, and connections in
+//! memory.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 pub const HOST: &str = "s3.example.test";
 pub const ROTATION_S: u32 = 3_600;
 
-/// What most tests use; making RSA keys takes long.
+/// The authority of most tests, made once because RSA keys take long.
 pub static FIXTURE: LazyLock<Fixture> = LazyLock::new(Fixture::new);
 
 pub struct Fixture {
@@ -105,7 +105,7 @@ impl Authority {
         files
     }
 
-    /// A client that trusts this authority and offers what `provider` has.
+    /// A client that trusts this authority and offers the suites of `provider`.
     pub fn client(&self, provider: CryptoProvider) -> ClientConfig {
         ClientConfig::builder_with_provider(Arc::new(provider))
             .with_protocol_versions(rustls::ALL_VERSIONS)
@@ -188,7 +188,7 @@ pub fn server_with(settings: &Settings, secret: u8, clock: Clock) -> ServerConfi
     ServerConfig::new(settings, FIXTURE.certificates(), Some(tickets), clock).unwrap()
 }
 
-/// Where the client's bytes are cut.
+/// The way in which the client's bytes are cut.
 #[derive(Clone, Copy, Debug)]
 pub enum Cut {
     Nowhere,
@@ -221,8 +221,8 @@ impl Cut {
     }
 }
 
-/// Runs the handshake to its end, in memory. `behind` follows the client's last
-/// flight in the same bytes, as far as the server is concerned.
+/// Runs the handshake to its end in memory. The server gets `behind` in the same bytes as the
+/// client's last flight.
 pub fn handshake(
     client: &mut ClientConnection,
     server: &ServerConfig,
@@ -317,7 +317,7 @@ impl Served {
     }
 }
 
-/// Sends `bytes` of data each way, in several turns, and compares them.
+/// Sends `bytes` of data in each direction, in several turns, and compares them.
 pub fn exchange(client: &mut ClientConnection, served: &mut Served, bytes: usize) {
     use std::io::{Read, Write};
     let data: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();

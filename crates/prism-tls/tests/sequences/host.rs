@@ -1,5 +1,4 @@
-//! A host that has the connection: the session and what lies in its buffers,
-//! which is what a hand-off carries.
+//! A host that has the connection: the session and its buffers, which a hand-off moves.
 
 use prism_tls::{Event, SavedSession, Session};
 
@@ -29,12 +28,12 @@ impl Host {
         }
     }
 
-    /// Opens one record; says what it was when it was there.
+    /// Opens one record. Returns its event, or `None` if the record is incomplete.
     pub(crate) fn open_one(&mut self) -> Option<Event> {
         let opened = self
             .session
             .open(&mut self.input)
-            .expect("the peer errs not");
+            .expect("the peer makes no error");
         if let Event::Incomplete { need } = opened.event {
             assert!(need > self.input.len());
             return None;
@@ -50,7 +49,7 @@ impl Host {
         self.session.seal(data, &mut self.output).unwrap();
     }
 
-    /// The bulk path: plaintext at its place in a record.
+    /// Seals in place, as for bulk data.
     pub(crate) fn seal_in_place(&mut self, data: &[u8]) {
         self.session.seal_control(&mut self.output).unwrap();
         let room = self.session.surroundings();
@@ -62,7 +61,7 @@ impl Host {
         self.session.seal_in_place(record, data.len()).unwrap();
     }
 
-    /// The kernel seals `data` in records of `piece` bytes.
+    /// Has the kernel seal `data` in records of `piece` bytes.
     pub(crate) fn seal_in_kernel(&mut self, data: &[u8], piece: usize) {
         self.session.seal_control(&mut self.output).unwrap();
         let mut kernel = KernelTls::new(self.session.write_to_kernel().unwrap());
@@ -72,8 +71,8 @@ impl Host {
         self.session.write_from_kernel(kernel.sequence).unwrap();
     }
 
-    /// The kernel seals `data`, at most two full records; after each records the session is saved for a
-    /// hand-off that does not come about, and the kernel goes on.
+    /// Has the kernel seal `data`, at most two full records. After each the session is saved for a
+    /// hand-off that fails, and the kernel goes on.
     pub(crate) fn seal_in_kernel_and_stay(self, data: &[u8]) -> Self {
         let mut host = self;
         host.session.seal_control(&mut host.output).unwrap();
@@ -89,8 +88,7 @@ impl Host {
         host
     }
 
-    /// To another host; or back into use here when that did not take it. Either
-    /// restores what was sent.
+    /// Moves to another host, or back into use here if that refuses. Both restore the same bytes.
     pub(crate) fn hand_off(self) -> Self {
         let Self {
             session,

@@ -1,5 +1,5 @@
-//! A kernel that seals records, as `net/tls/tls_sw.c` does: the explicit nonce of
-//! TLS 1.2 with GCM counts up from what was given, other nonces are derived by XOR.
+//! A kernel that seals records as `net/tls/tls_sw.c` does. The explicit nonce of TLS 1.2 with GCM
+//! counts up from the given IV; other nonces are derived by XOR.
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,

@@ -1,13 +1,13 @@
-//! Seeded random sequences of one session's life: data both ways, KeyUpdates of
-//! both sides, records in parts, hand-offs between hosts, records sealed by a
-//! kernel, close. The server's end is the session that [`prism_tls`] takes out of a
-//! handshake; the client is rustls, or OpenSSL.
+//! Seeded random sequences of one session's life: data in both directions, KeyUpdates of both
+//! sides, records in parts, hand-offs between hosts, records sealed by a kernel, close. The
+//! server's end is the session that [`prism_tls`] takes out of a handshake. The client is rustls or
+//! OpenSSL.
 //!
-//! Checked in each: every byte arrives once and in order, both ways; no alert but
-//! close_notify; no nonce is used twice under a key by any host, the handshake's
-//! own and the kernel's included.
+//! Each sequence checks that every byte arrives once and in order, that there is no alert but
+//! close_notify, and that no host uses a nonce twice under a key. Nonces of the handshake and of
+//! the kernel count too.
 //!
-//! A failure prints its seed; `PRISM_SIM_SEED=<seed>` repeats that sequence alone,
+//! A failure prints its seed. `PRISM_SIM_SEED=<seed>` repeats that sequence alone, and
 //! `PRISM_SIM_TIMES=<n>` runs n times as many.
 #![allow(
     clippy::unwrap_used,
@@ -35,7 +35,7 @@ fn number_from(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Runs `sequences` seeds against peers from `make`, each suite in its turn.
+/// Runs `sequences` seeds against peers from `make`, with the suites in turn.
 fn explore(
     sequences: u64,
     flaw: Flaw,
@@ -83,7 +83,7 @@ fn no_byte_is_lost_and_no_nonce_used_twice_with_openssl() {
     }
 }
 
-/// The checks are worth nothing unless they find what they look for.
+/// The checks must find a known flaw.
 #[test]
 fn the_checks_find_a_session_that_two_hosts_go_on_with() {
     for seed in 0..SUITES.len() as u64 {

@@ -1,5 +1,5 @@
-//! Sees every nonce that a server used in one connection, on whatever host and by
-//! whatever layer, and counts those that were used before.
+//! Records every nonce of a server in one connection, on all hosts and by all layers, and counts
+//! repeated ones.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -17,14 +17,14 @@ struct Seen {
     suite: Suite,
     used: HashSet<(Vec<u8>, [u8; 12])>,
     repeated: usize,
-    /// The last secret and its key, to spare deriving it for every record.
+    /// The last secret and its key, so that it is not derived for every record.
     last: (Vec<u8>, Vec<u8>),
 }
 
 impl Nonces {
-    /// Knows the records that rustls sealed before the session was taken out of it:
-    /// it derives all nonces by XOR, in TLS 1.2 as well.
-    pub(crate) fn of(keys: &SessionKeys) -> Self {
+    /// Starts with the records that rustls sealed before the session was taken out of it. rustls
+    /// derives all nonces by XOR, also in TLS 1.2.
+    pub(crate) fn of_session(keys: &SessionKeys) -> Self {
         let (version, suite) = (keys.write.version(), keys.suite);
         let (used, last) = (HashSet::new(), (Vec::new(), Vec::new()));
         let nonces = Self(Rc::new(RefCell::new(Seen {
@@ -55,7 +55,7 @@ impl Nonces {
         nonces
     }
 
-    /// A record that was sealed with the AEAD key `key`.
+    /// Records a nonce under the AEAD key `key`.
     pub(crate) fn used(&self, key: &[u8], nonce: [u8; 12]) {
         let seen = &mut *self.0.borrow_mut();
         if !seen.used.insert((key.to_vec(), nonce)) {

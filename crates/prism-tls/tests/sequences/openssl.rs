@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use crate::peer::{Act, Peer, Reply};
 
-/// The process; it ends with its last handle.
+/// The process, which ends with its last handle.
 #[derive(Clone)]
 pub(crate) struct Process(Rc<RefCell<Pipes>>);
 
@@ -45,7 +45,7 @@ impl Process {
         })))
     }
 
-    /// A new connection; the one before it is forgotten.
+    /// A new connection, which replaces the one before.
     pub(crate) fn connect(&self, suite: &str) -> Box<dyn Peer> {
         self.ask(b'N', openssl_name(suite).as_bytes());
         Box::new(OpensslPeer(self.clone()))

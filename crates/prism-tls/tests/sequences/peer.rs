@@ -1,4 +1,4 @@
-//! The client, as a thing that is told what to do and says what came of it.
+//! The client: it gets acts, and replies with their outcome.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(crate) enum Act<'a> {
     Receive(&'a [u8]),
     /// Data for the server.
     Send(&'a [u8]),
-    /// A new key; in rustls always with a request for another.
+    /// A new key. rustls always asks for one in return.
     KeyUpdate { ask: bool },
     /// close_notify.
     Close,

@@ -1,4 +1,4 @@
-//! One sequence: what happens next follows from the seed.
+//! One sequence, whose steps follow from the seed.
 
 use fastrand::Rng;
 use prism_tls::accept::Established;
@@ -9,7 +9,7 @@ use crate::nonces::Nonces;
 use crate::peer::{Act, Peer, Reply};
 use crate::setup::Server;
 
-/// What is wrong on purpose.
+/// A deliberate error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
     None,
@@ -17,7 +17,7 @@ pub(crate) enum Flaw {
     SourceGoesOn,
 }
 
-/// What occurred.
+/// The events of sequences.
 #[derive(Default, Debug)]
 pub(crate) struct Counts {
     pub(crate) sequences: u64,
@@ -56,7 +56,7 @@ impl Counts {
             .for_each(|(to, from)| *to += *from);
     }
 
-    /// A run in which something never occurred shows nothing about it.
+    /// Checks that every kind of event occurred: otherwise a run proves nothing about it.
     pub(crate) fn assert_everything_occurred(mut self) {
         assert_eq!(std::mem::take(&mut self.repeated_nonces), 0);
         let missing = self.all().into_iter().filter(|count| **count == 0).count();
@@ -64,7 +64,7 @@ impl Counts {
     }
 }
 
-/// One direction's data: each byte follows from its place.
+/// The data of one direction, in which each byte follows from its place.
 struct Stream {
     seed: u64,
     sent: u64,
@@ -104,11 +104,12 @@ pub(crate) struct Run<'a> {
     version: Version,
     up: Stream,
     down: Stream,
-    /// On their way to the server and to the client.
+    /// Bytes on their way to the server.
     to_server: Vec<u8>,
+    /// Bytes on their way to the client.
     to_client: Vec<u8>,
-    /// KeyUpdates of the client since its last data, answers included; a server
-    /// ends a session that has too many.
+    /// KeyUpdates of the client since its last data, answers included. A server ends a session
+    /// with too many.
     updates: u32,
     server_closed: bool,
     counts: Counts,
@@ -127,7 +128,7 @@ impl<'a> Run<'a> {
             keys.write.version() == Version::Tls12,
             suite.contains("_WITH_")
         );
-        let nonces = Nonces::of(&keys);
+        let nonces = Nonces::of_session(&keys);
         let session = Session::witnessed(keys, nonces.clone()).unwrap();
         let version = session.version();
         let stream = |seed| Stream {
@@ -155,7 +156,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Lives through the sequence to its close, and says what occurred.
+    /// Runs the sequence to its close, and returns its events.
     pub(crate) fn finish(mut self) -> Counts {
         for _ in 0..self.rng.u32(20..120) {
             self.counts.steps += 1;
@@ -191,7 +192,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Mostly short, sometimes several records.
+    /// A length, mostly short, sometimes of several records.
     fn length(&mut self) -> usize {
         match self.rng.u8(0..16) {
             0 => self.rng.usize(1..50_000),
@@ -309,7 +310,7 @@ impl<'a> Run<'a> {
         });
     }
 
-    /// The client ends first; the server answers with its last data and ends.
+    /// The client closes first. The server sends its last data and closes.
     fn close(&mut self) {
         self.tell_client(Act::Close);
         let wire = std::mem::take(&mut self.to_server);

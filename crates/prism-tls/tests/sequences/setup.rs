@@ -62,8 +62,7 @@ impl Server {
         }
     }
 
-    /// Brings `peer` to an established session. The peer has then got everything
-    /// that the handshake had to say.
+    /// Brings `peer` to an established session. The peer has then got all bytes of the handshake.
     pub(crate) fn handshake(&self, peer: &mut dyn Peer) -> Established {
         let mut acceptor = Acceptor::new(&self.config).unwrap();
         let mut wire = peer.act(Act::Receive(&[])).wire;

@@ -132,7 +132,7 @@ fn the_hash_in_a_presigned_query_is_that_of_the_body() {
     let signed = read("/bkt/k", Body::Bytes(b"")).unwrap();
     assert!(matches!(signed, Payload::Sha256([0xe3, ..])), "{signed:?}");
     assert_eq!(read("/bkt/k", Body::Unsigned), Ok(Payload::Unsigned));
-    // It counts however it is written, so that none is ignored.
+    // The parameter counts in any case, so that none is ignored.
     for name in ["x-amz-content-sha256", "X-Amz-Content-SHA256"] {
         let other = read(&format!("/bkt/k?{name}={EMPTY}"), Body::Unsigned);
         assert_eq!(other.unwrap_err().code(), Code::SignatureDoesNotMatch);
@@ -143,7 +143,7 @@ fn the_hash_in_a_presigned_query_is_that_of_the_body() {
     );
     let code = twice.unwrap_err().code();
     assert_eq!(code, Code::AuthorizationQueryParametersError);
-    // And it is found where the other headers are.
+    // The hash is among the other headers.
     let url = signer.presign("PUT", "/bkt/k", "h", Body::Bytes(b""), 60, now());
     let hoisted = prism_s3::auth::with_hoisted(&head("PUT", &url.unwrap(), &host));
     let hoisted = hoisted.unwrap().unwrap();

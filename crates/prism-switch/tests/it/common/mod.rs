@@ -28,7 +28,7 @@ pub fn key() -> ControlKey {
     ControlKey::new(*b"0123456789abcdef")
 }
 
-/// True where the test is to run; without root it is skipped, but never in CI.
+/// Whether the test runs: without root it is skipped, except in CI.
 pub fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     assert!(
@@ -94,13 +94,13 @@ pub fn config(name: &str) -> SwitchConfig {
             tenant: 1,
         }],
         max_flows: 4096,
-        // Each packet shows what becomes of it at the first hook.
+        // Each packet gets its verdict at the first hook.
         confirm: Duration::from_hours(1),
         ..SwitchConfig::default()
     }
 }
 
-/// A loaded switch without interfaces; removed when it goes.
+/// A loaded switch without interfaces, which is removed when dropped.
 pub struct Lab {
     pub switch: Switch,
     pub view: SwitchView,
@@ -113,8 +113,7 @@ impl Drop for Lab {
     }
 }
 
-/// Runs `test` with a switch in a fresh namespace, where clients are reached
-/// through a neighbour entry.
+/// Runs `test` with a switch in a new namespace, with a neighbour entry for the way to clients.
 pub fn in_lab(
     name: &str,
     adjust: impl FnOnce(&mut SwitchConfig) + Send,
@@ -168,7 +167,7 @@ impl Lab {
             .collect()
     }
 
-    /// Sends a request as it is; the answer, checked, or none.
+    /// Sends a request unchanged. Returns the checked answer, if there is one.
     pub fn raw_command(&self, hook: Hook, datagram: &[u8]) -> Option<Answer> {
         let source = SocketAddrV4::new(FRONTEND, 5555);
         let run = self.run(hook, &packet::udp(source, CONTROL, datagram));
@@ -188,14 +187,14 @@ impl Lab {
             .time_ns
     }
 
-    /// Sends a request with the right time.
+    /// Sends a request with the present time.
     pub fn command(&self, hook: Hook, mut request: Request) -> Answer {
         request.time_ns = self.clock();
         self.patient_command(hook, &request.encode(&key()))
     }
 
-    /// Repeats a request until it is answered, as senders do: an entry that is
-    /// being collected answers a little later.
+    /// Repeats a request until it is answered, as senders do: there is no answer while an entry
+    /// is collected.
     fn patient_command(&self, hook: Hook, datagram: &[u8]) -> Answer {
         for _ in 0..1000 {
             if let Some(answer) = self.raw_command(hook, datagram) {
@@ -222,7 +221,7 @@ impl Lab {
         self.view.flows().unwrap().map(Result::unwrap).collect()
     }
 
-    /// Flows that are no tombstones.
+    /// The flows without the tombstones.
     pub fn live(&self) -> usize {
         let absent = prism_proto::control::FlowState::Absent;
         self.flows().iter().filter(|f| f.state != absent).count()

@@ -6,9 +6,9 @@ pub const FIN: u8 = 1;
 pub const SYN: u8 = 2;
 pub const RST: u8 = 4;
 pub const ACK: u8 = 16;
-/// Sequence and acknowledgement numbers where a test does not care.
+/// Sequence and acknowledgement numbers for tests that do not depend on them.
 const NUMBERS: (u32, u32) = (0x0102_0304, 0x0506_0708);
-/// Where test packets come from.
+/// Source of the Ethernet frames of tests.
 pub const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 /// The address of the loopback device, which runs test packets.
 const OWN_MAC: [u8; 6] = [0; 6];
@@ -64,7 +64,7 @@ pub fn ethernet(ip: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A TCP segment, its checksum for these addresses.
+/// A TCP segment, with its checksum for these addresses.
 pub fn tcp_segment(source: SocketAddrV4, dest: SocketAddrV4, flags: u8, payload: &[u8]) -> Vec<u8> {
     numbered_segment(source, dest, NUMBERS, flags, payload)
 }
@@ -129,7 +129,7 @@ pub fn udp(source: SocketAddrV4, dest: SocketAddrV4, payload: &[u8]) -> Vec<u8> 
     u.extend(payload);
     let p = ip(source.ip().octets(), dest.ip().octets(), 17, 64, &[], &u);
     let sum = checksum(&[&pseudo(&p, &u), &u]);
-    // Zero would mean that there is none (RFC 768).
+    // Zero would mean that there is no checksum (RFC 768).
     let sum = if sum == 0 { 0xffff } else { sum };
     u[6..8].copy_from_slice(&sum.to_be_bytes());
     ethernet(&ip(
@@ -160,8 +160,8 @@ pub fn fragment(mut frame: Vec<u8>, field: u16) -> Vec<u8> {
     frame
 }
 
-/// Every checksum of a frame is right: IP, and TCP, UDP or ICMP in full, with the
-/// IP header that an ICMP error quotes.
+/// Whether every checksum of a frame is right: IP, and TCP, UDP or ICMP in full, and the IP
+/// header that an ICMP error quotes.
 pub fn verify(frame: &[u8]) {
     let packet = &frame[14..];
     let header = usize::from(packet[0] & 15) * 4;
