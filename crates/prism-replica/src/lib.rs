@@ -20,12 +20,9 @@
 //! another one has ([`missed`]).
 //!
 //! Buckets are agreed on apart from their objects: see [`Bucket`].
-//!
-//! [`history`] judges what clients have seen.
 
 mod bucket;
 mod catch_up;
-pub mod history;
 mod pending;
 mod resolve;
 mod stamp;

@@ -60,7 +60,7 @@ fn row(
         ..Config::default()
     };
     let store = Store::open(&dir, config)?;
-    store.create_bucket("bench", 0)?;
+    store.buckets().create("bench", 0)?;
     let data = vec![0x5a; len];
     let before = store.commit_stats();
     let puts = rate(threads, time, |key| put(&store, key, &data))?;

@@ -105,23 +105,6 @@ pub(crate) fn verify_block(
     }
 }
 
-/// Reads `file` and compares it with what was recorded at its writing.
-pub(crate) fn verify(file: &File, len: u64, recorded: &[u32]) -> Result<(), Error> {
-    let mut crcs = BlockCrcs::default();
-    crcs.update_from(file, 0, len)?;
-    let found = crcs.finish();
-    if found.len() != recorded.len() {
-        return Err(Error::corrupt("number of blocks differs"));
-    }
-    match found.iter().zip(recorded).position(|(a, b)| a != b) {
-        None => Ok(()),
-        Some(block) => Err(Error::corrupt(format!(
-            "checksum of block {block} (bytes {} and on) differs",
-            block as u64 * BLOCK_LEN
-        ))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

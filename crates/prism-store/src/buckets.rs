@@ -1,5 +1,5 @@
-//! Operations on buckets. Which record of a bucket counts, and what may become of it, is
-//! decided by [`prism_replica`]; here it is kept, and changed where this store is alone.
+//! Operations on buckets. `prism_replica` decides which record of a bucket counts and how it
+//! may change; this module stores the record, and changes it where the store is alone.
 
 use prism_replica::{Bucket, BucketRefusal, Phase, Stamp};
 
@@ -9,54 +9,68 @@ use crate::{
     record::bucket_prefix,
     store::{BUCKETS_MAX, CONFIG_MAX, Store},
     types::{BucketInfo, check_bucket},
-    versions::Versioning,
 };
 
-impl Store {
-    /// Creates a bucket; [`Error::AlreadyExists`] if there is one of that name.
-    /// Blocks on disk.
-    pub fn create_bucket(&self, bucket: &str, created_ms: u64) -> Result<(), Error> {
-        self.inner.files.check_room(0)?;
-        self.alter_bucket(bucket, |known, stamp| {
+/// The buckets of a store.
+#[derive(Debug, Clone, Copy)]
+pub struct Buckets<'a> {
+    pub(crate) store: &'a Store,
+}
+
+impl Buckets<'_> {
+    /// Creates a bucket. Blocks on disk.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`], [`Error::TooManyBuckets`], [`Error::NoSpace`].
+    pub fn create(&self, bucket: &str, created_ms: u64) -> Result<(), Error> {
+        self.store.inner.files.check_room(0)?;
+        self.alter(bucket, |known, stamp| {
             Bucket::create(known, stamp, created_ms)
         })
     }
 
-    /// Deletes an empty bucket, with its documents and then its uploads. Blocks on disk.
+    /// Replaces the record of a bucket by the one that `alter` makes of it and of a new
+    /// stamp. `alter` runs again if another change comes between. Blocks on disk.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`], [`Error::NoSuchBucket`], or [`Error::Busy`] if
-    /// somebody else is at it.
-    pub fn delete_bucket(&self, bucket: &str) -> Result<(), Error> {
-        self.alter_bucket(bucket, Bucket::begin_deletion)?;
-        let empty = self.check_deletable(bucket, |_| true);
-        self.alter_bucket(bucket, |known, stamp| {
-            let known = known.ok_or(BucketRefusal::Missing)?;
-            Ok(known.end_deletion(stamp, empty.is_ok()))
-        })?;
-        empty?;
-        self.purge_bucket(bucket)
+    /// The refusal of `alter`, and as for [`Buckets::change_record`].
+    pub fn alter(
+        &self,
+        bucket: &str,
+        alter: impl Fn(Option<&Bucket>, Stamp) -> Result<Bucket, BucketRefusal>,
+    ) -> Result<(), Error> {
+        loop {
+            let known = self.record(bucket)?;
+            let before = known.as_ref().map(|known| known.stamp);
+            let committer = &self.store.inner.committer;
+            let stamp = committer.stamp(committer.epoch(), before);
+            let next = alter(known.as_ref(), stamp)?;
+            match self.change_record(bucket, before, &next) {
+                Err(Error::BucketChanged) => {}
+                changed => return changed,
+            }
+        }
     }
 
-    /// Whether a bucket that takes nothing in any more may go, as far as this store is
-    /// concerned: it has none of the keys that count here. May block on disk.
+    /// Checks that this store has no object that keeps a bucket from its deletion. The
+    /// bucket takes no more writes by then. `counts` says which keys matter here. May block
+    /// on disk.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`], [`Error::NoSuchBucket`], or [`Error::Busy`] while a change is
-    /// open.
+    /// [`Error::NotEmpty`]; [`Error::NoSuchBucket`]; [`Error::Busy`] while a change is open,
+    /// or if the bucket still takes writes.
     pub fn check_deletable(
         &self,
         bucket: &str,
         counts: impl Fn(&str) -> bool,
     ) -> Result<(), Error> {
-        if self.head_bucket(bucket)?.which.phase != Phase::Deleting {
+        if self.get(bucket)?.which.phase != Phase::Deleting {
             return Err(Error::Busy);
         }
-        let committer = &self.inner.committer;
-        // In this order: what is no longer under way is in the view.
-        let open = committer.index.select(|entry| entry.scope.bucket == bucket);
-        let is_busy = !open.is_empty() || committer.locks.is_busy(bucket);
-        if self.has_any_of(bucket, counts)? {
+        let committer = &self.store.inner.committer;
+        // Before the view is taken: the view has every change that is no longer under way.
+        let is_busy = committer.index.has_any_of(bucket) || committer.locks.is_busy(bucket);
+        if self.store.catch_up().has_any_of(bucket, counts)? {
             return Err(Error::NotEmpty);
         }
         match is_busy {
@@ -65,64 +79,13 @@ impl Store {
         }
     }
 
-    /// Keeps a document with a bucket under a short name, or removes it.
-    /// Blocks on disk.
+    /// Replaces the record of a bucket if its stamp is `before`. This is the registry of
+    /// buckets where this store keeps it. Blocks on disk.
     ///
     /// # Errors
-    /// [`Error::NoSuchBucket`], or [`Error::MetaTooLarge`] for more than
-    /// [`CONFIG_MAX`] bytes.
-    pub fn configure_bucket(
-        &self,
-        bucket: &str,
-        name: &'static str,
-        document: Option<&str>,
-    ) -> Result<(), Error> {
-        self.alter_bucket(bucket, |known, stamp| {
-            Bucket::change(known, stamp, |next| match document {
-                Some(text) => drop(next.documents.insert(name.into(), text.into())),
-                None => drop(next.documents.remove(name)),
-            })
-        })
-    }
-
-    /// Begins to keep versions of a bucket's objects, or stops. Blocks on disk.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchBucket`]; [`Error::InvalidName`] for [`Versioning::Never`], to
-    /// which there is no way back.
-    pub fn set_versioning(&self, bucket: &str, versioning: Versioning) -> Result<(), Error> {
-        if versioning == Versioning::Never {
-            return Err(Error::InvalidName("versions cannot be forgotten"));
-        }
-        self.alter_bucket(bucket, |known, stamp| {
-            Bucket::change(known, stamp, |next| next.versions = versioning.enabled())
-        })
-    }
-
-    fn alter_bucket(
-        &self,
-        bucket: &str,
-        alter: impl Fn(Option<&Bucket>, Stamp) -> Result<Bucket, BucketRefusal>,
-    ) -> Result<(), Error> {
-        loop {
-            let known = self.bucket_record(bucket)?;
-            let before = known.as_ref().map(|known| known.stamp);
-            let committer = &self.inner.committer;
-            let stamp = committer.stamp(committer.epoch(), before);
-            let next = alter(known.as_ref(), stamp)?;
-            match self.change_bucket(bucket, before, &next) {
-                Err(Error::BucketChanged) => {}
-                changed => return changed,
-            }
-        }
-    }
-
-    /// Replaces the record of a bucket if its stamp is `before`: the registry of buckets,
-    /// where this store keeps it. Blocks on disk.
-    ///
-    /// # Errors
-    /// [`Error::BucketChanged`]; [`Error::TooManyBuckets`]; [`Error::MetaTooLarge`].
-    pub fn change_bucket(
+    /// [`Error::BucketChanged`]; [`Error::TooManyBuckets`]; [`Error::MetaTooLarge`] for a
+    /// document of more than [`CONFIG_MAX`] bytes; [`Error::NoSpace`].
+    pub fn change_record(
         &self,
         bucket: &str,
         before: Option<Stamp>,
@@ -132,70 +95,87 @@ impl Store {
         if documents.any(|text| text.len() > CONFIG_MAX) {
             return Err(Error::MetaTooLarge);
         }
-        self.inner.files.check_room(0)?;
-        self.set_bucket(bucket, record, SetBy::Change(before))
+        self.store.inner.files.check_room(0)?;
+        self.set(bucket, record, SetBy::Change(before))
     }
 
-    /// Takes a bucket's agreed record, unless the store has a later one. Objects of an
-    /// earlier life are deleted first. Blocks on disk.
+    /// Replaces the record of a bucket by the agreed one, unless the store has a later one.
+    /// Objects of an earlier life are deleted first. Blocks on disk.
     ///
     /// # Errors
     /// Errors of the disk.
-    pub fn take_bucket(&self, bucket: &str, record: &Bucket) -> Result<(), Error> {
+    pub fn accept_record(&self, bucket: &str, record: &Bucket) -> Result<(), Error> {
         check_bucket(bucket)?;
-        match self.set_bucket(bucket, record, SetBy::Agreed) {
+        match self.set(bucket, record, SetBy::Agreed) {
             Err(Error::Busy) => {}
-            taken => return taken,
+            accepted => return accepted,
         }
-        if let Some(known) = self.bucket_record(bucket)?
+        if let Some(known) = self.record(bucket)?
             && known.life != record.life
             && known.phase != Phase::Gone
         {
-            // It is over, whoever has not heard how: nothing of it is taken in any more.
-            self.set_bucket(bucket, &known.buried(known.stamp), SetBy::Over)?;
+            // The known life is over, even if its deletion was not heard of here. From now on
+            // no change of it is accepted.
+            self.set(bucket, &known.buried(known.stamp), SetBy::Over)?;
         }
-        match self.purge_bucket(bucket) {
+        match self.purge(bucket) {
             Ok(()) | Err(Error::AlreadyExists) => {}
             Err(error) => return Err(error),
         }
-        self.set_bucket(bucket, record, SetBy::Agreed)
+        self.set(bucket, record, SetBy::Agreed)
     }
 
-    /// Forgets a bucket that is gone, by the stamp of what is known of it. Blocks on disk.
-    pub fn forget_bucket(&self, bucket: &str, stamp: Stamp) -> Result<(), Error> {
+    /// Deletes the record of a bucket that is gone, if the record has this stamp. Blocks on
+    /// disk.
+    ///
+    /// # Errors
+    /// Errors of the disk.
+    pub fn forget(&self, bucket: &str, stamp: Stamp) -> Result<(), Error> {
         let name = bucket.to_owned();
-        self.submit(Op::ForgetBucket { name, stamp })?;
+        self.store.submit(Op::ForgetBucket { name, stamp })?;
         Ok(())
     }
 
-    fn set_bucket(&self, bucket: &str, record: &Bucket, by: SetBy) -> Result<(), Error> {
+    /// Deletes all that is left under the name of a bucket that is gone, in batches. Blocks
+    /// on disk.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`] if there is a bucket of this name; errors of the disk.
+    pub fn purge(&self, bucket: &str) -> Result<(), Error> {
+        self.store.catch_up().purge_bucket(bucket)
+    }
+
+    fn set(&self, bucket: &str, record: &Bucket, by: SetBy) -> Result<(), Error> {
         check_bucket(bucket)?;
         let set = SetBucketOp {
             name: bucket.to_owned(),
             record: record.clone(),
             by,
         };
-        self.submit(Op::SetBucket(set))?;
+        self.store.submit(Op::SetBucket(set))?;
         Ok(())
     }
 
-    /// Whether there is a bucket of this name that is not about to be deleted, as far as
-    /// this store knows. Does not block.
+    /// Whether this store knows a bucket of this name that is not being deleted. Does not
+    /// block.
     #[must_use]
-    pub fn has_bucket(&self, bucket: &str) -> bool {
-        self.inner.committer.buckets.has(bucket)
+    pub fn has(&self, bucket: &str) -> bool {
+        self.store.inner.committer.buckets.has(bucket)
     }
 
-    /// Another one after every change of a bucket's record. Does not block.
+    /// A number that changes with every bucket's record. Does not block.
     #[must_use]
-    pub fn buckets_version(&self) -> u64 {
-        self.inner.committer.buckets.version()
+    pub fn version(&self) -> u64 {
+        self.store.inner.committer.buckets.version()
     }
 
     /// The record of a bucket's name, also if the bucket is gone. May block on disk.
-    pub fn bucket_record(&self, bucket: &str) -> Result<Option<Bucket>, Error> {
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`]; errors of the disk.
+    pub fn record(&self, bucket: &str) -> Result<Option<Bucket>, Error> {
         check_bucket(bucket)?;
-        let view = self.view();
+        let view = self.store.view();
         let Some(info) = view.bucket_record(bucket)? else {
             return Ok(None);
         };
@@ -209,30 +189,40 @@ impl Store {
         }))
     }
 
-    /// The names behind `after` of which something is known, at most `max`, in order. May
-    /// block on disk.
-    pub fn bucket_names(&self, after: &str, max: usize) -> Result<Vec<BucketInfo>, Error> {
-        self.view().bucket_records(after).take(max).collect()
+    /// At most `max` names behind `after` that have a record, in order. May block on disk.
+    ///
+    /// # Errors
+    /// Errors of the disk.
+    pub fn names(&self, after: &str, max: usize) -> Result<Vec<BucketInfo>, Error> {
+        self.store.view().bucket_records(after).take(max).collect()
     }
 
-    /// A document of a bucket, if it has one of this name. May block on disk.
-    pub fn bucket_document(&self, bucket: &str, name: &str) -> Result<Option<Vec<u8>>, Error> {
+    /// The document of a bucket under this name, if it has one. May block on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchBucket`].
+    pub fn document(&self, bucket: &str, name: &str) -> Result<Option<Vec<u8>>, Error> {
         check_bucket(bucket)?;
-        let view = self.view();
+        let view = self.store.view();
         view.bucket(bucket)?.ok_or(Error::NoSuchBucket)?;
         view.config(&[&bucket_prefix(bucket), name.as_bytes()].concat())
     }
 
-    /// Looks a bucket up; [`Error::NoSuchBucket`] if there is none. May block
-    /// on disk.
-    pub fn head_bucket(&self, bucket: &str) -> Result<BucketInfo, Error> {
+    /// Looks a bucket up. May block on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchBucket`].
+    pub fn get(&self, bucket: &str) -> Result<BucketInfo, Error> {
         check_bucket(bucket)?;
-        self.view().bucket(bucket)?.ok_or(Error::NoSuchBucket)
+        self.store.view().bucket(bucket)?.ok_or(Error::NoSuchBucket)
     }
 
     /// All buckets, by name, at most [`BUCKETS_MAX`]. May block on disk.
-    pub fn list_buckets(&self) -> Result<Vec<BucketInfo>, Error> {
-        self.view().buckets(BUCKETS_MAX)
+    ///
+    /// # Errors
+    /// Errors of the disk.
+    pub fn list(&self) -> Result<Vec<BucketInfo>, Error> {
+        self.store.view().buckets(BUCKETS_MAX)
     }
 }
 

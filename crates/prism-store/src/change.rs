@@ -8,7 +8,7 @@ use crate::{
     record::object_key,
     store::Store,
     types::{ObjectMeta, check_bucket, check_key},
-    versions::{Removed, ToDelete, VersionId, Versioning},
+    versions::{Removed, ToDelete, VersionId},
 };
 
 /// The outcome of a deletion; `None` in a bucket without versions.
@@ -45,29 +45,6 @@ impl<'a> Group<'a> {
 }
 
 impl Store {
-    /// Deletes an object, and says whether there was one; where versions are
-    /// kept, a delete marker takes its place. Works on a full disk. Blocks on
-    /// disk.
-    pub fn delete(&self, bucket: &str, key: &str) -> Result<bool, Error> {
-        // Deleting what is not there is common and need not wait for the disk.
-        let view = self.view();
-        if self.lookup(&view, bucket, key, None)?.is_none()
-            && view
-                .bucket(bucket)?
-                .is_none_or(|info| info.versioning == Versioning::Never)
-        {
-            return Ok(false);
-        }
-        drop(view);
-        let outcome = self.submit(Op::Delete(DeleteOp {
-            bucket: bucket.to_owned(),
-            object_keys: vec![object_key(bucket, key)],
-            versions: Vec::new(),
-            condition: None,
-        }))?;
-        Ok(outcome.found > 0)
-    }
-
     /// Deletes an object, or one version of it, if the condition holds at the
     /// moment of the commit, and says what came of it; nothing where no versions
     /// are kept. Blocks on disk.
@@ -105,7 +82,7 @@ impl Store {
         bucket: &str,
         deletions: &[ToDelete<'_>],
     ) -> Result<Vec<DeleteResult>, Error> {
-        self.head_bucket(bucket)?;
+        self.buckets().get(bucket)?;
         let others = |deletion: &ToDelete<'_>| {
             check_key(deletion.key)?;
             self.inner.others_of(bucket, deletion.key)

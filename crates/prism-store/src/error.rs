@@ -88,21 +88,6 @@ impl From<fjall::Error> for OpenError {
     }
 }
 
-/// Who has to act.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// The caller asked for something that cannot be.
-    Caller,
-    /// The disk is full: retry once there is room.
-    Space,
-    /// The disk is too slow for what is asked of it: retry later.
-    Load,
-    /// Another replica of the key is out of reach, or not of one mind: retry later.
-    Replica,
-    /// The disk or the kernel failed.
-    Disk,
-}
-
 /// Why an operation on an open store failed.
 ///
 /// Cloneable, because commits that share a flush share its failure.
@@ -221,41 +206,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Who has to act on this error.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::NoSuchBucket
-            | Self::AlreadyExists
-            | Self::NotEmpty
-            | Self::TooManyBuckets
-            | Self::InvalidName(_)
-            | Self::NoSuchObject
-            | Self::NoSuchVersion
-            | Self::IsDeleteMarker
-            | Self::TooManyVersions
-            | Self::BucketChanged
-            | Self::NoSuchUpload
-            | Self::PartChanged
-            | Self::ConditionFailed { .. }
-            | Self::Busy
-            | Self::MetaTooLarge
-            | Self::TooLarge
-            | Self::LengthMismatch { .. } => Fault::Caller,
-            Self::NoSpace => Fault::Space,
-            Self::Stalled => Fault::Load,
-            Self::Unreplicated { .. }
-            | Self::TooFewCopies { .. }
-            | Self::NotPrimary
-            | Self::Refused(_)
-            | Self::OtherEpoch
-            | Self::Unsettled => Fault::Replica,
-            Self::WritesDisabled | Self::Corrupt(_) | Self::Io(_) | Self::Metadata(_) => {
-                Fault::Disk
-            }
-        }
-    }
-
     /// What is stored cannot be read as it was written.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Self::Corrupt(_) | Self::Metadata(_) | Self::Io(_))

@@ -53,7 +53,7 @@ impl Store {
         begin: VersionPosition<'_>,
         mut visit: impl FnMut(VersionEntry) -> Step,
     ) -> Result<(), Error> {
-        self.head_bucket(bucket)?;
+        self.buckets().get(bucket)?;
         let view = self.view();
         let mut cursor = Cursor::begin(&view, bucket, prefix, begin)?;
         loop {

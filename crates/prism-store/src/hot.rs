@@ -209,7 +209,7 @@ mod tests {
     fn a_file_that_was_looked_up_before_a_commit_does_not_stay_open_behind_it() {
         let dir = tempfile::tempdir().unwrap();
         let store = crate::Store::open(dir.path(), crate::Config::default()).unwrap();
-        store.create_bucket("b", 1).unwrap();
+        store.buckets().create("b", 1).unwrap();
         let mut writer = store.begin_put("b", "k", None).unwrap();
         writer.write(&[7; 100_000]).unwrap();
         writer.commit(ObjectMeta::default()).unwrap();

@@ -23,7 +23,7 @@
 //! # let dir = tempfile::tempdir()?;
 //! # let dir = dir.path();
 //! let store = Store::open(dir, Config { reserve_bytes: 0, ..Config::default() })?;
-//! store.create_bucket("photos", 1_700_000_000_000)?;
+//! store.buckets().create("photos", 1_700_000_000_000)?;
 //! let mut writer = store.begin_put("photos", "cat.jpg", None)?;
 //! writer.write(b"not really")?;
 //! writer.commit(ObjectMeta { etag: "none".into(), ..ObjectMeta::default() })?;
@@ -56,13 +56,13 @@ mod hot;
 mod layout;
 mod log_tag;
 mod lsm;
-mod mend;
 mod multipart;
 mod parts;
 mod pins;
 mod put;
 mod record;
 mod recovery;
+mod repair;
 mod replica;
 mod scan;
 mod scrub;
@@ -77,34 +77,35 @@ mod view;
 mod write_behind;
 
 pub use blocks::BLOCK_LEN;
+pub use buckets::Buckets;
 pub use change::DeleteResult;
 pub use checked::CheckedFile;
 pub use codec::META_MAX;
 pub use commit::{CommitStats, Condition};
 pub use config::{Config, Durability, INLINE_MAX_LIMIT, OBJECT_LEN_LIMIT};
-pub use error::{Error, Fault, OpenError};
+pub use error::{Error, OpenError};
 pub use group::Group;
 pub use history::VersionPosition;
 pub use layout::FORMAT_VERSION;
-pub use mend::DamagedBlock;
+pub use multipart::Uploads;
 pub use parts::{Parts, Segment};
 pub use prism_replica::{
     Bucket, BucketRefusal, BucketStamp, Pending, Phase, Refusal, Stamp, Standing,
 };
 pub use put::PutWriter;
 pub use recovery::{DANGLING_REPORTED_MAX, RecoveryReport};
+pub use repair::DamagedBlock;
 pub use replica::{
-    Bytes, Change, Decided, Deletion, Handed, HeldPage, HeldVersion, Keeps, Missing, Piece,
-    Prepare, Replicas, Scope, ScopedChange, TakeIn, TakeVersions, Unprepared, VersionName,
+    Bytes, CatchUp, Change, Decided, Deletion, Handed, Keeps, Missing, OpenChanges, PageRequest,
+    Piece, Prepare, Replicas, Scope, ScopePage, ScopedChange, TakeIn, TakeVersions, Unprepared,
+    VersionName, VersionSummary,
 };
-pub use scan::LIST_MAX;
-pub use scrub::{Place, Repair, ScrubFault, ScrubReport};
+pub use scrub::{Integrity, Place, Repair, ScrubFault, ScrubReport};
 pub use store::{BUCKET_RECORDS_MAX, BUCKETS_MAX, CONFIG_MAX, Store};
 pub use together::Commit;
 pub use types::{
-    BUCKET_NAME_MAX, Body, BucketInfo, Committed, Derived, Entry, KEY_MAX, Listing, OBJECT_LEN_MAX,
-    Object, ObjectInfo, ObjectMeta, Part, PartVersion, Position, Step, Upload, UploadName,
-    Verified,
+    BUCKET_NAME_MAX, Body, BucketInfo, Committed, Derived, Entry, KEY_MAX, OBJECT_LEN_MAX, Object,
+    ObjectInfo, ObjectMeta, Part, PartVersion, Position, Step, Upload, UploadName,
 };
 pub use uploads::{PARTS_MAX, UploadId};
 pub use versions::{Removed, ToDelete, VERSIONS_MAX, VersionEntry, VersionId, Versioning};

@@ -197,7 +197,7 @@ impl Lsm {
     }
 
     /// Notes it, durably. Blocks.
-    pub(crate) fn note_replicas(&self, replicas: u32) -> Result<(), OpenError> {
+    pub(crate) fn record_replicas(&self, replicas: u32) -> Result<(), OpenError> {
         let mut batch = self.batch();
         batch.insert(&self.system, REPLICAS_KEY, replicas.to_be_bytes());
         Ok(self.commit(batch, PersistMode::SyncAll)?)
@@ -212,13 +212,13 @@ impl Lsm {
     }
 
     /// What was noted with the epoch, if anything was.
-    pub(crate) fn noted(&self) -> Result<Option<Vec<u8>>, Error> {
+    pub(crate) fn saved_state(&self) -> Result<Option<Vec<u8>>, Error> {
         let noted = self.system.get(CLUSTER_KEY)?;
         Ok(noted.map(|note| note.to_vec()))
     }
 
-    pub(crate) fn stage_note(&self, batch: &mut Batch, note: Vec<u8>) {
-        batch.insert(&self.system, CLUSTER_KEY, note);
+    pub(crate) fn stage_state(&self, batch: &mut Batch, state: Vec<u8>) {
+        batch.insert(&self.system, CLUSTER_KEY, state);
     }
 
     pub(crate) fn stage_epoch(&self, batch: &mut Batch, epoch: u64) {

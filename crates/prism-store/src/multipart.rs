@@ -1,8 +1,8 @@
-//! Uploads in parts: begun, filled, looked at, and completed or aborted.
+//! Uploads in parts: begun, filled, read, and completed or aborted.
 //!
-//! A part is a file from the moment it is committed, and stays it: completing
-//! an upload writes down which files make the object, and moves no bytes. What
-//! parts must be like, and what an object's ETag is made of, is the caller's.
+//! A part is a file from its commit on and stays one. Completing an upload writes down which
+//! files make the object, and moves no bytes. The caller decides how long a part must be,
+//! and computes the object's ETag.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -11,7 +11,7 @@ use prism_replica::Stamp;
 use crate::{
     commit::{CompleteOp, Condition, CreateOp, Op},
     error::Error,
-    put::{PartOf, PutWriter},
+    put::{PartOf, PutWriter, committed},
     record::{Payload, Record, object_key},
     store::Store,
     types::{
@@ -23,30 +23,31 @@ use crate::{
     },
 };
 
-/// The key and the name of an upload.
+/// The uploads of a store that have neither been completed nor aborted.
+#[derive(Debug, Clone, Copy)]
+pub struct Uploads<'a> {
+    pub(crate) store: &'a Store,
+}
+
+/// The key and the id of an upload.
 type Idle = (String, UploadId);
 
-impl Store {
-    /// Begins an upload; `meta` is kept until it ends. Blocks on disk.
+impl Uploads<'_> {
+    /// Begins an upload of an object that gets the metadata `meta`. Blocks on disk.
     ///
     /// # Errors
     /// [`Error::NoSuchBucket`], [`Error::Busy`], [`Error::MetaTooLarge`],
     /// [`Error::NoSpace`].
-    pub fn create_upload(
-        &self,
-        bucket: &str,
-        key: &str,
-        meta: ObjectMeta,
-    ) -> Result<UploadId, Error> {
+    pub fn create(&self, bucket: &str, key: &str, meta: ObjectMeta) -> Result<UploadId, Error> {
         check_bucket(bucket)?;
         check_key(key)?;
-        self.inner.files.check_room(0)?;
+        self.store.inner.files.check_room(0)?;
         let id = UploadId::new(meta.created_ms, random()?);
         let record = UploadRecord {
             stamp: Stamp::NONE,
             meta,
         };
-        self.submit(Op::CreateUpload(CreateOp {
+        self.store.submit(Op::CreateUpload(CreateOp {
             bucket: bucket.to_owned(),
             object_key: object_key(bucket, key),
             upload_key: upload_key(bucket, key, id),
@@ -59,10 +60,10 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NoSuchUpload`].
-    pub fn upload(&self, name: UploadName<'_>) -> Result<Upload, Error> {
+    pub fn get(&self, name: UploadName<'_>) -> Result<Upload, Error> {
         check_bucket(name.bucket)?;
         check_key(name.key)?;
-        let found = self.view().upload(&tree_key(name))?;
+        let found = self.store.view().upload(&tree_key(name))?;
         let record = found.ok_or(Error::NoSuchUpload)?;
         Ok(Upload {
             key: name.key.to_owned(),
@@ -71,8 +72,8 @@ impl Store {
         })
     }
 
-    /// Begins to write a part of `expected_len` bytes, or of as many as will
-    /// come. It replaces an earlier part of that number. May block on disk.
+    /// Begins to write a part of `expected_len` bytes, or of any length if that is `None`.
+    /// The part replaces an earlier one of its number. May block on disk.
     ///
     /// # Errors
     /// As for [`Store::begin_put`], and [`Error::NoSuchUpload`].
@@ -85,18 +86,19 @@ impl Store {
         if !(1..=PARTS_MAX).contains(&number) {
             return Err(Error::InvalidName("part number out of bounds"));
         }
-        self.upload(name)?;
+        self.get(name)?;
         let part = PartOf {
             upload_key: tree_key(name),
             upload: name.id,
             number,
         };
         let object_key = object_key(name.bucket, name.key);
-        PutWriter::begin_part(Arc::clone(&self.inner), object_key, part, expected_len)
+        let store = Arc::clone(&self.store.inner);
+        PutWriter::begin_part(store, object_key, part, expected_len)
     }
 
-    /// At most `max` parts with greater numbers than `after`, and whether more
-    /// follow. May block on disk.
+    /// At most `max` parts with greater numbers than `after`, and whether more follow. May
+    /// block on disk.
     ///
     /// # Errors
     /// [`Error::NoSuchUpload`].
@@ -106,7 +108,7 @@ impl Store {
         after: u16,
         max: usize,
     ) -> Result<(Vec<Part>, bool), Error> {
-        let view = self.view();
+        let view = self.store.view();
         view.upload(&tree_key(name))?.ok_or(Error::NoSuchUpload)?;
         let mut parts = Vec::new();
         for found in view.parts(name.id, after) {
@@ -119,17 +121,20 @@ impl Store {
         Ok((parts, false))
     }
 
-    /// At most `max` uploads whose keys begin with `prefix`, by key and then by
-    /// age, and whether more follow. They begin behind the uploads of the key
-    /// `after`, or with an id behind that one upload. May block on disk.
-    pub fn uploads(
+    /// At most `max` uploads whose keys begin with `prefix`, by key and then by age, and
+    /// whether more follow. `after` is the last upload of the page before; without an id it
+    /// stands for all uploads of its key. May block on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchBucket`].
+    pub fn list(
         &self,
         bucket: &str,
         prefix: &str,
         after: Option<(&str, Option<UploadId>)>,
         max: usize,
     ) -> Result<(Vec<Upload>, bool), Error> {
-        self.head_bucket(bucket)?;
+        self.store.buckets().get(bucket)?;
         let all = upload_prefix(bucket, prefix);
         let begin = match after {
             None => Bound::Included(all.clone()),
@@ -141,7 +146,7 @@ impl Store {
             _ => begin,
         };
         let mut uploads = Vec::new();
-        for found in self.view().uploads((begin, Bound::Unbounded)) {
+        for found in self.store.view().uploads((begin, Bound::Unbounded)) {
             let (tree_key, record) = found?;
             if !tree_key.starts_with(&all) {
                 break;
@@ -157,17 +162,20 @@ impl Store {
         Ok((uploads, false))
     }
 
-    /// Of at most `max` uploads behind `after`, those to which nothing has come since
-    /// `before_ms` (milliseconds since the Unix epoch): they were begun before, and so were all of their
-    /// parts. And the last that was looked at, unless none follows. May block on disk.
-    pub fn idle_uploads(
+    /// The idle ones of at most `max` uploads behind `after`: begun before `before_ms`
+    /// (milliseconds since the Unix epoch), with no part since. Also returns the last upload
+    /// of the page, unless it is the last of all. May block on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchBucket`].
+    pub fn list_idle(
         &self,
         bucket: &str,
         before_ms: u64,
         after: Option<(&str, Option<UploadId>)>,
         max: usize,
     ) -> Result<(Vec<Idle>, Option<Idle>), Error> {
-        let (uploads, more) = self.uploads(bucket, "", after, max)?;
+        let (uploads, more) = self.list(bucket, "", after, max)?;
         let last = uploads.last().map(|last| (last.key.clone(), last.id));
         let mut idle = Vec::new();
         for Upload { key, id, meta } in uploads {
@@ -179,7 +187,7 @@ impl Store {
     }
 
     fn has_part_since(&self, id: UploadId, since_ms: u64) -> Result<bool, Error> {
-        let view = self.view();
+        let view = self.store.view();
         for found in view.parts(id, 0) {
             let (_, record) = found?;
             if record.meta.created_ms >= since_ms {
@@ -189,14 +197,14 @@ impl Store {
         Ok(false)
     }
 
-    /// Makes an object of these parts, in this order, in place of what its key
-    /// holds; the upload and its other parts are gone then. Blocks on disk.
+    /// Makes an object of these parts, in this order, and replaces the object of its key.
+    /// The upload ends, and its other parts are deleted. Blocks on disk.
     ///
     /// # Errors
-    /// [`Error::NoSuchUpload`], [`Error::PartChanged`] if a part is not the one
-    /// that the caller has seen, [`Error::ConditionFailed`], [`Error::TooLarge`],
+    /// [`Error::NoSuchUpload`], [`Error::PartChanged`] if a part is not the one that the
+    /// caller has seen, [`Error::ConditionFailed`], [`Error::TooLarge`],
     /// [`Error::NoSuchBucket`], [`Error::Busy`].
-    pub fn complete_upload(
+    pub fn complete(
         &self,
         name: UploadName<'_>,
         parts: &[(u16, PartVersion)],
@@ -208,8 +216,8 @@ impl Store {
         if !parts.is_sorted_by(|a, b| a.0 < b.0) {
             return Err(Error::InvalidName("parts not in order"));
         }
-        self.inner.files.check_room(0)?;
-        let outcome = self.submit(Op::Complete(CompleteOp {
+        self.store.inner.files.check_room(0)?;
+        let outcome = self.store.submit(Op::Complete(CompleteOp {
             bucket: name.bucket.to_owned(),
             object_key: object_key(name.bucket, name.key),
             upload_key: tree_key(name),
@@ -217,25 +225,19 @@ impl Store {
             parts: parts.iter().map(|(n, version)| (*n, version.0)).collect(),
             meta,
             condition,
-            id: self.inner.files.new_id()?,
+            id: self.store.inner.files.new_id()?,
         }))?;
-        Ok(Committed {
-            len: outcome.len,
-            replaced: outcome.found > 0,
-            stamp: outcome.stamp,
-            version: outcome.version,
-        })
+        Ok(committed(&outcome, outcome.len))
     }
 
-    /// Ends an upload and removes its parts. Works on a full disk. Blocks on
-    /// disk.
+    /// Ends an upload and deletes its parts. Works on a full disk. Blocks on disk.
     ///
     /// # Errors
     /// [`Error::NoSuchUpload`].
-    pub fn abort_upload(&self, name: UploadName<'_>) -> Result<(), Error> {
+    pub fn abort(&self, name: UploadName<'_>) -> Result<(), Error> {
         check_bucket(name.bucket)?;
         check_key(name.key)?;
-        self.submit(Op::Abort {
+        self.store.submit(Op::Abort {
             object_key: object_key(name.bucket, name.key),
             upload_key: tree_key(name),
             id: name.id,
@@ -260,7 +262,7 @@ fn part(number: u16, record: Record) -> Result<Part, Error> {
     }
 }
 
-/// A number that nobody guesses.
+/// An unguessable number.
 fn random() -> Result<u64, Error> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())

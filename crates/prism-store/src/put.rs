@@ -7,12 +7,12 @@ use std::{fs::File, io::Write, sync::Arc};
 use prism_replica::Stamp;
 
 use crate::{
-    blocks::{BlockCrcs, crc32c},
+    blocks::BlockCrcs,
     commit::{Condition, Op, Outcome, PartOp, PrepareOp, PutBytes, PutOp},
     config::Durability,
     error::Error,
     layout::FileId,
-    record::{FileRecord, Payload, Record},
+    record::{FileRecord, Record},
     replica::Prepare,
     store::Inner,
     types::{Committed, ObjectMeta},
@@ -326,13 +326,7 @@ impl PutWriter {
         let id = self.store.files.new_id()?;
         let object_key = self.object_key;
         let (bytes, file) = self.sink.into_bytes(self.written, object_key.clone())?;
-        let payload = match &bytes {
-            PutBytes::Inline(bytes) => {
-                let crc = crc32c(bytes);
-                Payload::Inline { id, crc }
-            }
-            PutBytes::File(_) => Payload::File { id },
-        };
+        let payload = bytes.payload(id);
         let len = self.written;
         let record = Record {
             stamp: Stamp::NONE,

@@ -6,39 +6,13 @@ use crate::{
     error::Error,
     record::{Record, object_key, split_object_key},
     store::Store,
-    types::{Entry, KEY_MAX, Listing, Position, Step},
+    types::{Entry, KEY_MAX, Position, Step},
 };
-
-/// Most entries of one page of a listing: below 1.3 MiB with the longest keys.
-pub const LIST_MAX: usize = 1000;
 
 /// Longest prefix and `start_after`, in bytes: a key and something beyond it.
 const LIST_ARGUMENT_MAX: usize = 2 * KEY_MAX;
 
 impl Store {
-    /// At most `max` (and [`LIST_MAX`]) objects whose keys begin with `prefix`
-    /// and are greater than `start_after`, in the order of their bytes. May
-    /// block on disk.
-    pub fn list(
-        &self,
-        bucket: &str,
-        prefix: &str,
-        start_after: &str,
-        max: usize,
-    ) -> Result<Listing, Error> {
-        let max = max.min(LIST_MAX);
-        let mut listing = Listing::default();
-        self.scan(bucket, prefix, Position::After(start_after), |entry| {
-            if listing.entries.len() == max {
-                listing.truncated = max > 0;
-                return Step::End;
-            }
-            listing.entries.push(entry);
-            Step::Entry
-        })?;
-        Ok(listing)
-    }
-
     /// Shows `visit` the objects whose keys begin with `prefix`, from `begin`
     /// on, as of one moment, until it has seen enough. May block on disk.
     pub fn scan(
@@ -48,7 +22,7 @@ impl Store {
         begin: Position<'_>,
         mut visit: impl FnMut(Entry) -> Step,
     ) -> Result<(), Error> {
-        self.head_bucket(bucket)?;
+        self.buckets().get(bucket)?;
         let argument = match begin {
             Position::Start => "",
             Position::After(text) | Position::Behind(text) => text,

@@ -97,7 +97,13 @@ pub(crate) struct Corruption {
     repair: OnceLock<Arc<dyn Repair>>,
 }
 
-impl Store {
+/// The search for bytes that are not what was written, and their repair.
+#[derive(Debug, Clone, Copy)]
+pub struct Integrity<'a> {
+    pub(crate) store: &'a Store,
+}
+
+impl Integrity<'_> {
     /// Looks through everything. `pace` is told the number of bytes read after
     /// each piece; it may wait, and ends the scrub by giving `false`. Blocks on
     /// disk, for as long as reading everything takes; reads and writes go on.
@@ -110,7 +116,7 @@ impl Store {
         found: &mut dyn FnMut(&ScrubFault),
     ) -> Result<ScrubReport, Error> {
         let mut scrub = Scrub {
-            store: &self.inner,
+            store: &self.store.inner,
             pace,
             found,
             report: ScrubReport::default(),
@@ -127,7 +133,7 @@ impl Store {
     /// since the Unix epoch; 0 if there was none. May block on disk.
     #[must_use]
     pub fn last_scrub_ms(&self) -> u64 {
-        self.inner.lsm.last_scrub_ms()
+        self.store.inner.lsm.last_scrub_ms()
     }
 
     /// Notes that a scrub went through to the end. May block on disk.
@@ -135,20 +141,20 @@ impl Store {
     /// # Errors
     /// Where the tree takes no writes.
     pub fn note_scrub(&self, began_ms: u64) -> Result<(), Error> {
-        self.inner.lsm.note_scrub(began_ms)
+        self.store.inner.lsm.note_scrub(began_ms)
     }
 
     /// How many reads have met bytes that were not what was written, since the
     /// store was opened. Does not block.
     #[must_use]
     pub fn corrupt_reads(&self) -> u64 {
-        self.inner.corruption.reads.load(Ordering::Relaxed)
+        self.store.inner.corruption.reads.load(Ordering::Relaxed)
     }
 
     /// Says who is told of damaged objects; the first to be named stays. Does
     /// not block.
     pub fn set_repair(&self, repair: Arc<dyn Repair>) {
-        let _ = self.inner.corruption.repair.set(repair);
+        let _ = self.store.inner.corruption.repair.set(repair);
     }
 }
 

@@ -14,6 +14,7 @@ use std::{
 
 use crate::{
     blocks,
+    buckets::Buckets,
     checked::{CheckedFile, Known, wrong_length},
     commit::{CommitStats, Committer, Freed, Op, Outcome, When, version_of},
     config::{Config, Durability},
@@ -21,14 +22,15 @@ use crate::{
     files::Files,
     layout::{FileId, Layout},
     lsm::Lsm,
+    multipart::Uploads,
     parts::Parts,
     pins::Pins,
     put::PutWriter,
     record::{Payload, Record, object_key},
     recovery::{RecoveryReport, recover},
-    replica::Replicas,
-    scrub::Corruption,
-    types::{Body, Derived, Object, ObjectInfo, Verified, check_bucket, check_key},
+    replica::{CatchUp, OpenChanges, Replicas},
+    scrub::{Corruption, Integrity},
+    types::{Body, Derived, Object, ObjectInfo, check_bucket, check_key},
     upgrade::note_changes,
     uploads::Garbage,
     versions::VersionId,
@@ -114,6 +116,36 @@ impl Store {
         })
     }
 
+    /// The buckets.
+    #[must_use]
+    pub fn buckets(&self) -> Buckets<'_> {
+        Buckets { store: self }
+    }
+
+    /// The uploads in parts that have not ended.
+    #[must_use]
+    pub fn uploads(&self) -> Uploads<'_> {
+        Uploads { store: self }
+    }
+
+    /// The prepared changes of other primaries.
+    #[must_use]
+    pub fn open_changes(&self) -> OpenChanges<'_> {
+        OpenChanges { store: self }
+    }
+
+    /// The exchange of copies with other replicas.
+    #[must_use]
+    pub fn catch_up(&self) -> CatchUp<'_> {
+        CatchUp { store: self }
+    }
+
+    /// The search for damage, and its repair.
+    #[must_use]
+    pub fn integrity(&self) -> Integrity<'_> {
+        Integrity { store: self }
+    }
+
     /// What was found at opening. Does not block.
     #[must_use]
     pub fn recovery(&self) -> &RecoveryReport {
@@ -179,7 +211,7 @@ impl Store {
         expected_len: Option<u64>,
     ) -> Result<PutWriter, Error> {
         check_key(key)?;
-        self.head_bucket(bucket)?;
+        self.buckets().get(bucket)?;
         let object_key = object_key(bucket, key);
         PutWriter::begin(Arc::clone(&self.inner), bucket, object_key, expected_len)
     }
@@ -266,33 +298,6 @@ impl Store {
             meta: record.meta,
             len: record.len,
         }))
-    }
-
-    /// Reads an object in full and compares its checksums; `None` if there is
-    /// none of that key, [`Error::Corrupt`] if it is not what was written.
-    /// Blocks on disk, for as long as reading takes.
-    pub fn verify(&self, bucket: &str, key: &str) -> Result<Option<Verified>, Error> {
-        self.read(bucket, key, None, |view, record| {
-            match record.payload {
-                Payload::Inline { id, crc } => drop(inline_body(view, &record, id, crc)?),
-                Payload::File { id } => {
-                    let Some(Body::File(file)) = self.open_body(view, &record, id)? else {
-                        return Ok(None);
-                    };
-                    let recorded = view.file(id)?;
-                    let recorded = recorded.ok_or_else(|| Error::corrupt("no checksums"))?;
-                    blocks::verify(file.file(), file.len(), &recorded.crcs)?;
-                }
-                Payload::Parts { id } => {
-                    let Some(parts) = self.open_parts(bucket, key, None, id)? else {
-                        return Ok(None);
-                    };
-                    verify_parts(view, &parts)?;
-                }
-                Payload::Marker => return Err(Error::IsDeleteMarker),
-            }
-            Ok(Some(Verified { bytes: record.len }))
-        })
     }
 
     pub(crate) fn view(&self) -> View<'_> {
@@ -504,13 +509,4 @@ pub(crate) fn inline_body(
         return Err(Error::corrupt("checksum of inline bytes differs"));
     }
     Ok(Body::Inline(bytes))
-}
-
-fn verify_parts(view: &View<'_>, parts: &Parts) -> Result<(), Error> {
-    for (index, part) in parts.manifest().parts.iter().enumerate() {
-        let recorded = view.file(part.file)?;
-        let recorded = recorded.ok_or_else(|| Error::corrupt("no checksums of a part"))?;
-        blocks::verify(parts.open(index)?.file(), part.len, &recorded.crcs)?;
-    }
-    Ok(())
 }

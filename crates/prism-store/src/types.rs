@@ -138,15 +138,6 @@ pub struct Entry {
     pub created_ms: u64,
 }
 
-/// A page of a listing, in the order of the keys' bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Listing {
-    /// The entries.
-    pub entries: Vec<Entry>,
-    /// Whether more follow: continue after the last key of this page.
-    pub truncated: bool,
-}
-
 /// An upload that has neither been completed nor aborted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upload {
@@ -206,13 +197,6 @@ pub enum Step {
     Behind(String),
     /// Nothing.
     End,
-}
-
-/// The outcome of a check that found nothing wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Verified {
-    /// Bytes read and compared.
-    pub bytes: u64,
 }
 
 pub(crate) fn check_bucket(name: &str) -> Result<(), Error> {

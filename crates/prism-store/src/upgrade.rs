@@ -96,7 +96,9 @@ impl Noting<'_> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::{Config, Durability, Scope, Store, ToDelete, types::ObjectMeta};
+    use crate::{
+        Bucket, Config, Durability, PageRequest, Scope, Store, ToDelete, types::ObjectMeta,
+    };
 
     fn open(dir: &std::path::Path) -> Store {
         let config = Config {
@@ -110,6 +112,13 @@ mod tests {
     fn put(store: &Store, key: &str) {
         let writer = store.begin_put("b", key, Some(0)).unwrap();
         writer.commit(ObjectMeta::default()).unwrap();
+    }
+
+    fn keep_versions(store: &Store, bucket: &str) {
+        let alter = |known: Option<&Bucket>, stamp| {
+            Bucket::change(known, stamp, |next| next.versions = Some(true))
+        };
+        store.buckets().alter(bucket, alter).unwrap();
     }
 
     #[test]
@@ -149,7 +158,7 @@ mod tests {
         let format = std::fs::read_to_string(dir.path().join("FORMAT")).unwrap();
         assert_eq!(format, "prism-store format 6\n");
         assert!(dir.path().join("LOGTAG").exists());
-        let of = |name| store.bucket_record(name).unwrap().unwrap();
+        let of = |name| store.buckets().record(name).unwrap().unwrap();
         assert_eq!(of("plain").versions, None);
         assert_eq!(of("early").versions, Some(true));
         let last = of("last");
@@ -159,9 +168,9 @@ mod tests {
         assert!(
             ["plain", "early", "last"]
                 .iter()
-                .all(|name| store.has_bucket(name))
+                .all(|name| store.buckets().has(name))
         );
-        store.set_versioning("last", Versioning::Enabled).unwrap();
+        keep_versions(&store, "last");
         assert_eq!(of("last").life, Stamp::NONE);
     }
 
@@ -169,9 +178,9 @@ mod tests {
     fn a_store_of_an_older_format_knows_the_last_changes_of_keys_with_versions() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
-        store.create_bucket("b", 1).unwrap();
+        store.buckets().create("b", 1).unwrap();
         put(&store, "before");
-        store.set_versioning("b", Versioning::Enabled).unwrap();
+        keep_versions(&store, "b");
         for n in 0..AT_ONCE + 10 {
             put(&store, &format!("hidden {n}"));
             let key = &format!("hidden {n}");
@@ -185,7 +194,12 @@ mod tests {
             let mut found = Vec::new();
             let mut after: Option<Scope> = None;
             loop {
-                let page = store.held("b", false, after.as_ref(), |_| true).unwrap();
+                let request = PageRequest {
+                    bucket: "b",
+                    uploads: false,
+                    after: after.as_ref(),
+                };
+                let page = store.catch_up().page(request, |_| true).unwrap();
                 found.extend(page.items);
                 match page.end {
                     Some(end) => after = Some(end),
@@ -199,9 +213,13 @@ mod tests {
         drop(store);
         let store = open(dir.path());
         assert_eq!(held(&store), before);
-        assert!(store.head_bucket("b").unwrap().which.stamp > Stamp::NONE);
+        assert!(store.buckets().get("b").unwrap().which.stamp > Stamp::NONE);
         let versions = |key| {
-            let (handed, _) = store.hand_over(&Scope::object("b", key)).unwrap().unwrap();
+            let (handed, _) = store
+                .catch_up()
+                .hand_over(&Scope::object("b", key))
+                .unwrap()
+                .unwrap();
             handed.versions.map(|versions| versions.len())
         };
         assert_eq!(

@@ -1,6 +1,6 @@
 //! Clients: each does one thing at a time, and keeps what it saw.
 
-use prism_replica::history::{Action, Operation, is_linearizable};
+use prism_history::{Action, Operation, is_linearizable};
 
 use crate::Kind;
 use crate::node::readers_of;

@@ -123,8 +123,7 @@ impl Committer {
 
     /// Whether there is anything under a bucket's name, or on its way in.
     fn has_any(&self, view: &View<'_>, name: &str) -> Result<bool, Error> {
-        let open = self.index.select(|entry| entry.scope.bucket == name);
-        Ok(!open.is_empty()
+        Ok(self.index.has_any_of(name)
             || view.any_object(&bucket_prefix(name))?
             || view.any_upload(&upload_prefix(name, ""))?)
     }

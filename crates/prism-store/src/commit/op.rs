@@ -6,6 +6,7 @@ use prism_replica::{Bucket, Pending, Refusal, Stamp, Standing};
 
 use super::taken::{TakeInOp, TakeVersionsOp, Taken, files_of};
 use crate::{
+    blocks::crc32c,
     error::Error,
     layout::FileId,
     record::{Payload, Record},
@@ -190,6 +191,19 @@ pub(crate) enum PutBytes {
     Inline(Vec<u8>),
     /// Encoded [`FileRecord`](crate::record::FileRecord).
     File(Vec<u8>),
+}
+
+impl PutBytes {
+    /// The payload of a record for these bytes, which are stored as `id`.
+    pub(crate) fn payload(&self, id: FileId) -> Payload {
+        match self {
+            Self::Inline(bytes) => {
+                let crc = crc32c(bytes);
+                Payload::Inline { id, crc }
+            }
+            Self::File(_) => Payload::File { id },
+        }
+    }
 }
 
 /// Objects of one bucket, or versions, one of each. A condition counts for each

@@ -32,7 +32,7 @@ impl Committer {
     ) -> Outcome {
         let mut outcome = Outcome::default();
         if let Some(note) = note.filter(|_| epoch >= self.epoch()) {
-            self.lsm.stage_note(batch, note);
+            self.lsm.stage_state(batch, note);
         }
         if epoch > self.epoch() {
             self.lsm.stage_epoch(batch, epoch);

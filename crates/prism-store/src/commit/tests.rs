@@ -46,7 +46,7 @@ fn an_operation_that_fails_halfway_changes_nothing_beside_one_that_succeeds() {
         ..Config::default()
     };
     let store = Store::open(dir.path(), config).unwrap();
-    store.create_bucket("b", 0).unwrap();
+    store.buckets().create("b", 0).unwrap();
     let committer = &store.inner.committer;
     let given = || {
         let (stamp, versioning) = (committer.stamp(1, None), Versioning::Never);

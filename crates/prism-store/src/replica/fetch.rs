@@ -1,67 +1,68 @@
-//! What one store hands over, and another one takes in, of what it has missed.
+//! Copies of single scopes: one store hands them over, another one takes them in.
 
 use std::sync::Arc;
 
 use prism_replica::Stamp;
 use serde::{Deserialize, Serialize};
 
-use super::{HeldVersion, Scope};
+use super::{CatchUp, Scope, VersionSummary};
 use crate::{
-    blocks::crc32c,
     checked::CheckedFile,
     commit::{Op, PutBytes, TakeInOp, Taken, When},
     error::Error,
     layout::FileId,
     put::PutWriter,
     record::{Payload, Record, object_key},
-    store::{Inner, Store},
+    store::Inner,
     types::{Body, Object, ObjectMeta, check_bucket, check_key},
     uploads::{Manifest, ManifestPart, UploadId, UploadRecord, upload_key},
 };
 
-/// Describes what is handed over: its bytes follow, those of the pieces one behind
-/// the other.
+/// Describes a copy whose bytes follow; those of the pieces follow one after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handed {
-    /// The life of its bucket at the sender: a copy is not taken into another life.
+    /// The life of its bucket at the sender. A copy is not taken into another life.
     #[serde(default)]
     pub life: Stamp,
     /// The stamp of its last change.
     pub stamp: Stamp,
     /// Its metadata.
     pub meta: ObjectMeta,
-    /// Length in bytes; none of an upload, which has no bytes itself.
+    /// Length in bytes; none for an upload, which has no bytes itself.
     pub len: Option<u64>,
-    /// What an object of several parts consists of.
+    /// The upload and the parts of an object of several parts.
     pub pieces: Option<(UploadId, Vec<Piece>)>,
-    /// The versions of a key that has some, the newest first: nothing else is said of it
-    /// but its last change, and each is to be asked for by itself.
+    /// The versions of a key that has some, the newest first. Only `life` and `stamp` have a
+    /// meaning then, and each version is a copy of its own.
     #[serde(default)]
-    pub versions: Option<Vec<HeldVersion>>,
+    pub versions: Option<Vec<VersionSummary>>,
 }
 
+/// A copy and its bytes, if it has some.
+type Found = Option<(Handed, Option<Body>)>;
+
 impl Handed {
-    /// What is said of an object.
-    pub(super) fn of(object: Object) -> (Self, Option<Body>) {
-        let pieces = match &object.body {
-            Body::Parts(parts) => {
-                let pieces = parts.iter().map(|(number, len, headers)| Piece {
-                    number,
-                    len,
-                    headers: headers.to_vec(),
-                });
-                Some((parts.upload(), pieces.collect()))
-            }
-            _ => None,
-        };
-        let handed = Self {
+    pub(super) fn new(stamp: Stamp, meta: ObjectMeta, len: Option<u64>) -> Self {
+        Self {
             life: Stamp::NONE,
-            stamp: object.stamp,
-            meta: object.meta,
-            len: Some(object.len),
-            pieces,
+            stamp,
+            meta,
+            len,
+            pieces: None,
             versions: None,
-        };
+        }
+    }
+
+    pub(super) fn of_object(object: Object) -> (Self, Option<Body>) {
+        let mut handed = Self::new(object.stamp, object.meta, Some(object.len));
+        if let Body::Parts(parts) = &object.body {
+            let pieces = parts.iter().map(|(number, len, headers)| Piece {
+                number,
+                len,
+                headers: headers.to_vec(),
+            });
+            handed.pieces = Some((parts.upload(), pieces.collect()));
+        }
         (handed, Some(object.body))
     }
 }
@@ -69,7 +70,7 @@ impl Handed {
 /// One part of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
-    /// Of the part.
+    /// The part's number.
     pub number: u16,
     /// Length in bytes.
     pub len: u64,
@@ -77,160 +78,169 @@ pub struct Piece {
     pub headers: Vec<(String, String)>,
 }
 
-impl Store {
-    /// What this store holds of a scope, for another one to take in, and its bytes.
-    /// May block on disk.
+impl CatchUp<'_> {
+    /// A copy of a scope for another store, and its bytes. May block on disk.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] among others.
-    pub fn hand_over(&self, scope: &Scope) -> Result<Option<(Handed, Option<Body>)>, Error> {
-        check_bucket(&scope.bucket)?;
-        check_key(&scope.key)?;
-        self.of_one_life(&scope.bucket, || self.find_to_hand_over(scope))
+    /// [`Error::Corrupt`]; [`Error::NoSuchBucket`]; [`Error::Unsettled`] if the bucket begins
+    /// another life.
+    pub fn hand_over(&self, scope: &Scope) -> Result<Found, Error> {
+        self.of_one_life(scope, || self.find_to_hand_over(scope))
     }
 
-    /// What `find` has found, with the life of the bucket that it was found in.
+    /// The result of `find`, with the life that the bucket has before and after it.
     pub(super) fn of_one_life(
         &self,
-        bucket: &str,
-        find: impl FnOnce() -> Result<Option<(Handed, Option<Body>)>, Error>,
-    ) -> Result<Option<(Handed, Option<Body>)>, Error> {
-        let life = self.head_bucket(bucket)?.which.life;
+        scope: &Scope,
+        find: impl FnOnce() -> Result<Found, Error>,
+    ) -> Result<Found, Error> {
+        check_bucket(&scope.bucket)?;
+        check_key(&scope.key)?;
+        let life = self.life(&scope.bucket)?;
         let found = find()?;
-        if self.head_bucket(bucket)?.which.life != life {
+        if self.life(&scope.bucket)? != life {
             return Err(Error::Unsettled);
         }
         Ok(found.map(|(handed, body)| (Handed { life, ..handed }, body)))
     }
 
-    fn find_to_hand_over(&self, scope: &Scope) -> Result<Option<(Handed, Option<Body>)>, Error> {
+    fn find_to_hand_over(&self, scope: &Scope) -> Result<Found, Error> {
         match scope.upload {
-            None => self.hand_over_object(scope),
-            Some((id, None)) => {
-                let upload = self
-                    .view()
-                    .upload(&upload_key(&scope.bucket, &scope.key, id))?;
-                Ok(upload.map(|UploadRecord { stamp, meta }| {
-                    let handed = Handed {
-                        life: Stamp::NONE,
-                        stamp,
-                        meta,
-                        len: None,
-                        pieces: None,
-                        versions: None,
-                    };
-                    (handed, None)
-                }))
+            None => {
+                let object = self.store.get_version(&scope.bucket, &scope.key, None)?;
+                // After the object was read: if the key has no versions even now, the object
+                // was all that it had.
+                match self.versions_of(scope)? {
+                    Some(handed) => Ok(Some((handed, None))),
+                    None => Ok(object.map(Handed::of_object)),
+                }
             }
-            Some((id, Some(number))) => self.hand_over_part(id, number),
+            Some((id, None)) => {
+                let key = upload_key(&scope.bucket, &scope.key, id);
+                let upload = self.store.view().upload(&key)?;
+                Ok(upload.map(|record| (Handed::new(record.stamp, record.meta, None), None)))
+            }
+            Some((id, Some(number))) => self.part_to_hand_over(id, number),
         }
     }
 
-    fn hand_over_object(&self, scope: &Scope) -> Result<Option<(Handed, Option<Body>)>, Error> {
-        let object = self.get_version(&scope.bucket, &scope.key, None)?;
-        // In this order: it was all there was of a key that has no versions even now.
-        match self.hand_over_versions(scope)? {
-            Some(handed) => Ok(Some((handed, None))),
-            None => Ok(object.map(Handed::of)),
-        }
-    }
-
-    fn hand_over_part(
-        &self,
-        id: UploadId,
-        number: u16,
-    ) -> Result<Option<(Handed, Option<Body>)>, Error> {
-        let view = self.view();
+    fn part_to_hand_over(&self, id: UploadId, number: u16) -> Result<Found, Error> {
+        let view = self.store.view();
         let Some(record) = view.part(id, number)? else {
             return Ok(None);
         };
         let Payload::File { id: file } = record.payload else {
             return Err(Error::corrupt("part without a file"));
         };
-        // Replaced meanwhile, if it is not there: whoever asks will ask again.
-        let opened = CheckedFile::open(&self.inner, file, || view.file(file))?;
-        let handed = Handed {
-            life: Stamp::NONE,
-            stamp: record.stamp,
-            meta: record.meta,
-            len: Some(record.len),
-            pieces: None,
-            versions: None,
-        };
+        // A missing file means that the part was replaced: the other store will ask again.
+        let opened = CheckedFile::open(&self.store.inner, file, || view.file(file))?;
+        let handed = Handed::new(record.stamp, record.meta, Some(record.len));
         Ok(opened.map(|file| (handed, Some(Body::File(file)))))
     }
 
-    /// Begins to take in what another store handed over, as of the epoch `since`. May
-    /// block on disk.
+    /// Begins to take in a copy from another store, as of the epoch `since`. May block on
+    /// disk.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`], [`Error::InvalidName`].
     pub fn begin_take_in(&self, scope: Scope, handed: Handed, since: u64) -> Result<TakeIn, Error> {
-        self.begin_taking(scope, handed, Some(since))
+        TakeIn::begin(&self.store.inner, scope, handed, Some(since), None)
     }
 
-    /// Begins to take in anew what is damaged here. It counts only if what is here has
-    /// the same stamp, and so is the same but for the damage. May block on disk.
+    /// Begins to replace a damaged scope by a copy. The copy takes effect only if it has the
+    /// same stamp, and so differs in nothing but the damage. May block on disk.
     ///
     /// # Errors
-    /// As for [`Store::begin_take_in`].
+    /// As for [`CatchUp::begin_take_in`].
     pub fn begin_take_in_again(&self, scope: Scope, handed: Handed) -> Result<TakeIn, Error> {
-        self.begin_taking(scope, handed, None)
-    }
-
-    fn begin_taking(
-        &self,
-        scope: Scope,
-        handed: Handed,
-        since: Option<u64>,
-    ) -> Result<TakeIn, Error> {
-        check_bucket(&scope.bucket)?;
-        check_key(&scope.key)?;
-        TakeIn::begin(Arc::clone(&self.inner), scope, handed, (since, None))
+        TakeIn::begin(&self.store.inner, scope, handed, None, None)
     }
 }
 
-/// Something on its way in from another replica. Dropped before it is finished, it
-/// leaves no trace.
-#[must_use = "what is not finished is discarded"]
+/// Object files that have a name, to which no record refers yet. Dropping it removes them.
+pub(super) struct NamedFiles {
+    pub(super) store: Arc<Inner>,
+    pub(super) ids: Vec<FileId>,
+}
+
+impl NamedFiles {
+    pub(super) fn new(store: &Arc<Inner>) -> Self {
+        Self {
+            store: Arc::clone(store),
+            ids: Vec::new(),
+        }
+    }
+
+    /// Commits the operation that refers to the files, and says whether it took effect.
+    pub(super) fn commit(mut self, op: Op, when: When) -> Result<bool, Error> {
+        let result = self.store.committer.submit_when(op, None, when);
+        // A commit in doubt may have referred to the files. The next opening finds out.
+        if result
+            .as_ref()
+            .map_or_else(|failure| failure.in_doubt, |_| true)
+        {
+            self.ids.clear();
+        }
+        let outcome = result.map_err(|failure| failure.error)?;
+        self.store.release(&outcome);
+        Ok(outcome.found > 0)
+    }
+}
+
+impl Drop for NamedFiles {
+    fn drop(&mut self) {
+        for id in &self.ids {
+            self.store.files.remove(*id);
+        }
+    }
+}
+
+/// A version that is taken in together with others of its key.
+#[derive(Clone, Copy)]
+pub(super) struct OneOfMany {
+    pub(super) version: VersionSummary,
+    /// Whether its bytes go to a file, however few they are.
+    pub(super) in_file: bool,
+}
+
+/// A copy on its way in from another replica. Dropped before it is finished, it leaves no
+/// trace.
+#[must_use = "a copy that is not finished is discarded"]
 pub struct TakeIn {
-    store: Arc<Inner>,
     scope: Scope,
     object_key: Vec<u8>,
     handed: Handed,
-    /// None for what is taken in again.
+    /// The epoch of the copy; none for a copy that replaces a damaged scope.
     since: Option<u64>,
-    /// Which version of the key, if it is one of several, and whether it has to be in a
-    /// file.
-    version: Option<(HeldVersion, bool)>,
-    /// Of the piece under way.
+    version: Option<OneOfMany>,
+    /// The writer of the present piece.
     writer: Option<PutWriter>,
-    /// What is not in pieces.
+    /// The bytes of a copy without pieces.
     whole: Option<(FileId, PutBytes)>,
-    /// Files with a name, and their descriptions, in the order of the pieces.
+    /// The files of the pieces and their encoded records, in order.
     files: Vec<(FileId, Vec<u8>)>,
-    /// All files with a name; whoever is told that they are referred to, has them.
-    named: Vec<FileId>,
+    named: NamedFiles,
 }
 
 impl TakeIn {
-    /// The names have been checked.
     pub(super) fn begin(
-        store: Arc<Inner>,
+        store: &Arc<Inner>,
         scope: Scope,
         handed: Handed,
-        (since, version): (Option<u64>, Option<(HeldVersion, bool)>),
+        since: Option<u64>,
+        version: Option<OneOfMany>,
     ) -> Result<Self, Error> {
+        check_bucket(&scope.bucket)?;
+        check_key(&scope.key)?;
         let pieces = handed.pieces.as_ref();
         let sum = pieces.map(|(_, pieces)| pieces.iter().map(|piece| piece.len).sum::<u64>());
         if sum.is_some_and(|sum| handed.len != Some(sum)) {
             return Err(Error::corrupt("parts of another length than their object"));
         }
         if handed.versions.is_some() {
-            return Err(Error::corrupt("versions in place of one thing"));
+            return Err(Error::corrupt("versions in place of one object"));
         }
         let mut take_in = Self {
-            store,
             object_key: object_key(&scope.bucket, &scope.key),
             scope,
             handed,
@@ -239,7 +249,7 @@ impl TakeIn {
             writer: None,
             whole: None,
             files: Vec::new(),
-            named: Vec::new(),
+            named: NamedFiles::new(store),
         };
         take_in.begin_next()?;
         Ok(take_in)
@@ -248,7 +258,7 @@ impl TakeIn {
     /// Takes the next bytes. Blocks on disk.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`] for more than were announced; those of the disk.
+    /// [`Error::LengthMismatch`] for more bytes than were announced; errors of the disk.
     pub fn write(&mut self, mut data: &[u8]) -> Result<(), Error> {
         while !data.is_empty() {
             let writer = self.writer.as_mut().ok_or(Error::WritesDisabled)?;
@@ -261,12 +271,12 @@ impl TakeIn {
         Ok(())
     }
 
-    /// Makes it what this store holds, unless something newer has come meanwhile; says
-    /// which. Blocks on disk.
+    /// Replaces what this store has by the copy, unless that is newer; says whether it did.
+    /// Blocks on disk.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`] if bytes are missing; [`Error::OtherEpoch`] if the
-    /// store is in another one by now.
+    /// [`Error::LengthMismatch`] if bytes are missing; [`Error::OtherEpoch`] if the store is
+    /// in another epoch by now.
     pub fn finish(mut self) -> Result<bool, Error> {
         if self.version.is_some() {
             return Err(Error::WritesDisabled);
@@ -275,32 +285,20 @@ impl TakeIn {
         let op = Op::TakeIn(TakeInOp {
             since: self.since,
             life: self.handed.life,
-            scope: self.scope.clone(),
-            object_key: self.object_key.clone(),
+            scope: self.scope,
+            object_key: self.object_key,
             stamp: self.handed.stamp,
             taken,
         });
-        let outcome =
-            self.store
-                .committer
-                .submit_when(op, None, self.since.map_or(When::Always, When::In));
-        let outcome = outcome.map_err(|failure| {
-            if failure.in_doubt {
-                // Then the next opening of the store judges.
-                self.named.clear();
-            }
-            failure.error
-        })?;
-        self.named.clear();
-        self.store.release(&outcome);
-        Ok(outcome.found > 0)
+        let when = self.since.map_or(When::Always, When::In);
+        self.named.commit(op, when)
     }
 
-    /// One version of several: where it lies, what it is, and the files that it has.
+    /// The place of a version, the copy, and its files.
     pub(super) fn into_version(mut self) -> Result<(Stamp, Taken, Vec<FileId>), Error> {
-        let (version, _) = self.version.ok_or(Error::WritesDisabled)?;
+        let one = self.version.ok_or(Error::WritesDisabled)?;
         let taken = self.taken()?;
-        Ok((version.at, taken, std::mem::take(&mut self.named)))
+        Ok((one.version.at, taken, std::mem::take(&mut self.named.ids)))
     }
 
     fn taken(&mut self) -> Result<Taken, Error> {
@@ -312,7 +310,7 @@ impl TakeIn {
                 written,
             });
         }
-        let version = self.version.and_then(|(version, _)| version.version());
+        let version = self.version.and_then(|one| one.version.id());
         let (stamp, meta) = (self.handed.stamp, self.handed.meta.clone());
         let Some(len) = self.handed.len else {
             return Ok(Taken::Upload(UploadRecord { stamp, meta }));
@@ -326,16 +324,10 @@ impl TakeIn {
         };
         let Some((upload, pieces)) = self.handed.pieces.take() else {
             let (id, bytes) = self.whole.take().ok_or(Error::WritesDisabled)?;
-            let payload = match &bytes {
-                PutBytes::Inline(bytes) => {
-                    let crc = crc32c(bytes);
-                    Payload::Inline { id, crc }
-                }
-                PutBytes::File(_) => Payload::File { id },
-            };
-            return Ok(Taken::Whole(record(payload), id, bytes));
+            return Ok(Taken::Whole(record(bytes.payload(id)), id, bytes));
         };
-        let parts = pieces.into_iter().zip(&self.files);
+        let files = std::mem::take(&mut self.files);
+        let parts = pieces.into_iter().zip(&files);
         let parts = parts.map(|(piece, (file, _))| ManifestPart {
             number: piece.number,
             file: *file,
@@ -344,32 +336,20 @@ impl TakeIn {
         });
         let parts = parts.collect();
         let manifest = Manifest { upload, parts };
-        let id = self.store.files.new_id()?;
-        let payload = Payload::Parts { id };
-        Ok(Taken::Parts(
-            record(payload),
-            id,
-            manifest,
-            self.files.clone(),
-        ))
+        let id = self.named.store.files.new_id()?;
+        let record = record(Payload::Parts { id });
+        Ok(Taken::Parts(record, id, manifest, files))
     }
 
-    /// Names the file of each piece that is whole, and begins the next one.
+    /// Names the file of each piece that is complete, and begins the next one.
     fn end_pieces(&mut self) -> Result<(), Error> {
-        while self
-            .writer
-            .as_ref()
-            .is_some_and(|writer| writer.left() == 0)
-        {
-            let Some(writer) = self.writer.take() else {
-                return Ok(());
-            };
+        while let Some(writer) = self.writer.take_if(|writer| writer.left() == 0) {
             let (id, bytes) = writer.finish_piece()?;
             if let PutBytes::File(_) = &bytes {
-                self.named.push(id);
+                self.named.ids.push(id);
             }
             match (&self.handed.pieces, bytes) {
-                (Some(_), PutBytes::File(described)) => self.files.push((id, described)),
+                (Some(_), PutBytes::File(record)) => self.files.push((id, record)),
                 (_, bytes) => self.whole = Some((id, bytes)),
             }
             self.begin_next()?;
@@ -384,18 +364,12 @@ impl TakeIn {
         };
         let Some(len) = next else { return Ok(()) };
         // Parts are files, whatever their length.
-        let of_many = self.version.is_some_and(|(_, of_many)| of_many);
-        let in_file = of_many || self.handed.pieces.is_some() || self.scope.upload.is_some();
-        let (store, key) = (Arc::clone(&self.store), self.object_key.clone());
-        self.writer = Some(PutWriter::begin_piece(store, key, len, in_file)?);
+        let in_file = self.version.is_some_and(|one| one.in_file)
+            || self.handed.pieces.is_some()
+            || self.scope.upload.is_some();
+        let store = Arc::clone(&self.named.store);
+        let writer = PutWriter::begin_piece(store, self.object_key.clone(), len, in_file)?;
+        self.writer = Some(writer);
         Ok(())
-    }
-}
-
-impl Drop for TakeIn {
-    fn drop(&mut self) {
-        for id in &self.named {
-            self.store.files.remove(*id);
-        }
     }
 }

@@ -1,51 +1,54 @@
-//! The versions of a key that one store has, and another one takes in: those that it
-//! lacks are fetched one after the other, and become what it holds all at once.
+//! Copies of all versions of a key. The versions that a store lacks are fetched one after the
+//! other, and take effect in one commit.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use prism_replica::{Missed, Stamp, missed};
 use serde::{Deserialize, Serialize};
 
-use super::{Handed, Scope, TakeIn};
+use super::{
+    CatchUp, Handed, Scope, TakeIn,
+    fetch::{NamedFiles, OneOfMany},
+};
 use crate::{
     commit::{Op, TakeVersionsOp, Taken, TakenVersion, When, holds, own_versions},
     error::Error,
-    layout::FileId,
     record::{Payload, Record, object_key},
-    store::{Inner, Store},
     types::{Body, ObjectMeta, check_bucket, check_key},
     versions::{VersionId, place, stamp_at, version_key},
 };
 
-/// So many are held in memory until they are taken in, where they are small.
+/// Most small versions that wait in memory for their commit. With more of them missing, all
+/// go to files.
 const IN_MEMORY_MAX: usize = 64;
 
-/// How a version is named.
+/// The kind of name that a version has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VersionName {
-    /// Not at all: it is from before its bucket kept versions.
+    /// No name: it is from before its bucket kept versions.
     None,
-    /// As the null version.
+    /// The null version.
     Null,
-    /// By the place where it lies.
+    /// Named by the place where it lies.
     Place,
 }
 
 /// One version of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldVersion {
-    /// Where it lies among the others.
+pub struct VersionSummary {
+    /// Its place among the versions of the key.
     pub at: Stamp,
     /// Its name.
     pub name: VersionName,
-    /// Of its last change.
+    /// The stamp of its last change.
     pub stamp: Stamp,
-    /// Of a delete marker: when it was made, in milliseconds since the Unix epoch.
+    /// When a delete marker was made, in milliseconds since the Unix epoch; none for other
+    /// versions.
     pub marker_ms: Option<u64>,
 }
 
-impl HeldVersion {
-    fn of(at: Stamp, record: &Record) -> Self {
+impl VersionSummary {
+    fn of_record(at: Stamp, record: &Record) -> Self {
         let is_marker = record.payload == Payload::Marker;
         Self {
             at,
@@ -59,7 +62,7 @@ impl HeldVersion {
         }
     }
 
-    pub(super) fn version(&self) -> Option<VersionId> {
+    pub(super) fn id(&self) -> Option<VersionId> {
         match self.name {
             VersionName::None => None,
             VersionName::Null => Some(VersionId::Null),
@@ -67,12 +70,12 @@ impl HeldVersion {
         }
     }
 
-    /// A marker is all that there is to it.
+    /// The delete marker that this describes. Nothing more of it has to be fetched.
     fn marker(&self) -> Option<Taken> {
         let created_ms = self.marker_ms?;
         Some(Taken::Marker(Record {
             stamp: self.stamp,
-            version: self.version(),
+            version: self.id(),
             payload: Payload::Marker,
             len: 0,
             meta: ObjectMeta {
@@ -81,43 +84,45 @@ impl HeldVersion {
             },
         }))
     }
+
+    fn taken(&self, taken: Option<Taken>) -> TakenVersion {
+        TakenVersion {
+            place: place(self.at),
+            version: self.id(),
+            stamp: self.stamp,
+            taken,
+        }
+    }
 }
 
-impl Store {
-    /// The versions of a key, if it is one that has some, and its last change.
-    pub(super) fn hand_over_versions(&self, scope: &Scope) -> Result<Option<Handed>, Error> {
-        let view = self.view();
+impl CatchUp<'_> {
+    /// The list of a key's versions, if it has some.
+    pub(super) fn versions_of(&self, scope: &Scope) -> Result<Option<Handed>, Error> {
+        let view = self.store.view();
         let object_key = scope.object_key();
         let Some(stamp) = view.change(&object_key)? else {
             return Ok(None);
         };
         let all = own_versions(&view, &object_key)?;
-        let held = all
+        let versions = all
             .iter()
-            .map(|(place, (record, _))| HeldVersion::of(stamp_at(*place), record));
+            .map(|(place, (record, _))| VersionSummary::of_record(stamp_at(*place), record));
         Ok(Some(Handed {
-            life: Stamp::NONE,
-            stamp,
-            meta: ObjectMeta::default(),
-            len: None,
-            pieces: None,
-            versions: Some(held.collect()),
+            versions: Some(versions.collect()),
+            ..Handed::new(stamp, ObjectMeta::default(), None)
         }))
     }
 
-    /// One version of a key, for another store to take in, and its bytes. May block on
-    /// disk.
+    /// A copy of one version of a key for another store, and its bytes. May block on disk.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] among others.
+    /// As for [`CatchUp::hand_over`].
     pub fn hand_over_version(
         &self,
         scope: &Scope,
         at: Stamp,
     ) -> Result<Option<(Handed, Option<Body>)>, Error> {
-        check_bucket(&scope.bucket)?;
-        check_key(&scope.key)?;
-        self.of_one_life(&scope.bucket, || self.find_version(scope, at))
+        self.of_one_life(scope, || self.find_version(scope, at))
     }
 
     fn find_version(
@@ -125,7 +130,7 @@ impl Store {
         scope: &Scope,
         at: Stamp,
     ) -> Result<Option<(Handed, Option<Body>)>, Error> {
-        let (view, object_key) = (self.view(), scope.object_key());
+        let (view, object_key) = (self.store.view(), scope.object_key());
         let current = view.object(&object_key)?;
         let current = current.filter(|record| record.place() == place(at));
         let record = match current {
@@ -135,40 +140,43 @@ impl Store {
         let Some(record) = record else {
             return Ok(None);
         };
-        match self.get_version(&scope.bucket, &scope.key, Some(record.id())) {
-            Ok(found) => Ok(found.map(Handed::of)),
+        let found = self
+            .store
+            .get_version(&scope.bucket, &scope.key, Some(record.id()));
+        match found {
+            Ok(found) => Ok(found.map(Handed::of_object)),
             Err(Error::NoSuchVersion) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Begins to take in the versions that another store has of a key, as of the epoch
-    /// `since`; `stamp` is that of its last change there, and `life` of the bucket. May
-    /// block on disk.
+    /// `since`. `handed` lists them. May block on disk.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for what cannot be the versions of a key.
+    /// [`Error::Corrupt`] if the list cannot be the versions of a key.
     pub fn begin_take_versions(
         &self,
         scope: Scope,
-        (life, stamp, versions): (Stamp, Stamp, Vec<HeldVersion>),
+        handed: Handed,
         since: u64,
     ) -> Result<TakeVersions, Error> {
         check_bucket(&scope.bucket)?;
         check_key(&scope.key)?;
+        let versions = handed.versions.unwrap_or_default();
         let is_ordered = versions.is_sorted_by(|a, b| a.at > b.at);
         let nulls = versions.iter().filter(|v| v.name != VersionName::Place);
         if versions.is_empty() || !is_ordered || nulls.count() > 1 {
             return Err(Error::corrupt("versions of another store"));
         }
         let object_key = object_key(&scope.bucket, &scope.key);
-        let view = self.view();
-        let mut missing: Vec<HeldVersion> = Vec::new();
-        if missed(since, holds(&view, &scope)?, Some(stamp)) == Missed::Take {
+        let view = self.store.view();
+        let mut missing: Vec<VersionSummary> = Vec::new();
+        if missed(since, holds(&view, &scope)?, Some(handed.stamp)) == Missed::Take {
             let own = own_versions(&view, &object_key)?;
-            let has = |version: &HeldVersion| {
+            let has = |version: &VersionSummary| {
                 let own = own.get(&place(version.at));
-                own.is_some_and(|(own, _)| wanted(version, None).is(own))
+                own.is_some_and(|(own, _)| version.taken(None).is(own))
             };
             missing.extend(versions.iter().filter(|version| !has(version)).copied());
         }
@@ -178,116 +186,86 @@ impl Store {
             .collect();
         missing.retain(|version| version.marker_ms.is_none());
         Ok(TakeVersions {
-            store: Arc::clone(&self.inner),
             scope,
             object_key,
-            life,
-            stamp,
+            life: handed.life,
+            stamp: handed.stamp,
             since,
             versions,
             missing,
             taken: markers,
-            named: Vec::new(),
+            named: NamedFiles::new(&self.store.inner),
         })
     }
 }
 
-fn wanted(version: &HeldVersion, taken: Option<Taken>) -> TakenVersion {
-    TakenVersion {
-        place: place(version.at),
-        version: version.version(),
-        stamp: version.stamp,
-        taken,
-    }
-}
-
-/// Versions on their way in from another replica. Dropped before they are finished,
-/// they leave no trace.
-#[must_use = "what is not finished is discarded"]
+/// Versions on their way in from another replica. Dropped before they are finished, they
+/// leave no trace.
+#[must_use = "versions that are not finished are discarded"]
 pub struct TakeVersions {
-    store: Arc<Inner>,
     scope: Scope,
     object_key: Vec<u8>,
     life: Stamp,
     stamp: Stamp,
     since: u64,
-    versions: Vec<HeldVersion>,
-    missing: Vec<HeldVersion>,
+    versions: Vec<VersionSummary>,
+    missing: Vec<VersionSummary>,
     taken: HashMap<Stamp, Taken>,
-    /// All files with a name; whoever is told that they are referred to, has them.
-    named: Vec<FileId>,
+    named: NamedFiles,
 }
 
 impl TakeVersions {
-    /// Those to be fetched.
+    /// The versions to fetch.
     #[must_use]
-    pub fn missing(&self) -> Vec<HeldVersion> {
+    pub fn missing(&self) -> Vec<VersionSummary> {
         self.missing.clone()
     }
 
-    /// Begins to take in one of them. May block on disk.
+    /// Begins to take in one version. May block on disk.
     ///
     /// # Errors
-    /// [`Error::Unsettled`] if it is another one by now; as for
-    /// [`Store::begin_take_in`].
-    pub fn begin(&self, version: &HeldVersion, handed: Handed) -> Result<TakeIn, Error> {
+    /// [`Error::Unsettled`] if the version has changed at the sender; as for
+    /// [`CatchUp::begin_take_in`].
+    pub fn begin(&self, version: &VersionSummary, handed: Handed) -> Result<TakeIn, Error> {
         if handed.stamp != version.stamp || handed.len.is_none() {
             return Err(Error::Unsettled);
         }
-        let in_files = self.missing.len() > IN_MEMORY_MAX;
-        let store = Arc::clone(&self.store);
-        let of = Some((*version, in_files));
-        TakeIn::begin(store, self.scope.clone(), handed, (Some(self.since), of))
+        let one = OneOfMany {
+            version: *version,
+            in_file: self.missing.len() > IN_MEMORY_MAX,
+        };
+        let (store, scope) = (&self.named.store, self.scope.clone());
+        TakeIn::begin(store, scope, handed, Some(self.since), Some(one))
     }
 
-    /// Has one of them. Blocks on disk.
+    /// Adds a version whose bytes are complete. Blocks on disk.
     ///
     /// # Errors
     /// As for [`TakeIn::finish`].
     pub fn add(&mut self, whole: TakeIn) -> Result<(), Error> {
-        let (at, taken, named) = whole.into_version()?;
-        self.named.extend(named);
+        let (at, taken, ids) = whole.into_version()?;
+        self.named.ids.extend(ids);
         self.taken.insert(at, taken);
         Ok(())
     }
 
-    /// Makes them what this store holds of the key, unless something newer has come
-    /// meanwhile; says which. Blocks on disk.
+    /// Replaces the versions that this store has of the key, unless they are newer; says
+    /// whether it did. Blocks on disk.
     ///
     /// # Errors
-    /// [`Error::OtherEpoch`] if the store is in another one by now; [`Error::Unsettled`]
-    /// if one is missing that was here when this began.
+    /// [`Error::OtherEpoch`] if the store is in another epoch by now; [`Error::Unsettled`] if
+    /// a version is missing that was here when this began.
     pub fn finish(mut self) -> Result<bool, Error> {
-        let mut taken = std::mem::take(&mut self.taken);
         let versions = self.versions.iter();
-        let versions = versions.map(|version| wanted(version, taken.remove(&version.at)));
+        let versions = versions.map(|version| version.taken(self.taken.remove(&version.at)));
         let op = Op::TakeVersions(TakeVersionsOp {
             since: self.since,
-            scope: self.scope.clone(),
-            object_key: self.object_key.clone(),
+            scope: self.scope,
+            object_key: self.object_key,
             life: self.life,
             stamp: self.stamp,
             versions: versions.collect(),
         });
-        let when = When::In(self.since);
-        let outcome = self.store.committer.submit_when(op, None, when);
-        let outcome = outcome.map_err(|failure| {
-            if failure.in_doubt {
-                // Then the next opening of the store judges.
-                self.named.clear();
-            }
-            failure.error
-        })?;
-        self.named.clear();
-        self.store.release(&outcome);
-        Ok(outcome.found > 0)
-    }
-}
-
-impl Drop for TakeVersions {
-    fn drop(&mut self) {
-        for id in &self.named {
-            self.store.files.remove(*id);
-        }
+        self.named.commit(op, When::In(self.since))
     }
 }

@@ -63,8 +63,8 @@ impl Index {
         entries.remove(tree_key);
     }
 
-    /// Those that `wanted` says, and what they are.
-    pub(crate) fn all(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<(Scope, Pending)> {
+    /// The entries that are `wanted`.
+    pub(crate) fn select(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<(Scope, Pending)> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let found = entries.values().filter(|entry| wanted(entry));
         found
@@ -72,13 +72,10 @@ impl Index {
             .collect()
     }
 
-    /// Those that `wanted` says.
-    pub(crate) fn select(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<(Scope, Stamp)> {
+    /// Whether any change of a bucket is open.
+    pub(crate) fn has_any_of(&self, bucket: &str) -> bool {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let found = entries.values().filter(|entry| wanted(entry));
-        found
-            .map(|entry| (entry.scope.clone(), entry.pending.stamp))
-            .collect()
+        entries.values().any(|entry| entry.scope.bucket == bucket)
     }
 }
 

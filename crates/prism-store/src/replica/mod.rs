@@ -6,25 +6,26 @@
 //! it; `commit::prepare` keeps what another node's store is the primary of. Who
 //! the others are, and how they are reached, is given as [`Replicas`].
 
+mod catch_up;
 mod fetch;
 mod fetch_versions;
-mod here;
 mod index;
-mod missed;
+mod open_changes;
 mod plan;
 mod primary;
-mod resolve;
+mod state;
 
 use std::{fs::File, sync::mpsc::Receiver};
 
 use prism_replica::{Refusal, Stamp};
 use serde::{Deserialize, Serialize};
 
+pub use catch_up::{CatchUp, Missing, PageRequest, ScopePage};
 pub use fetch::{Handed, Piece, TakeIn};
-pub use fetch_versions::{HeldVersion, TakeVersions, VersionName};
-pub use here::Deletion;
+pub use fetch_versions::{TakeVersions, VersionName, VersionSummary};
 pub(crate) use index::{Index, Locks};
-pub use missed::{HeldPage, Missing};
+pub use open_changes::OpenChanges;
+pub use state::Deletion;
 
 use crate::{
     error::Error,
@@ -54,6 +55,11 @@ impl Scope {
             key: key.to_owned(),
             upload: None,
         }
+    }
+
+    /// Whether this is a part of an upload. An upload that is removed takes its parts along.
+    pub(crate) fn is_part(&self) -> bool {
+        matches!(self.upload, Some((_, Some(_))))
     }
 
     pub(crate) fn object_key(&self) -> Vec<u8> {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{agreed, meta, put};
+use crate::common::{StoreExt, agreed, meta, put};
 use prism_store::{Bucket, Config, Durability, Error, Phase, Stamp, Store, Versioning};
 
 /// Uploads under way in a bucket that is deleted.
@@ -31,22 +31,22 @@ fn of_two_records_the_later_counts_in_whatever_order_they_come() {
     let store = open(dir.path());
     let (first, second) = (agreed(5, Some(true)), agreed(6, Some(false)));
     for record in [&first, &second, &first] {
-        store.take_bucket("b", record).unwrap();
+        store.buckets().accept_record("b", record).unwrap();
     }
-    let is = store.head_bucket("b").unwrap().versioning;
+    let is = store.buckets().get("b").unwrap().versioning;
     assert_eq!(is, Versioning::Suspended);
     let gone = second.buried(later(&second));
-    store.take_bucket("b", &gone).unwrap();
-    store.take_bucket("b", &second).unwrap();
-    assert!(matches!(store.head_bucket("b"), Err(Error::NoSuchBucket)));
+    store.buckets().accept_record("b", &gone).unwrap();
+    store.buckets().accept_record("b", &second).unwrap();
+    assert!(matches!(store.buckets().get("b"), Err(Error::NoSuchBucket)));
     drop(store);
     let store = open(dir.path());
-    assert_eq!(store.bucket_record("b").unwrap(), Some(gone.clone()));
-    assert!(!store.has_bucket("b"));
-    store.forget_bucket("b", second.stamp).unwrap();
-    assert!(store.bucket_record("b").unwrap().is_some());
-    store.forget_bucket("b", gone.stamp).unwrap();
-    assert!(store.bucket_record("b").unwrap().is_none());
+    assert_eq!(store.buckets().record("b").unwrap(), Some(gone.clone()));
+    assert!(!store.buckets().has("b"));
+    store.buckets().forget("b", second.stamp).unwrap();
+    assert!(store.buckets().record("b").unwrap().is_some());
+    store.buckets().forget("b", gone.stamp).unwrap();
+    assert!(store.buckets().record("b").unwrap().is_none());
 }
 
 #[test]
@@ -54,12 +54,17 @@ fn a_change_counts_only_if_nobody_else_has_changed_the_bucket() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let first = agreed(5, None);
-    store.change_bucket("b", None, &first).unwrap();
-    let late = store.change_bucket("b", None, &agreed(6, None));
+    store.buckets().change_record("b", None, &first).unwrap();
+    let late = store.buckets().change_record("b", None, &agreed(6, None));
     assert!(matches!(late, Err(Error::BucketChanged)), "{late:?}");
     let next = agreed(6, Some(true));
-    store.change_bucket("b", Some(first.stamp), &next).unwrap();
-    let late = store.change_bucket("b", Some(first.stamp), &agreed(7, None));
+    store
+        .buckets()
+        .change_record("b", Some(first.stamp), &next)
+        .unwrap();
+    let late = store
+        .buckets()
+        .change_record("b", Some(first.stamp), &agreed(7, None));
     assert!(matches!(late, Err(Error::BucketChanged)), "{late:?}");
 }
 
@@ -68,19 +73,19 @@ fn nothing_of_an_earlier_life_is_there_in_the_next_one() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let first = agreed(5, None);
-    store.take_bucket("b", &first).unwrap();
+    store.buckets().accept_record("b", &first).unwrap();
     // This store has missed that the bucket was deleted and made again.
     put(&store, "b", "old", b"old").unwrap();
     put(&store, "b", "large", &[1; 100_000]).unwrap();
-    store.create_upload("b", "old", meta(b"")).unwrap();
+    store.uploads().create("b", "old", meta(b"")).unwrap();
     let gone = first.buried(later(&first));
     let second = Bucket::create(Some(&gone), later(&gone), 9).unwrap();
-    store.take_bucket("b", &second).unwrap();
-    assert_eq!(store.bucket_record("b").unwrap(), Some(second.clone()));
-    assert!(store.list("b", "", "", 9).unwrap().entries.is_empty());
-    assert!(store.uploads("b", "", None, 9).unwrap().0.is_empty());
+    store.buckets().accept_record("b", &second).unwrap();
+    assert_eq!(store.buckets().record("b").unwrap(), Some(second.clone()));
+    assert!(store.list("b", "", "", 9).unwrap().is_empty());
+    assert!(store.uploads().list("b", "", None, 9).unwrap().0.is_empty());
     put(&store, "b", "new", b"new").unwrap();
-    store.take_bucket("b", &gone).unwrap();
+    store.buckets().accept_record("b", &gone).unwrap();
     assert!(store.head("b", "new").unwrap().is_some());
     drop(store);
     let store = open(dir.path());
@@ -92,14 +97,18 @@ fn nothing_of_an_earlier_life_is_there_in_the_next_one() {
 fn only_keys_that_count_keep_their_bucket() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    store.create_bucket("b", 1).unwrap();
+    store.buckets().create("b", 1).unwrap();
     for key in ["left-1", "left-2"] {
         put(&store, "b", key, b"deleted elsewhere").unwrap();
     }
-    let known = store.bucket_record("b").unwrap().unwrap();
+    let known = store.buckets().record("b").unwrap().unwrap();
     let deleting = Bucket::begin_deletion(Some(&known), later(&known)).unwrap();
-    store.take_bucket("b", &deleting).unwrap();
-    let among = |key: &'static str| store.check_deletable("b", move |found| found == key);
+    store.buckets().accept_record("b", &deleting).unwrap();
+    let among = |key: &'static str| {
+        store
+            .buckets()
+            .check_deletable("b", move |found| found == key)
+    };
     assert!(matches!(among("left-2"), Err(Error::NotEmpty)));
     among("other").unwrap();
 }
@@ -108,27 +117,28 @@ fn only_keys_that_count_keep_their_bucket() {
 fn uploads_go_after_their_bucket_in_few_commits() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    store.create_bucket("b", 1).unwrap();
+    store.buckets().create("b", 1).unwrap();
     for n in 0..UPLOADS {
         store
-            .create_upload("b", &format!("k{n}"), meta(b""))
+            .uploads()
+            .create("b", &format!("k{n}"), meta(b""))
             .unwrap();
     }
-    let known = store.bucket_record("b").unwrap().unwrap();
+    let known = store.buckets().record("b").unwrap().unwrap();
     let deleting = Bucket::begin_deletion(Some(&known), later(&known)).unwrap();
-    store.take_bucket("b", &deleting).unwrap();
-    store.check_deletable("b", |_| true).unwrap();
-    assert!(!store.uploads("b", "", None, 9).unwrap().0.is_empty());
+    store.buckets().accept_record("b", &deleting).unwrap();
+    store.buckets().check_deletable("b", |_| true).unwrap();
+    assert!(!store.uploads().list("b", "", None, 9).unwrap().0.is_empty());
     let gone = deleting.end_deletion(later(&deleting), true);
-    store.take_bucket("b", &gone).unwrap();
+    store.buckets().accept_record("b", &gone).unwrap();
     let begun = Instant::now();
-    store.purge_bucket("b").unwrap();
+    store.buckets().purge("b").unwrap();
     assert!(begun.elapsed() < Duration::from_secs(20));
     let again = Bucket::create(Some(&gone), later(&gone), 2).unwrap();
-    store.take_bucket("b", &again).unwrap();
+    store.buckets().accept_record("b", &again).unwrap();
     assert_eq!(again.phase, Phase::Live);
-    assert!(store.uploads("b", "", None, 9).unwrap().0.is_empty());
-    let purged = store.purge_bucket("b");
+    assert!(store.uploads().list("b", "", None, 9).unwrap().0.is_empty());
+    let purged = store.buckets().purge("b");
     assert!(matches!(purged, Err(Error::AlreadyExists)), "{purged:?}");
 }
 
@@ -137,25 +147,28 @@ fn what_is_left_of_a_bucket_is_removed_while_the_next_one_is_made_and_filled() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let mut known = agreed(1, None);
-    store.take_bucket("b", &known).unwrap();
+    store.buckets().accept_record("b", &known).unwrap();
     std::thread::scope(|scope| {
         let purging = [(); 2].map(|()| {
             scope.spawn(|| {
-                while store.bucket_record("end").unwrap().is_none() {
-                    let _ = store.purge_bucket("b");
+                while store.buckets().record("end").unwrap().is_none() {
+                    let _ = store.buckets().purge("b");
                 }
             })
         });
         for round in 0..300 {
             let gone = known.buried(later(&known));
-            store.take_bucket("b", &gone).unwrap();
+            store.buckets().accept_record("b", &gone).unwrap();
             let next = Bucket::create(Some(&gone), later(&gone), round).unwrap();
-            store.take_bucket("b", &next).unwrap();
+            store.buckets().accept_record("b", &next).unwrap();
             put(&store, "b", "k", b"new").unwrap();
             assert!(store.head("b", "k").unwrap().is_some(), "round {round}");
             known = next;
         }
-        store.take_bucket("end", &agreed(1, None)).unwrap();
+        store
+            .buckets()
+            .accept_record("end", &agreed(1, None))
+            .unwrap();
         purging
             .into_iter()
             .for_each(|thread| thread.join().unwrap());

@@ -3,11 +3,11 @@
 
 mod open_changes;
 
-use crate::common::{agreed, bytes, meta, object_files, put, read, read_body};
+use crate::common::{StoreExt, agreed, bytes, meta, object_files, put, read, read_body, request};
 use prism_store::{
-    Body, Change, Config, Decided, Durability, Error, HeldPage, HeldVersion, Keeps, Missing,
-    Position, Prepare, Refusal, Scope, ScopedChange, Stamp, Step, Store, ToDelete, UploadId,
-    UploadName, VersionEntry, VersionPosition, Versioning,
+    Body, Change, Config, Decided, Durability, Error, Handed, Keeps, Missing, Position, Prepare,
+    Refusal, Scope, ScopePage, ScopedChange, Stamp, Step, Store, ToDelete, UploadId, UploadName,
+    VersionEntry, VersionPosition, Versioning,
 };
 
 fn open(dir: &std::path::Path, node: &str) -> Store {
@@ -26,7 +26,10 @@ fn two() -> ([tempfile::TempDir; 2], [Store; 2]) {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let stores = [open(dirs[0].path(), "a"), open(dirs[1].path(), "b")];
     for store in &stores {
-        store.take_bucket("b", &agreed(1, None)).unwrap();
+        store
+            .buckets()
+            .accept_record("b", &agreed(1, None))
+            .unwrap();
     }
     (dirs, stores)
 }
@@ -41,30 +44,30 @@ fn bytes_of(body: Option<Body>) -> Vec<u8> {
 }
 
 fn take_in(from: &Store, to: &Store, scope: &Scope, since: u64) -> bool {
-    let (handed, body) = from.hand_over(scope).unwrap().unwrap();
-    if let Some(versions) = handed.versions {
-        let versions = (handed.life, handed.stamp, versions);
-        return take_versions(from, to, scope, versions, since);
+    let (handed, body) = from.catch_up().hand_over(scope).unwrap().unwrap();
+    if handed.versions.is_some() {
+        return take_versions(from, to, scope, handed, since);
     }
-    let mut writer = to.begin_take_in(scope.clone(), handed, since).unwrap();
+    let mut writer = to
+        .catch_up()
+        .begin_take_in(scope.clone(), handed, since)
+        .unwrap();
     for piece in bytes_of(body).chunks(70_001) {
         writer.write(piece).unwrap();
     }
     writer.finish().unwrap()
 }
 
-fn take_versions(
-    from: &Store,
-    to: &Store,
-    scope: &Scope,
-    versions: (Stamp, Stamp, Vec<HeldVersion>),
-    since: u64,
-) -> bool {
+fn take_versions(from: &Store, to: &Store, scope: &Scope, handed: Handed, since: u64) -> bool {
     let mut taken = to
-        .begin_take_versions(scope.clone(), versions, since)
+        .catch_up()
+        .begin_take_versions(scope.clone(), handed, since)
         .unwrap();
     for version in taken.missing() {
-        let found = from.hand_over_version(scope, version.at).unwrap();
+        let found = from
+            .catch_up()
+            .hand_over_version(scope, version.at)
+            .unwrap();
         let (handed, body) = found.unwrap();
         let mut writer = taken.begin(&version, handed).unwrap();
         writer.write(&bytes_of(body)).unwrap();
@@ -78,11 +81,16 @@ fn missing(from: &Store, to: &Store, since: u64, uploads: bool) -> Missing {
     let mut found = Missing::default();
     let mut after: Option<Scope> = None;
     loop {
-        let page = from.held("b", uploads, after.as_ref(), all).unwrap();
+        let page = from
+            .catch_up()
+            .page(request("b", uploads, after.as_ref()), all)
+            .unwrap();
         // As it travels.
         let text = serde_json::to_vec(&page).unwrap();
-        let page: HeldPage = serde_json::from_slice(&text).unwrap();
-        let here = to.missing("b", uploads, (after.as_ref(), &page), since, all);
+        let page: ScopePage = serde_json::from_slice(&text).unwrap();
+        let here = to
+            .catch_up()
+            .compare(request("b", uploads, after.as_ref()), &page, since, all);
         let here = here.unwrap();
         found.take.extend(here.take);
         found.remove.extend(here.remove);
@@ -100,7 +108,7 @@ fn catch_up(from: &Store, to: &Store) -> (usize, usize) {
     for uploads in [false, true] {
         let missing = missing(from, to, since, uploads);
         removed += missing.remove.len();
-        to.remove_missing(missing.remove, since).unwrap();
+        to.catch_up().remove_missing(missing.remove, since).unwrap();
         for scope in missing.take {
             taken += usize::from(take_in(from, to, &scope, since));
         }
@@ -113,12 +121,15 @@ fn content(store: &Store) -> Vec<String> {
     for uploads in [false, true] {
         let mut after = None;
         loop {
-            let page = store.held("b", uploads, after.as_ref(), all).unwrap();
+            let page = store
+                .catch_up()
+                .page(request("b", uploads, after.as_ref()), all)
+                .unwrap();
             for (scope, stamp) in page.items {
-                let (handed, body) = store.hand_over(&scope).unwrap().unwrap();
+                let (handed, body) = store.catch_up().hand_over(&scope).unwrap().unwrap();
                 assert_eq!(handed.stamp, stamp);
                 for version in handed.versions.iter().flatten() {
-                    let found = store.hand_over_version(&scope, version.at);
+                    let found = store.catch_up().hand_over_version(&scope, version.at);
                     // Of a delete marker nothing is asked.
                     let Ok(found) = found else { continue };
                     let (handed, body) = found.unwrap();
@@ -147,18 +158,21 @@ fn name(key: &str, id: UploadId) -> UploadName<'_> {
 
 /// An upload of some parts, completed or not.
 fn upload(store: &Store, key: &str, seed: u64, complete: bool) {
-    let id = store.create_upload("b", key, meta(&[])).unwrap();
+    let id = store.uploads().create("b", key, meta(&[])).unwrap();
     for number in [1, 2, 7] {
         let data = bytes(seed + u64::from(number), 90_000 / usize::from(number));
-        let mut writer = store.begin_part(name(key, id), number, None).unwrap();
+        let mut writer = store
+            .uploads()
+            .begin_part(name(key, id), number, None)
+            .unwrap();
         writer.write(&data).unwrap();
         writer.commit(meta(&data)).unwrap();
     }
     if complete {
-        let (parts, _) = store.parts(name(key, id), 0, 10).unwrap();
+        let (parts, _) = store.uploads().parts(name(key, id), 0, 10).unwrap();
         let parts: Vec<_> = parts.iter().map(|p| (p.number, p.version)).collect();
         let meta = meta(&[seed as u8]);
-        let done = store.complete_upload(name(key, id), &parts, meta, None);
+        let done = store.uploads().complete(name(key, id), &parts, meta, None);
         done.unwrap();
     }
 }
@@ -174,9 +188,9 @@ fn random_change(store: &Store, rng: &mut fastrand::Rng) {
         9 => upload(store, &key, seed, true),
         10 => upload(store, &key, seed, false),
         _ => {
-            let (uploads, _) = store.uploads("b", "", None, 100).unwrap();
+            let (uploads, _) = store.uploads().list("b", "", None, 100).unwrap();
             if let Some(upload) = rng.choice(uploads) {
-                store.abort_upload(name(&upload.key, upload.id)).unwrap();
+                store.uploads().abort(name(&upload.key, upload.id)).unwrap();
             }
         }
     }
@@ -259,8 +273,8 @@ fn versions_that_were_missed_are_taken_in_with_those_that_are_gone() {
             }
             from.adopt(epoch).unwrap();
             to.adopt(epoch).unwrap();
-            let said = from.bucket_record("b").unwrap().unwrap();
-            to.take_bucket("b", &said).unwrap();
+            let said = from.buckets().record("b").unwrap().unwrap();
+            to.buckets().accept_record("b", &said).unwrap();
             let (taken, _) = catch_up(&from, &to);
             assert!(taken > 0);
             assert_eq!(content(&from), content(&to), "seed {seed}");
@@ -269,7 +283,7 @@ fn versions_that_were_missed_are_taken_in_with_those_that_are_gone() {
                 from.set_versioning("b", Versioning::Enabled).unwrap();
             }
         }
-        assert!(to.head_bucket("b").unwrap().versioning != Versioning::Never);
+        assert!(to.buckets().get("b").unwrap().versioning != Versioning::Never);
         drop(to);
         let to = open(dirs[1].path(), "b");
         assert_eq!(to.recovery().orphans_removed, 0);
@@ -278,12 +292,16 @@ fn versions_that_were_missed_are_taken_in_with_those_that_are_gone() {
         let files = |at: usize| object_files(dirs[at].path()).len();
         assert_eq!(files(0), files(1));
         // Without a place, nothing of them stays.
-        let scopes = to.held("b", false, None, all).unwrap().items;
+        let scopes = to
+            .catch_up()
+            .page(request("b", false, None), all)
+            .unwrap()
+            .items;
         let scopes = scopes.into_iter().map(|(scope, _)| scope).collect();
-        to.remove_without_place(scopes, 5).unwrap();
-        let (uploads, _) = to.uploads("b", "", None, 1000).unwrap();
+        to.catch_up().remove_without_place(scopes, 5).unwrap();
+        let (uploads, _) = to.uploads().list("b", "", None, 1000).unwrap();
         for upload in uploads {
-            to.abort_upload(name(&upload.key, upload.id)).unwrap();
+            to.uploads().abort(name(&upload.key, upload.id)).unwrap();
         }
         assert!(content(&to).is_empty() && files(1) == 0);
         to.delete_bucket("b").unwrap();
@@ -294,7 +312,10 @@ fn versions_that_were_missed_are_taken_in_with_those_that_are_gone() {
 fn a_change_of_versions_is_not_prepared_where_others_are_lacking() {
     let (_dirs, [from, to]) = two();
     for store in [&from, &to] {
-        store.take_bucket("b", &agreed(2, Some(true))).unwrap();
+        store
+            .buckets()
+            .accept_record("b", &agreed(2, Some(true)))
+            .unwrap();
     }
     put(&from, "b", "k", b"one").unwrap();
     to.adopt(2).unwrap();
@@ -315,9 +336,10 @@ fn a_change_of_versions_is_not_prepared_where_others_are_lacking() {
             ),
         }],
     };
-    let before = from.hand_over(&scope).unwrap().unwrap().0.stamp;
+    let before = from.catch_up().hand_over(&scope).unwrap().unwrap().0.stamp;
     let prepare = || {
-        to.begin_prepare(change(true, Some(before)))
+        to.open_changes()
+            .begin_prepare(change(true, Some(before)))
             .unwrap()
             .prepare()
     };
@@ -333,8 +355,8 @@ fn a_change_of_versions_is_not_prepared_where_others_are_lacking() {
         committed: true,
         epoch: 2,
     };
-    to.decided(decided).unwrap();
-    let (handed, _) = to.hand_over(&scope).unwrap().unwrap();
+    to.open_changes().decided(decided).unwrap();
+    let (handed, _) = to.catch_up().hand_over(&scope).unwrap().unwrap();
     assert_eq!(handed.stamp, stamp_of(2, 9));
     let versions = handed.versions.unwrap();
     assert_eq!(versions.len(), 2);
@@ -355,17 +377,26 @@ fn stamp_of(epoch: u64, time_us: u64) -> Stamp {
 #[test]
 fn uploads_with_more_parts_than_a_page_are_taken_in_too() {
     let (_dirs, [from, to]) = two();
-    let id = from.create_upload("b", "many", meta(&[])).unwrap();
+    let id = from.uploads().create("b", "many", meta(&[])).unwrap();
     for number in 1..=1100 {
-        let writer = from.begin_part(name("many", id), number, None).unwrap();
+        let writer = from
+            .uploads()
+            .begin_part(name("many", id), number, None)
+            .unwrap();
         writer.commit(meta(&[])).unwrap();
     }
     upload(&from, "zzz", 1, false);
-    assert!(from.held("b", true, None, all).unwrap().end.is_some());
+    assert!(
+        from.catch_up()
+            .page(request("b", true, None), all)
+            .unwrap()
+            .end
+            .is_some()
+    );
     to.adopt(2).unwrap();
     assert_eq!(catch_up(&from, &to), (1105, 0));
     assert_eq!(content(&from), content(&to));
-    from.abort_upload(name("many", id)).unwrap();
+    from.uploads().abort(name("many", id)).unwrap();
     from.adopt(3).unwrap();
     to.adopt(3).unwrap();
     assert_eq!(catch_up(&from, &to), (0, 1101));
@@ -385,8 +416,11 @@ fn what_came_meanwhile_is_not_replaced_by_what_was_there_before() {
         .take
         .iter()
         .map(|scope| {
-            let (handed, body) = from.hand_over(scope).unwrap().unwrap();
-            let mut writer = to.begin_take_in(scope.clone(), handed, 2).unwrap();
+            let (handed, body) = from.catch_up().hand_over(scope).unwrap().unwrap();
+            let mut writer = to
+                .catch_up()
+                .begin_take_in(scope.clone(), handed, 2)
+                .unwrap();
             writer.write(&bytes_of(body)).unwrap();
             writer
         })
@@ -399,23 +433,32 @@ fn what_came_meanwhile_is_not_replaced_by_what_was_there_before() {
         .sum();
     assert_eq!(taken, 2);
     assert_eq!(read(to.get("b", "changed").unwrap().unwrap()), b"newer");
-    to.remove_missing(vec![Scope::object("b", "other")], 2)
+    to.catch_up()
+        .remove_missing(vec![Scope::object("b", "other")], 2)
         .unwrap();
     assert!(to.head("b", "other").unwrap().is_some());
-    to.remove_missing(vec![Scope::object("b", "gone")], 2)
+    to.catch_up()
+        .remove_missing(vec![Scope::object("b", "gone")], 2)
         .unwrap();
     assert!(to.head("b", "gone").unwrap().is_none());
     // The file of what was refused, and that of what was removed, are gone.
     assert_eq!(object_files(dirs[1].path()).len(), 1);
     // What was begun in an epoch that is over comes to nothing.
-    let (handed, body) = from.hand_over(&missing.take[0]).unwrap().unwrap();
+    let (handed, body) = from
+        .catch_up()
+        .hand_over(&missing.take[0])
+        .unwrap()
+        .unwrap();
     let mut late = to
+        .catch_up()
         .begin_take_in(missing.take[0].clone(), handed, 2)
         .unwrap();
     late.write(&bytes_of(body)).unwrap();
     to.adopt(3).unwrap();
     assert!(matches!(late.finish(), Err(Error::OtherEpoch)));
-    let remove = to.remove_missing(vec![Scope::object("b", "new")], 2);
+    let remove = to
+        .catch_up()
+        .remove_missing(vec![Scope::object("b", "new")], 2);
     assert!(matches!(remove, Err(Error::OtherEpoch)));
     assert_eq!(object_files(dirs[1].path()).len(), 1);
 }
@@ -425,18 +468,24 @@ fn bytes_that_do_not_come_or_are_too_many_leave_nothing() {
     let (dirs, [from, to]) = two();
     upload(&from, "parts", 1, true);
     let scope = Scope::object("b", "parts");
-    let (handed, body) = from.hand_over(&scope).unwrap().unwrap();
+    let (handed, body) = from.catch_up().hand_over(&scope).unwrap().unwrap();
     let data = bytes_of(body);
-    let mut short = to.begin_take_in(scope.clone(), handed.clone(), 1).unwrap();
+    let mut short = to
+        .catch_up()
+        .begin_take_in(scope.clone(), handed.clone(), 1)
+        .unwrap();
     short.write(&data[..data.len() - 1]).unwrap();
     assert!(matches!(short.finish(), Err(Error::LengthMismatch { .. })));
-    let mut long = to.begin_take_in(scope.clone(), handed.clone(), 1).unwrap();
+    let mut long = to
+        .catch_up()
+        .begin_take_in(scope.clone(), handed.clone(), 1)
+        .unwrap();
     long.write(&data).unwrap();
     assert!(long.write(b"x").is_err());
     drop(long);
     let mut odd = handed;
     odd.len = Some(5);
-    assert!(to.begin_take_in(scope, odd, 1).is_err());
+    assert!(to.catch_up().begin_take_in(scope, odd, 1).is_err());
     assert!(to.head("b", "parts").unwrap().is_none());
     assert!(object_files(dirs[1].path()).is_empty());
 }
@@ -452,14 +501,24 @@ fn what_has_no_place_goes_and_the_rest_stays() {
     store.adopt(2).unwrap();
     let has_place = |key: &str| key.len() == 3;
     for uploads in [false, true] {
-        let page = store.without_place("b", uploads, None, has_place).unwrap();
+        let page = store
+            .catch_up()
+            .without_place(request("b", uploads, None), has_place)
+            .unwrap();
         assert!(page.end.is_none());
         let scopes: Vec<_> = page.items.into_iter().map(|(scope, _)| scope).collect();
-        let late = store.remove_without_place(scopes.clone(), 1);
+        let late = store.catch_up().remove_without_place(scopes.clone(), 1);
         assert!(matches!(late, Err(Error::OtherEpoch)));
-        store.remove_without_place(scopes, 2).unwrap();
+        store.catch_up().remove_without_place(scopes, 2).unwrap();
     }
-    assert_eq!(store.list("b", "", "", 100).unwrap().entries.len(), 20);
-    assert!(store.uploads("b", "", None, 10).unwrap().0.is_empty());
+    assert_eq!(store.list("b", "", "", 100).unwrap().len(), 20);
+    assert!(
+        store
+            .uploads()
+            .list("b", "", None, 10)
+            .unwrap()
+            .0
+            .is_empty()
+    );
     assert_eq!(object_files(dirs[0].path()).len(), 20);
 }

@@ -18,7 +18,7 @@ fn with_bucket() -> (tempfile::TempDir, Store) {
         ..Config::default()
     };
     let store = Store::open(dir.path(), config).unwrap();
-    store.create_bucket("b", 0).unwrap();
+    store.buckets().create("b", 0).unwrap();
     (dir, store)
 }
 

@@ -2,8 +2,8 @@
 
 use std::{env, fs, process::Command};
 
-use crate::common::{bytes, meta, put};
-use prism_store::{Config, Durability, Store, Verified};
+use crate::common::{StoreExt, bytes, meta, put};
+use prism_store::{Config, Durability, Store};
 
 const MIB: u64 = 1024 * 1024;
 /// Memory limit of the whole process, in bytes, however slow the disk is: the worst case of
@@ -31,7 +31,7 @@ fn process() {
         ..Config::default()
     };
     let store = Store::open(dir.path(), config).unwrap();
-    store.create_bucket("b", 0).unwrap();
+    store.buckets().create("b", 0).unwrap();
 
     let chunk = bytes(1, 256 * 1024);
     let len = 512 * MIB;
@@ -41,7 +41,7 @@ fn process() {
     }
     writer.commit(meta(b"")).unwrap();
     let verified = store.verify("b", "large").unwrap();
-    assert_eq!(verified, Some(Verified { bytes: len }));
+    assert_eq!(verified, Some(len));
     let large = peak();
     store.delete("b", "large").unwrap();
 

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use crate::common::{bytes, put};
+use crate::common::{StoreExt, bytes, put};
 use prism_store::{Config, Error, ObjectMeta, Store, UploadName};
 
 const QUOTA: u64 = 1 << 20;
@@ -23,7 +23,7 @@ fn store(dir: &std::path::Path) -> Store {
 fn writes_beyond_the_quota_are_refused_and_deletes_give_it_back() {
     let dir = tempfile::tempdir().unwrap();
     let store = self::store(dir.path());
-    store.create_bucket("b", 0).unwrap();
+    store.buckets().create("b", 0).unwrap();
     put(&store, "b", "large", &bytes(1, 1_000_000)).unwrap();
     put(&store, "b", "small", &bytes(2, 10_000)).unwrap();
     assert_eq!(store.bytes_used(), 1_010_000);
@@ -52,16 +52,17 @@ fn writes_beyond_the_quota_are_refused_and_deletes_give_it_back() {
 fn parts_count_until_their_object_or_upload_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
-    store.create_bucket("b", 0).unwrap();
+    store.buckets().create("b", 0).unwrap();
     let (bucket, key) = ("b", "k");
     let begin = || {
         let id = store
-            .create_upload(bucket, key, ObjectMeta::default())
+            .uploads()
+            .create(bucket, key, ObjectMeta::default())
             .unwrap();
         UploadName { bucket, key, id }
     };
     let send = |name, number, len| {
-        let mut writer = store.begin_part(name, number, None)?;
+        let mut writer = store.uploads().begin_part(name, number, None)?;
         writer.write(&bytes(u64::from(number), len))?;
         writer.commit(ObjectMeta::default())
     };
@@ -71,16 +72,17 @@ fn parts_count_until_their_object_or_upload_is_gone() {
     send(name, 2, 400_000).unwrap();
     assert!(matches!(send(name, 3, 100_000), Err(Error::NoSpace)));
     assert_eq!(store.bytes_used(), 1_000_000);
-    let (parts, _) = store.parts(name, 0, 1).unwrap();
+    let (parts, _) = store.uploads().parts(name, 0, 1).unwrap();
     let seen = [(1, parts[0].version)];
     store
-        .complete_upload(name, &seen, ObjectMeta::default(), None)
+        .uploads()
+        .complete(name, &seen, ObjectMeta::default(), None)
         .unwrap();
     // The part that was left out is gone.
     assert_eq!(store.bytes_used(), 600_000);
     let aborted = begin();
     send(aborted, 7, 400_000).unwrap();
-    store.abort_upload(aborted).unwrap();
+    store.uploads().abort(aborted).unwrap();
     assert_eq!(store.bytes_used(), 600_000);
     put(&store, "b", "k", b"instead").unwrap();
     assert_eq!(store.bytes_used(), 7);
@@ -90,7 +92,7 @@ fn parts_count_until_their_object_or_upload_is_gone() {
 fn many_at_once_do_not_exceed_it_together() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
-    store.create_bucket("b", 0).unwrap();
+    store.buckets().create("b", 0).unwrap();
     let stored: usize = thread::scope(|scope| {
         let threads: Vec<_> = (0..8_u64)
             .map(|t| {

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{agreed, bytes, meta, object_files, put, read};
+use crate::common::{StoreExt, agreed, bytes, meta, object_files, put, read, request};
 use prism_cluster::Placement;
 use prism_store::{
     Bucket, Bytes, Change, Config, Decided, Durability, Error, ObjectMeta, OpenError, Prepare,
@@ -58,7 +58,10 @@ impl Cluster {
         });
         for name in NAMES {
             cluster.start(name);
-            let taken = cluster.store(name).take_bucket("b", &agreed(1, None));
+            let taken = cluster
+                .store(name)
+                .buckets()
+                .accept_record("b", &agreed(1, None));
             taken.unwrap();
         }
         cluster
@@ -104,13 +107,13 @@ impl Cluster {
     /// Every replica asks what became of what it does not know.
     fn settle(&self) {
         for store in NAMES.iter().filter_map(|name| self.reach(name)) {
-            let open = store.all_pending(None, Duration::ZERO);
+            let open = store.open_changes().older_than(Duration::ZERO, None);
             let told = open.into_iter().filter_map(|(scope, stamp)| {
                 let primary = self.reach(&self.owners(&scope.key)[0])?;
-                let standing = primary.standing(&scope, stamp).unwrap();
+                let standing = primary.open_changes().standing(&scope, stamp).unwrap();
                 Some((scope, stamp, standing))
             });
-            store.settle(told.collect(), 1).unwrap();
+            store.open_changes().settle(told.collect(), 1).unwrap();
         }
     }
 
@@ -118,7 +121,11 @@ impl Cluster {
     fn agreed(&self, key: &str) -> Option<Vec<u8>> {
         let mut found = self.owners(key).into_iter().map(|name| {
             let store = self.store(&name);
-            assert_eq!(store.pending("b", key), None, "{key} at {name}");
+            assert_eq!(
+                store.open_changes().of_object("b", key),
+                None,
+                "{key} at {name}"
+            );
             let object = store.get("b", key).unwrap();
             if object.is_some() {
                 store.verify("b", key).unwrap();
@@ -166,10 +173,13 @@ impl Replicas for Ways {
             let done = others.iter().try_for_each(|name| {
                 let unreachable = || Unprepared::Unreachable(name.clone());
                 let store = cluster.reach(name).ok_or_else(unreachable)?;
-                let prepared = store.begin_prepare(prepare.clone()).and_then(|mut writer| {
-                    writer.write(&data)?;
-                    writer.prepare()
-                });
+                let prepared = store
+                    .open_changes()
+                    .begin_prepare(prepare.clone())
+                    .and_then(|mut writer| {
+                        writer.write(&data)?;
+                        writer.prepare()
+                    });
                 prepared.map_err(|error| match error {
                     Error::Refused(refusal) => Unprepared::Refused(name.clone(), refusal),
                     error => Unprepared::Failed(name.clone(), error.to_string()),
@@ -186,7 +196,7 @@ impl Replicas for Ways {
             return;
         }
         for store in others.iter().filter_map(|name| cluster.reach(name)) {
-            store.decided(decided.clone()).unwrap();
+            store.open_changes().decided(decided.clone()).unwrap();
         }
     }
 }
@@ -227,7 +237,7 @@ fn whatever_is_done_at_a_primary_is_on_all_replicas_whether_they_are_told_or_ask
         }
         for (at, name) in NAMES.iter().enumerate() {
             let store = cluster.store(name);
-            assert_eq!(store.uploads("b", "", None, 9).unwrap().0.len(), 0);
+            assert_eq!(store.uploads().list("b", "", None, 9).unwrap().0.len(), 0);
             drop(store);
             cluster.stop(name);
             // Nothing is left that nobody has.
@@ -241,7 +251,8 @@ fn whatever_is_done_at_a_primary_is_on_all_replicas_whether_they_are_told_or_ask
 
 fn put_in_parts(store: &Store, key: &str) {
     let id = store
-        .create_upload("b", key, ObjectMeta::default())
+        .uploads()
+        .create("b", key, ObjectMeta::default())
         .unwrap();
     let name = UploadName {
         bucket: "b",
@@ -254,20 +265,22 @@ fn put_in_parts(store: &Store, key: &str) {
         (1, bytes(4, 30_000)),
         (7, bytes(6, 6)),
     ] {
-        let mut writer = store.begin_part(name, number, None).unwrap();
+        let mut writer = store.uploads().begin_part(name, number, None).unwrap();
         writer.write(&data).unwrap();
         writer.commit(meta(&data)).unwrap();
     }
-    let (parts, _) = store.parts(name, 0, 2).unwrap();
+    let (parts, _) = store.uploads().parts(name, 0, 2).unwrap();
     let parts: Vec<_> = parts.iter().map(|p| (p.number, p.version)).collect();
     store
-        .complete_upload(name, &parts, ObjectMeta::default(), None)
+        .uploads()
+        .complete(name, &parts, ObjectMeta::default(), None)
         .unwrap();
     let id = store
-        .create_upload("b", key, ObjectMeta::default())
+        .uploads()
+        .create("b", key, ObjectMeta::default())
         .unwrap();
     let name = UploadName { id, ..name };
-    store.abort_upload(name).unwrap();
+    store.uploads().abort(name).unwrap();
 }
 
 #[test]
@@ -324,7 +337,7 @@ fn prepare_only(store: &Store, key: &str, stamp: Stamp, data: &[u8]) -> Result<(
         stamp,
         changes: vec![change],
     };
-    let mut writer = store.begin_prepare(prepare)?;
+    let mut writer = store.open_changes().begin_prepare(prepare)?;
     writer.write(data)?;
     writer.prepare()
 }
@@ -347,17 +360,20 @@ fn a_prepared_change_is_seen_by_nobody_survives_and_is_dropped_if_its_primary_kn
         cluster.start(other);
         let store = cluster.store(other);
         assert_eq!(store.get("b", "k").unwrap().map(read), None);
-        assert_eq!(store.list("b", "", "", 9).unwrap().entries, []);
-        let (scope, pending) = store.pending("b", "k").unwrap();
+        assert_eq!(store.list("b", "", "", 9).unwrap(), []);
+        let (scope, pending) = store.open_changes().of_object("b", "k").unwrap();
         assert_eq!(pending.stamp, stamp);
         delete_from(&store, 3);
         assert!(matches!(
-            store.check_deletable("b", |_| true),
+            store.buckets().check_deletable("b", |_| true),
             Err(Error::Busy)
         ));
         keep(&store, 4);
         let primary = cluster.primary("k");
-        assert_eq!(primary.standing(&scope, stamp).unwrap(), Standing::Nothing);
+        assert_eq!(
+            primary.open_changes().standing(&scope, stamp).unwrap(),
+            Standing::Nothing
+        );
         drop((store, primary));
         cluster.settle();
         let at = NAMES.iter().position(|n| *n == other).unwrap();
@@ -365,7 +381,7 @@ fn a_prepared_change_is_seen_by_nobody_survives_and_is_dropped_if_its_primary_kn
         assert_eq!(object_files(cluster.dirs[at].path()).len(), 0);
         let store = cluster.store(other);
         delete_from(&store, 5);
-        store.check_deletable("b", |_| true).unwrap();
+        store.buckets().check_deletable("b", |_| true).unwrap();
         let sealed = prepare_only(&store, "k", stamp, b"x");
         assert!(matches!(sealed, Err(Error::Busy)), "{sealed:?}");
         keep(&store, 6);
@@ -374,24 +390,25 @@ fn a_prepared_change_is_seen_by_nobody_survives_and_is_dropped_if_its_primary_kn
 
 /// The bucket is to be deleted, it was agreed at this time of each round.
 fn delete_from(store: &Store, time_us: u64) {
-    let known = store.bucket_record("b").unwrap().unwrap();
+    let known = store.buckets().record("b").unwrap().unwrap();
     let stamp = Stamp {
         time_us: known.stamp.time_us + time_us,
         ..known.stamp
     };
     let deleting = Bucket::begin_deletion(Some(&known), stamp).unwrap();
-    store.take_bucket("b", &deleting).unwrap();
+    store.buckets().accept_record("b", &deleting).unwrap();
 }
 
 /// It is not.
 fn keep(store: &Store, time_us: u64) {
-    let known = store.bucket_record("b").unwrap().unwrap();
+    let known = store.buckets().record("b").unwrap().unwrap();
     let stamp = Stamp {
         time_us: known.stamp.time_us + time_us,
         ..known.stamp
     };
     store
-        .take_bucket("b", &known.end_deletion(stamp, false))
+        .buckets()
+        .accept_record("b", &known.end_deletion(stamp, false))
         .unwrap();
 }
 
@@ -430,7 +447,7 @@ fn only_the_primary_makes_changes_and_deletions_are_forgotten_in_time() {
         assert_eq!(store.old_deletions(&[], 0).unwrap().0, []);
         let (old, _) = store.old_deletions(&[], u64::MAX / 2).unwrap();
         assert_eq!(old.len(), 1);
-        store.forget(&old).unwrap();
+        store.forget_deletions(&old).unwrap();
         assert_eq!(store.old_deletions(&[], u64::MAX / 2).unwrap().0, []);
     }
     assert_eq!(cluster.agreed("k"), None);
@@ -477,7 +494,7 @@ fn the_number_of_replicas_of_a_store_that_is_in_use_is_not_changed() {
     let store = Store::open(dir.path(), config).unwrap();
     store.expect_replicas(3).unwrap();
     store.expect_replicas(2).unwrap();
-    store.create_bucket("b", 1).unwrap();
+    store.buckets().create("b", 1).unwrap();
     store.expect_replicas(2).unwrap();
     let refused = store.expect_replicas(3).unwrap_err();
     assert!(matches!(
@@ -563,7 +580,12 @@ fn a_key_that_cannot_be_deleted_now_keeps_no_other_one() {
             change: Change::Remove,
         }],
     };
-    store.begin_prepare(open).unwrap().prepare().unwrap();
+    store
+        .open_changes()
+        .begin_prepare(open)
+        .unwrap()
+        .prepare()
+        .unwrap();
     for (key, done) in keys.iter().zip(delete_all(&store, &keys)) {
         let is_gone = store.get("b", key).unwrap().is_none();
         assert_eq!(is_gone, key != stuck, "{key}");

@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::common::{bytes, copy, put};
+use crate::common::{StoreExt, bytes, copy, put};
 use prism_store::{
     BLOCK_LEN, Body, Config, Object, ObjectMeta, Place, Repair, ScrubFault, Store, UploadName,
 };
@@ -33,7 +33,7 @@ fn config() -> Config {
 /// A store with everything that one can hold.
 fn filled(dir: &Path) -> Contents {
     let store = Store::open(dir, config()).unwrap();
-    store.create_bucket(BUCKET, 1).unwrap();
+    store.buckets().create(BUCKET, 1).unwrap();
     let mut contents = Contents::new();
     let mut keep = |key: String, data: Vec<u8>| {
         put(&store, BUCKET, &key, &data).unwrap();
@@ -49,18 +49,17 @@ fn filled(dir: &Path) -> Contents {
             bytes(k, 1_000_000 + 300_000 * k as usize),
         );
     }
-    store
-        .configure_bucket(BUCKET, "cors", Some("<a/>"))
-        .unwrap();
+    store.configure_bucket(BUCKET, "cors", "<a/>").unwrap();
     let (data, key) = (bytes(77, 700_000), "parts");
     let name = upload(&store, key, &data);
-    let (parts, _) = store.parts(name, 0, 10).unwrap();
+    let (parts, _) = store.uploads().parts(name, 0, 10).unwrap();
     let seen: Vec<_> = parts
         .iter()
         .map(|part| (part.number, part.version))
         .collect();
     store
-        .complete_upload(name, &seen, ObjectMeta::default(), None)
+        .uploads()
+        .complete(name, &seen, ObjectMeta::default(), None)
         .unwrap();
     contents.insert(key.into(), data);
     upload(&store, "under way", &bytes(78, 300_000));
@@ -69,7 +68,8 @@ fn filled(dir: &Path) -> Contents {
 
 fn upload<'a>(store: &Store, key: &'a str, data: &[u8]) -> UploadName<'a> {
     let id = store
-        .create_upload(BUCKET, key, ObjectMeta::default())
+        .uploads()
+        .create(BUCKET, key, ObjectMeta::default())
         .unwrap();
     let name = UploadName {
         bucket: BUCKET,
@@ -77,7 +77,7 @@ fn upload<'a>(store: &Store, key: &'a str, data: &[u8]) -> UploadName<'a> {
         id,
     };
     for (number, part) in (3..).zip(data.chunks(250_000)) {
-        let mut writer = store.begin_part(name, number, None).unwrap();
+        let mut writer = store.uploads().begin_part(name, number, None).unwrap();
         writer.write(part).unwrap();
         writer.commit(ObjectMeta::default()).unwrap();
     }
@@ -126,6 +126,7 @@ fn no_wrong_bytes(store: &Store, contents: &Contents, context: &str) -> usize {
 fn scrub(store: &Store) -> Vec<ScrubFault> {
     let mut faults = Vec::new();
     let report = store
+        .integrity()
         .scrub(&mut |_| true, &mut |fault| faults.push(fault.clone()))
         .unwrap();
     assert!(report.complete);
@@ -204,6 +205,7 @@ fn a_sound_store_has_no_faults_and_everything_is_looked_at() {
     let mut paced = 0;
     let mut none = |fault: &ScrubFault| panic!("{fault}");
     let report = store
+        .integrity()
         .scrub(
             &mut |bytes| {
                 paced += bytes;
@@ -218,9 +220,9 @@ fn a_sound_store_has_no_faults_and_everything_is_looked_at() {
     let stored: usize = contents.values().map(Vec::len).sum();
     assert!(report.bytes > stored as u64 && report.complete);
     assert_eq!(no_wrong_bytes(&store, &contents, "sound"), 0);
-    assert_eq!(store.corrupt_reads(), 0);
+    assert_eq!(store.integrity().corrupt_reads(), 0);
     // Ended early.
-    let report = store.scrub(&mut |_| false, &mut none).unwrap();
+    let report = store.integrity().scrub(&mut |_| false, &mut none).unwrap();
     assert!(!report.complete && report.bytes < stored as u64);
 }
 
@@ -389,11 +391,11 @@ fn whoever_repairs_is_told_by_readers_and_by_scrubs() {
     let contents = filled(dir.path());
     let store = Store::open(dir.path(), config()).unwrap();
     let told = Arc::new(Told::default());
-    store.set_repair(told.clone());
+    store.integrity().set_repair(told.clone());
     let mut rng = fastrand::Rng::with_seed(1);
     flip(&by_kind(dir.path())["object"][0], &mut rng);
     assert_eq!(no_wrong_bytes(&store, &contents, "damaged"), 1);
-    assert_eq!(store.corrupt_reads(), 1);
+    assert_eq!(store.integrity().corrupt_reads(), 1);
     let by_reader = told.0.lock().unwrap().pop().unwrap();
     assert_eq!(scrub(&store), std::slice::from_ref(&by_reader));
     assert_eq!(*told.0.lock().unwrap(), [by_reader]);

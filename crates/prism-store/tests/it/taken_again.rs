@@ -30,7 +30,7 @@ fn name(key: &str, id: UploadId) -> UploadName<'_> {
 /// Small objects, some of many parts, and an upload under way of the key of one of these.
 fn filled(dir: &Path) -> (BTreeMap<String, Vec<u8>>, UploadId) {
     let store = open(dir);
-    store.create_bucket("b", 1).unwrap();
+    store.buckets().create("b", 1).unwrap();
     let mut contents = BTreeMap::new();
     for k in 0..120 {
         let (key, data) = (format!("small/{k}"), bytes(k, 3_000));
@@ -38,26 +38,31 @@ fn filled(dir: &Path) -> (BTreeMap<String, Vec<u8>>, UploadId) {
         contents.insert(key, data);
     }
     let part = |key: &str, id, number: u16, data: &[u8]| {
-        let mut writer = store.begin_part(name(key, id), number, None).unwrap();
+        let mut writer = store
+            .uploads()
+            .begin_part(name(key, id), number, None)
+            .unwrap();
         writer.write(data).unwrap();
         writer.commit(meta(data)).unwrap();
     };
     for n in 0..12 {
         let key = format!("parts/{n}");
-        let id = store.create_upload("b", &key, meta(&[])).unwrap();
+        let id = store.uploads().create("b", &key, meta(&[])).unwrap();
         let mut whole = Vec::new();
         for number in 1..=60 {
             let data = bytes(number.into(), 100 + usize::from(number));
             part(&key, id, number, &data);
             whole.extend_from_slice(&data);
         }
-        let (parts, _) = store.parts(name(&key, id), 0, 1000).unwrap();
+        let (parts, _) = store.uploads().parts(name(&key, id), 0, 1000).unwrap();
         let seen: Vec<_> = parts.iter().map(|p| (p.number, p.version)).collect();
-        let done = store.complete_upload(name(&key, id), &seen, meta(&[]), None);
+        let done = store
+            .uploads()
+            .complete(name(&key, id), &seen, meta(&[]), None);
         done.unwrap();
         contents.insert(key, whole);
     }
-    let open = store.create_upload("b", "parts/0", meta(&[])).unwrap();
+    let open = store.uploads().create("b", "parts/0", meta(&[])).unwrap();
     part("parts/0", open, 7, &bytes(7, 300_000));
     (contents, open)
 }
@@ -80,15 +85,18 @@ fn files_below(dir: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
 fn faults(store: &Store) -> Vec<ScrubFault> {
     let mut faults = Vec::new();
     let mut found = |fault: &ScrubFault| faults.push(fault.clone());
-    store.scrub(&mut |_| true, &mut found).unwrap();
+    store.integrity().scrub(&mut |_| true, &mut found).unwrap();
     faults.retain(|fault| matches!(fault.place, Place::Object { .. }));
     faults
 }
 
 fn take_in_again(from: &Store, to: &Store, scope: &Scope) -> bool {
-    let (handed, body) = from.hand_over(scope).unwrap().unwrap();
+    let (handed, body) = from.catch_up().hand_over(scope).unwrap().unwrap();
     let data = body.as_ref().map_or_else(Vec::new, read_body);
-    let mut writer = to.begin_take_in_again(scope.clone(), handed).unwrap();
+    let mut writer = to
+        .catch_up()
+        .begin_take_in_again(scope.clone(), handed)
+        .unwrap();
     for piece in data.chunks(70_001) {
         writer.write(piece).unwrap();
     }
@@ -123,9 +131,9 @@ fn objects_and_lists_of_parts_in_damaged_files_of_the_tree_are_taken_in_anew() {
     let found = faults(&to);
     let mut keys = Vec::new();
     for fault in &found {
-        let scope = to.damaged_scope(&fault.place).unwrap().unwrap();
+        let scope = to.integrity().damaged_scope(&fault.place).unwrap().unwrap();
         assert!(take_in_again(&from, &to, &scope), "{fault}");
-        assert_eq!(to.damaged_scope(&fault.place).unwrap(), None);
+        assert_eq!(to.integrity().damaged_scope(&fault.place).unwrap(), None);
         keys.push(scope.key);
     }
     assert!(keys.iter().any(|key| key.starts_with("parts")), "{keys:?}");
@@ -154,7 +162,11 @@ fn a_damaged_part_of_an_upload_under_way_is_taken_in_anew() {
     for _ in 0..2 {
         let found = faults(&to);
         assert_eq!(found.len(), 1, "{found:?}");
-        let scope = to.damaged_scope(&found[0].place).unwrap().unwrap();
+        let scope = to
+            .integrity()
+            .damaged_scope(&found[0].place)
+            .unwrap()
+            .unwrap();
         assert_eq!(scope.upload, Some((id, Some(7))));
         assert!(take_in_again(&from, &to, &scope));
         assert!(faults(&to).is_empty());

@@ -115,10 +115,10 @@ fn counters(node: &Node) -> Value {
 
 fn of_store(node: &Node, store: &Store) -> Vec<(&'static str, u64)> {
     let (runs, bytes, faults) = node.scrub.totals();
-    let open_changes = store.all_pending(None, Duration::ZERO).len() as u64;
+    let open_changes = store.open_changes().older_than(Duration::ZERO, None).len() as u64;
     vec![
         ("bytes_used", store.bytes_used()),
-        ("corrupt_reads", store.corrupt_reads()),
+        ("corrupt_reads", store.integrity().corrupt_reads()),
         ("scrub_runs", runs),
         ("scrub_bytes", bytes),
         ("scrub_faults", faults),

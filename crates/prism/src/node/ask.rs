@@ -10,7 +10,7 @@ use std::time::Duration;
 use prism_http::{Exchange, Limits, RequestHead, ResponseHead};
 use prism_replica::Bucket;
 use prism_s3::{Code, Document, Principal, S3Error};
-use prism_store::{Decided, HeldPage, Pending, Refusal, Replicas, Scope, Stamp, Standing, Store};
+use prism_store::{Decided, Pending, Refusal, Replicas, Scope, ScopePage, Stamp, Standing, Store};
 use serde::{Deserialize, Serialize};
 
 use super::answer::{send, set};
@@ -132,7 +132,7 @@ pub(super) enum Reply {
     },
     /// None: nothing was ever agreed.
     Agreed(Option<Box<Bucket>>),
-    Held(HeldPage),
+    Held(ScopePage),
     /// A change was not prepared.
     NotPrepared(Refusal),
     Report {
@@ -317,12 +317,12 @@ fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Err
     let done = match question {
         Question::Report => {
             return Ok(Reply::Report {
-                open_changes: store.all_pending(None, Duration::ZERO).len() as u64,
+                open_changes: store.open_changes().older_than(Duration::ZERO, None).len() as u64,
                 bytes_used: store.bytes_used(),
                 progress: node.progress.report(),
             });
         }
-        Question::Decided(decided) => store.decided(decided),
+        Question::Decided(decided) => store.open_changes().decided(decided),
         Question::Standing { changes, epoch } => {
             return super::certain::standings(store, replication, (&changes, epoch));
         }
@@ -340,7 +340,9 @@ fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Err
         Question::SealBucket { bucket, record } => {
             super::registry::take(node, store, &bucket, &record)?;
             // Others may have deleted what is here and not read here.
-            store.check_deletable(&bucket, |key| replication.is_reader(&bucket, key))
+            store
+                .buckets()
+                .check_deletable(&bucket, |key| replication.is_reader(&bucket, key))
         }
         Question::Held(wanted) => return held::page(store, replication, &wanted),
         // Answered before.
@@ -348,7 +350,7 @@ fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Err
             return Err(Code::InternalError.into());
         }
         Question::HasChange { scope, open, epoch } => {
-            let has = store.has_change(&scope, open, epoch);
+            let has = store.open_changes().has_change(&scope, open, epoch);
             return has.map(Reply::Has).map_err(|e| store_error(&e));
         }
         Question::Policy { bucket } => return document(store, &bucket, Document::Policy),
@@ -371,7 +373,7 @@ fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Err
 }
 
 fn document(store: &Store, bucket: &str, document: Document) -> Result<Reply, S3Error> {
-    let found = store.bucket_document(bucket, document.as_str());
+    let found = store.buckets().document(bucket, document.as_str());
     let found = found.map_err(|e| store_error(&e))?;
     let text = found.map(String::from_utf8).transpose();
     Ok(Reply::Document(text.map_err(|_| Code::InternalError)?))

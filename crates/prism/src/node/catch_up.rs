@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use prism_cluster::{NodeName, Phase, Status, View};
 use prism_replica::Phase as BucketPhase;
 use prism_s3::{Code, Principal, S3Error};
-use prism_store::{HeldPage, Missing, Scope, Store};
+use prism_store::{Missing, PageRequest, Scope, ScopePage, Store};
 
 use super::ask::{Question, Reply, together};
 use super::errors::store_error;
@@ -160,7 +160,7 @@ impl Worker {
     pub(super) async fn names_of_buckets(&self) -> Result<Vec<String>, S3Error> {
         joined(blocking(&self.node, |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            let buckets = store.list_buckets().map_err(|e| store_error(&e))?;
+            let buckets = store.buckets().list().map_err(|e| store_error(&e))?;
             Ok(buckets.into_iter().map(|bucket| bucket.name).collect())
         }))
         .await
@@ -222,20 +222,24 @@ impl Worker {
         view: &View,
         source: &str,
         (bucket, uploads, after): (String, bool, Option<Scope>),
-        page: HeldPage,
+        page: ScopePage,
     ) -> Result<Missing, S3Error> {
         let (view, source) = (view.clone(), source.to_owned());
         joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
             let wanted = |key: &str| is_of(&view, &source, &node.name, &bucket, key);
             let since = view.epoch();
-            let at = (after.as_ref(), &page);
-            let found = store.missing(&bucket, uploads, at, since, wanted);
+            let request = PageRequest {
+                bucket: &bucket,
+                uploads,
+                after: after.as_ref(),
+            };
+            let found = store.catch_up().compare(request, &page, since, wanted);
             let mut found = found.map_err(|e| store_error(&e))?;
             let remove = std::mem::take(&mut found.remove);
             node.progress.add_compared(page.items.len());
             node.progress.add_removed(remove.len());
-            let removed = store.remove_missing(remove, since);
+            let removed = store.catch_up().remove_missing(remove, since);
             removed.map_err(|e| store_error(&e))?;
             Ok(found)
         }))
@@ -299,7 +303,12 @@ fn trim_page(
 ) -> Result<Option<Scope>, S3Error> {
     let store = node.store.as_ref().ok_or(Code::InternalError)?;
     let has_place = |key: &str| view.has_place(&node.name, bucket, key);
-    let page = match store.without_place(bucket, uploads, after.as_ref(), has_place) {
+    let request = PageRequest {
+        bucket,
+        uploads,
+        after: after.as_ref(),
+    };
+    let page = match store.catch_up().without_place(request, has_place) {
         Ok(page) => page,
         // It has just gone.
         Err(prism_store::Error::NoSuchBucket) => return Ok(None),
@@ -307,7 +316,7 @@ fn trim_page(
     };
     node.progress.add_trimmed(page.items.len());
     let scopes = page.items.into_iter().map(|(scope, _)| scope).collect();
-    let removed = store.remove_without_place(scopes, view.epoch());
+    let removed = store.catch_up().remove_without_place(scopes, view.epoch());
     removed.map_err(|e| store_error(&e))?;
     Ok(page.end)
 }

@@ -46,13 +46,22 @@ impl Worker {
     /// Finds out the outcome of this key's open changes: this node's copy of it is current
     /// then.
     pub(super) async fn make_certain(&self, bucket: &str, key: &str) -> Result<(), S3Error> {
-        let Some(store) = self.node.store.as_ref().filter(|s| s.has_open()) else {
+        let Some(store) = self
+            .node
+            .store
+            .as_ref()
+            .filter(|s| !s.open_changes().is_empty())
+        else {
             return Ok(());
         };
         // A primary also looks at uploads, which only it is asked for.
         let open: Vec<_> = match self.node.replication.is_primary(bucket, key) {
-            true => store.left_open(bucket, key),
-            false => store.pending(bucket, key).into_iter().collect(),
+            true => store.open_changes().of_key(bucket, key),
+            false => store
+                .open_changes()
+                .of_object(bucket, key)
+                .into_iter()
+                .collect(),
         };
         match open.is_empty() {
             true => Ok(()),
@@ -67,11 +76,18 @@ impl Worker {
         bucket: &str,
         primaries: &[String],
     ) -> Result<(), S3Error> {
-        let Some(store) = self.node.store.as_ref().filter(|s| s.has_open()) else {
+        let Some(store) = self
+            .node
+            .store
+            .as_ref()
+            .filter(|s| !s.open_changes().is_empty())
+        else {
             return Ok(());
         };
         let replication = &self.node.replication;
-        let mut open = store.all_pending(Some(bucket), Duration::ZERO);
+        let mut open = store
+            .open_changes()
+            .older_than(Duration::ZERO, Some(bucket));
         open.retain(|(scope, _)| {
             let primary = replication.primary(&scope.bucket, &scope.key);
             primary.is_some_and(|name| name == self.node.name || primaries.contains(&name))
@@ -126,7 +142,10 @@ impl Worker {
             let items = items.collect();
             joined(blocking(&self.node, move |node| {
                 let store = node.store.as_ref().ok_or(Code::InternalError)?;
-                store.settle(items, epoch).map_err(|e| store_error(&e))
+                store
+                    .open_changes()
+                    .settle(items, epoch)
+                    .map_err(|e| store_error(&e))
             }))
             .await?;
         }
@@ -140,7 +159,7 @@ impl Worker {
         };
         let view = self.node.replication.view();
         let is_this = |(s, open): &(Scope, Pending)| *s == scope && open.stamp == stamp;
-        let open = store.left_open(&scope.bucket, &scope.key);
+        let open = store.open_changes().of_key(&scope.bucket, &scope.key);
         let Some((_, open)) = open.into_iter().find(is_this) else {
             return Ok(());
         };
@@ -150,6 +169,7 @@ impl Worker {
         joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
             store
+                .open_changes()
                 .resolve(vec![item], epoch)
                 .map_err(|e| store_error(&e))
         }))
@@ -214,14 +234,19 @@ impl Worker {
     /// As the primary of keys, knows what became of all their changes before it is
     /// asked about some.
     pub(super) async fn make_all_certain(&self, changes: &[(Scope, Stamp)]) -> Result<(), S3Error> {
-        let Some(store) = self.node.store.as_ref().filter(|s| s.has_open()) else {
+        let Some(store) = self
+            .node
+            .store
+            .as_ref()
+            .filter(|s| !s.open_changes().is_empty())
+        else {
             return Ok(());
         };
         let mut open = Vec::new();
         let replication = &self.node.replication;
         let is_own = |scope: &Scope| replication.is_primary(&scope.bucket, &scope.key);
         for (scope, _) in changes.iter().filter(|(scope, _)| is_own(scope)) {
-            let left = store.left_open(&scope.bucket, &scope.key);
+            let left = store.open_changes().of_key(&scope.bucket, &scope.key);
             open.extend(without_epochs(left));
         }
         self.find_out(open).await
@@ -243,9 +268,12 @@ pub(super) fn standings(
         return Err(Code::ServiceUnavailable.into());
     }
     let standing = |(scope, stamp): &(Scope, Stamp)| -> Result<Standing, S3Error> {
-        match store.is_open(scope) {
+        match store.open_changes().contains(scope) {
             true => Err(Code::ServiceUnavailable.into()),
-            false => store.standing(scope, *stamp).map_err(|e| store_error(&e)),
+            false => store
+                .open_changes()
+                .standing(scope, *stamp)
+                .map_err(|e| store_error(&e)),
         }
     };
     let standings = changes.iter().map(standing).collect::<Result<_, _>>()?;

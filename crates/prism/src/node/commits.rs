@@ -111,7 +111,7 @@ mod tests {
             ..Config::default()
         };
         let store = Store::open(dir.path(), config).unwrap();
-        store.create_bucket("bucket", 0).unwrap();
+        store.buckets().create("bucket", 0).unwrap();
         let commits = Commits::default();
         for round in 0..3 {
             let mut answers = Vec::new();

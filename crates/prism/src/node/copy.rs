@@ -173,12 +173,12 @@ impl Worker {
         let (writer, expected) = joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
             let name = named(&bucket, &key, &part.upload)?;
-            let upload = store.upload(name).map_err(|e| store_error(&e))?;
+            let upload = store.uploads().get(name).map_err(|e| store_error(&e))?;
             let expected = match checksum_wanted(&upload.meta) {
                 Some((algorithm, _)) => Expected::default().want(algorithm)?,
                 None => Expected::default(),
             };
-            let writer = store.begin_part(name, part.number, Some(len));
+            let writer = store.uploads().begin_part(name, part.number, Some(len));
             Ok((writer.map_err(|e| store_error(&e))?, expected))
         }))
         .await?;

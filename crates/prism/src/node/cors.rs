@@ -59,6 +59,8 @@ impl Worker {
 
 /// The rules of a bucket in this store.
 pub(super) fn rules_here(store: &Store, bucket: &BucketName) -> Option<CorsConfig> {
-    let found = store.bucket_document(bucket.as_str(), Document::Cors.as_str());
+    let found = store
+        .buckets()
+        .document(bucket.as_str(), Document::Cors.as_str());
     xml::parse_cors(&found.ok()??).ok()
 }

@@ -68,7 +68,7 @@ impl Worker {
                 let (idle, next) = joined(blocking(&self.node, move |node| {
                     let store = node.store.as_ref().ok_or(Code::InternalError)?;
                     let begin = begin.as_ref().map(|(key, id)| (key.as_str(), Some(*id)));
-                    match store.idle_uploads(&name, before_ms, begin, PAGE) {
+                    match store.uploads().list_idle(&name, before_ms, begin, PAGE) {
                         // Deleted meanwhile.
                         Err(Error::NoSuchBucket) => Ok((Vec::new(), None)),
                         found => found.map_err(|e| store_error(&e)),
@@ -105,7 +105,7 @@ impl Worker {
                 key: &key,
                 id,
             };
-            match store.abort_upload(name) {
+            match store.uploads().abort(name) {
                 Ok(()) => Ok(true),
                 Err(Error::NoSuchUpload) => Ok(false),
                 Err(error) => Err(store_error(&error)),

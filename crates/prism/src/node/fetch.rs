@@ -9,7 +9,7 @@ use std::time::Instant;
 use prism_handoff::RelayStream;
 use prism_http::{AnswerBody, Exchange, ResponseHead};
 use prism_s3::{Code, Principal, S3Error};
-use prism_store::{Body, Change, Handed, HeldVersion, Prepare, Scope, Stamp, TakeIn};
+use prism_store::{Body, Change, Handed, Prepare, Scope, Stamp, TakeIn};
 
 use super::Worker;
 use super::answer::send_error;
@@ -53,8 +53,8 @@ impl Worker {
         let found = joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
             let found = match at {
-                None => store.hand_over(&scope),
-                Some(at) => store.hand_over_version(&scope, at),
+                None => store.catch_up().hand_over(&scope),
+                Some(at) => store.catch_up().hand_over_version(&scope, at),
             };
             let found = found.map_err(|e| store_error(&e))?;
             found.ok_or(Code::NoSuchKey.into())
@@ -118,16 +118,15 @@ impl Worker {
     /// Whether it was taken in.
     async fn fetch_as(&self, source: &str, scope: &Scope, how: How) -> Result<bool, S3Error> {
         let question = Question::Fetch(scope.clone());
-        let Some((mut arriving, mut handed)) = self.ask_for(source, &question).await? else {
+        let Some((mut arriving, handed)) = self.ask_for(source, &question).await? else {
             return Ok(false);
         };
-        if let Some(versions) = handed.versions.take() {
+        if handed.versions.is_some() {
             self.end(source, arriving);
-            let held = (handed.life, handed.stamp, versions);
             return match how {
                 How::Missed { since, paced } => {
                     let since = (since, paced);
-                    self.fetch_versions(source, scope, held, since).await
+                    self.fetch_versions(source, scope, handed, since).await
                 }
                 // Versions are not taken in again.
                 How::Again => Ok(false),
@@ -137,8 +136,8 @@ impl Worker {
         let begin = blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
             let begun = match how {
-                How::Missed { since, .. } => store.begin_take_in(own, handed, since),
-                How::Again => store.begin_take_in_again(own, handed),
+                How::Missed { since, .. } => store.catch_up().begin_take_in(own, handed, since),
+                How::Again => store.catch_up().begin_take_in_again(own, handed),
             };
             begun.map_err(|e| store_error(&e))
         });
@@ -161,13 +160,13 @@ impl Worker {
         &self,
         source: &str,
         scope: &Scope,
-        held: (Stamp, Stamp, Vec<HeldVersion>),
+        handed: Handed,
         (since, is_paced): (u64, bool),
     ) -> Result<bool, S3Error> {
         let own = scope.clone();
         let mut taking = joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            let begun = store.begin_take_versions(own, held, since);
+            let begun = store.catch_up().begin_take_versions(own, handed, since);
             begun.map_err(|e| store_error(&e))
         }))
         .await?;

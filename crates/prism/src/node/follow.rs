@@ -91,7 +91,7 @@ impl Worker {
 
     async fn follow_once(&self, seen: &mut Seen) -> Result<(), S3Error> {
         let store = self.node.store.as_ref().ok_or(Code::InternalError)?;
-        let own_version = Some(store.buckets_version());
+        let own_version = Some(store.buckets().version());
         if let Some((agreed, version)) = self.news_of_buckets(seen).await? {
             self.take_all(&agreed).await?;
             self.adopt_own(&agreed, !seen.is_adopted).await?;
@@ -225,7 +225,7 @@ impl Worker {
     async fn record_here(&self, bucket: String) -> Result<Option<Bucket>, S3Error> {
         joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            store.bucket_record(&bucket).map_err(|e| store_error(&e))
+            store.buckets().record(&bucket).map_err(|e| store_error(&e))
         }))
         .await
     }
@@ -241,7 +241,7 @@ impl Worker {
         joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
             for (name, stamp) in missing {
-                let forgotten = store.forget_bucket(&name, stamp);
+                let forgotten = store.buckets().forget(&name, stamp);
                 forgotten.map_err(|e| store_error(&e))?;
             }
             Ok(())
@@ -312,7 +312,7 @@ impl Worker {
     async fn forget_missing_one(&self, name: String, stamp: Stamp) -> Result<(), S3Error> {
         joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            let forgotten = store.forget_bucket(&name, stamp);
+            let forgotten = store.buckets().forget(&name, stamp);
             forgotten.map_err(|e| store_error(&e))
         }))
         .await
@@ -332,7 +332,7 @@ fn is_old(stamp: Stamp) -> bool {
 }
 
 fn known_by(store: &Store) -> Result<BTreeMap<String, BucketStamp>, S3Error> {
-    let all = store.bucket_names("", BUCKET_RECORDS_MAX);
+    let all = store.buckets().names("", BUCKET_RECORDS_MAX);
     let all = all.map_err(|e| store_error(&e))?.into_iter();
     Ok(all.map(|info| (info.name, info.which)).collect())
 }
@@ -354,7 +354,7 @@ pub(super) fn take_newer(node: &Node, store: &Store, agreed: &Buckets) -> Result
 /// As the keeper: has what another backend knows of a bucket. Blocks on disk.
 fn hear(node: &Node, name: &str, theirs: &Bucket) -> Result<(), S3Error> {
     let store = node.store.as_ref().ok_or(Code::InternalError)?;
-    let mine = store.bucket_record(name).map_err(|e| store_error(&e))?;
+    let mine = store.buckets().record(name).map_err(|e| store_error(&e))?;
     let stamp = node.stamp_above(mine.as_ref().map(|mine| mine.stamp));
     match Bucket::adopt(mine.as_ref(), theirs, stamp) {
         Some(next) if theirs.life == Stamp::NONE => take(node, store, name, &next),
@@ -368,7 +368,7 @@ fn purge_all(store: &Store) -> Result<(), S3Error> {
         if which.phase != Phase::Gone {
             continue;
         }
-        match store.purge_bucket(&name) {
+        match store.buckets().purge(&name) {
             // It has another life by now, and nothing of this one.
             Ok(()) | Err(prism_store::Error::AlreadyExists) => {}
             Err(error) => return Err(store_error(&error)),

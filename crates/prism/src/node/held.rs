@@ -2,7 +2,7 @@
 
 use prism_replica::{Bucket, Phase};
 use prism_s3::S3Error;
-use prism_store::{Error, Scope, Stamp, Store};
+use prism_store::{Error, PageRequest, Scope, Stamp, Store};
 use serde::{Deserialize, Serialize};
 
 use super::Node;
@@ -32,7 +32,7 @@ pub(super) struct HeldWanted {
 
 /// Whether nothing is open here of before an epoch that this node is in, or beyond.
 pub(super) fn settled(store: &Store, epoch: u64) -> Result<Reply, S3Error> {
-    match store.epoch() >= epoch && store.open_before(epoch).is_empty() {
+    match store.epoch() >= epoch && store.open_changes().begun_before(epoch).is_empty() {
         true => Ok(Reply::Done),
         false => Err(not_yet("Changes of before are open at another node.")),
     }
@@ -45,14 +45,14 @@ pub(super) fn buckets(
     (after, unless): (&str, Option<u64>),
 ) -> Result<Reply, S3Error> {
     // First: what comes later is news the next time.
-    let version = store.buckets_version();
+    let version = store.buckets().version();
     let mut page = Vec::new();
     if unless == Some(version) {
         return Ok(Reply::Buckets { version, page });
     }
-    let names = store.bucket_names(after, BUCKETS_AT_ONCE);
+    let names = store.buckets().names(after, BUCKETS_AT_ONCE);
     for info in names.map_err(|e| store_error(&e))? {
-        let record = store.bucket_record(&info.name);
+        let record = store.buckets().record(&info.name);
         if let Some(record) = record.map_err(|e| store_error(&e))? {
             page.push((info.name, record));
         }
@@ -63,7 +63,10 @@ pub(super) fn buckets(
 /// The agreed record of a bucket, which this node keeps.
 pub(super) fn agreed(node: &Node, store: &Store, bucket: &str) -> Result<Reply, S3Error> {
     node.check_keeper()?;
-    let found = store.bucket_record(bucket).map_err(|e| store_error(&e))?;
+    let found = store
+        .buckets()
+        .record(bucket)
+        .map_err(|e| store_error(&e))?;
     Ok(Reply::Agreed(found.map(Box::new)))
 }
 
@@ -75,11 +78,11 @@ pub(super) fn agree(
     next: &Bucket,
 ) -> Result<Reply, S3Error> {
     node.check_keeper()?;
-    let mut changed = store.change_bucket(bucket, before, next);
+    let mut changed = store.buckets().change_record(bucket, before, next);
     if let Err(Error::Busy) = changed {
         // Objects of the bucket's earlier life are deleted first.
-        let purged = store.purge_bucket(bucket);
-        changed = purged.and_then(|()| store.change_bucket(bucket, before, next));
+        let purged = store.buckets().purge(bucket);
+        changed = purged.and_then(|()| store.buckets().change_record(bucket, before, next));
     }
     match changed {
         Ok(()) if next.phase == Phase::Gone => {
@@ -103,7 +106,11 @@ pub(super) fn page(
         return Err(not_yet("Another node is not in that epoch."));
     }
     let is_wanted = |key: &str| is_of(&view, &wanted.source, &wanted.by, &wanted.bucket, key);
-    let after = wanted.after.as_ref();
-    let page = store.held(&wanted.bucket, wanted.uploads, after, is_wanted);
+    let request = PageRequest {
+        bucket: &wanted.bucket,
+        uploads: wanted.uploads,
+        after: wanted.after.as_ref(),
+    };
+    let page = store.catch_up().page(request, is_wanted);
     page.map(Reply::Held).map_err(|e| store_error(&e))
 }

@@ -146,7 +146,9 @@ pub(super) fn uploads(
             .as_ref()
             .map(|(key, id)| (key.as_str(), UploadId::parse(id)));
         let room = wanted.max.saturating_sub(share.items.len()).max(1);
-        let page = store.uploads(&wanted.bucket, &wanted.prefix, behind, room);
+        let page = store
+            .uploads()
+            .list(&wanted.bucket, &wanted.prefix, behind, room);
         let (page, more) = page.map_err(|e| store_error(&e))?;
         let Some(last) = page.last() else {
             return Ok(share);

@@ -26,7 +26,10 @@ impl Worker {
         let place = fault.place.clone();
         let scope = joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            store.damaged_scope(&place).map_err(|e| store_error(&e))
+            store
+                .integrity()
+                .damaged_scope(&place)
+                .map_err(|e| store_error(&e))
         }));
         match scope.await {
             Ok(None) => {}
@@ -36,7 +39,10 @@ impl Worker {
         let place = fault.place.clone();
         let damaged = joined(blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
-            store.damaged_blocks(&place).map_err(|e| store_error(&e))
+            store
+                .integrity()
+                .damaged_blocks(&place)
+                .map_err(|e| store_error(&e))
         }));
         for block in damaged.await.unwrap_or_default() {
             match self.mend_block(bucket, key, &block).await {
@@ -90,7 +96,10 @@ impl Worker {
             let place = block.place.clone();
             let mended = joined(blocking(&self.node, move |node| {
                 let store = node.store.as_ref().ok_or(Code::InternalError)?;
-                store.mend(&place, &data).map_err(|e| store_error(&e))
+                store
+                    .integrity()
+                    .write_block(&place, &data)
+                    .map_err(|e| store_error(&e))
             }));
             match mended.await {
                 Ok(()) => return Ok(peer),

@@ -380,7 +380,7 @@ fn tie(
     // Where the cluster may change, there may be replicas at any time.
     if replication.is_on() || cluster.is_in_etcd() {
         store.replicate(replication.clone());
-        store.set_repair(replication.clone());
+        store.integrity().set_repair(replication.clone());
     }
     Ok(())
 }

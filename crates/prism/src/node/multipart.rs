@@ -60,7 +60,7 @@ pub(super) fn create(
         set(&mut head, "x-amz-checksum-algorithm", algorithm.name()).map_err(internal)?;
         set(&mut head, "x-amz-checksum-type", kind.as_str()).map_err(internal)?;
     }
-    let id = store.create_upload(bucket.as_str(), key.as_str(), meta);
+    let id = store.uploads().create(bucket.as_str(), key.as_str(), meta);
     let id = id.map_err(|e| store_error(&e))?;
     Ok((head, xml::initiate_result(bucket, key, &id.to_string())))
 }
@@ -72,8 +72,8 @@ pub(super) fn list(
     list: &ListParts,
 ) -> Result<Answer, S3Error> {
     let name = named(bucket, key, &list.upload)?;
-    let upload = store.upload(name).map_err(|e| store_error(&e))?;
-    let found = store.parts(name, list.after, list.max);
+    let upload = store.uploads().get(name).map_err(|e| store_error(&e))?;
+    let found = store.uploads().parts(name, list.after, list.max);
     let (parts, more) = found.map_err(|e| store_error(&e))?;
     let page = PartsPage {
         bucket,
@@ -103,7 +103,7 @@ pub(super) fn abort(
     upload: &str,
 ) -> Result<Answer, S3Error> {
     let name = named(bucket, key, upload)?;
-    store.abort_upload(name).map_err(|e| store_error(&e))?;
+    store.uploads().abort(name).map_err(|e| store_error(&e))?;
     Ok((ResponseHead::new(204), Vec::new()))
 }
 
@@ -168,12 +168,12 @@ fn complete_here(
     let store = node.store.as_ref().ok_or(Code::InternalError)?;
     let wanted = xml::parse_complete(xml)?;
     let name = named(bucket, key, &complete.upload)?;
-    let upload = match store.upload(name) {
+    let upload = match store.uploads().get(name) {
         Ok(upload) => upload,
         Err(Error::NoSuchUpload) => return completed_before(store, name, &wanted),
         Err(error) => return Err(store_error(&error)),
     };
-    let parts = store.parts(name, 0, MAX_PARTS.into());
+    let parts = store.uploads().parts(name, 0, MAX_PARTS.into());
     let parts = chosen(parts.map_err(|e| store_error(&e))?.0, &wanted)?;
     check_sizes(&parts, complete)?;
     let completed = describe(&upload, &parts, complete)?;
@@ -197,7 +197,7 @@ fn complete_here(
             }))
         }
     };
-    match store.complete_upload(name, &versions, meta, condition) {
+    match store.uploads().complete(name, &versions, meta, condition) {
         Ok(committed) => Ok((completed, committed.version)),
         // Somebody was faster, perhaps this client's first try.
         Err(Error::NoSuchUpload) => completed_before(store, name, &wanted),

@@ -8,7 +8,7 @@ use prism_store::{Error, Store};
 /// Has the store act by a state and note it. Blocks on disk.
 pub(super) fn write(store: &Store, state: &State) -> Result<(), Error> {
     match serde_json::to_vec(state) {
-        Ok(note) => store.adopt_noting(state.epoch, note),
+        Ok(note) => store.adopt_with_state(state.epoch, note),
         // Cannot be: names and numbers. Without the note the epoch still counts.
         Err(_) => store.adopt(state.epoch),
     }
@@ -19,7 +19,7 @@ pub(super) fn write(store: &Store, state: &State) -> Result<(), Error> {
 /// # Errors
 /// When it cannot be read, or was written by a later release.
 pub(super) fn read(store: &Store) -> anyhow::Result<Testimony> {
-    let noted = store.noted().context("reading the cluster's state")?;
+    let noted = store.saved_state().context("reading the cluster's state")?;
     let state = match noted {
         Some(noted) => {
             let state: State = serde_json::from_slice(&noted).context(

@@ -87,7 +87,7 @@ impl Worker {
         let node = self.node.clone();
         let begin = move || {
             let store = node.store.as_ref().ok_or(Error::NotPrimary)?;
-            store.begin_prepare(prepare)
+            store.open_changes().begin_prepare(prepare)
         };
         let mut told = Instant::now();
         let mut writing = spawn_blocking(begin);

@@ -142,12 +142,12 @@ impl Worker {
         let begun = blocking(&self.node, move |node| {
             let store = node.store.as_ref().ok_or(Code::InternalError)?;
             let name = named(&bucket, &key, &part.upload)?;
-            let upload = store.upload(name).map_err(|e| store_error(&e))?;
+            let upload = store.uploads().get(name).map_err(|e| store_error(&e))?;
             let expected = match checksum_wanted(&upload.meta) {
                 Some((algorithm, _)) => expected.want(algorithm)?,
                 None => expected,
             };
-            let writer = store.begin_part(name, part.number, part.length);
+            let writer = store.uploads().begin_part(name, part.number, part.length);
             Ok((writer.map_err(|e| store_error(&e))?, expected))
         });
         let (writer, expected) = joined(begun).await?;

@@ -114,7 +114,9 @@ impl Worker {
     /// [`Code::NoSuchBucket`]; unavailable where that is not known.
     pub(super) async fn know_bucket(&self, bucket: &str) -> Result<(), S3Error> {
         match &self.node.store {
-            Some(store) if !store.has_bucket(bucket) => Box::pin(self.learn_bucket(bucket)).await,
+            Some(store) if !store.buckets().has(bucket) => {
+                Box::pin(self.learn_bucket(bucket)).await
+            }
             _ => Ok(()),
         }
     }
@@ -189,7 +191,8 @@ pub(super) fn take(
 ) -> Result<(), S3Error> {
     node.stamps.observe(record.stamp);
     store
-        .take_bucket(bucket, record)
+        .buckets()
+        .accept_record(bucket, record)
         .map_err(|e| store_error(&e))?;
     if record.phase == Phase::Gone {
         node.purge.notify_one();

@@ -187,9 +187,9 @@ impl Worker {
                 return;
             };
             // Others wait for this who have to get hold of what they missed.
-            let before = store.open_before(store.epoch()).into_iter();
+            let before = store.open_changes().begun_before(store.epoch()).into_iter();
             let mut open: Vec<_> = before.map(|(scope, open)| (scope, open.stamp)).collect();
-            for late in store.all_pending(None, OPEN_AFTER) {
+            for late in store.open_changes().older_than(OPEN_AFTER, None) {
                 if !open.contains(&late) {
                     open.push(late);
                 }
@@ -228,7 +228,7 @@ impl Worker {
             }
             joined(blocking(&self.node, move |node| {
                 let store = node.store.as_ref().ok_or(Code::InternalError)?;
-                store.forget(&gone).map_err(|e| store_error(&e))
+                store.forget_deletions(&gone).map_err(|e| store_error(&e))
             }))
             .await?;
             match last {

@@ -62,8 +62,8 @@ impl Scrubber {
         // One that panicked is over.
         self.locked().is_running = false;
         // A new store is due after an interval, not at once.
-        if store.last_scrub_ms() == 0
-            && let Err(error) = store.note_scrub(now_ms())
+        if store.integrity().last_scrub_ms() == 0
+            && let Err(error) = store.integrity().note_scrub(now_ms())
         {
             tracing::warn!(%error, "the time of the scrub was not noted");
         }
@@ -141,7 +141,7 @@ impl Scrubber {
             let due = match interval.is_zero() {
                 true => Duration::MAX,
                 false => {
-                    let age = now_ms().saturating_sub(store.last_scrub_ms());
+                    let age = now_ms().saturating_sub(store.integrity().last_scrub_ms());
                     interval.saturating_sub(Duration::from_millis(age))
                 }
             };
@@ -181,7 +181,7 @@ impl Scrubber {
                 state.run.faults.push_back(fault.clone());
             }
         };
-        let result = store.scrub(&mut pace, &mut found);
+        let result = store.integrity().scrub(&mut pace, &mut found);
         let mut state = self.locked();
         match result {
             Ok(report) => {
@@ -199,7 +199,7 @@ impl Scrubber {
         let (bytes, faults) = (run.bytes, run.fault_count);
         tracing::info!(bytes, faults, complete = run.complete, "scrub ended");
         if run.complete
-            && let Err(error) = store.note_scrub(run.started_ms)
+            && let Err(error) = store.integrity().note_scrub(run.started_ms)
         {
             tracing::warn!(%error, "the time of the scrub was not noted");
         }

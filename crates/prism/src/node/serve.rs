@@ -256,12 +256,12 @@ fn small_of_bucket(
             ok(xml::location(region))
         }
         BucketOperation::GetVersioning => {
-            let info = store.head_bucket(bucket.as_str());
+            let info = store.buckets().get(bucket.as_str());
             let info = info.map_err(|e| store_error(&e))?;
             ok(xml::versioning(info.versioning.enabled()))
         }
         BucketOperation::GetDocument(document) => {
-            let found = store.bucket_document(bucket.as_str(), document.as_str());
+            let found = store.buckets().document(bucket.as_str(), document.as_str());
             let found = found.map_err(|e| store_error(&e))?;
             match document {
                 Document::Cors => ok(found.ok_or(Code::NoSuchCORSConfiguration)?),
@@ -318,12 +318,12 @@ fn not_for_one_node(operation: &str) -> S3Error {
 }
 
 fn existing(store: &Store, bucket: &BucketName) -> Result<(), S3Error> {
-    let found = store.head_bucket(bucket.as_str());
+    let found = store.buckets().get(bucket.as_str());
     found.map(drop).map_err(|e| store_error(&e))
 }
 
 fn list_buckets(store: &Store) -> Result<Vec<u8>, S3Error> {
-    let buckets = store.list_buckets().map_err(|e| store_error(&e))?;
+    let buckets = store.buckets().list().map_err(|e| store_error(&e))?;
     let named: Vec<_> = buckets
         .iter()
         .filter_map(|b| Some((BucketName::parse(&b.name).ok()?, from_ms(b.created_ms))))

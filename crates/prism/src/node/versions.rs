@@ -117,7 +117,7 @@ fn is_absent(store: &Store, bucket: &str, key: &str) -> Result<bool, S3Error> {
     if found.is_some() {
         return Ok(false);
     }
-    let info = store.head_bucket(bucket).map_err(|e| store_error(&e))?;
+    let info = store.buckets().get(bucket).map_err(|e| store_error(&e))?;
     Ok(info.versioning == Versioning::Never)
 }
 

@@ -97,14 +97,14 @@ fn known(mut cluster: Cluster) -> Vec<Option<Phase>> {
         cluster.lab.stop(&host).unwrap();
         let path = config.node("be0").unwrap().store.with_file_name(&host);
         let store = Store::open(path, prism_store::Config::default()).unwrap();
-        assert!(store.has_bucket(BUCKET), "{host}");
-        let known = store.bucket_record(NAME).unwrap();
+        assert!(store.buckets().has(BUCKET), "{host}");
+        let known = store.buckets().record(NAME).unwrap();
         if known
             .as_ref()
             .is_some_and(|known| known.phase == Phase::Gone)
         {
             eventually("uploads are gone", Duration::from_secs(1), || {
-                store.purge_bucket(NAME).is_ok()
+                store.buckets().purge(NAME).is_ok()
             });
         }
         known.map(|known| known.phase)

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use prism_config::Config;
-use prism_replica::history::{Action, OPERATIONS_MAX, Operation, is_linearizable};
-use prism_store::{Body, Scope, Store};
+use prism_history::{Action, OPERATIONS_MAX, Operation, is_linearizable};
+use prism_store::{Body, PageRequest, Scope, Store};
 use serde_json::Value;
 
 use crate::replicas;
@@ -170,16 +170,15 @@ fn assert_content(cluster: &Cluster, content: &Content) {
 }
 
 /// A digest of all bytes, and their number.
-fn digest(body: Option<Body>) -> (u64, u64) {
+pub(crate) fn digest(body: &Body) -> (u64, u64) {
     let mut hash = DefaultHasher::new();
     let files = match body {
-        None => return (0, 0),
-        Some(Body::Inline(bytes)) => {
-            hash.write(&bytes);
+        Body::Inline(bytes) => {
+            hash.write(bytes);
             return (hash.finish(), bytes.len() as u64);
         }
-        Some(Body::File(file)) => vec![file],
-        Some(Body::Parts(parts)) => (0..parts.count()).map(|n| parts.open(n).unwrap()).collect(),
+        Body::File(file) => vec![file.clone()],
+        Body::Parts(parts) => (0..parts.count()).map(|n| parts.open(n).unwrap()).collect(),
     };
     let mut len = 0;
     for file in files {
@@ -211,7 +210,8 @@ pub(crate) fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<String,
         assert_eq!(store.recovery().orphans_removed, 0, "{host}");
         assert_eq!(store.recovery().dangling, 0, "{host}");
         let names: Vec<_> = store
-            .list_buckets()
+            .buckets()
+            .list()
             .unwrap()
             .into_iter()
             .map(|b| b.name)
@@ -220,18 +220,21 @@ pub(crate) fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<String,
         for uploads in [false, true] {
             let mut after = None;
             loop {
-                let page = store
-                    .held(BUCKET, uploads, after.as_ref(), |_| true)
-                    .unwrap();
+                let request = PageRequest {
+                    bucket: BUCKET,
+                    uploads,
+                    after: after.as_ref(),
+                };
+                let page = store.catch_up().page(request, |_| true).unwrap();
                 for (scope, _) in page.items {
-                    let (handed, body) = store.hand_over(&scope).unwrap().unwrap();
-                    let mut line = format!("{handed:?} {:?}", digest(body));
+                    let (handed, body) = store.catch_up().hand_over(&scope).unwrap().unwrap();
+                    let mut line = format!("{handed:?} {:?}", body.as_ref().map(digest));
                     for version in handed.versions.iter().flatten() {
                         // Of a delete marker nothing is asked.
                         if version.marker_ms.is_none() {
-                            let found = store.hand_over_version(&scope, version.at);
+                            let found = store.catch_up().hand_over_version(&scope, version.at);
                             let (handed, body) = found.unwrap().unwrap();
-                            line += &format!("\n{handed:?} {:?}", digest(body));
+                            line += &format!("\n{handed:?} {:?}", body.as_ref().map(digest));
                         }
                     }
                     found.entry(scope).or_default().push(line);

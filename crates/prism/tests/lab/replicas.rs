@@ -14,13 +14,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::refill::digest;
 use crate::support::client::Request;
 use crate::support::objects::Object;
 use crate::support::{BUCKET, Cluster, eventually, python, say, turn};
 use prism_config::Config;
+use prism_history::{Action, OPERATIONS_MAX, Operation, is_linearizable};
 use prism_http::{BodyReader, Limits, Method, ResponseHead};
-use prism_replica::history::{Action, OPERATIONS_MAX, Operation, is_linearizable};
-use prism_store::{Store, Verified};
+use prism_store::{Position, Step, Store};
 
 /// How long replicas may take to learn what became of what was open.
 const SETTLED: Duration = Duration::from_secs(15);
@@ -110,28 +111,25 @@ pub(crate) fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<(String
         let store = Store::open(path, prism_store::Config::default()).unwrap();
         assert_eq!(store.recovery().orphans_removed, 0, "{host}");
         assert_eq!(store.recovery().dangling, 0, "{host}");
-        let names = store.list_buckets().unwrap().into_iter().map(|b| b.name);
+        let names = store.buckets().list().unwrap().into_iter().map(|b| b.name);
         let names: Vec<String> = names.collect();
         buckets.insert(names.clone());
         for bucket in names {
-            let mut after = String::new();
-            loop {
-                let page = store.list(&bucket, "", &after, 1000).unwrap();
-                for entry in page.entries {
-                    let object = store.head(&bucket, &entry.key).unwrap().unwrap();
-                    let verified = store.verify(&bucket, &entry.key).unwrap();
-                    assert_eq!(verified, Some(Verified { bytes: entry.len }));
-                    let line = format!("{} {} {:?}", object.stamp, object.len, object.meta);
-                    let id = (bucket.clone(), entry.key.clone());
-                    lengths.insert(id.clone(), entry.len);
-                    found.entry(id).or_default().push(line);
-                    after = entry.key;
-                }
-                if !page.truncated {
-                    break;
-                }
+            let mut keys = Vec::new();
+            let listed = store.scan(&bucket, "", Position::Start, |entry| {
+                keys.push(entry.key);
+                Step::Entry
+            });
+            listed.unwrap();
+            for key in keys {
+                let object = store.get(&bucket, &key).unwrap().unwrap();
+                digest(&object.body);
+                let line = format!("{} {} {:?}", object.stamp, object.len, object.meta);
+                let id = (bucket.clone(), key);
+                lengths.insert(id.clone(), object.len);
+                found.entry(id).or_default().push(line);
             }
-            let (uploads, _) = store.uploads(&bucket, "", None, 10).unwrap();
+            let (uploads, _) = store.uploads().list(&bucket, "", None, 10).unwrap();
             assert!(uploads.is_empty(), "{host}: {uploads:?}");
         }
     }

@@ -168,9 +168,14 @@ fn an_upload_that_nobody_goes_on_with_is_gone_after_its_days_and_no_other() {
         ..ObjectMeta::default()
     };
     for (key, begun, filled) in [(&abandoned, 9, 8), (&slow, 9, 6), (&young, 6, 6)] {
-        let id = store.create_upload(BUCKET, key, days_ago(begun)).unwrap();
+        let id = store
+            .uploads()
+            .create(BUCKET, key, days_ago(begun))
+            .unwrap();
         let bucket = BUCKET;
-        let part = store.begin_part(UploadName { bucket, key, id }, 1, Some(0));
+        let part = store
+            .uploads()
+            .begin_part(UploadName { bucket, key, id }, 1, Some(0));
         part.unwrap().commit(days_ago(filled)).unwrap();
     }
     drop(store);

@@ -34,7 +34,7 @@ fn prepared(store: &Store, epoch: u64, time_us: u64, change: Change) -> (Scope, 
             change,
         }],
     };
-    let mut writer = store.begin_prepare(prepare).unwrap();
+    let mut writer = store.open_changes().begin_prepare(prepare).unwrap();
     writer.write(b"12345").unwrap();
     writer.prepare().unwrap();
     let open = Pending {
@@ -59,17 +59,20 @@ fn a_change_that_was_left_open_is_decided_in_the_epoch_of_whoever_asks() {
         drop(store);
         let store = open_again(&dirs[0]);
         assert_eq!(store.epoch(), 2);
-        assert_eq!(store.left_open("b", "k"), [(scope.clone(), open)]);
-        assert_eq!(store.open_before(2).len(), 1);
-        assert!(store.open_before(1).is_empty());
-        assert!(store.has_change(&scope, open, 2).unwrap());
+        assert_eq!(
+            store.open_changes().of_key("b", "k"),
+            [(scope.clone(), open)]
+        );
+        assert_eq!(store.open_changes().begun_before(2).len(), 1);
+        assert!(store.open_changes().begun_before(1).is_empty());
+        assert!(store.open_changes().has_change(&scope, open, 2).unwrap());
         assert!(matches!(
-            store.has_change(&scope, open, 1),
+            store.open_changes().has_change(&scope, open, 1),
             Err(Error::OtherEpoch)
         ));
-        assert!(!other.has_change(&scope, open, 1).unwrap());
+        assert!(!other.open_changes().has_change(&scope, open, 1).unwrap());
         // The store prepares nothing of an earlier epoch, and takes no verdict of one.
-        let again = store.begin_prepare(Prepare {
+        let again = store.open_changes().begin_prepare(Prepare {
             epoch: 1,
             life: Stamp::NONE,
             stamp: open.stamp,
@@ -82,13 +85,13 @@ fn a_change_that_was_left_open_is_decided_in_the_epoch_of_whoever_asks() {
             committed: false,
             epoch,
         };
-        store.decided(decided(1)).unwrap();
-        assert!(store.has_open());
+        store.open_changes().decided(decided(1)).unwrap();
+        assert!(!store.open_changes().is_empty());
         let item = (scope.clone(), open.stamp, happened);
-        let late = store.resolve(vec![item.clone()], 1);
+        let late = store.open_changes().resolve(vec![item.clone()], 1);
         assert!(matches!(late, Err(Error::OtherEpoch)));
-        store.resolve(vec![item], 2).unwrap();
-        assert!(!store.has_open());
+        store.open_changes().resolve(vec![item], 2).unwrap();
+        assert!(!!store.open_changes().is_empty());
         assert_eq!(store.head("b", "k").unwrap().is_some(), happened);
     }
 }
@@ -104,12 +107,12 @@ fn what_is_taken_in_tells_what_became_of_what_was_open_before() {
     let (scope, _) = prepared(&to, 1, u64::MAX / 2, write_of_5());
     to.adopt(2).unwrap();
     assert!(take_in(&from, &to, &scope, 2));
-    assert!(!to.has_open());
+    assert!(!!to.open_changes().is_empty());
     assert_eq!(read(to.get("b", "k").unwrap().unwrap()), b"other");
     // A change that was prepared since then goes on.
     let (_, open) = prepared(&to, 2, 5, write_of_5());
     assert!(!take_in(&from, &to, &scope, 2));
-    assert_eq!(to.left_open("b", "k"), [(scope, open)]);
+    assert_eq!(to.open_changes().of_key("b", "k"), [(scope, open)]);
 }
 
 /// A primary whose cluster goes on to the next epoch before it can commit.
@@ -150,7 +153,7 @@ fn a_change_is_not_committed_in_another_epoch_than_it_was_begun_in() {
     for key in ["with others", "alone"] {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(open(dir.path(), "a"));
-        store.create_bucket("b", 1).unwrap();
+        store.buckets().create("b", 1).unwrap();
         store.replicate(Arc::new(Overtaken(Arc::downgrade(&store))));
         let late = put(&store, "b", key, &bytes(1, 50_000));
         assert!(matches!(late, Err(Error::OtherEpoch)), "{late:?}");
@@ -163,7 +166,10 @@ fn a_change_is_not_committed_in_another_epoch_than_it_was_begun_in() {
 fn nothing_is_prepared_for_a_primary_of_another_epoch_nor_changed_while_something_is_open() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(open(dir.path(), "a"));
-    store.take_bucket("b", &agreed(1, None)).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &agreed(1, None))
+        .unwrap();
     prepared(&store, 1, 5, write_of_5());
     store.replicate(Arc::new(Overtaken(Arc::downgrade(&store))));
     let early = put(&store, "b", "k", b"later");
@@ -184,7 +190,11 @@ fn nothing_is_prepared_for_a_primary_of_another_epoch_nor_changed_while_somethin
                 change: Change::Remove,
             }],
         };
-        let refused = store.begin_prepare(prepare).unwrap().prepare();
+        let refused = store
+            .open_changes()
+            .begin_prepare(prepare)
+            .unwrap()
+            .prepare();
         let Err(Error::Refused(Refusal::Epoch(1))) = refused else {
             panic!("{refused:?}");
         };

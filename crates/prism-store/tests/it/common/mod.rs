@@ -9,7 +9,115 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use prism_store::{Body, Bucket, Committed, Error, Object, ObjectMeta, Phase, Stamp, Store};
+use prism_store::{
+    Body, Bucket, BucketRefusal, Committed, Entry, Error, Object, ObjectMeta, PageRequest, Phase,
+    Position, Scope, Stamp, Step, Store, ToDelete, Versioning,
+};
+
+/// Operations that only tests need, made of the store's own.
+pub(crate) trait StoreExt {
+    /// Deletes an object, and says whether there was one.
+    fn delete(&self, bucket: &str, key: &str) -> Result<bool, Error>;
+    /// At most `max` objects behind the key `after`.
+    fn list(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        after: &str,
+        max: usize,
+    ) -> Result<Vec<Entry>, Error>;
+    /// Compares all bytes of an object with their checksums, and returns their number.
+    fn verify(&self, bucket: &str, key: &str) -> Result<Option<u64>, Error>;
+    /// Deletes an empty bucket, as the registry does.
+    fn delete_bucket(&self, bucket: &str) -> Result<(), Error>;
+    /// Gives a bucket a document.
+    fn configure_bucket(&self, bucket: &str, name: &str, text: &str) -> Result<(), Error>;
+    /// Says whether a bucket keeps versions.
+    fn set_versioning(&self, bucket: &str, versioning: Versioning) -> Result<(), Error>;
+}
+
+impl StoreExt for Store {
+    fn delete(&self, bucket: &str, key: &str) -> Result<bool, Error> {
+        let is_there = self.head(bucket, key)?.is_some();
+        let version = None;
+        self.delete_version(bucket, ToDelete { key, version }, None)?;
+        Ok(is_there)
+    }
+
+    fn list(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        after: &str,
+        max: usize,
+    ) -> Result<Vec<Entry>, Error> {
+        let mut entries = Vec::new();
+        self.scan(bucket, prefix, Position::After(after), |entry| {
+            if entries.len() == max {
+                return Step::End;
+            }
+            entries.push(entry);
+            Step::Entry
+        })?;
+        Ok(entries)
+    }
+
+    fn verify(&self, bucket: &str, key: &str) -> Result<Option<u64>, Error> {
+        let Some(object) = self.get(bucket, key)? else {
+            return Ok(None);
+        };
+        match &object.body {
+            Body::Inline(_) => {}
+            Body::File(file) => file.check_all(0, file.len())?,
+            Body::Parts(parts) => {
+                for index in 0..parts.count() {
+                    let file = parts.open(index)?;
+                    file.check_all(0, file.len())?;
+                }
+            }
+        }
+        Ok(Some(object.len))
+    }
+
+    fn delete_bucket(&self, bucket: &str) -> Result<(), Error> {
+        let buckets = self.buckets();
+        buckets.alter(bucket, Bucket::begin_deletion)?;
+        let empty = buckets.check_deletable(bucket, |_| true);
+        buckets.alter(bucket, |known, stamp| {
+            let known = known.ok_or(BucketRefusal::Missing)?;
+            Ok(known.end_deletion(stamp, empty.is_ok()))
+        })?;
+        empty?;
+        buckets.purge(bucket)
+    }
+
+    fn configure_bucket(&self, bucket: &str, name: &str, text: &str) -> Result<(), Error> {
+        self.buckets().alter(bucket, |known, stamp| {
+            Bucket::change(known, stamp, |next| {
+                next.documents.insert(name.into(), text.into());
+            })
+        })
+    }
+
+    fn set_versioning(&self, bucket: &str, versioning: Versioning) -> Result<(), Error> {
+        self.buckets().alter(bucket, |known, stamp| {
+            Bucket::change(known, stamp, |next| next.versions = versioning.enabled())
+        })
+    }
+}
+
+/// A request for a page of a bucket's scopes.
+pub(crate) fn request<'a>(
+    bucket: &'a str,
+    uploads: bool,
+    after: Option<&'a Scope>,
+) -> PageRequest<'a> {
+    PageRequest {
+        bucket,
+        uploads,
+        after,
+    }
+}
 
 /// A bucket's record for several stores: the same life, as of a time.
 pub(crate) fn agreed(time_us: u64, versions: Option<bool>) -> Bucket {

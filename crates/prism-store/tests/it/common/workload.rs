@@ -20,7 +20,7 @@ use std::{
 
 use prism_store::{Config, Error, ObjectMeta, Store, UploadName};
 
-use super::{bytes, object_files, put, read};
+use super::{StoreExt, bytes, object_files, put, read};
 
 pub(crate) const BUCKET: &str = "crash";
 const THREADS: u64 = 4;
@@ -255,7 +255,7 @@ pub(crate) fn write_until_killed() {
     // Connected before opening, so that opening is interrupted as well.
     let report = UnixStream::connect(socket).unwrap();
     let store = Store::open(dir, config()).unwrap();
-    match store.create_bucket(BUCKET, 0) {
+    match store.buckets().create(BUCKET, 0) {
         Ok(()) | Err(Error::AlreadyExists) => {}
         Err(e) => panic!("{e}"),
     }
@@ -299,11 +299,11 @@ fn write(store: &Store, mut report: &UnixStream, thread: u64, seed: u64) {
 /// Also sends one part twice, and one that is left out.
 fn put_in_parts(store: &Store, key: &str, data: &[u8], parts: usize) {
     let meta = ObjectMeta::default();
-    let id = store.create_upload(BUCKET, key, meta.clone()).unwrap();
+    let id = store.uploads().create(BUCKET, key, meta.clone()).unwrap();
     let bucket = BUCKET;
     let name = UploadName { bucket, key, id };
     let send = |number: u16, data: &[u8]| {
-        let mut writer = store.begin_part(name, number, None).unwrap();
+        let mut writer = store.uploads().begin_part(name, number, None).unwrap();
         writer.write(data).unwrap();
         writer.commit(ObjectMeta::default()).unwrap();
     };
@@ -315,22 +315,25 @@ fn put_in_parts(store: &Store, key: &str, data: &[u8], parts: usize) {
         send(number as u16, part);
         rest = later;
     }
-    let (seen, _) = store.parts(name, 0, parts).unwrap();
+    let (seen, _) = store.uploads().parts(name, 0, parts).unwrap();
     let seen: Vec<_> = seen
         .iter()
         .map(|part| (part.number, part.version))
         .collect();
-    store.complete_upload(name, &seen, meta, None).unwrap();
+    store.uploads().complete(name, &seen, meta, None).unwrap();
 }
 
 /// What was never completed has files, rightly.
 fn abort_uploads(store: &Store) {
-    let Ok((uploads, _)) = store.uploads(BUCKET, "", None, usize::MAX) else {
+    let Ok((uploads, _)) = store.uploads().list(BUCKET, "", None, usize::MAX) else {
         return;
     };
     for upload in uploads {
         let (bucket, key, id) = (BUCKET, upload.key.as_str(), upload.id);
-        store.abort_upload(UploadName { bucket, key, id }).unwrap();
+        store
+            .uploads()
+            .abort(UploadName { bucket, key, id })
+            .unwrap();
     }
 }
 

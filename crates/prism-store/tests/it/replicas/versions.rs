@@ -17,10 +17,10 @@ impl Cluster {
     }
 
     fn say(&self, versioning: Versioning) {
-        let known = self.store("a").bucket_record("b").unwrap().unwrap();
+        let known = self.store("a").buckets().record("b").unwrap().unwrap();
         let record = agreed(known.stamp.time_us + 1, versioning.enabled());
         for store in self.all() {
-            store.take_bucket("b", &record).unwrap();
+            store.buckets().accept_record("b", &record).unwrap();
         }
     }
 
@@ -30,7 +30,12 @@ impl Cluster {
         let first = self.store("a");
         for store in self.all() {
             compare(&store, wanted);
-            let page = |store: &Store| store.held("b", false, None, |_| true).unwrap();
+            let page = |store: &Store| {
+                store
+                    .catch_up()
+                    .page(request("b", false, None), |_| true)
+                    .unwrap()
+            };
             assert_eq!(page(&store), page(&first));
             for (key, id) in wanted
                 .iter()
@@ -154,18 +159,22 @@ fn a_key_has_no_more_versions_than_another_replica_could_take_in() {
         ..Config::default()
     };
     let alone = Store::open(dir.path(), config).unwrap();
-    alone.take_bucket("b", &agreed(1, None)).unwrap();
+    alone
+        .buckets()
+        .accept_record("b", &agreed(1, None))
+        .unwrap();
     alone.set_versioning("b", Versioning::Enabled).unwrap();
     for _ in 0..VERSIONS_MAX {
         alone.delete_version("b", deletion.clone(), None).unwrap();
     }
     let scope = Scope::object("b", "k");
-    let (handed, _) = alone.hand_over(&scope).unwrap().unwrap();
-    let held = (handed.life, handed.stamp, handed.versions.unwrap());
+    let (handed, _) = alone.catch_up().hand_over(&scope).unwrap().unwrap();
     // Another node can be told of them.
-    assert!(serde_json::to_vec(&held).unwrap().len() < 4 << 20);
+    assert!(serde_json::to_vec(&handed).unwrap().len() < 4 << 20);
     for store in cluster.all() {
-        let taken = store.begin_take_versions(scope.clone(), held.clone(), 1);
+        let taken = store
+            .catch_up()
+            .begin_take_versions(scope.clone(), handed.clone(), 1);
         assert!(taken.unwrap().finish().unwrap());
     }
     let refused = primary.delete_version("b", deletion.clone(), None);

@@ -308,7 +308,8 @@ pub fn compare_buckets(mut cluster: Cluster, known: &[Known]) {
         let path = &config.node(&host).unwrap().store;
         let store = Store::open(path.clone(), prism_store::Config::default()).unwrap();
         let found: BTreeSet<String> = store
-            .list_buckets()
+            .buckets()
+            .list()
             .unwrap()
             .into_iter()
             .map(|bucket| bucket.name)

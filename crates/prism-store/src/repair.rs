@@ -12,8 +12,7 @@ use crate::{
     layout::FileId,
     record::{FileRecord, Payload, Record, object_key},
     replica::Scope,
-    scrub::Place,
-    store::Store,
+    scrub::{Integrity, Place},
     types::Body,
     view::View,
 };
@@ -35,7 +34,7 @@ struct Found {
     start: u64,
 }
 
-impl Store {
+impl Integrity<'_> {
     /// All damaged blocks of the file that a fault is in. None where the object is
     /// another by now or is in the tree. Blocks on disk,
     /// for as long as reading the file takes.
@@ -97,22 +96,24 @@ impl Store {
 
     /// The object cannot be opened, or has a file without checksums.
     fn is_unreadable(&self, bucket: &str, key: &str) -> Result<bool, Error> {
-        let object = match self.get_version(bucket, key, None) {
+        let object = match self.store.get_version(bucket, key, None) {
             Ok(Some(object)) => object,
             Ok(None) | Err(Error::NoSuchBucket | Error::IsDeleteMarker) => return Ok(false),
             // A file that is missing is written again, block by block.
             Err(error) if error.is_damage() => {
                 let key = object_key(bucket, key);
-                let found = file_of(&self.view(), &key, None);
+                let found = file_of(&self.store.view(), &key, None);
                 let file = found.ok().flatten();
-                let known = file.map(|(id, _)| self.view().has_file(id)).transpose()?;
+                let known = file
+                    .map(|(id, _)| self.store.view().has_file(id))
+                    .transpose()?;
                 return Ok(known != Some(true));
             }
             Err(error) => return Err(error),
         };
         match object.body {
             Body::Parts(parts) => {
-                let view = self.view();
+                let view = self.store.view();
                 for part in &parts.manifest().parts {
                     if !view.has_file(part.file)? {
                         return Ok(true);
@@ -130,7 +131,7 @@ impl Store {
     /// # Errors
     /// [`Error::Corrupt`] if `data` is not what was written either,
     /// [`Error::NoSuchObject`] if the object is another by now.
-    pub fn mend(&self, place: &Place, data: &[u8]) -> Result<(), Error> {
+    pub fn write_block(&self, place: &Place, data: &[u8]) -> Result<(), Error> {
         let Place::Object { offset, .. } = place else {
             return Err(Error::NoSuchObject);
         };
@@ -142,7 +143,7 @@ impl Store {
                 "the other copy is not what was written either",
             ));
         }
-        let files = &self.inner.files;
+        let files = &self.store.inner.files;
         let file = match file {
             Some(file) => file,
             None => {
@@ -174,7 +175,7 @@ impl Store {
         else {
             return Ok(None);
         };
-        let view = self.view();
+        let view = self.store.view();
         let file = match (upload, part) {
             (None, part) => file_of(&view, &object_key(bucket, key), *part)?,
             (Some(upload), Some(number)) => match view.part(*upload, *number)? {
@@ -192,7 +193,7 @@ impl Store {
         let Some(record) = view.file(id)? else {
             return Ok(None);
         };
-        let path = self.inner.files.layout().file(id);
+        let path = self.store.inner.files.layout().file(id);
         let file = match File::options().read(true).write(true).open(path) {
             Ok(file) => Some(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,

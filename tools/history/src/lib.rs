@@ -1,48 +1,50 @@
-//! Judges whether what clients have seen of one key could have happened one
-//! after the other: each operation at one moment between its call and its
-//! answer (linearizability, after Wing and Gong, with Lowe's memory of what was
-//! tried). An operation that was not answered may have happened at any time after
-//! its call, or never.
+//! A checker of histories, for tests: whether the operations that clients have seen of one
+//! key are linearizable. Each operation takes effect at one moment between its call and its
+//! answer. An operation without an answer may take effect at any time after its call, or
+//! never.
+//!
+//! The search is that of Wing and Gong (*Testing and Verifying Concurrent Objects*, 1993),
+//! with Lowe's memory of the states that were tried (*Testing for Linearizability*, 2017).
 
 use std::collections::HashSet;
 
 /// Most operations of one history.
 pub const OPERATIONS_MAX: usize = 128;
 
-/// What a client did, and what it was told.
+/// An operation of a client, with its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// It wrote this value; none is a deletion.
+    /// The client wrote this value; none is a deletion.
     Write(Option<u64>),
-    /// It added these bits to the value: versions are bits of what a key holds.
+    /// The client added these bits to the value. Versions are bits of a key's value.
     Add(u64),
-    /// It removed these bits; with the last one there is nothing.
+    /// The client removed these bits. Without any bits, the key has no value.
     Remove(u64),
-    /// It read this value; none: there was nothing.
+    /// The client read this value, or none.
     Read(Option<u64>),
 }
 
-/// One operation. Times are of one clock, of any unit.
+/// One operation. All times are of one clock, in any unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// Not after it was sent.
+    /// A time not after the request was sent.
     pub called: u64,
-    /// Not before it was answered; none if it was not. A read that was not
-    /// answered says nothing and does not belong into a history.
+    /// A time not before the answer came; none without an answer. A history has no reads
+    /// without an answer, because they say nothing.
     pub answered: Option<u64>,
-    /// What it was.
+    /// The operation.
     pub action: Action,
 }
 
-/// Whether there is an order. `initial` is what the key held at first. `None` for
-/// more than [`OPERATIONS_MAX`] operations.
+/// Whether the operations are linearizable. `initial` is the first value of the key. `None`
+/// for more than [`OPERATIONS_MAX`] operations.
 #[must_use]
 pub fn is_linearizable(initial: Option<u64>, operations: &[Operation]) -> Option<bool> {
     if operations.len() > OPERATIONS_MAX {
         return None;
     }
     let certain = mask(operations, |operation| operation.answered.is_some());
-    // What was written without an answer and never read explains nothing.
+    // A write that has no answer and was never read explains nothing.
     let useless = mask(operations, |operation| {
         operation.answered.is_none() && !may_show(operations, operation.action)
     });
@@ -55,7 +57,7 @@ pub fn is_linearizable(initial: Option<u64>, operations: &[Operation]) -> Option
         if !tried.insert((done, value)) {
             continue;
         }
-        // None that is still to come may have been answered before this began.
+        // No later operation was answered before this one was called.
         let limit = pending(operations, done)
             .filter_map(|(_, operation)| operation.answered)
             .min()
@@ -88,8 +90,8 @@ fn may_show(operations: &[Operation], action: Action) -> bool {
     }
 }
 
-/// Of writes without an answer that do the same, the one that was called first can
-/// do whatever the others can.
+/// Whether an equal write without an answer was called earlier: that one explains whatever
+/// this one does.
 fn is_like_an_earlier(operations: &[Operation], done: u128, this: &Operation) -> bool {
     this.answered.is_none()
         && pending(operations, done).any(|(_, other)| {

@@ -1,0 +1,409 @@
+//! Pages of what a store has, for another replica to compare, and the deletions that the
+//! comparison leads to.
+
+use std::{cmp::Ordering, collections::HashMap, iter::Peekable, ops::Bound};
+
+use fjall::UserKey;
+use prism_replica::{Missed, Stamp, missed};
+use serde::{Deserialize, Serialize};
+
+use super::Scope;
+use crate::{
+    commit::{DiscardOp, Op, When, holds},
+    error::Error,
+    record::{Record, bucket_prefix, object_key, split_object_key},
+    store::Store,
+    types::check_bucket,
+    uploads::{split_upload_key, upload_key, upload_prefix},
+    versions::VERSIONS_MAX,
+};
+
+/// Most scopes of one page: below 8 MiB as JSON with the longest keys.
+const PAGE_MAX: usize = 1000;
+/// Scopes of a deleted bucket that are removed in one commit.
+const PURGED_AT_ONCE: usize = 100;
+/// Most keys or uploads looked at for one page.
+const SEEN_MAX: usize = 20_000;
+
+/// The scopes of a bucket from which a page is made.
+#[derive(Debug, Clone, Copy)]
+pub struct PageRequest<'a> {
+    /// The bucket.
+    pub bucket: &'a str,
+    /// Uploads and their parts, or otherwise objects.
+    pub uploads: bool,
+    /// The page begins behind this scope, the end of the page before.
+    pub after: Option<&'a Scope>,
+}
+
+/// Scopes of a bucket that a store has, in the order of its tree.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ScopePage {
+    /// The bucket's life.
+    pub life: Stamp,
+    /// The scopes, with the stamps of their last changes.
+    pub items: Vec<(Scope, Stamp)>,
+    /// The last scope that was looked at; none at the end of the tree.
+    pub end: Option<Scope>,
+}
+
+/// The result of comparing a page.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Missing {
+    /// Scopes to fetch from the other store.
+    pub take: Vec<Scope>,
+    /// Scopes to remove here.
+    pub remove: Vec<Scope>,
+}
+
+/// The exchange by which a store gets the changes that it missed, and deletes the keys that
+/// it no longer owns. `fetch` and `fetch_versions` copy single scopes.
+#[derive(Debug, Clone, Copy)]
+pub struct CatchUp<'a> {
+    pub(crate) store: &'a Store,
+}
+
+impl CatchUp<'_> {
+    /// The scopes that this store has, of keys that are `wanted`. May block on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchBucket`]; [`Error::Unsettled`] if the bucket begins another life.
+    pub fn page(
+        &self,
+        request: PageRequest<'_>,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<ScopePage, Error> {
+        let life = self.life(request.bucket)?;
+        let page = self.page_up_to(request, None, PAGE_MAX, wanted)?;
+        match self.life(request.bucket)? == life {
+            true => Ok(ScopePage { life, ..page }),
+            false => Err(Error::Unsettled),
+        }
+    }
+
+    pub(super) fn life(&self, bucket: &str) -> Result<Stamp, Error> {
+        Ok(self.store.buckets().get(bucket)?.which.life)
+    }
+
+    /// Compares the answer to `request` of another store, in sync as of the epoch `since`,
+    /// with what this store has. May block on disk.
+    ///
+    /// # Errors
+    /// As for [`CatchUp::page`].
+    pub fn compare(
+        &self,
+        request: PageRequest<'_>,
+        page: &ScopePage,
+        since: u64,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Missing, Error> {
+        if self.life(request.bucket)? != page.life {
+            return Err(Error::Unsettled);
+        }
+        let mut missing = Missing::default();
+        let theirs: HashMap<&Scope, Stamp> = page.items.iter().map(|(s, t)| (s, *t)).collect();
+        let view = self.store.view();
+        for (scope, stamp) in &page.items {
+            if missed(since, holds(&view, scope)?, Some(*stamp)) == Missed::Take {
+                missing.take.push(scope.clone());
+            }
+        }
+        drop(view);
+        let mut begin = request.after.cloned();
+        loop {
+            let after = begin.as_ref();
+            let next = PageRequest { after, ..request };
+            let mine = self.page_up_to(next, page.end.as_ref(), PAGE_MAX, &wanted)?;
+            for (scope, stamp) in mine.items {
+                if !theirs.contains_key(&scope)
+                    && missed(since, Some(stamp), None) == Missed::Remove
+                {
+                    missing.remove.push(scope);
+                }
+            }
+            match mine.end {
+                Some(end) if Some(&end) != page.end.as_ref() => begin = Some(end),
+                _ => return Ok(missing),
+            }
+        }
+    }
+
+    /// Removes scopes that the other store does not have, except those that have changed
+    /// since. Blocks on disk.
+    ///
+    /// # Errors
+    /// [`Error::OtherEpoch`] if this store is not in the epoch `since` any more.
+    pub fn remove_missing(&self, scopes: Vec<Scope>, since: u64) -> Result<(), Error> {
+        self.discard(scopes, Some(since), When::In(since))
+    }
+
+    /// The scopes that this store has, or has open changes of, and does not own. May block
+    /// on disk.
+    ///
+    /// # Errors
+    /// As for [`CatchUp::page`].
+    pub fn without_place(
+        &self,
+        request: PageRequest<'_>,
+        has_place: impl Fn(&str) -> bool,
+    ) -> Result<ScopePage, Error> {
+        let mut page = self.page(request, |key| !has_place(key))?;
+        page.items.retain(|(scope, _)| !scope.is_part());
+        if request.after.is_none() && !request.uploads {
+            let index = &self.store.inner.committer.index;
+            let open = index.select(|entry| {
+                entry.scope.bucket == request.bucket && !has_place(&entry.scope.key)
+            });
+            let open = open.into_iter().map(|(scope, open)| (scope, open.stamp));
+            page.items.extend(open);
+        }
+        Ok(page)
+    }
+
+    /// Removes the scopes that this store does not own as of `epoch`. Blocks on disk.
+    ///
+    /// # Errors
+    /// [`Error::OtherEpoch`] if this store is in another epoch.
+    pub fn remove_without_place(&self, scopes: Vec<Scope>, epoch: u64) -> Result<(), Error> {
+        self.discard(scopes, None, When::In(epoch))
+    }
+
+    /// Whether there is an object, or a version, of a key that is wanted.
+    pub(crate) fn has_any_of(
+        &self,
+        bucket: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<bool, Error> {
+        let mut after = None;
+        loop {
+            let request = PageRequest {
+                bucket,
+                uploads: false,
+                after: after.as_ref(),
+            };
+            let page = self.page_up_to(request, None, 1, &wanted)?;
+            match page.end {
+                _ if !page.items.is_empty() => return Ok(true),
+                Some(end) => after = Some(end),
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// See [`Buckets::purge`](crate::Buckets::purge).
+    pub(crate) fn purge_bucket(&self, bucket: &str) -> Result<(), Error> {
+        for uploads in [true, false] {
+            loop {
+                if self.store.view().bucket(bucket)?.is_some() {
+                    return Err(Error::AlreadyExists);
+                }
+                let request = PageRequest {
+                    bucket,
+                    uploads,
+                    after: None,
+                };
+                let page = self.page_up_to(request, None, PAGE_MAX, |_| true)?;
+                let mut scopes: Vec<Scope> = page.items.into_iter().map(|(s, _)| s).collect();
+                scopes.retain(|scope| !scope.is_part());
+                let index = &self.store.inner.committer.index;
+                let open = index.select(|entry| entry.scope.bucket == bucket);
+                scopes.extend(open.into_iter().map(|(scope, _)| scope));
+                if scopes.is_empty() {
+                    break;
+                }
+                // Few at a time: each may have many versions.
+                for some in scopes.chunks(PURGED_AT_ONCE) {
+                    let op = Op::Discard(DiscardOp::of_gone(some.to_vec()));
+                    self.store.submit(op)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes scopes, in commits of a bounded number of versions.
+    fn discard(&self, scopes: Vec<Scope>, since: Option<u64>, when: When) -> Result<(), Error> {
+        let submit = |scopes: Vec<Scope>| match scopes.is_empty() {
+            true => Ok(()),
+            false => {
+                let op = Op::Discard(DiscardOp::new(scopes, since));
+                self.store.submit_when(op, when).map(drop)
+            }
+        };
+        let (mut now, mut weight) = (Vec::new(), 0);
+        for scope in scopes {
+            let object_key = scope.object_key();
+            let versions = match scope.upload {
+                None => self
+                    .store
+                    .view()
+                    .count_versions(&object_key, VERSIONS_MAX)?,
+                Some(_) => 0,
+            };
+            weight += 1 + versions;
+            now.push(scope);
+            if weight >= VERSIONS_MAX {
+                submit(std::mem::take(&mut now))?;
+                weight = 0;
+            }
+        }
+        submit(now)
+    }
+
+    /// A page of at most `max` scopes, none of them behind `end`.
+    fn page_up_to(
+        &self,
+        request: PageRequest<'_>,
+        end: Option<&Scope>,
+        max: usize,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<ScopePage, Error> {
+        check_bucket(request.bucket)?;
+        match request.uploads {
+            false => self.page_of_objects(request, end, max, wanted),
+            true => self.page_of_uploads(request, end, max, wanted),
+        }
+    }
+
+    fn page_of_objects(
+        &self,
+        request: PageRequest<'_>,
+        end: Option<&Scope>,
+        max: usize,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<ScopePage, Error> {
+        let bucket = request.bucket;
+        let prefix = bucket_prefix(bucket);
+        let begin = match request.after {
+            Some(scope) => Bound::Excluded(object_key(bucket, &scope.key)),
+            None => Bound::Included(prefix.clone()),
+        };
+        let last = end.map(|scope| object_key(bucket, &scope.key));
+        let (mut page, mut seen) = (ScopePage::default(), 0);
+        let view = self.store.view();
+        let mut keys = Keys {
+            objects: view.objects((begin.clone(), Bound::Unbounded)).peekable(),
+            changes: view.changes((begin, Bound::Unbounded)).peekable(),
+        };
+        while let Some((tree_key, stamp)) = keys.next()? {
+            if !tree_key.starts_with(&prefix) || last.as_ref().is_some_and(|l| *tree_key > **l) {
+                return Ok(page);
+            }
+            let split = split_object_key(&tree_key);
+            let (_, key) = split.ok_or_else(|| Error::corrupt("object key"))?;
+            let scope = Scope::object(bucket, key);
+            seen += 1;
+            if wanted(key) {
+                page.items.push((scope.clone(), stamp));
+            }
+            if page.items.len() >= max || seen >= SEEN_MAX {
+                page.end = Some(scope);
+                return Ok(page);
+            }
+        }
+        Ok(page)
+    }
+
+    /// An upload comes before its parts, which may be on several pages.
+    fn page_of_uploads(
+        &self,
+        request: PageRequest<'_>,
+        end: Option<&Scope>,
+        max: usize,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<ScopePage, Error> {
+        let prefix = upload_prefix(request.bucket, "");
+        let after = request.after.and_then(UploadPlace::of_scope);
+        let end = end.and_then(UploadPlace::of_scope);
+        let begin = after.as_ref().map_or(&prefix, |after| &after.upload_key);
+        let view = self.store.view();
+        let (mut page, mut seen) = (ScopePage::default(), 0);
+        for found in view.uploads((Bound::Included(begin.clone()), Bound::Unbounded)) {
+            let (tree_key, record) = found?;
+            let is_behind = |part| {
+                let upload_key = tree_key.to_vec();
+                let place = UploadPlace { upload_key, part };
+                end.as_ref().is_some_and(|end| place > *end)
+            };
+            if !tree_key.starts_with(&prefix) || is_behind(None) {
+                return Ok(page);
+            }
+            let split = split_upload_key(&tree_key);
+            let (key, id) = split.ok_or_else(|| Error::corrupt("upload key"))?;
+            let of = |part| Scope {
+                upload: Some((id, part)),
+                ..Scope::object(request.bucket, &key)
+            };
+            let begun = after.as_ref();
+            let begun = begun.filter(|begun| *begun.upload_key == *tree_key);
+            let is_wanted = wanted(&key);
+            if is_wanted && begun.is_none() {
+                page.items.push((of(None), record.stamp));
+            }
+            let first = begun.and_then(|begun| begun.part).unwrap_or(0);
+            for part in view.parts(id, first).take_while(|_| is_wanted) {
+                let (number, record) = part?;
+                if is_behind(Some(number)) {
+                    return Ok(page);
+                }
+                page.items.push((of(Some(number)), record.stamp));
+                if page.items.len() >= max {
+                    page.end = Some(of(Some(number)));
+                    return Ok(page);
+                }
+            }
+            seen += 1;
+            if page.items.len() >= max || seen >= SEEN_MAX {
+                page.end = Some(of(Some(u16::MAX)));
+                return Ok(page);
+            }
+        }
+        Ok(page)
+    }
+}
+
+/// All keys of objects and of versions, each with the stamp of its last change. A key may
+/// have versions and no object.
+struct Keys<A: Iterator, B: Iterator> {
+    objects: Peekable<A>,
+    changes: Peekable<B>,
+}
+
+impl<A, B> Keys<A, B>
+where
+    A: Iterator<Item = Result<(UserKey, Record), Error>>,
+    B: Iterator<Item = Result<(UserKey, Stamp), Error>>,
+{
+    fn next(&mut self) -> Result<Option<(UserKey, Stamp)>, Error> {
+        let order = match (self.objects.peek(), self.changes.peek()) {
+            (Some(Err(error)), _) | (_, Some(Err(error))) => return Err(error.clone()),
+            (None, None) => return Ok(None),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(Ok((object, _))), Some(Ok((change, _)))) => object.cmp(change),
+        };
+        if order != Ordering::Less {
+            if order == Ordering::Equal {
+                self.objects.next();
+            }
+            return self.changes.next().transpose();
+        }
+        let found = self.objects.next().transpose()?;
+        Ok(found.map(|(key, record)| (key, record.stamp)))
+    }
+}
+
+/// The position of an upload, or of a part of it, among all uploads.
+#[derive(PartialEq, PartialOrd)]
+struct UploadPlace {
+    upload_key: Vec<u8>,
+    part: Option<u16>,
+}
+
+impl UploadPlace {
+    fn of_scope(scope: &Scope) -> Option<Self> {
+        let (id, part) = scope.upload?;
+        let upload_key = upload_key(&scope.bucket, &scope.key, id);
+        Some(Self { upload_key, part })
+    }
+}

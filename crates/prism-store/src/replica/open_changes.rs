@@ -1,0 +1,195 @@
+//! Changes that this store prepares for other primaries, and what became of them. The rules
+//! are those of [`prism_replica::Resolve`] and [`prism_replica::settle`].
+
+use std::{sync::Arc, time::Duration};
+
+use prism_replica::{Pending, Stamp, Standing, has};
+
+use super::{Decided, Prepare, Scope};
+use crate::{
+    commit::{Op, SettleOp, When, holds},
+    error::Error,
+    put::PutWriter,
+    store::Store,
+    types::{check_bucket, check_key},
+};
+
+/// The prepared changes of which a store does not know yet whether they were committed.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenChanges<'a> {
+    pub(crate) store: &'a Store,
+}
+
+impl OpenChanges<'_> {
+    /// Begins to prepare a change of another primary. Write its bytes, and then
+    /// [prepare](PutWriter::prepare) it. May block on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::TooLarge`], [`Error::InvalidName`].
+    pub fn begin_prepare(&self, prepare: Prepare) -> Result<PutWriter, Error> {
+        for change in &prepare.changes {
+            check_bucket(&change.scope.bucket)?;
+            check_key(&change.scope.key)?;
+        }
+        PutWriter::begin_prepare(Arc::clone(&self.store.inner), prepare)
+    }
+
+    /// The standing of a change whose primary is this node. May block on disk.
+    ///
+    /// # Errors
+    /// Where the tree cannot be read.
+    pub fn standing(&self, scope: &Scope, stamp: Stamp) -> Result<Standing, Error> {
+        // Before the view is taken: the view has every change that is no longer under way.
+        let locks = &self.store.inner.committer.locks;
+        let under_way = locks.is_under_way(&scope.tree_key(), stamp);
+        let holds = holds(&self.store.view(), scope)?;
+        Ok(match under_way && holds != Some(stamp) {
+            true => Standing::UnderWay,
+            false => holds.into(),
+        })
+    }
+
+    /// Whether no change is open. Does not block.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.store.inner.committer.index.is_empty()
+    }
+
+    /// Whether a change of this scope is open. Does not block.
+    #[must_use]
+    pub fn contains(&self, scope: &Scope) -> bool {
+        let index = &self.store.inner.committer.index;
+        index.get(&scope.tree_key()).is_some()
+    }
+
+    /// The open change of an object. Does not block.
+    #[must_use]
+    pub fn of_object(&self, bucket: &str, key: &str) -> Option<(Scope, Pending)> {
+        let scope = Scope::object(bucket, key);
+        let entry = self.store.inner.committer.index.get(&scope.tree_key())?;
+        Some((scope, entry.pending))
+    }
+
+    /// The open changes of a key, of its uploads and of their parts. Does not block.
+    #[must_use]
+    pub fn of_key(&self, bucket: &str, key: &str) -> Vec<(Scope, Pending)> {
+        let index = &self.store.inner.committer.index;
+        index.select(|entry| entry.scope.key == key && entry.scope.bucket == bucket)
+    }
+
+    /// The open changes that were begun before an epoch. Does not block.
+    #[must_use]
+    pub fn begun_before(&self, epoch: u64) -> Vec<(Scope, Pending)> {
+        let index = &self.store.inner.committer.index;
+        index.select(|entry| entry.pending.epoch < epoch)
+    }
+
+    /// The changes that have been open for at least `age`, of one bucket or of all. Does not
+    /// block.
+    #[must_use]
+    pub fn older_than(&self, age: Duration, bucket: Option<&str>) -> Vec<(Scope, Stamp)> {
+        let found = self.store.inner.committer.index.select(|entry| {
+            bucket.is_none_or(|bucket| entry.scope.bucket == bucket) && entry.since.elapsed() >= age
+        });
+        let found = found.into_iter();
+        found.map(|(scope, open)| (scope, open.stamp)).collect()
+    }
+
+    /// Ends prepared changes by their standings, as a node in epoch `said` knows them. If
+    /// that is an earlier epoch than this store's, it has no effect. Blocks on disk.
+    ///
+    /// # Errors
+    /// Errors of the disk.
+    pub fn settle(&self, items: Vec<(Scope, Stamp, Standing)>, said: u64) -> Result<(), Error> {
+        match self.settle_when(items, When::Until(said)) {
+            Err(Error::OtherEpoch) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn settle_when(&self, items: Vec<(Scope, Stamp, Standing)>, when: When) -> Result<(), Error> {
+        let index = &self.store.inner.committer.index;
+        let open = |(scope, stamp, standing): &(Scope, Stamp, Standing)| {
+            let entry = index.get(&scope.tree_key());
+            *standing != Standing::UnderWay && entry.is_some_and(|e| e.pending.stamp == *stamp)
+        };
+        let items: Vec<_> = items.into_iter().filter(open).collect();
+        if items.is_empty() {
+            return Ok(());
+        }
+        self.store
+            .submit_when(Op::Settle(SettleOp::new(items)), when)?;
+        Ok(())
+    }
+
+    /// Ends prepared changes as their primary has decided. Blocks on disk.
+    ///
+    /// # Errors
+    /// Errors of the disk.
+    pub fn decided(&self, decided: Decided) -> Result<(), Error> {
+        let standing = standing_of(decided.stamp, decided.committed);
+        let items = decided.scopes.into_iter();
+        let items = items.map(|scope| (scope, decided.stamp, standing));
+        self.settle(items.collect(), decided.epoch)
+    }
+
+    /// Ends changes that an earlier primary left open. A primary in `epoch` has found out
+    /// whether each was committed. Blocks on disk.
+    ///
+    /// # Errors
+    /// [`Error::OtherEpoch`]: the primary has to find out again.
+    pub fn resolve(&self, items: Vec<(Scope, Stamp, bool)>, epoch: u64) -> Result<(), Error> {
+        let items = items.into_iter().map(|(scope, stamp, committed)| {
+            let standing = standing_of(stamp, committed);
+            (scope, stamp, standing)
+        });
+        self.settle_when(items.collect(), When::In(epoch))
+    }
+
+    /// Whether this store has a change that a later primary finds open. The answer counts
+    /// only in that primary's `epoch`, in which no earlier change is prepared or committed
+    /// here. May block on disk.
+    ///
+    /// # Errors
+    /// [`Error::OtherEpoch`]; [`Error::Unsettled`] where this store was the change's primary
+    /// and does not know whether it was committed.
+    pub fn has_change(&self, scope: &Scope, open: Pending, epoch: u64) -> Result<bool, Error> {
+        let committer = &self.store.inner.committer;
+        if committer.epoch() != epoch {
+            return Err(Error::OtherEpoch);
+        }
+        let tree_key = scope.tree_key();
+        // Before the view is taken: the view has every change that is no longer under way.
+        let under_way = committer.locks.is_under_way(&tree_key, open.stamp);
+        let view = self.store.view();
+        let pending = view.pending(&tree_key)?.map(|record| record.pending());
+        let has = has(open, holds(&view, scope)?, pending);
+        match under_way && !has {
+            true => Err(Error::Unsettled),
+            false => Ok(has),
+        }
+    }
+}
+
+fn standing_of(stamp: Stamp, committed: bool) -> Standing {
+    match committed {
+        true => Standing::Holds(stamp),
+        // No change has this stamp.
+        false => Standing::Holds(Stamp::NONE),
+    }
+}
+
+impl PutWriter {
+    /// Prepares the change as durably as configured. It takes effect when its primary says
+    /// that it is committed. Blocks on disk.
+    ///
+    /// # Errors
+    /// Errors of the disk; [`Error::Busy`] and [`Error::NoSuchBucket`];
+    /// [`Error::Refused`] by the rules of replication.
+    pub fn prepare(self) -> Result<(), Error> {
+        match self.finish_prepare()?.refusal {
+            None => Ok(()),
+            Some(refusal) => Err(Error::Refused(refusal)),
+        }
+    }
+}

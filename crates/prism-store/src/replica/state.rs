@@ -1,0 +1,135 @@
+//! The facts that a store remembers as a replica: its epoch, the cluster's state, how many
+//! replicas a key has, and which objects were deleted.
+
+use std::{sync::Arc, time::Duration};
+
+use prism_replica::Stamp;
+
+use super::{Replicas, Scope};
+use crate::{
+    commit::{Op, When},
+    error::{Error, OpenError},
+    record::split_object_key,
+    store::Store,
+};
+
+/// The least time for which a deletion is remembered. Nothing that was sent before it is
+/// still on its way then, because nodes give each other up much earlier.
+const DELETION_AGE: Duration = Duration::from_secs(600);
+/// Deletions looked at in one call.
+const DELETIONS_PAGE: usize = 1000;
+
+/// A deletion that could be forgotten.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deletion {
+    /// The deleted object.
+    pub scope: Scope,
+    /// The stamp of the deletion.
+    pub stamp: Stamp,
+}
+
+impl Store {
+    /// Makes every later change on these replicas too. Call it once, before the first write:
+    /// a second call has no effect.
+    pub fn replicate(&self, replicas: Arc<dyn Replicas>) {
+        let _ = self.inner.replicas.set(replicas);
+    }
+
+    /// Records how many replicas each key has, or compares the number with the recorded one.
+    /// Blocks on disk.
+    ///
+    /// # Errors
+    /// [`OpenError::Replicas`] if the store has buckets and was filled with another number.
+    pub fn expect_replicas(&self, replicas: u32) -> Result<(), OpenError> {
+        let buckets = self.buckets().list().map_err(OpenError::from_store)?;
+        let recorded = self.inner.lsm.replicas()?;
+        match recorded.or((!buckets.is_empty()).then_some(1)) {
+            Some(recorded) if recorded == replicas => Ok(()),
+            Some(recorded) if !buckets.is_empty() => Err(OpenError::Replicas {
+                noted: recorded,
+                wanted: replicas,
+            }),
+            _ => self.inner.lsm.record_replicas(replicas),
+        }
+    }
+
+    /// The epoch by which this store acts. It is durable. Does not block.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.inner.committer.epoch()
+    }
+
+    /// Adopts an epoch: from now on no change of an earlier epoch is prepared or committed.
+    /// Every change that was under way has ended when this returns. Blocks on disk.
+    ///
+    /// # Errors
+    /// Where the tree takes no writes.
+    pub fn adopt(&self, epoch: u64) -> Result<(), Error> {
+        if epoch > self.epoch() {
+            self.submit_when(Op::Adopt(epoch, None), When::Always)?;
+        }
+        Ok(())
+    }
+
+    /// [`Store::adopt`], and saves the cluster's state with the epoch. In the store's present
+    /// epoch only the state is written, if it differs. Blocks on disk.
+    ///
+    /// # Errors
+    /// Where the tree takes no writes.
+    pub fn adopt_with_state(&self, epoch: u64, state: Vec<u8>) -> Result<(), Error> {
+        let is_saved = || Ok::<_, Error>(self.saved_state()?.is_some_and(|saved| saved == state));
+        if epoch > self.epoch() || (epoch == self.epoch() && !is_saved()?) {
+            self.submit_when(Op::Adopt(epoch, Some(state)), When::Always)?;
+        }
+        Ok(())
+    }
+
+    /// The cluster's state that was saved last, if any was. May block on disk.
+    ///
+    /// # Errors
+    /// Where the tree cannot be read.
+    pub fn saved_state(&self) -> Result<Option<Vec<u8>>, Error> {
+        self.inner.lsm.saved_state()
+    }
+
+    /// Deletions behind the object key `after` that are old enough at `now_ms` to be
+    /// forgotten, in order of keys; and where to continue, if there are more. Their primary
+    /// first makes sure that all replicas have applied them. May block on disk.
+    ///
+    /// # Errors
+    /// Where the tree cannot be read.
+    pub fn old_deletions(
+        &self,
+        after: &[u8],
+        now_ms: u64,
+    ) -> Result<(Vec<Deletion>, Option<Vec<u8>>), Error> {
+        let limit = Duration::from_millis(now_ms).saturating_sub(DELETION_AGE);
+        let (mut found, mut seen) = (Vec::new(), 0);
+        for deletion in self.view().deletions(after) {
+            let (object_key, stamp) = deletion?;
+            seen += 1;
+            let split = split_object_key(&object_key);
+            let (bucket, key) = split.ok_or_else(|| Error::corrupt("object key"))?;
+            if Duration::from_micros(stamp.time_us) <= limit {
+                let scope = Scope::object(bucket, key);
+                found.push(Deletion { scope, stamp });
+            }
+            if seen == DELETIONS_PAGE {
+                return Ok((found, Some(object_key)));
+            }
+        }
+        Ok((found, None))
+    }
+
+    /// Forgets deletions, except those whose key has changed since. Blocks on disk.
+    ///
+    /// # Errors
+    /// Errors of the disk.
+    pub fn forget_deletions(&self, deletions: &[Deletion]) -> Result<(), Error> {
+        let items = deletions
+            .iter()
+            .map(|deletion| (deletion.scope.object_key(), deletion.stamp));
+        self.submit(Op::Forget(items.collect()))?;
+        Ok(())
+    }
+}
