@@ -1,18 +1,22 @@
 //! The agreed record of a bucket, and how it changes.
 //!
-//! Every name that was ever used has one record, kept in one place: its *registry*. A change
-//! replaces the record only if it is still the one that the change was made from, so changes
-//! of one name come one after the other. Every backend has a copy and acts by it. The record
-//! of a name with the greatest stamp counts, wherever it comes from.
+//! Every name that was ever used has one record in the *registry*. A change replaces the
+//! record only if that has not changed meanwhile, so the changes of a name have an order.
+//! Every backend has a copy and acts by it. Of several records of a name the one with the
+//! greatest stamp counts.
 //!
 //! A bucket has *lives*: one that is deleted and created again has another one. A backend
-//! deletes its objects of an earlier life before it takes the next one.
+//! deletes its objects of an earlier life before it accepts the next one.
 //!
-//! A deletion has three steps. The registry says that the bucket is being deleted; all
-//! backends take that record, let nothing more in, and say whether they hold objects; the
-//! registry says that it is gone, or that it lives on. Any backend that finds an abandoned
-//! deletion may change the record back to live. A bucket that is gone leaves its record
-//! behind: nothing is deleted because it is missing somewhere.
+//! A deletion has three steps:
+//!
+//! 1. The registry says that the bucket is being deleted.
+//! 2. All backends accept that record, refuse writes, and say whether they have objects.
+//! 3. The registry says that the bucket is gone, or that it is live again.
+//!
+//! Any backend that finds an abandoned deletion may change the record back to live. A bucket
+//! that is gone leaves its record behind: no backend deletes objects because a record is
+//! missing somewhere.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +36,7 @@ pub enum Phase {
     Gone,
 }
 
-/// Which record of a bucket somebody has.
+/// Identifies a record of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BucketStamp {
     /// The stamp of the record's last change.
@@ -56,7 +60,7 @@ pub struct Bucket {
     pub phase: Phase,
     /// When it was created, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// Whether versions are kept; none: they never were.
+    /// Whether versions are kept; none if they never were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub versions: Option<bool>,
     /// Documents by their names.
@@ -67,27 +71,28 @@ pub struct Bucket {
 /// Why a bucket is not changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BucketRefusal {
-    /// There is one of that name.
+    /// A bucket of that name exists.
     Exists,
-    /// There is none.
+    /// No bucket of that name exists.
     Missing,
-    /// It is being deleted.
+    /// The bucket is being deleted.
     Deleting,
 }
 
 /// A backend's decision on a record that it receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakeBucket {
-    /// Nothing: it has the same, or a later one.
+    /// Ignore the record: the backend has the same or a later one.
     Nothing,
-    /// It acts by that one from now on.
+    /// Act by the record from now on.
     Take,
-    /// The same, once nothing is left of the life that it knows.
+    /// Act by the record once nothing is left of the life that the backend knows.
     TakeWhenEmpty,
 }
 
 impl Bucket {
-    /// A new bucket, where `known` is agreed of its name. `stamp` is above that of `known`.
+    /// A new bucket of a name whose agreed record is `known`. `stamp` is above that of
+    /// `known`.
     ///
     /// # Errors
     /// [`BucketRefusal::Exists`], [`BucketRefusal::Deleting`].
@@ -110,7 +115,7 @@ impl Bucket {
         }
     }
 
-    /// The same bucket changed by `change`, if it exists.
+    /// The bucket as `change` changes it.
     ///
     /// # Errors
     /// [`BucketRefusal::Missing`], [`BucketRefusal::Deleting`].
@@ -133,8 +138,8 @@ impl Bucket {
         Self::change(known, stamp, |next| next.phase = Phase::Deleting)
     }
 
-    /// The last step: `is_empty` says whether every backend has taken this record and
-    /// holds no object.
+    /// The last step of a deletion. `is_empty` says whether every backend has accepted this
+    /// record and has no object of the bucket.
     #[must_use]
     pub fn end_deletion(&self, stamp: Stamp, is_empty: bool) -> Self {
         match is_empty {
@@ -160,8 +165,8 @@ impl Bucket {
         }
     }
 
-    /// The record to agree on for a bucket that a store made before there were records: it
-    /// keeps all that the store has. None if `known` has all of it, or is a deletion.
+    /// The record to agree on for a bucket that is older than records. It has all settings of
+    /// the record `found` at a store. None if `known` has them already, or is a deletion.
     #[must_use]
     pub fn adopt(known: Option<&Self>, found: &Self, stamp: Stamp) -> Option<Self> {
         let Some(known) = known else {
@@ -183,7 +188,7 @@ impl Bucket {
         (next != *known).then_some(Self { stamp, ..next })
     }
 
-    /// Which record this is.
+    /// Identifies this record.
     #[must_use]
     pub fn which(&self) -> BucketStamp {
         BucketStamp {

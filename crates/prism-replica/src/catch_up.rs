@@ -1,27 +1,27 @@
-//! What a replica does with what another one has, to get hold of what it missed.
+//! The comparison by which a replica gets the changes that it has missed.
 //!
-//! It does so as of an epoch that every backend has adopted that is not out, and of
-//! before which none of them has anything open: from then on it gets every change
-//! itself, and what changes there were before is the same at all that are in sync.
-//! It would not do to ask only the one that it fetches from: that one may have
-//! dropped a change that another has open still, and be gone when that is resolved.
+//! It is made as of an epoch that every backend but those out has adopted, and before which
+//! none of them has an open change. From that epoch on the replica gets every change itself,
+//! and all replicas in sync agree on the earlier ones. It is not enough that the copy's
+//! source has no open change: another backend may have one open that the source has dropped,
+//! and resolve it when the source is gone.
 
 use crate::{pending::Pending, stamp::Stamp};
 
-/// What is to be done about a key, or another thing that has stamps.
+/// The decision about a key, or about anything else with a stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missed {
-    /// Nothing: both have the same, or what is here came meanwhile.
+    /// Keep the state here: both have the same, or this one is newer.
     Nothing,
-    /// Take what the other has in place of what is here.
+    /// Replace the state here by the other's.
     Take,
-    /// The other has nothing, and so has this node to have.
+    /// Remove the state here: the other has none.
     Remove,
 }
 
-/// Compares what this replica holds with what one has that is in sync, as of a
-/// moment after all had adopted the epoch `since`. To be asked again when what the
-/// other has is taken in: it may have been superseded meanwhile.
+/// Compares the stamps of a key here and at a replica in sync. The comparison was made after
+/// all had adopted the epoch `since`. Compare again when the copy is taken in, because
+/// changes may have come meanwhile.
 #[must_use]
 pub fn missed(since: u64, mine: Option<Stamp>, theirs: Option<Stamp>) -> Missed {
     let is_from_before = mine.is_none_or(|stamp| stamp.epoch < since);
@@ -33,9 +33,8 @@ pub fn missed(since: u64, mine: Option<Stamp>, theirs: Option<Stamp>) -> Missed 
     }
 }
 
-/// Whether a change that is open here is over once what another has was taken in:
-/// one of before `since`, of which that tells what became, or one that what was
-/// taken in is not older than.
+/// Whether an open change is over once the state of a replica in sync was taken in. It is if
+/// it was begun before `since`, or if the stamp that was taken in is not older.
 #[must_use]
 pub fn is_over(since: u64, pending: Pending, taken: Option<Stamp>) -> bool {
     pending.epoch < since || taken.is_some_and(|taken| taken >= pending.stamp)

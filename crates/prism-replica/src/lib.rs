@@ -1,23 +1,19 @@
-//! How the replicas of an object agree on what it is. No sockets, clocks, disks
-//! or threads: whoever uses this brings the time and carries out what is
-//! decided.
+//! The rules by which the replicas of an object agree. The crate has no sockets, clocks,
+//! disks or threads: its user brings the time and carries out the decisions.
 //!
-//! A change of a key is made by its *primary*, one after the other. It gives the
-//! change a [`Stamp`] and has every other replica prepare it, which keeps it
-//! durably beside what the key holds ([`receive`]). When all have ([`Write`]),
-//! the primary commits, which is the moment of the change, answers, and tells the
-//! others later. Until it hears of that, a replica does not know what the key
-//! holds: whoever reads there makes it ask the primary ([`settle`]). A change of
-//! which the primary knows nothing, because it gave up or died before its commit,
-//! has not happened.
+//! The *primary* of a key makes its changes, one after the other. It gives each change a
+//! [`Stamp`] and has every other replica prepare it: the replica keeps the change durably
+//! beside the present state of the key ([`receive`]). When all have prepared it ([`Write`]),
+//! the primary commits the change, answers the client, and tells the others later. Until a
+//! replica hears of that, the change is open there, and a read makes the replica ask the
+//! primary ([`settle`]). A change that the primary does not know, because it gave up or died
+//! before the commit, has not happened.
 //!
-//! Which node is a key's primary, and which are its replicas, is not decided
-//! here: it changes from one *epoch* to the next. Every message says in which epoch
-//! its sender is, and adopting an epoch and committing exclude one another: a
-//! change is committed in the epoch in which it was begun, or never by whoever
-//! began it. What was left open is settled by the primary of a later epoch
-//! ([`Resolve`]); a replica that has missed changes compares what it has with what
-//! another one has ([`missed`]).
+//! The caller knows the primary and the replicas of a key. They change from one *epoch* to
+//! the next. Every message has the epoch of its sender. A primary commits a change in the
+//! epoch in which it began it, or never. The primary of a later epoch ends the changes that
+//! were left open ([`Resolve`]). A replica that has missed changes compares its keys with
+//! those of another one ([`missed`]).
 //!
 //! Buckets are agreed on apart from their objects: see [`Bucket`].
 

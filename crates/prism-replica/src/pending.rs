@@ -1,5 +1,5 @@
-//! What a replica does with a change that it is to prepare, and with one that it
-//! has prepared and of which it does not know what became.
+//! The decisions of a replica about a change that it is asked to prepare, and about an open
+//! change: one that it has prepared and whose outcome it does not know.
 
 use std::fmt;
 
@@ -10,54 +10,52 @@ use crate::stamp::Stamp;
 /// A change that a primary asks a replica to prepare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
-    /// The epoch in which the primary is one.
+    /// The primary's epoch.
     pub epoch: u64,
-    /// Of the change.
+    /// The stamp of the change.
     pub stamp: Stamp,
-    /// What the key holds at the primary; a deleted key holds its deletion.
+    /// The stamp of the key at the primary; for a deleted key that of its deletion.
     pub before: Option<Stamp>,
-    /// It changes what is there: without that it means nothing.
+    /// Whether the change is possible only on the state that the primary has.
     pub builds_on_before: bool,
 }
 
 /// A change that was prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
-    /// In which it was asked for: whoever was the primary then may commit it in
-    /// that epoch and in no later one.
+    /// The epoch of the primary that asked. It may commit the change in that epoch and in no
+    /// later one.
     pub epoch: u64,
-    /// Of the change.
+    /// The stamp of the change.
     pub stamp: Stamp,
-    /// The key holds nothing afterwards.
+    /// Whether the key has no state afterwards.
     pub removes: bool,
 }
 
-/// What is to be done with a change that is to be prepared.
+/// The decision about a change that a primary asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receipt {
-    /// Keep it durably, in place of an older one with which this is done first;
-    /// then acknowledge.
+    /// Keep the change durably and acknowledge it. The older open change is ended first.
     Prepare {
-        /// What becomes of the older one.
+        /// The end of the older open change, if there is one.
         older: Option<Settlement>,
     },
-    /// It has been kept, or applied, before: acknowledge.
+    /// The change was prepared or applied before: acknowledge it.
     Known,
-    /// Say so.
+    /// Refuse the change.
     Refuse(Refusal),
 }
 
 /// Why a replica does not prepare a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// The replica is in this epoch, and the primary is not. A replica that is
-    /// behind adopts the primary's, and can then be asked again; a primary that
-    /// is behind gives the change up.
+    /// The replica is in this epoch, and the primary is not. A replica that is behind adopts
+    /// the primary's epoch and can be asked again. A primary that is behind gives up.
     Epoch(u64),
-    /// The replica has something with a greater stamp. The primary's clock was
-    /// set back: its next stamp has to be above this.
+    /// The replica has a greater stamp, because the primary's clock was set back. The
+    /// primary's next stamp has to be above this one.
     Newer(Stamp),
-    /// The change builds on something that the replica does not have.
+    /// The change builds on a state that the replica does not have.
     Lacking,
 }
 
@@ -71,8 +69,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Decides about a change that is to be prepared, by a replica in `epoch` whose
-/// key `holds` this and has this `pending`.
+/// Decides whether a replica in `epoch` prepares a change. Its key has the stamp `holds` and
+/// the open change `pending`.
 #[must_use]
 pub fn receive(
     asked: &Asked,
@@ -90,28 +88,28 @@ pub fn receive(
     if let Some(newer) = known.max(holds).filter(|newer| *newer > asked.stamp) {
         return Receipt::Refuse(Refusal::Newer(newer));
     }
-    // The primary begins one change after the other is over: what it holds now
-    // tells what became of the one before.
+    // The primary begins a change after the one before is over. So its present stamp tells
+    // the outcome of the one before.
     let older = pending.map(|pending| settle(pending, asked.before.into()));
-    let held = match (older, pending) {
+    let base = match (older, pending) {
         (Some(Settlement::Apply), Some(pending)) => Some(pending.stamp),
         _ => holds,
     };
-    if asked.builds_on_before && held != asked.before {
+    if asked.builds_on_before && base != asked.before {
         return Receipt::Refuse(Refusal::Lacking);
     }
     Receipt::Prepare { older }
 }
 
-/// What a primary answers who asks what became of a change.
+/// The answer of a primary to a question about a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Standing {
-    /// It is not committed yet: what was there before counts.
+    /// The change is not committed yet: the state before it counts.
     UnderWay,
-    /// The change is over, and the key holds this; a deleted key its deletion,
-    /// as long as that is remembered.
+    /// The change is over, and the key has this stamp. A deleted key has that of its
+    /// deletion, as long as that is remembered.
     Holds(Stamp),
-    /// The change is over, and the key holds nothing.
+    /// The change is over, and the key has no state.
     Nothing,
 }
 
@@ -122,9 +120,9 @@ impl From<Option<Stamp>> for Standing {
 }
 
 impl Standing {
-    /// What counts of this, said by a node in epoch `said` to one in epoch `heard`:
-    /// nothing that is of an earlier epoch, in which another was the primary. A
-    /// change of which nothing is known is kept.
+    /// The standing as a node in epoch `heard` may use it, said by one in epoch `said`. An
+    /// answer of an earlier epoch says nothing, because another node may have been the
+    /// primary: the change stays open.
     #[must_use]
     pub fn across(self, said: u64, heard: u64) -> Self {
         match said < heard {
@@ -134,26 +132,26 @@ impl Standing {
     }
 }
 
-/// What becomes of a change that was prepared.
+/// The end of a prepared change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settlement {
-    /// It has happened.
+    /// The change was committed.
     Apply,
-    /// It has not, and never will.
+    /// The change was not committed, and never will be.
     Drop,
-    /// Nobody knows yet; it has not happened when the primary was asked.
+    /// The outcome is not known yet: when the primary was asked, it had not committed.
     Keep,
 }
 
-/// Decides about a prepared change by its primary's answer.
+/// The end of a prepared change by its primary's answer.
 #[must_use]
 pub fn settle(pending: Pending, standing: Standing) -> Settlement {
     match standing {
         Standing::UnderWay => Settlement::Keep,
         Standing::Holds(stamp) if stamp == pending.stamp => Settlement::Apply,
-        // Nothing newer can be there: this replica would have prepared it.
+        // The stamp is older: this replica would have prepared a newer change.
         Standing::Holds(_) => Settlement::Drop,
-        // A deletion is forgotten only when all have applied it.
+        // A deletion is forgotten only after all replicas have applied it.
         Standing::Nothing if pending.removes => Settlement::Apply,
         Standing::Nothing => Settlement::Drop,
     }

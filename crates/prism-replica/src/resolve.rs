@@ -1,28 +1,27 @@
-//! What a primary does with a change that another one has left open.
+//! The end of a change that an earlier primary left open.
 //!
-//! A change is committed by whoever began it, in the epoch in which it was begun,
-//! and only when every replica of that epoch has prepared it. A later primary
-//! does not know whether that has happened. It asks the others that got every
-//! change of that epoch, in its own epoch, in which none of them prepares anything
-//! of an earlier one any more. If all have it, it may have been answered: it
-//! counts. If one has it not, it cannot have been committed: it never counts.
+//! The primary that began a change commits it in that epoch, after every replica of the
+//! epoch has prepared it. A later primary does not know whether it did. It asks the other
+//! replicas that got every change of that epoch. It asks in its own epoch, in which none of
+//! them prepares a change of an earlier one. If all have the change, it may have been
+//! answered, so it counts. If one lacks it, it was not committed and never counts.
 
 use std::collections::BTreeSet;
 
 use crate::{pending::Pending, stamp::Stamp};
 
-/// What has become of a change that was left open.
+/// The outcome of a change that was left open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Answers are missing.
     Wait,
-    /// It has happened, or happens now.
+    /// The change counts.
     Apply,
-    /// It has not happened, and will not.
+    /// The change never counts.
     Drop,
 }
 
-/// A change about which others are asked. Dropping it decides nothing.
+/// The answers about one change. Dropping this decides nothing.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Resolve<N> {
@@ -31,8 +30,8 @@ pub struct Resolve<N> {
 }
 
 impl<N: Ord> Resolve<N> {
-    /// Asks these: every other replica that is in sync, and of those that are not
-    /// the ones that got every change already when this one was made.
+    /// Waits for answers of these: every other replica in sync, and the lagging ones that got
+    /// every change already when this one was made.
     pub fn new(others: impl IntoIterator<Item = N>) -> Self {
         Self {
             waiting: others.into_iter().collect(),
@@ -40,7 +39,7 @@ impl<N: Ord> Resolve<N> {
         }
     }
 
-    /// What is known so far.
+    /// The outcome as far as it is known.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         match (self.is_missing, self.waiting.is_empty()) {
@@ -50,7 +49,7 @@ impl<N: Ord> Resolve<N> {
         }
     }
 
-    /// `node`, in the asker's epoch, has the change or has it not.
+    /// Takes the answer of a `node` in the asker's epoch: whether it has the change.
     #[must_use]
     pub fn heard(&mut self, node: &N, has: bool) -> Verdict {
         if self.waiting.remove(node) && !has {
@@ -60,12 +59,12 @@ impl<N: Ord> Resolve<N> {
     }
 }
 
-/// Whether a node has a change that another one has `open`: prepared, or applied.
+/// Whether a node has prepared or applied a change that is `open` at another one.
 #[must_use]
 pub fn has(open: Pending, holds: Option<Stamp>, pending: Option<Pending>) -> bool {
     let is_applied = match holds {
         Some(stamp) => stamp == open.stamp,
-        // A deletion is forgotten only when all have applied it.
+        // A deletion is forgotten only after all replicas have applied it.
         None => open.removes,
     };
     is_applied || pending.is_some_and(|pending| pending.stamp == open.stamp)

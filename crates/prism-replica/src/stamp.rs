@@ -1,7 +1,6 @@
-//! Stamps: every change of a key has one, and of two states of a key the one
-//! with the greater stamp is the later. A node gives stamps from its clock, but
-//! never one that is not above what the key has, so that a clock that is set
-//! back disorders nothing.
+//! Stamps order the changes of a key: the state with the greater stamp is the later one. A
+//! node makes stamps from its clock. A new stamp is always above the present one of the key,
+//! so a clock that is set back disorders nothing.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -13,23 +12,21 @@ use siphasher::sip::SipHasher24;
 /// Bits of an origin that count the openings of one store.
 const GENERATION_BITS: u32 = 20;
 
-/// Orders the states of one key, and names each of them: no two changes of a
-/// key have the same.
+/// Orders and names the changes of one key. No two changes of a key have the same stamp.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Stamp {
-    /// Of the cluster's state in which the change was made.
+    /// The epoch of the cluster in which the change was made.
     pub epoch: u64,
-    /// Microseconds since the Unix epoch, by the clock of whoever made the
-    /// change, or a little more.
+    /// Microseconds since the Unix epoch by the maker's clock, or a little more.
     pub time_us: u64,
-    /// Who made it, in which of its lives: see [`origin`].
+    /// The node that made the change, in one of its lives: see [`origin`].
     pub origin: u64,
 }
 
 impl Stamp {
-    /// Below every stamp that is given: of states from before there were stamps.
+    /// The stamp of states that are older than stamps, below every other stamp.
     pub const NONE: Self = Self {
         epoch: 0,
         time_us: 0,
@@ -38,7 +35,7 @@ impl Stamp {
     /// Length of the encoded form in bytes.
     pub const LEN: usize = 24;
 
-    /// Its bytes, which are in the order of stamps.
+    /// Its bytes, which sort as stamps do.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
@@ -69,12 +66,12 @@ impl fmt::Display for Stamp {
     }
 }
 
-/// Names a node in one of its lives, so that a stamp is given once only even
-/// where a clock was set back while the node was down: 44 bits of its name's
-/// hash, and the number of the store's opening.
+/// Names a node in one of its lives: 44 bits of the hash of its name, and 20 bits of the
+/// number of the store's opening. So a stamp is unique even if a clock was set back while the
+/// node was down.
 #[must_use]
 pub fn origin(node: &str, generation: u64) -> u64 {
-    // "prism stamps" in two words. Public: this keeps no secret.
+    // "prism stamps" in two words. The key is no secret.
     let (first, second) = (
         u64::from_le_bytes(*b"prism st"),
         u64::from_le_bytes(*b"amps\0\0\0\0"),
@@ -85,7 +82,7 @@ pub fn origin(node: &str, generation: u64) -> u64 {
     (hash.finish() & !mask) | (generation & mask)
 }
 
-/// Gives stamps.
+/// Makes stamps.
 #[derive(Debug)]
 pub struct StampClock {
     origin: u64,
@@ -102,13 +99,13 @@ impl StampClock {
         }
     }
 
-    /// No stamp is given from here on whose time is not above that of this one.
+    /// Makes the time of every later stamp greater than that of this one.
     pub fn observe(&self, stamp: Stamp) {
         self.last_us.fetch_max(stamp.time_us, Ordering::Relaxed);
     }
 
-    /// A stamp above `above` and above all that this clock gave before in this
-    /// epoch. `now_us` is the time in microseconds since the Unix epoch.
+    /// A stamp above `above` and above all earlier ones of this clock in this epoch. `now_us`
+    /// is the time in microseconds since the Unix epoch.
     pub fn next(&self, epoch: u64, now_us: u64, above: Stamp) -> Stamp {
         let (epoch, floor) = match above.epoch >= epoch {
             true => (above.epoch, above.time_us.saturating_add(1)),
@@ -146,7 +143,7 @@ mod tests {
         };
         clock.observe(far);
         assert!(clock.next(1, 902, Stamp::NONE) > far);
-        // A greater epoch outranks any clock, and is never left again.
+        // A greater epoch outranks any clock, and stamps never go back from it.
         let later = clock.next(2, 10, other);
         assert!(later > other && later.epoch == 2);
         assert!(clock.next(1, 10, later) > later);

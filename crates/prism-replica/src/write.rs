@@ -1,9 +1,9 @@
-//! One change on its way, as its primary sees it.
+//! The progress of one change at its primary.
 
 use std::collections::BTreeSet;
 
-/// A change that others were asked to prepare. Dropping it decides nothing: what
-/// is not committed has not happened.
+/// A change that other replicas were asked to prepare. Dropping this decides nothing: a
+/// change that is not committed has not happened.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Write<N> {
@@ -11,16 +11,16 @@ pub struct Write<N> {
     asked: Vec<N>,
 }
 
-/// What a primary does next with a change.
+/// The next step of a primary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step<N> {
-    /// Wait for answers that are missing.
+    /// Wait for the missing answers.
     Wait,
-    /// All have it: commit, answer the client, and tell them.
+    /// All replicas have prepared it: commit, answer the client, and tell them.
     Commit,
-    /// It will not happen: answer the client, and tell those who may have it.
+    /// Give the change up: answer the client, and tell the replicas that may have it.
     Abort {
-        /// All that were asked: an answer may be lost.
+        /// All replicas that were asked, because an answer may be lost.
         tell: Vec<N>,
     },
 }
@@ -35,7 +35,7 @@ impl<N: Ord + Clone> Write<N> {
         }
     }
 
-    /// What is to be done if nobody answers any more.
+    /// The next step by the answers so far.
     #[must_use]
     pub fn step(&self) -> Step<N> {
         match self.waiting.is_empty() {
@@ -44,14 +44,14 @@ impl<N: Ord + Clone> Write<N> {
         }
     }
 
-    /// `node` has it durably.
+    /// Takes the answer of a `node` that has prepared the change durably.
     #[must_use]
     pub fn prepared(&mut self, node: &N) -> Step<N> {
         self.waiting.remove(node);
         self.step()
     }
 
-    /// A node refused, or cannot be reached, or the time is over.
+    /// Gives the change up: a node refused or is out of reach, or the time is over.
     #[must_use]
     pub fn failed(self) -> Step<N> {
         Step::Abort { tell: self.asked }

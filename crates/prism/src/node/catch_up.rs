@@ -91,7 +91,7 @@ impl Worker {
             }
         }
         self.still_in(view)?;
-        let own = self.store()?.open_before(view.epoch());
+        let own = self.store()?.open_changes().begun_before(view.epoch());
         if !own.is_empty() {
             return Err(not_yet("Changes of before are open here."));
         }

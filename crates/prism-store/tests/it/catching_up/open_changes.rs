@@ -86,12 +86,12 @@ fn a_change_that_was_left_open_is_decided_in_the_epoch_of_whoever_asks() {
             epoch,
         };
         store.open_changes().decided(decided(1)).unwrap();
-        assert!(!store.open_changes().is_empty());
+        assertstore.open_changes().is_empty();
         let item = (scope.clone(), open.stamp, happened);
         let late = store.open_changes().resolve(vec![item.clone()], 1);
         assert!(matches!(late, Err(Error::OtherEpoch)));
         store.open_changes().resolve(vec![item], 2).unwrap();
-        assert!(!!store.open_changes().is_empty());
+        assert!(store.open_changes().is_empty());
         assert_eq!(store.head("b", "k").unwrap().is_some(), happened);
     }
 }
@@ -107,7 +107,7 @@ fn what_is_taken_in_tells_what_became_of_what_was_open_before() {
     let (scope, _) = prepared(&to, 1, u64::MAX / 2, write_of_5());
     to.adopt(2).unwrap();
     assert!(take_in(&from, &to, &scope, 2));
-    assert!(!!to.open_changes().is_empty());
+    assert!(to.open_changes().is_empty());
     assert_eq!(read(to.get("b", "k").unwrap().unwrap()), b"other");
     // A change that was prepared since then goes on.
     let (_, open) = prepared(&to, 2, 5, write_of_5());
