@@ -86,7 +86,7 @@ fn a_change_that_was_left_open_is_decided_in_the_epoch_of_whoever_asks() {
             epoch,
         };
         store.open_changes().decided(decided(1)).unwrap();
-        assertstore.open_changes().is_empty();
+        assert!(!store.open_changes().is_empty());
         let item = (scope.clone(), open.stamp, happened);
         let late = store.open_changes().resolve(vec![item.clone()], 1);
         assert!(matches!(late, Err(Error::OtherEpoch)));
