@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use prism_config::{Config, Credential, Durability, Role};
 
-use crate::node::{Node, open_store, run::until_stopped};
+use crate::node::{Server, open_store, run::until_stopped};
 use prism_membership::Cluster;
 
 /// The node's name, which also names its admin socket.
@@ -65,17 +65,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     dir::prepare(&args.dir)?;
-    let config = configuration(args);
+    let mut config = configuration(args);
     crate::log::init(&config.log)?;
     let (user, from) = credentials::of(&args.dir)?;
     // The store is locked before the port is tried, so a second start on the same
     // directory fails with that reason.
     let store = open_store(&config, NAME)?;
     let cluster = Cluster::of_users(&config, std::slice::from_ref(&user))?;
-    let mut node = Node::open(config, NAME, cluster, store)?;
     let address = free_address(args.listen)?;
-    node.config.service.address = address;
-    until_stopped(node, || {
+    config.service.address = address;
+    let server = Server::open(config, NAME, cluster, store)?;
+    until_stopped(server, || {
         // A closed standard output is no error.
         let _ = introduce(args, address, &user, from);
     })

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{ask, recover};
-use crate::node::ProgressReport;
+use prism_replicas::ProgressReport;
 
 /// Show the backends of the cluster as a node of this host sees them. Fails if the
 /// node does not reach one of them.

@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::Node;
+use prism_replicas::Node;
+
+use super::Server;
 
 /// Longest command line.
 const MAX_LINE_BYTES: u64 = 256;
@@ -50,11 +52,11 @@ impl Admin {
     }
 
     /// Answers one exchange after the other until dropped.
-    pub(crate) async fn run(&self, node: &Arc<Node>) {
+    pub(crate) async fn run(&self, server: &Arc<Server>) {
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    let _ = tokio::time::timeout(DEADLINE, answer(stream, node)).await;
+                    let _ = tokio::time::timeout(DEADLINE, answer(stream, server)).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "admin socket");
@@ -65,14 +67,15 @@ impl Admin {
     }
 }
 
-async fn answer(stream: UnixStream, node: &Node) -> io::Result<()> {
+async fn answer(stream: UnixStream, server: &Server) -> io::Result<()> {
+    let node = &*server.node;
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
     BufReader::new(reader.take(MAX_LINE_BYTES))
         .read_line(&mut line)
         .await?;
     let document = match line.trim() {
-        "counters" => counters(node),
+        "counters" => counters(server),
         "cluster" => match node.replication.survey().await {
             Some(survey) => survey,
             None => json!({ "error": "no worker answers" }),
@@ -93,18 +96,19 @@ async fn answer(stream: UnixStream, node: &Node) -> io::Result<()> {
     writer.write_all(format!("{document}\n").as_bytes()).await
 }
 
-fn counters(node: &Node) -> Value {
+fn counters(server: &Server) -> Value {
+    let node = &*server.node;
     let named = |list: Vec<(&'static str, u64)>| -> Value {
         list.into_iter()
             .map(|(name, value)| (name.to_owned(), Value::from(value)))
             .collect()
     };
     let mut requests = node.counters.named();
-    let up_to_bytes = node.relaying.up_to_bytes();
+    let up_to_bytes = server.gateway.relay_up_to_bytes();
     requests.push(("relay_up_to_bytes", up_to_bytes.into()));
     let hand_off_ns = node.process.hand_off_ns().unwrap_or_default();
     requests.push(("hand_off_ns", hand_off_ns as u64));
-    requests.push(("relay_ns", node.relaying.relay_ns() as u64));
+    requests.push(("relay_ns", server.gateway.relay_ns() as u64));
     json!({
         "node": node.name,
         "handoff": named(node.process.counters.named()),
@@ -151,7 +155,7 @@ fn scrub(node: &Node, what: &str) -> Value {
 /// Has the connections that are here move to other nodes, each behind its present answer.
 fn drain_connections(node: &Node) -> Value {
     let connections = node.process.counters.connections_open.read();
-    super::leave::move_all(node);
+    node.orders.move_all();
     json!({ "node": node.name, "connections": connections })
 }
 

@@ -7,30 +7,35 @@ use anyhow::{Context, bail};
 use prism_handoff::supervise::{supervise, supervise_thread};
 use tokio::sync::{mpsc, watch};
 
-use super::{Node, Worker, admin, fence, leave, pause};
+use prism_gateway::{Farewells, farewells};
+use prism_replicas::{Node, follow_pauses, follow_views};
+use prism_service::Stage;
+
+use super::{Server, admin, leave, worker};
 
 /// How long the log's end stays one that a write may have been interrupted at.
 const SEAL_EVERY: Duration = Duration::from_secs(2);
 
 /// Serves until SIGTERM or SIGINT. `ready` is called once clients are accepted.
-pub(crate) fn until_stopped(node: Node, ready: impl FnOnce()) -> anyhow::Result<()> {
-    let node = Arc::new(node);
+pub(crate) fn until_stopped(server: Server, ready: impl FnOnce()) -> anyhow::Result<()> {
+    let server = Arc::new(server);
+    let node = &server.node;
     if let Err(error) = prism_sys::process::raise_open_files() {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
-    let workers = match node.settings()?.workers {
+    let workers = match server.settings()?.workers {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         n => usize::from(n),
     };
-    let endpoint = node.endpoint_config()?;
+    let endpoint = server.endpoint_config()?;
     let (bound, all_bound) = mpsc::channel(workers);
-    let (farewell, farewells) = leave::farewells();
+    let (farewell, farewells) = farewells();
     let threads: Vec<_> = (0..workers)
         .map(|n| {
-            let (node, endpoint) = (node.clone(), endpoint.clone());
+            let (server, endpoint) = (server.clone(), endpoint.clone());
             let (bound, farewell) = (bound.clone(), farewell.clone());
             let name = format!("worker-{n}");
-            let work = move || Worker::run(node, endpoint, bound, farewell);
+            let work = move || worker::run(&server, endpoint, bound, farewell);
             std::thread::Builder::new().name(name).spawn(work)
         })
         .collect::<Result<_, _>>()
@@ -46,10 +51,9 @@ pub(crate) fn until_stopped(node: Node, ready: impl FnOnce()) -> anyhow::Result<
         std::thread::Builder::new().name("scrub".into()).spawn(work)
     });
     let scrubbing = scrubbing.transpose().context("starting the scrubber")?;
-    let attended = attend(&node, (all_bound, farewells), workers, ready);
+    let attended = attend(&server, all_bound, farewells, workers, ready);
     // A worker that failed to start does not end the others by itself.
-    node.orders
-        .send_modify(|orders| orders.stage = leave::Stage::Ending);
+    node.orders.enter(Stage::Ending);
     node.scrub.end();
     if let Some(thread) = scrubbing {
         // It is supervised, and ends in order.
@@ -66,8 +70,9 @@ pub(crate) fn until_stopped(node: Node, ready: impl FnOnce()) -> anyhow::Result<
 
 /// Answers the admin socket and waits for a signal, or for the workers' end.
 fn attend(
-    node: &Arc<Node>,
-    (mut bound, mut farewells): (mpsc::Receiver<()>, leave::Farewells),
+    server: &Arc<Server>,
+    mut bound: mpsc::Receiver<()>,
+    mut farewells: Farewells,
     workers: usize,
     ready: impl FnOnce(),
 ) -> anyhow::Result<()> {
@@ -76,6 +81,7 @@ fn attend(
         .build()?;
     runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};
+        let node = &server.node;
         let path = node.config.admin_socket(&node.name);
         let admin = admin::Admin::bind(&path)
             .with_context(|| format!("admin socket {}", path.display()))?;
@@ -91,7 +97,7 @@ fn attend(
         };
         let mut hung_up_for_https = hung_up.subscribe();
         let keep_https = supervise("certificates", async || {
-            keep_https(node, &mut hung_up_for_https).await;
+            keep_https(server, &mut hung_up_for_https).await;
         });
         let keep_users = supervise("users", async || {
             let look = async || {
@@ -128,10 +134,10 @@ fn attend(
             () = pass_on => {}
             () = keep_https => {}
             () = keep_users => {}
-            () = supervise("views", async || fence::follow_views(node).await) => {}
-            () = supervise("callers", async || fence::follow_users(node).await) => {}
-            () = supervise("pauses", async || pause::follow(node).await) => {}
-            () = supervise("the admin socket", async || admin.run(node).await) => {}
+            () = supervise("views", async || follow_views(node).await) => {}
+            () = supervise("callers", async || follow_users(server).await) => {}
+            () = supervise("pauses", async || follow_pauses(node).await) => {}
+            () = supervise("the admin socket", async || admin.run(server).await) => {}
             () = accepting => {}
             () = stopped => {}
         }
@@ -140,14 +146,26 @@ fn attend(
 }
 
 /// Keeps the certificates as their files say, and looks at once when told to.
-async fn keep_https(node: &Node, hung_up: &mut watch::Receiver<()>) {
-    let Some(https) = &node.https else {
+async fn keep_https(server: &Server, hung_up: &mut watch::Receiver<()>) {
+    let Some(https) = &server.https else {
         return std::future::pending().await;
     };
     loop {
         tokio::select! {
             () = https.keep_current() => {}
             Ok(()) = hung_up.changed() => https.reload(),
+        }
+    }
+}
+
+/// Lets those call who may, whenever that changes.
+async fn follow_users(server: &Server) {
+    let mut users = server.node.cluster.users.clone();
+    loop {
+        let present = users.borrow_and_update().clone();
+        server.objects.replace_users(&present);
+        if users.changed().await.is_err() {
+            return std::future::pending().await;
         }
     }
 }

@@ -1,0 +1,151 @@
+//! Requests that other nodes answer: the connection moves there, or what is said passes
+//! through this node. Also where a node that was asked is not the one any more.
+
+use std::time::Instant;
+
+use prism_config::HandOffMode;
+use prism_handoff::{Connection, Exported, Kept};
+use prism_http::BodyFraming;
+use prism_proto::node::Refusal;
+use prism_proto::relay::Preamble;
+use prism_service::{Fault, PeerRequest, RelayError, Request, Route, Service};
+
+use crate::gateway::Gateway;
+use crate::session::Next;
+
+/// How many times a request is placed again after such news.
+const MAX_TRIES: u32 = 3;
+/// Nodes that a connection is offered to.
+const MAX_OFFERS: usize = 3;
+
+impl<S: Service> Gateway<S> {
+    /// Moves the connection to one of those whom it is for; relays where none takes it.
+    pub(crate) async fn hand_off(
+        &self,
+        mut client: Connection,
+        request: &Request<S::Meaning>,
+        peers: &[String],
+    ) -> Next {
+        let returns = self.shared.config().service.hand_off == HandOffMode::Return
+            && client.origin() != self.shared.name;
+        let origin = returns.then(|| client.origin().to_owned());
+        if !matches!(
+            request.head.framing(),
+            BodyFraming::None | BodyFraming::Length(0)
+        ) {
+            client.acknowledge();
+        }
+        let context = self.service.vouch(&request.meaning).encode();
+        for target in origin.iter().chain(peers).take(MAX_OFFERS) {
+            match self.handle.export(client, target, &context).await {
+                Exported::Moved | Exported::Lost | Exported::Unknown => return Next::Gone,
+                Exported::Kept { connection, reason } => {
+                    tracing::debug!(client = %connection.client(), target, ?reason, "not moved");
+                    client = connection;
+                    // One that leaves says so; and the way back to an origin may be gone.
+                    let is_origin = origin.as_ref() == Some(target);
+                    let is_unwilling = reason == Kept::TargetRefused(Refusal::Unwilling);
+                    let others_may = is_unwilling || is_origin && reason == Kept::TargetSilent;
+                    if !others_may {
+                        break;
+                    }
+                }
+            }
+        }
+        Box::pin(self.relay_to(client, request, peers)).await
+    }
+
+    /// Relays to the first of `peers` that is in reach, and answers.
+    pub(crate) async fn relay_to(
+        &self,
+        mut client: Connection,
+        request: &Request<S::Meaning>,
+        peers: &[String],
+    ) -> Next {
+        client.consume(request.head_bytes);
+        let relayed = PeerRequest {
+            head: &request.head,
+            preamble: self.preamble_for(request),
+            is_repeatable: request.head.method().is_safe(),
+        };
+        let mut body = request.take_body(self.service.limits().body_bytes);
+        let mut peers = peers.to_vec();
+        let mut tries = 1;
+        let failure = loop {
+            let epoch = self.service.epoch();
+            let mut failure = None;
+            for peer in &peers {
+                match self.relay(&mut client, peer, &relayed, &mut body).await {
+                    Ok(done) if done.keep_alive && !self.is_stopping() => {
+                        return Next::Again(client);
+                    }
+                    Ok(_) => return Next::Close(client),
+                    Err(error @ RelayError::Peer(_)) => {
+                        self.avoid(peer);
+                        failure = Some(error);
+                    }
+                    Err(error @ RelayError::Elsewhere) => failure = Some(error),
+                    // Another node may answer instead.
+                    Err(error)
+                        if relayed.may_follow(&error)
+                            && request.head.framing() == BodyFraming::None =>
+                    {
+                        self.avoid(peer);
+                        failure = Some(error);
+                    }
+                    Err(error) => {
+                        failure = Some(error);
+                        break;
+                    }
+                }
+            }
+            let was_sent_elsewhere = match failure {
+                Some(RelayError::Elsewhere) => true,
+                Some(RelayError::Peer(_)) => false,
+                _ => break failure,
+            };
+            if tries == MAX_TRIES
+                || body.has_begun()
+                || !self.service.has_moved_on(epoch, was_sent_elsewhere).await
+            {
+                break failure;
+            }
+            tries += 1;
+            peers = match self.service.route(&request.meaning) {
+                Route::HandOff(peers) | Route::Relay(peers) => peers,
+                Route::Here => {
+                    request.give_body_back();
+                    let _change = self.service.begin(&request.meaning).await;
+                    return Box::pin(self.serve_behind_head(client, request)).await;
+                }
+            };
+        };
+        let error = match failure {
+            Some(RelayError::Connection(error)) => {
+                tracing::debug!(client = %client.client(), %error, "relay ended");
+                return Next::Gone;
+            }
+            Some(RelayError::Body(error)) => self.service.error_for(Fault::Body(error)),
+            Some(RelayError::Elsewhere) => self.service.error_for(Fault::Elsewhere),
+            failure => {
+                tracing::warn!(?peers, ?failure, "cannot relay");
+                self.service.error_for(Fault::OutOfReach)
+            }
+        };
+        self.refuse(client, &request.head, body, &error).await
+    }
+
+    /// Precedes a client's request.
+    pub(crate) fn preamble_for(&self, request: &Request<S::Meaning>) -> Preamble {
+        Preamble {
+            alone: false,
+            verified: self.service.vouch(&request.meaning),
+            most_bytes: None,
+        }
+    }
+
+    /// `peer` did not answer: others are asked first for a while.
+    pub(crate) fn avoid(&self, peer: &str) {
+        self.shared.process.health.avoid(peer, Instant::now());
+    }
+}

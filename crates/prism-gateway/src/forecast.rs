@@ -1,0 +1,170 @@
+//! Whether an object that another node has is likely small, by what that node said
+//! when it was last asked.
+//!
+//! Whether a GET is relayed or its connection handed off depends on how long the
+//! answer is, which only the object's owner knows. To ask costs a round trip, which is
+//! lost where the connection moves after all; hence this guess, made as processors
+//! predict branches: counters that saturate, found by hashes. A wrong guess costs time,
+//! nothing else.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
+
+/// Keys remembered, 2 bytes each for each class: a power of two.
+const KEYS: usize = 1 << 13;
+/// Buckets remembered, 1 byte each for each class: a power of two.
+const BUCKETS: usize = 1 << 8;
+/// A bucket's counter ends here, and says "small" from half of it on.
+const FULL: u8 = 15;
+const HALF: u8 = FULL / 2 + 1;
+
+/// How short an object may be said to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// To be relayed.
+    Short,
+    /// To be relayed even where links are busy.
+    Tiny,
+}
+
+const CLASSES: usize = 2;
+
+/// What was learned of keys and of buckets, for each class.
+pub(crate) struct Forecast<S = RandomState> {
+    /// The hash's upper 15 bits, above the bit that says "small"; 0 where nothing is known.
+    keys: Box<[AtomicU16]>,
+    /// How often objects of a bucket were small lately.
+    buckets: Box<[AtomicU8]>,
+    hash: S,
+}
+
+/// Where something about an object is kept.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    key: usize,
+    tag: u16,
+    bucket: usize,
+}
+
+impl Forecast {
+    /// Knows nothing, and expects objects to be small.
+    pub(crate) fn new() -> Self {
+        Self::hashing_with(RandomState::new())
+    }
+}
+
+impl<S: BuildHasher> Forecast<S> {
+    fn hashing_with(hash: S) -> Self {
+        Self {
+            keys: (0..KEYS * CLASSES).map(|_| AtomicU16::new(0)).collect(),
+            buckets: (0..BUCKETS * CLASSES)
+                .map(|_| AtomicU8::new(HALF))
+                .collect(),
+            hash,
+        }
+    }
+
+    /// Where what is known of an object is found.
+    pub(crate) fn place(&self, bucket: &str, key: &str) -> Place {
+        let of_key = self.hash.hash_one((bucket, key));
+        let of_bucket = self.hash.hash_one(bucket);
+        Place {
+            key: of_key as usize % KEYS * CLASSES,
+            // Never 0, which stands for "unknown".
+            tag: (of_key >> 48) as u16 | 2,
+            bucket: of_bucket as usize % BUCKETS * CLASSES,
+        }
+    }
+
+    /// Whether it is worth while to ask for an object before its connection is handed off.
+    pub(crate) fn is_likely(&self, place: Place, class: Class) -> bool {
+        let known = self.keys.get(place.key + class as usize);
+        let known = known.map_or(0, |known| known.load(Ordering::Relaxed));
+        if known & !1 == place.tag & !1 {
+            known & 1 == 1
+        } else {
+            let count = self.buckets.get(place.bucket + class as usize);
+            count.is_none_or(|count| count.load(Ordering::Relaxed) >= HALF)
+        }
+    }
+
+    /// What was said of an object. Of what two threads say at once, one counts.
+    pub(crate) fn learn(&self, place: Place, class: Class, small: bool) {
+        if let Some(known) = self.keys.get(place.key + class as usize) {
+            known.store(place.tag & !1 | u16::from(small), Ordering::Relaxed);
+        }
+        if let Some(count) = self.buckets.get(place.bucket + class as usize) {
+            let now = count.load(Ordering::Relaxed);
+            let now = match small {
+                true => (now + 1).min(FULL),
+                false => now.saturating_sub(1),
+            };
+            count.store(now, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{BuildHasherDefault, DefaultHasher};
+
+    use super::*;
+
+    type Fixed = Forecast<BuildHasherDefault<DefaultHasher>>;
+
+    fn is_likely(forecast: &Fixed, bucket: &str, key: &str) -> bool {
+        forecast.is_likely(forecast.place(bucket, key), Class::Short)
+    }
+
+    fn learn(forecast: &Fixed, bucket: &str, key: &str, small: bool) {
+        forecast.learn(forecast.place(bucket, key), Class::Short, small);
+    }
+
+    fn forecast() -> Fixed {
+        Forecast::hashing_with(BuildHasherDefault::default())
+    }
+
+    #[test]
+    fn an_object_is_what_it_was() {
+        let forecast = forecast();
+        assert!(is_likely(&forecast, "b", "new"));
+        learn(&forecast, "b", "large", false);
+        learn(&forecast, "b", "small", true);
+        assert!(!is_likely(&forecast, "b", "large"));
+        assert!(is_likely(&forecast, "b", "small"));
+        learn(&forecast, "b", "large", true);
+        assert!(is_likely(&forecast, "b", "large"));
+    }
+
+    #[test]
+    fn one_class_says_nothing_of_the_other() {
+        let forecast = forecast();
+        let place = forecast.place("b", "k");
+        forecast.learn(place, Class::Tiny, false);
+        assert!(forecast.is_likely(place, Class::Short));
+        assert!(!forecast.is_likely(place, Class::Tiny));
+        for n in 0..usize::from(FULL) {
+            let place = forecast.place("b", &n.to_string());
+            forecast.learn(place, Class::Tiny, false);
+        }
+        let other = forecast.place("b", "new");
+        assert!(forecast.is_likely(other, Class::Short));
+        assert!(!forecast.is_likely(other, Class::Tiny));
+    }
+
+    #[test]
+    fn a_new_object_is_like_others_of_its_bucket() {
+        let forecast = forecast();
+        for n in 0..100 {
+            learn(&forecast, "films", &n.to_string(), false);
+            learn(&forecast, "notes", &n.to_string(), true);
+        }
+        assert!(!is_likely(&forecast, "films", "new"));
+        assert!(is_likely(&forecast, "notes", "new"));
+        // Not for ever.
+        for n in 0..usize::from(FULL) {
+            learn(&forecast, "films", &n.to_string(), true);
+        }
+        assert!(is_likely(&forecast, "films", "new"));
+    }
+}

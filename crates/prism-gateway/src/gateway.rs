@@ -1,0 +1,185 @@
+//! What one thread of a node is made of, and its life.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use prism_config::Config;
+use prism_handoff::{Endpoint, Handle, Incoming, Process};
+use prism_service::{DateCache, Link, Order, Orders, Peers, RequestCounters, Service, Stage};
+use tokio::sync::{Semaphore, watch};
+
+use crate::forecast::Forecast;
+use crate::idle::Idle;
+use crate::leave::{CLOSED_IN, MOVES_AT_ONCE};
+use crate::open_sessions::OpenSessions;
+use crate::threshold::Threshold;
+
+/// Another node, to which connections may move when this one ends.
+#[derive(Clone, Debug)]
+pub struct Neighbour {
+    /// Its name.
+    pub name: String,
+    /// Whether it accepts clients.
+    pub is_frontend: bool,
+}
+
+/// What the threads of a node share to serve connections.
+pub struct Shared {
+    config: Arc<Config>,
+    pub(crate) name: String,
+    pub(crate) is_frontend: bool,
+    pub(crate) is_backend: bool,
+    pub(crate) process: Arc<Process>,
+    pub(crate) counters: Arc<RequestCounters>,
+    pub(crate) link: Arc<Link>,
+    pub(crate) threshold: Threshold,
+    pub(crate) forecast: Forecast,
+    pub(crate) orders: Orders,
+    pub(crate) neighbours: Box<dyn Fn() -> Vec<Neighbour> + Send + Sync>,
+}
+
+/// What [`Shared::new`] is given by the rest of the node.
+pub struct Parts {
+    /// The configuration of the cluster.
+    pub config: Arc<Config>,
+    /// The hand-off library's part of the process.
+    pub process: Arc<Process>,
+    /// What is counted.
+    pub counters: Arc<RequestCounters>,
+    /// How busy the node's link is.
+    pub link: Arc<Link>,
+    /// How far the node has come towards its end.
+    pub orders: Orders,
+    /// The other nodes.
+    pub neighbours: Box<dyn Fn() -> Vec<Neighbour> + Send + Sync>,
+}
+
+impl Shared {
+    /// For the node that is configured as `node`.
+    #[must_use]
+    pub fn new(node: &prism_config::Node, parts: Parts) -> Self {
+        let relay_up_to = parts.config.service.relay_up_to;
+        Self {
+            name: node.name.clone(),
+            is_frontend: node.is_frontend(),
+            is_backend: node.is_backend(),
+            threshold: Threshold::new(relay_up_to, parts.link.is_known()),
+            forecast: Forecast::new(),
+            config: parts.config,
+            process: parts.process,
+            counters: parts.counters,
+            link: parts.link,
+            orders: parts.orders,
+            neighbours: parts.neighbours,
+        }
+    }
+
+    /// Longest answer that is relayed, in bytes.
+    #[must_use]
+    pub fn relay_up_to_bytes(&self) -> u32 {
+        self.threshold.up_to_bytes()
+    }
+
+    /// Processor time that relaying an answer took lately, in ns; 0 where it is unknown.
+    #[must_use]
+    pub fn relay_ns(&self) -> f64 {
+        self.threshold.relay_ns()
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Plain HTTP is answered with a redirect.
+    pub(crate) fn redirects(&self) -> bool {
+        let tls = self.config.service.tls.as_ref();
+        tls.is_some_and(|tls| tls.redirect_http)
+    }
+}
+
+/// One thread that serves connections.
+pub struct Gateway<S> {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) service: S,
+    pub(crate) handle: Handle,
+    pub(crate) peers: Rc<Peers>,
+    pub(crate) date: DateCache,
+    pub(crate) following: watch::Receiver<Order>,
+    /// A permit for each connection that moves away.
+    pub(crate) moving: Semaphore,
+    pub(crate) idle: Idle,
+}
+
+impl<S: Service> Gateway<S> {
+    /// One for the calling thread, whose connections are at the endpoint of `handle`.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, service: S, handle: Handle, peers: Rc<Peers>) -> Self {
+        Self {
+            following: shared.orders.follow(),
+            shared,
+            service,
+            handle,
+            peers,
+            date: DateCache::default(),
+            moving: Semaphore::new(MOVES_AT_ONCE),
+            idle: Idle::default(),
+        }
+    }
+
+    /// Serves until the node ends, and then until all requests are answered or their time
+    /// has passed.
+    pub async fn run(self: Rc<Self>, mut endpoint: Endpoint) {
+        let mut orders = self.following.clone();
+        let mut left = pin!(async {
+            let _ = orders
+                .wait_for(|orders| orders.stage >= Stage::Leaving)
+                .await;
+            let drain = self.shared.config.limits.drain_timeout();
+            let deadline = tokio::time::Instant::now() + drain + CLOSED_IN;
+            let _ = orders
+                .wait_for(|orders| orders.stage == Stage::Ending)
+                .await;
+            self.handle.stop();
+            deadline
+        });
+        let (sessions, mut deadline) = (Rc::new(OpenSessions::default()), None);
+        loop {
+            let incoming = tokio::select! {
+                biased;
+                until = &mut left, if deadline.is_none() => {
+                    deadline = Some(until);
+                    continue;
+                }
+                incoming = endpoint.next() => incoming,
+            };
+            let worker = self.clone();
+            match incoming {
+                Some(Incoming::Client(client)) => sessions.run(worker.serve_client(client)),
+                Some(Incoming::Relay { stream, peer }) => {
+                    sessions.run(worker.serve_relay(stream, peer));
+                }
+                None => break,
+            }
+        }
+        let deadline = deadline.unwrap_or_else(tokio::time::Instant::now);
+        let ended = tokio::time::timeout_at(deadline, sessions.ended()).await;
+        if ended.is_err() {
+            tracing::warn!("requests were still under way at the end of the drain time");
+        }
+    }
+
+    /// Resolves when what waits for a request is to end.
+    pub(crate) async fn told_to_stop(&self) {
+        self.idle.until(|| self.is_ending()).await;
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.following.borrow().stage == Stage::Ending
+    }
+
+    /// Connections end behind their next answer.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.following.borrow().stage >= Stage::Closing
+    }
+}

@@ -1,0 +1,155 @@
+//! The node's side of HTTPS: what the configuration names is loaded, and loaded
+//! again when it changes. The handshake is prism-tls's, its sockets prism-handoff's.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use prism_config::{Config, KernelTls, Node, Tls, TlsVersion};
+use prism_handoff::TlsService;
+use prism_sys::tcp::ktls::Offered;
+use prism_tls::accept::{CertificateFiles, Certificates, Clock, ServerConfig, Settings, Tickets};
+use prism_tls::{Secret, Version};
+
+/// How often the files are looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// HTTPS on this node.
+pub struct Https {
+    pub service: TlsService,
+    /// Of a node that accepts clients.
+    files: Option<Files>,
+    config: Tls,
+}
+
+struct Files {
+    certificates: Arc<Certificates>,
+    /// Where a file with secrets is named.
+    tickets: Option<Arc<Tickets>>,
+}
+
+impl Https {
+    /// Loads what `[service.tls]` names; `None` where there is none. A node that
+    /// accepts no clients needs no certificates.
+    pub fn load(config: &Config, node: &Node) -> anyhow::Result<Option<Self>> {
+        let (Some(tls), Some(address)) = (&config.service.tls, config.tls_address()) else {
+            return Ok(None);
+        };
+        let (mut server, mut files) = (None, None);
+        if node.is_frontend() {
+            let certificates = Arc::new(Certificates::load(certificate_files(tls))?);
+            let tickets = match &tls.ticket_secret_file {
+                Some(_) => {
+                    let secrets = ticket_secrets(tls)?;
+                    let made = Tickets::new(&secrets, tls.ticket_rotation_s, clock());
+                    Some(Arc::new(made.context("[service.tls] ticket_secret_file")?))
+                }
+                None => None,
+            };
+            let (chosen, used) = (certificates.clone(), tickets.clone());
+            let made = ServerConfig::new(&settings(tls), chosen, used, clock());
+            server = Some(made.context("[service.tls]")?);
+            files = Some(Files {
+                certificates,
+                tickets,
+            });
+        }
+        let service = TlsService {
+            address: address.into(),
+            server,
+            kernel: kernel_tls(node),
+        };
+        let config = tls.clone();
+        Ok(Some(Self {
+            service,
+            files,
+            config,
+        }))
+    }
+
+    /// Loads certificates and ticket secrets again whenever their files have
+    /// changed. What cannot be loaded leaves the old in force.
+    pub async fn keep_current(&self) {
+        loop {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            let Some(files) = &self.files else {
+                return std::future::pending().await;
+            };
+            if files.certificates.changed() {
+                self.reload();
+            }
+        }
+    }
+
+    /// Loads them now. No connection is touched.
+    pub fn reload(&self) {
+        let Some(files) = &self.files else {
+            return;
+        };
+        let certificates = &files.certificates;
+        match certificates.reload() {
+            Ok(()) => tracing::info!(names = ?certificates.names(), "certificates loaded again"),
+            Err(error) => tracing::error!(%error, "certificates stay as they are"),
+        }
+        let Some(tickets) = &files.tickets else {
+            return;
+        };
+        let secrets = ticket_secrets(&self.config);
+        let replaced = secrets.and_then(|secrets| Ok(tickets.replace_secrets(&secrets)?));
+        if let Err(error) = replaced {
+            tracing::error!(
+                error = format!("{error:#}"),
+                "ticket secrets stay as they are"
+            );
+        }
+    }
+}
+
+/// What the host's kernel can do of TLS, where it is to.
+fn kernel_tls(node: &Node) -> Option<Offered> {
+    if node.kernel_tls == KernelTls::Off {
+        return None;
+    }
+    match Offered::probe() {
+        Ok(offered) => {
+            tracing::info!(suites = %offered, "the kernel makes TLS records of large bodies");
+            Some(offered)
+        }
+        Err(error) => {
+            tracing::info!(%error, "all TLS records are made in user space");
+            None
+        }
+    }
+}
+
+fn certificate_files(tls: &Tls) -> Vec<CertificateFiles> {
+    let files = tls.certificates.iter().map(|files| CertificateFiles {
+        certificate: files.file.clone(),
+        key: files.key_file.clone(),
+        names: files.names.clone(),
+    });
+    files.collect()
+}
+
+fn settings(tls: &Tls) -> Settings {
+    Settings {
+        minimum_version: match tls.min_version {
+            TlsVersion::Tls12 => Version::Tls12,
+            TlsVersion::Tls13 => Version::Tls13,
+        },
+        suites: tls.suites.iter().map(|suite| suite.name().into()).collect(),
+    }
+}
+
+fn ticket_secrets(tls: &Tls) -> anyhow::Result<Vec<Secret>> {
+    let secrets = tls.load_ticket_secrets()?;
+    let secrets = secrets.iter().map(|secret| Secret::new(secret.bytes()));
+    secrets.collect::<Result<_, _>>().context("a ticket secret")
+}
+
+fn clock() -> Clock {
+    Clock::new(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        now.unwrap_or_default()
+    })
+}

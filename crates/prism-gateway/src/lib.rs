@@ -1,0 +1,34 @@
+//! A client's connection: read a request, know which node answers it, and answer, hand the
+//! connection off, or relay.
+//!
+//! Frontends and backends run the same loop: the node that holds a connection reads its next
+//! request. A [`Gateway`] is one thread of a node; the [`prism_service::Service`] that it is
+//! given decides what a request means and who answers it.
+//!
+//! | question | file |
+//! |---|---|
+//! | what happens to one request? | `session.rs` |
+//! | does a connection move, or is the request relayed? | `elsewhere.rs` |
+//! | how long may a relayed answer be? | `threshold.rs`, `short.rs`, `forecast.rs` |
+//! | how are requests passed on? | `relay.rs`; received: `upstream.rs` |
+//! | what happens when the node ends? | `leave.rs` |
+//!
+//! Not here: S3, the store, and how a connection moves (`prism-handoff`).
+#![forbid(unsafe_code)]
+
+mod elsewhere;
+mod forecast;
+mod gateway;
+mod https;
+mod idle;
+mod leave;
+mod open_sessions;
+mod relay;
+mod session;
+mod short;
+mod threshold;
+mod upstream;
+
+pub use gateway::{Gateway, Neighbour, Parts, Shared};
+pub use https::Https;
+pub use leave::{CLOSED_IN, Farewell, Farewells, farewells};

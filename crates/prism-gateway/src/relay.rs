@@ -1,0 +1,164 @@
+//! Relaying: a request is answered by another node, and its bytes pass through
+//! this one, as at an ordinary proxy. For answers too small to be worth a
+//! hand-off, and for every hand-off that could not be.
+
+mod passing;
+
+use prism_handoff::{Connection, RelayStream};
+use prism_http::{BodyReader, Exchange, PlainAnswer, ResponseFraming};
+use prism_proto::relay::HAND_OVER;
+
+use passing::{Head, copy_answer, invitation, is_simple, read_plain, send_body, write_head};
+use prism_service::{
+    Io as _, PeerRequest, RelayError, RequestBody, Service, encode_head, has_body, read_answer,
+};
+
+use crate::gateway::Gateway;
+
+/// An answer that was relayed.
+pub(crate) struct Answered {
+    /// Whether the client's connection lives on.
+    pub(crate) keep_alive: bool,
+    /// Length of its body, if it had said so.
+    pub(crate) body_bytes: Option<u64>,
+}
+
+impl<S: Service> Gateway<S> {
+    /// Relays one request of `client` to `peer` and its answer back.
+    pub(crate) async fn relay(
+        &self,
+        client: &mut Connection,
+        peer: &str,
+        request: &PeerRequest<'_>,
+        body: &mut RequestBody,
+    ) -> Result<Answered, RelayError> {
+        self.shared.counters.relayed.add_one();
+        let (mut upstream, answer) = self.exchange(client, peer, request, body).await?;
+        let answer = match answer {
+            Head::Plain(plain) => {
+                return self.pass_on(client, (peer, upstream), request, plain).await;
+            }
+            Head::Parsed(answer) => answer,
+        };
+        let framing = answer.framing(request.head.method())?;
+        if answer.status() == HAND_OVER {
+            if framing == ResponseFraming::Length(0) && answer.keep_alive() && upstream.is_clean() {
+                self.peers.keep(peer, upstream);
+            }
+            return Err(request.refused());
+        }
+        let is_whole = body.is_done();
+        let keep_alive = request.head.keep_alive() && body.can_skip_rest(client).await;
+        let date = self.date.now();
+        let exchange = Exchange {
+            keep_alive,
+            ..request.head.exchange(&date)
+        };
+        let upstream_stays = answer.keep_alive();
+        let written = write_head(client, answer, &exchange, framing).await?;
+        let mut answer_body = BodyReader::new(framing, u64::MAX);
+        copy_answer(&mut upstream, client, &mut answer_body, written.framing).await?;
+        if upstream_stays && is_whole && answer_body.is_done() && upstream.is_clean() {
+            self.peers.keep(peer, upstream);
+        }
+        Ok(Answered {
+            keep_alive: written.keep_alive && body.skip_rest(client).await,
+            body_bytes: match framing {
+                ResponseFraming::Length(bytes) => Some(bytes),
+                _ => None,
+            },
+        })
+    }
+
+    /// Gives the client an answer as it came; in one piece, where all of it is here.
+    async fn pass_on(
+        &self,
+        client: &mut Connection,
+        (peer, mut upstream): (&str, RelayStream),
+        request: &PeerRequest<'_>,
+        answer: PlainAnswer,
+    ) -> Result<Answered, RelayError> {
+        let PlainAnswer {
+            status,
+            head_bytes,
+            body_bytes,
+        } = answer;
+        let is_refusal = status == HAND_OVER;
+        if is_refusal {
+            upstream.consume(head_bytes);
+        } else {
+            let answer_bytes = usize::try_from(body_bytes).ok();
+            let answer_bytes = answer_bytes.and_then(|bytes| bytes.checked_add(head_bytes));
+            let whole = answer_bytes.and_then(|bytes| upstream.buffered().get(..bytes));
+            if let Some(whole) = whole {
+                let sent = client.write_all(whole).await;
+                sent.map_err(RelayError::Connection)?;
+                upstream.consume(whole.len());
+            } else {
+                let head = upstream.buffered().get(..head_bytes).unwrap_or_default();
+                let sent = client.write_more(head).await;
+                sent.map_err(RelayError::Connection)?;
+                upstream.consume(head_bytes);
+                let framing = ResponseFraming::Length(body_bytes);
+                let mut body = BodyReader::new(framing, u64::MAX);
+                copy_answer(&mut upstream, client, &mut body, framing).await?;
+            }
+        }
+        if upstream.is_clean() {
+            self.peers.keep(peer, upstream);
+        }
+        if is_refusal {
+            return Err(request.refused());
+        }
+        Ok(Answered {
+            keep_alive: true,
+            body_bytes: Some(body_bytes),
+        })
+    }
+
+    /// Sends the request, and reads the head of the answer. A pooled stream may end
+    /// meanwhile: a fresh one is tried where nothing of the body is lost, and the request was
+    /// certainly not read or may be answered twice.
+    async fn exchange(
+        &self,
+        client: &mut Connection,
+        peer: &str,
+        request: &PeerRequest<'_>,
+        body: &mut RequestBody,
+    ) -> Result<(RelayStream, Head), RelayError> {
+        let (mut upstream, used) = self.peers.begin(peer, request).await?;
+        if has_body(request.head) {
+            let mut invited = invitation(&mut upstream).await;
+            if used && matches!(invited, Err(RelayError::Broken(_) | RelayError::NotRead)) {
+                upstream = self.peers.fresh(peer).await?;
+                let sent = upstream.write_all(&encode_head(request)).await;
+                sent.map_err(RelayError::Broken)?;
+                invited = invitation(&mut upstream).await;
+            }
+            if let Some(answer) = invited? {
+                return Ok((upstream, Head::Parsed(answer)));
+            }
+        }
+        body.invite(client).await.map_err(RelayError::Connection)?;
+        let is_whole = used && body.is_done();
+        let answer = match is_simple(request.head) {
+            true => read_plain(&mut upstream).await,
+            false => {
+                let answer = send_body(&mut upstream, client, body).await;
+                answer.map(Head::Parsed)
+            }
+        };
+        match answer {
+            Err(error) if is_whole && request.may_follow(&error) => {
+                let (mut upstream, head) = (self.peers.fresh(peer).await?, encode_head(request));
+                upstream
+                    .write_all(&head)
+                    .await
+                    .map_err(RelayError::Broken)?;
+                let answer = read_answer(&mut upstream).await?;
+                Ok((upstream, Head::Parsed(answer)))
+            }
+            answer => Ok((upstream, answer?)),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The bytes that pass through a relay, piece by piece: the body of a request to the node
+//! that answers, heads and bodies of answers back.
+
+use std::io;
+
+use prism_handoff::{Connection, RelayStream};
+use prism_http::{
+    BodyFraming, BodyReader, Exchange, Method, PlainAnswer, RequestHead, ResponseFraming,
+    ResponseHead, Version, Written,
+};
+use prism_service::{Io as _, RelayError, RequestBody, read_answer};
+
+/// Body bytes on their way in one direction.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// The head of an answer, as it came from the other node.
+pub(crate) enum Head {
+    /// The client can have it as it is; it is not consumed.
+    Plain(PlainAnswer),
+    Parsed(ResponseHead),
+}
+
+/// Waits until the peer wants the body; an answer instead is the final one.
+pub(crate) async fn invitation(
+    upstream: &mut RelayStream,
+) -> Result<Option<ResponseHead>, RelayError> {
+    loop {
+        if let Some((head, len)) =
+            ResponseHead::parse(upstream.buffered(), &prism_http::Limits::ANSWER)?
+        {
+            upstream.consume(len);
+            match head.status() {
+                100 => return Ok(None),
+                200.. => return Ok(Some(head)),
+                _ => continue,
+            }
+        }
+        match upstream.fill().await {
+            Ok(0) => return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => {}
+            Err(error) => return Err(RelayError::Broken(error)),
+        }
+    }
+}
+
+/// Passes the body on until it ends or the answer begins, whichever is first.
+pub(crate) async fn send_body(
+    upstream: &mut RelayStream,
+    client: &mut Connection,
+    body: &mut RequestBody,
+) -> Result<ResponseHead, RelayError> {
+    let mut chunks = Vec::new();
+    let is_chunked = body.is_chunked();
+    while !body.is_done() {
+        if client.buffered().is_empty() {
+            // The client may take its time.
+            if upstream.flush().await.is_err() {
+                return read_answer(upstream).await;
+            }
+            // Both ways at once: a node that refuses early is heard.
+            tokio::select! {
+                read = client.fill() => {
+                    if read.map_err(RelayError::Connection)? == 0 {
+                        body.end_of_input()?;
+                    }
+                }
+                read = upstream.fill() => {
+                    return match read {
+                        Ok(_) => read_answer(upstream).await,
+                        Err(error) => Err(RelayError::Broken(error)),
+                    };
+                }
+            }
+            continue;
+        }
+        let piece = client.buffered();
+        let piece = piece
+            .get(..piece.len().min(PIECE_BYTES))
+            .unwrap_or_default();
+        let step = body.consume(piece)?;
+        let data = piece.get(step.data).unwrap_or_default();
+        let sent = if is_chunked {
+            chunks.clear();
+            if !data.is_empty() {
+                prism_http::write_chunk(data, &mut chunks);
+            }
+            if step.done {
+                chunks.extend_from_slice(prism_http::LAST_CHUNK);
+            }
+            upstream.write_more(&chunks).await
+        } else {
+            upstream.write_more(data).await
+        };
+        client.consume(step.consumed);
+        if sent.is_err() {
+            // It may have answered before it stopped reading.
+            return read_answer(upstream).await;
+        }
+    }
+    // As above.
+    let _ = upstream.flush().await;
+    read_answer(upstream).await
+}
+
+/// Whether a plain answer means the same to the client as to this node.
+pub(crate) fn is_simple(head: &RequestHead) -> bool {
+    head.framing() == BodyFraming::None
+        && head.version() == Version::Http11
+        && head.keep_alive()
+        && *head.method() != Method::Head
+}
+
+/// The head of the final answer, as it is if the client can have it so.
+pub(crate) async fn read_plain(upstream: &mut RelayStream) -> Result<Head, RelayError> {
+    let is_empty = upstream.buffered().is_empty();
+    if is_empty && upstream.fill().await.map_err(RelayError::Broken)? == 0 {
+        return Err(RelayError::NotRead);
+    }
+    match PlainAnswer::find(upstream.buffered(), &prism_http::Limits::ANSWER) {
+        Some(plain) => Ok(Head::Plain(plain)),
+        None => read_answer(upstream).await.map(Head::Parsed),
+    }
+}
+
+pub(crate) async fn write_head(
+    client: &mut Connection,
+    mut answer: ResponseHead,
+    exchange: &Exchange<'_>,
+    framing: ResponseFraming,
+) -> Result<Written, RelayError> {
+    use prism_http::AnswerBody;
+    let body = match (framing, answer.declared_length()?) {
+        (_, Some(n)) => AnswerBody::Length(n),
+        (ResponseFraming::None, None) => AnswerBody::Empty,
+        _ => AnswerBody::Unknown,
+    };
+    answer.remove_hop_by_hop();
+    let mut bytes = Vec::with_capacity(512);
+    let written = answer.write_to(exchange, body, &mut bytes);
+    let sent = match written.framing {
+        ResponseFraming::None | ResponseFraming::Length(0) => client.write_all(&bytes).await,
+        _ => client.write_more(&bytes).await,
+    };
+    sent.map_err(RelayError::Connection)?;
+    Ok(written)
+}
+
+pub(crate) async fn copy_answer(
+    upstream: &mut RelayStream,
+    client: &mut Connection,
+    body: &mut BodyReader,
+    to_client: ResponseFraming,
+) -> Result<(), RelayError> {
+    let mut chunks = Vec::new();
+    while !body.is_done() {
+        if upstream.buffered().is_empty() {
+            match upstream.fill().await {
+                Ok(0) => {
+                    let ended = body.end_of_input();
+                    ended.map_err(|e| RelayError::Connection(io::Error::other(e)))?;
+                    break;
+                }
+                Ok(_) => {}
+                Err(error) => return Err(RelayError::Connection(error)),
+            }
+        }
+        let step = body.consume(upstream.buffered());
+        let step = step.map_err(|e| RelayError::Connection(io::Error::other(e)))?;
+        let data = upstream
+            .buffered()
+            .get(step.data.clone())
+            .unwrap_or_default();
+        let sent = if to_client == ResponseFraming::Chunked && !data.is_empty() {
+            chunks.clear();
+            prism_http::write_chunk(data, &mut chunks);
+            client.write_all(&chunks).await
+        } else {
+            client.write_all(data).await
+        };
+        sent.map_err(RelayError::Connection)?;
+        upstream.consume(step.consumed);
+    }
+    if to_client == ResponseFraming::Chunked {
+        client
+            .write_all(prism_http::LAST_CHUNK)
+            .await
+            .map_err(RelayError::Connection)?;
+    }
+    Ok(())
+}

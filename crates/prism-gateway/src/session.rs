@@ -1,0 +1,334 @@
+//! A client's connection, request after request: read a head, know the caller,
+//! decide who answers, and answer, hand the connection over, or relay.
+//!
+//! Frontends and backends run the same loop: whoever holds a connection reads
+//! its next request.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use prism_handoff::Connection;
+use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead};
+use prism_proto::verified::Verified;
+use prism_service::{Asker, Fault, MAX_SKIP_BYTES, Request, RequestBody, Route, Service, send};
+
+use crate::gateway::Gateway;
+
+/// What becomes of a connection after a request.
+pub(crate) enum Next {
+    Again(Connection),
+    Close(Connection),
+    Gone,
+}
+
+/// The name or address of a `Host` field.
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+/// Why no request was read.
+enum NoRequest {
+    /// The client is done, or broke off, or the node stops.
+    End,
+    /// The connection is to go to another node.
+    Move,
+    Malformed(HeadError),
+    TimedOut,
+}
+
+impl<S: Service> Gateway<S> {
+    /// Serves a client until its connection ends or moves.
+    pub(crate) async fn serve_client(self: Rc<Self>, mut client: Connection) {
+        client.set_io_timeout(self.shared.config().limits.stall_timeout());
+        let mut verified = brought(&client);
+        let mut told = self.told_moves();
+        loop {
+            let read = self.read_head(&mut client, told).await;
+            if matches!(read, Err(NoRequest::Move)) {
+                told = self.following.borrow().moves;
+                match Box::pin(self.move_away(client)).await {
+                    Some(stays) => client = stays,
+                    None => return,
+                }
+                continue;
+            }
+            // What answers takes memory while it runs: not to be held by a connection that
+            // waits for its next request, as most do. And it is moved there, which takes time:
+            // what is large and not for every request is apart.
+            let next = Box::pin(self.serve_request(client, read, verified.take())).await;
+            match next {
+                Next::Again(connection) => client = connection,
+                Next::Close(connection) => return connection.close().await,
+                Next::Gone => return,
+            }
+        }
+    }
+
+    async fn serve_request(
+        &self,
+        mut client: Connection,
+        read: Result<(RequestHead, usize), NoRequest>,
+        verified: Option<Verified>,
+    ) -> Next {
+        let (head, head_bytes) = match read {
+            Ok(read) => read,
+            Err(NoRequest::End) => return Next::Close(client),
+            Err(refused) => return self.refuse_head(client, refused).await,
+        };
+        if !client.is_tls() && self.shared.redirects() {
+            return self.redirect(client, &head).await;
+        }
+        // A request that came with a hand-off was counted where it was read.
+        if verified.is_none() {
+            self.shared.counters.requests.add_one();
+        }
+        let mut head = head;
+        let mut request = match self.service.understand(&mut head, verified) {
+            Ok(meaning) => Request::new(head, head_bytes, meaning),
+            Err(error) => {
+                let count = match self.service.status_of(&error) {
+                    (403, _) => &self.shared.counters.unauthenticated,
+                    _ => &self.shared.counters.malformed,
+                };
+                count.add_one();
+                client.consume(head_bytes);
+                let body = RequestBody::new(&head, MAX_SKIP_BYTES);
+                return self.refuse(client, &head, body, &error).await;
+            }
+        };
+        if let Err(error) = self.admit(&mut request).await {
+            client.consume(head_bytes);
+            let body = request.take_body(MAX_SKIP_BYTES);
+            return self.refuse(client, &request.head, body, &error).await;
+        }
+        client.caller_is_known();
+        // Decided by the cluster as it is behind a pause.
+        let change = self.service.begin(&request.meaning).await;
+        let route = self.service.route(&request.meaning);
+        let change = change.filter(|_| matches!(route, Route::Here));
+        let next = self.serve_routed(client, &request, route).await;
+        drop(change);
+        next
+    }
+
+    /// Lets a request in, where this node may say which nodes answer it.
+    async fn admit(&self, request: &mut Request<S::Meaning>) -> Result<(), S::Error> {
+        if self.shared.process.places_differently() {
+            return Err(self.service.error_for(Fault::Differs));
+        }
+        let admitted = self.service.admit(request).await;
+        if admitted.is_err() {
+            self.shared.counters.unauthenticated.add_one();
+        }
+        admitted
+    }
+
+    async fn serve_routed(
+        &self,
+        mut client: Connection,
+        request: &Request<S::Meaning>,
+        route: Route,
+    ) -> Next {
+        match route {
+            Route::Here => self.serve_here(client, request).await,
+            // Each of these is larger than all that answers a GET here.
+            Route::HandOff(peers) => {
+                if let Some(guess) = self.guess(request, &peers) {
+                    let relayed = Box::pin(self.relay_if_short(client, request, guess));
+                    match relayed.await {
+                        Ok(next) => return next,
+                        Err(same) => client = same,
+                    }
+                }
+                Box::pin(self.hand_off(client, request, &peers)).await
+            }
+            Route::Relay(peers) => Box::pin(self.relay_to(client, request, &peers)).await,
+        }
+    }
+
+    /// Waits for a whole request head. Consumes nothing.
+    async fn read_head(
+        &self,
+        client: &mut Connection,
+        told: u32,
+    ) -> Result<(RequestHead, usize), NoRequest> {
+        let limits = &self.shared.config().limits;
+        let mut waited = limits.idle_timeout();
+        let mut deadline = None;
+        loop {
+            match RequestHead::parse(client.buffered(), self.service.limits()) {
+                Ok(Some(read)) => return Ok(read),
+                Ok(None) => {}
+                Err(error) => return Err(NoRequest::Malformed(error)),
+            }
+            if !client.buffered().is_empty() {
+                let now = tokio::time::Instant::now();
+                let end = *deadline.get_or_insert(now + limits.head_timeout());
+                waited = end.saturating_duration_since(now);
+            }
+            client.set_io_timeout(waited.max(Duration::from_millis(1)));
+            let idle = client.buffered().is_empty();
+            if idle {
+                client.release_buffer();
+            }
+            let filled = tokio::select! {
+                filled = client.fill() => filled,
+                () = self.told_to_go(told), if idle => return Err(self.where_to()),
+            };
+            client.set_io_timeout(limits.stall_timeout());
+            match filled {
+                Ok(0) => return Err(NoRequest::End),
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::TimedOut && !idle => {
+                    return Err(NoRequest::TimedOut);
+                }
+                Err(_) => return Err(NoRequest::End),
+            }
+        }
+    }
+
+    fn where_to(&self) -> NoRequest {
+        match self.stays_or_moves() {
+            true => NoRequest::Move,
+            false => NoRequest::End,
+        }
+    }
+
+    async fn refuse_head(&self, mut client: Connection, refused: NoRequest) -> Next {
+        self.shared.counters.malformed.add_one();
+        let error = match refused {
+            NoRequest::End | NoRequest::Move => return Next::Close(client),
+            NoRequest::TimedOut => self.service.error_for(Fault::TimedOut),
+            NoRequest::Malformed(error) => self.service.error_for(Fault::Head(error)),
+        };
+        tracing::debug!(client = %client.client(), %error, "request refused");
+        let date = self.date.now();
+        let exchange = Exchange {
+            method: &Method::Get,
+            version: prism_http::Version::Http11,
+            keep_alive: false,
+            date: &date,
+            extra: None,
+        };
+        let mut io = Asker::Client(&mut client);
+        let _ = self
+            .service
+            .send_error(&mut io, &exchange, &error, "")
+            .await;
+        Next::Close(client)
+    }
+
+    /// Sends a client that speaks HTTP to the same resource over HTTPS. 308 keeps
+    /// method and body (RFC 9110, section 15.4.9).
+    async fn redirect(&self, mut client: Connection, head: &RequestHead) -> Next {
+        let service = self.shared.config().tls_address().map(|tls| tls.port());
+        let host = head.host().map(|host| without_port(host).to_owned());
+        let host = host.unwrap_or_else(|| self.shared.config().service.address.ip().to_string());
+        let port = match service {
+            None | Some(443) => String::new(),
+            Some(port) => format!(":{port}"),
+        };
+        let query = head.query().map(|query| format!("?{query}"));
+        let query = query.unwrap_or_default();
+        let location = format!("https://{host}{port}{}{query}", head.path());
+        let date = self.date.now();
+        let extra = self.service.extra_fields(head).await;
+        let exchange = Exchange {
+            keep_alive: false,
+            extra: extra.as_ref(),
+            ..head.exchange(&date)
+        };
+        if let Ok(answer) = ResponseHead::new(308).with("Location", location) {
+            let _ = send(&mut client, &exchange, answer, &[]).await;
+        }
+        Next::Close(client)
+    }
+
+    async fn serve_here(&self, mut client: Connection, request: &Request<S::Meaning>) -> Next {
+        client.consume(request.head_bytes);
+        self.serve_behind_head(client, request).await
+    }
+
+    /// The same where the head has been consumed.
+    pub(crate) async fn serve_behind_head(
+        &self,
+        mut client: Connection,
+        request: &Request<S::Meaning>,
+    ) -> Next {
+        let date = self.date.now();
+        let may_stay = self.service.may_stay(&request.meaning);
+        let keep_alive = request.head.keep_alive() && !self.is_stopping() && may_stay;
+        let exchange = Exchange {
+            keep_alive,
+            ..request.head.exchange(&date)
+        };
+        let mut asker = Asker::Client(&mut client);
+        let done = self.service.serve(&mut asker, request, &exchange).await;
+        next(client, done)
+    }
+
+    /// Answers with an error, at once; the connection lives on where the rest of the body is
+    /// short, and comes.
+    pub(crate) async fn refuse(
+        &self,
+        mut client: Connection,
+        head: &RequestHead,
+        mut body: RequestBody,
+        error: &S::Error,
+    ) -> Next {
+        tracing::debug!(client = %client.client(), %error, "request refused");
+        if let (_, true) = self.service.status_of(error) {
+            self.shared.counters.failed.add_one();
+        }
+        if client.is_newcomer() && !body.is_done() {
+            // Nothing more is read from a caller who is not known.
+            body = RequestBody::unknown();
+        }
+        // Another frontend may serve the client.
+        let is_last = self.is_stopping() || self.shared.process.places_differently();
+        let may_live = head.keep_alive() && !is_last;
+        let keep_alive = may_live && body.can_skip_rest(&mut client).await;
+        let date = self.date.now();
+        let extra = self.service.extra_fields(head).await;
+        let exchange = Exchange {
+            keep_alive,
+            extra: extra.as_ref(),
+            ..head.exchange(&date)
+        };
+        let mut io = Asker::Client(&mut client);
+        let done = self
+            .service
+            .send_error(&mut io, &exchange, error, head.path())
+            .await;
+        let done = body.skip_behind(&mut client, done).await;
+        next(client, done)
+    }
+}
+
+/// The source's verification of a connection's next request. If it is missing or malformed,
+/// the request is verified here.
+fn brought(client: &Connection) -> Option<Verified> {
+    let context = client.context();
+    if context.is_empty() {
+        return None;
+    }
+    let read = Verified::decode(context);
+    let refused = |error| tracing::warn!(client = %client.client(), %error, "verified again");
+    read.map_err(refused).ok()
+}
+
+/// What to do with a connection whose request was answered, or was not.
+pub(crate) fn next(client: Connection, done: io::Result<bool>) -> Next {
+    match done {
+        Ok(true) => Next::Again(client),
+        Ok(false) => Next::Close(client),
+        Err(error) => {
+            tracing::debug!(client = %client.client(), %error, "connection ended");
+            Next::Gone
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! GETs whose answers are likely short: their owner is asked with the request itself
+//! before the connection moves.
+
+use std::pin::pin;
+use std::time::Instant;
+
+use prism_handoff::Connection;
+use prism_handoff::cost::metered;
+use prism_http::BodyFraming;
+use prism_proto::relay::Preamble;
+use prism_service::{PeerRequest, RelayError, Request, RequestBody, Service};
+
+use crate::forecast::{Class, Place};
+use crate::gateway::Gateway;
+use crate::session::{Next, next};
+use crate::threshold::{Chance, LEAST_BYTES};
+
+/// A GET whose answer is likely short, or is tried.
+pub(crate) struct Guess<'p> {
+    /// Who is asked, and who else could be.
+    peer: &'p str,
+    others: &'p [String],
+    place: Place,
+    chance: Chance,
+    /// Longest answer that is wanted.
+    most_bytes: u32,
+    link_is_free: bool,
+}
+
+impl<S: Service> Gateway<S> {
+    /// Whether to ask an object's owner before the connection moves there.
+    pub(crate) fn guess<'p>(
+        &self,
+        request: &Request<S::Meaning>,
+        peers: &'p [String],
+    ) -> Option<Guess<'p>> {
+        let (threshold, forecast) = (&self.shared.threshold, &self.shared.forecast);
+        let subject = self.service.subject(&request.meaning)?;
+        if request.head.framing() != BodyFraming::None || threshold.up_to_bytes() == 0 {
+            return None;
+        }
+        let (peer, others) = peers.split_first()?;
+        let place = forecast.place(subject.group, subject.name);
+        let chance = threshold.next();
+        let link_is_free = self.shared.link.is_free(Instant::now());
+        let (class, most_bytes) = match link_is_free {
+            true => (Class::Short, chance.most_bytes(threshold)),
+            // A connection leaves a frontend for good.
+            false if !self.shared.is_backend => return None,
+            false => (Class::Tiny, LEAST_BYTES),
+        };
+        let is_trial = chance.is_trial && link_is_free;
+        (is_trial || forecast.is_likely(place, class)).then_some(Guess {
+            peer,
+            others,
+            place,
+            chance,
+            most_bytes,
+            link_is_free,
+        })
+    }
+
+    /// Relays the answer where the object's owner finds that it is short; else gives the
+    /// connection back.
+    pub(crate) async fn relay_if_short(
+        &self,
+        mut client: Connection,
+        request: &Request<S::Meaning>,
+        guess: Guess<'_>,
+    ) -> Result<Next, Connection> {
+        let threshold = &self.shared.threshold;
+        let Guess {
+            peer,
+            others,
+            place,
+            chance,
+            most_bytes,
+            link_is_free,
+        } = guess;
+        let relayed = PeerRequest {
+            head: &request.head,
+            preamble: Preamble {
+                most_bytes: Some(most_bytes),
+                ..self.preamble_for(request)
+            },
+            is_repeatable: true,
+        };
+        let (answered, spent) = {
+            // A GET without one.
+            let mut body = RequestBody::new(&request.head, 0);
+            let relay = pin!(self.relay(&mut client, peer, &relayed, &mut body));
+            metered(chance.is_measured, relay).await
+        };
+        let body_bytes = match &answered {
+            Ok(answered) => answered.body_bytes,
+            Err(RelayError::TooLong) => Some(u64::MAX),
+            Err(_) => None,
+        };
+        if let Some(bytes) = body_bytes {
+            let learn = |class, up_to: u32| {
+                let forecast = &self.shared.forecast;
+                forecast.learn(place, class, bytes <= up_to.into());
+            };
+            learn(Class::Tiny, LEAST_BYTES);
+            // Of what is not tiny no more was said.
+            if link_is_free || bytes <= LEAST_BYTES.into() {
+                learn(Class::Short, threshold.up_to_bytes());
+            }
+        }
+        if let (Ok(_), Some(bytes), Some(spent)) = (&answered, body_bytes, spent) {
+            threshold.relayed(bytes, spent, self.shared.process.hand_off_ns());
+        }
+        match answered {
+            Ok(answered) => {
+                self.shared
+                    .link
+                    .answered(answered.body_bytes.unwrap_or_default());
+                client.consume(request.head_bytes);
+                let keep_alive = answered.keep_alive && !self.is_stopping();
+                Ok(next(client, Ok(keep_alive)))
+            }
+            Err(RelayError::Connection(error)) => Ok(next(client, Err(error))),
+            // Nor does a connection get there.
+            Err(RelayError::Peer(error)) => {
+                tracing::debug!(%peer, %error, "out of reach");
+                self.avoid(peer);
+                Ok(Box::pin(self.relay_to(client, request, others)).await)
+            }
+            // Nothing was said to the client yet.
+            Err(error) => {
+                if matches!(error, RelayError::TooLong) {
+                    self.shared.counters.asked_in_vain.add_one();
+                }
+                tracing::debug!(client = %client.client(), %error, "handing off instead");
+                Err(client)
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Up to which length an answer is relayed, by what relaying and handing off cost here.
+//!
+//! A hand-off costs the same whatever is sent afterwards; relaying costs more with each
+//! byte. A node measures both as processor time, on some of the hand-offs that it began, at
+//! both ends, and on some of the answers that it relayed. Where the line through these
+//! meets the hand-off's, it stops to relay.
+//!
+//! Of links processor time says nothing, and a relayed answer takes of this node's where
+//! that of a connection that has moved does not. So nothing is relayed while answers,
+//! relayed or this node's own, take more than half of what the link carries: connections
+//! move then, unless they are at a backend and their objects are so short that moving would
+//! take as much of the link. Where the link is not known, only what is short is relayed.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use prism_config::RelayUpTo;
+use prism_handoff::cost::Mean;
+
+/// One of so many relayed answers is measured.
+const SAMPLED: u32 = 16;
+/// Of so many GETs the first few are trials: in a row, as what is done seldom takes longer,
+/// and the first of them do not count.
+const TRIALS_EVERY: u32 = 1024;
+const TRIALS: u32 = 16;
+const TRIALS_NOT_MEASURED: u32 = 8;
+/// The bounds of what `auto` chooses: the lower of the upper ones where nothing is known of
+/// the link.
+pub(crate) const LEAST_BYTES: u32 = 512;
+const MOST_BYTES: u32 = 32 << 10;
+const MOST_BYTES_BLINDLY: u32 = 4 << 10;
+/// What the owner of an object spends on a relayed answer, of what the relaying node does:
+/// it opens and seals records, and parses a head, but serves nobody else's
+/// connection. Hand-offs are measured at both ends, relays at this one.
+const OWNERS_SHARE: f64 = 0.5;
+/// What is assumed before anything is measured, and counts like so many measurements:
+/// that relaying so many bytes takes so much of what a hand-off does.
+const PRIOR_WEIGHT: f64 = 16.0;
+const PRIOR: [(f64, f64); 2] = [(0.0, 0.6), (8192.0, 0.74)];
+/// How a GET is dealt with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Chance {
+    /// PeerRequest if that is possible at all: what is never tried is never known.
+    pub(crate) is_trial: bool,
+    pub(crate) is_measured: bool,
+}
+
+impl Chance {
+    /// The longest answer to relay, where it usually is `up_to_bytes`.
+    pub(crate) fn most_bytes(self, relaying: &Threshold) -> u32 {
+        match self.is_trial {
+            true => relaying.most_bytes,
+            false => relaying.up_to_bytes(),
+        }
+    }
+}
+
+/// The threshold of a node.
+pub(crate) struct Threshold {
+    /// 0 where nothing is relayed.
+    up_to_bytes: AtomicU32,
+    /// What was relayed, where the threshold is to be found out.
+    relayed_ns: Option<Mutex<Line>>,
+    /// It never gets above this by itself.
+    most_bytes: u32,
+    /// GETs that were considered.
+    turns: AtomicU32,
+}
+
+impl Threshold {
+    /// `link_is_known`: somebody has said how fast the link is.
+    pub(crate) fn new(up_to: RelayUpTo, link_is_known: bool) -> Self {
+        let most_bytes = match link_is_known {
+            true => MOST_BYTES,
+            false => MOST_BYTES_BLINDLY,
+        };
+        let (bytes, relayed_ns) = match up_to {
+            RelayUpTo::Bytes(bytes) => (bytes, None),
+            RelayUpTo::Auto => {
+                let nothing = Line::default();
+                // Whatever a hand-off takes.
+                let bytes = crossover_bytes(1.0, &nothing, most_bytes);
+                (bytes, Some(Mutex::new(nothing)))
+            }
+        };
+        Self {
+            up_to_bytes: AtomicU32::new(bytes),
+            relayed_ns,
+            most_bytes,
+            turns: AtomicU32::default(),
+        }
+    }
+
+    /// The longest answer that is relayed; 0 where none is.
+    pub(crate) fn up_to_bytes(&self) -> u32 {
+        self.up_to_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What to do with the next GET.
+    pub(crate) fn next(&self) -> Chance {
+        if self.relayed_ns.is_none() {
+            return Chance::default();
+        }
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        let in_row = turn % TRIALS_EVERY;
+        let is_trial = in_row < TRIALS;
+        Chance {
+            is_trial,
+            is_measured: match is_trial {
+                true => in_row >= TRIALS_NOT_MEASURED,
+                false => turn.is_multiple_of(SAMPLED),
+            },
+        }
+    }
+
+    /// Processor time that relaying an answer took lately, in ns; 0 where it is unknown.
+    pub(crate) fn relay_ns(&self) -> f64 {
+        let relayed_ns = self.relayed_ns.as_ref();
+        let line = relayed_ns.map(|line| line.lock().unwrap_or_else(PoisonError::into_inner));
+        line.and_then(|line| line.y.get()).unwrap_or_default()
+    }
+
+    /// An answer of so many bytes was relayed, while a hand-off takes `hand_off_ns`.
+    pub(crate) fn relayed(&self, bytes: u64, spent: Duration, hand_off_ns: Option<f64>) {
+        let Some(relayed_ns) = &self.relayed_ns else {
+            return;
+        };
+        let mut relayed_ns = relayed_ns.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let spent_ns = spent.as_secs_f64() * 1e9;
+        relayed_ns.add(bytes.into(), spent_ns * (1.0 + OWNERS_SHARE));
+        let Some(hand_off_ns) = hand_off_ns else {
+            return;
+        };
+        let bytes = crossover_bytes(hand_off_ns, &relayed_ns, self.most_bytes);
+        self.up_to_bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The length of an answer that costs as much to relay as a hand-off, within bounds.
+fn crossover_bytes(hand_off_ns: f64, relayed_ns: &Line, most_bytes: u32) -> u32 {
+    let mut relayed_ns = relayed_ns.clone();
+    for (bytes, share) in PRIOR {
+        relayed_ns.weigh(PRIOR_WEIGHT, bytes, share * hand_off_ns);
+    }
+    let Some((at_zero_ns, per_byte_ns)) = relayed_ns.fit() else {
+        return LEAST_BYTES;
+    };
+    let bytes = (hand_off_ns - at_zero_ns) / per_byte_ns.max(f64::MIN_POSITIVE);
+    bytes.clamp(LEAST_BYTES.into(), most_bytes.into()) as u32
+}
+
+/// A line through points, by least squares; what is older counts less.
+#[derive(Clone, Default)]
+struct Line {
+    x: Mean,
+    y: Mean,
+    xx: Mean,
+    xy: Mean,
+}
+
+impl Line {
+    fn add(&mut self, x: f64, y: f64) {
+        self.x.add(x);
+        self.y.add(y);
+        self.xx.add(x * x);
+        self.xy.add(x * y);
+    }
+
+    fn weigh(&mut self, weight: f64, x: f64, y: f64) {
+        self.x.weigh(weight, x);
+        self.y.weigh(weight, y);
+        self.xx.weigh(weight, x * x);
+        self.xy.weigh(weight, x * y);
+    }
+
+    /// Its value at 0, and its slope.
+    fn fit(&self) -> Option<(f64, f64)> {
+        let (x, y) = (self.x.get()?, self.y.get()?);
+        let slope = (self.xy.get()? - x * y) / (self.xx.get()? - x * x);
+        slope.is_finite().then_some((y - slope * x, slope))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use super::*;
+
+    fn auto() -> Threshold {
+        Threshold::new(RelayUpTo::Auto, true)
+    }
+
+    /// Measures answers of some sizes that take 20 us here, and 1 ns for each byte.
+    fn measure(relaying: &Threshold, hand_off_us: f64) {
+        for n in 0..2_000_u64 {
+            let bytes = n % 4 * 4_000;
+            let spent = Duration::from_nanos(20_000 + bytes);
+            relaying.relayed(bytes, spent, Some(hand_off_us * 1e3));
+        }
+    }
+
+    #[test]
+    fn begins_with_an_assumption() {
+        assert_eq!(auto().up_to_bytes(), 23_405);
+    }
+
+    #[test]
+    fn follows_what_is_measured() {
+        let relaying = auto();
+        for (hand_off_us, expected) in [(45.0, 9_000..11_000), (33.0, 1_500..3_500)] {
+            measure(&relaying, hand_off_us);
+            let found = relaying.up_to_bytes();
+            assert!(expected.contains(&found), "{found}");
+        }
+    }
+
+    #[test]
+    fn relays_only_what_is_short_over_a_link_that_it_does_not_know() {
+        let relaying = Threshold::new(RelayUpTo::Auto, false);
+        assert_eq!(relaying.up_to_bytes(), MOST_BYTES_BLINDLY);
+        measure(&relaying, 45.0);
+        assert_eq!(relaying.up_to_bytes(), MOST_BYTES_BLINDLY);
+        measure(&relaying, 33.0);
+        assert!((1_500..3_500).contains(&relaying.up_to_bytes()));
+    }
+
+    #[test]
+    fn stays_within_bounds_whatever_is_measured() {
+        for hand_off_us in [0.0, 1.0, 1e9] {
+            for spent_ns in [0, 1, 1_000_000, u64::MAX] {
+                let relaying = auto();
+                for bytes in [0, 64, 64, 64, u64::MAX] {
+                    let spent = Duration::from_nanos(spent_ns);
+                    relaying.relayed(bytes, spent, Some(hand_off_us));
+                }
+                let found = relaying.up_to_bytes();
+                assert!((LEAST_BYTES..=MOST_BYTES).contains(&found), "{found}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_long_is_tried_now_and_then() {
+        let relaying = auto();
+        let chances: Vec<_> = (0..10 * TRIALS_EVERY).map(|_| relaying.next()).collect();
+        let trials = chances.iter().filter(|chance| chance.is_trial);
+        assert_eq!(trials.clone().count(), 160);
+        assert_eq!(trials.filter(|chance| chance.is_measured).count(), 80);
+        let usual = chances.iter().filter(|chance| !chance.is_trial);
+        assert_eq!(
+            usual.clone().filter(|chance| chance.is_measured).count(),
+            630
+        );
+        let up_to_bytes = relaying.up_to_bytes();
+        assert!(
+            usual
+                .copied()
+                .all(|chance| chance.most_bytes(&relaying) == up_to_bytes)
+        );
+    }
+
+    #[test]
+    fn a_number_is_taken_as_it_is() {
+        let relaying = Threshold::new(RelayUpTo::Bytes(7), true);
+        assert_eq!(relaying.next(), Chance::default());
+        relaying.relayed(1, Duration::ZERO, Some(1.0));
+        assert_eq!(relaying.up_to_bytes(), 7);
+        assert_eq!(Threshold::new(RelayUpTo::Bytes(0), true).up_to_bytes(), 0);
+    }
+}

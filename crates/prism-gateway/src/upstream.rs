@@ -1,0 +1,181 @@
+//! Requests that other nodes pass on, for their clients or for themselves: the
+//! other end of `relay` and `ask`.
+
+use std::io;
+use std::rc::Rc;
+
+use prism_handoff::RelayStream;
+use prism_http::{Exchange, Method, RequestHead, ResponseHead};
+use prism_proto::relay::{HAND_OVER, Preamble};
+use prism_proto::wire::DecodeError;
+use prism_service::{Asker, Fault, MAX_SKIP_BYTES, Request, RequestBody, Service, send};
+
+use crate::gateway::Gateway;
+
+impl<S: Service> Gateway<S> {
+    /// Answers the requests that another node relays, until it closes.
+    pub(crate) async fn serve_relay(self: Rc<Self>, stream: RelayStream, peer: String) {
+        let mut io = stream;
+        io.set_io_timeout(self.shared.config().limits.stall_timeout());
+        loop {
+            // An idle stream would otherwise hold up the end of the node.
+            let begun = tokio::select! {
+                filled = io.fill(), if io.is_clean() => filled,
+                () = self.told_to_stop(), if io.is_clean() => return io.close().await,
+                else => Ok(1),
+            };
+            if !matches!(begun, Ok(1..)) {
+                return io.close().await;
+            }
+            match self.serve_relayed(&mut io, &peer).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::debug!(peer, %error, "relay connection ended");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn serve_relayed(&self, io: &mut RelayStream, peer: &str) -> io::Result<bool> {
+        let (preamble, len) = match read_preamble(io).await? {
+            Some(Ok(read)) => read,
+            // Nothing says that what follows is HTTP, or where it would begin.
+            Some(Err(error)) => {
+                self.shared.counters.malformed.add_one();
+                tracing::warn!(peer, %error, "a node's request is not understood");
+                return Ok(false);
+            }
+            None => return Ok(false),
+        };
+        io.consume(len);
+        // A change travels with its description.
+        let more = match preamble.alone {
+            true => S::NODE_HEADER_BYTES,
+            false => 0,
+        };
+        let limits = prism_http::Limits {
+            body_bytes: self.service.limits().body_bytes.saturating_add(more),
+            // The relaying node has counted them, and may have added one.
+            headers: prism_http::Limits::MAX_HEADERS,
+            ..*self.service.limits()
+        };
+        let (head, len) = loop {
+            match RequestHead::parse(io.buffered(), &limits) {
+                Ok(Some(read)) => break read,
+                Ok(None) if io.fill().await? == 0 => return Ok(false),
+                Ok(None) => {}
+                Err(error) => {
+                    let error = self.service.error_for(Fault::Head(error));
+                    return self.refuse_head_of_node(io, &error).await;
+                }
+            }
+        };
+        io.consume(len);
+        self.shared.counters.served_relayed.add_one();
+        let (date, io) = (self.date.now(), &mut Asker::Node(io));
+        if preamble.alone && matches!(head.method(), Method::Put | Method::Post) {
+            let exchange = head.exchange(&date);
+            return self.service.serve_node(io, &head, peer, &exchange).await;
+        }
+        let mut head = head;
+        let verified = Some(preamble.verified.clone());
+        let refused = match self.service.understand(&mut head, verified) {
+            Ok(meaning) => {
+                let mut request = Request::relayed(head, &preamble, meaning);
+                // Nodes may read for themselves, whatever a policy says.
+                let admitted = match preamble.alone {
+                    true => Ok(()),
+                    false => self.service.admit(&mut request).await,
+                };
+                match admitted {
+                    Ok(()) => return self.answer_relayed(io, &request).await,
+                    Err(error) => (request.head, error),
+                }
+            }
+            Err(error) => (head, error),
+        };
+        self.refuse_relayed(io, &refused).await
+    }
+
+    /// Answers a request whose head makes no sense. The next one cannot be found.
+    async fn refuse_head_of_node(
+        &self,
+        io: &mut RelayStream,
+        error: &S::Error,
+    ) -> io::Result<bool> {
+        self.shared.counters.malformed.add_one();
+        let date = self.date.now();
+        let exchange = Exchange {
+            method: &Method::Get,
+            version: prism_http::Version::Http11,
+            keep_alive: false,
+            date: &date,
+            extra: None,
+        };
+        let io = &mut Asker::Node(io);
+        self.service.send_error(io, &exchange, error, "").await?;
+        Ok(false)
+    }
+
+    async fn refuse_relayed(
+        &self,
+        io: &mut Asker<'_>,
+        (head, error): &(RequestHead, S::Error),
+    ) -> io::Result<bool> {
+        let mut body = RequestBody::new(head, MAX_SKIP_BYTES);
+        let date = self.date.now();
+        let extra = self.service.extra_fields(head).await;
+        let exchange = Exchange {
+            keep_alive: head.keep_alive() && body.can_skip_rest(io).await,
+            extra: extra.as_ref(),
+            ..head.exchange(&date)
+        };
+        let answered = self
+            .service
+            .send_error(io, &exchange, error, head.path())
+            .await;
+        body.skip_behind(io, answered).await
+    }
+}
+
+impl<S: Service> Gateway<S> {
+    /// Answers what this node may answer, and tells the other node where that is not so: it
+    /// knows, or is about to hear, who does.
+    async fn answer_relayed(
+        &self,
+        io: &mut Asker<'_>,
+        request: &Request<S::Meaning>,
+    ) -> io::Result<bool> {
+        let date = self.date.now();
+        let exchange = request.head.exchange(&date);
+        // Decided by the cluster as it is behind a pause.
+        let _change = self.service.begin(&request.meaning).await;
+        if request.is_for_node || !self.service.is_elsewhere(&request.meaning) {
+            return self.service.serve(io, request, &exchange).await;
+        }
+        let error = self.service.error_for(Fault::Elsewhere);
+        tracing::info!(%error, path = request.head.path(), "sent back");
+        let mut body = request.take_body(MAX_SKIP_BYTES);
+        let exchange = Exchange {
+            keep_alive: exchange.keep_alive && body.can_skip_rest(io).await,
+            ..exchange
+        };
+        let answered = send(io, &exchange, ResponseHead::new(HAND_OVER), &[]).await;
+        body.skip_behind(io, answered).await
+    }
+}
+
+/// The next preamble with its length, or what is wrong with it; `None` at the end.
+async fn read_preamble(
+    io: &mut RelayStream,
+) -> io::Result<Option<Result<(Preamble, usize), DecodeError>>> {
+    loop {
+        match Preamble::decode(io.buffered()).transpose() {
+            None if io.fill().await? == 0 => return Ok(None),
+            None => {}
+            read => return Ok(read),
+        }
+    }
+}

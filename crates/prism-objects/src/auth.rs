@@ -1,0 +1,240 @@
+//! The caller of a request: known by its signature, or from the node that verified it. The
+//! outcome travels with hand-offs and relayed requests as [`Verified`].
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use prism_config::{Config, Credential};
+use prism_http::RequestHead;
+use prism_proto::verified::{self, Caller, Verified};
+use prism_s3::{
+    Anonymous, Authenticated, Authenticator, BucketOperation, Code, Credentials, Operation,
+    Payload, Principal, S3Error, Seed, Streaming,
+};
+use time::OffsetDateTime;
+
+use crate::objects::{Meaning, Objects, Request};
+
+/// Knows callers by their signatures.
+pub(crate) struct Auth {
+    /// With the users as they are now.
+    authenticator: RwLock<Arc<Authenticator>>,
+    region: String,
+    anonymous: Anonymous,
+}
+
+/// A caller that is known.
+pub(crate) struct Known {
+    pub(crate) principal: Principal,
+    pub(crate) payload: Payload,
+    /// The bucket policy's answer, if it was asked.
+    pub(crate) policy: verified::Policy,
+}
+
+impl Auth {
+    pub(crate) fn new(config: &Config, users: &[Credential]) -> Self {
+        let anonymous = match config.s3.anonymous {
+            prism_config::Anonymous::Deny => Anonymous::ByPolicy,
+            prism_config::Anonymous::Read => Anonymous::Read,
+        };
+        let region = config.cluster.region.clone();
+        Self {
+            authenticator: RwLock::new(authenticator(users, &region, anonymous)),
+            region,
+            anonymous,
+        }
+    }
+
+    /// From the next request on, these may call and no others.
+    pub(crate) fn replace(&self, users: &[Credential]) {
+        let new = authenticator(users, &self.region, self.anonymous);
+        *self
+            .authenticator
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = new;
+    }
+
+    /// Knows the caller of a request: as another node has verified it, or by its
+    /// signature.
+    pub(crate) fn know(
+        &self,
+        head: &RequestHead,
+        verified: Option<Verified>,
+    ) -> Result<Known, S3Error> {
+        let authenticator = self.authenticator.read();
+        let authenticator = authenticator
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        match verified {
+            Some(verified) => restored(&authenticator, verified),
+            None => {
+                let known = authenticator.authenticate(head, OffsetDateTime::now_utc())?;
+                let Authenticated { principal, payload } = known;
+                Ok(Known {
+                    principal,
+                    payload,
+                    policy: verified::Policy::NotAsked,
+                })
+            }
+        }
+    }
+}
+
+fn authenticator(users: &[Credential], region: &str, anonymous: Anonymous) -> Arc<Authenticator> {
+    let mut credentials = Credentials::new();
+    for credential in users {
+        let (key, secret) = (&credential.access_key, &credential.secret_key);
+        credentials.insert(key.as_str(), secret.as_str());
+    }
+    Arc::new(Authenticator::new(credentials, region, anonymous))
+}
+
+impl Meaning {
+    /// The outcome of the verification, for the node that answers the request.
+    pub(crate) fn verified(&self) -> Verified {
+        Verified {
+            caller: caller(&self.principal, self.policy),
+            body: match &self.payload {
+                Payload::Unsigned => verified::Body::Unsaid,
+                Payload::Sha256(hash) => verified::Body::Sha256(*hash),
+                Payload::Streaming(Streaming { trailer, chain }) => verified::Body::Chunks {
+                    trailer: *trailer,
+                    seed: chain.as_ref().map(|chain| saved_seed(chain.seed())),
+                },
+            },
+        }
+    }
+}
+
+/// Somebody, as other nodes are told.
+pub(crate) fn caller(principal: &Principal, policy: verified::Policy) -> Caller {
+    match principal {
+        Principal::Anonymous => Caller::Anonymous(policy),
+        Principal::AccessKey(key) => Caller::AccessKey(key.clone()),
+    }
+}
+
+fn saved_seed(seed: Seed) -> verified::Seed {
+    verified::Seed {
+        signature: seed.signature,
+        // A valid signature is never older than 1970.
+        time_s: seed.time.unix_timestamp().try_into().unwrap_or_default(),
+    }
+}
+
+/// The reverse of [`Meaning::verified`].
+fn restored(authenticator: &Authenticator, verified: Verified) -> Result<Known, S3Error> {
+    let (principal, policy) = match verified.caller {
+        Caller::AccessKey(key) => (Principal::AccessKey(key), verified::Policy::NotAsked),
+        Caller::Anonymous(policy) => (Principal::Anonymous, policy),
+    };
+    let payload = match verified.body {
+        verified::Body::Unsaid => Payload::Unsigned,
+        verified::Body::Sha256(hash) => Payload::Sha256(hash),
+        verified::Body::Chunks { trailer, seed } => {
+            let chain = seed.map(|seed| restored_chain(authenticator, &principal, seed));
+            let chain = chain.transpose()?;
+            Payload::Streaming(Streaming { trailer, chain })
+        }
+    };
+    Ok(Known {
+        principal,
+        payload,
+        policy,
+    })
+}
+
+fn restored_chain(
+    authenticator: &Authenticator,
+    principal: &Principal,
+    seed: verified::Seed,
+) -> Result<Box<prism_s3::streaming::Chain>, S3Error> {
+    let Principal::AccessKey(access_key) = principal else {
+        return Err(Code::AccessDenied.into());
+    };
+    let time = i64::try_from(seed.time_s).ok();
+    let time = time.and_then(|time| OffsetDateTime::from_unix_timestamp(time).ok());
+    let seed = Seed {
+        signature: seed.signature,
+        time: time.ok_or(Code::AccessDenied)?,
+    };
+    authenticator.chain(access_key, seed).map(Box::new)
+}
+
+impl Objects {
+    /// Lets an anonymous caller in, or not, where the bucket's policy decides that and
+    /// has not been asked.
+    pub(crate) async fn let_in(&self, request: &mut Request) -> Result<(), S3Error> {
+        let is_open = self.shared.auth.anonymous == Anonymous::Read
+            || matches!(
+                request.meaning.operation,
+                Operation::Bucket(_, BucketOperation::Preflight)
+            );
+        if request.meaning.principal != Principal::Anonymous
+            || request.meaning.policy == verified::Policy::Allows
+            || is_open
+        {
+            return Ok(());
+        }
+        match self.rules.everybody_may(&request.meaning.operation).await {
+            true => request.meaning.policy = verified::Policy::Allows,
+            false => return Err(Code::AccessDenied.into()),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use prism_s3::time::parse_iso_basic;
+
+    use super::*;
+
+    #[test]
+    fn what_was_verified_is_the_same_behind_the_next_node() {
+        let authenticator = authenticator(&[], "r", Anonymous::Deny);
+        let mut credentials = Credentials::new();
+        credentials.insert("key", "secret");
+        let knows = Authenticator::new(credentials, "r", Anonymous::Deny);
+        let time = parse_iso_basic("20130524T010203Z").unwrap();
+        let signature = [9; 32];
+        let chain = knows.chain("key", Seed { signature, time }).unwrap();
+        let streaming = |trailer, chain| Payload::Streaming(Streaming { trailer, chain });
+        let payloads = [
+            Payload::Unsigned,
+            Payload::Sha256([1; 32]),
+            streaming(true, None),
+            streaming(false, Some(Box::new(chain))),
+        ];
+        for payload in payloads {
+            let known = Known {
+                principal: Principal::AccessKey("key".into()),
+                payload,
+                policy: verified::Policy::NotAsked,
+            };
+            let (meaning, known) = meaning_of(known);
+            let sent = Verified::decode(&meaning.verified().encode()).unwrap();
+            let again = restored(&knows, sent.clone()).unwrap();
+            assert_eq!((again.principal, again.payload), known);
+            // Signed chunks need a known signer.
+            let is_signed = matches!(sent.body, verified::Body::Chunks { seed: Some(_), .. });
+            assert_eq!(restored(&authenticator, sent).is_err(), is_signed);
+        }
+    }
+
+    fn meaning_of(known: Known) -> (Meaning, (Principal, Payload)) {
+        let text = b"GET /bkt/k HTTP/1.1\r\nHost: h\r\n\r\n";
+        let (head, _) = RequestHead::parse(text, &prism_http::Limits::DEFAULT)
+            .unwrap()
+            .unwrap();
+        let sent = (known.principal.clone(), known.payload.clone());
+        let meaning = Meaning {
+            operation: Operation::parse(&head, None).unwrap(),
+            principal: known.principal,
+            payload: known.payload,
+            policy: known.policy,
+            lease_term: None,
+        };
+        (meaning, sent)
+    }
+}

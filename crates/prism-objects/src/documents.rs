@@ -1,0 +1,201 @@
+//! Requests whose body is a document, and answers that take long to make.
+
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use prism_http::{AnswerBody, Exchange, LAST_CHUNK, ResponseFraming, ResponseHead, write_chunk};
+use prism_s3::{BodyDigest, Code, Expected, S3Error, xml};
+use prism_service::{BodyFailure, Io, RequestBody, set};
+
+use crate::answer::{Answer, request_id, send_xml};
+use crate::bodies::Failed;
+use crate::objects::{Objects, Request};
+
+/// How long an answer may take before its beginning is sent, and how often a
+/// sign of life follows. Well below the time after which nodes that relay, and
+/// clients, give a silent connection up.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// The body of a request, in memory.
+pub(crate) struct ReadDocument {
+    /// The bytes, verified, or what is wrong with them.
+    pub(crate) bytes: Result<Vec<u8>, S3Error>,
+    /// Whether all of it was read, so that another request may follow.
+    pub(crate) is_whole: bool,
+}
+
+impl Objects {
+    /// Reads a body of at most `max` bytes and verifies its digests.
+    pub(crate) async fn read_document(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        max: u64,
+    ) -> io::Result<ReadDocument> {
+        let mut body = request.take_body(max);
+        let bytes = match read_whole(io, request, &mut body, max).await {
+            Ok(bytes) => Ok(bytes),
+            Err(Failed::Error(error)) => Err(error),
+            Err(Failed::Connection(error)) => return Err(error),
+        };
+        Ok(ReadDocument {
+            bytes,
+            is_whole: body.skip_rest(io).await,
+        })
+    }
+
+    /// Answers with the document that `work` makes, however long that takes: an
+    /// answer that is late begins before its end is known, as S3's do, and then
+    /// says in its document whether it worked.
+    pub(crate) async fn answer_in_time(
+        &self,
+        io: &mut impl Io,
+        exchange: &Exchange<'_>,
+        resource: &str,
+        work: impl Future<Output = Result<Answer, S3Error>>,
+    ) -> io::Result<bool> {
+        let mut work = std::pin::pin!(work);
+        if let Ok(done) = tokio::time::timeout(SIGN_OF_LIFE, &mut work).await {
+            return match done {
+                Ok((head, xml)) => send_xml(io, exchange, head, &xml).await,
+                Err(error) => self.send_error(io, exchange, &error, resource).await,
+            };
+        }
+        answer_late(io, exchange, resource, work, SIGN_OF_LIFE).await
+    }
+}
+
+async fn read_whole(
+    io: &mut impl Io,
+    request: &Request,
+    body: &mut RequestBody,
+    max: u64,
+) -> Result<Vec<u8>, Failed> {
+    if body.left().is_some_and(|left| left > max) {
+        return Err(S3Error::from(Code::EntityTooLarge).into());
+    }
+    let expected = Expected::from_request(request.head.headers(), &request.meaning.payload)?;
+    let bytes = match body.read_to_end(io, max).await {
+        Ok(bytes) => bytes,
+        Err(BodyFailure::TooLong) => return Err(S3Error::from(Code::EntityTooLarge).into()),
+        Err(BodyFailure::Malformed(error)) => return Err(S3Error::from(error).into()),
+        Err(BodyFailure::Connection(error)) => return Err(error.into()),
+    };
+    let mut digest = BodyDigest::new(expected);
+    digest.update(&bytes);
+    digest.finish()?;
+    Ok(bytes)
+}
+
+/// Begins an answer, sends white space until its document is made, and then the
+/// document.
+async fn answer_late(
+    io: &mut impl Io,
+    exchange: &Exchange<'_>,
+    resource: &str,
+    mut work: Pin<&mut impl Future<Output = Result<Answer, S3Error>>>,
+    every: Duration,
+) -> io::Result<bool> {
+    let id = request_id();
+    let mut head = ResponseHead::new(200);
+    set(&mut head, "Content-Type", "application/xml")?;
+    set(&mut head, "x-amz-request-id", &id)?;
+    set(&mut head, "Server", "Prism")?;
+    let mut bytes = Vec::with_capacity(512);
+    let written = head.write_to(exchange, AnswerBody::Unknown, &mut bytes);
+    put(&mut bytes, written.framing, xml::PROLOG);
+    io.write_all(&bytes).await?;
+    let done = loop {
+        match tokio::time::timeout(every, work.as_mut()).await {
+            Ok(done) => break done,
+            Err(_) => {
+                bytes.clear();
+                put(&mut bytes, written.framing, b" ");
+                io.write_all(&bytes).await?;
+            }
+        }
+    };
+    // Headers come too late.
+    let document = done.map(|(_, xml)| xml).unwrap_or_else(|error| {
+        tracing::warn!(%error, resource, "request failed behind its answer's beginning");
+        error.xml(resource, &id)
+    });
+    let rest = document.strip_prefix(xml::PROLOG).unwrap_or(&document);
+    bytes.clear();
+    put(&mut bytes, written.framing, rest);
+    if written.framing == ResponseFraming::Chunked {
+        bytes.extend_from_slice(LAST_CHUNK);
+    }
+    io.write_all(&bytes).await?;
+    Ok(written.keep_alive)
+}
+
+fn put(out: &mut Vec<u8>, framing: ResponseFraming, bytes: &[u8]) {
+    match framing {
+        ResponseFraming::None => {}
+        ResponseFraming::Chunked => write_chunk(bytes, out),
+        ResponseFraming::Length(_) | ResponseFraming::UntilClose => out.extend_from_slice(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use prism_http::{BodyReader, Limits, Method, Version};
+    use prism_service::memory::MemoryIo;
+
+    use super::*;
+
+    /// The body of a late answer whose work ends so.
+    fn late(result: Result<Vec<u8>, S3Error>) -> String {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build();
+        let mut io = MemoryIo::default();
+        runtime.unwrap().block_on(async {
+            let exchange = Exchange {
+                method: &Method::Put,
+                version: Version::Http11,
+                keep_alive: true,
+                date: "",
+                extra: None,
+            };
+            let mut work = std::pin::pin!(async {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                result.map(|xml| (ResponseHead::new(200), xml))
+            });
+            let every = Duration::from_millis(5);
+            let kept = answer_late(&mut io, &exchange, "/b/k", work.as_mut(), every).await;
+            assert!(kept.unwrap());
+        });
+        let (head, len) = ResponseHead::parse(&io.written, &Limits::DEFAULT)
+            .unwrap()
+            .unwrap();
+        assert_eq!(head.status(), 200);
+        let mut body = BodyReader::new(head.framing(&Method::Put).unwrap(), u64::MAX);
+        let (mut rest, mut text) = (&io.written[len..], Vec::new());
+        while !body.is_done() {
+            let step = body.consume(rest).unwrap();
+            text.extend_from_slice(&rest[step.data]);
+            rest = &rest[step.consumed..];
+        }
+        assert!(rest.is_empty());
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn a_late_answer_is_one_document_with_white_space_behind_its_prolog() {
+        let prolog = std::str::from_utf8(xml::PROLOG).unwrap();
+        let done = late(Ok(xml::versioning(None)));
+        let rest = done.strip_prefix(prolog).unwrap();
+        assert!(rest.starts_with("  "), "{done}");
+        assert!(
+            rest.trim_start().starts_with("<VersioningConfiguration"),
+            "{done}"
+        );
+        let failed = late(Err(Code::NoSuchKey.into()));
+        let rest = failed.strip_prefix(prolog).unwrap().trim_start();
+        assert!(rest.starts_with("<Error><Code>NoSuchKey<"), "{failed}");
+    }
+}

@@ -1,0 +1,280 @@
+//! The service itself: what it understands, and what it is made of.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prism_config::{Config, Credential};
+use prism_http::{Exchange, Headers, Limits, Method, RequestHead};
+use prism_membership::LeaseTerm;
+use prism_proto::verified::{Policy, Verified};
+use prism_replicas::{MAX_HEADER_BYTES, Node, Replicator, UnderWay, elsewhere};
+use prism_s3::auth::with_hoisted;
+use prism_s3::{Code, ObjectOperation, ObjectRef, Operation, Payload, Principal, S3Error};
+use prism_service::{Fault, Io, Link, RequestBody, Route, Service, Subject};
+
+use crate::auth::Auth;
+use crate::bodies::Bodies;
+use crate::commits::Commits;
+use crate::hashing::Hashing;
+use crate::rules::BucketRules;
+use crate::{answer, route};
+
+/// How long a request waits for news when another node sees the cluster differently. A step
+/// takes a few round trips to etcd, and the pause before it longer.
+const NEWS_IN: Duration = Duration::from_secs(2);
+
+/// A request as S3 understands it.
+#[derive(Debug)]
+pub struct Meaning {
+    pub(crate) operation: Operation,
+    pub(crate) principal: Principal,
+    pub(crate) payload: Payload,
+    /// The bucket policy's answer for an anonymous caller, if it was asked.
+    pub(crate) policy: Policy,
+    /// The lease by which this node might serve when it read the request.
+    pub(crate) lease_term: Option<LeaseTerm>,
+}
+
+/// One request of the object store.
+pub type Request = prism_service::Request<Meaning>;
+
+/// What the threads of a node share to serve objects.
+pub struct Shared {
+    pub(crate) auth: Auth,
+    pub(crate) limits: Limits,
+    pub(crate) hashing: Hashing,
+    pub(crate) commits: Commits,
+    pub(crate) link: Arc<Link>,
+}
+
+impl Shared {
+    /// For a node with these users; `link` is told of what is sent.
+    #[must_use]
+    pub fn new(config: &Config, users: &[Credential], link: Arc<Link>) -> Self {
+        Self {
+            auth: Auth::new(config, users),
+            limits: Limits {
+                head_bytes: config.limits.head_bytes as usize,
+                body_bytes: config.limits.max_object_bytes,
+                ..Limits::DEFAULT
+            },
+            hashing: Hashing::default(),
+            commits: Commits::default(),
+            link,
+        }
+    }
+
+    /// From the next request on, these may call and no others.
+    pub fn replace_users(&self, users: &[Credential]) {
+        self.auth.replace(users);
+    }
+
+    /// Limits of requests.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+}
+
+/// The object store at one thread of a node.
+pub struct Objects {
+    pub(crate) node: Arc<Node>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) replicator: Rc<Replicator>,
+    pub(crate) rules: BucketRules,
+    pub(crate) bodies: Bodies,
+    /// Room for the answer that is being put together.
+    pub(crate) answer_room: RefCell<Vec<u8>>,
+}
+
+impl Objects {
+    /// One for the calling thread.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, replicator: Rc<Replicator>) -> Self {
+        let node = replicator.node.clone();
+        Self {
+            rules: BucketRules::new(replicator.clone()),
+            bodies: Bodies::new(node.clone(), shared.clone()),
+            node,
+            shared,
+            replicator,
+            answer_room: RefCell::default(),
+        }
+    }
+
+    /// Whether this node may begin to answer a request from its store.
+    pub(crate) fn may_answer(&self, meaning: &Meaning) -> Result<(), S3Error> {
+        self.node.may_look(meaning.lease_term)?;
+        match route::may_answer(&self.node, &meaning.operation) {
+            true => Ok(()),
+            false => Err(elsewhere()),
+        }
+    }
+
+    /// What was found or done, if this node might serve all the time.
+    pub(crate) fn if_still<T>(
+        &self,
+        request: &Request,
+        result: Result<T, S3Error>,
+    ) -> Result<T, S3Error> {
+        let term = request.meaning.lease_term;
+        self.node.replication.if_still(term, result)
+    }
+}
+
+impl Service for Objects {
+    type Meaning = Meaning;
+    type Error = S3Error;
+    type Change<'s> = UnderWay<'s>;
+
+    const NODE_HEADER_BYTES: u64 = MAX_HEADER_BYTES as u64 + 4;
+
+    fn limits(&self) -> &Limits {
+        &self.shared.limits
+    }
+
+    fn understand(
+        &self,
+        head: &mut RequestHead,
+        verified: Option<Verified>,
+    ) -> Result<Meaning, S3Error> {
+        // Before anything is decided by how the cluster is.
+        let lease_term = self.node.replication.begin();
+        let known = self.shared.auth.know(head, verified)?;
+        let hoisted = with_hoisted(head)?;
+        let operation = Operation::parse(hoisted.as_ref().unwrap_or(head), None)?;
+        known.principal.authorize(&operation)?;
+        if let Some(hoisted) = hoisted {
+            *head = hoisted;
+        }
+        Ok(Meaning {
+            operation,
+            principal: known.principal,
+            payload: known.payload,
+            policy: known.policy,
+            lease_term,
+        })
+    }
+
+    async fn admit(&self, request: &mut Request) -> Result<(), S3Error> {
+        self.let_in(request).await
+    }
+
+    async fn begin(&self, meaning: &Meaning) -> Option<UnderWay<'_>> {
+        match route::changes_object(&meaning.operation) && self.node.cluster.is_in_etcd() {
+            true => Some(self.node.pauses.begin().await),
+            false => None,
+        }
+    }
+
+    fn route(&self, meaning: &Meaning) -> Route {
+        route::route(&self.node, &meaning.operation)
+    }
+
+    fn is_elsewhere(&self, meaning: &Meaning) -> bool {
+        meaning.lease_term.is_some() && self.may_answer(meaning).is_err()
+    }
+
+    fn may_stay(&self, meaning: &Meaning) -> bool {
+        // A backend without a lease sends its clients back to a frontend.
+        meaning.lease_term.is_some() || route::concerns_all(&meaning.operation)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.node.replication.view().epoch()
+    }
+
+    async fn has_moved_on(&self, epoch: u64, was_sent_elsewhere: bool) -> bool {
+        let limit = match was_sent_elsewhere && self.node.cluster.is_in_etcd() {
+            true => NEWS_IN,
+            false => Duration::ZERO,
+        };
+        self.node.replication.wait_beyond(epoch, limit).await
+    }
+
+    fn vouch(&self, meaning: &Meaning) -> Verified {
+        meaning.verified()
+    }
+
+    fn subject<'m>(&self, meaning: &'m Meaning) -> Option<Subject<'m>> {
+        match &meaning.operation {
+            Operation::Object(ObjectRef { bucket, key }, ObjectOperation::Get(_)) => {
+                Some(Subject {
+                    group: bucket.as_str(),
+                    name: key.as_str(),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    async fn serve(
+        &self,
+        io: &mut impl Io,
+        request: &Request,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<bool> {
+        let extra = self.rules.for_browsers(&request.head).await;
+        let exchange = &Exchange {
+            extra: extra.as_ref(),
+            ..*exchange
+        };
+        match route::concerns_all(&request.meaning.operation) {
+            true => Box::pin(self.serve_together(io, request, exchange)).await,
+            false => self.serve_from_store(io, request, exchange).await,
+        }
+    }
+
+    async fn serve_node(
+        &self,
+        io: &mut impl Io,
+        head: &RequestHead,
+        peer: &str,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<bool> {
+        // Nodes replicate with PUT and ask with POST.
+        match head.method() {
+            Method::Put => {
+                let prepared = self.replicator.serve_prepare(io, head, peer, exchange);
+                prepared.await
+            }
+            _ => {
+                let body = RequestBody::new(head, u64::MAX);
+                self.replicator.serve_question(io, body, exchange).await
+            }
+        }
+    }
+
+    async fn extra_fields(&self, head: &RequestHead) -> Option<Headers> {
+        self.rules.for_browsers(head).await
+    }
+
+    fn error_for(&self, fault: Fault) -> S3Error {
+        match fault {
+            Fault::Head(error) => error.into(),
+            Fault::Body(error) => error.into(),
+            Fault::TimedOut => Code::RequestTimeout.into(),
+            Fault::Elsewhere => elsewhere(),
+            Fault::OutOfReach => Code::ServiceUnavailable.into(),
+            Fault::Differs => prism_replicas::differs(),
+        }
+    }
+
+    fn status_of(&self, error: &S3Error) -> (u16, bool) {
+        let is_ours = error.status() >= 500 && error.code() != Code::NotImplemented;
+        (error.status(), is_ours)
+    }
+
+    async fn send_error(
+        &self,
+        io: &mut impl Io,
+        exchange: &Exchange<'_>,
+        error: &S3Error,
+        path: &str,
+    ) -> io::Result<bool> {
+        answer::send_error(io, exchange, error, path).await
+    }
+}

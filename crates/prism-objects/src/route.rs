@@ -1,0 +1,97 @@
+//! Which nodes answer a request: the one decision, whoever asks.
+//!
+//! Four ask: the node that holds a client's connection, the same node again when the nodes it
+//! relays to have moved on, a node that another one relays to, and a frontend that a backend
+//! returns a connection to.
+
+use prism_http::RequestHead;
+use prism_replicas::Node;
+use prism_s3::{BucketOperation, ObjectRef, Operation};
+use prism_service::Route;
+
+/// Whether an operation changes an object.
+pub(crate) fn changes_object(operation: &Operation) -> bool {
+    operation.object().is_some() && !operation.only_reads_object()
+}
+
+/// Whether any node puts the answer together from what all backends say.
+pub(crate) fn concerns_all(operation: &Operation) -> bool {
+    matches!(
+        operation,
+        Operation::Bucket(
+            _,
+            BucketOperation::Create
+                | BucketOperation::Delete
+                | BucketOperation::PutDocument(_)
+                | BucketOperation::DeleteDocument(_)
+                | BucketOperation::DeleteObjects
+                | BucketOperation::ListUploads(_)
+                | BucketOperation::ListVersions(_)
+                | BucketOperation::PutVersioning
+                | BucketOperation::ListObjects(_),
+        )
+    )
+}
+
+/// Which nodes answer an operation.
+pub(crate) fn route(node: &Node, operation: &Operation) -> Route {
+    if concerns_all(operation) || matches!(operation, Operation::Unsupported { .. }) {
+        return Route::Here;
+    }
+    if node.store.is_some() && may_answer(node, operation) {
+        return Route::Here;
+    }
+    let answerers = answerers(node, operation);
+    match operation.moves_data() {
+        _ if answerers.first() == Some(&node.name) => Route::Here,
+        true => Route::HandOff(answerers),
+        false => Route::Relay(answerers),
+    }
+}
+
+/// Whether this node may answer an operation from its store.
+pub(crate) fn may_answer(node: &Node, operation: &Operation) -> bool {
+    let replication = &node.replication;
+    match operation.object() {
+        Some(ObjectRef { bucket, key }) => {
+            replication.may_answer(operation.only_reads_object(), bucket.as_str(), key.as_str())
+        }
+        // Every backend in sync knows every bucket.
+        None => replication.is_in_sync(),
+    }
+}
+
+/// The nodes that may answer an operation, best first; leaving ones come last.
+fn answerers(node: &Node, operation: &Operation) -> Vec<String> {
+    let Some(ObjectRef { bucket, key }) = operation.object() else {
+        return backends(node);
+    };
+    let (bucket, key) = (bucket.as_str(), key.as_str());
+    let replication = &node.replication;
+    let mut names = replication.answerers(operation.only_reads_object(), bucket, key);
+    if names.len() > 1 {
+        names.sort_by_key(|name| node.process.is_leaving(name));
+    }
+    names
+}
+
+/// All backends that are in sync, in an order that differs from call to call; those that
+/// leave come last.
+pub(crate) fn backends(node: &Node) -> Vec<String> {
+    let mut names = node.replication.in_sync();
+    fastrand::shuffle(&mut names);
+    names.sort_by_key(|name| node.process.is_leaving(name));
+    names
+}
+
+/// The other node that answers a connection's unread request, if a hand-off takes it there:
+/// a frontend to which a backend returns a connection sends it on without a look at the rest.
+#[must_use]
+pub fn owner_of_unread(node: &Node, limits: &prism_http::Limits, unread: &[u8]) -> Option<String> {
+    let (head, _) = RequestHead::parse(unread, limits).ok()??;
+    let operation = Operation::parse(&head, None).ok()?;
+    match route(node, &operation) {
+        Route::HandOff(nodes) => nodes.into_iter().next(),
+        Route::Here | Route::Relay(_) => None,
+    }
+}

@@ -1,0 +1,215 @@
+//! How a backend answers other nodes' questions from its own store.
+
+use std::io;
+use std::time::Duration;
+
+use prism_http::{Exchange, ResponseHead};
+use prism_s3::{Code, Document, S3Error};
+use prism_service::{BodyFailure, Io, RequestBody, send, set};
+use prism_store::{Replicas, Store};
+
+use crate::delete::delete_here;
+use crate::errors::store_error;
+use crate::fence::{cut_off, elsewhere};
+use crate::question::{Asked, ObjectsWanted, Question, Reply, UploadsWanted, VersionsWanted};
+use crate::registry::take_record;
+use crate::{Node, Replicator, catch_up_page, shares};
+
+/// Longest question: 1,000 keys of 1 KiB, each byte of which JSON writes with up
+/// to six.
+const MAX_QUESTION_BYTES: u64 = 8 << 20;
+
+impl Replicator {
+    /// Answers another node's question.
+    pub async fn serve_question(
+        &self,
+        io: &mut impl Io,
+        mut body: RequestBody,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<bool> {
+        let read = match body.read_to_end(io, MAX_QUESTION_BYTES).await {
+            Err(BodyFailure::Connection(error)) => return Err(error),
+            Err(BodyFailure::TooLong | BodyFailure::Malformed(_)) => Err(Code::InvalidRequest),
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|_| Code::InvalidRequest),
+        };
+        let asked = read.map_err(S3Error::from);
+        let result = match asked {
+            Ok(Asked { epoch, question })
+                if question.is_for_all() && epoch < self.node.replication.epoch() =>
+            {
+                Err(elsewhere())
+            }
+            Ok(Asked {
+                question: Question::Fetch(scope),
+                ..
+            }) => return self.hand_over(io, exchange, (scope, None)).await,
+            Ok(Asked {
+                question: Question::FetchVersion { scope, at },
+                ..
+            }) => return self.hand_over(io, exchange, (scope, Some(at))).await,
+            Ok(Asked { question, .. }) => self.answer_here(question).await,
+            Err(error) => Err(error),
+        };
+        let exchange = Exchange {
+            keep_alive: exchange.keep_alive && body.skip_rest(io).await,
+            ..*exchange
+        };
+        let reply = serde_json::to_vec(&Reply::from_result(result)).map_err(io::Error::other)?;
+        let mut head = ResponseHead::new(200);
+        set(&mut head, "Content-Type", "application/json")?;
+        send(io, &exchange, head, &reply).await
+    }
+
+    /// Answers where this node may, as [`Question::is_of_store`] says.
+    pub(crate) async fn answer_here(&self, question: Question) -> Result<Reply, S3Error> {
+        let fenced = question.is_of_store();
+        let held = self.node.replication.begin();
+        if fenced {
+            self.node.may_look(held)?;
+        }
+        let reply = self.answer_for_sure(question).await?;
+        match fenced && !self.node.replication.is_still(held) {
+            true => Err(cut_off()),
+            false => Ok(reply),
+        }
+    }
+
+    async fn answer_for_sure(&self, question: Question) -> Result<Reply, S3Error> {
+        // First of all, what is open here: the answer is of what counts.
+        if let Some(bucket) = question.bucket() {
+            self.know_bucket(bucket).await?;
+        }
+        match &question {
+            Question::SealBucket { bucket, .. } => {
+                let all = self.node.replication.backends();
+                self.make_bucket_certain(bucket, &all).await?;
+            }
+            Question::ListObjects(ObjectsWanted {
+                bucket, without, ..
+            })
+            | Question::ListUploads(UploadsWanted {
+                bucket, without, ..
+            })
+            | Question::ListVersions(VersionsWanted {
+                bucket, without, ..
+            }) => self.make_bucket_certain(bucket, without).await?,
+            Question::Standing { changes, .. } => self.make_all_certain(changes).await?,
+            _ => {}
+        }
+        self.node
+            .on_store(move |node, store| answer(node, store, question))
+            .await
+    }
+}
+
+fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Error> {
+    let replication = &*node.replication;
+    let done = match question {
+        Question::Report => {
+            return Ok(Reply::Report {
+                open_changes: store.open_changes().older_than(Duration::ZERO, None).len() as u64,
+                bytes_used: store.bytes_used(),
+                progress: node.progress.report(),
+            });
+        }
+        Question::Decided(decided) => store.open_changes().decided(decided),
+        Question::Standing { changes, epoch } => {
+            return crate::resolve::standings(store, replication, (&changes, epoch));
+        }
+        Question::Settled { epoch } => return catch_up_page::settled(store, epoch),
+        Question::Buckets { after, unless } => {
+            return catch_up_page::buckets(store, (&after, unless));
+        }
+        Question::Agreed { bucket } => return catch_up_page::agreed(node, store, &bucket),
+        Question::Agree {
+            bucket,
+            before,
+            next,
+        } => return catch_up_page::agree(node, store, (&bucket, before), &next),
+        Question::TakeBucket { bucket, record } => {
+            return take_record(node, store, &bucket, &record).map(|()| Reply::Done);
+        }
+        Question::SealBucket { bucket, record } => {
+            take_record(node, store, &bucket, &record)?;
+            // Others may have deleted what is here and not read here.
+            store
+                .buckets()
+                .check_deletable(&bucket, |key| replication.is_reader(&bucket, key))
+        }
+        Question::CatchUpPage(wanted) => return catch_up_page::page(store, replication, &wanted),
+        // Answered before.
+        Question::Fetch(_) | Question::FetchVersion { .. } => {
+            return Err(Code::InternalError.into());
+        }
+        Question::HasChange { scope, open, epoch } => {
+            let has = store.open_changes().has_change(&scope, open, epoch);
+            return has.map(Reply::Has).map_err(|e| store_error(&e));
+        }
+        Question::Policy { bucket } => return document(store, &bucket, Document::Policy),
+        Question::Cors { bucket } => return document(store, &bucket, Document::Cors),
+        Question::DeleteObjects { bucket, targets } => {
+            return delete_here(store, replication, &bucket, &targets).map(Reply::Deleted);
+        }
+        Question::ListVersions(wanted) => {
+            return shares::versions(store, replication, &wanted).map(Reply::Share);
+        }
+        Question::ListObjects(wanted) => {
+            return shares::objects(store, replication, &wanted).map(Reply::Share);
+        }
+        Question::ListUploads(wanted) => {
+            return shares::uploads(store, replication, &wanted).map(Reply::Share);
+        }
+    };
+    done.map(|()| Reply::Done).map_err(|e| store_error(&e))
+}
+
+fn document(store: &Store, bucket: &str, document: Document) -> Result<Reply, S3Error> {
+    let found = store.buckets().document(bucket, document.as_str());
+    let found = found.map_err(|e| store_error(&e))?;
+    let text = found.map(String::from_utf8).transpose();
+    Ok(Reply::Document(text.map_err(|_| Code::InternalError)?))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::question::Target;
+
+    #[test]
+    fn what_nodes_say_to_each_other_survives_the_way() {
+        let question = Question::DeleteObjects {
+            bucket: "b".into(),
+            targets: vec![Target {
+                key: "a\"\u{1}\u{10ffff}".into(),
+                version: Some("null".into()),
+                etag: None,
+            }],
+        };
+        let text = serde_json::to_string(&question).unwrap();
+        assert_eq!(serde_json::from_str::<Question>(&text).unwrap(), question);
+        let error = S3Error::with_message(Code::BucketNotEmpty, "no");
+        let reply = Reply::from_result(Err(error.clone()));
+        let text = serde_json::to_string(&reply).unwrap();
+        let read: Reply = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.into_result(), Err(error));
+        assert!(serde_json::from_str::<Question>("{\"Format\":{}}").is_err());
+    }
+
+    #[test]
+    fn the_longest_question_and_answer_fit() {
+        let target = Target {
+            key: "\u{1}".repeat(1024),
+            version: Some("v".repeat(39)),
+            etag: Some("e".repeat(40)),
+        };
+        let targets = vec![target; 1000];
+        let bucket = "b".repeat(63);
+        let question = serde_json::to_vec(&Question::DeleteObjects { bucket, targets }).unwrap();
+        assert!(
+            (question.len() as u64) < MAX_QUESTION_BYTES,
+            "{}",
+            question.len()
+        );
+    }
+}

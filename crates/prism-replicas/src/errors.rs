@@ -1,0 +1,46 @@
+//! What a client is told of a store's error.
+
+use prism_s3::{Code, S3Error};
+
+/// The error in S3's terms; those that are ours are logged.
+pub fn store_error(error: &prism_store::Error) -> S3Error {
+    use prism_store::Error;
+    match error {
+        Error::NoSuchBucket => Code::NoSuchBucket.into(),
+        Error::NoSuchObject => Code::NoSuchKey.into(),
+        Error::NoSuchVersion => Code::NoSuchVersion.into(),
+        // Of a version that was named.
+        Error::IsDeleteMarker => Code::MethodNotAllowed.into(),
+        Error::TooManyVersions => S3Error::with_message(Code::InvalidRequest, error.to_string()),
+        Error::BucketChanged => Code::OperationAborted.into(),
+        Error::NoSuchUpload => Code::NoSuchUpload.into(),
+        Error::PartChanged => Code::InvalidPart.into(),
+        Error::ConditionFailed { .. } => Code::PreconditionFailed.into(),
+        Error::Busy => Code::OperationAborted.into(),
+        Error::AlreadyExists => Code::BucketAlreadyOwnedByYou.into(),
+        Error::NotEmpty => Code::BucketNotEmpty.into(),
+        Error::TooLarge => Code::EntityTooLarge.into(),
+        Error::LengthMismatch { .. } => Code::IncompleteBody.into(),
+        Error::MetaTooLarge => Code::MetadataTooLarge.into(),
+        Error::InvalidName(what) => S3Error::with_message(Code::InvalidArgument, *what),
+        Error::NoSpace => Code::InsufficientStorage.into(),
+        Error::Stalled => Code::SlowDown.into(),
+        // It may have been written, if that is decided without this node.
+        Error::OtherEpoch | Error::Unsettled => {
+            let message = "The cluster has just changed. Try again.";
+            S3Error::with_message(Code::ServiceUnavailable, message)
+        }
+        Error::Unreplicated { .. }
+        | Error::TooFewCopies { .. }
+        | Error::NotPrimary
+        | Error::Refused(_) => S3Error::with_message(
+            Code::ServiceUnavailable,
+            format!("Nothing was written: {error}."),
+        ),
+        Error::TooManyBuckets | Error::WritesDisabled => Code::ServiceUnavailable.into(),
+        error => {
+            tracing::error!(%error, "store");
+            Code::InternalError.into()
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! One backend among its replicas.
+//!
+//! A [`Node`] is what all threads of a node share: its store, its view of the cluster, its
+//! progress. A [`Replicator`] is one thread's way to other nodes: it asks and answers
+//! [`Question`]s, prepares changes at other replicas, and makes sure that what is here is
+//! current before it is read.
+//!
+//! | question | file |
+//! |---|---|
+//! | may this node answer now? | `fence.rs` |
+//! | how does a change reach other replicas? | `replicate.rs`; received: `prepare.rs` |
+//! | what became of a change that was left open? | `resolve.rs` |
+//! | how does a node get what it missed? | `catch_up.rs`, `fetch.rs` |
+//! | where are buckets agreed on? | `registry.rs`, `buckets.rs` |
+//! | how is damage found and repaired? | `scrub.rs`, `repair.rs` |
+//!
+//! Not here: what a client is told (`prism-objects`), the rules of replication
+//! (`prism-replica`), and who is in the cluster (`prism-membership`).
+#![forbid(unsafe_code)]
+
+mod answer;
+mod ask;
+mod blocking;
+mod buckets;
+mod catch_up;
+mod catch_up_page;
+pub mod checked_file;
+pub mod delete;
+mod errors;
+mod expire;
+mod fence;
+mod fetch;
+mod framed;
+pub mod meta;
+mod node;
+mod pace;
+mod pause;
+mod prepare;
+mod progress;
+mod question;
+mod registry;
+mod repair;
+mod replicate;
+mod replication;
+mod resolve;
+pub mod saved_state;
+mod scrub;
+mod shares;
+mod survey;
+mod tasks;
+
+pub use ask::{done_by_all, preamble_for};
+pub use blocking::{blocking, joined};
+pub use errors::store_error;
+pub use fence::{cut_off, differs, elsewhere, follow_views};
+pub use framed::{MAX_HEADER_BYTES, PIECE_BYTES};
+pub use node::{Node, now_ms};
+pub use pause::{Pauses, UnderWay, follow as follow_pauses};
+pub use progress::ProgressReport;
+pub use question::{
+    Deleted, Item, ListShare, ObjectsWanted, Question, Reply, Target, UploadsWanted, VersionsWanted,
+};
+pub use registry::not_yet;
+pub use replicate::Replicator;
+pub use replication::Replication;
+pub use scrub::Scrubber;
+pub use shares::{Line, place};
+pub use tasks::keep_tasks;

@@ -1,0 +1,41 @@
+//! Answers that fit into memory.
+
+use std::io;
+
+use prism_http::{AnswerBody, Exchange, ResponseFraming, ResponseHead};
+
+use crate::Io;
+
+/// Sends a whole answer. Returns whether the connection lives on.
+///
+/// # Errors
+/// Those of the connection, on which no further request can be answered.
+pub async fn send(
+    io: &mut impl Io,
+    exchange: &Exchange<'_>,
+    mut head: ResponseHead,
+    body: &[u8],
+) -> io::Result<bool> {
+    set(&mut head, "Server", "Prism")?;
+    let mut bytes = Vec::with_capacity(512 + body.len());
+    let answer = match body.len() {
+        0 => AnswerBody::Empty,
+        n => AnswerBody::Length(n as u64),
+    };
+    let written = head.write_to(exchange, answer, &mut bytes);
+    if written.framing != ResponseFraming::None {
+        bytes.extend_from_slice(body);
+    }
+    io.write_all(&bytes).await?;
+    Ok(written.keep_alive)
+}
+
+/// Sets a header field.
+///
+/// # Errors
+/// When the value cannot stand in a header: it should have been checked before.
+pub fn set(head: &mut ResponseHead, name: &str, value: impl AsRef<[u8]>) -> io::Result<()> {
+    head.headers_mut()
+        .set(name, value)
+        .map_err(io::Error::other)
+}

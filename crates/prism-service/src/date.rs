@@ -1,0 +1,73 @@
+//! The `Date` field of answers.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use time::OffsetDateTime;
+use time::format_description::BorrowedFormatItem;
+use time::macros::format_description;
+
+/// RFC 9110, section 5.6.7.
+const IMF_FIXDATE: &[BorrowedFormatItem<'_>] = format_description!(
+    "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
+);
+
+/// The value of `Date`, which one thread formats once a second.
+#[derive(Debug)]
+pub struct DateCache(RefCell<CachedDate>);
+
+#[derive(Debug)]
+struct CachedDate {
+    unix_time_s: u64,
+    text: Rc<str>,
+}
+
+impl Default for DateCache {
+    fn default() -> Self {
+        Self(RefCell::new(CachedDate {
+            unix_time_s: 0,
+            text: imf_fixdate(0),
+        }))
+    }
+}
+
+impl DateCache {
+    /// The value for this second.
+    pub fn now(&self) -> Rc<str> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let unix_time_s = since.unwrap_or_default().as_secs();
+        let mut cached = self.0.borrow_mut();
+        if cached.unix_time_s != unix_time_s {
+            *cached = CachedDate {
+                unix_time_s,
+                text: imf_fixdate(unix_time_s),
+            };
+        }
+        cached.text.clone()
+    }
+}
+
+fn imf_fixdate(unix_time_s: u64) -> Rc<str> {
+    let seconds = i64::try_from(unix_time_s).unwrap_or(i64::MAX);
+    let time = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    Rc::from(time.format(IMF_FIXDATE).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_has_the_form_of_rfc_9110() {
+        assert_eq!(&*imf_fixdate(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(&*imf_fixdate(0), "Thu, 01 Jan 1970 00:00:00 GMT");
+    }
+
+    #[test]
+    fn the_text_is_kept_within_a_second() {
+        let cache = DateCache::default();
+        let shared = (0..1000).filter(|_| Rc::ptr_eq(&cache.now(), &cache.now()));
+        assert!(shared.count() > 990);
+    }
+}

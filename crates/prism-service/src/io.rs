@@ -1,0 +1,160 @@
+//! One way to answer, whether the client's own connection is here or another
+//! node relays for it.
+
+use std::fs::File;
+use std::io;
+
+use prism_handoff::{Connection, RelayStream};
+
+/// Where bytes come from.
+pub trait Input {
+    /// Bytes read and not consumed.
+    fn buffered(&self) -> &[u8];
+    /// Drops the first `n` of them.
+    fn consume(&mut self, n: usize);
+    /// Reads more; 0 at the end. May be cancelled without loss.
+    async fn fill(&mut self) -> io::Result<usize>;
+
+    /// Moves what is buffered to `room`, or reads to it; 0 at the end. May be
+    /// cancelled without loss.
+    async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if self.buffered().is_empty() && self.fill().await? == 0 {
+            return Ok(0);
+        }
+        let read = io::Read::read(&mut self.buffered(), room)?;
+        self.consume(read);
+        Ok(read)
+    }
+}
+
+/// Whom a request came from and its answer goes to.
+pub trait Io: Input {
+    /// Writes all, and lets it leave.
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Writes all, with more to follow at once.
+    async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Sends a part of a file.
+    async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()>;
+}
+
+impl Input for Connection {
+    fn buffered(&self) -> &[u8] {
+        Connection::buffered(self)
+    }
+
+    fn consume(&mut self, n: usize) {
+        Connection::consume(self, n);
+    }
+
+    async fn fill(&mut self) -> io::Result<usize> {
+        Connection::fill(self).await
+    }
+
+    async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        Connection::read(self, room).await
+    }
+}
+
+impl Io for Connection {
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        Connection::write_all(self, bytes).await
+    }
+
+    async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
+        Connection::write_more(self, bytes).await
+    }
+
+    async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
+        Connection::send_file(self, file, offset, len).await
+    }
+}
+
+/// Either of those that a request comes from. What answers is compiled once, for this.
+pub enum Asker<'a> {
+    /// The client itself.
+    Client(&'a mut Connection),
+    /// Another node, which relays.
+    Node(&'a mut RelayStream),
+}
+
+impl Input for Asker<'_> {
+    fn buffered(&self) -> &[u8] {
+        match self {
+            Self::Client(io) => Input::buffered(*io),
+            Self::Node(io) => io.buffered(),
+        }
+    }
+
+    fn consume(&mut self, n: usize) {
+        match self {
+            Self::Client(io) => Input::consume(*io, n),
+            Self::Node(io) => io.consume(n),
+        }
+    }
+
+    async fn fill(&mut self) -> io::Result<usize> {
+        match self {
+            Self::Client(io) => Input::fill(*io).await,
+            Self::Node(io) => io.fill().await,
+        }
+    }
+
+    async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Client(io) => Input::read(*io, room).await,
+            Self::Node(io) => Input::read(*io, room).await,
+        }
+    }
+}
+
+impl Io for Asker<'_> {
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Client(io) => Io::write_all(*io, bytes).await,
+            Self::Node(io) => io.write_all(bytes).await,
+        }
+    }
+
+    async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Client(io) => Io::write_more(*io, bytes).await,
+            Self::Node(io) => io.write_more(bytes).await,
+        }
+    }
+
+    async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
+        match self {
+            Self::Client(io) => Io::send_file(*io, file, offset, len).await,
+            Self::Node(io) => io.send_file(file, offset, len).await,
+        }
+    }
+}
+
+impl Input for RelayStream {
+    fn buffered(&self) -> &[u8] {
+        RelayStream::buffered(self)
+    }
+
+    fn consume(&mut self, n: usize) {
+        RelayStream::consume(self, n);
+    }
+
+    async fn fill(&mut self) -> io::Result<usize> {
+        RelayStream::fill(self).await
+    }
+}
+
+impl Io for RelayStream {
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        RelayStream::write(self, bytes).await?;
+        self.flush().await
+    }
+
+    async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
+        RelayStream::write(self, bytes).await
+    }
+
+    async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
+        RelayStream::send_file(self, file, offset, len).await
+    }
+}

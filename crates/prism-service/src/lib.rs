@@ -1,0 +1,36 @@
+//! The interface between a connection and the service that answers its requests.
+//!
+//! - [`Service`] is what a service implements: it understands a request, says which nodes
+//!   answer it, and answers it.
+//! - [`Request`] is one request with its unread body; [`Io`] is the connection that it came on.
+//! - [`Peers`] sends requests of this node's own to other nodes.
+//! - [`Orders`] tell the threads of a node how far it has come towards its end.
+//!
+//! Not here: who reads requests and moves connections (`prism-gateway`), and any service.
+#![forbid(unsafe_code)]
+#![expect(async_fn_in_trait, reason = "all of it runs on one thread")]
+
+mod answer;
+mod counters;
+mod date;
+mod io;
+mod join;
+mod link;
+pub mod memory;
+mod orders;
+mod peers;
+mod request;
+mod request_body;
+mod service;
+
+pub use answer::{send, set};
+pub use counters::RequestCounters;
+pub use date::DateCache;
+pub use io::{Asker, Input, Io};
+pub use join::join_all;
+pub use link::Link;
+pub use orders::{Order, Orders, Stage};
+pub use peers::{PeerRequest, Peers, RelayError, encode_head, has_body, read_all, read_answer};
+pub use request::Request;
+pub use request_body::{BodyFailure, MAX_SKIP_BYTES, RequestBody};
+pub use service::{Fault, Route, Service, Subject};

@@ -1,0 +1,122 @@
+//! How busy this node's link is.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Nothing is relayed while more than one of so many bytes is taken that the link carries.
+const LINK_SHARE: u64 = 2;
+/// What an answer takes of the link besides its body: its head, and what records, packets
+/// and acknowledgements add; for a relayed one the request, too, which is passed on.
+const AROUND_BYTES: u64 = 600;
+/// How much may leave at once, as the time that half of the link needs for it.
+const AHEAD: Duration = Duration::from_millis(10);
+/// Of a link that was busy for longer no more is known.
+const LONGEST_BUSY: Duration = Duration::from_secs(1);
+
+/// How busy a link is: half of it needs up to a time for what has left. Nothing is saved
+/// up.
+#[derive(Debug)]
+pub struct Link(Option<Known>);
+
+#[derive(Debug)]
+struct Known {
+    ns_per_kib: u64,
+    begun: Instant,
+    /// That time, in ns from `begun`.
+    until_ns: AtomicU64,
+}
+
+impl Link {
+    /// `mbit_s` is 0 where nobody has said how fast the link is.
+    #[must_use]
+    pub fn new(mbit_s: u32) -> Self {
+        let ns_per_kib = LINK_SHARE * 1024 * 8 * 1_000 / u64::from(mbit_s.max(1));
+        Self((mbit_s > 0).then(|| Known {
+            ns_per_kib,
+            begun: Instant::now(),
+            until_ns: AtomicU64::new(0),
+        }))
+    }
+
+    /// Whether it is known how fast the link is.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Whether as much of the link is free as relaying leaves to others.
+    #[must_use]
+    pub fn is_free(&self, now: Instant) -> bool {
+        self.0.as_ref().is_none_or(|link| link.is_free(now))
+    }
+
+    /// An answer of so many bytes has left.
+    pub fn answered(&self, bytes: u64) {
+        if let Some(link) = &self.0 {
+            link.takes(bytes.saturating_add(AROUND_BYTES), Instant::now());
+        }
+    }
+}
+
+impl Known {
+    fn ns(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.begun).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn is_free(&self, now: Instant) -> bool {
+        let ahead = Duration::from_nanos(self.until_ns.load(Ordering::Relaxed));
+        ahead <= Duration::from_nanos(self.ns(now)) + AHEAD
+    }
+
+    fn takes(&self, bytes: u64, now: Instant) {
+        let takes_ns = u128::from(bytes) * u128::from(self.ns_per_kib) / 1024;
+        let takes_ns = u64::try_from(takes_ns).unwrap_or(u64::MAX);
+        let now_ns = self.ns(now);
+        let most_ns = now_ns.saturating_add(LONGEST_BUSY.as_nanos() as u64);
+        let later = |until_ns: u64| {
+            let until_ns = until_ns.max(now_ns).saturating_add(takes_ns);
+            Some(until_ns.min(most_ns))
+        };
+        let (stored, seen) = (Ordering::Relaxed, Ordering::Relaxed);
+        // The closure never gives up.
+        let _ = self.until_ns.fetch_update(stored, seen, later);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn relaying_leaves_half_of_the_link() {
+        let link = Link::new(100).0.unwrap();
+        let begun = Instant::now();
+        let relay = |from: Duration, own_bytes: u64| {
+            let mut relayed_bytes = 0;
+            for us in 0..1_000_000 {
+                let now = begun + from + Duration::from_micros(us);
+                if us % 100 == 0 {
+                    link.takes(own_bytes, now);
+                }
+                if link.is_free(now) {
+                    link.takes(5_000, now);
+                    relayed_bytes += 5_000;
+                }
+            }
+            // Of 12.5 MB in a second.
+            relayed_bytes as f64 / 12.5e6
+        };
+        let alone = relay(Duration::ZERO, 0);
+        assert!((0.5..0.52).contains(&alone), "{alone}");
+        // Answers of its own take a quarter, then three quarters.
+        let beside = relay(Duration::from_secs(10), 312);
+        assert!((0.25..0.27).contains(&beside), "{beside}");
+        let behind = relay(Duration::from_secs(20), 937);
+        assert!(behind < 0.02, "{behind}");
+        let later = begun + Duration::from_secs(30);
+        link.takes(u64::MAX, later);
+        assert!(!link.is_free(later) && link.is_free(later + LONGEST_BUSY));
+        assert!(!Link::new(0).is_known());
+    }
+}

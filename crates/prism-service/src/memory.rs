@@ -1,0 +1,73 @@
+//! A connection in memory, for tests of what answers.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::{Input, Io};
+
+/// A client that has sent all of its requests, and keeps what it is told.
+#[derive(Debug, Default)]
+pub struct MemoryIo {
+    unread: Vec<u8>,
+    /// Bytes of it that were read and not consumed.
+    buffered: usize,
+    /// Everything that was written.
+    pub written: Vec<u8>,
+}
+
+/// Bytes that one read gives.
+const READ_BYTES: usize = 1 << 10;
+
+impl MemoryIo {
+    /// A client that sends `bytes`, and then nothing more.
+    #[must_use]
+    pub fn sending(bytes: impl Into<Vec<u8>>) -> Self {
+        Self {
+            unread: bytes.into(),
+            ..Self::default()
+        }
+    }
+
+    /// The bytes that nobody has consumed.
+    #[must_use]
+    pub fn unread(&self) -> &[u8] {
+        &self.unread
+    }
+}
+
+impl Input for MemoryIo {
+    fn buffered(&self) -> &[u8] {
+        self.unread.get(..self.buffered).unwrap_or_default()
+    }
+
+    fn consume(&mut self, n: usize) {
+        let n = n.min(self.buffered);
+        self.unread.drain(..n);
+        self.buffered -= n;
+    }
+
+    async fn fill(&mut self) -> io::Result<usize> {
+        let more = (self.unread.len() - self.buffered).min(READ_BYTES);
+        self.buffered += more;
+        Ok(more)
+    }
+}
+
+impl Io for MemoryIo {
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.written.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes).await
+    }
+
+    async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
+        let len = usize::try_from(len).map_err(io::Error::other)?;
+        let mut bytes = vec![0; len];
+        file.read_exact_at(&mut bytes, offset)?;
+        self.write_all(&bytes).await
+    }
+}

@@ -1,0 +1,299 @@
+//! Requests that this node makes of other nodes: for itself, or for a client whose request
+//! it relays. They travel on pooled streams, behind a preamble (`prism_proto::relay`).
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use prism_handoff::{Handle, PeerError, RelayStream};
+use prism_http::{
+    BodyError, BodyFraming, BodyReader, HeadError, Headers, RequestHead, ResponseFraming,
+    ResponseHead,
+};
+use prism_proto::relay::Preamble;
+
+use crate::Io;
+
+/// Why a request was not answered by the other node. Nothing of the answer has
+/// been written to the client, except where it says so.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// The node is out of reach.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// The node broke off before its answer began. It may have done what was asked.
+    #[error("the node broke off: {0}")]
+    Broken(#[source] io::Error),
+    /// The node has ended an idle stream, and not read the request.
+    #[error("the node ended the connection")]
+    NotRead,
+    /// The node's answer makes no sense.
+    #[error("the node's answer is malformed: {0}")]
+    Answer(#[from] HeadError),
+    /// The client's body makes no sense.
+    #[error("the request's body is malformed: {0}")]
+    Body(#[from] BodyError),
+    /// The answer would be longer than is to be relayed. The client's connection is
+    /// as it was.
+    #[error("the answer is too long to be relayed")]
+    TooLong,
+    /// The node is not one that answers this, as it sees the cluster. The client's
+    /// connection is as it was, but for what was read of a body.
+    #[error("the node is not one that answers this")]
+    Elsewhere,
+    /// The client broke off, or the answer did in its middle: the connection
+    /// cannot go on.
+    #[error("the connection broke: {0}")]
+    Connection(#[source] io::Error),
+}
+
+/// A request to another node.
+pub struct PeerRequest<'r> {
+    /// Its head.
+    pub head: &'r RequestHead,
+    /// What this node says of it.
+    pub preamble: Preamble,
+    /// Whether answering it twice has the same effect as once.
+    pub is_repeatable: bool,
+}
+
+impl PeerRequest<'_> {
+    /// The meaning of status `HAND_OVER` from the other node.
+    #[must_use]
+    pub fn refused(&self) -> RelayError {
+        match self.preamble.most_bytes {
+            Some(_) => RelayError::TooLong,
+            None => RelayError::Elsewhere,
+        }
+    }
+
+    /// Whether the request may be sent again after this, if nothing of its body is lost.
+    #[must_use]
+    pub fn may_follow(&self, error: &RelayError) -> bool {
+        match error {
+            RelayError::NotRead => true,
+            RelayError::Broken(_) => self.is_repeatable,
+            _ => false,
+        }
+    }
+}
+
+/// One thread's way to other nodes.
+pub struct Peers {
+    /// None in a test of a node that has no others.
+    handle: Option<Handle>,
+    stall_timeout: Duration,
+}
+
+impl Peers {
+    /// `stall_timeout`: a stream on which nothing moves for so long has failed.
+    #[must_use]
+    pub fn new(handle: Handle, stall_timeout: Duration) -> Self {
+        Self {
+            handle: Some(handle),
+            stall_timeout,
+        }
+    }
+
+    /// The peers of a node that has none: every request fails with [`PeerError::Unknown`].
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            handle: None,
+            stall_timeout: Duration::ZERO,
+        }
+    }
+
+    /// Asks `peer` for this node itself; gives the whole answer, at most `max_bytes` of its
+    /// body.
+    ///
+    /// # Errors
+    /// Where the answer is missing, broken, malformed or too long.
+    pub async fn ask(
+        &self,
+        peer: &str,
+        request: &PeerRequest<'_>,
+        body: &[u8],
+        max_bytes: usize,
+    ) -> Result<(ResponseHead, Vec<u8>), RelayError> {
+        let (mut upstream, answer) = self.begin_asking(peer, request, body).await?;
+        let framing = answer.framing(request.head.method())?;
+        let bytes = read_all(&mut upstream, framing, max_bytes).await?;
+        if answer.keep_alive() && upstream.is_clean() {
+            self.keep(peer, upstream);
+        }
+        Ok((answer, bytes))
+    }
+
+    /// The same, of which only the head of the answer has been read.
+    ///
+    /// # Errors
+    /// Where the head is missing or malformed.
+    pub async fn begin_asking(
+        &self,
+        peer: &str,
+        request: &PeerRequest<'_>,
+        body: &[u8],
+    ) -> Result<(RelayStream, ResponseHead), RelayError> {
+        let (mut upstream, used) = self.begin(peer, request).await?;
+        let sent = upstream.write_all(body).await;
+        let answer = match sent {
+            Ok(()) => read_answer(&mut upstream).await,
+            Err(error) => Err(RelayError::Broken(error)),
+        };
+        match answer {
+            Err(error) if used && request.may_follow(&error) => {
+                let mut upstream = self.fresh(peer).await?;
+                let mut bytes = encode_head(request);
+                bytes.extend_from_slice(body);
+                let sent = upstream.write_all(&bytes).await;
+                sent.map_err(RelayError::Broken)?;
+                let answer = read_answer(&mut upstream).await?;
+                Ok((upstream, answer))
+            }
+            answer => Ok((upstream, answer?)),
+        }
+    }
+
+    /// Sends a request's head to `peer`, and says whether the stream was used
+    /// before. A used one that is seen to have ended is replaced: before the head is sent where
+    /// the request cannot be repeated whole, and where the head did not leave whole, as
+    /// nobody answers a part of one.
+    ///
+    /// # Errors
+    /// Where the peer is out of reach, or breaks off.
+    pub async fn begin(
+        &self,
+        peer: &str,
+        request: &PeerRequest<'_>,
+    ) -> Result<(RelayStream, bool), RelayError> {
+        let head = encode_head(request);
+        let (stream, used) = self.handle(peer)?.relay(peer).await?;
+        let mut upstream = self.in_time(stream);
+        let looks = used && (has_body(request.head) || !request.is_repeatable);
+        let sent = match looks && is_closed(&mut upstream).await {
+            true => Err(io::ErrorKind::NotConnected.into()),
+            false => upstream.write_all(&head).await,
+        };
+        if used && sent.is_err() {
+            upstream = self.fresh(peer).await?;
+            let sent = upstream.write_all(&head).await;
+            sent.map_err(RelayError::Broken)?;
+            return Ok((upstream, false));
+        }
+        sent.map_err(RelayError::Broken)?;
+        Ok((upstream, used))
+    }
+
+    /// A stream on which nothing was sent yet.
+    ///
+    /// # Errors
+    /// Where the peer is out of reach.
+    pub async fn fresh(&self, peer: &str) -> Result<RelayStream, RelayError> {
+        Ok(self.in_time(self.handle(peer)?.fresh_relay(peer).await?))
+    }
+
+    /// Keeps a stream that is between two requests for the next.
+    pub fn keep(&self, peer: &str, upstream: RelayStream) {
+        if let Some(handle) = &self.handle {
+            handle.keep_relay(peer, upstream);
+        }
+    }
+
+    fn handle(&self, peer: &str) -> Result<&Handle, PeerError> {
+        let handle = self.handle.as_ref();
+        handle.ok_or_else(|| PeerError::Unknown(peer.to_owned()))
+    }
+
+    fn in_time(&self, mut stream: RelayStream) -> RelayStream {
+        stream.set_io_timeout(self.stall_timeout);
+        stream
+    }
+}
+
+/// Whether a body follows a request's head.
+#[must_use]
+pub fn has_body(head: &RequestHead) -> bool {
+    !matches!(head.framing(), BodyFraming::None | BodyFraming::Length(0))
+}
+
+/// A request's preamble and head as they travel.
+#[must_use]
+pub fn encode_head(request: &PeerRequest<'_>) -> Vec<u8> {
+    let mut head = Vec::with_capacity(1024);
+    request.preamble.encode(&mut head);
+    let mut extra = Headers::new();
+    // A node that does not answer this says so before anything of the body is gone.
+    if !request.preamble.alone && has_body(request.head) {
+        // Both are well-formed.
+        let _ = extra.append("Expect", "100-continue");
+    }
+    let framing = request.head.framing();
+    request.head.write_forward(framing, &extra, &mut head);
+    head
+}
+
+/// The peer has ended an idle stream.
+async fn is_closed(upstream: &mut RelayStream) -> bool {
+    let mut filled = pin!(upstream.fill());
+    // The runtime's clock knows milliseconds: no time would be one of them.
+    let looked = poll_fn(|cx| Poll::Ready(filled.as_mut().poll(cx))).await;
+    matches!(looked, Poll::Ready(Ok(0) | Err(_)))
+}
+
+/// The head of the final answer; those of interim answers (1xx) are skipped.
+///
+/// # Errors
+/// [`RelayError::NotRead`] where the stream ends before anything was said.
+pub async fn read_answer(upstream: &mut RelayStream) -> Result<ResponseHead, RelayError> {
+    let mut was_read = false;
+    loop {
+        if let Some((head, len)) =
+            ResponseHead::parse(upstream.buffered(), &prism_http::Limits::ANSWER)?
+        {
+            upstream.consume(len);
+            if head.status() >= 200 {
+                return Ok(head);
+            }
+            was_read = true;
+            continue;
+        }
+        match upstream.fill().await {
+            Ok(0) if !was_read && upstream.buffered().is_empty() => {
+                return Err(RelayError::NotRead);
+            }
+            Ok(0) => return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => {}
+            Err(error) => return Err(RelayError::Broken(error)),
+        }
+    }
+}
+
+/// The rest of an answer, at most `max_bytes`.
+///
+/// # Errors
+/// Where it is longer, malformed, or breaks off.
+pub async fn read_all(
+    upstream: &mut RelayStream,
+    framing: ResponseFraming,
+    max_bytes: usize,
+) -> Result<Vec<u8>, RelayError> {
+    let mut reader = BodyReader::new(framing, max_bytes as u64);
+    let mut bytes = Vec::new();
+    while !reader.is_done() {
+        if upstream.buffered().is_empty() && upstream.fill().await.map_err(RelayError::Broken)? == 0
+        {
+            reader.end_of_input()?;
+            break;
+        }
+        let step = reader.consume(upstream.buffered())?;
+        bytes.extend_from_slice(upstream.buffered().get(step.data).unwrap_or_default());
+        upstream.consume(step.consumed);
+        if bytes.len() > max_bytes {
+            return Err(RelayError::Body(BodyError::TooLong));
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,72 @@
+//! One thread of a node.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::Context;
+use prism_gateway::{Farewell, Gateway};
+use prism_handoff::supervise::keep;
+use prism_handoff::{Endpoint, EndpointConfig, Handle};
+use prism_objects::Objects;
+use prism_replicas::{Node, Replicator, keep_tasks};
+use prism_service::Peers;
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+
+use super::{Server, other_nodes};
+
+/// Serves until the node ends. `bound` is told once the listeners are there; the parts of
+/// `farewell` are dropped when peers and clients have heard that the node leaves.
+pub(super) fn run(
+    server: &Server,
+    endpoint: EndpointConfig,
+    bound: mpsc::Sender<()>,
+    farewell: Farewell,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    LocalSet::new().block_on(&runtime, async {
+        let node = &server.node;
+        let service = endpoint.service;
+        let opened = Endpoint::bind(endpoint, node.process.clone()).await;
+        let endpoint = opened.with_context(|| {
+            format!(
+                "binding the service {service} or the node port of {}",
+                node.name
+            )
+        })?;
+        let _ = bound.send(()).await;
+        drop(bound);
+        let handle = endpoint.handle();
+        let stall_timeout = node.config.limits.stall_timeout();
+        let to_others = Rc::new(Peers::new(handle.clone(), stall_timeout));
+        let replicator = Rc::new(Replicator::new(node.clone(), to_others.clone()));
+        let objects = Objects::new(server.objects.clone(), replicator.clone());
+        let shared = server.gateway.clone();
+        let gateway = Rc::new(Gateway::new(shared, objects, handle.clone(), to_others));
+        keep_tasks(&replicator);
+        let node = node.clone();
+        keep("the directory", async move || {
+            follow_directory(&node, &handle).await;
+        });
+        let (following, mut farewell) = (gateway.clone(), Some(farewell));
+        keep("orders", async move || {
+            following.follow_orders(&mut farewell).await;
+        });
+        gateway.run(endpoint).await;
+        Ok(())
+    })
+}
+
+/// Finds the other nodes where they are, whenever that changes.
+async fn follow_directory(node: &Arc<Node>, handle: &Handle) {
+    let mut directory = node.cluster.directory.clone();
+    loop {
+        let others = other_nodes(&node.name, &directory.borrow_and_update());
+        handle.set_peers(&others);
+        if directory.changed().await.is_err() {
+            return;
+        }
+    }
+}
