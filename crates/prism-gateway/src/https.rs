@@ -16,6 +16,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// HTTPS on this node.
 pub struct Https {
+    /// Its part of an endpoint.
     pub service: TlsService,
     /// Of a node that accepts clients.
     files: Option<Files>,

@@ -33,10 +33,14 @@ pub struct Farewell {
 
 /// The ends of what all workers hold.
 pub struct Farewells {
+    /// Ends when all peers have heard that the node leaves.
     pub told: mpsc::Receiver<()>,
+    /// Ends when no new clients come any more.
     pub accepts: mpsc::Receiver<()>,
 }
 
+/// What each thread holds, and what the task that ends the node waits for.
+#[must_use]
 pub fn farewells() -> (Farewell, Farewells) {
     let ((told, all_told), (accepts, none_accepts)) = (mpsc::channel(1), mpsc::channel(1));
     let ends = Farewells {

@@ -3,7 +3,7 @@
 //! merges. A share is asked for in pieces, so that a page of a thousand keys
 //! costs little more than a thousand keys, however many backends there are.
 
-use prism_replicas::{Item, Line, ObjectsWanted, Question, UploadsWanted, place};
+use prism_replicas::{Item, Line, ListWanted, Question, place};
 use prism_s3::xml::{ListEntry, ListPage, UploadEntry, UploadsPage};
 use prism_s3::{BucketName, ListObjects, ListUploads, S3Error};
 
@@ -21,7 +21,7 @@ impl Objects {
     ) -> Result<Vec<u8>, S3Error> {
         let after = list.after().map(|after| (after.to_owned(), String::new()));
         let question = |after: Option<(String, String)>, max, without: &[String]| {
-            Question::ListObjects(ObjectsWanted {
+            Question::ListObjects(ListWanted {
                 bucket: bucket.as_str().to_owned(),
                 prefix: list.prefix.clone(),
                 delimiter: list.delimiter.clone(),
@@ -48,7 +48,7 @@ impl Objects {
             key => Some((key.to_owned(), list.upload_marker.clone())),
         };
         let question = |after: Option<(String, String)>, max, without: &[String]| {
-            Question::ListUploads(UploadsWanted {
+            Question::ListUploads(ListWanted {
                 bucket: bucket.as_str().to_owned(),
                 prefix: list.prefix.clone(),
                 delimiter: list.delimiter.clone(),

@@ -5,7 +5,7 @@ use std::io;
 
 use prism_http::ResponseHead;
 use prism_replicas::delete;
-use prism_replicas::{Item, Line, Question, VersionsWanted, place, store_error};
+use prism_replicas::{Item, Line, ListWanted, Question, place, store_error};
 use prism_s3::op::ReadObject;
 use prism_s3::xml::{self, VersionsPage};
 use prism_s3::{BucketName, Code, ListVersions, ObjectKey, S3Error};
@@ -85,7 +85,7 @@ impl Objects {
             key => Some((key.to_owned(), list.version_marker.clone())),
         };
         let question = |after: Option<(String, String)>, max, without: &[String]| {
-            Question::ListVersions(VersionsWanted {
+            Question::ListVersions(ListWanted {
                 bucket: bucket.as_str().to_owned(),
                 prefix: list.prefix.clone(),
                 delimiter: list.delimiter.clone(),

@@ -11,7 +11,7 @@ use prism_store::{Replicas, Store};
 use crate::delete::delete_here;
 use crate::errors::store_error;
 use crate::fence::{cut_off, elsewhere};
-use crate::question::{Asked, ObjectsWanted, Question, Reply, UploadsWanted, VersionsWanted};
+use crate::question::{Asked, ListWanted, Question, Reply};
 use crate::registry::take_record;
 use crate::{Node, Replicator, catch_up_page, shares};
 
@@ -84,13 +84,13 @@ impl Replicator {
                 let all = self.node.replication.backends();
                 self.make_bucket_certain(bucket, &all).await?;
             }
-            Question::ListObjects(ObjectsWanted {
+            Question::ListObjects(ListWanted {
                 bucket, without, ..
             })
-            | Question::ListUploads(UploadsWanted {
+            | Question::ListUploads(ListWanted {
                 bucket, without, ..
             })
-            | Question::ListVersions(VersionsWanted {
+            | Question::ListVersions(ListWanted {
                 bucket, without, ..
             }) => self.make_bucket_certain(bucket, without).await?,
             Question::Standing { changes, .. } => self.make_all_certain(changes).await?,

@@ -58,7 +58,7 @@ pub use node::{Node, now_ms};
 pub use pause::{Pauses, UnderWay, follow as follow_pauses};
 pub use progress::ProgressReport;
 pub use question::{
-    Deleted, Item, ListShare, ObjectsWanted, Question, Reply, Target, UploadsWanted, VersionsWanted,
+    CatchUpPageWanted, Deleted, Item, ListShare, ListWanted, Question, Reply, Target,
 };
 pub use registry::not_yet;
 pub use replicate::Replicator;

@@ -133,7 +133,8 @@ impl Replicator {
         }
     }
 
-    pub async fn names_of_buckets(&self) -> Result<Vec<String>, S3Error> {
+    /// The buckets of this node's store.
+    pub(crate) async fn names_of_buckets(&self) -> Result<Vec<String>, S3Error> {
         self.node
             .on_store(|_, store| {
                 let buckets = store.buckets().list().map_err(|e| store_error(&e))?;

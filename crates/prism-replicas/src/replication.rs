@@ -63,7 +63,7 @@ pub struct Replication {
 }
 
 impl Replication {
-    pub fn new(
+    pub(crate) fn new(
         name: &str,
         view: Arc<View>,
         min_replicas: MinReplicas,
