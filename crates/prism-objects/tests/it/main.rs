@@ -1,0 +1,14 @@
+//! The object store in memory: requests go in as bytes and come back as bytes. The store is a
+//! real one in a temporary directory; there is no socket and no other node.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "test code"
+)]
+
+mod buckets;
+mod multipart;
+mod objects;
+mod routes;
+mod support;

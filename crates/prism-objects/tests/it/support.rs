@@ -1,0 +1,215 @@
+//! One node that serves from memory to memory.
+
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use prism_config::{Config, Credential, Role};
+use prism_http::{BodyReader, Exchange, Headers, Limits, RequestHead, ResponseHead};
+use prism_membership::Cluster;
+use prism_objects::{Objects, Shared};
+use prism_proto::verified::{Body, Caller, Policy, Verified};
+use prism_replicas::{Node, Replicator};
+use prism_service::memory::MemoryIo;
+use prism_service::{Link, Peers, Request, RequestBody, Route, Service};
+use prism_store::Store;
+use tokio::task::LocalSet;
+
+const USER: &str = "user";
+
+/// The configuration of backends with these names.
+pub(crate) fn config(backends: &[&str], replicas: u16) -> Config {
+    let mut config = Config::default();
+    config.cluster.name = "memory".into();
+    config.cluster.region = "us-east-1".into();
+    config.cluster.replicas = replicas;
+    for (n, name) in backends.iter().enumerate() {
+        config.nodes.push(prism_config::Node {
+            name: (*name).into(),
+            address: Ipv4Addr::new(127, 0, 0, 1 + n as u8),
+            roles: vec![Role::Frontend, Role::Backend],
+            ..prism_config::Node::default()
+        });
+    }
+    config
+}
+
+/// One node, its store, and the thread that it runs on.
+pub(crate) struct Server {
+    pub(crate) objects: Objects,
+    runtime: tokio::runtime::Runtime,
+    local: LocalSet,
+    _dir: tempfile::TempDir,
+}
+
+/// An answer, read as a client does.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Headers,
+    pub(crate) body: Vec<u8>,
+    /// Whether the connection lives on.
+    pub(crate) keep_alive: bool,
+    /// What the client has sent behind the request.
+    pub(crate) unread: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get_str(name).unwrap_or_default()
+    }
+
+    /// What stands between `<name>` and `</name>`, wherever that occurs.
+    pub(crate) fn elements(&self, name: &str) -> Vec<&str> {
+        let (opening, closing) = (format!("<{name}>"), format!("</{name}>"));
+        let pieces = self.text().split(&opening).skip(1);
+        let found: Option<Vec<&str>> = pieces
+            .map(|piece| piece.split_once(&closing).map(|(inner, _)| inner))
+            .collect();
+        found.unwrap()
+    }
+}
+
+impl Server {
+    /// The only node of its cluster.
+    pub(crate) fn alone() -> Self {
+        Self::of(config(&["a"], 1), "a")
+    }
+
+    /// The node `name` of a cluster whose other nodes are out of reach.
+    pub(crate) fn of(config: Config, name: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = prism_store::Config {
+            reserve_bytes: 0,
+            durability: prism_store::Durability::None,
+            ..prism_store::Config::default()
+        };
+        let store = Store::open(dir.path(), settings).unwrap();
+        let users = [Credential {
+            access_key: USER.into(),
+            secret_key: "secret".into(),
+        }];
+        let cluster = Cluster::of_users(&config, &users).unwrap();
+        let config = Arc::new(config);
+        let shared = Arc::new(Shared::new(&config, &users, Arc::new(Link::new(0))));
+        let node = Arc::new(Node::new(config, name, cluster, Some(store)).unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let replicator = Rc::new(Replicator::new(node, Rc::new(Peers::none())));
+        Self {
+            objects: Objects::new(shared, replicator),
+            runtime,
+            local: LocalSet::new(),
+            _dir: dir,
+        }
+    }
+
+    /// Sends `METHOD path` with these header fields, as somebody who may do everything.
+    pub(crate) fn send(&self, start: &str, fields: &[(&str, &str)], body: &[u8]) -> Answer {
+        self.send_as(Caller::AccessKey(USER.into()), start, fields, body)
+    }
+
+    /// The same, without a signature.
+    pub(crate) fn send_unsigned(&self, start: &str) -> Answer {
+        self.send_as(Caller::Anonymous(Policy::NotAsked), start, &[], &[])
+    }
+
+    fn send_as(&self, caller: Caller, start: &str, fields: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut head = head_of(start, fields, body.len());
+        let mut io = MemoryIo::sending([body, b"GET /next"].concat());
+        let work = async {
+            let verified = Verified {
+                caller,
+                body: Body::Unsaid,
+            };
+            let objects = &self.objects;
+            let meaning = match objects.understand(&mut head, Some(verified)) {
+                Ok(meaning) => meaning,
+                Err(error) => return (refuse(objects, &mut io, &head, &error).await, head),
+            };
+            let mut request = Request::new(head, 0, meaning);
+            if let Err(error) = objects.admit(&mut request).await {
+                return (
+                    refuse(objects, &mut io, &request.head, &error).await,
+                    request.head,
+                );
+            }
+            assert_eq!(objects.route(&request.meaning), Route::Here);
+            let exchange = request.head.exchange("");
+            let served = objects.serve(&mut io, &request, &exchange).await;
+            (served.unwrap(), request.head)
+        };
+        let (keep_alive, head) = self.local.block_on(&self.runtime, work);
+        read(&head, &io, keep_alive)
+    }
+
+    /// Which nodes answer a request.
+    pub(crate) fn route(&self, start: &str) -> Route {
+        let mut head = head_of(start, &[], 0);
+        let verified = Verified {
+            caller: Caller::AccessKey(USER.into()),
+            body: Body::Unsaid,
+        };
+        let meaning = self.objects.understand(&mut head, Some(verified)).unwrap();
+        self.objects.route(&meaning)
+    }
+}
+
+fn head_of(start: &str, fields: &[(&str, &str)], body_bytes: usize) -> RequestHead {
+    let mut text = format!("{start} HTTP/1.1\r\nHost: memory\r\n");
+    for (name, value) in fields {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    if body_bytes > 0 || start.starts_with('P') {
+        text.push_str(&format!("Content-Length: {body_bytes}\r\n"));
+    }
+    text.push_str("\r\n");
+    let (head, len) = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT)
+        .unwrap()
+        .unwrap();
+    assert_eq!(len, text.len());
+    head
+}
+
+async fn refuse(
+    objects: &Objects,
+    io: &mut MemoryIo,
+    head: &RequestHead,
+    error: &<Objects as Service>::Error,
+) -> bool {
+    let mut body = RequestBody::new(head, 0);
+    let exchange = Exchange {
+        keep_alive: body.can_skip_rest(io).await,
+        ..head.exchange("")
+    };
+    let answered = objects.send_error(io, &exchange, error, head.path()).await;
+    body.skip_behind(io, answered).await.unwrap()
+}
+
+fn read(head: &RequestHead, io: &MemoryIo, keep_alive: bool) -> Answer {
+    let (answer, len) = ResponseHead::parse(&io.written, &Limits::ANSWER)
+        .unwrap()
+        .unwrap();
+    let mut reader = BodyReader::new(answer.framing(head.method()).unwrap(), u64::MAX);
+    let (mut rest, mut body) = (&io.written[len..], Vec::new());
+    while !reader.is_done() {
+        let step = reader.consume(rest).unwrap();
+        assert!(step.consumed > 0, "the answer breaks off");
+        body.extend_from_slice(&rest[step.data]);
+        rest = &rest[step.consumed..];
+    }
+    assert!(rest.is_empty(), "something follows the answer");
+    Answer {
+        status: answer.status(),
+        headers: answer.headers().clone(),
+        body,
+        keep_alive,
+        unread: io.unread().to_vec(),
+    }
+}
