@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 
 use prism_replica::Bucket;
 use prism_s3::{Code, S3Error};
-use prism_store::{Decided, ScopePage, Pending, Refusal, Removed, Replicas, Scope, Stamp, Standing};
+use prism_store::{
+    Decided, Pending, Refusal, Removed, Replicas, Scope, ScopePage, Stamp, Standing,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::progress::ProgressReport;
