@@ -1,12 +1,11 @@
-//! Connections whose TLS records the kernel makes: when it is given the key, how
-//! it is spoken to, and how a socket is got rid of whose key has to change.
+//! Connections whose TLS records the kernel makes: when the kernel gets the key, how the connection
+//! writes, and how it leaves a socket whose key has to change.
 //!
-//! The kernel is given the key of a socket when its first large body begins, and
-//! has it until the connection leaves the socket. It cannot change the key, nor let
-//! bytes pass that are records already. So a connection that owes the client a
-//! KeyUpdate, or has used its key up, is saved and restored in place, by a hand-off
-//! to nobody, and goes on in user space. That takes the switch: a node without one
-//! makes its records itself.
+//! The kernel gets the key when the first large body begins, and keeps it until the connection
+//! leaves the socket. It can neither change the key nor pass on bytes that are records already. A
+//! connection that owes the client a KeyUpdate, or has used its key up, is therefore saved and
+//! restored in place, by a hand-off to no peer. It goes on in user space. That takes the switch: a
+//! node without one makes its records itself.
 
 use std::fs::File;
 use std::io;
@@ -22,18 +21,17 @@ use crate::connection::{Connection, SEAL_BYTES, SENDFILE_BYTES};
 use crate::export::{Exported, renew};
 use crate::kernel_tx::{RECORDS_FOR_MESSAGE, RECORDS_FOR_PIECE};
 
-/// The first body of at least this length has the kernel make a socket's records.
-/// To give it the key takes two calls and several allocations, some tens of
-/// microseconds with what closing costs, and such a body takes some 100 µs to
-/// encrypt: below, there is nothing to be won by sparing one copy of it.
+/// The kernel makes a socket's records from the first body of this length on. Giving it the key
+/// takes two calls and several allocations, some tens of microseconds. Encrypting a shorter body
+/// takes about as long, so sparing one copy of it would win nothing.
 const WORTHWHILE_BYTES: u64 = 256 << 10;
-/// How often the kernel is asked whether it has passed its records on.
+/// The time between two checks whether the kernel has passed its records on.
 const SETTLE_STEP: Duration = Duration::from_millis(1);
 
-/// Who makes the next record.
+/// The maker of the next record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sealer {
-    /// There are none: plain TCP.
+    /// Plain TCP has no records.
     Nobody,
     /// The record layer of `prism-tls`.
     Session,
@@ -41,8 +39,8 @@ pub(crate) enum Sealer {
 }
 
 impl Connection {
-    /// Who makes the records of a message that begins now. Takes the connection
-    /// out of the kernel's hands where it could not go on.
+    /// The maker of the records of a message that begins now. The connection leaves the kernel's
+    /// socket if the kernel's key does not last for the message.
     pub(crate) async fn sealer(&mut self) -> io::Result<Sealer> {
         let Some(records) = &mut self.state.tls else {
             return Ok(Sealer::Nobody);
@@ -74,8 +72,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a part of a file, as far as the kernel makes the records, and tells how
-    /// far that is: not at all, usually all of it, less where the key is used up.
+    /// Sends a part of a file as far as the kernel makes the records, and returns the offset that
+    /// it reached. That is `offset` without the kernel, usually `end`, and less if the key is used
+    /// up.
     pub(crate) async fn send_by_kernel(
         &mut self,
         file: &File,
@@ -120,8 +119,8 @@ impl Connection {
         }
     }
 
-    /// Gives the kernel the write key, where it is offered and a body of `len`
-    /// bytes makes it worth while. Whether it has it now.
+    /// Gives the kernel the write key if a body of `len` bytes is worth it. Returns whether the
+    /// kernel has the key now.
     async fn enter_kernel(&mut self, len: u64) -> io::Result<bool> {
         let shared = self.state.shared.clone();
         let Some(offered) = shared.kernel_tls().filter(|_| len >= WORTHWHILE_BYTES) else {
@@ -133,8 +132,7 @@ impl Connection {
         if !records.may_enter_kernel(offered) {
             return Ok(false);
         }
-        // What is sealed already must be in the socket: the kernel would seal it
-        // again.
+        // Records that are sealed must leave first, because the kernel would seal them again.
         records.seal_control(&mut self.state.output)?;
         self.flush(true).await?;
         let socket = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
@@ -153,11 +151,11 @@ impl Connection {
         }
     }
 
-    /// Has the connection in a new socket, to which the kernel has no key.
+    /// Moves the connection to a new socket, to which the kernel has no key.
     async fn leave_kernel(&mut self) -> io::Result<()> {
         let shared = self.state.shared.clone();
         let place = shared.connection_without_socket(&self.state);
-        // Dropped half-way, it is closed, and `self` is what has no socket.
+        // If this future is dropped, the connection is closed, and `self` has no socket.
         let connection = std::mem::replace(self, place);
         match Box::pin(renew(&shared, connection)).await {
             Exported::Kept { connection, reason } => {
@@ -185,8 +183,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends our direction of the session, and waits until TCP has all of it: the
-    /// kernel forgets what it still keeps when the socket is shut down.
+    /// Ends our direction of the session, and waits until TCP has all records. The kernel forgets
+    /// the records that it still has when the socket is shut down.
     pub(crate) async fn close_by_kernel(&mut self) -> io::Result<()> {
         if let Some(records) = &mut self.state.tls {
             records.close_in_kernel();
@@ -210,7 +208,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the kernel keeps nothing back: see [`crate::kernel_tx`].
+    /// Whether TCP has every record: see [`crate::kernel_tx`].
     pub(crate) fn is_settled(&self) -> io::Result<bool> {
         match (&self.state.tls, &self.stream) {
             (Some(records), Some(socket)) => records.is_settled(socket.as_fd()),
@@ -218,7 +216,7 @@ impl Connection {
         }
     }
 
-    /// As `written`, by the kernel's record layer.
+    /// [`Self::written`] by the kernel's record layer.
     async fn taken(
         &mut self,
         write: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,

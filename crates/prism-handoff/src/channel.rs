@@ -1,7 +1,7 @@
-//! Channels between nodes: persistent mutual TLS connections that carry frames
-//! (docs/protocol.md, section 2), one per worker and peer: either end sends
-//! hand-offs on it, so that a verdict leaves together with the next hand-off to the
-//! same peer. Who dials them is in `peers`, the handshake in `node_tls`.
+//! Channels between nodes: persistent mutual TLS connections that carry frames (docs/protocol.md,
+//! section 2). There is one for each worker and peer. Either end sends hand-offs on it, so a
+//! verdict leaves together with the next hand-off to the same peer. `peers` dials channels, and
+//! `node_tls` has the handshake.
 
 mod outbox;
 
@@ -30,12 +30,12 @@ use crate::node_tls::Secured;
 
 use outbox::Outbox;
 
-/// Room for what is read at once: a record that has come in part, and another.
+/// The size of one read: the rest of a record that has come in part, and another record.
 const SEALED_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// A buffer that a large frame has made larger is given back.
+/// The capacity of a buffer that is kept after a large frame.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// A hand-off as it came in, and the channel for its verdict.
+/// A hand-off that has arrived, and the channel for its verdict.
 pub(crate) struct Arrived {
     pub(crate) hand_off: Box<HandOff>,
     pub(crate) channel: Rc<Channel>,
@@ -50,20 +50,19 @@ pub(crate) struct Channel {
     pub(crate) peer: String,
     session: RefCell<Session>,
     outbox: Outbox,
-    /// There is a work that sends what may wait.
+    /// The deferred work has an entry that sends the outbox.
     will_send: Cell<bool>,
     deferred: Rc<DeferredWork>,
     verdicts: Verdicts,
     open: Cell<bool>,
-    /// The peer has said on this channel that it leaves.
+    /// Set when the peer has said on this channel that it leaves.
     leaver: RefCell<Option<Leaver>>,
-    /// Why nothing more is read, for the peer.
+    /// The TLS alert that tells the peer why this end reads no more.
     alert: Cell<Option<rustls::AlertDescription>>,
 }
 
 impl Channel {
-    /// Takes over a TLS connection; connections that arrive are imported by
-    /// `importer`.
+    /// Takes over a TLS connection. `importer` imports the hand-offs that arrive.
     pub(crate) fn start(
         secured: Secured,
         peer: String,
@@ -104,30 +103,31 @@ impl Channel {
         self.open.get()
     }
 
-    /// Frames can be sent, but will be late.
+    /// Frames can still be sent, but the peer has not read for a while.
     pub(crate) fn is_stuck(&self) -> bool {
         self.outbox.is_stuck()
     }
 
-    /// Sends and expects nothing more. What has left TCP repeats until the peer has it.
+    /// Sends and expects nothing more. TCP still repeats the bytes that have left until the peer
+    /// has them.
     pub(crate) fn close(&self) {
         self.open.set(false);
         drop(self.leaver.take());
-        // Whoever waits for a verdict learns that none will come.
+        // Tasks that wait for a verdict learn that none will come.
         self.verdicts.borrow_mut().clear();
         self.outbox.close();
     }
 
-    /// Sends one frame, with all others of tasks that are ready to run. Whether it
-    /// arrives, only its answer says: of a channel that breaks there is none.
+    /// Sends one frame, together with those of other tasks that are ready to run. Only an answer
+    /// tells that it has arrived.
     ///
     /// # Errors
-    /// `NotConnected` where the channel has broken already.
+    /// `NotConnected` if the channel has broken.
     pub(crate) fn send(&self, frame: &Frame) -> io::Result<()> {
         self.send_encoded(&Zeroizing::new(frame.encode()))
     }
 
-    /// [`Self::send`] for a frame that is bytes already.
+    /// [`Self::send`] for an encoded frame.
     pub(crate) fn send_encoded(&self, bytes: &[u8]) -> io::Result<()> {
         if !self.open.get() {
             return Err(io::ErrorKind::NotConnected.into());
@@ -137,11 +137,10 @@ impl Channel {
         Ok(())
     }
 
-    /// Sends the verdict of a hand-off. Nobody waits to hear that it was taken: that
-    /// leaves with the next frame, or by itself a little later. For any other a client
-    /// waits.
+    /// Sends the verdict of a hand-off. An `Accepted` leaves with the next frame, or 20 ms later,
+    /// because no client waits for it. Any other verdict leaves at once.
     pub(crate) fn send_verdict(self: &Rc<Self>, verdict: &Frame) {
-        // The source asks the switch instead.
+        // The source gets no verdict, and asks the switch.
         if !self.open.get() {
             return;
         }
@@ -184,7 +183,7 @@ impl Channel {
         }
     }
 
-    /// The verdict of hand-off `id` will come out of the receiver.
+    /// Registers for the verdict of the hand-off `id`.
     pub(crate) fn await_verdict(self: &Rc<Self>, id: u64) -> AwaitedVerdict {
         let (sender, receiver) = oneshot::channel();
         self.verdicts.borrow_mut().insert(id, sender);
@@ -212,7 +211,7 @@ impl Channel {
                 let opened = match opened {
                     Ok(opened) => opened,
                     Err(error) => {
-                        // A courtesy, and the last that is said.
+                        // The alert is the last thing that this end sends.
                         self.alert.set(Some(error.alert()));
                         return Err(error.into());
                     }
@@ -237,7 +236,7 @@ impl Channel {
         }
     }
 
-    /// Acts upon the frames that `data` ends; `part` keeps the beginning of the next.
+    /// Handles the frames that end within `data`. `part` keeps the beginning of the next one.
     async fn on_data(
         self: &Rc<Self>,
         data: &[u8],
@@ -245,7 +244,7 @@ impl Channel {
         importer: &Weak<Shared>,
         counters: &Counters,
     ) -> Result<(), ChannelError> {
-        // Most frames are one record, and are read where they are.
+        // Most frames fill one record, and are decoded in place.
         if part.is_empty() {
             let read = self.on_frames(data, importer, counters).await?;
             append(part, data.get(read..).unwrap_or_default());
@@ -257,7 +256,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Acts upon the whole frames at the start of `bytes`; gives their length.
+    /// Handles the whole frames at the start of `bytes`, and returns their length.
     async fn on_frames(
         self: &Rc<Self>,
         bytes: &[u8],
@@ -340,8 +339,8 @@ impl Channel {
 }
 
 impl Channel {
-    /// A source asks what became of its hand-off. While that is open there is no
-    /// answer, and it asks again.
+    /// Answers a source that asks for the outcome of its hand-off. There is no answer while the
+    /// switch has not decided, so the source asks again.
     fn answer(self: &Rc<Self>, id: u64, importer: &Weak<Shared>) {
         let Some(shared) = importer.upgrade() else {
             return;
@@ -359,8 +358,8 @@ impl Channel {
     }
 }
 
-/// Half of a channel that is at work. However it ends, by a panic too, the channel is
-/// closed: one that is open and not read would swallow hand-offs.
+/// The reading or the writing half of a channel. Its end, also by a panic, closes the channel: an
+/// open channel that is not read would swallow hand-offs.
 struct Closing(Rc<Channel>);
 
 impl Drop for Closing {
@@ -371,9 +370,9 @@ impl Drop for Closing {
 
 /// Keeps the kernel from taking a channel for a one-way stream.
 ///
-/// Frames are answered with frames, so an acknowledgement leaves with one. The kernel
-/// takes a connection that rested for as long as it delays one (40 ms) for a one-way
-/// stream, and sends it a packet of its own within the read.
+/// Frames are answered by frames, which carry the acknowledgements. After a rest of 40 ms (its
+/// delay of an acknowledgement) the kernel takes a connection for a one-way stream. It then sends
+/// an acknowledgement of its own within the read.
 #[derive(Default)]
 struct TwoWay {
     told: Option<Instant>,
@@ -406,7 +405,8 @@ async fn read_some(
         match tcp.try_read_buf(buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Ok(read) if (1..all).contains(&read) => {
-                // It was all that there is, for now: to be told so takes no system call.
+                // The read has emptied the socket, and the reactor learns that without a system
+                // call.
                 let is_empty = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
                 let _ = tcp.as_ref().try_io(Interest::READABLE, is_empty);
                 return Ok(read);
@@ -416,8 +416,8 @@ async fn read_some(
     }
 }
 
-/// Drops the first `end` bytes, and leaves no copy of them, nor of what moves up:
-/// frames carry the secrets of clients' sessions.
+/// Drops the first `end` bytes, and wipes them and the old place of the others: frames carry the
+/// secrets of clients' sessions.
 fn consume(buffer: &mut Vec<u8>, end: usize) {
     let end = end.min(buffer.len());
     let rest = buffer.len() - end;
@@ -429,7 +429,7 @@ fn consume(buffer: &mut Vec<u8>, end: usize) {
     }
 }
 
-/// Appends `bytes`, and leaves no copy of what was there before.
+/// Appends `bytes`, and wipes the old buffer if it has to grow.
 fn append(buffer: &mut Vec<u8>, bytes: &[u8]) {
     if buffer.capacity() - buffer.len() < bytes.len() {
         let mut larger = Vec::with_capacity(2 * (buffer.len() + bytes.len()));
@@ -439,7 +439,8 @@ fn append(buffer: &mut Vec<u8>, bytes: &[u8]) {
     buffer.extend_from_slice(bytes);
 }
 
-/// A frame over the limit ends the channel: nothing behind it can be found.
+/// The length of the next frame. A frame over the limit ends the channel, because the start of the
+/// one behind it cannot be found.
 fn announced_len(buffer: &[u8], counters: &Counters) -> Result<Option<usize>, DecodeError> {
     Frame::announced_len(buffer).inspect_err(|_| counters.frames_malformed.add_one())
 }

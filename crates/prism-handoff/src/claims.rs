@@ -1,5 +1,5 @@
-//! Claiming connections that were accepted here and stay (`prism_proto::claim`): one
-//! task of a worker looks at them when they have come of age. Nothing waits for it.
+//! Claims connections that were accepted here and stay (`prism_proto::claim`). One task of each
+//! worker claims them once they are old enough; no request waits for it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,48 +13,48 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::control::{Control, now_ns};
 
-/// Most claims under way at once, so that hand-offs find room among the commands.
+/// The largest number of claims under way at once; hand-offs need room among the commands too.
 const MAX_CLAIMS: usize = 256;
-/// How often a claim is made at once as the estimate of the switch's clock gets better.
+/// The number of immediate attempts when the estimate of the switch's clock improves.
 const MAX_TRIES: u8 = 3;
-/// How soon a claim that was not answered is made again.
+/// The pause before an unanswered claim is repeated.
 const AGAIN_NS: u64 = 1_000_000_000;
-/// Connections that come of age within this time are claimed together.
+/// Claims that are due within this time are made together.
 const SLACK: Duration = Duration::from_millis(20);
 
-/// The state of the claim to one connection. Dropped with the connection, or when
-/// that is handed off: then it is over.
+/// The claim to one connection. It ends when it is dropped, with the connection or at a hand-off.
 #[derive(Debug)]
 pub(crate) struct Claimed {
     flow: FlowKey,
     here: Owner,
-    /// When the connection was accepted: the epoch of the first claim. A connection that its
-    /// client has forgotten then does not outrank the client's next one at another frontend.
+    /// The time when the connection was accepted, which gives the first epoch. A connection that
+    /// its client has forgotten therefore does not outrank the client's next one at another
+    /// frontend.
     since_ns: u64,
     epoch: Cell<Option<u64>>,
     is_held: Cell<bool>,
 }
 
 impl Claimed {
-    /// The greatest epoch that the switch was told, and whether it has confirmed that.
+    /// The greatest epoch that was sent to the switch, and whether the switch has confirmed it.
     pub(crate) fn epoch(&self) -> Option<(u64, bool)> {
         Some((self.epoch.get()?, self.is_held.get()))
     }
 }
 
-/// The connections of one worker that have not come of age.
+/// The claims of one worker that are not due yet.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    /// In the order of their times.
+    /// In the order of their due times.
     young: RefCell<VecDeque<(u64, Weak<Claimed>)>>,
-    /// Not answered: to be claimed again, in the order of their times.
+    /// Unanswered claims, in the order of their due times.
     again: RefCell<VecDeque<(u64, Weak<Claimed>)>>,
     changed: Notify,
 }
 
 impl Claims {
-    /// A connection has been accepted, or stays where it is after all; then commands for it
-    /// may have come to `epoch`.
+    /// Adds a connection that was accepted, or that stays after a failed hand-off. In the second
+    /// case `epoch` is that of the last command for it.
     pub(crate) fn add(&self, flow: FlowKey, here: Owner, epoch: Option<u64>) -> Rc<Claimed> {
         let since_ns = now_ns();
         let claimed = Rc::new(Claimed {
@@ -73,7 +73,7 @@ impl Claims {
         claimed
     }
 
-    /// Claims what comes of age, until dropped.
+    /// Makes the claims that are due, until dropped.
     pub(crate) async fn run(self: &Rc<Self>, control: &Rc<Control>) {
         let room = Arc::new(Semaphore::new(MAX_CLAIMS));
         loop {
@@ -100,7 +100,7 @@ impl Claims {
         }
     }
 
-    /// The next connection that is still here.
+    /// The next due claim whose connection is still here.
     fn next_due(&self, now_ns: u64) -> Option<Weak<Claimed>> {
         for queue in [&self.young, &self.again] {
             let mut queue = queue.borrow_mut();
@@ -138,7 +138,7 @@ impl Claims {
                 (Claim::Unanswered, Some(_)) => return self.later(claimed),
                 (Claim::Outranked, Some(known))
                     if control.switch_clock_at(known.since_ns) > Some(epoch) => {}
-                // Refused; or handed off or closed meanwhile, which outranks it.
+                // The claim was refused, or the connection was handed off or closed meanwhile.
                 _ => return,
             }
         }

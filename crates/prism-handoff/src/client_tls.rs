@@ -1,7 +1,7 @@
 //! TLS handshakes with clients: from an accepted socket to a [`Connection`].
 //!
-//! The handshake itself is `prism_tls::accept`; here are the socket, the time it
-//! may take, and what becomes of clients that do not speak TLS.
+//! `prism_tls::accept` does the handshake. This module has the socket, the time limit, and the
+//! answer to clients that do not speak TLS.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,28 +18,27 @@ use crate::connection::ConnectionState;
 use crate::endpoint::{Incoming, Shared};
 use crate::records::Records;
 
-/// How long a client may take for its handshake.
+/// The time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Read at once during a handshake; a full record and a little more.
+/// The size of one read during a handshake: a full record and a little more.
 const READ_BYTES: usize = 17 << 10;
-/// What a client is told that speaks HTTP where HTTPS is spoken.
+/// The answer to a client that speaks HTTP on the port of HTTPS.
 const NOT_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
     Content-Length: 44\r\nConnection: close\r\n\r\nThis port speaks HTTPS: use an https:// URL\n";
 
 /// The service over TLS.
 #[derive(Clone, Debug)]
 pub struct TlsService {
-    /// Where clients connect: the service's address with another port.
+    /// The address that clients connect to: the service's address with another port.
     pub address: SocketAddr,
-    /// Certificates, tickets, versions and suites. Needed where clients are
-    /// accepted; a node that only takes connections over has no use for it.
+    /// Certificates, tickets, versions and suites. A node that accepts no clients needs none.
     pub server: Option<ServerConfig>,
-    /// What of TLS the kernel is to do for large bodies, found out by
-    /// [`Offered::probe`]; none: nothing. Only a node with a switch uses it.
+    /// The versions and ciphers for which the kernel encrypts large bodies, as [`Offered::probe`]
+    /// finds them; `None` leaves all to user space. Only a node with a switch uses it.
     pub kernel: Option<Offered>,
 }
 
-/// Why a client's handshake came to nothing.
+/// The reason for a failed handshake.
 #[derive(Debug, thiserror::Error)]
 enum HandshakeError {
     #[error("{0}")]
@@ -59,7 +58,7 @@ enum HandshakeError {
 }
 
 impl Shared {
-    /// Accepts one client over TLS, or tells it why not.
+    /// Does the handshake with one client, and gives its connection to the application.
     pub(crate) async fn secure(
         self: Rc<Self>,
         mut stream: TcpStream,
@@ -129,7 +128,7 @@ async fn shake_hands(
                 return Ok((Records::new(Session::new(keys)?, unread), resumed));
             }
             Step::Failed(failure) => {
-                // The alert is a courtesy.
+                // It does not matter whether the alert arrives.
                 let _ = stream.write_all(&failure.output).await;
                 return Err(failure.error.into());
             }

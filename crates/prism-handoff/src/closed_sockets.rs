@@ -1,10 +1,10 @@
-//! When is a flow's rule no longer needed? When no packet can leave its socket
-//! any more (invariant I6): not at `close`, but when the kernel has destroyed
-//! the socket, and for the side that closed first, when TIME_WAIT has ended.
+//! Releases a flow at the switch when no packet can leave its socket any more (invariant I6). That
+//! is not at `close`, but when the kernel has destroyed the socket, and at the end of TIME_WAIT for
+//! the side that closed first.
 //!
-//! The kernel tells of destroyed sockets through sock_diag; what became of a
-//! socket (gone, or TIME_WAIT and for how long) is then looked up. No kernel
-//! module, no polling, except after the kernel dropped notifications.
+//! The kernel reports destroyed sockets through sock_diag. A look-up then tells whether the socket
+//! is gone, or in TIME_WAIT and for how long. All sockets are looked up again if the kernel has
+//! dropped reports.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -24,21 +24,21 @@ use tokio::task::JoinSet;
 use crate::control::{Control, now_ns};
 use crate::counters::Counters;
 
-/// How often sockets are looked at without being told, in case a notification
-/// was lost.
+/// The interval of look-ups without a report, in case a report was lost.
 const RESCAN: Duration = Duration::from_secs(5);
-/// How long the kernel goes on telling after nothing is waited for.
+/// The subscription to reports ends after this time without a socket to wait for.
 const UNSUBSCRIBE: Duration = Duration::from_millis(100);
-/// How long the switch is asked for one release before it counts as silent.
+/// The deadline of one attempt at a release; the switch then counts as silent.
 const RELEASE_DEADLINE_NS: u64 = 1_000_000_000;
-/// How many times a release is tried while the switch answers other commands.
+/// The number of attempts at a release while the switch answers other commands.
 const MAX_RELEASE_ROUNDS: u8 = 16;
-/// Most flows released at once: what a switch that falls silent is asked in vain.
+/// The largest number of releases under way: commands that a switch which falls silent leaves
+/// unanswered.
 const MAX_RELEASES: usize = 256;
-/// Most releases that wait: 21 MB at some 80 bytes each. Flows beyond that are left to
-/// the switch, which ages them out.
+/// The largest number of waiting releases: 21 MB at some 80 bytes each. The switch ages further
+/// flows out.
 const MAX_WAITING: usize = 262_144;
-/// Closed sockets looked at without a pause.
+/// The number of look-ups without a pause.
 const MAX_LOOKS: usize = 256;
 
 /// Sockets of steered flows that the application has closed.
@@ -46,13 +46,13 @@ pub(crate) struct ClosedSockets {
     control: Rc<Control>,
     counters: std::sync::Arc<Counters>,
     closing: RefCell<HashMap<Tuple, Closing>>,
-    /// When to look at a socket again, earliest first.
+    /// The times of the next look-ups, the earliest first.
     due: RefCell<BTreeSet<(u64, Tuple)>>,
     lookup: RefCell<Diag>,
-    /// Sockets that are neither gone nor in TIME_WAIT.
+    /// The number of sockets that are neither destroyed nor in TIME_WAIT.
     alive: Cell<usize>,
     changed: Notify,
-    /// Flows whose sockets are gone.
+    /// Flows whose sockets are destroyed.
     to_release: RefCell<VecDeque<Release>>,
     released: Notify,
 }
@@ -110,7 +110,8 @@ impl ClosedSockets {
         self.changed.notify_one();
     }
 
-    /// The same 4-tuple lives again, by hand-off: it is not to be released.
+    /// A hand-off has brought a connection with the same addresses and ports, so its flow is not
+    /// released.
     pub(crate) fn unwatch(&self, local: SocketAddr, flow: FlowKey) {
         self.forget(Tuple {
             local,
@@ -138,13 +139,13 @@ impl ClosedSockets {
         Some(closing)
     }
 
-    /// Looks after closed sockets until dropped.
+    /// Watches closed sockets until dropped.
     pub(crate) async fn run(&self) -> io::Result<()> {
         let mut events = None;
         loop {
             if self.alive.get() > 0 && events.is_none() {
                 events = Some(subscribe()?);
-                // What was destroyed before.
+                // Sockets that were destroyed before the subscription.
                 self.look_at_all();
             }
             let next = self.due.borrow().first().map(|(at, _)| *at);
@@ -176,7 +177,7 @@ impl ClosedSockets {
     }
 
     fn on_events(&self, ready: &mut AsyncFdReadyMutGuard<'_, Destroyed>) {
-        // Before the reads, so that what comes after them wakes us.
+        // Cleared before the reads, so that a later report wakes this task.
         ready.clear_ready();
         let events = ready.get_inner_mut();
         loop {
@@ -203,8 +204,7 @@ impl ClosedSockets {
         }
     }
 
-    /// Finds out what has become of a socket, and releases its flow or decides
-    /// when to look again.
+    /// Looks one socket up, and releases its flow or schedules the next look-up.
     fn look(&self, tuple: Tuple) {
         let Some(closing) = self.forget(tuple) else {
             return;
@@ -256,8 +256,8 @@ impl ClosedSockets {
         tracing::debug!(client = %flow.client, "flow not released; the switch will age it out");
     }
 
-    /// Releases flows until dropped. While the switch is silent they wait, and none
-    /// spends its rounds.
+    /// Releases flows until dropped. While the switch is silent, releases wait and use up no
+    /// attempts.
     pub(crate) async fn release_all(&self) {
         let mut under_way = JoinSet::new();
         loop {
@@ -293,7 +293,7 @@ impl ClosedSockets {
                 rounds_left: release.rounds_left - 1,
                 ..release
             }),
-            // Stale: a new connection has the flow.
+            // `Stale`: the flow belongs to a new connection.
             CommandOutcome::Answered(a) if matches!(a.status, Status::Ok | Status::Stale) => {
                 self.counters.flows_released.add_one();
             }
@@ -312,8 +312,8 @@ async fn ask(control: Rc<Control>, release: Release) -> (Release, CommandOutcome
     (release, control.call(command, RELEASE_DEADLINE_NS).await)
 }
 
-/// Asks the kernel to tell of destroyed sockets. It then tells of every one, those
-/// of hand-offs too, so it is asked only while something is waited for.
+/// Subscribes to reports of destroyed sockets. The kernel then reports every one, those of
+/// hand-offs too, so the subscription lasts only while a socket is waited for.
 fn subscribe() -> io::Result<AsyncFd<Destroyed>> {
     let events = Destroyed::subscribe().map_err(io::Error::other)?;
     #[allow(

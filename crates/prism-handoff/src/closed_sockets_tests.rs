@@ -16,7 +16,7 @@ const KEY: [u8; 16] = [7; 16];
 const KEY_ID: u32 = 1;
 const FLOWS: u16 = 20_000;
 const EPOCH: u64 = 5;
-/// Length of the simulated outages.
+/// The length of the simulated outages.
 const OUTAGE: Duration = Duration::from_secs(4);
 
 /// The reference flow table behind a real socket.
@@ -85,7 +85,7 @@ fn flow(port: u16) -> FlowKey {
     }
 }
 
-/// Runs `work` with a worker's way to a switch.
+/// Runs `work` with a worker's client of a switch.
 fn run<F: Future>(work: impl FnOnce(Arc<Switch>, Rc<Control>, Arc<Counters>) -> F) -> F::Output {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().unwrap();
@@ -93,7 +93,7 @@ fn run<F: Future>(work: impl FnOnce(Arc<Switch>, Rc<Control>, Arc<Counters>) -> 
         let (switch, counters) = (Switch::start(), Arc::new(Counters::default()));
         let address = SwitchAddress::new(switch.address, KEY_ID, KEY);
         let here = Ipv4Addr::LOCALHOST.into();
-        let control = Control::open((here, NO_DIGEST), &address, counters.clone()).unwrap();
+        let control = Control::open(here, NO_DIGEST, &address, counters.clone()).unwrap();
         let (running, clock) = (control.clone(), control.clone());
         tokio::task::spawn_local(async move { running.run().await });
         tokio::task::spawn_local(async move { clock.refresh_clock().await });
@@ -129,7 +129,7 @@ fn flows_that_close_in_an_outage_of_the_switch_are_all_released_when_it_is_back(
         }
         tokio::time::sleep(OUTAGE).await;
         assert_eq!(counters.flows_released.read(), 0);
-        // Some 11 for each release under way, and 12 each second for the clock.
+        // Some 11 datagrams for each release under way, and 12 each second for the clock.
         let in_vain = switch.heard_in_vain.load(Ordering::Relaxed);
         assert!(in_vain < 13 * MAX_RELEASES as u64, "{in_vain} datagrams");
         switch.is_out.store(false, Ordering::Relaxed);

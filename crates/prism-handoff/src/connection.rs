@@ -1,8 +1,8 @@
-//! A client's connection as the application holds it, wherever it is now.
+//! A client's connection as the application has it.
 //!
-//! Reads and writes try the socket before they wait: tokio knows nothing of a
-//! socket that was restored this instant, and a round through its reactor would
-//! cost more than the rest of the hand-off's arithmetic.
+//! Reads and writes try the socket before they wait. The reactor of tokio does not know a socket
+//! that was restored just now, and a round through it costs more than the rest of the hand-off's
+//! arithmetic.
 
 use std::fs::File;
 use std::io;
@@ -28,62 +28,62 @@ use crate::records::Records;
 use crate::stream::Stream;
 use crate::wait_timer::WaitTimer;
 
-/// Most bytes that one `sendfile` call moves, so that one connection does not
-/// hold a worker.
+/// The largest number of bytes of one `sendfile` call, so that one connection does not occupy a
+/// worker.
 pub(crate) const SENDFILE_BYTES: usize = 1 << 20;
-/// Most bytes that are sealed before they are written.
+/// The largest number of bytes that are sealed before they are written.
 pub(crate) const SEAL_BYTES: usize = 128 << 10;
-/// How long a client may take from its close_notify to its FIN: a round trip's
-/// worth of jitter. Then it may be waiting for ours.
+/// The time from a client's close_notify to its FIN, with the jitter of a round trip. Afterwards
+/// the client may be waiting for our close_notify.
 const GOODBYE: Duration = Duration::from_millis(200);
-/// How long a closing connection waits for the client to close too.
+/// The time that a closing connection waits for the client to close too.
 const LINGER: Duration = Duration::from_secs(2);
-/// Most bytes a closing connection reads and drops.
+/// The largest number of bytes that a closing connection reads and drops.
 const LINGER_BYTES: usize = 1 << 20;
 
 /// A live connection with a client.
 ///
-/// Dropping it closes it; [`Connection::close`] does so without the risk that
-/// the client loses the end of an answer.
+/// Dropping it closes it at once. [`Connection::close`] first makes sure that the client gets the
+/// end of an answer.
 pub struct Connection {
     pub(crate) stream: Option<Stream>,
     pub(crate) state: Box<ConnectionState>,
     pub(crate) wait_timer: WaitTimer,
 }
 
-/// Everything about a connection but its socket.
+/// All of a connection but its socket.
 pub(crate) struct ConnectionState {
     pub(crate) input: Input,
-    /// Written by an earlier owner, not yet taken by the kernel.
+    /// Bytes that an earlier owner has written and no kernel has taken.
     pub(crate) output: Vec<u8>,
-    /// The TLS session, where there is one: then `output` holds records.
+    /// The TLS session, if there is one. `output` then holds records.
     pub(crate) tls: Option<Records>,
     pub(crate) flow: FlowKey,
     pub(crate) local: SocketAddr,
-    /// The flow's epoch at the switch, once it was steered.
+    /// The flow's epoch at the switch, after the first command for it.
     pub(crate) epoch: Option<u64>,
-    /// The switch has confirmed a command for this connection. Until then what
-    /// the switch knows of its addresses may be a predecessor's.
+    /// The switch has confirmed a command for this connection. Before that, the switch's entry for
+    /// its addresses may be a predecessor's.
     pub(crate) confirmed: bool,
     /// The claim to a connection that was accepted here, until it is handed off.
     pub(crate) claimed: Option<Rc<Claimed>>,
-    /// How the socket is set up, where that is known.
+    /// The options of the socket, if they are known.
     pub(crate) behaviour: Option<Behaviour>,
-    /// Ends, when dropped, the task that still asks the switch to let packets
-    /// pass: from then on the connection's own commands decide.
+    /// When dropped, it ends the task that asks the switch to let packets pass. From then on the
+    /// connection's own commands decide.
     pub(crate) settling: Option<oneshot::Sender<()>>,
     pub(crate) origin: String,
     pub(crate) context: Vec<u8>,
     pub(crate) io_timeout: Duration,
-    /// Room for the next read; 0 before the first.
+    /// The size of the next read; 0 before the first one.
     pub(crate) read_bytes: usize,
     /// Something was written since the last read.
     pub(crate) has_written: bool,
-    /// How often it has moved since something of its input was done with.
+    /// The number of moves since input was last consumed.
     pub(crate) moves: u8,
-    /// No request was let in on it yet.
+    /// No request on it has been admitted yet.
     pub(crate) newcomer: Option<Newcomer>,
-    /// Whether it is one of the connections that are open here.
+    /// Whether it counts among the connections that are open here.
     pub(crate) is_counted: bool,
     pub(crate) shared: Rc<Shared>,
 }
@@ -119,18 +119,17 @@ impl Connection {
         &self.state.origin
     }
 
-    /// What the exporting application sent along; empty if accepted here.
+    /// The context that the exporting application has sent; empty for an accepted connection.
     pub fn context(&self) -> &[u8] {
         &self.state.context
     }
 
-    /// Bytes read and not yet consumed.
+    /// The bytes that were read and not consumed.
     pub fn buffered(&self) -> &[u8] {
         self.state.input.unread()
     }
 
-    /// Marks the first `n` buffered bytes as done with. What is not consumed
-    /// goes along with a hand-off.
+    /// Consumes the first `n` buffered bytes. Bytes that are not consumed move with a hand-off.
     pub fn consume(&mut self, n: usize) {
         if n > 0 {
             self.state.moves = 0;
@@ -138,27 +137,26 @@ impl Connection {
         self.state.input.consume(n);
     }
 
-    /// A request on it was let in: from now on it is none of those that anybody may open.
+    /// A request on it was admitted, so the connection no longer counts as a newcomer.
     pub fn caller_is_known(&mut self) {
         self.state.newcomer = None;
     }
 
-    /// No request on it was let in yet.
+    /// No request on it has been admitted yet.
     pub fn is_newcomer(&self) -> bool {
         self.state.newcomer.is_some()
     }
 
-    /// Waits at most this long for each read or write to go on.
+    /// Sets the time limit of each read and write.
     pub fn set_io_timeout(&mut self, timeout: Duration) {
         self.state.io_timeout = timeout;
     }
 
-    /// Acknowledges to the client what it has sent, where the kernel has put that
-    /// off: a socket that is about to move cannot do it later, and a client whose
-    /// next packet is small may wait for it before it sends that (Nagle).
+    /// Sends an acknowledgement that the kernel has delayed. A socket that moves cannot send it
+    /// later, and a client with Nagle's algorithm may wait for it before its next small packet.
     pub fn acknowledge(&self) {
         if let Some(stream) = &self.stream {
-            // What fails on a connection is found by whoever uses it next.
+            // The next use of the connection finds the error.
             let _ = SockRef::from(&stream.as_fd()).set_tcp_quickack(true);
         }
     }
@@ -166,14 +164,14 @@ impl Connection {
     /// Writes all of `bytes`.
     ///
     /// # Errors
-    /// `TimedOut` when the client took nothing in time; else what the socket says.
+    /// `TimedOut` if the client took nothing in time; else the socket's error.
     pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.flush(true).await?;
         self.write(bytes, false).await
     }
 
-    /// Like [`Self::write_all`], with more to follow at once (`MSG_MORE`), so
-    /// that a head leaves in one segment with the body behind it.
+    /// [`Self::write_all`] with more bytes to follow at once (`MSG_MORE`), so that a head and its
+    /// body leave in one segment.
     ///
     /// # Errors
     /// As for [`Self::write_all`].
@@ -182,11 +180,11 @@ impl Connection {
         self.write(bytes, true).await
     }
 
-    /// Sends `len` bytes of `file` from `offset`: without copying them here, or
-    /// sealed where they are read to.
+    /// Sends `len` bytes of `file` from `offset`. Without TLS they are not copied here; with TLS
+    /// they are sealed in place.
     ///
     /// # Errors
-    /// `UnexpectedEof` when the file ends first; else as for [`Self::write_all`].
+    /// `UnexpectedEof` if the file ends first; else as for [`Self::write_all`].
     pub async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
         self.flush(true).await?;
         let (mut at, end) = (offset, offset.saturating_add(len));
@@ -222,9 +220,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection so that the client gets all of the answer: closes our
-    /// direction, waits a bounded time for the client's, then the rest. The
-    /// switch forgets the flow when no packet can leave the socket any more.
+    /// Ends the connection so that the client gets all of the answer. It closes our direction and
+    /// waits a bounded time for the client's. The node releases the flow when no packet can leave
+    /// the socket any more.
     pub async fn close(mut self) {
         if self.state.output.is_empty() && self.client_has_left().await {
             return;
@@ -253,7 +251,7 @@ impl Connection {
         }
     }
 
-    /// Says all that there is to say.
+    /// Ends the TLS session, and writes the rest of the output.
     async fn end_session(&mut self) -> io::Result<()> {
         if self.is_in_kernel() {
             return self.close_by_kernel().await;
@@ -265,8 +263,7 @@ impl Connection {
         self.flush(false).await
     }
 
-    /// Whether the client has closed both TLS and TCP. It would answer a
-    /// close_notify with a reset.
+    /// Whether the client has closed both TLS and TCP. It would answer a close_notify with a reset.
     async fn client_has_left(&mut self) -> bool {
         let Some(records) = &self.state.tls else {
             return false;
@@ -279,18 +276,18 @@ impl Connection {
         matches!(self.receive().await, Ok(0))
     }
 
-    /// Writes what waits in `output`, of an earlier owner or of the record layer.
+    /// Writes `output`, which an earlier owner or the record layer has filled.
     pub(crate) async fn flush(&mut self, more: bool) -> io::Result<()> {
         if self.state.output.is_empty() {
             return Ok(());
         }
         if self.is_in_kernel() {
-            // Records would be sealed again. Nothing puts any there.
+            // The kernel would seal these records again. No code puts any there.
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut output = std::mem::take(&mut self.state.output);
         self.write_parts(&output, more).await?;
-        // A connection that is being written to keeps its buffer.
+        // The next write fills the same buffer.
         if more {
             output.clear();
             self.state.output = output;
@@ -314,7 +311,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes bytes to the socket as they are.
+    /// Writes bytes to the socket unchanged.
     async fn write_parts(&mut self, mut bytes: &[u8], more: bool) -> io::Result<()> {
         let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
@@ -327,7 +324,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes by `write` once, when the socket takes something.
+    /// Calls `write` until it takes something, and waits for the socket in between.
     pub(crate) async fn written(
         &mut self,
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
@@ -356,19 +353,19 @@ impl Drop for Connection {
 }
 
 impl ConnectionState {
-    /// How long each read or write may take now.
+    /// The time limit of the next read or write.
     pub(crate) fn wait_time(&self) -> Duration {
         let left = self.newcomer.as_ref().map(Newcomer::time_left);
         left.map_or(self.io_timeout, |left| left.min(self.io_timeout))
     }
 
-    /// The flow's epoch at the switch, if any command for it was sent.
+    /// The flow's epoch at the switch, if a command for it was sent.
     pub(crate) fn steered_epoch(&self) -> Option<u64> {
         let claimed = self.claimed.as_ref().and_then(|claimed| claimed.epoch());
         claimed.map_or(self.epoch, |(epoch, _)| Some(epoch))
     }
 
-    /// Goes on from what the claim has come to; from now on it commands nothing.
+    /// Ends the claim, and keeps the epoch that it has reached.
     pub(crate) fn end_claim(&mut self) {
         if let Some((epoch, is_held)) = self.claimed.take().and_then(|claimed| claimed.epoch()) {
             self.epoch = Some(epoch);
@@ -376,7 +373,7 @@ impl ConnectionState {
         }
     }
 
-    /// Counts it among the connections that are open here, or no longer.
+    /// Counts it as open here, or as not open here.
     pub(crate) fn count(&mut self, is_here: bool) {
         let open = &self.shared.counters.connections_open;
         match (self.is_counted, is_here) {
@@ -395,7 +392,7 @@ impl Drop for ConnectionState {
     }
 }
 
-/// The socket, to be waited for.
+/// The socket, registered with the reactor.
 pub(crate) fn watched(stream: &mut Option<Stream>) -> io::Result<&TcpStream> {
     let not_connected = io::ErrorKind::NotConnected;
     let watched = stream.take().ok_or(not_connected)?.watched()?;

@@ -1,8 +1,8 @@
-//! The control client: commands to the switch over one UDP socket per worker.
+//! The control client: commands to the switch over one UDP socket for each worker.
 //!
-//! The switch answers from its data plane, so on a short path the answer is
-//! there when `send` returns: each command looks for it at once before it waits.
-//! What to send and when is `prism_proto::steering`'s.
+//! The switch answers in its data plane. On a short path the answer is there when `send` returns,
+//! so each command looks for it before it waits. `prism_proto::steering` decides what is sent and
+//! when.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -22,23 +22,23 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use crate::counters::Counters;
 use crate::lease::{Holder, Taking};
 
-/// After an unanswered command, for how long the switch counts as out of reach,
-/// so that requests are relayed without a try.
+/// After an unanswered command the switch counts as out of reach for this time, and requests are
+/// relayed without another try.
 const HOLD_OFF: Duration = Duration::from_millis(500);
-/// Most commands under way at once. At 6 µs a round trip this is far more than one
-/// worker can use; further ones wait for their turn.
+/// The largest number of commands under way. At 6 µs for a round trip one worker cannot use as
+/// many. Further ones wait.
 const MAX_PENDING: usize = 4096;
-/// Most errors of the socket that one look passes over.
+/// The number of socket errors that one look passes over.
 const MAX_ERRORS: u32 = 16;
-/// How soon a node that starts asks again for the switch's clock.
+/// The interval of clock queries before the first answer.
 const FIRST_CLOCK: Duration = Duration::from_millis(20);
-/// How often the clock estimate is refreshed. A crystal drifts some 100 ppm, so
-/// 1 ms in this time; the switch accepts 2 s.
+/// The interval of clock queries. A crystal drifts by some 100 ppm, which is 1 ms in this time; the
+/// switch accepts 2 s.
 const CLOCK_REFRESH: Duration = Duration::from_secs(10);
 /// Deadline of a clock query.
 const CLOCK_DEADLINE_NS: u64 = 250_000_000;
 
-/// Where the switch is, and under which key to speak to it.
+/// The address of the switch, and the key for its commands.
 #[derive(Clone, Debug)]
 pub struct SwitchAddress {
     /// Its control address.
@@ -50,7 +50,7 @@ pub struct SwitchAddress {
 }
 
 impl SwitchAddress {
-    /// A switch that answers at `control`, to the key `key_id`.
+    /// A switch that answers at `control` under the key `key_id`.
     pub fn new(control: SocketAddr, key_id: u32, key: [u8; 16]) -> Self {
         Self {
             control,
@@ -60,17 +60,17 @@ impl SwitchAddress {
     }
 }
 
-/// One worker's way to the switch.
+/// One worker's client of the switch.
 pub(crate) struct Control {
     switch: SwitchAddress,
     /// This node's address.
     node: IpAddr,
     /// Digest of its placement.
     placement: u64,
-    /// What this worker's flows are known by.
+    /// The run that this worker's commands and lease name.
     run: RunId,
-    /// The socket itself. An answer is often there before tokio has heard of
-    /// it, and `try_recv` of a tokio socket would not look.
+    /// The socket itself. An answer is often there before the reactor knows, and `try_recv` of a
+    /// tokio socket would not look.
     direct: std::net::UdpSocket,
     /// The same socket, to wait on.
     socket: UdpSocket,
@@ -78,9 +78,9 @@ pub(crate) struct Control {
     waiting: RefCell<HashMap<CommandId, Waiting>>,
     /// A permit for each command under way.
     room: Semaphore,
-    /// The task that repeats datagrams has something new to wait for.
+    /// The task that repeats datagrams has a new deadline.
     rearm: Notify,
-    /// Whether this worker takes new clients, for its lease to say.
+    /// Whether this worker takes new clients; its lease announces that.
     pub(crate) taking: Taking,
     /// 0 while the switch answers.
     down_until_ns: Cell<u64>,
@@ -96,7 +96,7 @@ enum Waiting {
     Ended(CommandOutcome),
 }
 
-/// `CLOCK_MONOTONIC`, which all processes of a host share.
+/// The time of `CLOCK_MONOTONIC`, which all processes of a host share.
 pub(crate) fn now_ns() -> u64 {
     prism_sys::clock::monotonic_ns()
 }
@@ -104,11 +104,12 @@ pub(crate) fn now_ns() -> u64 {
 impl Control {
     /// Opens the socket. Spawn [`Self::run`] beside it.
     pub(crate) fn open(
-        (from, placement): (IpAddr, u64),
+        node: IpAddr,
+        placement: u64,
         switch: &SwitchAddress,
         counters: Arc<Counters>,
     ) -> io::Result<Rc<Self>> {
-        let direct = std::net::UdpSocket::bind((from, 0))?;
+        let direct = std::net::UdpSocket::bind((node, 0))?;
         direct.connect(switch.control)?;
         direct.set_nonblocking(true)?;
         let socket = UdpSocket::from_std(direct.try_clone()?)?;
@@ -117,7 +118,7 @@ impl Control {
             Steering::new(switch.key_id, switch.key.clone(), fastrand::u64(..)).of_run(run);
         Ok(Rc::new(Self {
             switch: switch.clone(),
-            node: from,
+            node,
             placement,
             run,
             direct,
@@ -135,18 +136,18 @@ impl Control {
         }))
     }
 
-    /// The switch has answered lately, or nothing speaks against it.
+    /// Whether the switch counts as in reach.
     pub(crate) fn is_reachable(&self) -> bool {
         now_ns() >= self.down_until_ns.get()
     }
 
-    /// The last command was not answered. Commands that nobody waits for should await
-    /// [`Self::answers_again`]: the clock query finds out when the switch is back.
+    /// The last command was not answered. Commands without a client that waits should await
+    /// [`Self::answers_again`], which the clock query resolves.
     pub(crate) fn is_silent(&self) -> bool {
         self.down_until_ns.get() != 0
     }
 
-    /// Waits until a switch that has been silent answers.
+    /// Waits until a silent switch answers.
     pub(crate) async fn answers_again(&self) {
         while self.is_silent() {
             self.answers_again.notified().await;
@@ -158,12 +159,12 @@ impl Control {
         self.steering.borrow().switch_clock_ns(now_ns())
     }
 
-    /// The same, of a moment `at_ns` of this host's clock.
+    /// The estimate of the switch's clock at the time `at_ns` of this host's clock.
     pub(crate) fn switch_clock_at(&self, at_ns: u64) -> Option<u64> {
         self.steering.borrow().switch_clock_ns(at_ns)
     }
 
-    /// Brings the process's counters up to date.
+    /// Adds the new counts to the process's counters.
     fn count(&self) {
         let now = self.steering.borrow().counters;
         let before = self.counted.replace(now);
@@ -182,8 +183,8 @@ impl Control {
             .add(now.refused_datagrams - before.refused_datagrams);
     }
 
-    /// Sends a command and waits for its end; where too many are under way, it is sent
-    /// when others have ended. Dropping the future forgets the command, applied or not.
+    /// Sends a command and waits for its end. If too many are under way, it waits for others to end
+    /// first. Dropping the future forgets the command, which the switch may apply nevertheless.
     pub(crate) async fn call(&self, command: Command, deadline_ns: u64) -> CommandOutcome {
         let mut now = now_ns();
         let until_ns = now.saturating_add(deadline_ns);
@@ -276,8 +277,7 @@ impl Control {
         crate::lease::keep(&holder, &self.counters, &self.taking).await;
     }
 
-    /// Keeps the clock estimate fresh until dropped, and finds out when a switch that
-    /// has fallen silent answers again.
+    /// Queries the clock until dropped, and so finds out when a silent switch answers again.
     pub(crate) async fn refresh_clock(&self) {
         let mut is_known = self.switch_clock_ns().is_some();
         loop {
@@ -299,7 +299,7 @@ impl Control {
             }
             let wait = match outcome {
                 CommandOutcome::Answered(_) => CLOCK_REFRESH,
-                // Nothing can be handed off before the first answer.
+                // No connection can be handed off before the first answer.
                 CommandOutcome::Unanswered if self.switch_clock_ns().is_none() => FIRST_CLOCK,
                 CommandOutcome::Unanswered => HOLD_OFF,
             };
@@ -314,8 +314,8 @@ impl Control {
         }
     }
 
-    /// Sends all that is due. What the socket does not take now is repeated
-    /// later like a lost datagram.
+    /// Sends the datagrams that are due. One that the socket does not take now is repeated like a
+    /// lost one.
     fn transmit(&self, now_ns: u64) {
         let mut steering = self.steering.borrow_mut();
         while let Some(datagram) = steering.poll_transmit(now_ns) {
@@ -325,8 +325,7 @@ impl Control {
         }
     }
 
-    /// Reads what is left, which nobody waits for, until tokio knows that there is
-    /// nothing.
+    /// Reads the remaining datagrams until the reactor knows that the socket is empty.
     fn clear_readiness(&self) {
         let mut buffer = [0; MESSAGE_BYTES + 1];
         while let Ok(len) = self.socket.try_recv(&mut buffer) {
@@ -336,15 +335,15 @@ impl Control {
         self.count();
     }
 
-    /// Takes what has arrived for commands under way.
+    /// Handles the answers that have arrived for commands under way.
     fn receive(&self) {
         let mut buffer = [0; MESSAGE_BYTES + 1];
         let mut errors = 0;
-        // What nobody waits for can wait until the socket is looked at anyway.
+        // Late answers to no command can wait until the socket is read anyway.
         while !self.steering.borrow().is_idle() {
             match self.direct.recv(&mut buffer) {
                 Ok(len) => self.take(buffer.get(..len).unwrap_or_default()),
-                // ECONNREFUSED and the like tell of an earlier datagram.
+                // `ECONNREFUSED` and the like are about an earlier datagram.
                 Err(e) if e.kind() != io::ErrorKind::WouldBlock && errors < MAX_ERRORS => {
                     errors += 1;
                 }
@@ -352,7 +351,7 @@ impl Control {
             }
         }
         self.deliver();
-        // A corrected clock makes repetitions due at once.
+        // A correction of the clock makes repetitions due at once.
         if self.steering.borrow().has_ready() {
             self.transmit(now_ns());
         }
@@ -381,7 +380,7 @@ impl Control {
     }
 }
 
-/// A command that somebody waits for; forgotten when dropped.
+/// A command that a task waits for; it is forgotten when dropped.
 struct Entry<'c> {
     control: &'c Control,
     id: CommandId,

@@ -1,5 +1,5 @@
-//! What a hand-off takes of processors: measured on some of them, for whoever decides
-//! whether a connection is worth one.
+//! The processor time of hand-offs, measured on some of them. It decides whether a connection is
+//! worth a hand-off.
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use prism_sys::clock::thread_cpu_ns;
 
-/// One of so many hand-offs is measured, at each end.
+/// One of this many hand-offs is measured, at each end.
 const SAMPLED: u32 = 16;
-/// The first ones take longer than all others; so many say something.
+/// The weight of measurements from which on the mean counts: the first hand-offs take longer than
+/// later ones.
 const ENOUGH: f64 = 8.0;
-/// What a measurement weighs after as many others: 1/e.
+/// The number of later measurements after which one has the weight 1/e.
 const MEMORY: f64 = 256.0;
 
-/// What a future comes to, and the processor time that its polls took, system calls
-/// included; none where it is not `measured`. It must not run on several threads.
+/// Runs `future`, and measures the processor time of its polls, system calls included; `None`
+/// unless `measured`. The future must stay on one thread.
 pub async fn metered<F: Future>(
     measured: bool,
     mut future: Pin<&mut F>,
@@ -33,7 +34,7 @@ pub async fn metered<F: Future>(
     (output, spent)
 }
 
-/// A weighted mean, in which what is older counts less.
+/// A weighted mean in which older values count less.
 #[derive(Clone, Debug, Default)]
 pub struct Mean {
     weight: f64,
@@ -41,31 +42,31 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// One more value, the newest.
+    /// Adds the newest value.
     pub fn add(&mut self, value: f64) {
         let keep = (-1.0 / MEMORY).exp();
         (self.weight, self.sum) = (self.weight * keep, self.sum * keep);
         self.weigh(1.0, value);
     }
 
-    /// A value of that weight, where the newest has 1.
+    /// Adds a value of this weight; the newest value has 1.
     pub fn weigh(&mut self, weight: f64, value: f64) {
         self.weight += weight;
         self.sum += weight * value;
     }
 
-    /// The mean; `None` of nothing.
+    /// The mean; `None` without a value.
     pub fn get(&self) -> Option<f64> {
         self.of_at_least(f64::MIN_POSITIVE)
     }
 
-    /// The mean of what weighs at least so much.
+    /// The mean, if the values have at least this weight.
     pub fn of_at_least(&self, weight: f64) -> Option<f64> {
         (self.weight >= weight).then(|| self.sum / self.weight)
     }
 }
 
-/// What hand-offs that this process began have taken, at both ends.
+/// The processor time of the hand-offs that this process began, at both ends.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {
     here_ns: Mutex<Mean>,
@@ -78,19 +79,19 @@ impl Costs {
         fastrand::u32(..SAMPLED) == 0
     }
 
-    /// What one took at its source, which is here.
+    /// Adds the time of one hand-off at its source, this process.
     pub(crate) fn took_here(&self, spent: Duration) {
         add(&self.here_ns, spent.as_secs_f64() * 1e9);
     }
 
-    /// What a target says that one took there; 0 where it did not measure that.
+    /// Adds the time of one hand-off that its target reports; 0 if the target did not measure it.
     pub(crate) fn took_there(&self, spent_ns: u32) {
         if spent_ns > 0 {
             add(&self.there_ns, spent_ns.into());
         }
     }
 
-    /// Of a whole hand-off; `None` as long as little is known of one of the ends.
+    /// The time of a whole hand-off in nanoseconds; `None` until enough was measured at both ends.
     pub(crate) fn whole_ns(&self) -> Option<f64> {
         let mean = |of: &Mutex<Mean>| {
             let of = of.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,10 +1,10 @@
-//! What one process counts, over all its workers.
+//! Counters of one process, over all its workers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of one node; each only grows, except the gauges that say so.
+        /// Counters of one process. Each only grows, except the gauges.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Count,)*
@@ -28,74 +28,73 @@ counters! {
     accepted,
     /// Client connections open here now (gauge).
     connections_open,
-    /// Connections that came by hand-off.
+    /// Connections that arrived by hand-off.
     imported,
-    /// Hand-offs that came and were passed on to the node they were meant for.
+    /// Hand-offs that arrived and were passed on to another node.
     passed_on,
-    /// Hand-offs that came and were refused.
+    /// Hand-offs that arrived and were refused.
     imports_refused,
     /// Hand-offs begun here.
     exports_started,
     /// Hand-offs that the target took.
     exports_moved,
-    /// Hand-offs rolled back: the connection stayed.
+    /// Hand-offs after which the connection stayed here.
     exports_kept,
-    /// Of those: the switch was out of reach.
+    /// Kept because the switch was out of reach.
     kept_switch_silent,
-    /// Of those: the switch refused the command.
+    /// Kept because the switch refused a command.
     kept_switch_refused,
-    /// Of those: the kernel did not save the socket.
+    /// Kept because the kernel did not save the socket.
     kept_save_failed,
-    /// Of those: the target refused.
+    /// Kept because the target refused.
     kept_target_refused,
-    /// Of those: the target was out of reach.
+    /// Kept because the target was out of reach.
     kept_target_silent,
     /// Kept because the connection had moved too often since its client's last answer.
     kept_moved_too_often,
-    /// Connections given up because no host could own them any more.
+    /// Connections that ended in a hand-off because no host could own them.
     exports_lost,
-    /// Connections given up here because nobody could say who has them. The target may,
-    /// or it had.
+    /// Connections that left here in a hand-off whose outcome is unknown. The target may have them.
     exports_unknown,
-    /// Frames from nodes that made no sense.
+    /// Frames from nodes that could not be decoded.
     frames_malformed,
-    /// Verdicts nobody waited for.
+    /// Verdicts that no hand-off waited for.
     verdicts_unexpected,
     /// Connections to the node port that were not from a node of this cluster.
     peers_refused,
-    /// Times that a peer was found not to answer.
+    /// Times that a peer became suspect.
     peers_suspected,
-    /// Flows released at the switch after their socket was gone.
+    /// Flows released at the switch after their sockets were destroyed.
     flows_released,
     /// Releases that the switch did not confirm (it ages the entry out).
     releases_failed,
-    /// Releases that wait for the switch to answer, or for others to end (gauge).
+    /// Releases that wait for the switch, or for other releases (gauge).
     releases_waiting,
-    /// Flows whose socket is closed and not yet gone (gauge).
+    /// Flows whose socket is closed and not yet destroyed (gauge).
     flows_closing,
     /// Accepted connections dropped because the limit was reached.
     connections_over_limit,
-    /// Connections on which no request was let in yet (gauge).
+    /// Connections on which no request has been admitted yet (gauge).
     unauthenticated_open,
     /// Unauthenticated connections that were closed to make room for others.
     unauthenticated_evicted,
-    /// Connections dropped because their address has too many unauthenticated ones.
+    /// Connections dropped because their address had too many unauthenticated ones.
     address_over_limit,
     /// TLS sessions begun here.
     tls_handshakes,
-    /// Of those: resumed by a ticket.
+    /// TLS sessions that a ticket has resumed.
     tls_resumed,
-    /// Handshakes that came to nothing.
+    /// TLS handshakes that failed.
     tls_failed,
-    /// Sockets whose TLS records the kernel was given to make.
+    /// Sockets for which the kernel got the key of a TLS session.
     tls_kernel_begun,
     /// Bodies whose TLS records the kernel made.
     tls_kernel_bodies,
-    /// Sockets built again in place, because the kernel had a key that had to change.
+    /// Sockets that were replaced because the kernel's key had to change.
     tls_kernel_left,
-    /// Times that frozen sockets would have spoken, found out and repaired.
+    /// Times that the freezer was found not to work, and was repaired.
     freezer_renewed,
-    /// Workers that know the switch's clock, and so can hand off (gauge).
+    /// Workers that know the switch's clock, and can hand off (gauge).
     workers_steering,
     /// Workers that hold a lease at the switch's agent (gauge).
     workers_leased,
@@ -103,7 +102,7 @@ counters! {
     placement_differs,
     /// Commands to the switch.
     control_commands,
-    /// Of their datagrams, those sent again.
+    /// Datagrams to the switch that were sent again.
     control_retransmissions,
     /// Commands that the switch did not answer in time.
     control_unanswered,
@@ -121,22 +120,22 @@ impl Count {
         Self(AtomicU64::new(0))
     }
 
-    /// One more.
+    /// Adds one.
     pub fn add_one(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// `n` more.
+    /// Adds `n`.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// One less, of a gauge.
+    /// Subtracts one, from a gauge.
     pub fn sub_one(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Sets a gauge; its value before.
+    /// Sets a gauge, and returns its old value.
     pub(crate) fn replace(&self, value: u64) -> u64 {
         self.0.swap(value, Ordering::Relaxed)
     }

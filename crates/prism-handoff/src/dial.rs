@@ -1,4 +1,4 @@
-//! How the port of another node is reached, in bounded time.
+//! Connects to another node in bounded time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,23 +10,22 @@ use tokio::time::timeout;
 
 use crate::silence::MAX_SILENCE;
 
-/// TCP repeats a SYN that was lost after a second only, as long as a client would
-/// have waited for an answer by then: another connection is tried well before.
+/// TCP repeats a lost SYN only after 1 s, which is too late for a waiting client. Another
+/// connection is tried well before.
 const NEXT_ATTEMPT: Duration = Duration::from_millis(225);
 const ATTEMPTS: usize = 4;
-/// How long TLS may take, with a node whose host has answered.
+/// The time limit of TLS with a node whose host has answered.
 const TLS_DEADLINE: Duration = Duration::from_secs(1);
-/// When nothing was heard for so long, the peer is asked whether it lives, and then each
-/// second. After three questions it is dead: 6 s in all.
+/// After this time without a segment the kernel probes the peer, and then every second. After three
+/// probes the peer is dead: 6 s in all.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(3);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Connects to `address`, and makes a session of the connection: nothing of both is
-/// under way any more after 2 s.
+/// Connects to `address`, and runs `shake_hands` on the connection. It ends within 2 s.
 ///
 /// # Errors
-/// What the network or `shake_hands` said, or that it timed out.
+/// The error of the network or of `shake_hands`; `TimedOut`.
 pub(crate) async fn dial<S>(
     address: SocketAddr,
     shake_hands: impl AsyncFnOnce(TcpStream) -> io::Result<S>,
@@ -36,7 +35,7 @@ pub(crate) async fn dial<S>(
     timeout(TLS_DEADLINE, shake_hands(tcp)).await?
 }
 
-/// The first of several connections that is answered, be it by a refusal.
+/// Tries several connections, and returns the first one that is answered, also by a refusal.
 async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let mut attempts = JoinSet::new();
     for _ in 0..ATTEMPTS {
@@ -48,13 +47,13 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
-/// What every connection between nodes gets: no Nagle, and an end in bounded
-/// time when the peer vanishes while nothing waits to be acknowledged.
+/// Sets the options of every connection between nodes: no Nagle, and keepalives that end a
+/// connection whose peer has vanished.
 pub(crate) fn tune(tcp: &TcpStream) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     let socket = socket2::SockRef::from(tcp);
-    // Otherwise the first segments are acknowledged at once, each at the cost of a
-    // packet, for as long as a channel is young or wakes from a rest.
+    // Otherwise the kernel acknowledges the first segments at once, each by a packet, while a
+    // channel is young or wakes from a rest.
     socket.set_tcp_quickack(false)?;
     let keepalive = socket2::TcpKeepalive::new()
         .with_time(KEEPALIVE_AFTER)
@@ -63,8 +62,8 @@ pub(crate) fn tune(tcp: &TcpStream) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive)
 }
 
-/// A channel also gets a user timeout: it breaks where its peer leaves data unacknowledged, or
-/// does not read. A relay stream is read as fast as its client reads: see `silence`.
+/// Sets the user timeout of a channel: it breaks if the peer does not acknowledge data, or does not
+/// read. A relay stream is read as fast as its client reads (see `silence`), so it gets none.
 pub(crate) fn break_unread(channel: &TcpStream) -> io::Result<()> {
     socket2::SockRef::from(channel).set_tcp_user_timeout(Some(MAX_SILENCE))
 }
@@ -79,8 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// A port of this host that drops what it is sent for as long as one connection
-    /// waits to be accepted.
+    /// A port of this host that drops packets as long as one connection waits to be accepted.
     fn full() -> (Socket, SocketAddr, Blocking) {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

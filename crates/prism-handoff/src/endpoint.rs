@@ -1,6 +1,5 @@
-//! One worker of a node: accepts clients, imports connections from other
-//! nodes, exports them, and speaks to the switch. Everything in it belongs to
-//! one thread; what workers share is [`Process`].
+//! One worker of a node: it accepts clients, imports and exports connections, and speaks to the
+//! switch. All of it belongs to one thread. Workers share a [`Process`].
 
 mod accept;
 mod config;
@@ -38,25 +37,23 @@ use accept::{ClientListener, listen};
 pub use config::{EndpointConfig, Transit};
 pub use process::Process;
 
-/// Sockets prepared for connections to come, in each worker.
+/// The number of sockets that each worker prepares for imports.
 const BLANKS: usize = 8;
-/// Where ports of connections that arrive are taken from: below Linux's default
-/// ephemeral range.
+/// The local ports of imported connections, below Linux's default ephemeral range.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
-/// The clamp that a handshake over Ethernet ends with.
+/// The MSS clamp of a handshake over Ethernet.
 const USUAL_MSS_BYTES: u16 = 1460;
-/// Connections and hand-offs that wait for [`Endpoint::next`].
+/// The largest number of connections and relay streams that wait for [`Endpoint::next`].
 const MAX_WAITING: usize = 1024;
-/// Reads and writes of a new connection go on within this time, unless the
-/// application says otherwise.
+/// The time limit of reads and writes unless the application sets another.
 const DEFAULT_IO_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What comes to an endpoint.
+/// An event at an endpoint.
 #[derive(Debug)]
 pub enum Incoming {
     /// A client's connection, accepted here or imported.
     Client(Connection),
-    /// Another node wants requests answered, and relays them.
+    /// A stream on which another node relays requests.
     Relay {
         /// The stream, after its handshake.
         stream: RelayStream,
@@ -71,7 +68,7 @@ pub struct Endpoint {
     shared: Rc<Shared>,
 }
 
-/// What an endpoint's tasks and connections share.
+/// The state that an endpoint's tasks and connections share.
 pub(crate) struct Shared {
     pub(crate) config: EndpointConfig,
     pub(crate) counters: Arc<Counters>,
@@ -82,23 +79,23 @@ pub(crate) struct Shared {
     pub(crate) peers: Peers,
     pub(crate) deferred: Rc<DeferredWork>,
     pub(crate) incoming: mpsc::Sender<Incoming>,
-    /// Imports that wait for the switch.
+    /// The number of imports that wait for the switch.
     pub(crate) importing: Cell<usize>,
-    /// Sockets prepared for connections to come.
+    /// Sockets that are prepared for imports.
     blanks: RefCell<Vec<Blank>>,
     pub(crate) spare: Rc<Spare>,
-    /// Of the last connection that arrived.
+    /// The MSS clamp of the last import.
     usual_mss_bytes: Cell<u16>,
     stopping: Notify,
     pub(crate) phase: Cell<Phase>,
     pub(crate) phase_changed: Notify,
-    /// Listeners for clients that are open.
+    /// The number of open listeners for clients.
     pub(crate) listeners: Cell<usize>,
     pub(crate) listener_closed: Notify,
 }
 
 impl Shared {
-    /// Clients connect there.
+    /// Whether clients connect to `address`.
     pub(crate) fn is_service(&self, address: SocketAddr) -> bool {
         let tls = self.config.tls.as_ref();
         address == self.config.service || tls.is_some_and(|tls| tls.address == address)
@@ -111,13 +108,13 @@ impl Shared {
         }
     }
 
-    /// The means to silence sockets, if the host has them.
+    /// The freezer, if this host has one.
     pub(crate) fn freezer(&self) -> Option<&Freezer> {
         self.control.as_ref()?;
         self.process.freezer()
     }
 
-    /// What the switch is to be told of a socket bound to `local`.
+    /// The owner record of a socket that is bound to `local`.
     pub(crate) fn owner(&self, local: SocketAddr) -> Owner {
         Owner {
             addr: local,
@@ -125,7 +122,7 @@ impl Shared {
         }
     }
 
-    /// A socket for a connection with `service` that has come.
+    /// A prepared socket for an import with `service`.
     pub(crate) fn blank(
         &self,
         service: SocketAddr,
@@ -140,10 +137,9 @@ impl Shared {
         }
     }
 
-    /// A listener's connections have the service's own address. Elsewhere any port
-    /// does, as the switch rewrites it: a new one for each connection, so that it
-    /// meets neither what is left of itself, when it comes back, nor a predecessor
-    /// in TIME_WAIT.
+    /// A socket for an import. At a listener it has the service's own address. Elsewhere the switch
+    /// rewrites the address, and each connection gets a random port. It then meets neither its own
+    /// remains when it comes back, nor a predecessor in TIME_WAIT.
     fn new_blank(&self, service: SocketAddr) -> Result<Blank, RestoreError> {
         let config = &self.config;
         let local = match config.listen {
@@ -153,21 +149,21 @@ impl Shared {
         Blank::new(local, self.usual_mss_bytes.get())
     }
 
-    /// Prepares sockets for connections with `service` to come, while nobody waits.
+    /// Prepares sockets for imports with `service`, while no client waits.
     pub(crate) fn prepare_blanks(&self, service: SocketAddr) {
         let mut blanks = self.blanks.borrow_mut();
         let fits = |blank: &&Blank| !self.config.listen || blank.bound() == service;
         for _ in blanks.iter().filter(fits).count()..BLANKS {
             match self.new_blank(service) {
                 Ok(blank) => blanks.push(blank),
-                // It will be said of the connection that needs one.
+                // The import that needs the socket reports the error.
                 Err(_) => return,
             }
         }
     }
 
-    /// What the kernel may do for TLS. A socket that it has a key for is got rid of
-    /// by the switch's help only, so there has to be one.
+    /// The TLS versions and ciphers that the kernel may seal with. Leaving a socket whose kernel
+    /// has the key takes the switch, so there must be one.
     pub(crate) fn kernel_tls(&self) -> Option<&Offered> {
         let control = self.control.as_ref()?;
         let offered = self.config.tls.as_ref()?.kernel.as_ref()?;
@@ -190,7 +186,7 @@ impl Shared {
         }
     }
 
-    /// Takes the place of a connection whose socket is elsewhere for a while.
+    /// A stand-in for a connection whose socket is elsewhere for a while.
     pub(crate) fn connection_without_socket(self: &Rc<Self>, like: &ConnectionState) -> Connection {
         Connection {
             stream: None,
@@ -199,7 +195,7 @@ impl Shared {
         }
     }
 
-    /// The parts of a connection around its socket.
+    /// The state of a new connection, which counts as open from now on.
     pub(crate) fn new_state(
         self: &Rc<Self>,
         client: SocketAddr,
@@ -234,8 +230,8 @@ impl Shared {
         state
     }
 
-    /// A connection of a listener's, which the switch finds by the list of frontends, is
-    /// claimed when it stays.
+    /// Claims a connection that stays at a listener. The switch finds it by the list of frontends
+    /// until then.
     pub(crate) fn claim(&self, state: &mut ConnectionState) {
         let is_settled = state.confirmed || state.settling.is_some();
         if self.config.listen && self.control.is_some() && !is_settled {
@@ -244,7 +240,7 @@ impl Shared {
         }
     }
 
-    /// A connection's socket has just been closed here.
+    /// Called when a connection's socket was closed here.
     pub(crate) fn on_closed(&self, state: &ConnectionState) {
         if let (Some(epoch), Some(closed_sockets)) = (state.steered_epoch(), &self.closed_sockets) {
             closed_sockets.watch(state.local, state.flow, epoch);
@@ -253,20 +249,22 @@ impl Shared {
 }
 
 impl Endpoint {
-    /// Binds the node's port, where there may be other nodes, and the service
-    /// address, where it listens, and starts the tasks of one worker. Call it within a `LocalSet`. Workers of
-    /// one process bind the same ports (`SO_REUSEPORT`).
+    /// Binds the node port and, if the configuration says so, the service address, and starts the
+    /// tasks of one worker. Workers of one process bind the same ports (`SO_REUSEPORT`).
     ///
     /// # Errors
-    /// What the kernel says of a socket: an address that is not this host's, a
-    /// port that is taken, a missing privilege.
+    /// The kernel's error: an address that is not this host's, a port that is taken, a missing
+    /// privilege.
+    ///
+    /// # Panics
+    /// Outside of a `LocalSet`.
     pub async fn bind(config: EndpointConfig, process: Arc<Process>) -> io::Result<Self> {
         let (incoming_tx, incoming) = mpsc::channel(MAX_WAITING);
         let counters = process.counters.clone();
         let (control, closed_sockets) = match &config.switch {
             Some(switch) => {
-                let from = (config.address, config.placement);
-                let control = Control::open(from, switch, counters.clone())?;
+                let (node, placement) = (config.address, config.placement);
+                let control = Control::open(node, placement, switch, counters.clone())?;
                 let closed_sockets = ClosedSockets::new(control.clone(), counters.clone())?;
                 (Some(control), Some(closed_sockets))
             }
@@ -287,9 +285,9 @@ impl Endpoint {
         };
         let mut clients = Vec::new();
         if config.listen {
-            clients.push((listen(config.service)?, config.service, None));
+            clients.push(ClientListener::open(config.service, None)?);
             if let Some(tls) = &config.tls {
-                clients.push((listen(tls.address)?, tls.address, tls.server.clone()));
+                clients.push(ClientListener::open(tls.address, tls.server.clone())?);
             }
         }
         let deferred = Rc::new(DeferredWork::default());
@@ -326,7 +324,7 @@ impl Endpoint {
         Ok(Self { incoming, shared })
     }
 
-    /// The next connection, accepted or imported; `None` after [`Self::stop`].
+    /// The next client connection or relay stream; `None` after [`Handle::stop`].
     pub async fn next(&mut self) -> Option<Incoming> {
         tokio::select! {
             biased;
@@ -335,7 +333,7 @@ impl Endpoint {
         }
     }
 
-    /// What other tasks of this worker use.
+    /// A handle for other tasks of this worker.
     pub fn handle(&self) -> Handle {
         Handle {
             shared: self.shared.clone(),
@@ -343,7 +341,7 @@ impl Endpoint {
     }
 }
 
-/// A worker's services, for its tasks.
+/// The operations of a worker, for its tasks.
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) shared: Rc<Shared>,
@@ -360,20 +358,20 @@ impl Handle {
         self.shared.stopping.notify_one();
     }
 
-    /// A stream on which `peer` answers requests, and whether it was used
-    /// before (and so may have been closed by the peer meanwhile).
+    /// A stream on which `peer` answers requests, and whether it was used before. The peer may have
+    /// closed a used one meanwhile.
     ///
     /// # Errors
-    /// When the peer is unknown or out of reach.
+    /// [`crate::PeerError`] if the peer is unknown or out of reach.
     pub async fn relay(&self, peer: &str) -> Result<(RelayStream, bool), crate::PeerError> {
-        // It closes those that it does not hear from.
+        // A leaving peer closes its idle streams.
         if self.is_leaving(peer) {
             return Ok((self.fresh_relay(peer).await?, false));
         }
         self.shared.peers.relay(peer).await
     }
 
-    /// Like [`Self::relay`], but never one that was used before.
+    /// [`Self::relay`] with a new stream.
     ///
     /// # Errors
     /// As for [`Self::relay`].
@@ -381,7 +379,7 @@ impl Handle {
         self.shared.peers.fresh_relay(peer).await
     }
 
-    /// These are the other nodes from now on, instead of those of the configuration.
+    /// Replaces the other nodes.
     pub fn set_peers(&self, peers: &[crate::Peer]) {
         self.shared.peers.set(peers);
     }

@@ -1,8 +1,8 @@
-//! Frozen sockets whose connections have been sent to a peer, until it answers.
+//! Frozen sockets whose connections were sent to a peer, until its verdict.
 //!
-//! A connection may be back before the peer's answer is, which is told when
-//! nobody has to wait for it. That it is back is the answer. Workers of a process
-//! share the table, since a connection may come back to another one.
+//! A connection may come back before the verdict does, which leaves late. Its return is the
+//! verdict. Workers of a process share the table, because a connection may come back to another
+//! worker.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,15 +18,15 @@ pub(crate) struct FrozenSockets(Mutex<HashMap<FlowKey, Vec<Entry>>>);
 
 #[derive(Debug)]
 struct Entry {
-    /// At which the peer is to own the flow.
+    /// The epoch at which the peer is to own the flow.
     epoch: u64,
-    /// `None`: closed, to make room for the connection that came back.
+    /// `None` if it was closed to make room for the connection that came back.
     socket: Option<Paused<Stream>>,
     has_returned: bool,
 }
 
-/// A frozen socket in the table. Dropped, it closes the socket, and tells the
-/// client where the connection is still its own.
+/// A frozen socket in the table. Dropping it closes the socket, and tells the client unless the
+/// connection has moved.
 #[derive(Debug)]
 pub(crate) struct Frozen {
     table: Arc<FrozenSockets>,
@@ -52,9 +52,9 @@ impl FrozenSockets {
         Frozen { table, flow, epoch }
     }
 
-    /// A connection has come, to be owned here at `epoch`: what left here at a
-    /// lower one did arrive. `needs_room` where both would have the same addresses
-    /// and ports.
+    /// A connection has arrived, which this node is to own at `epoch`. It tells that departures at
+    /// lower epochs have arrived. With `needs_room` their sockets are closed, because both would
+    /// have the same addresses and ports.
     pub(crate) fn on_arrival(&self, flow: &FlowKey, epoch: u64, needs_room: bool) {
         let mut flows = self.flows();
         let left = flows.get_mut(flow).into_iter().flatten();
@@ -67,13 +67,13 @@ impl FrozenSockets {
     }
 
     fn flows(&self) -> MutexGuard<'_, HashMap<FlowKey, Vec<Entry>>> {
-        // Each change is one call: a panic elsewhere left the table whole.
+        // Each change is one call, so a panic elsewhere has left the table whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Frozen {
-    /// The socket, unless the connection has come back since.
+    /// Takes the socket, unless the connection has come back since.
     pub(crate) fn take(self) -> Option<Paused<Stream>> {
         let entry = self.remove()?;
         match (entry.socket, entry.has_returned) {

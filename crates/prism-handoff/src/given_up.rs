@@ -1,9 +1,8 @@
-//! Connections that arrived here and for which the switch did not answer at
-//! once: whether they have been given up, for their sources to ask, and the deaf
-//! sockets of those that were.
+//! Hand-offs that arrived here while the switch did not answer: whether they were given up, and the
+//! deaf sockets of those that were. Sources ask for that.
 //!
-//! Workers of a process share the table: a source asks on whatever channel it
-//! has, and the connection may come again to another worker.
+//! Workers of a process share the table: a source asks on any channel, and a connection may come
+//! again to another worker.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,44 +10,42 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use prism_proto::control::FlowKey;
 use prism_sys::tcp::Restored;
 
-/// Most deaf sockets of a process. Beyond that they are closed at once, and a
-/// packet of the client may draw a reset: outages that long and that busy have
-/// cost more by then.
+/// The largest number of deaf sockets of a process. Further ones are closed at once, and a packet
+/// of their client may draw a reset.
 const MAX_DEAF: usize = 16_384;
 
-/// All such connections of a process, by hand-off.
+/// All such hand-offs of a process, by `id`.
 #[derive(Debug, Default)]
 pub(crate) struct GivenUp(Mutex<HashMap<u64, State>>);
 
 #[derive(Debug)]
 enum State {
-    /// The switch is being asked.
+    /// The switch has not answered yet.
     Open,
     /// The source may go on with it.
     GivenUp {
         flow: FlowKey,
-        /// At which this host was to own the flow.
+        /// The epoch at which this host was to own the flow.
         epoch: u64,
-        /// `None`: closed, to make room for the connection that came again.
+        /// `None` if it was closed to make room for the connection that came again.
         deaf: Option<Restored>,
     },
 }
 
 impl GivenUp {
-    /// The hand-off waits for the switch.
+    /// Notes that the hand-off waits for the switch.
     pub(crate) fn open(&self, id: u64) {
         self.all().insert(id, State::Open);
     }
 
-    /// It waits no more, and was not given up; or its socket has been deaf for
-    /// long enough.
+    /// Forgets the hand-off: it was not given up, or its socket has been deaf for long enough.
     pub(crate) fn forget(&self, id: u64) {
         let state = self.all().remove(&id);
-        // Closes the socket, without the lock.
+        // This closes the socket, without the lock.
         drop(state);
     }
 
-    /// Its source may go on with it.
+    /// Gives the hand-off up, so that its source may go on.
     pub(crate) fn keep(&self, id: u64, flow: FlowKey, epoch: u64, socket: Option<Restored>) {
         let mut all = self.all();
         let deaf = socket.filter(|_| all.len() < MAX_DEAF);
@@ -56,7 +53,7 @@ impl GivenUp {
         all.insert(id, state);
     }
 
-    /// Whether the hand-off was given up; `None` while that is open.
+    /// Whether the hand-off was given up; `None` while the switch has not answered.
     pub(crate) fn ask(&self, id: u64) -> Option<bool> {
         match self.all().get(&id) {
             Some(State::Open) => None,
@@ -65,8 +62,8 @@ impl GivenUp {
         }
     }
 
-    /// The connection comes again, to be owned here at `epoch` with the addresses
-    /// and ports that it had before.
+    /// Closes the deaf sockets of a connection that comes again, with the same addresses and ports,
+    /// at `epoch`.
     pub(crate) fn make_room(&self, flow: &FlowKey, epoch: u64) {
         for state in self.all().values_mut() {
             match state {
@@ -81,7 +78,7 @@ impl GivenUp {
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<u64, State>> {
-        // Each change is one call: a panic elsewhere left the table whole.
+        // Each change is one call, so a panic elsewhere has left the table whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

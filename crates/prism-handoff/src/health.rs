@@ -1,9 +1,9 @@
-//! Which peers answer: one record for all workers of a process and all kinds of requests.
+//! The health of peers: one record for all workers of a process and all kinds of requests.
 //!
-//! A stalled peer costs each request a timeout. A request that waits long therefore starts a
-//! probe: a handshake, which a healthy peer answers however busy its disks are. A peer that
-//! leaves probes unanswered is suspect, and gets no requests until a probe is answered. This
-//! module keeps the state; `probe` does the I/O.
+//! A stalled peer costs each request a timeout. A request that waits long therefore starts a probe:
+//! a handshake, which a healthy peer answers however busy its disks are. A peer that leaves probes
+//! unanswered is suspect, and gets no requests until a probe is answered. This module keeps the
+//! state; `probe` does the I/O.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const MAX_MISSES: u8 = 2;
 /// Time after a handshake in which a peer is not probed again, however long its answers take.
 const SURE_FOR: Duration = Duration::from_secs(2);
-/// A peer that did not do what it was asked for comes last for so long.
+/// A peer that failed a request comes last for this time.
 const AVOIDED_FOR: Duration = Duration::from_secs(2);
 
 /// The state of all peers of the process.
@@ -26,7 +26,7 @@ pub struct Health(Mutex<HashMap<String, PeerHealth>>);
 #[derive(Debug, Default)]
 struct PeerHealth {
     state: State,
-    /// Handshakes so far that came to nothing.
+    /// The number of failed handshakes so far.
     missed: u64,
     /// A probe is under way.
     is_probed: bool,
@@ -65,33 +65,32 @@ impl State {
 }
 
 impl Health {
-    /// Whether nothing is to be asked of `name`.
+    /// Whether `name` is suspect, and gets no requests.
     pub fn is_suspect(&self, name: &str) -> bool {
         let peers = self.peers();
         peers.get(name).is_some_and(|p| p.state == State::Suspect)
     }
 
-    /// How many handshakes with `name` came to nothing so far. A connection that was open
-    /// before one of them may be out of step with the network: TCP waits with its next attempt
-    /// for as long again as it has waited.
+    /// The number of failed handshakes with `name`. A connection from before one of them may be
+    /// slow to recover: TCP doubles the time between its attempts.
     pub(crate) fn times_missed(&self, name: &str) -> u64 {
         self.peers().get(name).map_or(0, |peer| peer.missed)
     }
 
-    /// Whether `name` is to be asked last of several that could answer.
+    /// Whether others that could answer should be asked before `name`.
     pub fn comes_last(&self, name: &str, now: Instant) -> bool {
         self.peers().get(name).is_some_and(|peer| {
             peer.state == State::Suspect || peer.avoided_until.is_some_and(|until| now < until)
         })
     }
 
-    /// `name` did not do what it was asked for: others are asked first for a while.
+    /// Notes that `name` failed a request: others are asked first for a while.
     pub fn avoid(&self, name: &str, now: Instant) {
         let mut peers = self.peers();
         peers.entry(name.to_owned()).or_default().avoided_until = Some(now + AVOIDED_FOR);
     }
 
-    /// A handshake with `name` was completed. Whether it was suspect.
+    /// Notes a completed handshake with `name`. Returns whether it was suspect.
     pub(crate) fn reached(&self, name: &str, now: Instant) -> bool {
         let mut peers = self.peers();
         let peer = peers.entry(name.to_owned()).or_default();
@@ -100,8 +99,8 @@ impl Health {
         before == State::Suspect
     }
 
-    /// Others have said that `name` lives again: whoever asks it finds out, without waiting
-    /// for a probe.
+    /// Notes a report that `name` lives again. The next request tests it, without waiting for a
+    /// probe.
     pub fn lives(&self, name: &str) {
         if let Some(peer) = self.peers().get_mut(name)
             && peer.state == State::Suspect
@@ -110,7 +109,7 @@ impl Health {
         }
     }
 
-    /// A handshake with `name` came to nothing. Whether that makes it suspect.
+    /// Notes a failed handshake with `name`. Returns whether that makes it suspect.
     pub(crate) fn missed(&self, name: &str, error: io::ErrorKind) -> bool {
         let mut peers = self.peers();
         let peer = peers.entry(name.to_owned()).or_default();
@@ -120,7 +119,7 @@ impl Health {
         before != State::Suspect && peer.state == State::Suspect
     }
 
-    /// The right to probe `name`, where that is worth it and nobody does.
+    /// The right to probe `name`; `None` if a probe is under way or would tell nothing new.
     pub(crate) fn begin_probe(self: &Arc<Self>, name: &str, now: Instant) -> Option<Probe> {
         let mut peers = self.peers();
         let peer = peers.entry(name.to_owned()).or_default();
@@ -134,12 +133,12 @@ impl Health {
         })
     }
 
-    /// Only these are peers from now on.
+    /// Forgets all peers but these.
     pub(crate) fn keep(&self, names: &HashSet<&str>) {
         self.peers().retain(|name, _| names.contains(name.as_str()));
     }
 
-    /// No lock here guards anything a panic could leave half-changed.
+    /// A panic cannot leave the map half-changed.
     fn peers(&self) -> MutexGuard<'_, HashMap<String, PeerHealth>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -172,7 +171,7 @@ mod tests {
         for round in 0..3 {
             assert!(!health.missed("a", TimedOut) && !health.is_suspect("a"));
             assert!(health.missed("a", TimedOut) && health.is_suspect("a"));
-            // It is said once.
+            // The change is reported once.
             assert!(!health.missed("a", TimedOut) && health.is_suspect("a"));
             assert!(health.comes_last("a", now) && !health.comes_last("b", now));
             assert!(health.reached("a", now) && !health.is_suspect("a"));
@@ -184,7 +183,7 @@ mod tests {
         health.lives("b");
         assert!(!health.is_suspect("b"));
         assert!(health.missed("b", ConnectionRefused) && health.is_suspect("b"));
-        // A timeout that is followed by an answer does not count later.
+        // A timeout before an answer does not count later.
         assert!(!health.missed("c", TimedOut));
         health.reached("c", now);
         assert!(!health.missed("c", TimedOut) && !health.is_suspect("c"));
@@ -196,7 +195,7 @@ mod tests {
         let probe = health.begin_probe("a", now);
         assert!(probe.is_some() && health.begin_probe("a", now).is_none());
         assert!(health.begin_probe("b", now).is_some());
-        // It ends in whatever way, and the next who waits begins another.
+        // After its end another wait begins another probe.
         drop(probe);
         let again = health.begin_probe("a", now);
         assert!(again.is_some());

@@ -12,7 +12,7 @@ use super::*;
 use crate::pki::{self, Identity};
 use crate::{Endpoint, EndpointConfig, Peer, Process, Transit};
 
-/// A node on loopback that knows no switch.
+/// A node on loopback without a switch.
 async fn node(name: &str, dir: &Path, port: u16, transit: Option<Transit>) -> Endpoint {
     let peer = |name: &str, host| Peer {
         name: name.to_owned(),
@@ -79,8 +79,7 @@ async fn verdict(channel: &Rc<Channel>, frame: &Frame, id: u64) -> Option<Frame>
     tokio::time::timeout(limit, verdict.wait()).await.unwrap()
 }
 
-/// Runs `work` with two nodes. The first one asks `transit` about connections that come back
-/// to it.
+/// Runs `work` with two nodes. The first one asks `transit` about returning connections.
 fn with_nodes(transit: Transit, work: impl AsyncFnOnce(Endpoint, Endpoint)) {
     let dir = tempfile::tempdir().unwrap();
     pki::init(dir.path(), &["target".into(), "source".into()]).unwrap();
@@ -102,7 +101,7 @@ fn a_panic_in_one_import_is_told_and_leaves_the_channel_to_others() {
     with_nodes(panics, async |target, source| {
         let channel = source.handle().shared.peers.channel("target").await;
         let channel = channel.unwrap();
-        // The application is asked about connections that come back only.
+        // The application is asked about returning connections only.
         for id in 1..4 {
             let told = verdict(&channel, &hand_off(id, "target"), id).await;
             assert_eq!(told, Some(Frame::Unknown { id }));

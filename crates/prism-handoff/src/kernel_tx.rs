@@ -1,11 +1,10 @@
-//! The kernel's hold on a TLS session's sending (kTLS): giving it the key, and
-//! the accounts that say when it can be taken back.
+//! The kernel's part in sending of a TLS session (kTLS): giving it the key, and telling when it can
+//! be taken back.
 //!
-//! Receiving stays with our record layer, so only the traps of sending are here:
-//! the kernel takes one key for each socket, and keeps finished records outside of
-//! TCP's queue, where a connection that is saved would lose them. So what TCP has
-//! been given is compared with what it should have been given. When the kernel is
-//! used, and what follows where it cannot go on, is `by_kernel.rs`'s.
+//! Receiving stays with the record layer of `prism-tls`. The kernel takes one key for each socket.
+//! It keeps finished records outside of TCP's queue, where saving the connection would lose them.
+//! This module therefore compares the bytes that TCP has with those that it should have.
+//! `by_kernel.rs` decides when the kernel is used.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,33 +14,32 @@ use prism_sys::tcp::ktls::{
 };
 use prism_tls::{KernelError, KernelKeys, MAX_PLAINTEXT_BYTES, Session, Suite};
 
-/// A key that is good for fewer records than this is not given to the kernel: it
-/// would soon have to be taken back, which costs a hand-off. 1 GiB in full records.
+/// The kernel does not get a key that is good for fewer records: leaving it costs a hand-off. 1 GiB
+/// in full records.
 const WORTHWHILE_RECORDS: u64 = 1 << 16;
-/// Whoever asks whether the key lasts for what comes next is told no while it is
-/// still good for so many records: 32 MiB in full ones, hence for any head or
-/// listing, and for many short records where a client takes little at a time.
+/// The kernel's key does not last for a message if it is good for fewer records. They are 32 MiB in
+/// full records: enough for any head or listing, also in short records.
 pub(crate) const RECORDS_FOR_MESSAGE: u64 = 2048;
-/// The same in the midst of a body, whose head may be in an unfinished record:
-/// that a message may begin implies that its body may.
+/// The same within a body, whose head may be in an unfinished record. A message that may begin may
+/// therefore begin its body.
 pub(crate) const RECORDS_FOR_PIECE: u64 = 1024;
 
 /// A socket whose output the kernel seals.
 #[derive(Debug)]
 pub(crate) struct KernelTx {
-    /// Of a record beyond its plaintext.
+    /// The bytes of a record beyond its plaintext.
     overhead_bytes: u64,
     first_sequence: u64,
-    /// What TCP had been given before the first record.
+    /// The bytes that TCP had before the first record.
     first_queued: u64,
     /// Plaintext that the kernel took.
     written: u64,
-    /// Records that the key was good for at first, and is at least now.
+    /// The number of records that the key was good for at first, and a lower bound now.
     all_records: u64,
     records_left: u64,
 }
 
-/// Why the records are made here. Session and connection are as before.
+/// The reason why user space makes the records. Session and connection are unchanged.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error("{0}")]
@@ -54,7 +52,7 @@ pub(crate) enum StartError {
     Info(#[from] io::Error),
 }
 
-/// Whether the kernel can go on with this session, and for long enough.
+/// Whether the kernel can seal for this session, and for long enough.
 pub(crate) fn is_worthwhile(session: &Session, offered: &Offered) -> bool {
     let version = version(session.version());
     offered.has(version, cipher(session.suite()))
@@ -87,15 +85,15 @@ impl KernelTx {
         })
     }
 
-    /// The kernel has taken so many bytes of plaintext in one call.
+    /// Notes that the kernel has taken this many bytes of plaintext in one call.
     pub(crate) fn took(&mut self, bytes: usize) {
         self.written += bytes as u64;
-        // Never fewer than were made: each call may begin and end one early.
+        // An upper bound: each call may begin and end a record early.
         let records = bytes / MAX_PLAINTEXT_BYTES + 2;
         self.records_left = self.records_left.saturating_sub(records as u64);
     }
 
-    /// Whether the key is good for at least so many records more.
+    /// Whether the key is good for at least this many records more.
     pub(crate) fn lasts(&mut self, fd: BorrowedFd<'_>, records: u64) -> io::Result<bool> {
         if self.records_left < records {
             let made = sequence(fd)?.saturating_sub(self.first_sequence);
@@ -104,8 +102,8 @@ impl KernelTx {
         Ok(self.records_left >= records)
     }
 
-    /// Whether TCP has been given every record, none of them unfinished: only
-    /// then can the connection be saved, or our direction be closed.
+    /// Whether TCP has every record, and none is unfinished. Only then can the connection be saved,
+    /// or our direction be closed.
     pub(crate) fn is_settled(&self, fd: BorrowedFd<'_>) -> io::Result<bool> {
         let records = sequence(fd)?.wrapping_sub(self.first_sequence);
         let overhead = records.wrapping_mul(self.overhead_bytes);
@@ -150,7 +148,7 @@ fn crypto_info(keys: &KernelKeys) -> CryptoInfo {
     }
 }
 
-/// `bytes`, of which there are `N`.
+/// The `N` bytes as an array.
 fn array<'b, const N: usize>(bytes: impl IntoIterator<Item = &'b u8>) -> [u8; N] {
     let mut array = [0; N];
     for (to, from) in array.iter_mut().zip(bytes) {
@@ -176,8 +174,8 @@ mod tests {
         Session::new(SessionKeys { suite, read, write }).unwrap()
     }
 
-    /// The kernel counts the explicit nonce on from what it is given: that must be
-    /// the next record's, or nonces of the handshake come again.
+    /// The kernel counts on from the explicit nonce that it gets. That must be the next record's,
+    /// or nonces of the handshake repeat.
     #[test]
     fn the_kernel_is_given_the_explicit_nonce_of_the_next_record() {
         let keys = session(Suite::Aes128Gcm).write_to_kernel().unwrap();

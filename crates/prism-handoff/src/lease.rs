@@ -1,9 +1,9 @@
-//! This worker's lease at the switch's agent: a connection that is held for as
-//! long as the worker lives (docs/protocol.md, section 1.7). Should the process
-//! die, its kernel closes it, and the agent resets the clients that were here.
+//! This worker's lease at the switch's agent: a connection that lasts as long as the worker
+//! (docs/protocol.md, section 1.7). When the process dies, its kernel closes the connection, and
+//! the agent resets the clients.
 //!
-//! Nothing waits for a lease. Without one everything works, but a death goes unnoticed,
-//! and a frontend gets no new clients while another has one.
+//! No request waits for a lease. Without one a death goes unnoticed, and a frontend gets no new
+//! clients while another frontend has a lease.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use prism_proto::control::{Answer, MESSAGE_BYTES, RunId, Status};
 use prism_proto::lease::{
-    CHALLENGE_BYTES, LEAVING, NewClients, PlacementVerdict, TAKES_NO_MORE, request,
+    CHALLENGE_BYTES, LEAVING, LeaseRequest, NewClients, PlacementVerdict, TAKES_NO_MORE,
 };
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -33,13 +33,13 @@ pub(crate) struct Taking {
 }
 
 impl Taking {
-    /// From now on it takes none.
+    /// Ends the taking of new clients.
     pub(crate) fn end(&self) {
         self.no_more.set(true);
         self.changed.notify_one();
     }
 
-    /// Resolves when the agent has said where new clients go now.
+    /// Waits until the agent has said where new clients go.
     pub(crate) async fn answer(&self) -> NewClients {
         loop {
             let answered = self.answered.notified();
@@ -65,7 +65,7 @@ pub(crate) struct Holder<'a> {
     pub(crate) placement: u64,
 }
 
-/// A byte has come from the agent. A byte without a meaning is ignored.
+/// Handles a byte of the agent. A byte without a meaning is ignored.
 fn hear(byte: u8, taking: &Taking, counters: &Counters) {
     if let Some(answer) = NewClients::from_byte(byte) {
         taking.hear(answer);
@@ -75,8 +75,8 @@ fn hear(byte: u8, taking: &Taking, counters: &Counters) {
     }
 }
 
-/// Has the process act by a verdict on its placement, and logs it if it is news. It counts
-/// until the next one, with a lease and without.
+/// Notes a verdict on the node's placement, and logs a change. It holds until the next verdict,
+/// also without a lease.
 fn note(verdict: PlacementVerdict, counters: &Counters) {
     let differs = verdict == PlacementVerdict::Differs;
     let differed = counters.placement_differs.replace(differs.into()) != 0;
@@ -91,21 +91,22 @@ fn note(verdict: PlacementVerdict, counters: &Counters) {
     }
 }
 
-/// How soon a lease that broke off, or was not granted, is asked for again: well
-/// within the agent's grace of 500 ms. Doubled each time in vain.
+/// The pause before a lost or refused lease is requested again, well within the agent's grace of
+/// 500 ms. It doubles with each failure.
 const AGAIN: Duration = Duration::from_millis(50);
-/// The longest such pause: some attempts fit into the grace of a host that was out of reach.
+/// The longest pause. Some attempts fit into the agent's grace for a host that was out of reach.
 const LATER: Duration = Duration::from_millis(500);
-/// How long asking may take. A first packet that is lost is repeated after 1 s:
-/// a new connection is quicker.
+/// The time limit of a request. TCP repeats a lost first packet only after 1 s, so a new connection
+/// is quicker.
 const DEADLINE: Duration = Duration::from_millis(500);
-/// As the agent's: 6 s without an answer to a keepalive or to a byte.
+/// The agent has the same values: a connection ends 6 s after the last answer to a keepalive or a
+/// byte.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 4;
 const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 
-/// Holds a lease for `holder` until dropped; `workers_leased` is one more while it does.
+/// Holds a lease for `holder` until dropped, and counts it in `workers_leased`.
 pub(crate) async fn keep(holder: &Holder<'_>, counters: &Counters, taking: &Taking) {
     let (held, mut wait) = (&counters.workers_leased, AGAIN);
     loop {
@@ -126,10 +127,10 @@ pub(crate) async fn keep(holder: &Holder<'_>, counters: &Counters, taking: &Taki
     }
 }
 
-/// A lease. Dropping it says that its run ends in order.
+/// A lease. Dropping it tells the agent that the run ends in order.
 struct Lease {
     stream: TcpStream,
-    /// The same connection, for a last word that waits for nobody.
+    /// The same connection, for the last byte, which is written without waiting.
     direct: std::net::TcpStream,
 }
 
@@ -139,8 +140,13 @@ impl Lease {
         let mut stream = dial(switch.control, node).await?;
         let mut challenge = [0; CHALLENGE_BYTES];
         stream.read_exact(&mut challenge).await?;
-        let run = (node, holder.run);
-        let request = request(challenge, run, holder.placement, switch.key_id, &switch.key);
+        let request = LeaseRequest {
+            challenge,
+            node,
+            run: holder.run,
+            digest: holder.placement,
+        };
+        let request = request.encode(switch.key_id, &switch.key);
         stream.write_all(&request).await?;
         let mut answer = [0; MESSAGE_BYTES];
         stream.read_exact(&mut answer).await?;
@@ -153,13 +159,14 @@ impl Lease {
         Ok(Self { stream, direct })
     }
 
-    /// Holds it until the agent is gone, and says when no more clients are taken.
+    /// Holds the lease until the connection ends, and announces that the worker takes no more
+    /// clients.
     async fn hold(&mut self, taking: &Taking, counters: &Counters) {
         let (mut has_said, mut byte) = (false, [0; 1]);
         loop {
             if taking.no_more.get() && !has_said {
                 has_said = true;
-                // A write that fails means that the connection has ended.
+                // A failed write means that the connection has ended.
                 if self.direct.write(&[TAKES_NO_MORE]).is_err() {
                     return;
                 }
@@ -177,7 +184,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // After a panic connections end in the middle, as after a crash.
+        // After a panic connections have ended within requests, as after a crash.
         if !std::thread::panicking() {
             let _ = self.direct.write(&[LEAVING]);
         }

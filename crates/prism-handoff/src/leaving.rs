@@ -1,11 +1,10 @@
-//! Nodes that end without cutting anybody: a worker that leaves says so to all peers, and
-//! every worker of a process knows which peers have said it.
+//! Nodes that leave without ending connections: a leaving worker tells all peers, and every worker
+//! of a process knows the leaving peers.
 //!
-//! A peer leaves until the channel on which it has said so ends: with its process, or
-//! because the two have lost each other. Nothing depends on it: a node that leaves refuses
-//! connections whether its peers know of it or not.
+//! A peer counts as leaving until the channel on which it has said so ends. No rule depends on
+//! that: a leaving node refuses connections whether its peers know or not.
 //!
-//! Not here: how connections are moved, which is a hand-off like any other.
+//! Not here: moving the connections, which is a hand-off like any other.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -22,42 +21,40 @@ use crate::connection::Connection;
 use crate::endpoint::{Handle, Shared};
 use crate::export::Exported;
 
-/// How long a peer may take to hear that this node leaves. One that is out of reach hands
-/// nothing over anyway.
+/// The time limit for telling the peers. A peer out of reach hands nothing over anyway.
 const HEARD_IN: Duration = Duration::from_secs(1);
 
-/// How long the switch's agent may take until new clients go to other frontends: 2 s where it
-/// has just started or has just changed the lists, and as much again for a lease that broke
-/// meanwhile (asked for again within 1 s) or a busy host.
+/// The time limit for the agent's answer that new clients go elsewhere. The agent takes 2 s if it
+/// has just started or changed the lists. The other 2 s are for a lease that broke meanwhile, or a
+/// busy host.
 const ELSEWHERE_IN: Duration = Duration::from_secs(4);
 
-/// How long listeners stay open after new clients go elsewhere, for handshakes that are under
-/// way: a closed listener answers their last segment with a RST. It covers round trips of up
-/// to 1 s, and a lost last segment, which the client's first data repeats after 1 s at most.
-/// The switch finds such connections for 2 s.
+/// The time that listeners stay open after new clients go elsewhere. A closed listener would answer
+/// the last segment of a handshake with a RST. The time covers a round trip of 1 s, or a lost last
+/// segment, which the client's first data repeats. The switch finds such connections for 2 s.
 const HANDSHAKES_END_IN: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether what was under way has arrived.
+/// The interval of looks whether all imports have ended.
 const IMPORTED_IN: Duration = Duration::from_millis(5);
 
-/// How far a worker has come towards its end.
+/// The phases of a worker's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// It takes connections from clients and from peers.
     #[default]
     Open,
-    /// It takes none from peers any more.
+    /// It takes connections from clients only.
     Leaving,
-    /// Nor from clients.
+    /// It takes no connections.
     Deaf,
 }
 
 /// The peers of this process that leave.
 #[derive(Debug, Default)]
 pub(crate) struct Leavers {
-    /// Nearly always 0: then there is nothing to lock.
+    /// Almost always 0, which spares the lock.
     count: AtomicUsize,
-    /// With how many channels say so.
+    /// The number of channels that say so, by peer.
     names: Mutex<HashMap<String, usize>>,
 }
 
@@ -80,7 +77,7 @@ impl Leavers {
     }
 }
 
-/// A peer that leaves, as one channel says; no more when dropped.
+/// A peer that leaves, by the word of one channel; dropping it ends that.
 #[derive(Debug)]
 pub(crate) struct Leaver {
     leavers: Arc<Leavers>,
@@ -101,9 +98,8 @@ impl Drop for Leaver {
 }
 
 impl Handle {
-    /// Refuses connections from peers from now on; a source keeps what it offers. Hand-offs
-    /// under way are finished. Tells all peers, and waits for a bounded time until they have
-    /// acknowledged it. New clients are accepted as before.
+    /// Refuses connections from peers from now on, and finishes the imports under way. Tells all
+    /// peers, and waits a bounded time for their answers. New clients are accepted as before.
     pub async fn leave(&self) {
         let shared = &self.shared;
         shared.enter(Phase::Leaving);
@@ -121,16 +117,16 @@ impl Handle {
         if tokio::time::timeout(HEARD_IN, all_heard).await.is_err() {
             tracing::info!("not all peers have heard that this node leaves");
         }
-        // Each ends by its own deadlines.
+        // Each import ends by its own deadlines.
         while shared.importing.get() > 0 {
             tokio::time::sleep(IMPORTED_IN).await;
         }
     }
 
-    /// Has the switch send new clients to other frontends, waits for its answer and for
-    /// handshakes that are under way, and closes the listeners. Clients that come meanwhile
-    /// are accepted as before. Where no other frontend takes clients, or the switch's agent
-    /// does not answer within 4 s, the listeners are closed without further delay.
+    /// Has the switch send new clients to other frontends, and closes the listeners when handshakes
+    /// under way have ended. Clients that come before that are accepted. The listeners close at
+    /// once if no other frontend takes clients, or if the switch's agent does not answer within 4
+    /// s.
     pub async fn send_clients_elsewhere(&self) {
         let shared = &self.shared;
         if let Some(control) = shared.control.as_ref().filter(|_| shared.config.listen) {
@@ -149,8 +145,8 @@ impl Handle {
         self.accept_no_more().await;
     }
 
-    /// Accepts the clients that are connected already, and no others. Resolves when they are
-    /// accepted and the listeners are closed.
+    /// Accepts the clients that are connected already and no others, and waits until the listeners
+    /// are closed.
     pub async fn accept_no_more(&self) {
         let shared = &self.shared;
         shared.enter(Phase::Deaf);
@@ -163,8 +159,8 @@ impl Handle {
         }
     }
 
-    /// Hands over a connection that is between two requests, whole or in part: `peer` waits
-    /// for the next one. It counts as accepted there, where it was accepted here.
+    /// Hands over a connection between two requests; the next request may have arrived in part. If
+    /// it was accepted here, it counts as accepted by `peer` from then on.
     pub async fn pass_over(&self, mut connection: Connection, peer: &str) -> Exported {
         let own = &self.shared.config.name;
         let is_own = connection.state.origin == *own;
@@ -191,7 +187,7 @@ impl Handle {
 }
 
 impl Shared {
-    /// Tells a peer that has just connected if this node is leaving.
+    /// Tells a peer that has just connected whether this node is leaving.
     pub(crate) fn greet(&self, channel: &Rc<Channel>) {
         if self.phase.get() >= Phase::Leaving {
             let channel = channel.clone();
@@ -204,7 +200,7 @@ impl Shared {
         self.phase_changed.notify_waiters();
     }
 
-    /// Resolves when no client is to be accepted any more.
+    /// Waits until no more clients are to be accepted.
     pub(crate) async fn deaf(&self) {
         loop {
             let changed = self.phase_changed.notified();
@@ -216,7 +212,7 @@ impl Shared {
     }
 }
 
-/// Tells one peer, and waits until it has heard it or is gone.
+/// Tells one peer, and waits for its answer or for the end of the channel.
 async fn tell(channel: &Rc<Channel>) {
     let id = fastrand::u64(..);
     let heard = channel.await_verdict(id);

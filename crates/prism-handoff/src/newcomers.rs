@@ -1,5 +1,5 @@
-//! Connections of clients on which no request was let in yet, and of nodes before the end of
-//! their handshake: the table is `prism_proto::newcomers`, its entries are tasks here.
+//! Client connections without an admitted request, and connections of nodes before the end of their
+//! handshake. `prism_proto::newcomers` has the table, whose entries are tasks here.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use crate::counters::Counters;
 
-/// Bounds of clients' connections on which no request was let in yet.
+/// Bounds on client connections without an admitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewcomerLimits {
-    /// Most of them from one address.
+    /// The largest number from one address. Default 4096.
     pub per_address: u32,
-    /// How long one may last.
+    /// The time limit of each. Default 30 s.
     pub timeout: Duration,
 }
 
@@ -34,7 +34,7 @@ impl Default for NewcomerLimits {
 #[derive(Debug, Default)]
 pub(crate) struct Crowd(Mutex<Newcomers<Arc<Leave>>>);
 
-/// Tells a connection to give way.
+/// A message to a connection that it has to give way.
 #[derive(Debug, Default)]
 pub(crate) struct Leave {
     is_told: AtomicBool,
@@ -42,7 +42,7 @@ pub(crate) struct Leave {
 }
 
 impl Leave {
-    /// Resolves when the connection is to give way, and from then on.
+    /// Waits until the connection has to give way; afterwards it returns at once.
     pub(crate) async fn told(&self) {
         if !self.is_told.load(Ordering::Acquire) {
             self.told.notified().await;
@@ -56,7 +56,7 @@ impl Leave {
 }
 
 impl Crowd {
-    /// One more from `address`, for `timeout`; none where that has too many.
+    /// Adds one from `address` for `timeout`; `None` if the address has too many.
     pub(crate) fn enter(
         self: &Arc<Self>,
         address: IpAddr,
@@ -77,44 +77,44 @@ impl Crowd {
         })
     }
 
-    /// Has the oldest give way, if there is one.
+    /// Makes the oldest one give way.
     pub(crate) fn oldest_leaves(&self) {
         if let Some(oldest) = self.open().oldest_leaves() {
             oldest.tell();
         }
     }
 
-    /// No lock here guards anything a panic could leave half-changed.
+    /// A panic cannot leave the table half-changed.
     fn open(&self) -> MutexGuard<'_, Newcomers<Arc<Leave>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One of them, until it is dropped.
+/// One newcomer, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Newcomer {
     all: Arc<Crowd>,
     age: u64,
     pub(crate) leave: Arc<Leave>,
-    /// When it has lasted too long.
+    /// The end of its time.
     ends: Instant,
     counted: Option<Arc<Counters>>,
 }
 
 impl Newcomer {
-    /// The same, as one of a client's.
+    /// Counts it as a client's.
     pub(crate) fn counted(mut self, counters: &Arc<Counters>) -> Self {
         counters.unauthenticated_open.add_one();
         self.counted = Some(counters.clone());
         self
     }
 
-    /// It is to give way.
+    /// Whether it has to give way.
     pub(crate) fn is_told(&self) -> bool {
         self.leave.is_told.load(Ordering::Acquire)
     }
 
-    /// For how long it may still wait.
+    /// The rest of its time.
     pub(crate) fn time_left(&self) -> Duration {
         self.ends.saturating_duration_since(Instant::now())
     }

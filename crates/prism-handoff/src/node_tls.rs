@@ -1,9 +1,8 @@
-//! Mutual TLS between two nodes, up to the end of its handshake. Then the session is
-//! taken out of rustls, for the record layer that clients' sessions have too: that one
-//! opens and seals in place, leaves no copies of the secrets that frames carry, and takes
-//! half of the time.
+//! Mutual TLS between two nodes, up to the end of the handshake. The session then moves from rustls
+//! to the record layer that clients' sessions have. That layer opens and seals in place, leaves no
+//! copies of the secrets in frames, and takes half of the time.
 //!
-//! So rustls must see nothing behind the handshake, and gets one record at a time.
+//! rustls must therefore see no byte behind the handshake, and gets one record at a time.
 
 use std::io;
 use std::sync::Arc;
@@ -17,8 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::LazyConfigAcceptor;
 
-/// Most bytes that a node may send before the handshake ends: a chain of
-/// certificates and little else.
+/// The largest number of bytes of a handshake: a chain of certificates and little else.
 const MAX_HANDSHAKE_BYTES: usize = 128 << 10;
 
 /// A TLS session with a node, and the connection that it lives on.
@@ -27,16 +25,16 @@ pub(crate) struct Secured {
     pub(crate) session: Session,
 }
 
-/// What another node has dialled a connection for.
+/// The purpose of a connection between nodes.
 pub(crate) enum Purpose {
     Channel,
     Relay,
 }
 
-/// Makes `tcp` a connection to the node called `name`, for what `config` says.
+/// Does the handshake of a connection to the node `name`, for the purpose in `config`.
 ///
 /// # Errors
-/// What the network or rustls said.
+/// The error of the network or of rustls.
 pub(crate) async fn connect(
     config: &ClientConfig,
     name: ServerName<'static>,
@@ -50,11 +48,11 @@ pub(crate) async fn connect(
     secured(tcp, connection, capture)
 }
 
-/// Accepts what a node has dialled, if `known` names the one whose certificate it
-/// shows.
+/// Does the handshake of a connection that a node has dialled. `known` names the node by its
+/// certificate.
 ///
 /// # Errors
-/// What the network or rustls said; that nobody is known by the certificate.
+/// The error of the network or of rustls; a certificate that `known` does not know.
 pub(crate) async fn accept(
     config: &Arc<ServerConfig>,
     tcp: TcpStream,
@@ -73,7 +71,7 @@ pub(crate) async fn accept(
             let mut output = Vec::new();
             alert.write_all(&mut output)?;
             let mut tcp = hello.io;
-            // A courtesy.
+            // It does not matter whether the alert arrives.
             let _ = tcp.write_all(&output).await;
             return Err(io::Error::other(error));
         }
@@ -89,7 +87,7 @@ pub(crate) async fn accept(
     Ok((secured(tcp, connection, capture)?, purpose, name))
 }
 
-/// Runs a handshake to its end, and reads not a byte more.
+/// Runs a handshake to its end, and reads no byte behind it.
 async fn shake_hands(
     mut tcp: TcpStream,
     mut connection: Connection,
@@ -107,14 +105,14 @@ async fn shake_hands(
             return Err(io::Error::other("the handshake does not end"));
         }
         if let Err(error) = take(&mut connection, &record) {
-            // The alert is a courtesy.
+            // It does not matter whether the alert arrives.
             let _ = send(&mut tcp, &mut connection).await;
             return Err(error);
         }
     }
 }
 
-/// Sends what rustls has to say.
+/// Sends the output of rustls.
 async fn send(tcp: &mut TcpStream, connection: &mut Connection) -> io::Result<()> {
     let mut output = Vec::new();
     while connection.wants_write() {
@@ -138,7 +136,7 @@ async fn read_record(tcp: &mut TcpStream, record: &mut Vec<u8>) -> io::Result<()
     tcp.read_exact(body).await.map(drop)
 }
 
-/// Lets rustls have one record.
+/// Gives rustls one record.
 fn take(connection: &mut Connection, mut record: &[u8]) -> io::Result<()> {
     while !record.is_empty() {
         if connection.read_tls(&mut record)? == 0 {
@@ -152,7 +150,7 @@ fn take(connection: &mut Connection, mut record: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the session out of rustls, whose configuration allows it.
+/// Takes the session out of rustls; the configuration allows that.
 fn secured(tcp: TcpStream, connection: Connection, capture: Capture) -> io::Result<Secured> {
     let keys = capture.session_keys(connection).map_err(io::Error::other)?;
     let session = Session::new(keys).map_err(io::Error::other)?;

@@ -1,5 +1,5 @@
-//! A worker's ways to the other nodes: the channel to each, which is dialled when
-//! first needed unless the peer has dialled already, and streams for relaying.
+//! A worker's connections to the other nodes: a channel to each, and streams for relaying. A
+//! channel is dialled at the first use, unless the peer has dialled one.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -23,14 +23,14 @@ use crate::probe::Asked;
 use crate::reading::Spare;
 use crate::relay_stream::RelayStream;
 
-/// Relay streams kept idle per peer.
+/// The largest number of idle relay streams to each peer.
 const MAX_IDLE_RELAYS: usize = 64;
 /// A node of the cluster, as the configuration names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its name, which its certificate carries.
     pub name: String,
-    /// Where its node port listens.
+    /// The address of its node port.
     pub address: IpAddr,
 }
 
@@ -49,13 +49,13 @@ impl std::str::FromStr for Peer {
     }
 }
 
-/// Why a peer was not reached.
+/// The reason why a peer was not reached.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// The configuration knows no such node.
     #[error("no node is called {0:?}")]
     Unknown(String),
-    /// It did not answer, and a probe has not found it back yet.
+    /// It is suspect: it did not answer, and no probe has reached it since.
     #[error("node {0} does not answer")]
     HeldOff(String),
     /// TCP or TLS failed.
@@ -70,15 +70,15 @@ pub enum PeerError {
     },
 }
 
-/// One worker's ways to all other nodes.
+/// One worker's connections to all other nodes.
 pub(crate) struct Peers {
     peers: RefCell<HashMap<String, SocketAddr>>,
     port: u16,
-    /// `None`: there are no other nodes.
+    /// `None` if there are no other nodes.
     identity: Option<Identity>,
-    /// The channel to each, and how many handshakes the peer had missed before it was opened.
+    /// The channel to each, and the number of the peer's failed handshakes when it was opened.
     channels: RefCell<HashMap<String, (Rc<Channel>, u64)>>,
-    /// One dial of a channel at a time, for each peer that was ever dialled.
+    /// Locks for one dial of a channel at a time to each peer.
     dialling: RefCell<HashMap<String, Rc<Mutex<()>>>>,
     idle_relays: RefCell<BTreeMap<String, Vec<RelayStream>>>,
     pub(crate) importer: Weak<Shared>,
@@ -113,8 +113,8 @@ impl Peers {
         }
     }
 
-    /// These are the other nodes from now on. What is open to one that has moved, or
-    /// is gone, is closed once nothing uses it.
+    /// Replaces the other nodes. Connections to a node that has moved or is gone close after their
+    /// last use.
     pub(crate) fn set(&self, peers: &[Peer]) {
         let new = by_name(peers, self.port);
         let stays = |name: &String| new.get(name) == self.peers.borrow().get(name);
@@ -135,8 +135,8 @@ impl Peers {
         identity.ok_or_else(|| PeerError::Unknown(wanted.to_owned()))
     }
 
-    /// The channel that hand-offs to `name` leave on. One from before an outage is closed: it
-    /// may be seconds until TCP tries again what it has lost there.
+    /// The open channel to `name`. One from before an outage is closed, because TCP may take
+    /// seconds to repeat what was lost.
     fn open_channel(&self, name: &str) -> Option<Rc<Channel>> {
         let channels = self.channels.borrow();
         let (channel, times_missed) = channels.get(name)?;
@@ -172,7 +172,7 @@ impl Peers {
         Ok(channel)
     }
 
-    /// A channel that nothing else uses, to the node at `address`.
+    /// A new channel that nothing else uses, to the node at `address`.
     pub(crate) async fn fresh_channel(&self, address: IpAddr) -> Result<Rc<Channel>, PeerError> {
         let named = {
             let peers = self.peers.borrow();
@@ -196,20 +196,19 @@ impl Peers {
         ))
     }
 
-    /// Where the node called `name` is.
+    /// The address of the node `name`.
     pub(crate) fn address(&self, name: &str) -> Option<IpAddr> {
         self.peers.borrow().get(name).map(SocketAddr::ip)
     }
 
-    /// Hand-offs to the peer at the other end of `channel`, which it has dialled,
-    /// go there, where none is open to it.
+    /// Uses a channel that the peer has dialled for hand-offs to it, if no other one is open.
     pub(crate) fn adopt(&self, channel: &Rc<Channel>) {
         if self.open_channel(&channel.peer).is_none() {
             self.use_channel(&channel.peer, channel.clone());
         }
     }
 
-    /// A relay stream to `name`, and whether it has been used before.
+    /// A relay stream to `name`, and whether it was used before.
     pub(crate) async fn relay(&self, name: &str) -> Result<(RelayStream, bool), PeerError> {
         self.may_ask(name)?;
         let idle = self
@@ -219,7 +218,7 @@ impl Peers {
             .and_then(Vec::pop);
         match idle {
             Some(stream) => Ok((stream, true)),
-            // Apart, since it is rare and large.
+            // Boxed, because it is rare and large.
             None => {
                 let stream = Box::pin(self.fresh_relay(name)).await?;
                 Ok((stream, false))
@@ -241,7 +240,7 @@ impl Peers {
         RelayStream::new(secured, self.spare.clone(), Some(asked))
     }
 
-    /// Nothing is asked of a peer that is suspect.
+    /// Refuses to ask a suspect peer.
     fn may_ask(&self, name: &str) -> Result<(), PeerError> {
         if !self.health.is_suspect(name) {
             return Ok(());
@@ -251,19 +250,19 @@ impl Peers {
         Err(PeerError::HeldOff(name.to_owned()))
     }
 
-    /// `name` has completed a handshake.
+    /// Notes a completed handshake with `name`.
     pub(crate) fn reached(&self, name: &str) {
         if self.health.reached(name, Instant::now()) {
             tracing::info!(peer = name, "a node answers again");
         }
     }
 
-    /// Closes the relay streams to `name` that nobody uses.
+    /// Closes the idle relay streams to `name`.
     pub(crate) fn forget_relays(&self, name: &str) {
         self.idle_relays.borrow_mut().remove(name);
     }
 
-    /// Keeps a relay stream that is between two requests for the next.
+    /// Keeps a relay stream that is between two requests.
     pub(crate) fn keep_relay(&self, name: &str, stream: RelayStream) {
         let mut idle = self.idle_relays.borrow_mut();
         match idle.get_mut(name) {
@@ -282,7 +281,7 @@ impl Peers {
         dialled
     }
 
-    /// Dials `name` whether it is suspect or not.
+    /// Dials `name`, suspect or not.
     pub(crate) async fn dial_anyway(
         &self,
         name: &str,

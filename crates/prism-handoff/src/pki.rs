@@ -1,8 +1,7 @@
-//! The cluster's private certificate authority: who may be a node, and which.
+//! The cluster's private certificate authority, which says who is a node.
 //!
-//! Nodes speak mutual TLS 1.3 only. A node's certificate carries its configured
-//! name; whoever connects is known by the one configured name that its
-//! certificate is valid for. Not here: client-facing TLS.
+//! Nodes speak mutual TLS 1.3 only. A node is known by the one configured name that its certificate
+//! is valid for. Not here: TLS with clients.
 
 use std::fs;
 use std::io::Write;
@@ -21,11 +20,10 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use prism_proto::node::{ALPN_HAND_OFF, ALPN_RELAY};
 
-/// How long what `prism pki init` makes is valid. Renewal is running it again.
+/// The validity of certificates from `prism pki init`, which also renews them.
 const VALID_DAYS: i64 = 825;
 
-/// Why keys or certificates cannot be made or used. The configuration is at
-/// fault.
+/// The reason why keys or certificates cannot be made or used; the configuration is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file cannot be read or written.
@@ -46,7 +44,7 @@ pub enum PkiError {
     Pem {
         /// Which.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
     /// A node name that cannot stand in a certificate.
@@ -60,13 +58,12 @@ pub enum PkiError {
     Tls(String),
 }
 
-/// Makes a certificate authority and a certificate for each node in `dir`:
-/// `ca.crt`, and `<name>.crt` and `<name>.key` (mode 0600). The authority's own
-/// key is not kept: to add a node, make all anew.
+/// Makes a certificate authority and a certificate for each node in `dir`: `ca.crt`, and
+/// `<name>.crt` and `<name>.key` (mode 0600). The authority's own key is not kept, so a new node
+/// needs new files for all.
 ///
 /// # Errors
-/// When a name is not a DNS label, a file exists, or the directory is not
-/// writable.
+/// [`PkiError`]: a name is not a DNS label, a file exists, or the directory is not writable.
 pub fn init(dir: &Path, names: &[String]) -> Result<(), PkiError> {
     fs::create_dir_all(dir).map_err(|source| PkiError::File {
         path: dir.into(),
@@ -122,7 +119,7 @@ fn node_params(name: &str) -> Result<CertificateParams, PkiError> {
 
 fn set_validity(params: &mut CertificateParams) {
     let now = time::OffsetDateTime::now_utc();
-    // A little back, for nodes whose clocks run behind.
+    // Some time back, for nodes whose clocks are behind.
     params.not_before = now - time::Duration::hours(1);
     params.not_after = now + time::Duration::days(VALID_DAYS);
 }
@@ -163,7 +160,7 @@ pub fn node_name(name: &str) -> Result<ServerName<'static>, PkiError> {
     }
 }
 
-/// A node's proof of who it is, and what it believes others by.
+/// A node's certificate and key, and the authority that it trusts.
 #[derive(Clone)]
 pub struct Identity {
     server: Arc<ServerConfig>,
@@ -181,7 +178,7 @@ impl Identity {
     /// Reads the authority's certificate and a node's certificate and key.
     ///
     /// # Errors
-    /// When a file is missing, no PEM, or does not fit the others.
+    /// [`PkiError`]: a file is missing, no PEM, or does not fit the others.
     pub fn load(ca: &Path, cert: &Path, key: &Path) -> Result<Self, PkiError> {
         let mut roots = RootCertStore::empty();
         for root in certificates(ca)? {
@@ -203,9 +200,9 @@ impl Identity {
             .with_single_cert(chain.clone(), key.clone_key())
             .map_err(tls_error)?;
         server.alpn_protocols = vec![ALPN_HAND_OFF.to_vec(), ALPN_RELAY.to_vec()];
-        // Channels are long-lived: tickets would only be packets nobody uses.
+        // Channels are long-lived, so no session is resumed.
         server.send_tls13_tickets = 0;
-        // A channel's session leaves rustls with the end of its handshake.
+        // A session leaves rustls at the end of its handshake.
         server.enable_secret_extraction = true;
         let client = |alpn: &[u8]| -> Result<Arc<ClientConfig>, PkiError> {
             let mut client = ClientConfig::builder_with_provider(provider.clone())
@@ -249,8 +246,7 @@ impl Identity {
     }
 }
 
-/// The one of `names` that the verified certificate of a peer is valid for. One that is
-/// valid for several says of nobody who it is.
+/// The one of `names` that a verified certificate is valid for; `None` if it is valid for several.
 pub(crate) fn peer_name<'n>(
     certificate: &CertificateDer<'_>,
     names: impl Iterator<Item = &'n str>,
@@ -295,7 +291,7 @@ mod tests {
 
     use super::*;
 
-    /// Which of be0, be1 and be2 a certificate for these names identifies.
+    /// The one of be0, be1 and be2 that a certificate for these names identifies.
     fn peer_of(names: &[&str]) -> Option<String> {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let params = CertificateParams::new(names).unwrap();

@@ -7,14 +7,14 @@ use crate::endpoint::Shared;
 use crate::node_tls::Purpose;
 use crate::peers::{PeerError, Peers};
 
-/// A wait for a peer that lasts so long has a probe made.
+/// A wait for a peer that lasts this long starts a probe.
 pub(crate) const DOUBT_AFTER: Duration = Duration::from_millis(500);
-/// Between two probes of a peer that does not answer, for so long. Until one is answered
-/// requests fail, so a peer that starts again is to be found at once.
+/// The interval of probes in the first 30 s. Requests fail until a probe is answered, so a peer
+/// that starts again should be found at once.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 const SOON: Duration = Duration::from_secs(30);
-/// Between the later ones. With the time after the last attempt of a dial (225 ms) this bounds
-/// how long a peer is back before it is found: half a second.
+/// The interval of later probes. With the last attempt of a dial (225 ms) it bounds the time to
+/// find a peer again by half a second.
 const PROBE_LATER: Duration = Duration::from_millis(250);
 
 /// The peer that a relay stream was dialled to.
@@ -24,7 +24,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// An answer takes long. Whether it is not to be waited for.
+    /// Called when an answer takes long. Returns whether the peer is suspect.
     pub(crate) fn is_lost(&self) -> bool {
         let Some(shared) = self.shared.upgrade() else {
             return false;
@@ -35,8 +35,7 @@ impl Asked {
 }
 
 impl Peers {
-    /// Something takes long at `name`, or has failed: finds out whether it answers, unless
-    /// that is being done.
+    /// Starts a probe of `name`, unless one is under way.
     pub(crate) fn doubt(&self, name: &str) {
         let Some(probe) = self.health.begin_probe(name, Instant::now()) else {
             return;

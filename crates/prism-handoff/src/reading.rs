@@ -1,4 +1,4 @@
-//! Reading from a client's connection, and what was read and not consumed.
+//! Reading from a client's connection, and the bytes that were read and not consumed.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -12,23 +12,23 @@ use crate::connection::{Connection, ConnectionState, watched};
 use crate::records::Found;
 use crate::stream::Stream;
 
-/// Room that a read makes, at first and at most: it grows while reads fill it.
-/// At first a TLS record and a little more.
+/// The smallest and the largest size of a read, which doubles while reads fill it. The smallest one
+/// fits a TLS record and a little more.
 pub(crate) const MIN_READ_BYTES: usize = 17 << 10;
 const MAX_READ_BYTES: usize = 256 << 10;
-/// Buffers that a worker keeps, and how long they are.
+/// The number of spare buffers of a worker, and their capacity.
 const SPARE_MAX: usize = 16;
 const SPARE_BYTES: usize = MIN_READ_BYTES;
-/// Unread bytes a connection may hold before [`Connection::fill`] refuses.
+/// The largest number of unread bytes of a connection.
 pub(crate) const MAX_BUFFERED_BYTES: usize = 256 << 10;
 
-/// Buffers that hold nothing, of connections that wait: whichever receives next has one
-/// at hand that the processor's caches know.
+/// Spare buffers: idle connections hold none. The next connection that receives gets one that is
+/// still in the processor's caches.
 #[derive(Default)]
 pub(crate) struct Spare(RefCell<Vec<Vec<u8>>>);
 
 impl Spare {
-    /// Gives room to one that has none.
+    /// Gives `bytes` a buffer if it has none.
     pub(crate) fn lend(&self, bytes: &mut Vec<u8>) {
         if bytes.capacity() == 0 {
             let spare = self.0.borrow_mut().pop();
@@ -36,7 +36,7 @@ impl Spare {
         }
     }
 
-    /// Takes one that is empty, or drops it.
+    /// Takes an empty buffer back, or drops it.
     pub(crate) fn take_back(&self, bytes: &mut Vec<u8>) {
         let bytes = std::mem::take(bytes);
         let mut spare = self.0.borrow_mut();
@@ -46,7 +46,7 @@ impl Spare {
     }
 }
 
-/// Bytes read and not consumed.
+/// Bytes that were read and not consumed.
 #[derive(Default)]
 pub(crate) struct Input {
     bytes: Vec<u8>,
@@ -70,7 +70,7 @@ impl Input {
         }
     }
 
-    /// The bytes, to be added to.
+    /// The unread bytes, at the start of a buffer that can grow.
     fn bytes_mut(&mut self) -> &mut Vec<u8> {
         if self.start > 0 {
             self.bytes.drain(..self.start);
@@ -81,7 +81,7 @@ impl Input {
 }
 
 impl ConnectionState {
-    /// Reads once; says also whether there was room for more.
+    /// Reads once. Also returns whether the socket is empty now.
     fn receive(&mut self, socket: impl AsFd) -> io::Result<(usize, bool)> {
         let room = self.read_bytes.max(MIN_READ_BYTES);
         let bytes = match &mut self.tls {
@@ -102,7 +102,7 @@ impl ConnectionState {
         }
     }
 
-    /// Lends a buffer of up to `most` bytes that holds none to others.
+    /// Gives back an empty buffer of at most `most` bytes.
     fn give_back(&mut self, most: usize) {
         let bytes = match &mut self.tls {
             Some(records) => records.sealed_mut(),
@@ -113,14 +113,14 @@ impl ConnectionState {
         }
     }
 
-    /// Lends the buffer to others at the connection's end.
+    /// Gives back the buffer at the connection's end.
     pub(crate) fn give_up_input(&mut self) {
         let unread = self.input.unread().len();
         self.input.consume(unread);
         self.give_back(usize::MAX);
     }
 
-    /// Opens what has been received; 0 where more is needed.
+    /// Opens the records that were received.
     fn open_records(&mut self) -> io::Result<Found> {
         let Some(records) = &mut self.tls else {
             return Ok(Found::Data(0));
@@ -137,13 +137,12 @@ impl ConnectionState {
 }
 
 impl Connection {
-    /// Reads more. Returns the number of bytes added to [`Self::buffered`]; 0 when
-    /// the client has closed its direction.
+    /// Reads more. Returns the number of bytes that were added to [`Self::buffered`]; 0 when the
+    /// client has closed its direction.
     ///
     /// # Errors
-    /// `TimedOut` when nothing came in time; `OutOfMemory` when the caller lets
-    /// more than 256 KiB pile up; `ConnectionAborted` when a newcomer has to give way;
-    /// else what the socket says.
+    /// `TimedOut` when nothing came in time; `OutOfMemory` when more than 256 KiB are unread;
+    /// `ConnectionAborted` when a newcomer has to give way; else the socket's error.
     pub async fn fill(&mut self) -> io::Result<usize> {
         if self.buffered().len() >= MAX_BUFFERED_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -153,7 +152,7 @@ impl Connection {
         }
         loop {
             let found = self.state.open_records();
-            // An answer of the record layer, or an alert.
+            // Sends an answer of the record layer, or an alert.
             self.send_alert_by_kernel().await?;
             self.flush(false).await?;
             match found? {
@@ -161,14 +160,14 @@ impl Connection {
                 Found::Data(0) => {}
                 Found::Data(n) => return Ok(n),
             }
-            // An end without close_notify: HTTP knows where a message ends.
+            // The stream ends without close_notify; HTTP knows where a message ends.
             if self.receive().await? == 0 {
                 return Ok(0);
             }
         }
     }
 
-    /// Nothing is expected for now: gives up the memory that is there to be read to.
+    /// Gives back the read buffer of a connection that expects nothing for now.
     pub fn release_buffer(&mut self) {
         if self.buffered().is_empty() {
             self.state.give_back(usize::MAX);
@@ -176,9 +175,9 @@ impl Connection {
         }
     }
 
-    /// Moves what is buffered to `room`, of which there is some, or reads to it
-    /// without keeping it in between. Returns the number of bytes; 0 when the
-    /// client has closed its direction. May be cancelled without loss.
+    /// Moves buffered bytes to `room`, which is not empty, or reads into it directly. Returns the
+    /// number of bytes; 0 when the client has closed its direction. Dropping the future loses
+    /// nothing.
     ///
     /// # Errors
     /// As for [`Self::fill`].
@@ -200,29 +199,28 @@ impl Connection {
         Ok(read)
     }
 
-    /// Reads from the socket, when there is something.
+    /// Reads from the socket, and waits for it.
     pub(crate) async fn receive(&mut self) -> io::Result<usize> {
         self.receive_by(|state, socket| state.receive(socket)).await
     }
 
-    /// Reads from the socket by `receive`, which also says whether it has left
-    /// nothing.
+    /// Reads from the socket by `receive`, which also returns whether the socket is empty now.
     async fn receive_by(
         &mut self,
         mut receive: impl FnMut(&mut ConnectionState, BorrowedFd<'_>) -> io::Result<(usize, bool)>,
     ) -> io::Result<usize> {
         let timeout = self.state.wait_time();
         if std::mem::take(&mut self.state.has_written) {
-            // The client has its answer: what it asks next is a round trip away.
+            // The client has its answer, and its next request is a round trip away.
             self.state.shared.deferred.run_some();
         }
-        // Of a socket that it watches the reactor knows whether there is something.
+        // The reactor knows whether a socket that it watches has bytes.
         let is_watched = matches!(self.stream, Some(Stream::Watched(_)));
         if let Some(socket) = &self.stream
             && (!is_watched || timeout.is_zero())
         {
             match receive(&mut self.state, socket.as_fd()) {
-                // The runtime's clock knows milliseconds: no time would be one of them.
+                // A timer of the runtime would take a millisecond.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && timeout.is_zero() => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
@@ -232,7 +230,7 @@ impl Connection {
         }
         let leave = self.state.newcomer.as_ref().map(|n| n.leave.clone());
         let (stream, state) = (watched(&mut self.stream)?, &mut self.state);
-        // One that bodies have made grow stays with them.
+        // A connection keeps a buffer that bodies have made larger.
         state.give_back(SPARE_BYTES);
         let waiting = self::receive(stream, || receive(state, stream.as_fd()));
         let waiting = self.wait_timer.wait(timeout, waiting);
@@ -247,16 +245,14 @@ impl Connection {
     }
 }
 
-/// Reads by `receive` once there is something, which also says whether it has left
-/// nothing.
+/// Waits for the socket and reads by `receive`, which also returns whether the socket is empty now.
 pub(crate) async fn receive(
     stream: &TcpStream,
     receive: impl FnMut() -> io::Result<(usize, bool)>,
 ) -> io::Result<usize> {
     let (n, is_empty) = stream.async_io(Interest::READABLE, receive).await?;
     if is_empty && n > 0 {
-        // Nor has the next read to ask the kernel: what comes from here on is
-        // told to the reactor anew.
+        // The reactor waits for new bytes, which spares the next read a system call.
         let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
         let _ = stream.try_io(Interest::READABLE, nothing);
     }

@@ -1,5 +1,5 @@
-//! The TLS record layer between a connection's socket and its buffers: what a
-//! session needs beside itself, and carries along when it moves.
+//! The TLS record layer between a connection's socket and its buffers, and the state that moves
+//! with a session.
 
 use std::fs::File;
 use std::io;
@@ -15,39 +15,39 @@ use prism_tls::{
 
 use crate::kernel_tx::{self, KernelTx, StartError};
 
-/// A session, and what was read for it and not opened yet.
+/// A session, and the records that were read and not opened.
 #[derive(Debug)]
 pub(crate) struct Records {
     session: Session,
     sealed: Vec<u8>,
-    /// Where the first record of `sealed` begins.
+    /// The start of the first record in `sealed`.
     start: usize,
     kernel: Kernel,
-    /// Ends the session; the kernel is to send it.
+    /// The alert that ends the session and that the kernel is to send.
     alert: Option<[u8; 2]>,
 }
 
-/// What the kernel has to do with the session's output.
+/// The kernel's part in the session's output.
 #[derive(Debug)]
 enum Kernel {
-    /// Nothing, yet.
+    /// None yet.
     Idle,
-    /// Nothing on this socket: it would not take the key.
+    /// None on this socket, which did not take the key.
     Refused,
     /// It seals what is written to the socket.
     Seals(KernelTx),
 }
 
-/// What opening records brought to light.
+/// The result of opening records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// So many bytes of plaintext; 0 where the next record is not there whole.
+    /// Bytes of plaintext; 0 if the next record is not complete.
     Data(usize),
     /// The client will send no more.
     End,
 }
 
-/// Why a client's records are not read on.
+/// The reason why a client's records are not read on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
     #[error("the client broke TLS: {0}")]
@@ -57,7 +57,7 @@ pub(crate) enum ReadError {
 }
 
 impl Records {
-    /// `sealed` was read behind the handshake.
+    /// A session whose `sealed` records came behind the handshake.
     pub(crate) fn new(session: Session, sealed: Vec<u8>) -> Self {
         Self {
             session,
@@ -68,12 +68,12 @@ impl Records {
         }
     }
 
-    /// How much was read and not opened.
+    /// The number of bytes that were read and not opened.
     pub(crate) fn sealed_bytes(&self) -> usize {
         self.sealed.len() - self.start
     }
 
-    /// Where the socket's bytes go.
+    /// The buffer for the socket's bytes.
     pub(crate) fn sealed_mut(&mut self) -> &mut Vec<u8> {
         if self.start > 0 {
             self.sealed.drain(..self.start);
@@ -82,11 +82,11 @@ impl Records {
         &mut self.sealed
     }
 
-    /// Opens what is there, in order, until `input` holds `enough` bytes.
+    /// Opens records, in order, until `input` holds `enough` bytes.
     ///
     /// # Errors
-    /// [`ReadError`]; the session reads no more. A fatal alert is in `output`
-    /// where the client is to be told.
+    /// [`ReadError`]; the session reads no more. `output` then has a fatal alert if the client is
+    /// to get one.
     pub(crate) fn open(
         &mut self,
         input: &mut Vec<u8>,
@@ -99,7 +99,7 @@ impl Records {
             let opened = match self.session.open(sealed) {
                 Ok(opened) => opened,
                 Err(error) => {
-                    // A session that can say nothing any more only ends.
+                    // A session that cannot send an alert just ends.
                     match self.session.fatal_alert_by_kernel(error.alert()) {
                         Ok(alert) => self.alert = Some(alert),
                         Err(_) => drop(self.session.seal_fatal_alert(error.alert(), output)),
@@ -130,8 +130,8 @@ impl Records {
         }
     }
 
-    /// Seals what the record layer itself has to say, if anything. What the kernel
-    /// could not say waits until the session has left it.
+    /// Seals the record layer's own messages, if there are any. They wait while the kernel has the
+    /// session.
     pub(crate) fn seal_control(&mut self, output: &mut Vec<u8>) -> io::Result<()> {
         if self.session.write_in_kernel() {
             return Ok(());
@@ -139,12 +139,12 @@ impl Records {
         self.session.seal_control(output).map_err(not_sealed)
     }
 
-    /// Seals `bytes` behind what is in `output`.
+    /// Appends the records of `bytes` to `output`.
     pub(crate) fn seal(&mut self, bytes: &[u8], output: &mut Vec<u8>) -> io::Result<()> {
         self.session.seal(bytes, output).map_err(not_sealed)
     }
 
-    /// Seals `len` bytes of `file` from `offset`, read to where they are sealed.
+    /// Appends the records of `len` bytes of `file` from `offset`, sealed in place.
     pub(crate) fn seal_file(
         &mut self,
         file: &File,
@@ -152,7 +152,7 @@ impl Records {
         len: usize,
         output: &mut Vec<u8>,
     ) -> io::Result<()> {
-        seal_file(&mut self.session, file, (offset, len), output)
+        seal_file(&mut self.session, file, offset, len, output)
     }
 
     /// Whether the client's close_notify has come.
@@ -160,14 +160,14 @@ impl Records {
         self.session.read_closed()
     }
 
-    /// Seals the end of our direction.
+    /// Appends our close_notify to `output`.
     pub(crate) fn seal_close(&mut self, output: &mut Vec<u8>) -> io::Result<()> {
         self.session.seal_close_notify(output).map_err(not_sealed)
     }
 
-    /// Ends the session here, and gives what another host needs to go on with it,
-    /// and what this one needs where it goes on in `fd`, the same socket, with
-    /// [`Self::stay`]. That must be settled ([`Self::is_settled`]).
+    /// Ends the session here. Returns its state for another host, and the kernel's part for
+    /// [`Self::stay`] if it goes on in the same socket `fd`. The socket must be settled
+    /// ([`Self::is_settled`]).
     pub(crate) fn save(
         mut self,
         fd: BorrowedFd<'_>,
@@ -184,8 +184,7 @@ impl Records {
         Ok((TlsState { session, sealed }, kernel))
     }
 
-    /// The session has not moved: `fd`, whose kernel has the key, is its socket
-    /// as before.
+    /// Goes on with a session that has not moved, in the socket `fd` whose kernel has the key.
     pub(crate) fn stay(&mut self, kernel: KernelTx, fd: BorrowedFd<'_>) -> Result<(), NotSaved> {
         let sequence = kernel_tx::sequence(fd)?;
         self.session.write_still_in_kernel(sequence)?;
@@ -193,43 +192,42 @@ impl Records {
         Ok(())
     }
 
-    /// The way back, on this host or another.
+    /// Restores a saved session, on this host or another.
     pub(crate) fn restore(state: TlsState) -> Result<Self, RestoreError> {
         let saved = SavedSession::decode(&state.session)?;
         Ok(Self::new(Session::restore(saved)?, state.sealed))
     }
 
-    /// What the kernel had received when it was saved.
+    /// Appends the bytes that the kernel had received when the connection was saved.
     pub(crate) fn received(&mut self, bytes: &[u8]) {
         self.sealed.extend_from_slice(bytes);
     }
 }
 
-/// What the kernel does of it.
+/// The kernel's part.
 impl Records {
-    /// The kernel seals what is written to the socket, whoever may still write.
+    /// Whether the kernel seals all that is written to the socket.
     pub(crate) fn is_in_kernel(&self) -> bool {
         matches!(self.kernel, Kernel::Seals(_))
     }
 
-    /// Whether the kernel could be given the key.
+    /// Whether the kernel could get the key.
     pub(crate) fn may_enter_kernel(&self, offered: &Offered) -> bool {
         matches!(self.kernel, Kernel::Idle) && kernel_tx::is_worthwhile(&self.session, offered)
     }
 
-    /// Gives the kernel the key; all that was sealed is in the socket. It is not
-    /// tried twice.
+    /// Gives the kernel the key, once all sealed records are in the socket. A failure is final.
     pub(crate) fn enter_kernel(&mut self, fd: BorrowedFd<'_>) -> Result<(), StartError> {
         self.kernel = Kernel::Refused;
         self.kernel = Kernel::Seals(KernelTx::start(fd, &mut self.session)?);
         Ok(())
     }
 
-    /// Whether the kernel can make the records of another message: no KeyUpdate is
-    /// due, and the key lasts.
+    /// Whether the kernel can make the records of another message: no KeyUpdate is due, and the key
+    /// lasts.
     ///
     /// # Errors
-    /// When the session is closed, or the socket cannot be asked.
+    /// The session is closed, or the socket does not tell.
     pub(crate) fn kernel_goes_on(&mut self, fd: BorrowedFd<'_>, records: u64) -> io::Result<bool> {
         if !self.session.write_in_kernel() {
             return Err(not_sealed(SealError::Closed));
@@ -237,7 +235,7 @@ impl Records {
         Ok(!self.session.wants_control() && self.key_lasts(fd, records)?)
     }
 
-    /// Whether the kernel's key is good for so many records more.
+    /// Whether the kernel's key is good for this many records more.
     pub(crate) fn key_lasts(&mut self, fd: BorrowedFd<'_>, records: u64) -> io::Result<bool> {
         match &mut self.kernel {
             Kernel::Seals(kernel) => kernel.lasts(fd, records),
@@ -245,7 +243,7 @@ impl Records {
         }
     }
 
-    /// The kernel has taken so many bytes in one call.
+    /// Notes that the kernel has taken this many bytes in one call.
     pub(crate) fn kernel_took(&mut self, bytes: usize) {
         if let Kernel::Seals(kernel) = &mut self.kernel {
             kernel.took(bytes);
@@ -260,21 +258,20 @@ impl Records {
         }
     }
 
-    /// Makes the alert that closes our direction, for [`Self::take_alert`]. None
-    /// where it is closed.
+    /// Makes the alert that closes our direction, for [`Self::take_alert`], unless it is closed.
     pub(crate) fn close_in_kernel(&mut self) {
         if let Ok(alert) = self.session.close_notify_by_kernel() {
             self.alert = Some(alert);
         }
     }
 
-    /// The alert that the kernel is to send, once.
+    /// Takes the alert that the kernel is to send.
     pub(crate) fn take_alert(&mut self) -> Option<[u8; 2]> {
         self.alert.take()
     }
 }
 
-/// A session did not get out of its socket, or not back to it, and is gone.
+/// A session could not leave its socket, or go on in it, and is lost.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotSaved {
     #[error("{0}")]
@@ -285,11 +282,12 @@ pub(crate) enum NotSaved {
     Socket(#[from] io::Error),
 }
 
-/// Seals `len` bytes of `file` from `offset`, read to where they are sealed.
+/// Appends the records of `len` bytes of `file` from `offset`, sealed in place.
 pub(crate) fn seal_file(
     session: &mut Session,
     file: &File,
-    (offset, len): (u64, usize),
+    offset: u64,
+    len: usize,
     output: &mut Vec<u8>,
 ) -> io::Result<()> {
     let around = session.surroundings();

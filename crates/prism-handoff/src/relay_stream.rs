@@ -1,6 +1,5 @@
-//! Connections that carry relayed requests between nodes (docs/protocol.md, section
-//! 2.4), over the record layer that clients' sessions and channels have: what comes
-//! in is opened where it was read, and what goes out is sealed where it leaves from.
+//! Connections that carry relayed requests between nodes (docs/protocol.md, section 2.4), over the
+//! same record layer as clients' sessions and channels. Records are opened and sealed in place.
 
 use std::fs::File;
 use std::io;
@@ -23,20 +22,19 @@ use crate::records::{not_sealed, seal_file};
 use crate::silence::{Found, LOOK_EVERY, Silence};
 use crate::wait_timer::WaitTimer;
 
-/// Sealed bytes that are sent at once, and do not wait for more.
+/// Sealed bytes from which on they are sent without waiting for more.
 const FLUSH_BYTES: usize = 64 << 10;
-/// Plaintext that is sealed between two writes.
+/// The number of bytes of plaintext between two sends.
 const PIECE_BYTES: usize = 8 * MAX_PLAINTEXT_BYTES;
-/// Until somebody sets another.
+/// The time limit of reads and writes unless the application sets another.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Read at once where much comes.
+/// The size of a read while reads fill their buffer.
 const LARGE_READ_BYTES: usize = 4 * MIN_READ_BYTES;
 
 /// A connection between two nodes that carries requests one way and answers the other.
 ///
-/// It changes hands with every request, so what is large of it stays in its place; and
-/// many wait, so one that does has no buffers. A future that was dropped has lost nothing:
-/// what it had sealed leaves with the next write.
+/// Its state is boxed, because it changes hands with every request. An idle one holds no buffers.
+/// Dropping a future loses nothing: bytes that are sealed leave with the next write.
 pub struct RelayStream(Box<Inner>);
 
 struct Inner {
@@ -44,16 +42,16 @@ struct Inner {
     waits: Waits,
 }
 
-/// How long is waited for the peer.
+/// The bounds of waits for the peer.
 struct Waits {
     tcp: Rc<TcpStream>,
     timeout: Duration,
     wait_timer: WaitTimer,
-    /// Something may not be acknowledged yet.
+    /// Some bytes may not be acknowledged yet.
     may_be_waiting: bool,
     silence: Silence,
     asked: Option<Asked>,
-    /// It was asked, and no byte of an answer has come.
+    /// A request was sent, and no byte of its answer has come.
     expects_answer: bool,
 }
 
@@ -61,18 +59,18 @@ struct Wire {
     tcp: Rc<TcpStream>,
     session: Session,
     input: Vec<u8>,
-    /// Where opened bytes lie in it that nobody has consumed.
+    /// The place in `input` of opened bytes that were not consumed.
     plain: Range<usize>,
-    /// Where the first record begins that was not opened.
+    /// The place in `input` of the first record that was not opened.
     sealed_start: usize,
-    /// Bytes that this record has at least.
+    /// A lower bound on the bytes of that record.
     need_bytes: usize,
-    /// The last read filled its room.
+    /// The last read has filled its buffer.
     reads_much: bool,
     /// The peer will send no more.
     ended: bool,
     output: Vec<u8>,
-    /// Bytes of it that have left.
+    /// The number of its bytes that have left.
     sent_bytes: usize,
     spare: Rc<Spare>,
 }
@@ -87,10 +85,10 @@ impl std::fmt::Debug for RelayStream {
 }
 
 impl RelayStream {
-    /// Most bytes that are sealed before they are sent.
+    /// The largest number of bytes that are sealed before they are sent.
     pub const PIECE_BYTES: usize = PIECE_BYTES;
 
-    /// `asked` is the peer that is to answer here, if one is.
+    /// A stream over a new session. `asked` is the peer if it is to answer requests here.
     pub(crate) fn new(secured: Secured, spare: Rc<Spare>, asked: Option<Asked>) -> Self {
         let Secured { tcp, session } = secured;
         let tcp = Rc::new(tcp);
@@ -119,19 +117,19 @@ impl RelayStream {
         Self(Box::new(Inner { wire, waits }))
     }
 
-    /// Waits at most this long for each read or write to go on.
+    /// Sets the time limit of each read and write.
     pub fn set_io_timeout(&mut self, timeout: Duration) {
         self.0.waits.timeout = timeout;
     }
 
-    /// Bytes that were read and not consumed.
+    /// The bytes that were read and not consumed.
     #[must_use]
     pub fn buffered(&self) -> &[u8] {
         let wire = &self.0.wire;
         wire.input.get(wire.plain.clone()).unwrap_or_default()
     }
 
-    /// Drops the first `bytes` of them.
+    /// Consumes the first `bytes` of them.
     pub fn consume(&mut self, bytes: usize) {
         let wire = &mut self.0.wire;
         let start = wire.plain.start.saturating_add(bytes);
@@ -139,19 +137,19 @@ impl RelayStream {
         wire.forget_if_empty();
     }
 
-    /// Nothing is left of an earlier message, in either direction.
+    /// Whether nothing is left of an earlier message, in either direction.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let wire = &self.0.wire;
         wire.input.is_empty() && wire.output.is_empty() && !wire.ended
     }
 
-    /// Reads more; 0 at the end of the stream. May be cancelled without loss.
+    /// Reads more; returns 0 at the end of the stream. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// What the network says, `TimedOut` where nothing comes in time, `InvalidData` for
-    /// records that are none, `UnexpectedEof` where the connection ends before the session
-    /// does, and `OutOfMemory` when the caller lets more than 256 KiB pile up.
+    /// `TimedOut` if nothing comes in time, `InvalidData` for what is no record, `UnexpectedEof` if
+    /// the connection ends before the session does, `OutOfMemory` when more than 256 KiB are
+    /// unread; else the network's error.
     pub async fn fill(&mut self) -> io::Result<usize> {
         if self.buffered().len() >= MAX_BUFFERED_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -162,11 +160,11 @@ impl RelayStream {
         filled
     }
 
-    /// Seals `bytes`. They leave with more, or with [`Self::flush`].
+    /// Seals `bytes`. They leave with later ones, or with [`Self::flush`].
     ///
     /// # Errors
-    /// What the network says, `TimedOut` where it takes nothing in time; that the session
-    /// is closed.
+    /// `TimedOut` if the network takes nothing in time; the session is closed; else the network's
+    /// error.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Inner { wire, waits } = &mut *self.0;
         for piece in bytes.chunks(PIECE_BYTES) {
@@ -180,13 +178,11 @@ impl RelayStream {
         Ok(())
     }
 
-    /// Sends what was written, and then `len` bytes of `file` from `offset`, sealed where
-    /// they are read to.
+    /// Sends the written bytes, and then `len` bytes of `file` from `offset`, sealed in place.
     ///
     /// # Errors
-    /// As [`Self::write`], and errors of the file system. Up to [`Self::PIECE_BYTES`] are
-    /// sealed as a whole before a timeout of the network; [`Self::flush`] then sends the
-    /// rest.
+    /// As for [`Self::write`], and errors of the file system. After a timeout up to
+    /// [`Self::PIECE_BYTES`] are sealed and not sent; [`Self::flush`] then sends them.
     pub async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
         let Inner { wire, waits } = &mut *self.0;
         let (mut at, end) = (offset, offset.saturating_add(len));
@@ -194,27 +190,27 @@ impl RelayStream {
             let bytes = usize::try_from(end - at).map_or(PIECE_BYTES, |n| n.min(PIECE_BYTES));
             let Wire { output, spare, .. } = wire;
             spare.lend(output);
-            seal_file(&mut wire.session, file, (at, bytes), output)?;
+            seal_file(&mut wire.session, file, at, bytes, output)?;
             waits.wait_to_send(wire.flush()).await?;
             at += bytes as u64;
         }
         self.flush().await
     }
 
-    /// Ends a stream between two requests, and says so: the peer learns that a request which
-    /// it has just sent was not read. (A stream that is dropped says nothing.)
+    /// Ends a stream between two requests with a close_notify: the peer learns that a request which
+    /// it has just sent was not read. Dropping a stream sends none.
     pub async fn close(mut self) {
         let wire = &mut self.0.wire;
         if wire.session.seal_close_notify(&mut wire.output).is_ok() {
-            // A courtesy.
+            // It does not matter whether it arrives.
             let _ = self.flush().await;
         }
     }
 
-    /// Sends what was written.
+    /// Sends the written bytes.
     ///
     /// # Errors
-    /// What the network says, `TimedOut` where it takes nothing in time.
+    /// `TimedOut` if the network takes nothing in time; else its error.
     pub async fn flush(&mut self) -> io::Result<()> {
         let Inner { wire, waits } = &mut *self.0;
         waits.wait_to_send(wire.flush()).await?;
@@ -227,13 +223,13 @@ impl Waits {
     async fn wait_to_send(&mut self, work: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         (self.may_be_waiting, self.expects_answer) = (true, true);
         let sent = self.wait(work, LOOK_EVERY).await;
-        // The kernel has taken more since the last look.
+        // The kernel may have taken more since the last look.
         self.may_be_waiting = true;
         sent
     }
 
-    /// Waits for `work`, as long as the peer answers. It is looked at again after `next_look`
-    /// where all is acknowledged.
+    /// Waits for `work` as long as the peer answers. While all is acknowledged the next look is
+    /// after `next_look`.
     async fn wait<T>(
         &mut self,
         work: impl Future<Output = io::Result<T>>,
@@ -286,7 +282,7 @@ impl Wire {
                         .session
                         .seal_fatal_alert(error.alert(), &mut self.output);
                     if alert.is_ok() {
-                        // A courtesy.
+                        // It does not matter whether it arrives.
                         let _ = self.flush().await;
                     }
                     return Err(io::Error::new(io::ErrorKind::InvalidData, error));
@@ -298,7 +294,7 @@ impl Wire {
         }
     }
 
-    /// Opens what is there, and returns how many bytes of plaintext that was.
+    /// Opens the complete records, and returns the number of bytes of plaintext.
     fn open(&mut self) -> Result<usize, OpenError> {
         let before = self.plain.len();
         while !self.ended {
@@ -315,7 +311,7 @@ impl Wire {
                     if self.plain.is_empty() {
                         self.plain = place;
                     } else {
-                        // Behind what is there already, over the surroundings of records.
+                        // It moves behind the earlier plaintext, over the headers between them.
                         let end = self.plain.end + place.len();
                         input.copy_within(place, self.plain.end);
                         self.plain.end = end;
@@ -338,7 +334,7 @@ impl Wire {
         }
     }
 
-    /// Reads what is there, or waits for it.
+    /// Waits for the socket, and reads.
     async fn receive(&mut self) -> io::Result<usize> {
         self.move_to_front();
         let Self {

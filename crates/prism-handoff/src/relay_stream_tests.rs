@@ -1,5 +1,5 @@
-//! Over real connections on loopback: whatever pieces the network makes of it, what was
-//! written is read, and who waits keeps nothing.
+//! Relay streams over connections on loopback: the bytes that are written are read, in whatever
+//! pieces they arrive, and idle streams hold no buffers.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
 
 use std::future::poll_fn;
@@ -46,7 +46,7 @@ async fn streams() -> (RelayStream, RelayStream) {
     (stream(a, near, &spare), stream(b, far, &spare))
 }
 
-/// A stream, and the other end of it without one.
+/// A stream, and a bare connection at its other end.
 async fn half() -> (RelayStream, TcpStream, Session) {
     let ((a, b), (near, far)) = (sockets().await, sessions());
     (stream(a, near, &Rc::default()), b, far)
@@ -86,7 +86,7 @@ async fn what_is_written_is_read_and_nothing_is_kept() {
             let wire = &stream.0.wire;
             assert_eq!(wire.input.capacity() + wire.output.capacity(), 0, "{len}");
         }
-        // And back.
+        // The other direction.
         far.write(b"ok").await.unwrap();
         far.flush().await.unwrap();
         assert_eq!(read_exactly(&mut near, 2).await, b"ok");
@@ -116,7 +116,7 @@ async fn records_may_come_in_pieces_and_many_at_once() {
         session.seal(part, &mut sealed).unwrap();
     }
     let writing = async {
-        // Cuts of all kinds: within headers, bodies, between records.
+        // The cuts are within headers, within bodies, and between records.
         let mut rest = &sealed[..];
         for n in (1..).take_while(|n| *n < 400) {
             let (piece, behind) = rest.split_at(rest.len().min(n % 97 + 1));
@@ -131,7 +131,7 @@ async fn records_may_come_in_pieces_and_many_at_once() {
             .unwrap();
     };
     let reading = async {
-        // Nothing is consumed until all is there: it lies in one piece.
+        // Nothing is consumed until all has arrived, so it is in one piece.
         while stream.buffered().len() < sent.len() {
             assert!(stream.fill().await.unwrap() > 0);
         }

@@ -1,40 +1,38 @@
-//! Whether the peer of a relay stream still answers, told apart from one that does not read.
+//! Tells whether the peer of a relay stream is dead, or just does not read.
 //!
-//! `TCP_USER_TIMEOUT` ends a connection whose window stays closed, although the peer
-//! acknowledges every probe. A slow reader is not a dead peer, so the kernel's own
-//! evidence is looked at while somebody waits: how long nothing was heard, and how many
-//! retransmissions or probes have no answer. Keepalive covers a connection on which nothing
-//! waits to be acknowledged.
+//! `TCP_USER_TIMEOUT` ends a connection whose window stays closed, although the peer acknowledges
+//! every probe. A wait therefore looks at the kernel's own evidence: the time since the last
+//! segment, and the number of unanswered retransmissions or probes. Keepalive covers a connection
+//! without unacknowledged bytes.
 
 use std::time::Duration;
 
 use prism_sys::tcp::TcpInfo;
 use tokio::time::Instant;
 
-/// A peer that leaves everything unanswered for so long is dead.
+/// A peer that answers nothing for this time is dead.
 pub(crate) const MAX_SILENCE: Duration = Duration::from_secs(5);
-/// How often a stream that waits is looked at.
+/// The interval of looks at a stream that waits.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Retransmissions or probes in a row without an answer that count as silence: one may get
-/// lost.
+/// The number of unanswered retransmissions or probes that count as silence: one may get lost.
 const MIN_UNANSWERED: u8 = 2;
 
 /// The result of one look at the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// All that was sent is acknowledged.
+    /// All sent bytes are acknowledged.
     Nothing,
-    /// Something waits for an acknowledgement or for a window.
+    /// Some bytes wait for an acknowledgement or for a window.
     Waiting,
     Dead,
 }
 
-/// Since when the peer has left everything unanswered.
+/// The time since which the peer has answered nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Silence(Option<Instant>);
 
 impl Silence {
-    /// Judges by what the kernel says at `now`, in a wait that began at `begun`.
+    /// Judges by the kernel's figures at `now`, in a wait that began at `begun`.
     pub(crate) fn look(&mut self, begun: Instant, now: Instant, info: &TcpInfo) -> Found {
         let is_probing = info.unanswered_probes > 0;
         if info.unacked_segments == 0 && !is_probing {
@@ -74,7 +72,7 @@ mod tests {
         }
     }
 
-    /// Looks once a second for so long, and says when the peer is found dead.
+    /// Looks once a second, and returns the second in which the peer is found dead.
     fn dead_after(seconds: u32, said: impl Fn(u32) -> TcpInfo) -> Option<u32> {
         let (mut silence, begun) = (Silence::default(), Instant::now());
         let mut each = 1..=seconds;
@@ -89,7 +87,7 @@ mod tests {
         let after = dead_after(60, |second| TcpInfo {
             unacked_segments: 3,
             unanswered_timeouts: u8::try_from(second).unwrap().min(4),
-            // Nothing was said for a minute before.
+            // Nothing was sent for a minute before.
             heard_ms: 60_000 + second * 1000,
             ..quiet()
         });

@@ -1,7 +1,6 @@
-//! A connection's socket, which the runtime's reactor hears of only when
-//! somebody has to wait for it. Most connections that arrive have their request
-//! with them, are answered, and may be gone again: telling the reactor would
-//! cost them more than the answer does.
+//! A connection's socket, which is registered with the runtime's reactor at the first wait. Most
+//! imported connections have their request with them and need no wait. Registering them would cost
+//! more than the answer.
 
 use std::io;
 use std::net::TcpStream as Socket;
@@ -17,10 +16,10 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// The socket as the reactor knows it.
+    /// The socket, registered with the reactor.
     ///
     /// # Errors
-    /// What the kernel says; the socket is then closed.
+    /// The kernel's error; the socket is then closed.
     pub(crate) fn watched(self) -> io::Result<TcpStream> {
         match self {
             Self::Unwatched(socket) => TcpStream::from_std(socket),

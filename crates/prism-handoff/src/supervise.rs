@@ -1,7 +1,7 @@
-//! Tasks that are there for as long as their worker: one that ends by an error or a
-//! panic begins again after a pause, with a warning and a counter.
+//! Tasks that last as long as their worker: after an error or a panic such a task begins again,
+//! with a pause, a warning and a count.
 //!
-//! Not here: tasks of one connection or one hand-off. They end with it.
+//! Not here: tasks of one connection or one hand-off, which end with it.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -13,16 +13,15 @@ use std::time::{Duration, Instant};
 
 use crate::counters::Count;
 
-/// Pause before the first restart: well within the grace of a lease (500 ms), whose
-/// task is one of these.
+/// The pause before the first restart, well within the grace of a lease (500 ms), whose task is one
+/// of these.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Longest pause. It is doubled up to this, and a task that has run for as long since
-/// it began counts as healthy again.
+/// The longest pause; each pause doubles. A task that has run for as long counts as healthy again.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// How a supervised task may end.
 pub trait Ending {
-    /// Why it has to begin again; `None` where it has ended in order.
+    /// The error after which it begins again; `None` if it has ended in order.
     fn fault(self) -> Option<String>;
 }
 
@@ -38,10 +37,10 @@ impl<E: Display> Ending for Result<(), E> {
     }
 }
 
-/// Restarts of all tasks of the process: some belong to no node and to no worker.
+/// Restarts of all tasks of the process; some tasks belong to no worker.
 static RESTARTS: Count = Count::new();
 
-/// How often a task of this process has begun again.
+/// The number of restarts in this process.
 pub(crate) fn restarts() -> u64 {
     RESTARTS.read()
 }
@@ -89,8 +88,8 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// The pause before the next start of a task that has ended after `ran`; `None`
-    /// where it has ended in order.
+    /// The pause before the next start of a task that has ended after `ran`; `None` if it has ended
+    /// in order.
     fn after(
         &mut self,
         task: &'static str,
@@ -111,7 +110,7 @@ impl Pauses {
     }
 }
 
-/// What `work` gives, or what it said when it panicked.
+/// The result of `work`, or the message of its panic.
 async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let mut work = pin!(work);
     poll_fn(|cx| match caught_once(|| work.as_mut().poll(cx)) {
@@ -121,8 +120,8 @@ async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
     .await
 }
 
-/// What `work` gives, or what it said when it panicked. It is not called again then, and
-/// the cells that tasks share are borrowed for the length of one call: all are whole.
+/// The result of `work`, or the message of its panic, after which it is not called again. Tasks
+/// borrow the cells that they share for one call only, so all are whole.
 pub(crate) fn caught_once<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| said(&*panic))
 }

@@ -1,11 +1,11 @@
-//! When each step of recent hand-offs happened, for `prism-lab bench handoff` and
-//! for operators. Bounded, and off unless asked for.
+//! The times of the steps of recent hand-offs, for `prism-lab bench handoff` and for operators.
+//! Recording is bounded, and off by default.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Records kept; the oldest goes first. 80 bytes each.
+/// The largest number of records, of 80 bytes each; the oldest one is dropped first.
 pub const MAX_RECORDS: usize = 1 << 17;
 
 /// Steps of a hand-off in their order, the source's and then the target's.
@@ -23,7 +23,7 @@ pub enum Step {
     Sent,
     /// Source: the old socket is closed.
     Closed,
-    /// Source: the target's verdict is here.
+    /// Source: the target's verdict has arrived.
     Verdict,
     /// Target: the message is read and decoded.
     Received,
@@ -33,20 +33,20 @@ pub enum Step {
     Owned,
     /// Target: the socket is live and with the application.
     Live,
-    /// In between: the message is read and decoded.
+    /// Transit: the message is read and decoded.
     TransitReceived,
-    /// In between: it is known where the connection goes.
+    /// Transit: the application has named the node that the connection goes to.
     TransitDecided,
 }
 
-/// Which part a node had in a hand-off.
+/// The part of a node in a hand-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// It had the connection.
+    /// It hands the connection over.
     Source,
-    /// It was given the connection.
+    /// It takes the connection.
     Target,
-    /// It passed the connection on without restoring it.
+    /// It passes the connection on without restoring it.
     Transit,
 }
 
@@ -69,7 +69,7 @@ impl Part {
     }
 }
 
-/// Steps that a record has room for.
+/// The number of steps that a record has room for.
 pub const STEPS: usize = 7;
 
 /// One end's view of one hand-off.
@@ -79,10 +79,10 @@ pub struct Record {
     pub id: u64,
     /// The client's port, to tell connections apart.
     pub client_port: u16,
-    /// Whose record it is.
+    /// The part of this end.
     pub part: Part,
-    /// `CLOCK_MONOTONIC` of each step of the part, in the order of [`Step`]; 0
-    /// where it did not happen.
+    /// The time (`CLOCK_MONOTONIC`) of each step of the part, in the order of [`Step`]; 0 for a
+    /// step that did not happen.
     pub at_ns: [u64; STEPS],
 }
 
@@ -117,7 +117,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Turns recording on or off, and forgets what was recorded.
+    /// Turns recording on or off, and drops all records.
     pub fn set_on(&self, on: bool) {
         self.on.store(on, Ordering::Relaxed);
         self.lock().clear();

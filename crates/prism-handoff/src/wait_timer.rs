@@ -1,4 +1,4 @@
-//! How long somebody waits who waits again and again.
+//! The time limit of waits that follow each other on one connection.
 
 use std::future::poll_fn;
 use std::io;
@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Stands for "never": no deadline is so far away that it cannot be added.
+/// Stands for "never". Adding it to a time does not overflow.
 const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
-/// Bounds each of a series of waits. What is there at once needs no timer, and most waits
-/// end long before their time: the timer of one is left as it is for the next, and only
-/// when it goes off is it set anew. So a wait takes a look at the clock, where a timer of
-/// its own would be entered and taken out again.
+/// A timer for a series of waits. A wait that ends at once needs no timer, and most waits end long
+/// before their deadline. The timer is therefore left as it is between waits, and re-armed only
+/// when it fires early. A wait costs a look at the clock, instead of one entry in the timer wheel
+/// and its removal.
 #[derive(Debug, Default)]
 pub(crate) struct WaitTimer(Option<Pin<Box<Sleep>>>);
 
@@ -22,7 +22,7 @@ impl WaitTimer {
     /// Waits for `work`.
     ///
     /// # Errors
-    /// `TimedOut` when `work` is not done after `timeout`; else what it says.
+    /// `TimedOut` if `work` is not done after `timeout`; else its error.
     pub(crate) async fn wait<T>(
         &mut self,
         timeout: Duration,
@@ -32,11 +32,11 @@ impl WaitTimer {
             .await
     }
 
-    /// The same, where `look` is called after `first_look`, and again after the time that it
-    /// says. It is given when the wait began.
+    /// [`Self::wait`] with looks: `look` is called after `first_look`, and then after the time that
+    /// it returned last. Its argument is the start of the wait.
     ///
     /// # Errors
-    /// As [`Self::wait`], and what `look` says.
+    /// As for [`Self::wait`], and errors of `look`.
     pub(crate) async fn wait_looking<T>(
         &mut self,
         timeout: Duration,
@@ -104,7 +104,7 @@ mod tests {
             assert_eq!(done.map_err(|e| e.kind()), Err(io::ErrorKind::TimedOut));
             assert!(begun.elapsed() >= units * UNIT, "{units}");
         }
-        // A timer that is far away does not keep a shorter wait.
+        // A timer that is far away does not delay a shorter wait.
         let mut wait_timer = WaitTimer::default();
         let work = asleep(UNIT);
         assert!(wait_timer.wait(Duration::MAX, work).await.is_ok());
@@ -134,7 +134,7 @@ mod tests {
     #[tokio::test]
     async fn waits_that_end_in_time_take_nothing_from_those_behind_them() {
         let mut wait_timer = WaitTimer::default();
-        // Together longer than one may take, and the timer goes off in their midst.
+        // All together take longer than one may, so the timer fires in between.
         for _ in 0..10 {
             let work = asleep(UNIT);
             assert!(wait_timer.wait(50 * UNIT, work).await.is_ok());

@@ -1,23 +1,22 @@
-//! A frontend's claim to a connection that it accepted: from then on the switch finds
-//! the connection by its flow, and not by the list of frontends, which may change.
+//! A frontend's claim to a connection that it accepted. From then on the switch finds the
+//! connection by its flow, and not by the list of frontends, which may change.
 //!
-//! A claim is for connections that stay ([`CLAIM_AFTER_NS`]): it is never made at the
-//! SYN, so that a flood of SYNs writes nothing. Nothing waits for it. It is over when the
-//! connection is handed off or closed; its epoch is then to be outranked, whether the
-//! switch has confirmed it or not.
+//! Only connections that stay are claimed ([`CLAIM_AFTER_NS`]), never at the SYN, so a flood of
+//! SYNs writes nothing. No request waits for a claim. A claim is over when the connection is handed
+//! off or closed. The next command then has to outrank its epoch, confirmed or not.
 //!
-//! A claim has the epoch of the moment when the connection was accepted. It outbids
-//! nobody: a connection that its client has forgotten must not take the flow from the
-//! client's next one, which may be at another frontend by now.
+//! The epoch of a claim is the time when the connection was accepted, so it outbids no other
+//! connection. A connection that its client has forgotten must not take the flow from the client's
+//! next one, which may be at another frontend.
 
 use crate::control::{FlowKey, FlowState, Ops, Owner, Status};
 use crate::export::CLAIM_DEADLINE_NS;
 use crate::steering::{Command, CommandOutcome};
 
-/// When a frontend claims a connection that it still has. Most connections of one request
-/// are over by then, and cost no command; a change of the frontends is slower.
+/// The age at which a frontend claims a connection. Most connections of one request are over by
+/// then, and cost no command. The lists of frontends change more slowly.
 pub const CLAIM_AFTER_NS: u64 = 100_000_000;
-/// How long the switch is asked each time.
+/// The deadline of each claim.
 pub const DEADLINE_NS: u64 = CLAIM_DEADLINE_NS;
 
 /// The outcome of a claim.
@@ -27,16 +26,16 @@ pub enum Claim {
     Held,
     /// The switch did not answer. Claim again later, at the next epoch.
     Unanswered,
-    /// A tombstone is newer. The estimate of the switch's clock may have been behind, and
-    /// this answer has corrected it: claim again if the connection came later by it.
+    /// A tombstone is newer. If this answer has corrected the estimate of the switch's clock
+    /// upwards, claim again.
     Outranked,
-    /// It has no room, or the flow is another's. It stays where the list of frontends
-    /// has it.
+    /// The switch has no room, or the flow is another's. The connection stays where the list of
+    /// frontends has it.
     Refused,
 }
 
-/// The claim to `flow` for `here`. The first of a connection has as its epoch the estimate
-/// of the switch's clock when that was accepted, each further one a greater.
+/// The claim to `flow` for `here`. The first epoch of a connection is the estimate of the switch's
+/// clock at its `accept`; each further one is greater.
 pub fn command(flow: FlowKey, here: Owner, epoch: u64) -> Command {
     Command {
         ops: Ops::OWN.and(Ops::UNBLOCK),
@@ -47,7 +46,7 @@ pub fn command(flow: FlowKey, here: Owner, epoch: u64) -> Command {
 }
 
 impl Claim {
-    /// The outcome of a claim by its command's.
+    /// The outcome of a claim, from that of its command.
     pub fn of(outcome: CommandOutcome) -> Self {
         match outcome {
             CommandOutcome::Unanswered => Self::Unanswered,

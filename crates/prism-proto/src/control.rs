@@ -1,9 +1,9 @@
-//! The control protocol between hosts and the switch: one fixed layout of 120
-//! bytes (docs/protocol.md, section 1). The C side is `bpf/wire.h`; the build
-//! of `prism-switch` fails where the two disagree.
+//! The control protocol between hosts and the switch: one fixed layout of 120 bytes
+//! (docs/protocol.md, section 1). The C side is `bpf/wire.h`; the build of `prism-switch` fails if
+//! the two disagree.
 //!
-//! Not here: when to send what (`steering`), and what a command does to the
-//! flow table (`flow_table`, the reference for the data-plane program).
+//! Not here: when a command is sent (`steering`), and what it does to the flow table (`flow_table`,
+//! the reference for the data-plane program).
 
 mod codec;
 
@@ -26,21 +26,20 @@ pub const VERSION: u8 = 2;
 pub const KIND_REQUEST: u8 = 1;
 /// `kind` of an answer.
 pub const KIND_ANSWER: u8 = 2;
-/// Most that a request's `time_ns` may differ from the switch's clock.
+/// The largest difference of a request's `time_ns` from the switch's clock.
 pub const FRESHNESS_NS: u64 = 2_000_000_000;
-/// Furthest that an epoch may be ahead of the switch's clock. A connection's first epoch
-/// is the sender's estimate of that clock, which is no further off in a fresh request.
+/// The furthest that an epoch may be ahead of the switch's clock. A connection's first epoch is the
+/// sender's estimate of that clock, which is no further off in a fresh request.
 pub const MAX_EPOCH_AHEAD_NS: u64 = FRESHNESS_NS;
-/// Furthest that a command may go beyond the flow's own epoch where that is ahead of the
-/// clock, so that such a flow can be released. At 1 µs a command nobody outruns the clock.
+/// The furthest that a command may go beyond the flow's own epoch if that is ahead of the clock, so
+/// that such a flow can be released. At 1 µs for a command no sender outruns the clock.
 pub const MAX_EPOCH_STEP: u64 = 1_000;
-/// Longest time from the moment that gives a connection its first epoch to the last
-/// datagram of its first command: a block and its undoing, with room to spare.
+/// The longest time from a connection's first epoch to the last datagram of its first command: a
+/// block and its undoing, with room to spare.
 pub const FIRST_COMMAND_NS: u64 = 1_000_000_000;
-/// How long the switch keeps the tombstone of a flow. When it deletes one, the epoch of
-/// that tombstone becomes the least that any unknown flow takes (see
-/// [`crate::flow_table`]); so the newest epoch that a tombstone may have has to be older
-/// by then than the oldest first epoch of a living connection.
+/// The lifetime of a tombstone. When the switch deletes one, its epoch becomes the least that any
+/// unknown flow takes (see [`crate::flow_table`]). By then, the newest epoch of a tombstone has to
+/// be older than the first epoch of any living connection.
 pub const TOMBSTONE_NS: u64 = MAX_EPOCH_AHEAD_NS + FRESHNESS_NS + FIRST_COMMAND_NS;
 
 /// Byte offsets of the fields, for the compile-time check against C.
@@ -114,7 +113,7 @@ impl fmt::Debug for ControlKey {
 pub struct Ops(pub u8);
 
 impl Ops {
-    /// Nothing: a query.
+    /// No operation: a query.
     pub const QUERY: Self = Self(0);
     /// Drop the flow's packets.
     pub const BLOCK: Self = Self(1);
@@ -164,7 +163,7 @@ pub struct FlowKey {
     pub vip: SocketAddr,
 }
 
-/// In large pieces: a hand-off looks half a dozen tables up, and field by field that takes
+/// Hashes in large pieces. A hand-off looks up half a dozen tables, and field by field that takes
 /// three times as long.
 impl Hash for FlowKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -178,17 +177,17 @@ impl Hash for FlowKey {
     }
 }
 
-/// Where a flow goes.
+/// The destination of a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// What the owner's socket is bound to. The VIP itself at a frontend.
+    /// The address that the owner's socket is bound to: at a frontend, the VIP.
     pub addr: SocketAddr,
     /// The node to send the packets to.
     pub via: IpAddr,
 }
 
 impl Owner {
-    /// No owner: what a request without `OWN` carries.
+    /// No owner: the fields of a request without `OWN`.
     pub const NONE: Self = Self {
         addr: SocketAddr::new(UNSPECIFIED, 0),
         via: UNSPECIFIED,
@@ -198,29 +197,28 @@ impl Owner {
 /// All zeros on the wire.
 const UNSPECIFIED: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
-/// One run of a part of a node: a process has one for each of its control
-/// sockets, drawn at random when it starts. A flow's owner says which it is, so
-/// that the flows of a run that has died can be told from those of the next.
+/// One run of a sender of commands: a random number for each control socket of a process. A flow's
+/// owner names its run, so that the flows of a dead run can be told from those of the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunId(pub u16);
 
 impl RunId {
-    /// None is named: the flow is not tied to a lease.
+    /// No run: the flow is not tied to a lease.
     pub const NONE: Self = Self(0);
 }
 
 /// Asks the switch about a flow, or tells it what the flow is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Which key makes the MAC.
+    /// The identifier of the key that makes the MAC.
     pub key_id: u32,
     /// Chosen by the sender; the answer repeats it.
     pub request_id: u64,
     /// The sender's estimate of the switch's clock.
     pub time_ns: u64,
-    /// What to do.
+    /// The operations.
     pub ops: Ops,
-    /// Order of this command among the flow's.
+    /// The order of this command among those of the flow.
     pub epoch: u64,
     /// The flow.
     pub flow: FlowKey,
@@ -228,7 +226,7 @@ pub struct Request {
     pub owner: Owner,
 }
 
-/// What the switch says of a flow.
+/// The state of a flow at the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowState {
     /// No entry: its packets go to a frontend.
@@ -256,7 +254,7 @@ pub enum Status {
     Late,
     /// The request has no meaning.
     BadRequest,
-    /// The epoch is further ahead of the switch's clock than any sender's can be.
+    /// The epoch is further ahead of the switch's clock than a sender's can be.
     Ahead,
 }
 
@@ -283,7 +281,7 @@ pub struct Answer {
     pub flow: FlowKey,
 }
 
-/// Why a datagram is not an authentic control message.
+/// The reason why a datagram is no authentic control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// It is no control message of this version and kind.

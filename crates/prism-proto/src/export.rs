@@ -1,106 +1,95 @@
-//! The source's half of a hand-off as a state machine: stop the connection's
-//! packets → save → send → verdict, and from every step before the commit a way
-//! back. The packets are stopped by one of two [`Method`]s.
+//! The source's half of a hand-off as a state machine: stop the packets → save → send → verdict.
+//! Every step before the commit has a way back. One of two [`Method`]s stops the packets.
 //!
-//! The switch decides who owns the flow. The source blocks at epoch *e*, or in a
-//! freeze holds the flow at epoch *e*; the target's `OWN|UNBLOCK` and the source's
-//! rollback both carry *e* + 1, so that exactly one of them wins, whatever is
-//! lost, late or repeated between them. Only where the target has refused, and so
-//! will never be live, the source reclaims at *e* + 2, and need not wait for the
-//! switch to confirm that: nobody else will send on the flow, and at worst the
-//! switch drops what this host sends until the command has reached it. A refusal
-//! may be lost on its way; so a source that learns from the switch that the flow
-//! is the target's asks the target.
+//! The switch decides who owns the flow. The source blocks at epoch *e*, or in a freeze holds the
+//! flow at epoch *e*. The target's `OWN|UNBLOCK` and the source's rollback both carry *e* + 1, so
+//! exactly one of them wins, whatever is lost, late or repeated.
 //!
-//! Sans-IO: each [`Action`] is for the driver to carry out, which answers with
-//! the [`Event`] named there. Deadlines are the driver's to keep, with the
-//! constants below.
+//! A target that has refused will never be live. The source then reclaims at *e* + 2, and need not
+//! wait for the switch to confirm: no other host sends on the flow, and at worst the switch drops
+//! what this host sends. A refusal may be lost. A source that learns from the switch that the flow
+//! is the target's therefore asks the target.
+//!
+//! Sans-IO: the driver carries out each [`Action`], and answers with the [`Event`] that the action
+//! names. The driver keeps the deadlines, which are the constants below.
 
 use crate::control::{Answer, FIRST_COMMAND_NS, FlowKey, FlowState, Ops, Owner, Status};
 use crate::node::Refusal;
 use crate::steering::{Command, CommandOutcome};
 
-/// How long the source waits for the switch to block the flow. A switch that is
-/// out of reach costs a request this much once; then it is relayed.
+/// The time for the switch to block the flow. A switch out of reach costs a request this much once;
+/// then it is relayed.
 pub const BLOCK_DEADLINE_NS: u64 = 250_000_000;
-/// How long the source waits for the target's verdict before it asks the switch
-/// for the flow back.
+/// The time for the target's verdict, after which the source asks the switch for the flow.
 pub const VERDICT_DEADLINE_NS: u64 = 2_000_000_000;
-/// How long either end asks the switch to settle who owns the flow, where nobody
-/// else can say. Longer than the verdict's, and bounded: then the connection is
-/// given up. The switch drops a flow's packets that long ([`BLOCKED_NS`]).
+/// The time for which either end asks the switch to settle who owns the flow. Then the connection
+/// is given up. The switch drops a flow's packets that long ([`BLOCKED_NS`]).
 pub const SETTLE_DEADLINE_NS: u64 = 8_000_000_000;
-/// How long the switch keeps a flow blocked: while either end may still settle whose it
-/// is.
+/// The time that the switch keeps a flow blocked, while either end may still settle whose it is.
 pub const BLOCKED_NS: u64 = VERDICT_DEADLINE_NS + SETTLE_DEADLINE_NS;
-/// How long the target asks the switch for the flow before it gives up, and the
-/// source, once the target has, for the flow back before it goes on unconfirmed:
-/// what an outage of the switch costs the requests that it meets.
+/// The time for which the target asks the switch for the flow before it gives up. The source then
+/// asks for as long before it goes on unconfirmed. An outage of the switch costs a request this
+/// much.
 pub const CLAIM_DEADLINE_NS: u64 = 250_000_000;
-/// How long the source asks the flow's owner whether it has given the connection
-/// up, where no verdict has come.
+/// The time for which the source asks the flow's owner whether it has given the connection up, if
+/// no verdict has come.
 pub const ASK_DEADLINE_NS: u64 = 2_000_000_000;
-/// How often.
+/// The interval of these questions.
 pub const ASK_INTERVAL_NS: u64 = 100_000_000;
-/// For how many times [`SETTLE_DEADLINE_NS`] a source goes on to ask for the flow
-/// of a connection that it kept unconfirmed ([`Outcome::Kept`]).
+/// A source asks for the flow of a connection that it kept unconfirmed ([`Outcome::Kept`]) for this
+/// many times [`SETTLE_DEADLINE_NS`].
 pub const MAX_SETTLE_ROUNDS: u64 = 4;
 
 // A connection's first epoch is still new to the switch when its first command ends.
 const _: () = assert!(2 * BLOCK_DEADLINE_NS <= FIRST_COMMAND_NS);
 
-/// How the source stops the packets of the connection that it saves.
+/// The means by which the source stops the packets of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
     /// The switch drops them (NSDI'21, section 4.2): one more round trip to it.
     TwoPhase,
-    /// The source silences its own socket, and keeps it, silent, until the
-    /// verdict.
+    /// The source silences its own socket until the verdict.
     Freeze,
 }
 
-/// What the driver is to do next.
+/// The next step of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send this command to the switch until answered or the deadline; then
-    /// [`Event::Steered`]. A driver whose socket has died meanwhile does not
-    /// carry out a repeated block, but drops the connection: else it would
-    /// outbid the connection that took its place.
+    /// Send this command to the switch until it is answered or the deadline passes; then
+    /// [`Event::Steered`]. If the socket has died meanwhile, the driver drops the connection
+    /// instead of repeating a block: the block would outbid the connection that took its place.
     Steer {
-        /// What to send.
+        /// The command.
         command: Command,
-        /// From now.
+        /// The deadline, from now.
         deadline_ns: u64,
     },
     /// Pause the socket (in a freeze: silence it too) and save it; then
     /// [`Event::Saved`] or [`Event::SaveFailed`] (with the socket live again).
     Save,
-    /// Send the state to the target, which is to own the flow at this epoch, and
-    /// wait for its verdict; then [`Event::Verdict`]. A blocked socket is closed
-    /// silently meanwhile, a frozen one is kept.
+    /// Send the state to the target, and wait for its verdict; then [`Event::Verdict`]. A blocked
+    /// socket is closed silently meanwhile; a frozen one is kept.
     Send {
-        /// The epoch of the target's command.
+        /// The epoch at which the target is to own the flow.
         epoch: u64,
     },
-    /// Build the socket again from the saved state, still silent (a frozen one is
-    /// still there); then [`Event::Rebuilt`], [`Event::Returned`] or
-    /// [`Event::RebuildFailed`].
+    /// Build the socket again from the saved state, still silent; a frozen one is still there. Then
+    /// [`Event::Rebuilt`], [`Event::Returned`] or [`Event::RebuildFailed`].
     Rebuild,
-    /// Ask the node that has this owner record (or, without one, the node that the
-    /// state was sent to) whether it has given the connection up, each
-    /// [`ASK_INTERVAL_NS`], on a channel of its own, until it says or the deadline;
-    /// then [`Event::Told`].
+    /// Ask the node of this owner record whether it has given the connection up, or without one the
+    /// node that the state was sent to. Ask each [`ASK_INTERVAL_NS`], on a channel of its own,
+    /// until the answer or the deadline; then [`Event::Told`].
     Ask {
-        /// Who owns the flow, if the switch has said so.
+        /// The flow's owner, if the switch has named it.
         owner: Option<Owner>,
-        /// From now.
+        /// The deadline, from now.
         deadline_ns: u64,
     },
-    /// It is over.
+    /// The hand-off is over.
     Finish(Outcome),
 }
 
-/// What happened.
+/// An event for the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A command ended.
@@ -115,14 +104,14 @@ pub enum Event {
     Rebuilt,
     /// It could not be built.
     RebuildFailed,
-    /// The connection has come back since, as another hand-off: the target took
-    /// it, and its verdict is late. Or it is over, and the client's next one is here.
+    /// The connection has come back as another hand-off: the target took it, and its verdict is
+    /// late. Or it is over, and the client's next one is here.
     Returned,
-    /// What the owner said, or that it was not to be reached.
+    /// The owner's answer, or [`Verdict::Unknown`] without one.
     Told(Verdict),
 }
 
-/// What the source heard from the target.
+/// The target's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The target owns the connection.
@@ -133,41 +122,41 @@ pub enum Verdict {
     Unknown,
 }
 
-/// How a hand-off ended.
+/// The outcome of a hand-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The target has it; nothing is left here.
+    /// The target has the connection.
     Moved,
-    /// It is here: go live if it was rebuilt, and relay the request. `epoch` is
-    /// the flow's from now on. With `settled` unset the switch may still hold
-    /// the flow blocked, or for the target: repeat `OWN|UNBLOCK` at that epoch
-    /// until it answers, [`MAX_SETTLE_ROUNDS`] times [`SETTLE_DEADLINE_NS`] at most.
-    /// `STALE` then means that the connection is lost; but where the switch
-    /// never confirmed a command for it and the flow is absent, that it always
-    /// was this frontend's (where the flow is held for this very owner, by a
-    /// predecessor: repeat above it).
+    /// The connection is here. Go live if it was rebuilt, and relay the request. `epoch` is the
+    /// flow's from now on.
+    ///
+    /// If `settled` is unset, the switch may still have the flow blocked, or owned by the target.
+    /// Repeat `OWN|UNBLOCK` at that epoch until it answers, at most [`MAX_SETTLE_ROUNDS`] times
+    /// [`SETTLE_DEADLINE_NS`]. `STALE` then means that the connection is lost, with two exceptions.
+    /// If the switch never confirmed a command for it and the flow is absent, it is still this
+    /// frontend's. If a predecessor left the flow to this very owner, repeat above its epoch.
     Kept {
         /// The flow's epoch.
         epoch: u64,
-        /// Why it did not move.
+        /// The reason why it did not move.
         reason: Kept,
         /// The switch has confirmed that packets pass here.
         settled: bool,
     },
-    /// It is here, live, and no command for it has been applied, nor ever will be.
+    /// The connection is here, live, and the switch has applied no command for it and never will.
     Untouched {
-        /// Why it did not move.
+        /// The reason why it did not move.
         reason: Kept,
     },
-    /// The flow belongs to neither (the client opened a new connection on its
-    /// addresses): drop what is left, silently.
+    /// The flow belongs to neither, because the client opened a new connection on its addresses.
+    /// Drop the rest silently.
     Lost,
-    /// The connection's owner is unknown: neither the switch nor the target was in reach, or
-    /// the flow is gone. The target may have it, or have had it: drop what is left, silently.
+    /// The connection's owner is unknown: the switch and the target were out of reach, or the flow
+    /// is gone. The target may have it, or have had it. Drop the rest silently.
     Unknown,
 }
 
-/// Why a connection stayed.
+/// The reason why a connection stayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kept {
     /// The switch did not answer.
@@ -203,30 +192,29 @@ pub struct Export {
     here: Owner,
     /// The flow's epoch while its packets are stopped here.
     stopped_epoch: u64,
-    /// The target has said that it never will own the flow, so our command may
-    /// outrank whatever it sent before.
+    /// The target will never own the flow, so our command may outrank its earlier ones.
     refused: bool,
-    /// The switch has not yet confirmed any command for this connection.
+    /// The switch has not confirmed any command for this connection.
     never_steered: bool,
     phase: Phase,
 }
 
-/// By how many epochs a flow may be ahead that the target has taken: a few commands
-/// within the time that a source waits. Between two connections lie more nanoseconds.
+/// The largest lead of a flow that the target has taken: a few commands within the time that a
+/// source waits. Two connections lie more nanoseconds apart.
 const MAX_GONE_ON: u64 = 4096;
 
-/// How often a first block may outbid what is left of the connections before
-/// it on the same addresses: a tombstone, then the last commands of a
-/// predecessor that died here in the midst of a hand-off (block, unblock,
-/// release).
+/// The number of times that a first block may outbid earlier connections on the same addresses: a
+/// tombstone, then the last commands of a predecessor that died here within a hand-off (block,
+/// unblock, release).
 const MAX_BLOCK_RETRIES: u8 = 4;
 
 impl Export {
-    /// Starts a hand-off of `flow`, owned by `here` at `epoch` (for a flow the
-    /// switch has never heard of: the estimate of its clock). The first hand-off
-    /// of a connection is two-phase in any case: what is left at the switch of
-    /// the connections before it on the same addresses is found out by the block,
-    /// while it cannot be told from a verdict that never came.
+    /// Starts a hand-off of `flow`, which `here` owns at `epoch`. For a flow that the switch has
+    /// never heard of, `epoch` is the estimate of its clock.
+    ///
+    /// The first hand-off of a connection is always two-phase. The block finds out what earlier
+    /// connections on the same addresses have left at the switch. Without it, that could not be
+    /// told from a verdict that never came.
     pub fn start(
         method: Method,
         flow: FlowKey,
@@ -254,8 +242,8 @@ impl Export {
         (export, action)
     }
 
-    /// Takes what happened, and says what is next. An event that does not belong
-    /// to the phase is a driver's bug, answered by giving the connection up.
+    /// Handles an event, and returns the next action. An event that does not belong to the phase is
+    /// a fault of the driver; the connection is then given up.
     pub fn handle(&mut self, event: Event) -> Action {
         match (self.phase, event) {
             (Phase::Blocking { retries_left }, Event::Steered(outcome)) => {
@@ -291,7 +279,7 @@ impl Export {
 
     fn on_block(&mut self, outcome: CommandOutcome, retries_left: u8) -> Action {
         let CommandOutcome::Answered(answer) = outcome else {
-            // The block may have been applied and its answer lost.
+            // The switch may have applied the block, and its answer is lost.
             return self.unblock(Kept::SwitchSilent, BLOCK_DEADLINE_NS);
         };
         match answer.status {
@@ -299,7 +287,7 @@ impl Export {
                 self.phase = Phase::Saving { is_blocked: true };
                 Action::Save
             }
-            // What is left of a predecessor is ahead of our clock estimate.
+            // A predecessor's entry is ahead of our clock estimate.
             Status::Stale if retries_left > 0 && self.is_a_predecessors(&answer) => {
                 let retries_left = retries_left - 1;
                 self.phase = Phase::Blocking { retries_left };
@@ -316,8 +304,8 @@ impl Export {
         self.finish(Outcome::Untouched { reason })
     }
 
-    /// The table was full for one copy of the block; another may yet find room
-    /// and blackhole the flow. A tombstone above it needs no room.
+    /// The table was full for one copy of the block. Another copy may still find room, and drop the
+    /// flow's packets for ever. A tombstone above it needs no room.
     fn fence(&mut self, reason: Kept) -> Action {
         self.phase = Phase::Unblocking { reason };
         Action::Steer {
@@ -331,8 +319,8 @@ impl Export {
         }
     }
 
-    /// Of one host, only one connection on these addresses can be alive, and it
-    /// is this one.
+    /// Whether the entry is a predecessor's. A host can have only one living connection on these
+    /// addresses, which is this one.
     fn is_a_predecessors(&self, answer: &Answer) -> bool {
         answer.state == FlowState::Absent || answer.owner == self.here
     }
@@ -358,8 +346,7 @@ impl Export {
         })
     }
 
-    /// The socket is there but silent: only what is certain makes it live, the
-    /// switch's answer or the target's.
+    /// The socket is silent. Only an answer of the switch or the target makes it live.
     fn on_reclaim(&mut self, outcome: CommandOutcome, reason: Kept) -> Action {
         match outcome {
             CommandOutcome::Answered(Answer {
@@ -399,14 +386,14 @@ impl Export {
         }
     }
 
-    /// The socket never left: it is live whatever the switch says, except where
-    /// the flow has become another's.
+    /// The socket never left. It is live whatever the switch answers, unless the flow has become
+    /// another's.
     fn on_unblock(&mut self, outcome: CommandOutcome, reason: Kept) -> Action {
         let CommandOutcome::Answered(answer) = outcome else {
             return self.kept(reason, false);
         };
-        // Nothing of ours is in the table, nor will it be: the flow's packets come
-        // here as they always did, past a predecessor's tombstone or our fence.
+        // Our commands have left no entry and will leave none. The flow's packets come here as
+        // before, past a predecessor's tombstone or our fence.
         let unconfirmed = matches!(reason, Kept::SwitchSilent | Kept::SwitchRefused(_));
         let is_fence = matches!(reason, Kept::SwitchRefused(_));
         let is_absent = answer.state == FlowState::Absent;
@@ -419,23 +406,23 @@ impl Export {
         }
     }
 
-    /// The flow is another's at the very epoch we gave to the target.
+    /// Whether the flow is another's at the epoch that we gave to the target.
     fn is_elsewhere(&self, answer: &Answer) -> bool {
         answer.status == Status::Stale
             && answer.epoch == self.next_epoch()
             && answer.state != FlowState::Absent
     }
 
-    /// The target has taken the flow at the epoch that we gave it, and has moved or
-    /// released it since: nobody else could go on from there. (A SYN goes on from the
-    /// switch's clock.)
+    /// Whether the target has taken the flow at the epoch that we gave it, and has moved or
+    /// released it since. No other host could go on from there. (A SYN goes on from the switch's
+    /// clock.)
     fn has_gone_on(&self, answer: &Answer) -> bool {
         let further = answer.epoch.checked_sub(self.next_epoch());
         let is_near = further.is_some_and(|n| (1..MAX_GONE_ON).contains(&n));
         answer.status == Status::Stale && is_near && !self.refused
     }
 
-    /// The target has taken it and it is over, or the client has begun another.
+    /// Whether the connection is over at the target, or the client has opened another.
     fn is_forgotten(&self, answer: &Answer) -> bool {
         let is_gone = answer.state == FlowState::Absent;
         answer.status == Status::Stale && is_gone && !self.refused

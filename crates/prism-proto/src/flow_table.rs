@@ -1,7 +1,7 @@
-//! What a command does to the switch's flow table: the reference that the
-//! data-plane program is tested against, and the switch of the simulation.
+//! The effect of commands on the switch's flow table. It is the reference for tests of the
+//! data-plane program, and the switch of the simulation.
 //!
-//! Not here: packets, and who may command what (tenants); see `bpf/`.
+//! Not here: packets, and the rights of tenants; see `bpf/`.
 
 use std::collections::HashMap;
 
@@ -17,11 +17,11 @@ pub struct Entry {
     pub epoch: u64,
     /// Packets are dropped.
     pub blocked: bool,
-    /// Where packets go.
+    /// The destination of packets.
     pub owner: Owner,
     /// A SYN has been passed to the owner since the last command.
     pub challenged: bool,
-    /// Both ends have closed, and the client has all that its owner had to say.
+    /// Both ends have closed, and the client has acknowledged the owner's FIN.
     pub is_over: bool,
 }
 
@@ -35,10 +35,10 @@ struct Tombstone {
 /// The destination of a client's SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SynFate {
-    /// To a frontend: nothing of an earlier connection is left.
+    /// To a frontend: no earlier connection is left.
     Frontend,
-    /// To the flow's owner, whose kernel challenges it (RFC 5961, section 4) or, where
-    /// it has no such socket, refuses it: see [`FlowTable::syn_answered`].
+    /// To the flow's owner. Its kernel challenges the SYN (RFC 5961, section 4), or refuses it if
+    /// it has no such socket: see [`FlowTable::syn_answered`].
     Owner(Owner),
     /// The flow is blocked, and the SYN is dropped. The client repeats it.
     Dropped,
@@ -100,8 +100,8 @@ impl FlowTable {
         request.answer(status, state, epoch, owner, now_ns)
     }
 
-    /// Deletes the tombstones that are older than [`TOMBSTONE_NS`] at `now_ns`; gives
-    /// their number.
+    /// Deletes the tombstones that are older than [`TOMBSTONE_NS`] at `now_ns`, and returns their
+    /// number.
     pub fn collect(&mut self, now_ns: u64) -> usize {
         let old = self
             .tombstones
@@ -112,7 +112,7 @@ impl FlowTable {
         epochs.len()
     }
 
-    /// A SYN of the client: of a new connection, repeated, or forged.
+    /// Handles a SYN of the client: of a new connection, repeated, or forged.
     pub fn syn(&mut self, flow: &FlowKey, now_ns: u64) -> SynFate {
         match self.flows.get_mut(flow) {
             Some(entry) if entry.blocked => return SynFate::Dropped,
@@ -125,9 +125,9 @@ impl FlowTable {
         SynFate::Frontend
     }
 
-    /// The owner of `flow` refuses a SYN, or accepts it: it has no socket of the
-    /// connection. True: the flow has been forgotten for that, and the client must not
-    /// see the reset of a refusal.
+    /// Handles an owner's answer to a SYN, a refusal or a SYN ACK: it has no socket of the
+    /// connection. Returns whether the flow was forgotten for that. The client must then not see
+    /// the reset of a refusal.
     pub fn syn_answered(&mut self, flow: &FlowKey, owner: &Owner, now_ns: u64) -> bool {
         let is_over = self.flows.get(flow).is_some_and(|entry| {
             !entry.blocked && entry.challenged && entry.owner.addr == owner.addr
@@ -145,14 +145,14 @@ impl FlowTable {
         }
     }
 
-    /// The FINs of both ends of `flow` have passed, and been acknowledged.
+    /// Notes that the FINs of both ends of `flow` have passed and are acknowledged.
     pub fn close(&mut self, flow: &FlowKey) {
         if let Some(entry) = self.flows.get_mut(flow) {
             entry.is_over |= !entry.blocked;
         }
     }
 
-    /// Nothing of the connection before may act on the client's next one.
+    /// Ends a flow, so that no late command of it acts on the client's next connection.
     fn purge(&mut self, flow: &FlowKey, now_ns: u64) {
         if self.is_known(flow) {
             let epoch = self.epoch(flow).max(now_ns);
@@ -243,7 +243,7 @@ impl FlowTable {
     }
 }
 
-/// The flow is what `request` asks it to be.
+/// Whether the flow already is what `request` asks for.
 fn is_already(current: Option<&Entry>, request: &Request) -> bool {
     let ops = request.ops;
     match current {

@@ -1,11 +1,10 @@
-//! The target's half of a hand-off, as a state machine: restore → own →
-//! live and accepted, or gone and refused.
+//! The target's half of a hand-off as a state machine: restore → own → live and accepted, or gone
+//! and refused.
 //!
-//! A target that the switch does not answer gives the connection up, so that its
-//! source goes on with it. The switch may have applied the command all the same,
-//! and send it the client's packets: the socket stays, deaf and mute, so that
-//! they draw no reset ([`DEAF_NS`]). Only a target that may have acknowledged
-//! something to the client cannot give up, as the source does not have it.
+//! A target without an answer of the switch gives the connection up, so that its source goes on.
+//! The switch may still have applied the command, and send it the client's packets. The socket
+//! therefore stays, deaf and mute, so that they draw no reset ([`DEAF_NS`]). A target that may have
+//! acknowledged bytes to the client cannot give up, because the source does not have them.
 //!
 //! Sans-IO, like [`crate::export`], whose deadlines it shares.
 
@@ -14,23 +13,23 @@ use crate::export::{CLAIM_DEADLINE_NS, MAX_SETTLE_ROUNDS, SETTLE_DEADLINE_NS};
 use crate::node::Refusal;
 use crate::steering::{Command, CommandOutcome};
 
-/// For how long the socket of a connection that was given up stays: longer than
-/// its source asks for the flow.
+/// The time that the socket of a given-up connection stays: longer than its source asks for the
+/// flow.
 pub const DEAF_NS: u64 = (MAX_SETTLE_ROUNDS + 1) * SETTLE_DEADLINE_NS;
 
-/// What the driver is to do next.
+/// The next step of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Build the socket, silent; then [`Event::Restored`] or
     /// [`Event::RestoreFailed`].
     Restore,
-    /// Send this command until answered or the deadline; then [`Event::Steered`].
-    /// Unless it is answered at once, silence the socket meanwhile, and see
+    /// Send this command until it is answered or the deadline passes; then [`Event::Steered`].
+    /// Unless the answer comes at once, silence the socket meanwhile, and see
     /// [`Import::must_insist`].
     Steer {
-        /// What to send.
+        /// The command.
         command: Command,
-        /// From now.
+        /// The deadline, from now.
         deadline_ns: u64,
     },
     /// Make the socket live, tell the source "accepted", serve. The flow's epoch
@@ -42,10 +41,10 @@ pub enum Action {
     GiveUp(Refusal),
 }
 
-/// What happened.
+/// An event for the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The socket exists, silent, bound so that this is its owner record.
+    /// The socket exists, silent; this is its owner record.
     Restored(Owner),
     /// It could not be built.
     RestoreFailed,
@@ -71,7 +70,7 @@ pub struct Import {
 }
 
 impl Import {
-    /// A connection has arrived that this node is to own at `epoch`.
+    /// Starts the import of a connection that this node is to own at `epoch`.
     pub fn start(flow: FlowKey, epoch: u64) -> (Self, Action) {
         let import = Self {
             flow,
@@ -83,13 +82,13 @@ impl Import {
         (import, Action::Restore)
     }
 
-    /// The socket has taken something in before it was silenced, or cannot be
-    /// silenced: the client may have been told that it has arrived.
+    /// Notes that the socket took bytes before it was silenced, or cannot be silenced: the client
+    /// may have got acknowledgements.
     pub fn must_insist(&mut self) {
         self.insists = true;
     }
 
-    /// Takes what happened, and says what is next.
+    /// Handles an event, and returns the next action.
     pub fn handle(&mut self, event: Event) -> Action {
         match (self.phase, event) {
             (Phase::Restoring, Event::Restored(owner)) => {
@@ -135,7 +134,7 @@ impl Import {
                 self.phase = Phase::Owning { is_last: true };
                 self.claim(SETTLE_DEADLINE_NS)
             }
-            // Another copy of the command may be, or have been, applied.
+            // Another copy of the command may be applied.
             _ => {
                 self.phase = Phase::Done;
                 Action::GiveUp(Refusal::SwitchFailed)

@@ -1,15 +1,15 @@
-//! What goes over a lease's connection (docs/protocol.md, section 1.7).
+//! Messages on a lease's connection (docs/protocol.md, section 1.7).
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, RunId};
 
-/// The agent speaks first: a number that is used once.
+/// The length of the challenge, a random number that the agent sends first.
 pub const CHALLENGE_BYTES: usize = 8;
 /// The last byte of a run that ends in order.
 pub const LEAVING: u8 = 1;
-/// A run that takes no new clients from now on: its node gets none, unless another run of
-/// it does.
+/// The announcement of a run that it takes no new clients. Its node gets none, unless another run
+/// of it takes them.
 pub const TAKES_NO_MORE: u8 = 2;
 
 /// The agent's answer to [`TAKES_NO_MORE`]: one byte, sent once on each connection that
@@ -39,7 +39,7 @@ impl NewClients {
     }
 }
 
-/// The digest of a node that says nothing about its placement: nobody compares it.
+/// The digest of a node whose placement is not compared.
 pub const NO_DIGEST: u64 = 0;
 
 /// The agent's verdict on a node's placement. Each lease's connection carries one byte, and
@@ -69,29 +69,38 @@ impl PlacementVerdict {
     }
 }
 
-/// The request for a lease that answers `challenge`: `run` of the node at `node`
-/// lives, and `digest` is that of the node's placement.
-pub fn request(
-    challenge: [u8; CHALLENGE_BYTES],
-    (node, run): (IpAddr, RunId),
-    digest: u64,
-    key_id: u32,
-    key: &ControlKey,
-) -> [u8; MESSAGE_BYTES] {
-    let request = Request {
-        key_id,
-        request_id: u64::from_be_bytes(challenge),
-        time_ns: 0,
-        ops: Ops::QUERY,
-        epoch: digest,
-        flow: FlowKey {
-            client: Owner::NONE.addr,
-            vip: Owner::NONE.addr,
-        },
-        owner: Owner {
-            addr: SocketAddr::new(node, 0),
-            via: node,
-        },
-    };
-    request.encode_of(run, key)
+/// A request for a lease.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseRequest {
+    /// The agent's challenge.
+    pub challenge: [u8; CHALLENGE_BYTES],
+    /// Address of the node.
+    pub node: IpAddr,
+    /// The run of the node that lives.
+    pub run: RunId,
+    /// Digest of the node's placement, or [`NO_DIGEST`].
+    pub digest: u64,
+}
+
+impl LeaseRequest {
+    /// The message, under `key`.
+    #[must_use]
+    pub fn encode(&self, key_id: u32, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
+        let request = Request {
+            key_id,
+            request_id: u64::from_be_bytes(self.challenge),
+            time_ns: 0,
+            ops: Ops::QUERY,
+            epoch: self.digest,
+            flow: FlowKey {
+                client: Owner::NONE.addr,
+                vip: Owner::NONE.addr,
+            },
+            owner: Owner {
+                addr: SocketAddr::new(self.node, 0),
+                via: self.node,
+            },
+        };
+        request.encode_of(self.run, key)
+    }
 }

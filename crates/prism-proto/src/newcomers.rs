@@ -1,15 +1,14 @@
-//! Connections whose client has not proved who it is yet.
+//! Connections whose client has not authenticated yet.
 //!
-//! Anybody can open them, so their number is bounded for each address and in total. An
-//! address at its limit gets no more; at the total limit the oldest newcomer is closed.
-//! Honest clients prove themselves within a short time, so many silent ones do not keep them
-//! out.
+//! Anybody can open them, so their number is bounded for each address and in total. An address at
+//! its limit gets no more; at the total limit the oldest newcomer is closed. Honest clients
+//! authenticate within a short time, so many silent ones do not keep them out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How many there may be.
+/// The largest numbers of newcomers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Most {
     /// From one address.
@@ -18,7 +17,7 @@ pub struct Most {
     pub in_all: usize,
 }
 
-/// All that are open; `T` tells one of them to give way.
+/// All newcomers; `T` tells one of them to give way.
 #[derive(Debug)]
 pub struct Newcomers<T> {
     next: u64,
@@ -27,12 +26,12 @@ pub struct Newcomers<T> {
     by_address: HashMap<IpAddr, u32>,
 }
 
-/// One that was let in.
+/// A newcomer that has entered.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Entered<T> {
-    /// Which, for [`Newcomers::leave`].
+    /// Its number, for [`Newcomers::leave`].
     pub age: u64,
-    /// The one that has to give way to it.
+    /// The newcomer that has to give way to it.
     pub gives_way: Option<T>,
 }
 
@@ -47,7 +46,7 @@ impl<T> Default for Newcomers<T> {
 }
 
 impl<T> Newcomers<T> {
-    /// One more from `address`; none where that has too many.
+    /// Adds one from `address`; `None` if the address has too many.
     pub fn enter(&mut self, address: IpAddr, most: Most, tell: T) -> Option<Entered<T>> {
         let count = self.by_address.get(&address).copied().unwrap_or(0);
         if count >= most.per_address {
@@ -64,12 +63,13 @@ impl<T> Newcomers<T> {
         Some(Entered { age, gives_way })
     }
 
-    /// It is known, or gone. Nothing happens where it was told to give way.
+    /// Removes one that has authenticated or ended. One that was told to give way is removed
+    /// already.
     pub fn leave(&mut self, age: u64) {
         self.remove(age);
     }
 
-    /// The oldest, which counts no more.
+    /// Removes the oldest one.
     pub fn oldest_leaves(&mut self) -> Option<T> {
         let age = *self.by_age.first_key_value()?.0;
         self.remove(age)
@@ -87,10 +87,10 @@ impl<T> Newcomers<T> {
     }
 }
 
-/// Between two lines of the log about what anybody can cause.
+/// The interval between two lines of the log about events that anybody can cause.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
-/// Something that anybody can cause, and that is logged seldom.
+/// An event that anybody can cause, and that is logged seldom.
 #[derive(Debug, Default)]
 pub struct Seldom {
     said: Option<Instant>,
@@ -98,7 +98,7 @@ pub struct Seldom {
 }
 
 impl Seldom {
-    /// It has happened again. How often since the last line, if one is due.
+    /// Counts the event. Returns the number since the last line of the log, if a line is due.
     pub fn again(&mut self, now: Instant) -> Option<u64> {
         self.times += 1;
         let is_early =

@@ -1,8 +1,8 @@
-//! Messages between nodes (docs/protocol.md, section 2): frames on a mutually
-//! authenticated TLS connection, which carry whole connections.
+//! Messages between nodes (docs/protocol.md, section 2): frames on a mutually authenticated TLS
+//! connection, which carry whole connections.
 //!
-//! Not here: the TLS connection itself (`prism-handoff`), and the order in
-//! which a hand-off goes (`handoff`).
+//! Not here: the TLS connection (`prism-handoff`), and the order of a hand-off ([`crate::export`],
+//! [`crate::import`]).
 
 use std::fmt;
 
@@ -21,20 +21,19 @@ pub const FRAME_PREFIX_BYTES: usize = 4;
 pub const STATE_MAGIC: u32 = 0x5048_5354;
 /// Version of the connection's state.
 pub const STATE_VERSION: u8 = 3;
-/// Most moves of a connection between two answers to its client. A request needs one, or
-/// two where nodes return connections; each may meet a change of the cluster's view or a
-/// node that stops, and all of that twice. Beyond it nodes disagree who is to answer.
+/// The largest number of moves between two answers to the client. A request needs one, or two if
+/// nodes return connections. A change of the cluster's view and a leaving node add one each. The
+/// limit is twice that; beyond it the nodes disagree who is to answer.
 pub const MAX_MOVES: u8 = 8;
-/// Most bytes of what the source has read and not consumed: a whole request
-/// head, and one read of 256 KiB behind it.
+/// The largest number of bytes that the source has read and not consumed: a whole request head, and
+/// one read of 256 KiB behind it.
 pub const MAX_INPUT_BYTES: usize = 512 << 10;
-/// Most bytes of the application's own context.
+/// The largest number of bytes of the application's context.
 pub const MAX_CONTEXT_BYTES: usize = 4 << 10;
-/// Most bytes of a TLS session's state.
+/// The largest number of bytes of a TLS session's state.
 pub const MAX_SESSION_BYTES: usize = 512;
-/// Most bytes of one frame: three queues, output, input, sealed input, context,
-/// and the fixed fields, so that no hand-off within the limits of its parts is
-/// over it.
+/// The largest number of bytes of one frame. It is the sum of the limits of a hand-off's parts:
+/// three queues, output, input, sealed input, context, session, and the fixed fields.
 pub const MAX_FRAME_BYTES: usize =
     4 * MAX_QUEUE_BYTES + 2 * MAX_INPUT_BYTES + MAX_CONTEXT_BYTES + MAX_SESSION_BYTES + (4 << 10);
 
@@ -53,18 +52,17 @@ pub struct HandOff {
     pub id: u64,
     /// Epoch at which the target is to own the flow.
     pub epoch: u64,
-    /// How often the connection has moved since the client last got an answer, this
-    /// time included.
+    /// The number of moves since the client last got an answer, this one included.
     pub moves: u8,
     /// Name of the frontend that accepted the connection.
     pub origin: String,
-    /// The node protocol's own word for the application.
+    /// Bytes for the target's application.
     pub context: Vec<u8>,
-    /// Bytes that the source read and did not consume: of a TLS session the
-    /// plaintext. They precede `tcp.received`.
+    /// Bytes that the source read and did not consume, as plaintext of a TLS session. They precede
+    /// `tcp.received`.
     pub input: Vec<u8>,
-    /// Bytes that the source's application wrote but the kernel never took: of a
-    /// TLS session, records. They follow `tcp.unsent`.
+    /// Bytes that the source's application wrote and the kernel never took; of a TLS session,
+    /// records. They follow `tcp.unsent`.
     pub output: Vec<u8>,
     /// The TLS session, if there is one.
     pub tls: Option<TlsState>,
@@ -76,27 +74,27 @@ pub struct HandOff {
 /// dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsState {
-    /// The session's state (docs/protocol.md, section 2.5): its secrets.
+    /// The session's state with its secrets (docs/protocol.md, section 2.5).
     pub session: Zeroizing<Vec<u8>>,
-    /// What the source read and did not open: records, the last one perhaps in
-    /// part. They follow `input` and precede `tcp.received`.
+    /// Records that the source read and did not open, the last one perhaps in part. They follow
+    /// `input` and precede `tcp.received`.
     pub sealed: Vec<u8>,
 }
 
-/// Why a target did not take a connection.
+/// The reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// The message made no sense to it.
+    /// The target cannot decode the message.
     Malformed,
-    /// It has as many connections as it may.
+    /// The target has as many connections as it may have.
     Busy,
-    /// Its kernel did not build the socket.
+    /// The target's kernel did not build the socket.
     RestoreFailed,
     /// The switch says that the flow belongs to another.
     Stale,
-    /// The switch refused its command, or did not answer.
+    /// The switch refused the target's command, or did not answer.
     SwitchFailed,
-    /// It is not a node that takes this connection (its role, or stopping).
+    /// The target does not take this connection: it has another role, or is stopping.
     Unwilling,
 }
 
@@ -123,43 +121,40 @@ impl Refusal {
 /// One frame.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// Take this connection.
+    /// A connection for the receiver.
     HandOff(Box<HandOff>),
-    /// The connection is yours no more: I own its flow and its socket is live.
+    /// The sender owns the flow, and its socket is live.
     Accepted {
-        /// Of the hand-off.
+        /// The `id` of the hand-off.
         id: u64,
-        /// Processor time that it took here, in nanoseconds; 0 where that was not
-        /// measured.
+        /// The target's processor time, in nanoseconds; 0 if it was not measured.
         spent_ns: u32,
     },
-    /// I passed it on, or you asked, and I do not know what became of it: the
-    /// switch does.
+    /// The sender has passed the hand-off on, or was asked, and does not know the outcome. The
+    /// switch knows it.
     Unknown {
-        /// Of the hand-off.
+        /// The `id` of the hand-off.
         id: u64,
     },
-    /// I did not take it, and never will.
+    /// The sender has not taken the connection and never will.
     Refused {
-        /// Of the hand-off.
+        /// The `id` of the hand-off.
         id: u64,
-        /// Why.
+        /// The reason.
         reason: Refusal,
     },
-    /// Your verdict has not reached me, and the switch says that the flow is
-    /// yours, or nothing: have you given the connection up?
+    /// A question of a source whose verdict has not come: has the receiver given the connection up?
     Ask {
-        /// Of the hand-off.
+        /// The `id` of the hand-off.
         id: u64,
     },
-    /// I am about to stop: I take no connection any more, and ask others first where
-    /// they can answer too. True until this channel ends.
+    /// The sender is about to stop. It takes no connection, and others should be asked first. This
+    /// holds until the channel ends.
     Leaving {
         /// Chosen by the sender; the answer repeats it.
         id: u64,
     },
-    /// I know that you are leaving: nothing of mine is on a relay stream that I have used
-    /// before.
+    /// The answer to `Leaving`: the sender has no request on a used relay stream to the receiver.
     Heard {
         /// The `id` of the `Leaving` frame that is acknowledged.
         id: u64,
@@ -221,7 +216,8 @@ impl Frame {
         with_length(out)
     }
 
-    /// Length of the first frame in `buffer` without its prefix, once known.
+    /// The length of the first frame in `buffer` without its prefix; `None` while the prefix is
+    /// incomplete.
     pub fn announced_len(buffer: &[u8]) -> Result<Option<usize>, DecodeError> {
         let Some(prefix) = buffer.first_chunk::<FRAME_PREFIX_BYTES>() else {
             return Ok(None);
@@ -260,8 +256,7 @@ impl Frame {
         Ok(frame)
     }
 
-    /// The identifier of a hand-off frame whose body could not be read, so that
-    /// its source can be told.
+    /// The identifier of a hand-off frame whose body cannot be decoded, for the refusal.
     pub fn peek_hand_off_id(bytes: &[u8]) -> Option<u64> {
         let mut r = Reader::new(bytes);
         (r.u8("frame type").ok()? == TYPE_HAND_OFF).then_some(())?;
@@ -269,7 +264,7 @@ impl Frame {
     }
 }
 
-/// A frame that says nothing but its type, of what it names.
+/// Appends a frame of a type and an identifier only.
 fn put_of(frame_type: u8, id: u64, out: &mut Vec<u8>) {
     out.put(&[frame_type]);
     out.put(&id.to_be_bytes());
@@ -288,7 +283,7 @@ impl HandOff {
     /// The frame that carries this hand-off, with its length before it.
     pub fn frame(&self) -> Vec<u8> {
         let tls = self.tls.as_ref();
-        // Never moved as it grows: a copy of the secrets would be left behind.
+        // With its final capacity, because a buffer that grows leaves a copy of the secrets behind.
         let room = 512
             + self.origin.len()
             + self.context.len()
@@ -473,7 +468,7 @@ mod tests {
             }
             if let Ok(Frame::HandOff(h)) = Frame::decode(&bad[4..]) {
                 assert!(h.tcp.queued_bytes() <= bad.len());
-                // One encoding only: no byte of it says nothing.
+                // A hand-off has one encoding only.
                 assert_eq!(Frame::HandOff(h).encode()[4..], bad[4..]);
             }
         }

@@ -1,5 +1,5 @@
-//! The preamble of each request on a relay connection (docs/protocol.md, section 2.4): what
-//! the relaying node has verified.
+//! The preamble of each request on a relay connection (docs/protocol.md, section 2.4), with the
+//! relaying node's verification.
 
 use crate::verified::Verified;
 use crate::wire::{DecodeError, Put, Reader};
@@ -12,22 +12,20 @@ pub const VERSION: u8 = 4;
 const FLAG_ALONE: u8 = 1;
 const FLAG_MOST: u8 = 2;
 
-/// Status of the answer to a request whose own answer would be longer than
-/// [`Preamble::most_bytes`] (RFC 9110, section 15.5.20): the connection is to move.
-/// S3 answers nothing with it.
+/// The status that asks for the connection instead of an answer above [`Preamble::most_bytes`] (RFC
+/// 9110, section 15.5.20). S3 never answers with it.
 pub const HAND_OVER: u16 = 421;
 
-/// Precedes a relayed request's head.
+/// The preamble of a relayed request's head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preamble {
-    /// The relaying node asks for itself: the answer is from the asked node's own
-    /// store, and in the form for nodes.
+    /// The relaying node asks for itself. The answer is from the asked node's own store, in the
+    /// form for nodes.
     pub alone: bool,
     /// The verification of the client's request; for a node's own request, the caller on
     /// whose behalf it is made.
     pub verified: Verified,
-    /// Longest body of an object that is wanted as the answer; [`HAND_OVER`] for a
-    /// longer one.
+    /// The longest wanted body of an object; [`HAND_OVER`] answers for a longer one.
     pub most_bytes: Option<u32>,
 }
 
@@ -44,8 +42,8 @@ impl Preamble {
         }
     }
 
-    /// Reads a preamble from the start of `bytes`, with its length; `None` when
-    /// more bytes are needed.
+    /// Reads a preamble from the start of `bytes`, and returns its length; `None` when more bytes
+    /// are needed.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, DecodeError> {
         let mut r = Reader::new(bytes);
         let read = |r: &mut Reader<'_>| {

@@ -1,10 +1,9 @@
-//! The sender's half of the control protocol: request identifiers, the
-//! estimate of the switch's clock, repetition with backoff, deadlines.
+//! The sender's half of the control protocol: request identifiers, the estimate of the switch's
+//! clock, repetition with backoff, deadlines.
 //!
-//! Sans-IO: the caller sends what [`Steering::poll_transmit`] yields, feeds what
-//! arrives to [`Steering::handle_datagram`], and calls
-//! [`Steering::handle_timeout`], then `poll_transmit`, no later than
-//! [`Steering::next_timeout_ns`]. `now_ns` is the caller's monotonic clock.
+//! Sans-IO: the caller sends the datagrams of [`Steering::poll_transmit`], and gives what arrives
+//! to [`Steering::handle_datagram`]. It calls [`Steering::handle_timeout`], then `poll_transmit`,
+//! no later than [`Steering::next_timeout_ns`]. `now_ns` is the caller's monotonic clock.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -13,18 +12,18 @@ use crate::control::{
     Answer, ControlError, ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, RunId, Status,
 };
 
-/// Wait before the first repetition.
+/// The wait before the first repetition.
 pub const FIRST_RETRY_NS: u64 = 1_000_000;
-/// Longest wait between repetitions while the switch answers others: its answer was
-/// lost then, or the flow's entry is being deleted (some milliseconds).
+/// The longest wait between repetitions while the switch answers others: the answer was lost, or
+/// the flow's entry is being deleted (some milliseconds).
 pub const MAX_RETRY_NS: u64 = 64_000_000;
-/// Longest wait while it is silent. An outage of 12 s costs a command some 25
-/// datagrams, and its end is noticed by the first answer to any of them.
+/// The longest wait while the switch is silent. An outage of 12 s costs a command some 25
+/// datagrams, and the first answer to any command ends it.
 pub const MAX_SILENT_RETRY_NS: u64 = 1_000_000_000;
-/// How often a `LATE` answer is taken as a correction of the clock estimate.
+/// The number of `LATE` answers to a command that correct the clock estimate.
 const MAX_CLOCK_CORRECTIONS: u8 = 3;
 
-/// What a host wants of a flow.
+/// A command for a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     /// Operations.
@@ -37,16 +36,16 @@ pub struct Command {
     pub owner: Owner,
 }
 
-/// Names a command under way.
+/// The identifier of a command under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub u64);
 
-/// How a command ended.
+/// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandOutcome {
     /// The switch answered.
     Answered(Answer),
-    /// It did not until the deadline. Whether the command was applied is unknown.
+    /// The switch did not answer before the deadline. It may have applied the command.
     Unanswered,
 }
 
@@ -55,13 +54,13 @@ struct Pending {
     command: Command,
     started_ns: u64,
     deadline_ns: u64,
-    /// When it is sent again, or ends. None while it is among those to be sent.
+    /// The time when it is sent again, or ends; `None` while it waits to be sent.
     due_ns: Option<u64>,
     retry_ns: u64,
     corrections: u8,
 }
 
-/// Counts that an operator wants to see.
+/// Counts for operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SteeringCounters {
     /// Commands started.
@@ -72,12 +71,12 @@ pub struct SteeringCounters {
     pub unanswered: u64,
     /// Datagrams that were no authentic answer.
     pub refused_datagrams: u64,
-    /// Authentic answers that nobody waited for (duplicates, late ones).
+    /// Authentic answers to no command (duplicates, late ones).
     pub unexpected_answers: u64,
 }
 
-/// The switch's clock minus our monotonic clock, at least: an answer tells it
-/// less its own time on the way.
+/// A lower bound of the switch's clock minus our monotonic clock: the answer's time on the way is
+/// missing.
 #[derive(Clone, Copy, Debug)]
 struct ClockOffset {
     offset_ns: i128,
@@ -85,16 +84,16 @@ struct ClockOffset {
 }
 
 impl ClockOffset {
-    /// The very first copy of the request was from the switch's future: its clock
-    /// has been set back.
+    /// Whether the first copy of the request was from the switch's future: its clock has been set
+    /// back.
     fn is_ahead(self, answer: &Answer, started_ns: u64) -> bool {
         let stamp = i128::from(started_ns) + self.offset_ns;
         answer.status == Status::Late && stamp > i128::from(answer.time_ns)
     }
 
-    /// The quickest answer says most, so that the estimate does not go back when
-    /// a slow one comes; but clocks drift apart, by up to 500 parts in a million
-    /// (RFC 5905), and an old answer is worth less.
+    /// The better of two estimates. The answer with the shortest way says most, so the estimate
+    /// does not go back for a slow one. But clocks drift apart, by up to 500 parts in a million
+    /// (RFC 5905), so an old answer counts less.
     fn refined(self, heard: Self) -> Self {
         let age_ns = heard.at_ns.saturating_sub(self.at_ns);
         let aged = self.offset_ns - i128::from(age_ns / 2000);
@@ -105,8 +104,7 @@ impl ClockOffset {
     }
 }
 
-/// All commands that one sender has under way to one switch. How many there may be at
-/// once is the caller's to bound.
+/// All commands that one sender has under way to one switch. The caller bounds their number.
 #[derive(Debug)]
 pub struct Steering {
     key_id: u32,
@@ -115,21 +113,21 @@ pub struct Steering {
     next_id: u64,
     clock: Option<ClockOffset>,
     pending: BTreeMap<u64, Box<Pending>>,
-    /// To be sent now.
+    /// Commands to be sent now.
     ready: VecDeque<u64>,
-    /// When each of the others is due, earliest first. An entry is void if its command is
-    /// due at another time, or has ended; the first entry is never void.
+    /// The due times of the others, the earliest first. An entry is void if its command is due at
+    /// another time, or has ended. The first entry is never void.
     timers: BinaryHeap<Reverse<(u64, u64)>>,
-    /// Some are repeated more slowly than to a switch that answers.
+    /// Some commands are repeated more slowly than to a switch that answers.
     is_slow: bool,
     finished: VecDeque<(CommandId, CommandOutcome)>,
-    /// What has happened so far.
+    /// The counts so far.
     pub counters: SteeringCounters,
 }
 
 impl Steering {
-    /// A sender under `key`. `first_request_id` must differ between senders
-    /// that share an address and port over time: random is right.
+    /// A sender under `key`. `first_request_id` must differ between senders that share an address
+    /// and port over time, so draw it at random.
     pub fn new(key_id: u32, key: ControlKey, first_request_id: u64) -> Self {
         Self {
             key_id,
@@ -146,14 +144,14 @@ impl Steering {
         }
     }
 
-    /// The same, whose owners are this run of their node.
+    /// Names this run with every `OWN`.
     #[must_use]
     pub fn of_run(mut self, run: RunId) -> Self {
         self.run = run;
         self
     }
 
-    /// The switch's clock, once any answer has come.
+    /// The switch's clock; `None` before the first answer.
     pub fn switch_clock_ns(&self, now_ns: u64) -> Option<u64> {
         u64::try_from(i128::from(now_ns) + self.clock?.offset_ns).ok()
     }
@@ -180,7 +178,7 @@ impl Steering {
     pub fn poll_transmit(&mut self, now_ns: u64) -> Option<[u8; MESSAGE_BYTES]> {
         let (id, pending) = loop {
             let id = self.ready.pop_front()?;
-            // Commands that were answered or forgotten meanwhile are passed over.
+            // Commands that were answered or forgotten meanwhile are skipped.
             if let Some(pending) = self.pending.get_mut(&id) {
                 break (id, pending);
             }
@@ -217,8 +215,7 @@ impl Steering {
         Some(request.encode_of(run, &self.key))
     }
 
-    /// When [`Self::handle_timeout`] has work again; 0 where [`Self::poll_transmit`] has
-    /// some now.
+    /// The time when [`Self::handle_timeout`] has work; 0 if [`Self::poll_transmit`] has work now.
     pub fn next_timeout_ns(&self) -> Option<u64> {
         if self.has_ready() {
             return Some(0);
@@ -226,12 +223,12 @@ impl Steering {
         self.timers.peek().map(|Reverse((due_ns, _))| *due_ns)
     }
 
-    /// [`Self::poll_transmit`] has work now.
+    /// Whether [`Self::poll_transmit`] has work now.
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Takes a datagram from the switch.
+    /// Handles a datagram from the switch.
     pub fn handle_datagram(&mut self, bytes: &[u8], now_ns: u64) -> Result<(), ControlError> {
         let answer = match Answer::decode(bytes, self.key_id, &self.key) {
             Ok(answer) => answer,
@@ -254,8 +251,7 @@ impl Steering {
             _ => heard,
         });
         if answer.status == Status::Late {
-            // Never the end of a command: a later copy may be on its way, and
-            // would be applied behind the back of a caller who was told no.
+            // `LATE` does not end a command, because the switch may still apply a later copy.
             if pending.corrections < MAX_CLOCK_CORRECTIONS {
                 pending.corrections += 1;
                 self.send_now(answer.request_id);
@@ -267,7 +263,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Ends the commands whose deadline has passed, and has those sent that are due.
+    /// Ends the commands whose deadline has passed, and queues those that are due.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         while let Some(&Reverse((due_ns, id))) = self.timers.peek() {
             if due_ns > now_ns {
@@ -288,12 +284,12 @@ impl Steering {
         }
     }
 
-    /// Commands that have ended, oldest first.
+    /// The next command that has ended, the oldest first.
     pub fn poll_finished(&mut self) -> Option<(CommandId, CommandOutcome)> {
         self.finished.pop_front()
     }
 
-    /// No command is under way: nothing is expected from the switch.
+    /// Whether no command is under way.
     pub fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
@@ -305,8 +301,8 @@ impl Steering {
         }
     }
 
-    /// The switch answers: what was repeated slowly is repeated soon, spread over the
-    /// time of one repetition.
+    /// Repeats slow commands soon, because the switch answers. They are spread over the time of one
+    /// repetition.
     fn hurry(&mut self, now_ns: u64) {
         if !std::mem::take(&mut self.is_slow) {
             return;
@@ -333,7 +329,7 @@ impl Steering {
         }
     }
 
-    /// Whether the command was under way.
+    /// Removes a command; returns whether it was under way.
     fn remove(&mut self, id: u64) -> bool {
         let was_under_way = self.pending.remove(&id).is_some();
         self.drop_void_timers();
@@ -355,13 +351,13 @@ impl Steering {
     }
 }
 
-/// Up to a quarter less, so that commands which met the same outage do not go on in
-/// step. The wait itself is a part of the seed: each repetition differs.
+/// Shortens a wait by up to a quarter, so that commands of the same outage do not stay in step. The
+/// wait is part of the seed, so each repetition differs.
 fn jittered(wait_ns: u64, id: u64) -> u64 {
     wait_ns - mixed(id ^ wait_ns) % (wait_ns / 4 + 1)
 }
 
-/// A number that looks random (the finalizer of SplitMix64).
+/// A pseudo-random number (the finalizer of SplitMix64).
 fn mixed(id: u64) -> u64 {
     let mixed = (id ^ (id >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -496,7 +492,7 @@ mod tests {
         assert_eq!(answered, COMMANDS);
         let repeated = s.counters.retransmissions / u64::from(COMMANDS);
         assert!((10..=26).contains(&repeated), "{repeated} for each");
-        // The clock is not known before the first answer, hence two for the first.
+        // The clock is not known before the first answer, so the first command takes two.
         assert!(after_the_end <= u32::from(COMMANDS) + 1, "{after_the_end}");
         let late_ms = at / MS - 12_000;
         assert!(late_ms <= 70, "all within {late_ms} ms of the first answer");

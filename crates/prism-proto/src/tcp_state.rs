@@ -1,8 +1,8 @@
 //! The state of one TCP connection, as it travels from host to host.
 //!
-//! What each field is follows Linux `TCP_REPAIR` (`tcp(7)`, `net/ipv4/tcp.c`)
-//! and CRIU's `soccr`. This module knows the layout and its limits; reading the
-//! state from a socket and building a socket from it is `prism-sys`'s work.
+//! The fields follow Linux `TCP_REPAIR` (`tcp(7)`, `net/ipv4/tcp.c`) and CRIU's `soccr`. This
+//! module has the layout and its limits. `prism-sys` reads the state from a socket, and builds a
+//! socket from it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ pub struct WindowScale {
     pub receive: u8,
 }
 
-/// What `TCP_REPAIR_WINDOW` reads and writes (`struct tcp_repair_window`).
+/// The fields of `TCP_REPAIR_WINDOW` (`struct tcp_repair_window`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// Sequence number of the segment that last updated the send window.
@@ -44,7 +44,7 @@ pub struct Window {
     pub receive_wup: u32,
 }
 
-/// Keepalive settings of the socket, where they are on.
+/// Keepalive settings of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// `TCP_KEEPIDLE`, seconds.
@@ -62,12 +62,11 @@ pub struct TcpState {
     pub remote: SocketAddr,
     /// The service address, as the client knows it.
     pub service: SocketAddr,
-    /// Sequence number behind the last byte that the application wrote, so
-    /// behind `sent` and `unsent` together (`write_seq`). Where our FIN was
-    /// sent, the connection is not handed off at all.
+    /// The sequence number behind the last byte that the application wrote, so behind `sent` and
+    /// `unsent` (`write_seq`). A connection whose FIN we have sent is not handed off.
     pub write_seq: u32,
-    /// Next sequence number that we expect (`rcv_nxt`). Where `peer_closed`
-    /// is set this counts the peer's FIN.
+    /// The next sequence number that we expect (`rcv_nxt`). It counts the peer's FIN if
+    /// `peer_closed` is set.
     pub receive_seq: u32,
     /// Bytes sent and not yet acknowledged.
     pub sent: Vec<u8>,
@@ -100,8 +99,8 @@ pub struct TcpState {
     pub user_timeout_ms: u32,
 }
 
-/// Most bytes one queue may hold in a hand-off. Linux lets a socket's buffers
-/// grow to `tcp_wmem[2]` and `tcp_rmem[2]`, 4 and 6 MiB by default.
+/// The largest number of bytes of one queue in a hand-off. Linux lets a socket's buffers grow to
+/// `tcp_wmem[2]` and `tcp_rmem[2]`, 4 and 6 MiB by default.
 pub const MAX_QUEUE_BYTES: usize = 8 << 20;
 
 impl fmt::Debug for TcpState {
@@ -196,7 +195,7 @@ impl TcpState {
             return Err(DecodeError::Invalid("flags"));
         }
         let has = |bit: u8| flags & bit != 0;
-        // What is not there is zero, so that a state has one encoding only.
+        // Absent options are zero, so that a state has one encoding only.
         let absent = |bit: u8, values: &[u32]| flags & bit == 0 && values.iter().any(|v| *v != 0);
         let scale = WindowScale {
             send: shift(r)?,
@@ -260,7 +259,7 @@ impl TcpState {
     }
 }
 
-/// A client that a socket can be connected to: no port 0, no multicast.
+/// Reads a client's address that a socket can connect to: no port 0, no multicast.
 fn client_addr(r: &mut Reader<'_>) -> Result<SocketAddr, DecodeError> {
     let addr = r.socket_addr("remote")?;
     let ip = addr.ip();
@@ -271,7 +270,7 @@ fn client_addr(r: &mut Reader<'_>) -> Result<SocketAddr, DecodeError> {
     Ok(addr)
 }
 
-/// Window shifts end at 14 (RFC 7323, section 2.3).
+/// Reads a window shift, at most 14 (RFC 7323, section 2.3).
 fn shift(r: &mut Reader<'_>) -> Result<u8, DecodeError> {
     match r.u8("window shift")? {
         shift @ 0..=14 => Ok(shift),

@@ -52,9 +52,9 @@ pub enum Policy {
 pub enum Body {
     /// Nothing.
     Unsaid,
-    /// They have this SHA-256.
+    /// The body has this SHA-256.
     Sha256([u8; 32]),
-    /// They come in chunks.
+    /// The body comes in chunks.
     Chunks {
         /// Whether a trailer follows the last one.
         trailer: bool,
@@ -81,10 +81,10 @@ impl Verified {
         out
     }
 
-    /// Reads what a hand-off brought along.
+    /// Reads the context of a hand-off.
     ///
     /// # Errors
-    /// If these are not the bytes of one, and no more.
+    /// [`DecodeError`] if `bytes` are not the encoding of one.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(bytes);
         let verified = Self::read(&mut r)?;

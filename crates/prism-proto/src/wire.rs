@@ -2,13 +2,13 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Why bytes from the network are not a message. The peer is at fault.
+/// The reason why bytes from the network are no message. The peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The message ends before its fields do.
     #[error("message is truncated: {0} is missing or cut")]
     Truncated(&'static str),
-    /// A field says more than its limit allows.
+    /// A field is above its limit.
     #[error("{0} is over its limit")]
     TooLong(&'static str),
     /// A field holds a value that has no meaning.
@@ -17,12 +17,12 @@ pub enum DecodeError {
     /// The message goes on after its last field.
     #[error("{0} bytes follow the message")]
     Trailing(usize),
-    /// The message is of a version this node does not speak.
+    /// The message has a version that this node does not speak.
     #[error("version {found} is not spoken here, only {expected}")]
     Version {
-        /// What the message says.
+        /// The version of the message.
         found: u8,
-        /// What this code speaks.
+        /// The version that this code speaks.
         expected: u8,
     },
 }
@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.bytes(len, field)?).map_err(|_| DecodeError::Invalid(field))
     }
 
-    /// Ends the reading; anything left is an error.
+    /// Ends the reading; bytes that are left are an error.
     pub fn finish(self) -> Result<(), DecodeError> {
         match self.rest.len() {
             0 => Ok(()),
@@ -149,8 +149,7 @@ pub trait Put {
         self.put(&addr.port().to_be_bytes());
     }
 
-    /// Appends a 32-bit length and the bytes. What exceeds `u32` cannot occur:
-    /// every caller's limit lies far below.
+    /// Appends a 32-bit length and the bytes. Every caller's limit is far below `u32::MAX`.
     fn put_sized(&mut self, bytes: &[u8]) {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.put(&len.to_be_bytes());

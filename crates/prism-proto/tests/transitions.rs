@@ -1,5 +1,5 @@
-//! Every phase of `Export` and `Import` meets every event, the wrong ones too.
-//! What a table does not name must end in giving the connection up.
+//! Every phase of `Export` and `Import` meets every event, also the wrong ones. An event that a
+//! table does not name must end in giving the connection up.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ fn answer(status: Status, state: FlowState, epoch: u64, owner: Owner) -> Command
     })
 }
 
-/// All that the switch can say, by name. Host 1 is the source, host 2 another.
+/// All answers of the switch, by name. Host 1 is the source, host 2 another.
 fn answers() -> Vec<(&'static str, CommandOutcome)> {
     use FlowState::{Absent, Blocked, Forward};
     let stale = |state, epoch, owner| answer(Status::Stale, state, epoch, owner);

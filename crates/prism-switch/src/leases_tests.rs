@@ -2,7 +2,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use prism_proto::control::Answer;
-use prism_proto::lease::{NO_DIGEST, request};
+use prism_proto::lease::{LeaseRequest, NO_DIGEST};
 
 use super::placements::Placements;
 use super::*;
@@ -54,7 +54,13 @@ async fn ask_with(
     let mut stream = TcpStream::connect(address).await.unwrap();
     let mut challenge = [0; CHALLENGE_BYTES];
     stream.read_exact(&mut challenge).await.unwrap();
-    let request = request(challenge, (node, run), digest, KEY_ID, &key);
+    let request = LeaseRequest {
+        challenge,
+        node,
+        run,
+        digest,
+    };
+    let request = request.encode(KEY_ID, &key);
     stream.write_all(&request).await.unwrap();
     let mut answer = [0; MESSAGE_BYTES];
     stream.read_exact(&mut answer).await.ok()?;

@@ -1,8 +1,8 @@
-//! What one hand-off costs in system calls: medians and 99th percentiles of
-//! each step, for an idle connection over loopback, moved in place.
+//! The cost of one hand-off in system calls: medians and 99th percentiles of each step, for an idle
+//! connection over loopback that moves in place.
 //!
-//! `cargo run --release -p prism-sys --example handoff_cost [rounds]`, as root.
-//! It runs in a network namespace of its own.
+//! `cargo run --release -p prism-sys --example handoff_cost [rounds]`, as root. It runs in a
+//! network namespace of its own.
 
 use std::error::Error;
 use std::io::{Read, Write};

@@ -1,17 +1,16 @@
 //! The clocks, in nanoseconds.
 //!
-//! Protocol code takes the time as an argument; this is where the drivers get
-//! it. A read is a few tens of nanoseconds (vDSO), without a system call, unless it
-//! says otherwise.
+//! Protocol code takes the time as an argument, and its drivers read it here.
 
-/// Since an arbitrary start, never backwards; stops while the host sleeps.
-/// The clock of timeouts, and of `bpf_ktime_get_ns`.
+/// The time since an arbitrary start, which never goes back and stops while the host sleeps. It is
+/// the clock of timeouts, and of `bpf_ktime_get_ns`. A read takes some tens of nanoseconds (vDSO),
+/// without a system call.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// Processor time that this thread has taken so far. A system call.
+/// The processor time of this thread so far. A system call.
 #[must_use]
 pub fn thread_cpu_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID)

@@ -1,14 +1,12 @@
-//! What the kernel's socket table says about connections that this process
-//! may no longer hold: `sock_diag(7)` over netlink.
+//! The kernel's socket table: `sock_diag(7)` over netlink, for connections that this process may no
+//! longer have.
 //!
 //! - [`Diag`] looks up one connection by its addresses, TIME_WAIT included.
-//! - [`Destroyed`] reports every TCP socket of the namespace that is gone. It is
-//!   what tells the owner of a flow that no packet can leave that socket any
-//!   more, without a kernel module. It does not report the end of TIME_WAIT:
-//!   where [`Diag`] finds TIME_WAIT, it says how long that lasts.
+//! - [`Destroyed`] reports every TCP socket of the namespace that is destroyed. It tells the owner
+//!   of a flow that no packet can leave that socket any more, without a kernel module. It does not
+//!   report the end of TIME_WAIT, whose length [`Diag`] returns.
 //!
-//! Both see the network namespace of the thread that opened them, and need no
-//! privilege.
+//! Both see the network namespace of the thread that opened them, and need no privilege.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -34,8 +32,7 @@ const MESSAGE_BYTES: usize = 72;
 /// One datagram: a message of a destroyed socket with its attributes is a few
 /// hundred bytes.
 const BUFFER_BYTES: usize = 8192;
-/// Kernel memory for destroyed sockets that were not yet read: 4 MiB hold
-/// some thousand events.
+/// The kernel memory for unread reports: 4 MiB hold some thousand of them.
 const EVENT_BUFFER_BYTES: i32 = 4 << 20;
 
 /// The two ends of a TCP connection.
@@ -52,12 +49,11 @@ pub struct Connection {
 pub struct Entry {
     /// Its state.
     pub state: TcpStateName,
-    /// How long it stays, where the state is TIME_WAIT (or FIN_WAIT2 without a
-    /// process): until then it answers segments.
+    /// The rest of TIME_WAIT (or of FIN_WAIT2 without a process), in which it answers segments.
     pub time_wait: Option<Duration>,
 }
 
-/// Why the socket table could not be asked.
+/// The reason why a look-up or a report failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DiagError {
     /// events were lost: look up every connection that matters
@@ -74,7 +70,7 @@ pub enum DiagError {
     Kernel {
         /// The call.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -86,7 +82,7 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> DiagError {
     }
 }
 
-/// Asks about single connections.
+/// Look-ups of single connections.
 #[derive(Debug)]
 pub struct Diag {
     socket: Socket,
@@ -105,11 +101,10 @@ impl Diag {
         })
     }
 
-    /// Looks up one connection; `None` where the kernel has none. The answer
-    /// comes without waiting.
+    /// Looks up one connection; `None` if the kernel has none. It does not wait.
     ///
     /// # Errors
-    /// [`DiagError`]; the next lookup works again.
+    /// [`DiagError`]; the next look-up works again.
     pub fn lookup(&mut self, connection: &Connection) -> Result<Option<Entry>, DiagError> {
         if connection.local.is_ipv4() != connection.remote.is_ipv4() {
             return Err(DiagError::Families);
@@ -122,7 +117,7 @@ impl Diag {
             let length = (&self.socket).read(&mut buffer).map_err(failed("recv"))?;
             let datagram = buffer.get(..length).unwrap_or_default();
             let message = Message::first(datagram).ok_or(DiagError::Answer)?;
-            // Left over from a lookup that failed.
+            // The answer is left from a look-up that failed.
             if message.sequence == self.sequence {
                 return answer(&message, connection);
             }
@@ -130,7 +125,7 @@ impl Diag {
     }
 }
 
-/// The kernel also answers with a listener that would take the connection.
+/// Reads an answer. The kernel also answers with a listener that would take the connection.
 fn answer(message: &Message<'_>, asked: &Connection) -> Result<Option<Entry>, DiagError> {
     if i32::from(message.kind) == libc::NLMSG_ERROR {
         let code = message
@@ -147,24 +142,23 @@ fn answer(message: &Message<'_>, asked: &Connection) -> Result<Option<Entry>, Di
     Ok((found.connection == *asked).then_some(found.entry))
 }
 
-/// The sockets that are gone, as they go.
+/// Reports of destroyed sockets.
 ///
-/// A connection that was closed silently ([`crate::tcp::Paused::close_silently`])
-/// is not reported: the kernel has forgotten its addresses by then, and its
-/// owner knows.
+/// A connection that was closed silently ([`crate::tcp::Paused::close_silently`]) is not reported:
+/// the kernel has forgotten its addresses, and its owner knows.
 #[derive(Debug)]
 pub struct Destroyed {
     socket: Socket,
 }
 
 impl Destroyed {
-    /// Subscribes in the namespace of the calling thread. Non-blocking.
+    /// Subscribes in the namespace of the calling thread. The socket is non-blocking.
     ///
     /// # Errors
     /// [`DiagError::Kernel`].
     pub fn subscribe() -> Result<Self, DiagError> {
         let socket = netlink()?;
-        // More room than a process may ask for, if we may; else the default.
+        // The option exceeds the limit of processes if we may; else the default stays.
         let _ = sockopt::set(
             socket.as_fd(),
             libc::SOL_SOCKET,
@@ -179,13 +173,12 @@ impl Destroyed {
         Ok(Self { socket })
     }
 
-    /// The next connection whose socket is gone, or `None` where there is
-    /// nothing to report until the descriptor is readable again.
+    /// The next connection whose socket is destroyed; `None` until the descriptor is readable
+    /// again.
     ///
     /// # Errors
-    /// [`DiagError::Overflow`] once after events were lost. The kernel delivers
-    /// again when the queue has been read empty: read on until `None`, then
-    /// look up every connection that matters.
+    /// [`DiagError::Overflow`] once after reports were lost. The kernel reports again when the
+    /// queue has been read empty: read on until `None`, then look up every connection that matters.
     pub fn try_next(&mut self) -> Result<Option<Connection>, DiagError> {
         let mut buffer = [0; BUFFER_BYTES];
         loop {
@@ -228,8 +221,8 @@ fn netlink() -> Result<Socket, DiagError> {
     Ok(socket)
 }
 
-/// Gives the socket a port id. One without is skipped by multicasts, which
-/// take it for their sender.
+/// Gives the socket a port id. Multicasts skip a socket without one, which they take for their
+/// sender.
 fn bind_any(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: `sockaddr_nl` is integers only, for which 0 is valid.
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };

@@ -1,10 +1,10 @@
 //! Running code inside a network namespace.
 //!
-//! A namespace is a property of a thread, so [`NetNs::run`] starts one, enters
-//! the namespace there, and waits for it; the caller's thread never moves.
-//! Sockets opened inside keep their namespace wherever they are used.
+//! A namespace is a property of a thread. [`NetNs::run`] starts a thread, which enters the
+//! namespace, and waits for it; the caller's thread never moves. Sockets that are opened inside
+//! keep their namespace wherever they are used.
 //!
-//! Named namespaces are made and removed by `ip netns` (the lab does that).
+//! `ip netns` makes and removes named namespaces (the lab does that).
 
 use std::fs::File;
 use std::io;
@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 
 use crate::sockopt::check;
 
-/// Where `ip netns` keeps the named ones.
+/// The directory of the named namespaces of `ip netns`.
 const NAMED: &str = "/run/netns";
 
 /// A handle on a network namespace; it keeps the namespace alive.
 #[derive(Debug)]
 pub struct NetNs(OwnedFd);
 
-/// Why a namespace cannot be used.
+/// The reason why a namespace cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NetNsError {
     /// {0:?} is not the name of a namespace
@@ -29,9 +29,9 @@ pub enum NetNsError {
     /// cannot open the namespace at a path
     #[error("cannot open the namespace {path}: {source}")]
     Open {
-        /// What was opened.
+        /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// {call} failed
@@ -39,17 +39,16 @@ pub enum NetNsError {
     Kernel {
         /// The call.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl NetNs {
-    /// A namespace made by `ip netns add`.
+    /// The namespace `name`, made by `ip netns add`.
     ///
     /// # Errors
-    /// [`NetNsError::Name`] for what cannot be a name, [`NetNsError::Open`]
-    /// where there is none.
+    /// [`NetNsError::Name`] if `name` cannot be a name, [`NetNsError::Open`] if there is none.
     pub fn named(name: &str) -> Result<Self, NetNsError> {
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
             return Err(NetNsError::Name(name.to_owned()));
@@ -65,9 +64,8 @@ impl NetNs {
         open(PathBuf::from("/proc/thread-self/ns/net"))
     }
 
-    /// A new namespace without a name: it ends with its last handle, socket
-    /// and thread, so nothing is left behind whatever happens. It holds an
-    /// `lo` that is down.
+    /// A new namespace without a name, which ends with its last handle, socket and thread. It has
+    /// an `lo` that is down.
     ///
     /// # Errors
     /// [`NetNsError::Kernel`] without `CAP_SYS_ADMIN`.
@@ -85,12 +83,15 @@ impl NetNs {
         })?
     }
 
-    /// Runs `work` in a thread inside the namespace and waits for its result.
-    /// Processes that it starts are inside too. A panic is passed on.
+    /// Runs `work` in a thread inside the namespace and waits for its result. Processes that it
+    /// starts are inside too.
     ///
     /// # Errors
-    /// [`NetNsError::Kernel`] where the namespace cannot be entered
-    /// (`CAP_SYS_ADMIN`), or no thread can be started.
+    /// [`NetNsError::Kernel`] if the thread cannot be started, or cannot enter the namespace
+    /// (`CAP_SYS_ADMIN`).
+    ///
+    /// # Panics
+    /// If `work` panics.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetNsError> {
         in_thread(|| {
             // SAFETY: a valid descriptor and no pointer; only this thread moves.

@@ -4,20 +4,19 @@ use std::io;
 
 use crate::sockopt::check;
 
-/// Ends the process without a word when it writes to a pipe that nobody reads, as
-/// `program | head` does. For programs that print and hold nothing that must be
-/// given back; a server must not call it.
+/// Ends the process silently when it writes to a pipe that nobody reads, as `program | head` does.
+/// It is for programs that print and own nothing that has to be cleaned up; a server must not call
+/// it.
 pub fn end_on_broken_pipe() {
     // SAFETY: the default action replaces Rust's "ignore" before any other thread
     // exists that could rely on it; no handler of ours runs.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// Raises the limit of open descriptors to what this process may have at most;
-/// returns that.
+/// Raises the limit of open descriptors to the hard limit, and returns that.
 ///
 /// # Errors
-/// What the kernel said; the limit is then as it was.
+/// The kernel's error; the limit is then as it was.
 pub fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

@@ -5,17 +5,15 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::sockopt::check_length;
 
-/// Sends up to `count` bytes of a file, from `offset` on, into a socket, and
-/// returns how many were taken: 0 at the end of the file. The file's own
-/// position is neither used nor moved. The kernel takes at most 2 GiB at once.
+/// Sends up to `count` bytes of a file, from `offset` on, into a socket. Returns how many the
+/// socket took: 0 at the end of the file. The file's own position is neither used nor moved. The
+/// kernel takes at most 2 GiB at once.
 ///
-/// Whether this waits depends on the socket: on a non-blocking one it does not.
-/// Reading the file may wait for the disk.
+/// A non-blocking socket does not wait, but reading the file may wait for the disk.
 ///
 /// # Errors
-/// `WouldBlock` where the socket is full; `BrokenPipe` or `ConnectionReset`
-/// where the peer is gone; `InvalidInput` where the offset is beyond what files
-/// can have, or the file cannot be mapped.
+/// `WouldBlock` if the socket is full; `BrokenPipe` or `ConnectionReset` if the peer is gone;
+/// `InvalidInput` if the offset is beyond the size of files, or the file cannot be mapped.
 pub fn sendfile(
     socket: BorrowedFd<'_>,
     file: BorrowedFd<'_>,

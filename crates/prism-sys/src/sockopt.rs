@@ -1,7 +1,5 @@
-//! `getsockopt`, `setsockopt` and the queue-length `ioctl`s, with types.
-//!
-//! Only the plain calls. What an option means, and when it may be set, is
-//! said where it is used.
+//! `getsockopt`, `setsockopt` and the queue-length `ioctl`s, with types. The callers explain each
+//! option.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -55,8 +53,8 @@ pub(crate) fn get<T: Plain>(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Re
     Ok(unsafe { value.assume_init() })
 }
 
-/// Reads an option of variable length; returns how many bytes were written.
-/// What the kernel did not write keeps its value.
+/// Reads an option of variable length; returns how many bytes the kernel wrote. The other bytes
+/// keep their values.
 pub(crate) fn get_into<T: Plain>(
     fd: BorrowedFd<'_>,
     level: i32,

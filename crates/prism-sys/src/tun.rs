@@ -1,8 +1,6 @@
-//! TUN devices: a network interface whose packets a program takes instead of a
-//! link.
+//! TUN devices: network interfaces whose packets go to a program instead of a link.
 //!
-//! Only making and reading one. Its addresses, its routes and its state belong to
-//! whoever made it (`ip` does that).
+//! This module makes and reads one. Its owner sets addresses, routes and state (`ip` does that).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -11,22 +9,22 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use crate::sockopt::check;
 
-/// Where they are made.
+/// The device that makes them.
 const CLONE_DEVICE: &str = "/dev/net/tun";
-/// What the kernel replaces by the first free number.
+/// The kernel replaces this by the first free number.
 const NUMBER: &str = "%d";
-/// Longest number that it may put there: a namespace has fewer interfaces.
+/// The largest length of that number: a namespace has fewer interfaces.
 const MAX_DIGITS: usize = 5;
 
-/// A device of IP packets without a header before them (`IFF_TUN | IFF_NO_PI`). It
-/// ends with this handle, and so do its routes.
+/// A device of IP packets without a header before them (`IFF_TUN | IFF_NO_PI`). It ends with this
+/// handle, and so do its routes.
 #[derive(Debug)]
 pub struct Tun {
     queue: File,
     name: String,
 }
 
-/// Why there is no device.
+/// The reason why there is no device.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
     /// {0:?} cannot begin the name of an interface
@@ -37,18 +35,18 @@ pub enum TunError {
     Kernel {
         /// The call.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl Tun {
-    /// Makes one in the namespace of the calling thread, called `prefix` and the
-    /// first number that is free. It is down.
+    /// Makes a device in the namespace of the calling thread. Its name is `prefix` and the first
+    /// free number. It is down.
     ///
     /// # Errors
-    /// [`TunError::Name`] where `prefix` is not of 1 to 10 lower case letters,
-    /// [`TunError::Kernel`] without `CAP_NET_ADMIN` or without the driver.
+    /// [`TunError::Name`] unless `prefix` has 1 to 10 lower case letters, [`TunError::Kernel`]
+    /// without `CAP_NET_ADMIN` or without the driver.
     pub fn create(prefix: &str) -> Result<Self, TunError> {
         let failed = |call| move |source| TunError::Kernel { call, source };
         let mut request = request(prefix).ok_or_else(|| TunError::Name(prefix.to_owned()))?;
@@ -76,12 +74,11 @@ impl Tun {
         &self.name
     }
 
-    /// Takes the next packet that was sent over the interface: how many bytes of
-    /// `packet` it fills. What does not fit is lost. Checksums are complete.
+    /// Reads the next packet into `packet`, and returns the number of its bytes. The rest of a
+    /// longer packet is lost. Checksums are complete.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] where there is none; what the kernel says
-    /// otherwise.
+    /// [`io::ErrorKind::WouldBlock`] if there is none; else the kernel's error.
     pub fn receive(&self, packet: &mut [u8]) -> io::Result<usize> {
         (&self.queue).read(packet)
     }
@@ -94,7 +91,7 @@ impl AsFd for Tun {
     }
 }
 
-/// What asks for a device whose name begins with `prefix`.
+/// The request for a device whose name begins with `prefix`.
 fn request(prefix: &str) -> Option<libc::ifreq> {
     let is_word = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_lowercase());
     // One byte is the zero at the end.

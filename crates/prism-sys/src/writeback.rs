@@ -1,24 +1,22 @@
-//! Parts of a file on their way from the page cache to the disk, before all of it is
-//! flushed.
+//! Writing parts of a file from the page cache to the disk, before the file is flushed.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Begins to write `len` bytes from `offset` on to the disk. Waits only where the queue
-/// of the disk is full.
+/// Begins to write `len` bytes from `offset` to the disk. It waits only if the disk's queue is
+/// full.
 ///
 /// # Errors
-/// `InvalidInput` where the offset is beyond what files can have; what the disk says.
+/// `InvalidInput` if the offset is beyond the size of files; else the disk's error.
 pub fn begin(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     sync_file_range(file, offset, len, libc::SYNC_FILE_RANGE_WRITE)
 }
 
-/// Writes `len` bytes from `offset` on to the disk, and waits for them. It makes nothing
-/// durable: neither what the file system knows of the file, nor what is in the disk's own
-/// cache.
+/// Writes `len` bytes from `offset` to the disk, and waits for them. It makes nothing durable:
+/// neither the file system's metadata nor the disk's own cache.
 ///
 /// # Errors
-/// As [`begin`]. An error of the disk that is told here is told by no later flush.
+/// As for [`begin`]. No later flush reports an error that is reported here.
 pub fn finish(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
@@ -34,7 +32,7 @@ fn sync_file_range(file: BorrowedFd<'_>, offset: u64, len: u64, flags: u32) -> i
     match result {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
-            // A sandbox without the call: the flush at the end does it all.
+            // A sandbox without the call: the last flush does all.
             error if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
             error => Err(error),
         },

@@ -1,8 +1,8 @@
-//! What is to leave on a channel.
+//! The frames that are to leave on a channel.
 //!
-//! A frame waits until every task of the worker that is ready has run: on a busy node
-//! several have one for the same peer by then. They share a record, a system call, and
-//! a wake-up at the peer, which together cost more than anything else in a hand-off.
+//! A frame waits until every ready task of the worker has run. On a busy node several tasks then
+//! have a frame for the same peer. The frames share a record, a system call and a wake-up at the
+//! peer, which together cost more than anything else in a hand-off.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,51 +11,50 @@ use zeroize::Zeroize;
 
 use super::{KEPT_BYTES, append};
 
-/// Bytes of replies from which on nothing more is read that might ask for another.
+/// Above this number of unsent bytes of replies, the channel is not read.
 const MAX_REPLY_BYTES: usize = 256 << 10;
-/// Bytes of frames from which on a peer counts as one that does not read.
+/// Above this number of unsent bytes, the peer counts as one that does not read.
 const MAX_WAITING_BYTES: usize = 4 << 20;
 
 #[derive(Default)]
 pub(super) struct Outbox {
-    /// Frames, one behind the other. There may be secrets of clients' sessions in them.
+    /// The frames, one behind the other; they may hold secrets of clients' sessions.
     frames: RefCell<Vec<u8>>,
-    /// How much of them the peer has asked for.
+    /// The number of bytes in them that are replies.
     replies_bytes: Cell<usize>,
     is_due: Notify,
     is_empty: Notify,
 }
 
 impl Outbox {
-    /// Adds a frame, to leave with the next that is due.
+    /// Adds a frame, which leaves with the next [`Self::send`].
     pub(super) fn add(&self, frame: &[u8]) {
         append(&mut self.frames.borrow_mut(), frame);
     }
 
-    /// [`Self::add`] for what only answers the peer.
+    /// [`Self::add`] for a reply to the peer.
     pub(super) fn add_reply(&self, frame: &[u8]) {
         self.replies_bytes
             .set(self.replies_bytes.get() + frame.len());
         self.add(frame);
     }
 
-    /// The peer has not read for a while: what is added now will be late.
+    /// The peer has not read for a while, so a new frame would be late.
     pub(super) fn is_stuck(&self) -> bool {
         self.frames.borrow().len() > MAX_WAITING_BYTES
     }
 
-    /// All that is there is due.
+    /// Sends all frames.
     pub(super) fn send(&self) {
         self.is_due.notify_one();
     }
 
-    /// Waits for [`Self::send`]. A task that is woken runs behind those that were ready
-    /// before.
+    /// Waits for [`Self::send`]. The waiting task runs behind those that were ready before.
     pub(super) async fn is_to_be_sent(&self) {
         self.is_due.notified().await;
     }
 
-    /// Takes all frames out, by `seal`.
+    /// Gives all frames to `seal`, and wipes them.
     pub(super) fn empty<E>(&self, seal: impl FnOnce(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut frames = self.frames.borrow_mut();
         let sealed = seal(&frames);
@@ -68,14 +67,14 @@ impl Outbox {
         sealed
     }
 
-    /// What is there is the last that is sent, if it is.
+    /// Sends the frames for the last time, and lets the reader go on.
     pub(super) fn close(&self) {
         self.replies_bytes.set(0);
         self.is_empty.notify_one();
         self.send();
     }
 
-    /// Waits while a peer that asks does not read what it is told.
+    /// Waits while the peer does not read the replies that it has asked for.
     pub(super) async fn has_room(&self) {
         while self.replies_bytes.get() > MAX_REPLY_BYTES {
             self.is_empty.notified().await;

@@ -21,27 +21,41 @@ use crate::node_tls::{self, Purpose};
 use crate::pki::peer_name;
 use crate::relay_stream::RelayStream;
 
-/// How long a peer may take for its TLS handshake.
+/// The time limit of a peer's TLS handshake.
 const PEER_HANDSHAKE: Duration = Duration::from_secs(5);
-/// Handshakes at the node port of a process. A node that starts dials a few times for each of
-/// its workers, each takes milliseconds, and one that is under way has some 50 KiB.
+/// Bounds on handshakes at the node port of a process. A node that starts dials a few times for
+/// each of its workers. A handshake takes milliseconds and some 50 KiB.
 const MOST_HANDSHAKES: Most = Most {
     per_address: 256,
     in_all: 1024,
 };
-/// Rest after a failed `accept` (no descriptors left, say).
+/// The pause after a failed `accept` (no descriptors left, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Where clients connect, and how they are spoken to.
-pub(super) type ClientListener = (TcpListener, SocketAddr, Option<ServerConfig>);
+/// A listener for clients.
+pub(super) struct ClientListener {
+    listener: TcpListener,
+    service: SocketAddr,
+    tls: Option<ServerConfig>,
+}
 
-/// A listener that the other workers' listeners share the address with.
+impl ClientListener {
+    pub(super) fn open(service: SocketAddr, tls: Option<ServerConfig>) -> io::Result<Self> {
+        Ok(Self {
+            listener: listen(service)?,
+            service,
+            tls,
+        })
+    }
+}
+
+/// Opens a listener that shares its address with those of other workers.
 pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = listen_tcp(address).map_err(io::Error::other)?;
     TcpListener::from_std(listener)
 }
 
-/// The next client. At the end only those that wait already, as the kernel says: the reactor
-/// may not have heard of them yet. Then `WouldBlock`.
+/// The next client. At the last look only those count that wait already. The kernel knows them
+/// before the reactor does, and says `WouldBlock` behind the last one.
 async fn next_client(
     listener: &TcpListener,
     is_last_look: bool,
@@ -56,7 +70,7 @@ async fn next_client(
 }
 
 impl Shared {
-    pub(super) async fn accept_clients(self: &Rc<Self>, (listener, service, tls): &ClientListener) {
+    pub(super) async fn accept_clients(self: &Rc<Self>, open: &ClientListener) {
         let mut is_deaf = false;
         loop {
             let accepted = tokio::select! {
@@ -65,7 +79,7 @@ impl Shared {
                     is_deaf = true;
                     continue;
                 }
-                accepted = next_client(listener, is_deaf) => accepted,
+                accepted = next_client(&open.listener, is_deaf) => accepted,
             };
             let (stream, client) = match accepted {
                 Ok(accepted) => accepted,
@@ -80,11 +94,11 @@ impl Shared {
                 continue;
             };
             self.counters.accepted.add_one();
-            // Counted as a connection from here on.
-            let mut state = self.new_state(client, *service, *service);
+            // The connection counts as open from here on.
+            let mut state = self.new_state(client, open.service, open.service);
             state.newcomer = Some(newcomer);
             self.claim(&mut state);
-            if let Some(tls) = tls.clone() {
+            if let Some(tls) = open.tls.clone() {
                 tokio::task::spawn_local(self.clone().secure(stream, state, tls));
                 continue;
             }
@@ -100,7 +114,7 @@ impl Shared {
         }
     }
 
-    /// Whether there is room for one more client, if the oldest newcomer gives way.
+    /// Makes room for one more client: the oldest newcomer may have to give way.
     fn let_enter(&self, client: SocketAddr) -> Option<Newcomer> {
         let (counters, clients) = (&self.counters, &self.process.clients);
         let limits = self.config.newcomers;
@@ -154,7 +168,7 @@ impl Shared {
         }
     }
 
-    /// Counts a connection to the node port that was refused, and says so now and then.
+    /// Counts a refused connection to the node port, and logs some of them.
     fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
         self.counters.peers_refused.add_one();
         let mut refusals = (self.process.refusals.lock()).unwrap_or_else(PoisonError::into_inner);
@@ -163,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// Lets a node in, by its certificate.
+    /// Admits a node by its certificate.
     async fn admit(
         self: &Rc<Self>,
         stream: TcpStream,

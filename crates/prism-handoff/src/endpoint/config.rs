@@ -1,4 +1,4 @@
-//! What an endpoint needs to know.
+//! The configuration of an endpoint.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,49 +11,48 @@ use crate::newcomers::NewcomerLimits;
 use crate::peers::Peer;
 use crate::pki::Identity;
 
-/// What an endpoint needs to know.
+/// The configuration of an endpoint.
 #[derive(Clone)]
 pub struct EndpointConfig {
     /// This node's name.
     pub name: String,
     /// This node's address.
     pub address: IpAddr,
-    /// Where clients connect.
+    /// The address that clients connect to.
     pub service: SocketAddr,
-    /// This node accepts clients: it has the service address.
+    /// Whether this node accepts clients; it then has the service address. Default no.
     pub listen: bool,
-    /// Port of every node for other nodes.
+    /// The node port of all nodes. Default 7400.
     pub peer_port: u16,
     /// All other nodes.
     pub peers: Vec<Peer>,
-    /// This node's certificate. `None` for a node that has no others and never
-    /// will: it does not bind the node port.
+    /// This node's certificate. `None` for a single node, which does not bind the node port.
     pub identity: Option<Identity>,
-    /// The switch; without one nothing is ever handed off.
+    /// The switch. Without one no connection moves. Default none.
     pub switch: Option<SwitchAddress>,
-    /// Digest of what decides which nodes own which objects, for the switch's agent to
-    /// compare; [`prism_proto::lease::NO_DIGEST`] where nothing is to be compared.
+    /// The digest of the node's placement, which the switch's agent compares;
+    /// [`prism_proto::lease::NO_DIGEST`] for no comparison, the default.
     pub placement: u64,
-    /// How a connection's packets are stopped while it is handed off. Where the
-    /// host cannot freeze sockets, the switch blocks them.
+    /// How a connection's packets are stopped during a hand-off. The switch blocks them if the host
+    /// cannot freeze sockets. Default [`Method::Freeze`].
     pub method: Method,
-    /// Connections that arrive go on with the congestion window of their source, where
-    /// the host allows that.
+    /// Whether imported connections keep the congestion window of their source, if the host allows
+    /// that. Default yes.
     pub carry_window: bool,
-    /// The service over TLS, where there is one.
+    /// The service over TLS. Default none.
     pub tls: Option<TlsService>,
-    /// Most client connections of the process.
+    /// The largest number of client connections of the process. Default 100,000.
     pub max_connections: u64,
-    /// Bounds of those on which no request was let in yet.
+    /// Bounds on client connections without an admitted request.
     pub newcomers: NewcomerLimits,
-    /// Looks at a connection that comes back to this node, before it is restored.
+    /// Decides about connections that come back to this node, before they are restored. Default
+    /// none.
     pub transit: Option<Transit>,
 }
 
 impl EndpointConfig {
-    /// A node called `name` among `nodes`, with the service at `service`: it
-    /// accepts no clients and knows no switch until told so, and uses the usual
-    /// port and limits. `None` where the name is not among the nodes.
+    /// The configuration of the node `name` among `nodes`, with defaults for all other fields.
+    /// `None` if the name is not among the nodes.
     pub fn new(
         name: &str,
         nodes: &[Peer],
@@ -81,7 +80,6 @@ impl EndpointConfig {
     }
 }
 
-/// Given the context and the unread bytes of a connection that comes back to the
-/// node that accepted it, names the node that it is to be passed on to; `None` where
-/// this node is to take it.
+/// Names the node that a returning connection is passed on to, from its context and its unread
+/// bytes. `None` restores it here.
 pub type Transit = Arc<dyn Fn(&[u8], &[u8]) -> Option<String> + Send + Sync>;

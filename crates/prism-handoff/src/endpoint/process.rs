@@ -16,7 +16,7 @@ use crate::leaving::Leavers;
 use crate::newcomers::Crowd;
 use crate::trace::Trace;
 
-/// How often it is looked whether frozen sockets are silent: one datagram over loopback.
+/// The interval of checks that frozen sockets are silent: one datagram over loopback each.
 const FREEZER_CHECK: Duration = Duration::from_secs(5);
 
 /// State that the workers of one process share.
@@ -30,7 +30,7 @@ pub struct Process {
     pub(crate) given_up: Arc<GivenUp>,
     pub(crate) leavers: Arc<Leavers>,
     pub(crate) costs: Costs,
-    /// Clients that are not known, and handshakes of nodes.
+    /// Clients without an admitted request, and handshakes of nodes.
     pub(crate) clients: Arc<Crowd>,
     pub(crate) handshakes: Arc<Crowd>,
     pub(crate) refusals: Mutex<Seldom>,
@@ -38,14 +38,14 @@ pub struct Process {
     pub health: Arc<Health>,
     initial_window: OnceLock<Option<InitialWindow>>,
     freezer: OnceLock<Option<Freezer>>,
-    /// The freezer was found broken, and is not mended yet.
+    /// The freezer does not work, and is not repaired yet.
     leaks: AtomicBool,
-    /// A worker looks after the freezer.
+    /// A worker watches the freezer.
     is_watched: AtomicBool,
 }
 
 impl Process {
-    /// Sets congestion windows, where the host allows that.
+    /// Prepares the carrying of congestion windows, if the host allows that.
     pub(super) fn prepare_initial_window(&self) {
         self.initial_window.get_or_init(|| {
             InitialWindow::new()
@@ -57,20 +57,18 @@ impl Process {
         });
     }
 
-    /// Whether a peer is about to stop: it takes no connections, and others are to be asked
-    /// first.
+    /// Whether a peer is about to stop. It takes no connections, and others should be asked first.
     pub fn is_leaving(&self, peer: &str) -> bool {
         self.leavers.contains(peer)
     }
 
-    /// Whether most nodes place objects differently, as the switch's agent said last.
+    /// Whether most nodes place objects differently, by the last word of the switch's agent.
     pub fn places_differently(&self) -> bool {
         self.counters.placement_differs.read() != 0
     }
 
-    /// Processor time of a hand-off that this process began, at both ends, in
-    /// nanoseconds: the mean of those that were measured, newer ones counting more. `None`
-    /// before there are enough.
+    /// The mean processor time of the hand-offs that this process began, at both ends, in
+    /// nanoseconds. Newer measurements count more. `None` until there are enough.
     pub fn hand_off_ns(&self) -> Option<f64> {
         self.costs.whole_ns()
     }
@@ -79,7 +77,7 @@ impl Process {
         self.initial_window.get()?.as_ref()
     }
 
-    /// Freezes sockets, where the host allows that.
+    /// Prepares the freezing of sockets, if the host allows that.
     pub(super) fn prepare_freezer(&self) {
         self.freezer.get_or_init(|| {
             Freezer::new()
@@ -96,13 +94,13 @@ impl Process {
         freezer.filter(|_| !self.leaks.load(Ordering::Relaxed))
     }
 
-    /// Whether nobody looks after the freezer yet: the caller is to.
+    /// Whether the caller is the first, and has to watch the freezer.
     pub(super) fn is_first_to_watch(&self) -> bool {
         !self.is_watched.swap(true, Ordering::Relaxed)
     }
 
-    /// Finds out from time to time whether frozen sockets are silent, and mends that
-    /// where they would not be: the process may have come into another control group.
+    /// Checks from time to time that frozen sockets are silent, and attaches the programs again if
+    /// they are not: the process may have entered another control group.
     pub(super) async fn watch_freezer(&self) {
         let Some(Some(freezer)) = self.freezer.get() else {
             return;

@@ -1,4 +1,4 @@
-//! Before a hand-off: until what was sent has arrived.
+//! Waits before a hand-off until the client has acknowledged the bytes that were sent.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -8,18 +8,17 @@ use tokio::time::Instant;
 
 use crate::connection::{Connection, ConnectionState};
 
-/// How long a hand-off waits for the client's acknowledgements, and how often it
-/// looks. A client that stalls for longer moves with its queues full.
+/// The longest wait for the client's acknowledgements, and the interval of looks. A client that
+/// stalls for longer moves with its queues full.
 const MAX_DRAIN: Duration = Duration::from_millis(200);
 const DRAIN_STEP: Duration = Duration::from_millis(1);
-/// More than the tickets of a TLS session.
+/// An upper bound on the tickets of a TLS session.
 const TICKETS_BYTES: usize = 4096;
 
-/// What may be on its way to the client when it is handed off. On its first way these
-/// are the tickets that it was sent behind its handshake: its first request is under
-/// way by then, and the acknowledgement comes late (RFC 1122, section 4.2.3.2; 40 ms
-/// with Linux). They move with the connection, and the target asks the client what it
-/// has.
+/// The number of bytes that may be under way to the client at its hand-off. At the first hand-off
+/// these are the tickets behind the handshake. The client acknowledges them late (RFC 1122, section
+/// 4.2.3.2; 40 ms on Linux). They move with the connection, and the target asks the client for an
+/// acknowledgement.
 pub(super) fn may_be_under_way_bytes(state: &ConnectionState) -> usize {
     match state.confirmed {
         true => 0,
@@ -27,12 +26,11 @@ pub(super) fn may_be_under_way_bytes(state: &ConnectionState) -> usize {
     }
 }
 
-/// Waits, for a bounded time, until the client has acknowledged all that was sent
-/// to it but `left_bytes`. What the switch drops while it blocks the flow costs the
-/// target a retransmission timeout of seconds, as it knows no round-trip time. A client
-/// that sends its requests one by one has acknowledged everything by now.
+/// Waits, for a bounded time, until all but `left_bytes` are acknowledged. If the switch drops a
+/// segment of a blocked flow, the target repeats it only after 3 s, because it knows no round-trip
+/// time. A client that sends its requests one by one has acknowledged everything by now.
 ///
-/// False where the kernel still keeps TLS records back from TCP: those would be lost.
+/// False if the kernel still has TLS records that TCP has not: those would be lost.
 pub(super) async fn drain(connection: &Connection, left_bytes: usize) -> bool {
     let Some(stream) = &connection.stream else {
         return true;

@@ -1,5 +1,5 @@
-//! Sockets whose kernel has the key of a TLS session: how a connection gets rid of
-//! such a one, and how it stays in it.
+//! Sockets whose kernel has the key of a TLS session: how a connection leaves one, and how it stays
+//! in it after a failed hand-off.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -15,10 +15,9 @@ use crate::endpoint::Shared;
 use crate::records::NotSaved;
 use crate::trace::{Part, Record};
 
-/// Gives the connection another socket on this host: a hand-off that nobody is
-/// offered, and that comes back. In two phases, since a frozen socket would be
-/// thawed. Kept is what is meant to happen; with another reason than a refusal it
-/// is in the old socket.
+/// Gives the connection another socket on this host, by a hand-off that no peer is offered. It
+/// takes two phases, because a frozen socket would be thawed. The result is always `Kept`; with a
+/// refusal as its reason the socket is new, with any other it is the old one.
 pub(crate) async fn renew(shared: &Rc<Shared>, mut connection: Connection) -> Exported {
     let Some(control) = shared.control.as_ref().filter(|c| c.is_reachable()) else {
         return kept(connection, Kept::SwitchSilent);
@@ -43,8 +42,7 @@ pub(crate) async fn renew(shared: &Rc<Shared>, mut connection: Connection) -> Ex
 }
 
 impl Driver<'_> {
-    /// Where the connection goes on in the socket that it was saved from, the kernel
-    /// has its key as before.
+    /// Leaves the kernel its key if the connection goes on in the socket that it was saved from.
     pub(super) fn stay_in_kernel(
         &mut self,
         socket: &Socket,
@@ -56,7 +54,7 @@ impl Driver<'_> {
         match socket {
             Socket::Live(stream) => records.stay(kernel, stream.as_fd()),
             Socket::Silent(paused) => records.stay(kernel, paused.as_fd()),
-            // A socket built again knows no key.
+            // A new socket has no key.
             _ => Ok(()),
         }
     }

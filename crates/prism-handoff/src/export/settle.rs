@@ -1,4 +1,4 @@
-//! After a hand-off that the switch has not confirmed the end of.
+//! Settles a flow after a hand-off whose last command the switch did not answer.
 
 use std::rc::Rc;
 
@@ -8,8 +8,8 @@ use prism_proto::steering::{Command, CommandOutcome};
 
 use crate::control::Control;
 
-/// Repeats what the switch has not confirmed, so that a flow it blocked just
-/// before it fell silent passes again when it is back.
+/// Repeats the command until the switch answers. A flow that the switch blocked just before it fell
+/// silent then passes packets again.
 pub(super) async fn settle(control: Rc<Control>, flow: FlowKey, owner: Owner, mut epoch: u64) {
     for _ in 0..MAX_SETTLE_ROUNDS {
         let command = Command {
@@ -20,7 +20,7 @@ pub(super) async fn settle(control: Rc<Control>, flow: FlowKey, owner: Owner, mu
         };
         match control.call(command, SETTLE_DEADLINE_NS).await {
             CommandOutcome::Unanswered => {}
-            // The refusing epoch is our own, of an earlier connection on these ports.
+            // The refusing epoch is this node's own, of an earlier connection on these ports.
             CommandOutcome::Answered(a) if a.status == Status::Stale && a.owner == owner => {
                 epoch = a.epoch.saturating_add(1);
             }

@@ -1,5 +1,5 @@
-//! Where the TCP state of a connection is while it is handed off, and the ways out
-//! of there: back to a working socket, or to an end that nobody hears of.
+//! The place of a connection's TCP state during a hand-off, and the ways out of it: back to a
+//! working socket, or to a silent end.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use crate::frozen::Frozen;
 use crate::reading::Input;
 use crate::stream::Stream;
 
-/// Where the connection's TCP state is.
+/// The place of the connection's TCP state.
 pub(super) enum Socket {
     /// In a working socket.
     Live(Stream),
@@ -22,11 +22,11 @@ pub(super) enum Socket {
     Paused(Paused<Stream>, Box<TcpState>),
     /// In a frozen socket, and saved; the state is with the peer.
     Frozen(Frozen),
-    /// In a frozen socket that nothing but this hand-off can reach.
+    /// In a frozen socket that only this hand-off can reach.
     Silent(Paused<Stream>),
     /// Saved only.
     Saved(Box<TcpState>),
-    /// In a socket built again, silent.
+    /// In a rebuilt socket, which is silent.
     Rebuilt(Restored),
     /// Nowhere.
     Gone,
@@ -45,8 +45,8 @@ pub(super) fn rebuild(socket: Socket, local: SocketAddr) -> (Socket, Event) {
     };
     match restore(&state, local) {
         Ok(restored) => return (Socket::Rebuilt(restored), Event::Rebuilt),
-        // The target took it, could not say so, and it has come back since; or
-        // it is over, and the client's next connection is here.
+        // The target took the connection without a verdict, and it has come back since. Or it is
+        // over, and the client's next connection is here.
         Err(RestoreError::Taken { .. }) => {
             tracing::debug!(client = %state.remote, "a connection is here again");
             return (Socket::Gone, Event::Returned);
@@ -58,7 +58,8 @@ pub(super) fn rebuild(socket: Socket, local: SocketAddr) -> (Socket, Event) {
     (Socket::Gone, Event::RebuildFailed)
 }
 
-/// What the client sent meanwhile it sends again, but not its acknowledgements.
+/// Makes a frozen socket live again. The client repeats its data, but not its acknowledgements, so
+/// it is asked for one.
 pub(super) fn thaw(paused: Paused<Stream>) -> Option<Stream> {
     let stream = match paused.resume() {
         Ok(stream) => stream,
@@ -75,7 +76,8 @@ pub(super) fn thaw(paused: Paused<Stream>) -> Option<Stream> {
     Some(stream)
 }
 
-/// What the kernel held goes between what was read and what will be.
+/// Makes a rebuilt socket live. The kernel's bytes go between those that were read and those that
+/// will be.
 pub(super) fn go_live(restored: Restored, state: &mut ConnectionState) -> Option<Stream> {
     let live = match restored.go_live() {
         Ok(live) => live,
@@ -110,8 +112,8 @@ pub(super) fn is_alive(socket: &Socket) -> bool {
     })
 }
 
-/// A frozen socket whose connection has moved: dropped, it closes silently. Until
-/// then the connection may come back and take its place.
+/// A frozen socket whose connection has moved. Dropping it closes it silently. Before that, the
+/// connection may come back and take its place.
 pub(super) struct LeftBehind(pub(super) Option<Frozen>);
 
 impl Drop for LeftBehind {
@@ -122,13 +124,13 @@ impl Drop for LeftBehind {
     }
 }
 
-/// The flow is another's: not a packet must leave.
+/// Ends a socket without a packet, because the flow is another node's.
 pub(super) fn end_silently(socket: Socket) {
     let paused = match socket {
         Socket::Live(stream) => Paused::pause(stream).ok(),
         Socket::Paused(paused, _) | Socket::Silent(paused) => Some(paused),
         Socket::Frozen(frozen) => frozen.take(),
-        // Dropping what was restored is silent.
+        // Dropping a restored socket is silent.
         Socket::Rebuilt(_) | Socket::Saved(_) | Socket::Gone => None,
     };
     if let Some(paused) = paused {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::wire::{DecodeError, Put, Reader, ip_bytes};
 
-/// Fields as they lie on the wire, the same in both directions.
+/// The fields on the wire, the same in both directions.
 struct Raw {
     kind: u8,
     ops: Ops,
@@ -115,12 +115,12 @@ fn constant_time_eq(a: &[u8; 8], b: &[u8]) -> bool {
 }
 
 impl Request {
-    /// The datagram of this request, under `key`, from nobody in particular.
+    /// The datagram of this request, under `key`, without a run.
     pub fn encode(&self, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
         self.encode_of(RunId::NONE, key)
     }
 
-    /// The same, where the owner is this run of its node.
+    /// [`Self::encode`] with the run of the owner.
     pub fn encode_of(&self, run: RunId, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
         let Self {
             key_id,
@@ -153,7 +153,7 @@ impl Request {
         Self::decode_of(bytes, key_id, key).map(|(request, _)| request)
     }
 
-    /// The same, and which run of its node the owner is.
+    /// [`Self::decode`], with the run of the owner.
     pub fn decode_of(
         bytes: &[u8],
         key_id: u32,

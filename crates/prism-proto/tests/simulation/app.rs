@@ -1,8 +1,7 @@
 //! The application protocol of the simulation: numbered requests that say who
 //! is to serve them and how, answers that follow from the request alone.
 
-/// Identity of one connection, for the checks: which client, which of its
-/// connections.
+/// The identity of one connection, for the checks: its client, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Incarnation {
     pub(crate) client: usize,
@@ -14,7 +13,7 @@ const HEAD_BYTES: usize = 6;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) id: u16,
-    /// Host that is to answer.
+    /// The host that is to answer.
     pub(crate) target: u8,
     /// By way of the frontend.
     pub(crate) by_return: bool,
@@ -31,7 +30,7 @@ impl Request {
         out
     }
 
-    /// The first request of `input` and its length, when it is there whole.
+    /// The first request of `input` and its length, if it is complete.
     pub(crate) fn parse(input: &[u8]) -> Result<Option<(Self, usize)>, String> {
         let Some((head, rest)) = input.split_first_chunk::<HEAD_BYTES>() else {
             return Ok(None);
@@ -52,7 +51,7 @@ impl Request {
         Ok((input.len() >= len).then_some((request, len)))
     }
 
-    /// What the client is to read.
+    /// The expected answer.
     pub(crate) fn answer(&self, of: Incarnation) -> Vec<u8> {
         let [high, low] = self.id.to_be_bytes();
         let seed = (of.client as u8).wrapping_mul(31) ^ (of.number as u8).wrapping_mul(7);
@@ -62,12 +61,12 @@ impl Request {
     }
 }
 
-/// What a host is to do with the first request of a connection it took.
+/// The plan of a host for the first request of a connection that it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     /// Look at the request.
     Decide,
-    /// Answer it, whoever was meant to.
+    /// Answer it, even if another host was meant to.
     Serve,
     /// Give it to that host.
     HandOn(u8),

@@ -13,7 +13,7 @@ use crate::world::{Event, HOP_NS, Packet, World};
 
 const FIRST_RETRY_NS: u64 = 20 * MS;
 const LAST_RETRY_NS: u64 = 640 * MS;
-/// More than twice what any hand-off may take.
+/// More than twice the longest hand-off.
 const PATIENCE_NS: u64 = 30_000 * MS;
 /// A deaf socket at the frontend may hold the ports of a new connection as long as it
 /// is there.
@@ -39,7 +39,7 @@ pub(crate) struct Client {
     pipeline: usize,
     /// Half-close behind the last request, or close behind the last answer.
     half_closes: bool,
-    /// Where in the expected stream each answer under way ends.
+    /// The end of each awaited answer in the expected stream.
     ends: Vec<usize>,
     expected: Vec<u8>,
     got: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Client {
     state: State,
     retry_ns: u64,
     last_progress: u64,
-    /// Sends no request until then.
+    /// It sends no request before this time.
     pause_until: u64,
 }
 
@@ -126,7 +126,7 @@ impl World {
         self.client_timer(client, of);
     }
 
-    /// Gives the connection up, with or without a word, and opens another.
+    /// Gives the connection up, with a RST or silently, and opens another.
     pub(crate) fn client_aborts(&mut self, client: usize, of: Incarnation) {
         if self.clients[client].is_over(of) {
             return;
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// Retransmits, and loses patience.
+    /// Retransmits, and gives up after too long a wait.
     pub(crate) fn client_timer(&mut self, client: usize, of: Incarnation) {
         let now = self.now;
         if self.clients[client].is_over(of) {
@@ -226,8 +226,8 @@ impl World {
         self.client_goes_on(client);
     }
 
-    /// A packet of a connection that this client does not know, or no more. While it
-    /// opens another on the same ports it resets that one (RFC 9293, 3.10.7.3).
+    /// Handles a packet of a connection that this client does not know, or no longer knows. If it
+    /// opens another one on the same ports, it resets that one (RFC 9293, 3.10.7.3).
     fn stranger_at_client(&mut self, of: Incarnation, segment: &Segment) {
         let is_opening = matches!(self.clients[of.client].state, State::Opening { .. });
         if !is_opening || segment.rst || segment.syn {
@@ -304,7 +304,7 @@ impl World {
         }
     }
 
-    /// Whether the client pauses before its next request. It has got all answers by then.
+    /// Whether the client pauses before its next request. It has all answers by then.
     fn client_pauses(&mut self, client: usize) -> bool {
         let (now, max_ns) = (self.now, self.scenario.max_pause_ns);
         let c = &mut self.clients[client];
@@ -325,7 +325,7 @@ impl World {
         pauses
     }
 
-    /// Issues requests, writes, closes, as far as it can now.
+    /// Sends requests, writes and closes, as far as it can now.
     fn client_goes_on(&mut self, client: usize) {
         if self.client_pauses(client) {
             return;

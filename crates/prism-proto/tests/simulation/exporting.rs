@@ -1,4 +1,4 @@
-//! What carries out the actions of `Export` on a host.
+//! Carries out the actions of `Export` on a host.
 
 use prism_proto::control::Ops;
 use prism_proto::export::{
@@ -23,14 +23,14 @@ pub(crate) struct Exporting {
     plan: Plan,
     method: Method,
     saved: Option<Box<HandOff>>,
-    /// The socket, deaf and mute, where it is kept until the verdict.
+    /// The deaf and mute socket, if it is kept until the verdict.
     frozen: Option<Tcp>,
-    /// Names this hand-off, among all of this connection too: a late verdict of
-    /// an earlier one must not be taken for its own.
+    /// The identifier of this hand-off. A late verdict of an earlier one of the same connection
+    /// must not count for it.
     hand_off_id: u64,
-    /// Waits for a verdict on that channel.
+    /// The channel on which it waits for a verdict.
     awaiting: Option<u64>,
-    /// Asks that host, until then.
+    /// The host that it asks, and the deadline.
     asking: Option<(usize, u64)>,
 }
 
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// On a channel of its own, which is as new as can be.
+    /// Asks on a new channel of its own.
     fn ask(&mut self, host: usize, id: u64) {
         let now = self.now;
         let Some(exporting) = self.exporting(host, id) else {

@@ -13,7 +13,7 @@ impl World {
         (a.min(b), a.max(b))
     }
 
-    /// What is in flight is lost; each end notices in its own time.
+    /// Breaks a channel: frames under way are lost, and each end notices in its own time.
     pub(crate) fn break_channel(&mut self, a: usize, b: usize) {
         if a == b {
             return;

@@ -1,5 +1,5 @@
-//! Two frontends: the list that new connections go by, which changes, and their claims
-//! to connections that stay.
+//! Two frontends: the list by which new connections go, its changes, and the claims to connections
+//! that stay.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::world::{Event, World};
 
 /// Hosts 0 and 1.
 pub(crate) const FRONTENDS: usize = 2;
-/// How long connections that were opened before a change go by the former list.
+/// The time for which connections from before a change go by the former list.
 const CHANGING_NS: u64 = 2_000 * MS;
-/// How soon a claim that was not answered is made again.
+/// The pause before an unanswered claim is repeated.
 const AGAIN_NS: u64 = 1_000 * MS;
-/// Sooner than in earnest, so that it meets more of what else happens.
+/// Claims come sooner than in the product, so that they meet more other events.
 const MAX_CLAIM_AFTER_NS: u64 = 20 * MS;
 
 pub(crate) fn is_frontend(host: usize) -> bool {
@@ -29,7 +29,7 @@ pub(crate) struct Lists {
     now: Vec<usize>,
     former: Vec<usize>,
     former_until_ns: u64,
-    /// Opened while the list changes, or where the owner before was a frontend.
+    /// Connections that were opened while the list changes, or whose owner before was a frontend.
     opened: BTreeMap<FlowKey, usize>,
 }
 
@@ -64,7 +64,7 @@ impl Lists {
         frontend
     }
 
-    /// A frontend is to challenge a SYN, and may accept it.
+    /// Notes that a frontend is to challenge a SYN, and may accept it.
     pub(crate) fn note(&mut self, flow: &FlowKey, host: usize) {
         if is_frontend(host) {
             self.opened.insert(*flow, host);
@@ -95,7 +95,7 @@ impl World {
         self.switch.lists.open(flow, now)
     }
 
-    /// A frontend leaves the list, or comes back; it lives all the time.
+    /// A frontend leaves the list or comes back, and lives all the time.
     pub(crate) fn frontends_change(&mut self) {
         let lists = [vec![0], vec![1], vec![0, 1]];
         let next = lists[self.rng.usize(0..lists.len())].clone();
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// Has the connection claimed a little later.
+    /// Claims the connection a little later.
     pub(crate) fn will_claim(&mut self, host: usize, id: u64) {
         let delay = self.rng.u64(0..MAX_CLAIM_AFTER_NS);
         if self.scenario.mutation != Mutation::NobodyClaims {
@@ -150,7 +150,7 @@ impl World {
         let Some(c) = self.hosts[host].connections.get_mut(&id) else {
             return;
         };
-        // Handed off or closed meanwhile.
+        // It was handed off or closed meanwhile.
         if !c.claims || c.epoch != epoch {
             return;
         }

@@ -1,5 +1,5 @@
-//! A host: its sockets, its application, its sender of control commands. What
-//! these do is in `service`, `exporting`, `importing` and `outcome`.
+//! A host: its sockets, its application, its sender of control commands. `service`, `exporting`,
+//! `importing` and `outcome` say what these do.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ pub(crate) const FRONTEND: usize = 0;
 pub(crate) const KEY_ID: u32 = 7;
 pub(crate) const FIRST_RETRY_NS: u64 = 20 * MS;
 pub(crate) const LAST_RETRY_NS: u64 = 640 * MS;
-/// A socket that hears nothing for so long is closed.
+/// A socket that hears nothing for this time is closed.
 pub(crate) const IDLE_NS: u64 = 40_000 * MS;
 pub(crate) const RELEASE_DEADLINE_NS: u64 = 1000 * MS;
 
@@ -64,16 +64,16 @@ pub(crate) enum Work {
     Claim(u64),
 }
 
-/// Who waits for a command.
+/// The waiter for a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waiter {
     Clock,
     Export(u64),
     Import(u64),
-    /// And the epoch at which the flow is to be here.
+    /// With the epoch at which the flow is to be here.
     Settle(u64, u64),
     Release(u64),
-    /// And the epoch of the claim.
+    /// With the epoch of the claim.
     Claim(u64, u64),
 }
 
@@ -159,7 +159,7 @@ pub(crate) struct Host {
     pub(crate) connections: BTreeMap<u64, Connection>,
     /// The channel to each peer that this host knows of.
     pub(crate) channels: BTreeMap<usize, u64>,
-    /// It is about to stop.
+    /// Set if it is about to stop.
     pub(crate) leaving: Option<Leaving>,
 }
 
@@ -241,7 +241,7 @@ impl World {
     pub(crate) fn control_at_host(&mut self, host: usize, boot: u32, bytes: &[u8]) {
         let h = &mut self.hosts[host];
         let now = self.now + h.clock_offset_ns;
-        // An answer to the one before the crash is unexpected, not harmful.
+        // An answer to the process before the crash is unexpected, but harmless.
         if h.steering.handle_datagram(bytes, now).is_err() {
             self.fail(format!("an answer that cannot be read (boot {boot})"));
         }

@@ -1,4 +1,4 @@
-//! What carries out the actions of `Import` on a host, and takes frames in.
+//! Carries out the actions of `Import` on a host, and receives frames.
 
 use prism_proto::export::{CLAIM_DEADLINE_NS, SETTLE_DEADLINE_NS, Verdict};
 use prism_proto::import::{self, DEAF_NS, Import};
@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// The source is told, and the socket stays as it is.
+    /// Tells the source; the socket stays as it is.
     fn give_up(&mut self, host: usize, id: u64, reason: Refusal) {
         let Some(c) = self.hosts[host].connections.get_mut(&id) else {
             return;
@@ -147,8 +147,8 @@ impl World {
         self.works(host, DEAF_NS, Work::Forget(id));
     }
 
-    /// A source asks what became of its hand-off. While that is open there is no
-    /// answer; it asks again.
+    /// Answers a source that asks for the outcome of its hand-off. There is no answer while that is
+    /// open; it asks again.
     fn asked(&mut self, host: usize, from: usize, generation: u64, id: u64) {
         let mut all = self.hosts[host].connections.values();
         let found = all.find_map(|c| match &c.role {
@@ -167,8 +167,7 @@ impl World {
         self.send_frame_on(host, from, generation, &frame);
     }
 
-    /// From now on the socket takes nothing in. What it has taken, its source does
-    /// not have.
+    /// Silences the socket. The source does not have the bytes that it took before.
     pub(crate) fn silence(&mut self, host: usize, id: u64) {
         let Some(c) = self.hosts[host].connections.get_mut(&id) else {
             return;
@@ -183,8 +182,8 @@ impl World {
         }
     }
 
-    /// Restored, and not yet told that it owns the flow: the kernel takes what
-    /// comes, and acknowledges it.
+    /// A segment at a restored socket that does not own the flow yet: the kernel takes and
+    /// acknowledges it.
     pub(crate) fn segment_at_import(&mut self, host: usize, id: u64, segment: &Segment) {
         let Some(c) = self.hosts[host].connections.get_mut(&id) else {
             return;

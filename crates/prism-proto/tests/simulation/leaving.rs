@@ -1,5 +1,5 @@
-//! Hosts that stop in order: they refuse connections, hand on those that they have, and
-//! end when none is left. A client notices nothing: nobody is excused.
+//! Hosts that stop in order: they refuse connections, hand over those that they have, and end when
+//! none is left. Clients notice nothing, without exception.
 
 use crate::app::Plan;
 use crate::frontends::is_frontend;
@@ -7,22 +7,22 @@ use crate::host::{Host, Role, Work};
 use crate::scenario::{MS, Mutation};
 use crate::world::World;
 
-/// How often a host looks whether it may stop, and offers what is left once more.
+/// The interval of looks whether a host may stop; it also offers its connections again.
 const LOOK_NS: u64 = 50 * MS;
-/// By then it has stopped: whatever was under way has met its deadlines, and the sockets
-/// that were given up are gone.
+/// The time limit of a stop: all deadlines have passed, and the sockets of given-up connections are
+/// closed.
 const STOPPED_IN_NS: u64 = 200_000 * MS;
 
 /// A host that leaves.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaving {
     since: u64,
-    /// The connections that it had when it began to.
+    /// The connections that it had at the start.
     first: Vec<u64>,
 }
 
 impl World {
-    /// A host begins to leave: one that is no frontend, whose clients are all its own.
+    /// A host that is no frontend begins to leave; the clients of a frontend are all its own.
     pub(crate) fn leave(&mut self) {
         let host = self.any_host();
         if is_frontend(host) || self.hosts[host].leaving.is_some() {
@@ -41,7 +41,7 @@ impl World {
         self.hosts[host].leaving.is_some() && !is_broken
     }
 
-    /// Hands on what waits for a request, and stops when nothing is left.
+    /// Hands over connections that wait for a request, and stops when none is left.
     pub(crate) fn go_on_leaving(&mut self, host: usize) {
         let Some(leaving) = self.hosts[host].leaving.clone() else {
             return;
@@ -80,7 +80,7 @@ impl World {
         self.begin_again(host);
     }
 
-    /// A new process, which knows nothing of the one before.
+    /// Starts a new process without the state of the one before.
     pub(crate) fn begin_again(&mut self, host: usize) {
         let boot = self.hosts[host].boot + 1;
         let mut rng = self.rng.fork();

@@ -1,4 +1,4 @@
-//! What a source does when its hand-off has ended.
+//! The end of a hand-off at its source.
 
 use prism_proto::control::{FlowState, Ops, Status};
 use prism_proto::export::{
@@ -101,7 +101,7 @@ impl World {
         self.pump(host, id);
     }
 
-    /// Repeats that the flow is here, until the switch has answered.
+    /// Repeats the command for the flow until the switch has answered.
     fn settle(&mut self, host: usize, id: u64) {
         let Some(c) = self.hosts[host].connections.get(&id) else {
             return;
@@ -117,7 +117,7 @@ impl World {
         self.steer(host, command, BLOCK_DEADLINE_NS, Waiter::Settle(id, epoch));
     }
 
-    /// A hand-off since has made it pointless.
+    /// Ends the repetition, unless a later hand-off has ended it.
     pub(crate) fn settled(&mut self, host: usize, id: u64, epoch: u64, outcome: CommandOutcome) {
         let Some(c) = self.hosts[host].connections.get_mut(&id) else {
             return;

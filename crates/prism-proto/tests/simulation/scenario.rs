@@ -1,4 +1,4 @@
-//! What one kind of simulated run is made of.
+//! The parameters of one kind of simulated run.
 
 use prism_proto::export::SETTLE_DEADLINE_NS;
 use prism_proto::steering::MAX_SILENT_RETRY_NS;
@@ -6,13 +6,13 @@ use prism_proto::steering::MAX_SILENT_RETRY_NS;
 /// Milliseconds, in nanoseconds.
 pub(crate) const MS: u64 = 1_000_000;
 
-/// A rule broken on purpose, to see that the checks find it.
+/// A rule that is broken on purpose, so that the checks have to find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutation {
     None,
-    /// The switch applies whatever comes, of whatever epoch.
+    /// The switch applies commands of any epoch.
     SwitchIgnoresEpochs,
-    /// The target owns the flow one epoch above the one it was given.
+    /// The target owns the flow one epoch above the agreed one.
     TargetOutranksSource,
     /// The source goes live without asking the switch, when it hears nothing.
     SourceDoesNotAsk,
@@ -22,7 +22,7 @@ pub(crate) enum Mutation {
     TargetForgetsWhatItHeard,
     /// A flow whose tombstone is gone takes commands of any epoch.
     TombstonesAreForgotten,
-    /// A SYN ends a flow, whoever sent it.
+    /// A SYN ends a flow, also a forged one.
     SynEndsFlow,
     /// A host that is about to stop takes connections that it does not wait for.
     LeaverTakes,
@@ -42,22 +42,22 @@ pub(crate) struct Scenario {
     /// A control datagram is lost; doubled; delayed: each at this rate.
     pub(crate) control_faults: f64,
     pub(crate) max_delay_ns: u64,
-    /// The switch is out of each host's reach once, so long.
+    /// The switch is out of each host's reach once, for this long.
     pub(crate) min_outage_ns: u64,
     pub(crate) max_outage_ns: u64,
     /// Packets between client and switch are lost at this rate.
     pub(crate) data_loss: f64,
     pub(crate) channel_breaks: usize,
     pub(crate) crashes: usize,
-    /// Hosts stop in order, and come back, so many times.
+    /// The number of times that hosts stop in order and come back.
     pub(crate) leaves: usize,
     /// Targets refuse, and restoring and saving fail, each at this rate.
     pub(crate) refusals: f64,
     /// Clients open new connections on the addresses of unfinished ones.
     pub(crate) aborts: bool,
-    /// SYNs that somebody else sends in the name of each client.
+    /// The number of forged SYNs for each client.
     pub(crate) forged_syns: usize,
-    /// Frontends leave the list that new connections go by, and come back.
+    /// The number of times that a frontend leaves the list for new connections and comes back.
     pub(crate) list_changes: usize,
     /// Clients pause for up to this long before a request.
     pub(crate) max_pause_ns: u64,
@@ -88,7 +88,7 @@ impl Scenario {
         max_flows: 1000,
         mutation: Mutation::None,
     };
-    /// As a network is on a bad day.
+    /// A network with loss.
     pub(crate) const LOSSY: Self = Self {
         name: "lossy",
         seeds: 2000,

@@ -73,8 +73,8 @@ impl World {
         self.pump(host, id);
     }
 
-    /// A socket of the flow answers a SYN by saying where it is (RFC 5961, section
-    /// 4); a deaf one does not. One that is being opened repeats its SYN.
+    /// A socket of the flow challenges a SYN (RFC 5961, section 4). A deaf one does not. One that
+    /// is being opened repeats its SYN ACK.
     fn is_challenged(&mut self, host: usize, packet: &Packet) -> bool {
         let flow = self.clients[packet.of.client].flow;
         let Some((_, old)) = self.hosts[host].with_socket(&flow) else {
@@ -101,7 +101,7 @@ impl World {
             return self.host_sends(host, packet.of, vec![refusal]);
         }
         let flow = self.clients[packet.of.client].flow;
-        // What was saved of an older connection will not be rebuilt.
+        // The saved state of an older connection will not be rebuilt.
         for old in self.hosts[host].connections.values_mut() {
             old.killed |= old.flow == flow;
         }

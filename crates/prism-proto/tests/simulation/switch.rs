@@ -32,7 +32,7 @@ impl Switch {
     }
 }
 
-/// When the switch is out of a host's reach, or hears it and is not heard.
+/// The outages of a host's path to the switch, in both directions or in one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outage {
     time: Range<u64>,
@@ -186,7 +186,7 @@ impl World {
         self.after(HOP_NS, Event::AtClient(packet));
     }
 
-    /// When each host's path to the switch is down.
+    /// Draws the outages of each host's path to the switch.
     pub(crate) fn random_outage(scenario: &Scenario, rng: &mut fastrand::Rng) -> Outage {
         if scenario.max_outage_ns == 0 || rng.bool() {
             return Outage::default();

@@ -70,12 +70,12 @@ impl Tcp {
         }
     }
 
-    /// What the peer is to send next.
+    /// The next expected sequence number of the peer.
     pub(crate) fn next_expected(&self) -> u32 {
         self.rcv_nxt
     }
 
-    /// Takes as much from `bytes` as the send buffer has room for.
+    /// Takes as many bytes as the send buffer has room for.
     pub(crate) fn write(&mut self, bytes: &mut Vec<u8>) {
         let room = SEND_BUFFER_BYTES.saturating_sub(self.sent.len() + self.unsent.len());
         let taken = bytes.len().min(room);
@@ -124,8 +124,8 @@ impl Tcp {
         self.segment(behind, Vec::new())
     }
 
-    /// Takes a segment; answers whether something is to be acknowledged. An
-    /// acknowledgement of what was never sent is a broken connection.
+    /// Handles a segment; returns whether an acknowledgement is due. An acknowledgement of bytes
+    /// that were never sent is a broken connection.
     pub(crate) fn receive(&mut self, segment: &Segment) -> Result<bool, String> {
         self.take_ack(segment.ack)?;
         let behind = self.rcv_nxt.wrapping_sub(segment.seq);
@@ -179,7 +179,7 @@ impl Tcp {
         }
     }
 
-    /// What `TCP_REPAIR` would read.
+    /// The state that `TCP_REPAIR` would read.
     pub(crate) fn save(self, flow: FlowKey) -> TcpState {
         let queued = (self.sent.len() + self.unsent.len()) as u32;
         TcpState {
@@ -204,7 +204,7 @@ impl Tcp {
         }
     }
 
-    /// What `TCP_REPAIR` would build.
+    /// The connection that `TCP_REPAIR` would build.
     pub(crate) fn restore(state: &TcpState) -> Self {
         let queued = (state.sent.len() + state.unsent.len()) as u32;
         Self {

@@ -90,7 +90,7 @@ pub(crate) enum Event {
     Leave,
 }
 
-/// What happened, so that a suite can show that it reached its corners.
+/// The events of a run, with which a suite shows that it reached its corner cases.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) outcomes: BTreeMap<String, u64>,

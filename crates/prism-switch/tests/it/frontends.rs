@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::packet::{SYN, Tcp};
 use crate::common::*;
 use prism_proto::control::{MESSAGE_BYTES, Ops, Owner, RunId, Status};
-use prism_proto::lease::{
-    CHALLENGE_BYTES, LEAVING, NO_DIGEST, TAKES_NO_MORE, request as lease_request,
-};
+use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, LeaseRequest, NO_DIGEST, TAKES_NO_MORE};
 use prism_switch::bench::{Hook, Verdict};
 use prism_switch::{Agent, LEASE_GRACE, Leases, SwitchConfig};
 
@@ -48,13 +46,13 @@ fn lease(address: SocketAddr, node: Ipv4Addr, run: u16) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     let mut challenge = [0; CHALLENGE_BYTES];
     stream.read_exact(&mut challenge).unwrap();
-    let request = lease_request(
+    let request = LeaseRequest {
         challenge,
-        (node.into(), RunId(run)),
-        NO_DIGEST,
-        KEY_ID,
-        &key(),
-    );
+        node: node.into(),
+        run: RunId(run),
+        digest: NO_DIGEST,
+    };
+    let request = request.encode(KEY_ID, &key());
     stream.write_all(&request).unwrap();
     stream.read_exact(&mut [0; MESSAGE_BYTES]).unwrap();
     stream

@@ -1,4 +1,4 @@
-//! The few eBPF programs that sockets need, written by hand: loading them.
+//! Loading and attaching the few eBPF programs that sockets need, which are written by hand.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,7 +10,7 @@ use crate::sockopt::check;
 /// offset, immediate.
 pub(super) type Instruction = [u8; 8];
 
-/// One instruction; `registers` are the target and the source.
+/// Makes one instruction; `registers` are the target and the source.
 pub(super) const fn instruction(
     operation: u8,
     registers: (u8, u8),
@@ -85,8 +85,7 @@ struct LinkAttributes {
 }
 const _: () = assert!(size_of::<LinkAttributes>() == 16);
 
-/// Attaches a program to a control group (version 2), until the descriptor that comes
-/// back is closed.
+/// Attaches a program to a control group (version 2), until the returned descriptor is closed.
 pub(super) fn attach(
     program: BorrowedFd<'_>,
     group: BorrowedFd<'_>,

@@ -1,22 +1,21 @@
 //! Silencing one connection's socket in place, without the help of a switch.
 //!
-//! A frozen socket takes no segment in, and none of its own leaves the host, so
-//! that it can be saved and, if the hand-off fails, thawed as it was. The order
-//! is what makes it free of races:
+//! A frozen socket takes no segment in, and none of its own leaves the host. It can therefore be
+//! saved and, if the hand-off fails, thawed as it was. The order of the steps makes it free of
+//! races:
 //!
-//! 1. *The mark*: an egress program on this process's control group (version 2) drops
-//!    the packets of sockets that have the process's mark. It looks at the socket and not at the
-//!    packet, whose own mark a firewall may change. The kernel sets a mark and sends
-//!    packets under the same lock of the socket, so from here on nothing that happens to
-//!    the socket can be told to the client: not by an acknowledgement, not by a probe.
-//! 2. *The filter*: a socket filter that drops everything, before TCP sees it. A
-//!    segment that has just passed it on another core is still taken. If that is
-//!    before the state is read, it is a part of it; if it is after, the client
-//!    never hears of it and sends it again, to the target.
-//! 3. *Repair mode*, and the state is read ([`super::Paused`]).
+//! 1. *The mark*: an egress program on this process's control group (version 2) drops the
+//!    packets of sockets with the process's mark. It looks at the socket, because a firewall
+//!    may change the mark of a packet. The kernel sets a mark and sends packets under the same
+//!    lock of the socket. From here on no packet, not even an acknowledgement or a probe, tells
+//!    the client of anything that happens to the socket.
+//! 2. *The filter*: a socket filter drops every segment before TCP sees it. A segment that has
+//!    just passed it on another core is still taken. Before the state is read, it becomes part
+//!    of the state. Afterwards the client never hears of it, and sends it again to the target.
+//! 3. *Repair mode*, in which the state is read ([`super::Paused`]).
 //!
-//! The filter is an eBPF program that is loaded once: attaching a classic one
-//! would translate it each time. Both programs go with the process.
+//! The filter is an eBPF program that is loaded once, because a classic one would be translated
+//! each time. Both programs end with the process.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -27,27 +26,23 @@ use super::bpf;
 use super::program::{self, ProgramError, failed};
 use crate::sockopt::set;
 
-/// Upper half of the mark (`SO_MARK`) of frozen sockets. The lower one is the process's
-/// own: the fence of another process that shares a control group would hide that this
-/// process has none.
+/// The upper half of the mark (`SO_MARK`) of frozen sockets. The lower half is the process's own.
+/// Otherwise the fence of another process in the same control group would hide that this process
+/// has none.
 const MARKS: u32 = 0x5072_0000;
 
-/// What is needed to freeze sockets, made ready once per process.
+/// The programs that freeze sockets, loaded once for each process.
 #[derive(Debug)]
 pub struct Freezer {
     mark: u32,
     deaf: OwnedFd,
-    /// One for each control group that this process has been in: sockets stay in the
-    /// group that they were made in.
+    /// One for each control group that this process has been in: sockets stay in the group that
+    /// they were made in.
     fences: Mutex<Vec<OwnedFd>>,
 }
 
 impl Freezer {
-    /// Loads the filter, attaches the fence to the control group of this process, and
-    /// tries it.
-    ///
-    /// # Errors
-    /// [`ProgramError`].
+    /// Loads the filter, attaches the fence to the control group of this process, and tests it.
     pub fn new() -> Result<Self, ProgramError> {
         let deaf =
             bpf::load(bpf::SOCKET_FILTER, &DEAF).map_err(failed("loading a socket filter"))?;
@@ -61,11 +56,10 @@ impl Freezer {
         Ok(freezer)
     }
 
-    /// Whether packets of sockets that this process makes now are stopped, found out by
-    /// one over loopback.
+    /// Tests, by a packet over loopback, that packets of marked sockets do not leave.
     ///
     /// # Errors
-    /// [`ProgramError::Leaks`], or what a socket to try it on lacks.
+    /// [`ProgramError::Leaks`], or the error of the test's socket.
     pub fn check(&self) -> Result<(), ProgramError> {
         let marked = || {
             let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -74,7 +68,7 @@ impl Freezer {
         };
         let (address, socket) = marked().map_err(failed("making a marked socket"))?;
         match socket.send_to(&[0], address) {
-            // As the program says.
+            // The program has dropped it.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
             Err(source) => Err(ProgramError::Kernel {
                 call: "sending on a marked socket",
@@ -84,8 +78,8 @@ impl Freezer {
         }
     }
 
-    /// Attaches the fence once more: to the control group that the process is in now, or
-    /// where somebody has detached it. Sockets of before stay fenced as they are.
+    /// Attaches the fence again: to the control group that the process is in now, or after another
+    /// program has detached it. Earlier sockets stay fenced.
     ///
     /// # Errors
     /// [`ProgramError`].
@@ -113,8 +107,7 @@ impl Freezer {
     }
 }
 
-/// The way back: the socket hears, and may speak. An application's own mark, if
-/// it had one, is not restored.
+/// Undoes [`Freezer::silence`]. A mark that the application had set is lost.
 pub(crate) fn give_voice(fd: BorrowedFd<'_>) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)?;
     set(fd, libc::SOL_SOCKET, libc::SO_MARK, &0_u32)

@@ -4,7 +4,7 @@ use std::fs::{File, read_to_string};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The group's directory; `None` where there are no groups of version 2.
+/// The group's directory; `None` without groups of version 2.
 pub(super) fn open() -> io::Result<Option<File>> {
     own_group().map(File::open).transpose()
 }
@@ -27,7 +27,8 @@ fn group_in(groups: &str, mounts: &str) -> Option<PathBuf> {
         }
         let mut fields = place.split(' ').skip(3);
         let (root, place) = (fields.next()?, fields.next()?);
-        // By whole names: another group's may begin like that of the mount's root.
+        // The comparison is by whole names: the name of another group may begin like that of the
+        // mount's root.
         let below = Path::new(own).strip_prefix(root).ok()?;
         Some(Path::new(place).join(below))
     })

@@ -1,6 +1,6 @@
-//! What the kernel says about one connection: `TCP_INFO` and queue lengths.
+//! The kernel's figures of one connection: `TCP_INFO` and queue lengths.
 //!
-//! Read-only, needs no privilege, and works in any state.
+//! Reading needs no privilege, and works in any state.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -113,44 +113,32 @@ const OPTION_SACK: u8 = 2;
 const OPTION_WINDOW_SCALE: u8 = 4;
 const OPTION_US_TIMESTAMPS: u8 = 64;
 
-/// What `TCP_INFO` says, as far as Prism uses it.
+/// The figures of `TCP_INFO` that Prism uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpInfo {
     /// The state now.
     pub state: TcpStateName,
     /// Timestamps were negotiated.
     pub timestamps: bool,
-    /// Ours count in µs (Linux 6.7, a route's option `tcp_usec_ts`), not in ms.
+    /// Our timestamps count in µs (Linux 6.7, a route's option `tcp_usec_ts`), not in ms.
     pub us_timestamps: bool,
     /// Selective acknowledgements were negotiated.
     pub sack: bool,
     /// Shift of the windows the peer announces and of ours, where scaled.
     pub window_scale: Option<(u8, u8)>,
-    /// Largest segment we send now, bytes of payload.
-    pub send_mss_bytes: u32,
     /// Segments sent and not yet acknowledged.
     pub unacked_segments: u32,
     /// Bytes written and never sent.
     pub unsent_bytes: u32,
     /// Congestion window, segments.
     pub cwnd_segments: u32,
-    /// Slow start threshold, segments.
-    pub ssthresh_segments: u32,
     /// Smoothed round-trip time, µs; 0 when unknown.
     pub srtt_us: u32,
-    /// Its mean deviation, µs.
-    pub rttvar_us: u32,
     /// Retransmission timeout, µs.
     pub rto_us: u32,
-    /// Segments ever retransmitted.
-    pub retransmitted_segments: u32,
-    /// Segments ever sent and received, pure acknowledgements included.
-    pub segments: (u32, u32),
-    /// Path MTU, bytes.
-    pub path_mtu_bytes: u32,
     /// Time since data was sent, ms.
     pub rest_ms: u32,
-    /// Time since the peer was heard of, ms: an acknowledgement is in every segment.
+    /// Time since the peer's last acknowledgement, ms; every segment has one.
     pub heard_ms: u32,
     /// Retransmission timeouts in a row without an answer.
     pub unanswered_timeouts: u8,
@@ -162,7 +150,7 @@ impl TcpInfo {
     /// Reads `TCP_INFO` of a TCP socket.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` or `EOPNOTSUPP` for what is not TCP (the caller's fault).
+    /// `ENOPROTOOPT` or `EOPNOTSUPP` for a socket that is not TCP.
     pub fn read(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let mut raw = MaybeUninit::<RawInfo>::zeroed();
         sockopt::get_into(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut raw)?;
@@ -170,8 +158,8 @@ impl TcpInfo {
         Ok(Self::from_raw(&unsafe { raw.assume_init() }))
     }
 
-    /// The congestion window, of which half is lost in each retransmission timeout
-    /// without data, as what the path carries is known less and less (RFC 2861).
+    /// The congestion window, halved for each retransmission timeout without data (RFC 2861): the
+    /// knowledge of the path ages.
     #[must_use]
     pub fn rested_cwnd_segments(&self) -> u32 {
         let rests = u64::from(self.rest_ms) * 1000 / u64::from(self.rto_us.max(1));
@@ -189,17 +177,11 @@ impl TcpInfo {
             us_timestamps: options & OPTION_US_TIMESTAMPS != 0,
             sack: options & OPTION_SACK != 0,
             window_scale: (options & OPTION_WINDOW_SCALE != 0).then(|| scales(shifts)),
-            send_mss_bytes: raw.snd_mss,
             unacked_segments: raw.unacked,
             unsent_bytes: raw.notsent_bytes,
             cwnd_segments: raw.snd_cwnd,
-            ssthresh_segments: raw.snd_ssthresh,
             srtt_us: raw.rtt_us,
-            rttvar_us: raw.rttvar_us,
             rto_us: raw.rto_us,
-            retransmitted_segments: raw.total_retrans,
-            segments: (raw.segs_out, raw.segs_in),
-            path_mtu_bytes: raw.pmtu,
             rest_ms: raw.last_data_sent_ms,
             heard_ms,
             unanswered_timeouts,
@@ -261,7 +243,7 @@ mod tests {
 
         let info = TcpInfo::read(server.as_fd()).unwrap();
         assert_eq!(info.state, TcpStateName::Established);
-        assert!(info.send_mss_bytes > 500 && info.cwnd_segments > 0);
+        assert!(info.cwnd_segments > 0);
         assert_eq!(receive_queue_bytes(server.as_fd()).unwrap(), 3);
         assert_eq!(send_queue_bytes(server.as_fd()).unwrap(), 0);
         assert_eq!(unsent_queue_bytes(server.as_fd()).unwrap(), 0);

@@ -1,14 +1,12 @@
 //! A congestion window for a connection that is not new.
 //!
-//! `connect` in repair mode gives a socket the window of a new connection, 10
-//! segments, and no option of repair mode says otherwise. A `SOCK_OPS` program may set
-//! it (`TCP_BPF_IW`), at the moment when the kernel has just done so
-//! (`tcp_init_transfer`) and before the congestion control looks at it. The program is
-//! attached to this process's control group (version 2) and meets every connection of
-//! it; it acts on those that say so in their priority (`SO_PRIORITY`), and sets the
-//! priority to 0 again. No packet is sent in between.
+//! `connect` in repair mode gives a socket the window of a new connection, 10 segments, and no
+//! option of repair mode changes that. A `SOCK_OPS` program may set it (`TCP_BPF_IW`) just after
+//! the kernel has done so (`tcp_init_transfer`), and before the congestion control reads it.
 //!
-//! It is a link of the kernel's: it goes with the process.
+//! The program is attached to this process's control group (version 2), and sees every connection
+//! of it. It acts on a socket whose priority (`SO_PRIORITY`) asks for it, and sets the priority to
+//! 0 again. No packet is sent in between. The program ends with the process.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -17,13 +15,13 @@ use super::program::{self, ProgramError};
 use super::{MAX_WINDOW_SEGMENTS, bpf};
 use crate::sockopt::set;
 
-/// Upper half of the priority of a socket whose lower half is a window, in segments, times
-/// 16: the lowest bits of a priority choose a queue's band, and 0 is the ordinary one.
+/// The upper half of the priority of a socket whose lower half is a window, in segments, times 16.
+/// The lowest bits of a priority choose a queue's band, and 0 is the ordinary one.
 const TAG: u16 = 0x5077;
 const WINDOW_SHIFT: u32 = 4;
 const _: () = assert!(MAX_WINDOW_SEGMENTS <= u16::MAX >> WINDOW_SHIFT);
 
-/// Sets windows; see the module's text.
+/// The program that sets windows.
 #[derive(Debug)]
 pub struct InitialWindow {
     _attached: OwnedFd,
@@ -86,7 +84,7 @@ const SET_WINDOW: [bpf::Instruction; 29] = [
     bpf::instruction(0x07, (4, 0), 0, -4),
     bpf::instruction(0xb7, (5, 0), 0, 4),
     bpf::instruction(0x85, (0, 0), 0, BPF_SETSOCKOPT),
-    // A 0 would be taken for an answer to some questions.
+    // 0 would be an answer to some questions of the kernel.
     bpf::instruction(0xb7, (0, 0), 0, 1), // the end: r0 = 1
     bpf::instruction(0x95, (0, 0), 0, 0), // exit
 ];

@@ -1,26 +1,18 @@
-//! TLS records by the kernel (`Documentation/networking/tls.rst`): from
-//! [`set_tx`] on, what is written to the socket, `sendfile` included, leaves as
-//! records; from [`set_rx`] on, reads give plaintext.
+//! TLS records by the kernel (`Documentation/networking/tls.rst`): from [`set_tx`] on, bytes that
+//! are written to the socket, by `sendfile` too, leave as records.
 //!
-//! Keys and sequence numbers come from a session that somebody else
-//! established. When to choose the kernel's records, and what a record means, is
-//! not decided here.
+//! Keys and sequence numbers come from a session of the caller, who also decides when to use the
+//! kernel. For a hand-off:
 //!
-//! For a hand-off, sending alone ([`set_tx`]) is to be preferred:
-//!
-//! - *Before* `set_tx`, all ciphertext that is owed (a `Live`'s output) must have
-//!   been written: afterwards the kernel takes it for plaintext.
-//! - The kernel keeps records that found no room in the TCP queue, and shows
-//!   them nowhere; a connection that is saved meanwhile loses them. All are in
-//!   TCP's hands once [`queued_bytes`] has grown, since `set_tx`, by the plaintext
-//!   and [`CryptoInfo::record_overhead_bytes`] for each record that
+//! - *Before* `set_tx`, all ciphertext (a `Live`'s output) must have been written: afterwards the
+//!   kernel takes it for plaintext.
+//! - The kernel keeps records that find no room in the TCP queue, and shows them nowhere. Saving
+//!   the connection would lose them. TCP has all of them once [`queued_bytes`] has grown, since
+//!   `set_tx`, by the plaintext and by [`CryptoInfo::record_overhead_bytes`] for each record that
 //!   [`tx_sequence`] has counted since.
-//! - A record held open by `MSG_MORE` is not counted, nor sent.
-//! - After [`set_rx`] the receive queue cannot be saved as it is, and the send
-//!   queue cannot be peeked at all: only connections with empty queues move.
-//! - These kernels take keys once. A session that has to change its sending key
-//!   leaves by save and restore, on the same host if need be, which gives a
-//!   socket without kTLS.
+//! - A record that `MSG_MORE` holds open is not counted, nor sent.
+//! - These kernels take a key once. A session that has to change its sending key leaves by save and
+//!   restore, on the same host if need be, which gives a socket without kTLS.
 
 mod info;
 mod offered;
@@ -39,7 +31,7 @@ use info::{LONG_BYTES, SEQUENCE_BYTES, SHORT_BYTES};
 pub use offered::{Offered, ProbeError};
 pub use record::{ContentType, send_record};
 
-/// Why the kernel does not do TLS for a socket.
+/// The reason why the kernel does not do TLS for a socket.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// this kernel has no TLS
@@ -56,7 +48,7 @@ pub enum AttachError {
     Kernel(#[source] io::Error),
 }
 
-/// Why the kernel did not take, or not give, a direction's parameters.
+/// The reason why the kernel did not take or give a direction's parameters.
 #[derive(Debug, thiserror::Error)]
 pub enum CryptoError {
     /// the kernel lacks this version or cipher
@@ -89,7 +81,7 @@ pub fn attach(fd: BorrowedFd<'_>) -> Result<(), AttachError> {
     })
 }
 
-/// What is written from now on leaves as records, from this sequence number on.
+/// Has bytes that are written from now on leave as records, from this sequence number on.
 ///
 /// # Errors
 /// [`CryptoError`]; the socket goes on as before.
@@ -137,21 +129,20 @@ fn sequence_of<const N: usize>(fd: BorrowedFd<'_>) -> io::Result<u64> {
         .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Bytes that TCP has taken from this socket so far, sent or not, and never more
-/// than that. What the TLS code still keeps does not count, and what a restore has
-/// put back need not: only differences say something.
+/// The number of bytes that TCP has taken from this socket so far, sent or not, and never more.
+/// Records that the TLS code still keeps do not count, and bytes that a restore has put back may
+/// not: only differences are meaningful.
 ///
-/// It is the end of the send queue, told by what lies before it. The kernel's
-/// counters of bytes sent and retransmitted would not do: bytes whose first
-/// transmission fails in the host itself are counted twice.
+/// It is the end of the send queue. The kernel's counters of bytes sent and retransmitted would not
+/// do: bytes whose first transmission fails in the host are counted twice.
 ///
 /// # Errors
-/// `ENOPROTOOPT` or `EOPNOTSUPP` for what is not TCP (the caller's fault).
+/// `ENOPROTOOPT` or `EOPNOTSUPP` for a socket that is not TCP.
 pub fn queued_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // `struct tcp_info` up to `tcpi_bytes_acked`, in words of 4 bytes.
     let info: [u32; 32] = get(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
     let [.., acked0, acked1] = info;
-    // After the other number: what is acknowledged in between counts too little.
+    // Read after the other number: bytes that are acknowledged in between count too little.
     let in_queue = super::info::send_queue_bytes(fd)?;
     Ok(wide(acked0, acked1).wrapping_add(in_queue as u64))
 }

@@ -6,13 +6,12 @@
 //!    └────resume───────┘  └──close_silently──▶ (gone, nothing sent)
 //! ```
 //!
-//! The kernel's side is `TCP_REPAIR` (`tcp(7)`; `net/ipv4/tcp.c`). A socket in
-//! repair mode **still receives and acknowledges segments**, and its timers
-//! still run: repair mode changes what system calls do, not what packets do.
-//! So whoever pauses a connection must have stopped its packets before, at the
-//! switch ([`Paused::pause`]) or at the socket ([`Paused::freeze`]), or a byte may be acknowledged to the client after the state was
-//! saved. [`Paused::save`] guarantees that what it returns is consistent in
-//! itself whatever arrives meanwhile, and no more than that.
+//! The kernel's side is `TCP_REPAIR` (`tcp(7)`; `net/ipv4/tcp.c`). A socket in repair mode
+//! **still receives and acknowledges segments**, and its timers still run: repair mode changes
+//! system calls, not packets. The packets of a connection must therefore be stopped before the
+//! pause, at the switch ([`Paused::pause`]) or at the socket ([`Paused::freeze`]). Otherwise
+//! the client may get an acknowledgement of a byte that came after the state was saved.
+//! [`Paused::save`] returns a state that is consistent in itself, whatever arrives meanwhile.
 //!
 //! All of this needs `CAP_NET_ADMIN` over the socket's network namespace.
 

@@ -76,15 +76,14 @@ pub(crate) fn disconnect_silently(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Makes the peer repeat its acknowledgement and its window, at once.
 ///
-/// What the peer sent while a hand-off blocked its packets is lost. Data is
-/// sent again by the peer, but an acknowledgement or a window update is not:
-/// without this the new socket waits for its own retransmission or persist
-/// timer, one second. To be called once the packets of the flow reach the
-/// socket, and only if something was unacknowledged or the window was small
-/// (it costs a packet in each direction). Nothing happens to data or state.
+/// Packets of the peer during a hand-off are lost. The peer repeats data, but not an
+/// acknowledgement or a window update. Without this call the new socket waits for its own
+/// retransmission or persist timer, 1 s. Call it once the packets of the flow reach the socket, and
+/// only if bytes were unacknowledged or the window was small: it costs a packet in each direction.
+/// It changes neither data nor state.
 ///
 /// # Errors
-/// `EPERM` without `CAP_NET_ADMIN` (configuration).
+/// `EPERM` without `CAP_NET_ADMIN`.
 pub fn probe_peer(fd: BorrowedFd<'_>) -> io::Result<()> {
     repair_on(fd)?;
     set_tcp(fd, libc::TCP_REPAIR, &TCP_REPAIR_OFF)?;

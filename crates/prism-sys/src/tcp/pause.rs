@@ -1,6 +1,4 @@
-//! The source's socket while its connection is handed off.
-//!
-//! Reading its state is in `save.rs`.
+//! The source's socket during a hand-off. `save.rs` reads its state.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -10,14 +8,11 @@ use super::freeze::{self, Freezer};
 use super::info::{TcpInfo, TcpStateName};
 use super::options;
 
-/// A connection in repair mode: its system calls are ours, and it can be
-/// saved, resumed, or closed without the peer's knowledge. `S` owns the socket's
-/// descriptor, alone or with what belongs to it.
+/// A connection in repair mode, which can be saved, resumed, or closed without the peer's
+/// knowledge. `S` owns the socket's descriptor.
 ///
-/// Dropping it, as happens when the owner panics or gives up, **resumes and
-/// then closes it in the ordinary way**: the client learns that the connection
-/// is over, as it does when any other socket is dropped. Silence is never an
-/// accident, it takes [`Paused::close_silently`].
+/// Dropping it **resumes and then closes it in the ordinary way**, also when the owner panics: the
+/// client learns that the connection is over. A silent end takes [`Paused::close_silently`].
 #[derive(Debug)]
 #[must_use = "dropping it closes the connection and tells the peer so"]
 pub struct Paused<S: AsFd = OwnedFd> {
@@ -32,12 +27,12 @@ pub struct Paused<S: AsFd = OwnedFd> {
 pub struct PauseError<S = OwnedFd> {
     /// The socket, still working.
     pub fd: S,
-    /// Why.
+    /// The reason.
     #[source]
     pub reason: PauseFault,
 }
 
-/// Why a connection cannot be paused.
+/// The reason why a connection cannot be paused.
 #[derive(Debug, thiserror::Error)]
 pub enum PauseFault {
     /// the connection is in state {0:?}; only Established and CloseWait can be handed off
@@ -54,7 +49,7 @@ pub enum PauseFault {
     Kernel {
         /// The option or call.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -78,9 +73,9 @@ pub struct ResumeError(#[source] pub io::Error);
 impl<S: AsFd> Paused<S> {
     /// Puts a connection into repair mode.
     ///
-    /// The packets of the connection must have been stopped before, as
-    /// [`Self::freeze`] does by itself (see [`crate::tcp`]), and the caller must have stopped using the socket: it
-    /// is out of every epoll set, and no duplicate of it is in use.
+    /// Its packets must have been stopped before (see [`crate::tcp`]); [`Self::freeze`] does that
+    /// itself. The caller must have stopped using the socket: it is in no epoll set, and no
+    /// duplicate of it is in use.
     ///
     /// # Errors
     /// [`PauseError`], with the untouched socket in it.
@@ -95,9 +90,7 @@ impl<S: AsFd> Paused<S> {
         }
     }
 
-    /// Stops the connection's packets at this socket, and puts it into repair
-    /// mode: nothing has to be stopped elsewhere. For the rest as
-    /// [`Self::pause`].
+    /// Stops the connection's packets at this socket, and then does as [`Self::pause`].
     ///
     /// # Errors
     /// [`PauseError`], with the untouched socket in it.
@@ -113,30 +106,29 @@ impl<S: AsFd> Paused<S> {
                 is_frozen: true,
             }),
             Err(reason) => {
-                // Both calls have just worked the other way round.
+                // It cannot fail: both calls have just worked in the other direction.
                 let _ = freeze::give_voice(fd.as_fd());
                 Err(PauseError { fd, reason })
             }
         }
     }
 
-    /// What the kernel said of the connection just before it was paused.
+    /// The kernel's figures just before the pause.
     #[must_use]
     pub fn info(&self) -> &TcpInfo {
         &self.info
     }
 
-    /// Its packets were stopped by [`Self::freeze`].
+    /// Whether [`Self::freeze`] has stopped its packets.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.is_frozen
     }
 
-    /// Takes the connection back: it is live again, with nothing lost, and
-    /// nothing is sent.
+    /// Makes the connection live again. It has lost nothing, and sends nothing by this.
     ///
     /// # Errors
-    /// [`ResumeError`], which no kernel known gives a socket that was paused.
+    /// [`ResumeError`], which no known kernel returns for a paused socket.
     pub fn resume(self) -> Result<S, ResumeError> {
         self.leave_repair().map_err(ResumeError)?;
         Ok(self.into_fd())
@@ -150,11 +142,11 @@ impl<S: AsFd> Paused<S> {
         Ok(())
     }
 
-    /// Closes the socket and tells nobody: no FIN, no RST, no TIME_WAIT. For
-    /// the source, once the target has the connection.
+    /// Closes the socket without a packet: no FIN, no RST, no TIME_WAIT. It is for the source, once
+    /// the target has the connection.
     pub fn close_silently(self) {
         let fd = self.into_fd();
-        // Where it fails, closing the descriptor does the same a little later.
+        // If it fails, closing the descriptor does the same a little later.
         let _ = options::disconnect_silently(fd.as_fd());
     }
 
@@ -175,12 +167,12 @@ impl<S: AsFd> AsFd for Paused<S> {
 
 impl<S: AsFd> Drop for Paused<S> {
     fn drop(&mut self) {
-        // On failure the socket closes silently: there is nobody to tell.
+        // On failure the socket closes silently.
         let _ = self.leave_repair();
     }
 }
 
-/// Looks before it touches: a socket that is refused has not been changed.
+/// Checks the state first, so a refused socket is unchanged.
 fn enter_repair(fd: BorrowedFd<'_>) -> Result<TcpInfo, PauseFault> {
     let info = TcpInfo::read(fd).map_err(|error| PauseFault::of("TCP_INFO", error))?;
     match info.state {

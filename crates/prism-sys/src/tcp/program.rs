@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::{bpf, group};
 
-/// Why a program cannot be attached, or does not work.
+/// The reason why a program cannot be attached, or does not work.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// There is no control group of version 2

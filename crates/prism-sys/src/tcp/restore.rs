@@ -2,28 +2,24 @@
 //!
 //! Where this differs from CRIU's `soccr`, and why:
 //!
-//! - *Received bytes* do not go back into the kernel. The receive sequence is
-//!   set behind them, and the application gets them with the socket
-//!   ([`Live::input`]): no second buffering, nothing that can fail for memory.
-//! - *Never-sent bytes* likewise: the application writes them first
-//!   ([`Live::output`]), under its own flow control.
-//! - *Half-closed*: the peer's FIN is not injected again. Its sequence number
-//!   is counted as received, and `shutdown(SHUT_RD)`, which sends nothing,
-//!   makes the socket behave as after a FIN: reads end, epoll reports
-//!   `EPOLLRDHUP`, and a further save finds it. In the kernel the state is
-//!   ESTABLISHED, not CLOSE_WAIT, so closing it waits in FIN_WAIT2 for a FIN
-//!   that has been; the wait is cut short ([`FIN_WAIT2_S`]).
+//! - *Received bytes* do not go back into the kernel. The receive sequence is set behind them,
+//!   and the application gets them with the socket ([`Live::input`]). They are not buffered
+//!   twice, and cannot fail for want of memory.
+//! - *Never-sent bytes* do not either. The application writes them first ([`Live::output`]),
+//!   under its own flow control.
+//! - *Half-closed*: the peer's FIN is not injected again. Its sequence number is counted as
+//!   received. `shutdown(SHUT_RD)`, which sends nothing, makes the socket behave as after a
+//!   FIN: reads end, epoll reports `EPOLLRDHUP`, and a further save finds it. The kernel's
+//!   state is ESTABLISHED, not CLOSE_WAIT. Closing therefore waits in FIN_WAIT2 for a FIN that
+//!   has come before; that wait is cut short ([`FIN_WAIT2_S`]).
 //!
-//! Not restored: the congestion window and ssthresh (the kernel starts at 10
-//! segments), the out-of-order queue, ECN (packets leave without ECT), and the
-//! peer's last timestamp, which the first arriving segment brings. Neither is
-//! the round-trip time, and this one is felt: **until the first byte sent by
-//! the new socket is acknowledged its retransmission timeout is 3 s**
-//! (`tcp_init_metrics`; less where the kernel remembers the client from an
-//! earlier connection), and its tail-loss probe comes after 1 s. So what the
-//! source sent and the network dropped is late by that much. A source should
-//! let its never-sent bytes drain before it blocks the flow: then nothing is
-//! sent that the block can drop.
+//! Not restored: the slow start threshold, the out-of-order queue, ECN (packets leave without
+//! ECT), and the peer's last timestamp, which the first arriving segment brings. Nor is the
+//! round-trip time. **Until the first byte sent by the new socket is acknowledged its
+//! retransmission timeout is 3 s** (`tcp_init_metrics`; less if the kernel remembers the client
+//! from an earlier connection), and its tail-loss probe comes after 1 s. Bytes that the source
+//! sent and the network dropped are late by that much. A source should therefore let its
+//! never-sent bytes drain before it blocks the flow.
 
 use std::fmt;
 use std::io;
@@ -40,8 +36,8 @@ use super::send_queue::{fill_send_queue, unlock_buffers};
 use super::silent::Silent;
 use crate::sockopt;
 
-/// `TCP_LINGER2` of a restored half-closed connection, seconds. The kernel
-/// raises it to 3.5 retransmission timeouts, so that a lost FIN is repeated.
+/// The `TCP_LINGER2` of a restored half-closed connection, in seconds. The kernel raises it to 3.5
+/// retransmission timeouts, so that a lost FIN is repeated.
 const FIN_WAIT2_S: i32 = 1;
 
 /// The largest window shift (RFC 7323, section 2.3).
@@ -53,12 +49,12 @@ const DEFAULT_WINDOW_BYTES: u32 = 64 << 10;
 
 /// The congestion window that a new connection has (RFC 6928).
 const NEW_WINDOW_SEGMENTS: u32 = 10;
-/// Largest congestion window that is taken over, segments: 2.8 MiB on Ethernet. What the
-/// source's path has carried, the target's has not yet.
+/// The largest congestion window that is taken over, in segments: 2.8 MiB on Ethernet. The target's
+/// path has not carried yet what the source's has.
 pub const MAX_WINDOW_SEGMENTS: u16 = 2048;
 
-/// A connection that exists in this host's kernel, in repair mode. Nothing has
-/// been sent; segments that reach it are already taken.
+/// A connection that exists in this host's kernel, in repair mode. It has sent nothing, and takes
+/// segments that reach it.
 ///
 /// Dropping it closes it silently: the source still has the connection.
 #[must_use = "dropping it abandons the hand-off"]
@@ -67,13 +63,12 @@ pub struct Restored {
     input: Vec<u8>,
     output: Vec<u8>,
     peer_closed: bool,
-    /// What the client is to send next, as far as it has been told.
+    /// The next sequence number of the client, as it was told.
     receive_seq: u32,
     is_silent: bool,
 }
 
-/// A connection that has been handed over, with what did not go into the
-/// kernel.
+/// A restored connection that is live, with the bytes that did not go into the kernel.
 #[must_use = "dropping it closes the connection"]
 pub struct Live {
     /// The socket: non-blocking, close-on-exec.
@@ -87,7 +82,7 @@ pub struct Live {
     pub peer_closed: bool,
 }
 
-// By hand: what clients send and receive is nobody's business in a log.
+// Written by hand, so that no log has clients' data.
 impl fmt::Debug for Restored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Restored")
@@ -110,7 +105,7 @@ impl fmt::Debug for Live {
     }
 }
 
-/// Why no socket was built. Nothing is left behind, and nothing was sent.
+/// The reason why no socket was built. Nothing is left behind, and nothing was sent.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// this host has a socket with the same addresses and ports; try another port
@@ -141,7 +136,7 @@ pub enum RestoreError {
     Kernel {
         /// The option or call.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -178,14 +173,14 @@ pub fn restore(state: &TcpState, bind: SocketAddr) -> Result<Restored, RestoreEr
     restore_into(Blank::new(bind, state.mss_clamp_bytes)?, state, None)
 }
 
-/// A socket that has been prepared for a connection to come: a third of the work
-/// of [`restore`], done before anybody waits for it.
+/// A socket that is prepared for a later connection. That is a third of the work of [`restore`],
+/// done before a client waits for it.
 #[derive(Debug)]
 pub struct Blank {
     socket: Socket,
     bound: SocketAddr,
     mss_clamp_bytes: u16,
-    /// What new sockets have without being told.
+    /// The congestion control of new sockets.
     congestion: String,
 }
 
@@ -227,7 +222,7 @@ impl Blank {
         })
     }
 
-    /// Where the connection will be bound.
+    /// The address that the connection will be bound to.
     #[must_use]
     pub fn bound(&self) -> SocketAddr {
         self.bound
@@ -282,12 +277,11 @@ pub fn restore_into(
 }
 
 impl Restored {
-    /// From now on takes nothing in and says nothing, as a frozen socket does.
-    /// Says whether the socket is as it was restored: where it is not, the client
-    /// may have been told of what only this host has.
+    /// Silences the socket like a frozen one. Returns whether it is as it was restored; if not, the
+    /// client may know of bytes that only this host has.
     ///
     /// # Errors
-    /// What the kernel said; the socket may then still hear.
+    /// The kernel's error; the socket may then still hear.
     pub fn silence(&mut self, freezer: &Freezer) -> io::Result<bool> {
         freezer.silence(self.fd.as_fd())?;
         self.is_silent = true;
@@ -295,11 +289,11 @@ impl Restored {
         Ok(options::queue_seq(self.fd.as_fd())? == self.receive_seq)
     }
 
-    /// Leaves repair mode. Nothing is sent by this; from here on the socket
-    /// retransmits, acknowledges and closes like any other.
+    /// Leaves repair mode, which sends nothing. From here on the socket retransmits, acknowledges
+    /// and closes like any other.
     ///
     /// # Errors
-    /// [`GoLiveError`], which no kernel known gives a socket that was restored.
+    /// [`GoLiveError`], which no known kernel returns for a restored socket.
     pub fn go_live(self) -> Result<Live, GoLiveError> {
         options::repair_off_silently(self.fd.as_fd()).map_err(GoLiveError)?;
         if self.is_silent {
@@ -320,7 +314,7 @@ impl AsFd for Restored {
     }
 }
 
-/// What the kernel would refuse late, or not at all.
+/// Refuses states that the kernel would refuse late, or not at all.
 fn check_state(state: &TcpState, bind: SocketAddr) -> Result<(), RestoreError> {
     let bad = |what| Err(RestoreError::BadState(what));
     if state.remote.is_ipv4() != bind.is_ipv4() {
@@ -349,7 +343,7 @@ fn check_state(state: &TcpState, bind: SocketAddr) -> Result<(), RestoreError> {
 /// Gives a prepared socket its sequence numbers and the client's address.
 fn connect(blank: &Blank, state: &TcpState) -> Result<(), RestoreError> {
     let fd = blank.socket.as_fd();
-    // The send queue is the one that is selected.
+    // The send queue is selected.
     options::set_seq(fd, first_send_seq(state)).map_err(failed("TCP_QUEUE_SEQ"))?;
     options::select_queue(fd, Queue::Receive).map_err(failed("TCP_REPAIR_QUEUE"))?;
     options::set_seq(fd, state.receive_seq).map_err(failed("TCP_QUEUE_SEQ"))?;
@@ -381,8 +375,8 @@ fn taken(state: &TcpState, bind: SocketAddr) -> RestoreError {
     }
 }
 
-/// Where the send queue begins: the kernel counts up from here as the bytes
-/// are put in. Both queues are at most 8 MiB, so the casts keep the value.
+/// The first sequence number of the send queue; the kernel counts up as the bytes are put in. Both
+/// queues are at most 8 MiB, so the casts keep the value.
 fn first_send_seq(state: &TcpState) -> u32 {
     state
         .write_seq
@@ -390,9 +384,8 @@ fn first_send_seq(state: &TcpState) -> u32 {
         .wrapping_sub(state.sent.len() as u32)
 }
 
-/// The source promised the client a window; the default buffer would drop
-/// what the client sends within it. To be set before `connect`, which derives
-/// the limit of later windows from it.
+/// Enlarges the buffer for the window that the source has announced, which the default buffer would
+/// not hold. It comes before `connect`, which derives the limit of later windows from it.
 fn raise_receive_buffer(fd: BorrowedFd<'_>, window: u32) -> Result<(), RestoreError> {
     // The kernel doubles the value, and counts half of the buffer as window.
     let bytes = (window as usize).min(MAX_QUEUE_BYTES) as i32;
@@ -408,7 +401,7 @@ fn set_window(fd: BorrowedFd<'_>, state: &TcpState) -> Result<(), RestoreError> 
     })
 }
 
-/// What the application had set; a new socket has the defaults otherwise.
+/// Sets the options that the application had set.
 fn set_behaviour(
     fd: BorrowedFd<'_>,
     state: &TcpState,
@@ -434,7 +427,7 @@ fn set_behaviour(
     Ok(())
 }
 
-/// The peer has closed: see the head of this module.
+/// Ends the input of a half-closed connection: see the head of this module.
 fn end_input(fd: BorrowedFd<'_>) -> Result<(), RestoreError> {
     options::set_fin_wait2_s(fd, FIN_WAIT2_S).map_err(failed("TCP_LINGER2"))?;
     SockRef::from(&fd)

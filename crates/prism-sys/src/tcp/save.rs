@@ -1,17 +1,16 @@
 //! Reading the whole state of a paused connection.
 //!
-//! The socket may still be moving: its packets were stopped elsewhere, but a
-//! segment may have been under way. So every value that belongs with another
-//! is read in an order in which a change in between is harmless, or noticed:
+//! The packets were stopped elsewhere, but a segment may have been under way and still change
+//! the socket. Values that belong together are therefore read in an order in which a change in
+//! between is harmless, or noticed:
 //!
-//! - *Send queue*: nobody writes, so `write_seq` stands still; acknowledgements
-//!   only shorten the queue at its front. The bytes are taken as the suffix that
-//!   ends at `write_seq`.
-//! - *Receive queue*: nobody reads, so `rcv_nxt` moves exactly when a byte or
-//!   the FIN arrives. It is read before and after the bytes.
+//! - *Send queue*: nobody writes, so `write_seq` stands still. Acknowledgements only shorten
+//!   the queue at its front. The bytes are taken as the suffix that ends at `write_seq`.
+//! - *Receive queue*: nobody reads, so `rcv_nxt` moves exactly when a byte or the FIN arrives.
+//!   It is read before and after the bytes.
 //!
-//! The out-of-order queue is not saved. A receiver may forget what it
-//! acknowledged selectively (RFC 2018, section 8): the client sends it again.
+//! The out-of-order queue is not saved. A receiver may forget bytes that it acknowledged
+//! selectively (RFC 2018, section 8): the client sends them again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,8 +24,8 @@ use super::options::{self, Queue};
 use super::pause::Paused;
 use crate::sockopt;
 
-/// How often the receive queue is read again because a segment came in
-/// between. One is likely to be the last that was under way.
+/// The number of readings of the receive queue while segments arrive in between. One is likely to
+/// be the last one under way.
 const MAX_ATTEMPTS: usize = 8;
 
 /// Room for acknowledged bytes at the front of the send queue. The kernel
@@ -34,7 +33,7 @@ const MAX_ATTEMPTS: usize = 8;
 /// segment of at most 64 KiB begins before `snd_una`.
 const PARTLY_ACKED_BYTES: usize = 64 << 10;
 
-/// Why a paused connection was not saved. It is still paused: resume it.
+/// The reason why a paused connection was not saved. It is still paused: resume it.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
     /// the connection ended meanwhile
@@ -45,7 +44,7 @@ pub enum SaveError {
     TooLarge {
         /// "receive" or "send".
         queue: &'static str,
-        /// How many bytes it holds.
+        /// The number of its bytes.
         bytes: usize,
     },
     /// segments keep arriving: the packets of the connection were not stopped
@@ -59,7 +58,7 @@ pub enum SaveError {
     Kernel {
         /// The option or call.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -75,11 +74,11 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> SaveError {
 }
 
 impl<S: AsFd> Paused<S> {
-    /// Reads everything that a target needs to go on with the connection.
+    /// Reads all that a target needs to go on with the connection.
     ///
-    /// `service` is the local address as the client knows it, which is not the
-    /// socket's own where a switch rewrites the flow. Nothing is sent, and
-    /// nothing changes: the connection can still be resumed.
+    /// `service` is the local address as the client knows it. It is not the socket's own if a
+    /// switch rewrites the flow. The call sends and changes nothing: the connection can still be
+    /// resumed.
     ///
     /// # Errors
     /// [`SaveError`]; the connection stays paused.
@@ -87,8 +86,7 @@ impl<S: AsFd> Paused<S> {
         self.save_with(service, Behaviour::read(self.as_fd())?)
     }
 
-    /// [`Self::save`] where the application knows how its socket was set up, since
-    /// it did so itself: a third of the calls less.
+    /// [`Self::save`] with the known options of the socket, which spares a third of the calls.
     ///
     /// # Errors
     /// As for [`Self::save`].
@@ -139,8 +137,8 @@ impl<S: AsFd> Paused<S> {
     }
 }
 
-/// What does not change in a connection's life unless its application changes it.
-/// Read and kept of a paused connection.
+/// The options of a connection, which only its application changes. They are read once, while it is
+/// paused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behaviour {
     /// The client's address.
@@ -158,8 +156,7 @@ pub struct Behaviour {
 }
 
 impl Behaviour {
-    /// Asks the socket, which is in repair mode (else the clamp would be another
-    /// value).
+    /// Reads the options of a socket in repair mode, in which alone `TCP_MAXSEG` is the clamp.
     ///
     /// # Errors
     /// [`SaveError::Gone`] or [`SaveError::Kernel`].
@@ -174,7 +171,7 @@ impl Behaviour {
         })
     }
 
-    /// What a restored connection was given.
+    /// The options in a saved state.
     #[must_use]
     pub fn of(state: &TcpState) -> Self {
         Self {
@@ -251,7 +248,7 @@ fn read_receive_queue(fd: BorrowedFd<'_>) -> Result<ReceiveQueue, SaveError> {
     for _ in 0..MAX_ATTEMPTS {
         let seq = options::queue_seq(fd).map_err(failed("TCP_QUEUE_SEQ"))?;
         if is_empty_and_open(fd)? {
-            // Now, hence also when `seq` was read.
+            // It is empty now, hence also when `seq` was read.
             return Ok(ReceiveQueue {
                 seq,
                 bytes: Vec::new(),
@@ -273,8 +270,8 @@ fn read_receive_queue(fd: BorrowedFd<'_>) -> Result<ReceiveQueue, SaveError> {
     Err(SaveError::NotQuiet)
 }
 
-/// Whether there is nothing to read, and neither an end nor an error: by far
-/// the most frequent case, told in one call.
+/// Whether there is nothing to read, and neither an end nor an error. This is the usual case, and
+/// takes one call.
 fn is_empty_and_open(fd: BorrowedFd<'_>) -> Result<bool, SaveError> {
     let mut byte = 0_u8;
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
@@ -302,8 +299,8 @@ fn bounded(queue: &'static str, bytes: usize) -> Result<(), SaveError> {
     Ok(())
 }
 
-/// Whether no byte will come any more. `POLLRDHUP` is set in CLOSE_WAIT, and
-/// on a connection that was half-closed when it was restored (`restore.rs`).
+/// Whether the peer has closed. `POLLRDHUP` is set in CLOSE_WAIT, and on a connection that was
+/// half-closed when it was restored (`restore.rs`).
 fn peer_has_closed(fd: BorrowedFd<'_>) -> Result<bool, SaveError> {
     let mut poll = libc::pollfd {
         fd: fd.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! What a restored socket has sent and the client has not acknowledged.
+//! Filling the send queue of a restored socket with the unacknowledged bytes.
 
 use std::io;
 use std::mem::size_of;
@@ -17,14 +17,14 @@ const MIN_CHUNK_BYTES: usize = 2048;
 /// worst: segments of 536 bytes in `sk_buff`s of 1,280.
 const SEND_OVERHEAD: usize = 3;
 
-/// Gives the sizes of both buffers back to the kernel's autotuning, which a
-/// size that was set by hand ends.
+/// Returns the sizes of both buffers to the kernel's autotuning, which a size that was set by hand
+/// ends.
 pub(super) fn unlock_buffers(fd: BorrowedFd<'_>) -> Result<(), RestoreError> {
     sockopt::set(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &0_i32).map_err(failed("SO_BUF_LOCK"))
 }
 
-/// Puts back what was sent and not acknowledged. It counts as sent, and is
-/// sent again when the retransmission timer says so.
+/// Puts back the bytes that were sent and not acknowledged. They count as sent, and the
+/// retransmission timer repeats them.
 pub(super) fn fill_send_queue(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), RestoreError> {
     options::select_queue(fd, Queue::Send).map_err(failed("TCP_REPAIR_QUEUE"))?;
     let rest = queue_bytes(fd, bytes)?;
@@ -53,8 +53,8 @@ fn set_send_buffer(fd: BorrowedFd<'_>, bytes: i32) -> Result<(), RestoreError> {
         .map_err(failed("SO_SNDBUFFORCE"))
 }
 
-/// Queues as much as fits; returns what did not. Where the kernel has no
-/// memory for one large piece, smaller ones may do.
+/// Queues as many bytes as fit, and returns the rest. If the kernel has no memory for one large
+/// piece, it tries smaller ones.
 fn queue_bytes<'a>(fd: BorrowedFd<'_>, mut rest: &'a [u8]) -> Result<&'a [u8], RestoreError> {
     let mut chunk = rest.len();
     while !rest.is_empty() {
@@ -80,6 +80,6 @@ fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     sockopt::check_length(result)
 }
 
-/// The longest buffer that is asked for fits the option's type.
+/// The largest requested buffer fits the option's type.
 const _: () =
     assert!(MAX_QUEUE_BYTES * SEND_OVERHEAD < (i32::MAX / 4) as usize && size_of::<usize>() >= 8);

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::options;
 
-/// Owns a socket in repair mode; dropping it ends the connection in this
-/// kernel, at once and silently, whoever else holds a duplicate.
+/// A socket in repair mode. Dropping it ends the connection in this kernel, at once and silently,
+/// whoever else has a duplicate.
 #[derive(Debug)]
 pub(crate) struct Silent(OwnedFd);
 
@@ -15,8 +15,8 @@ impl Silent {
         Self(fd)
     }
 
-    /// The socket, still in repair mode; dropping that is silent too, unless
-    /// it has left repair mode or has been duplicated.
+    /// The socket, still in repair mode. Dropping it is silent too, unless it has left repair mode
+    /// or has been duplicated.
     pub(crate) fn into_fd(self) -> OwnedFd {
         let this = ManuallyDrop::new(self);
         // SAFETY: `this` is never dropped and not used again, so the
@@ -33,7 +33,7 @@ impl AsFd for Silent {
 
 impl Drop for Silent {
     fn drop(&mut self) {
-        // Where it fails, closing the descriptor does the same a little later.
+        // If it fails, closing the descriptor does the same a little later.
         let _ = options::disconnect_silently(self.0.as_fd());
     }
 }

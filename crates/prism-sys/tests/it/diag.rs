@@ -16,7 +16,7 @@ fn pair(address: &str) -> (TcpStream, TcpStream, Connection) {
     (client, server, Connection { local, remote })
 }
 
-/// Runs in a namespace of its own, where nobody else's sockets come and go.
+/// Runs in a namespace of its own, without other sockets.
 fn alone(test: impl FnOnce() + Send) {
     if privileged() {
         let inside = || {
@@ -44,7 +44,7 @@ fn finds_a_connection_through_its_life() {
                 state(&there) == Some(TcpStateName::CloseWait)
             });
             drop(client);
-            // Who closed first waits out old segments; the other is gone.
+            // The side that closed first is in TIME_WAIT; the other one is gone.
             eventually("it is closed", 5, || state(&there).is_none());
             let entry = diag.lookup(&here).unwrap().unwrap();
             assert_eq!(entry.state, TcpStateName::TimeWait);

@@ -1,6 +1,5 @@
-//! Freezing: a socket that is silent, and loses nothing whatever arrives in any
-//! moment of it. A client floods it with small segments from another core while
-//! it is frozen, saved, and moved or thawed.
+//! Freezing: a frozen socket is silent, and loses nothing whenever segments arrive. A client floods
+//! it with small segments from another core while it is frozen, saved, and moved or thawed.
 //!
 //! `PRISM_FREEZE_TIMES` multiplies the number of freezes.
 
@@ -27,7 +26,7 @@ const MAX_SEGMENT: u64 = 40;
 /// Sockets made ready at once, in a host's namespace.
 const BLANKS: usize = 64;
 
-/// Small numbers by chance; the same ones each time.
+/// Small pseudo-random numbers, the same ones each time.
 struct Chance(u64);
 
 impl Chance {
@@ -39,8 +38,8 @@ impl Chance {
     }
 }
 
-/// The client: writes and reads without pause. Gives the bytes that it wrote and
-/// read, when the server has ended the connection.
+/// The client: it writes and reads without pause. Returns the bytes that it wrote and read, when
+/// the server has ended the connection.
 fn flood(mut stream: TcpStream, stop: &AtomicBool, failed: &AtomicBool) -> (u64, u64) {
     pin_to(1);
     let (mut chance, mut written, mut read) = (Chance(0x5eed_0001), 0, 0);
@@ -88,9 +87,9 @@ struct Hammer<'p> {
 struct Tally {
     moved: u64,
     thawed: u64,
-    /// Took a segment after their state had been read.
+    /// Freezes that took a segment after the state was read.
     took_late: u64,
-    /// Saved with unread bytes, and with unacknowledged ones.
+    /// Freezes with unread bytes, and with unacknowledged ones.
     with_input: u64,
     with_output: u64,
     frozen: Duration,
@@ -127,7 +126,7 @@ impl<'p> Hammer<'p> {
         (paused, state, emitted)
     }
 
-    /// What must hold until the freeze is over.
+    /// The checks until the freeze is over.
     fn check(&mut self, paused: &Paused, state: &TcpState, emitted: u64) {
         let now = paused.save(service()).unwrap();
         assert_eq!(now.write_seq, state.write_seq);
@@ -154,7 +153,7 @@ impl<'p> Hammer<'p> {
         self.tally.thawed += 1;
     }
 
-    /// To the other host: the frozen socket stays until packets go there.
+    /// Moves to the other host. The frozen socket stays until packets go there.
     fn hand_off(&mut self, app: &mut App) {
         app.moved_by(|fd| {
             let target = 1 - self.host;
@@ -201,7 +200,7 @@ impl<'p> Hammer<'p> {
         self.blanks[host].pop().unwrap()
     }
 
-    /// Between two freezes: something is read and written, as any application does.
+    /// Reads and writes between two freezes, as an application does.
     fn work(&mut self, app: &mut App) {
         for _ in 0..=self.chance.below(3) {
             app.read_some(64 << 10);
@@ -308,7 +307,7 @@ impl Quiet {
         }
     }
 
-    /// Makes the timers run; with a freezer, freezes each at once.
+    /// Starts the timers; with a freezer, freezes each at once.
     fn prepare(&mut self, pair: &Pair, freezer: Option<&Freezer>) -> Vec<Frozen> {
         let mut frozen = vec![];
         let mut freeze = |quiet: &mut Self| {
@@ -334,12 +333,12 @@ impl Quiet {
         frozen
     }
 
-    /// Two seconds, in which the client says something every 100 ms.
+    /// Waits two seconds, in which the client sends something every 100 ms.
     fn pass(&mut self) {
         for round in 0..20 {
             std::thread::sleep(Duration::from_millis(100));
             for (n, client) in self.clients.iter_mut().enumerate() {
-                // Not where a segment would end the wait for a keepalive.
+                // A segment would end the wait for a keepalive.
                 if n < 2 {
                     let offset = 200 + u64::from(n == 1) + round * 10;
                     client.write_all(&bytes(UP, offset, 10)).unwrap();
@@ -372,7 +371,7 @@ impl Quiet {
     }
 }
 
-/// No routing rule is left but those that every host has.
+/// Removes all routing rules but the standard ones.
 fn other_tools_clean_up() {
     common::ip("rule flush");
     common::ip("rule add priority 32766 from all lookup main");
@@ -426,7 +425,7 @@ fn a_frozen_socket_emits_nothing_for_two_seconds_and_works_when_thawed() {
     }
     let pair = Pair::new();
     let freezer = pair.hosts[0].run(|| Freezer::new().unwrap()).unwrap();
-    // As other programs of a host do with rules that they did not make.
+    // Other programs of a host remove rules that they did not make.
     pair.hosts[0].run(other_tools_clean_up).unwrap();
     let capture = Capture::start(&pair);
 
@@ -434,7 +433,7 @@ fn a_frozen_socket_emits_nothing_for_two_seconds_and_works_when_thawed() {
         .run(|| common::ip(&format!("addr del {}/32 dev h0", common::VIP)))
         .unwrap();
 
-    // So it is without a freeze: each of them speaks.
+    // Without a freeze each of them sends.
     let mut awake = Quiet::new(&pair);
     awake.prepare(&pair, None);
     capture.seen();
@@ -449,7 +448,7 @@ fn a_frozen_socket_emits_nothing_for_two_seconds_and_works_when_thawed() {
     let mut quiet = Quiet::new(&pair);
     std::thread::sleep(Duration::from_millis(100));
     let frozen = quiet.prepare(&pair, Some(&freezer));
-    // What left before.
+    // Packets that left before.
     std::thread::sleep(Duration::from_millis(5));
     capture.seen();
     let emitted = pair.emitted(0);

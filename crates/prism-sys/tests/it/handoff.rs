@@ -75,7 +75,7 @@ fn unread_bytes_are_given_to_the_target() {
     let net = Net::new();
     let (client, server) = net.connect();
     client.set_nonblocking(true).unwrap();
-    // Until neither the server's buffer nor the client's takes more.
+    // Ends when neither the server's buffer nor the client's takes more.
     let mut sent = 0;
     let mut quiet_since = Instant::now();
     while quiet_since.elapsed() < Duration::from_millis(300) {
@@ -113,7 +113,7 @@ fn sent_and_unsent_bytes_are_split_and_arrive_once() {
         assert_eq!(app.write_some(700), 700);
         expect_down(&mut client, 0, 700);
         acknowledged(&app);
-        // Nothing passes: what is sent now stays unacknowledged.
+        // Nothing passes, so bytes that are sent now stay unacknowledged.
         net.block();
         let taken = app.write_some(blocked_bytes);
         let held = app.owed();
@@ -154,7 +154,7 @@ fn a_stalled_client_resumes_after_the_move() {
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
     let mut app = App::new(server);
-    // Until the client's window is closed and our buffer is full.
+    // Ends when the client's window is closed and our buffer is full.
     let mut quiet_since = Instant::now();
     while quiet_since.elapsed() < Duration::from_millis(500) {
         if app.write_some(65536) > 0 {
@@ -188,12 +188,12 @@ fn a_lost_acknowledgement_is_repeated_when_asked_for() {
     net.deafen();
     app.write_some(4000);
     expect_down(&mut client, 0, 4000);
-    // Unanswered, the sender probes after some 10 ms, and sends all again after
-    // 200 ms. What the client says to either must not come after the move.
+    // Without an answer the sender probes after some 10 ms, and sends all again after 200 ms. The
+    // client's answers to either must not come after the move.
     std::thread::sleep(Duration::from_millis(80));
     let (live, state) = net.hand_off_unasked(app.into_fd(), 1, service());
     assert_eq!(state.sent, bytes(DOWN, 0, 4000));
-    // The client has no reason to say it again.
+    // The client has no reason to repeat it.
     let unacked = || info::send_queue_bytes(live.fd.as_fd()).unwrap();
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(unacked(), 4000);
@@ -214,7 +214,7 @@ fn a_lost_acknowledgement_is_repeated_when_asked_for() {
 /// timeout of seconds, which doubles with each segment that a block swallows.
 const STALL: Duration = Duration::from_secs(60);
 
-/// Moves the connection over and over while both directions are full of data.
+/// Moves the connection again and again while both directions are full of data.
 fn shuttle(net: &Net, moves: usize, down_bytes: u64, up_bytes: u64) {
     let (client, server) = net.connect();
     client.set_read_timeout(Some(STALL)).unwrap();
@@ -314,7 +314,7 @@ fn every_combination_of_options_survives_moves() {
         let (live, state) = net.hand_off(server, 1);
         assert_eq!(state.options.sack, bits & 1 != 0);
         assert_eq!(state.options.timestamps, bits & 2 != 0);
-        // In ms, which newer kernels must be able to tell (Linux 6.7).
+        // It counts in ms, and newer kernels must be able to tell (Linux 6.7).
         assert_eq!(state.timestamp & 1, 0);
         assert_eq!(state.options.window_scale.is_some(), bits & 4 != 0);
         let (live, again) = net.hand_off(live.fd, 0);

@@ -9,11 +9,10 @@ use prism_sys::tcp::{
 
 use crate::common::{App, Net, eventually, privileged, service};
 
-/// What a new connection has.
+/// The window of a new connection.
 const NEW_SEGMENTS: u32 = 10;
 
-/// Moves the connection, whose source says that its window was `claimed`; gives the
-/// window that it has then.
+/// Moves the connection as if its source had the window `claimed`; returns its new window.
 fn moved(net: &Net, app: &mut App, window: Option<&InitialWindow>, claimed: u32) -> u32 {
     app.moved_by(|fd: OwnedFd| {
         net.block();
@@ -69,13 +68,13 @@ fn a_connection_goes_on_with_the_window_it_had() {
     eventually("all is acknowledged", 5, || {
         prism_sys::tcp::info::send_queue_bytes(app.as_fd()).unwrap() == 0
     });
-    // Others do not notice.
+    // Other connections do not change.
     let (_other, socket) = net.connect();
     assert_eq!(
         TcpInfo::read(socket.as_fd()).unwrap().cwnd_segments,
         NEW_SEGMENTS
     );
-    // With the program gone there is nobody who sets a window.
+    // Without the program no window is set.
     drop(window);
     assert_eq!(moved(&net, &mut app, None, 100), NEW_SEGMENTS);
 }

@@ -1,6 +1,5 @@
-//! Records that the kernel makes, read by a peer that knows the keys; and
-//! connections that move in the middle of them. Where the kernel has no TLS,
-//! each test says so and passes.
+//! Records that the kernel makes, read by a peer that knows the keys, and connections that move
+//! within them. Without TLS in the kernel, each test says so and passes.
 
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::net::TcpStream;
@@ -15,7 +14,7 @@ use prism_sys::tcp::ktls::{
 };
 use prism_sys::tcp::{Freezer, Paused};
 
-/// A record in the middle of a session: no sequence number may be guessed.
+/// The sequence number of a record within a session, which cannot be guessed.
 const FIRST: u64 = 0x1_0000_00fe;
 const CLOSE_NOTIFY: [u8; 2] = [1, 0];
 
@@ -42,7 +41,7 @@ struct Sender {
     suite: Suite,
     /// Plaintext written so far.
     written: u64,
-    /// Of these, since the keys were set; with what TCP and TLS had counted.
+    /// The plaintext, TCP's bytes and the sequence number when the keys were set.
     since: (u64, u64, u64),
 }
 
@@ -59,7 +58,7 @@ impl Sender {
         }
     }
 
-    /// One `write` of up to `length` bytes; whether anything was taken.
+    /// Writes up to `length` bytes once; returns whether any was taken.
     fn write(&mut self, length: usize) -> bool {
         let mut stream = TcpStream::from(self.fd.try_clone().unwrap());
         match stream.write(&bytes(DOWN, self.written, length)) {
@@ -78,10 +77,10 @@ impl Sender {
         });
     }
 
-    /// Ciphertext that TCP should have, less what it has: what the kernel keeps.
+    /// The bytes that the kernel keeps: the ciphertext that TCP should have, less that it has.
     fn kept_bytes(&self) -> u64 {
         let (written, queued, sequence) = self.since;
-        // First: a record that TCP gets in between counts as kept, not as too much.
+        // Read first: a record that TCP gets in between counts as kept, and not as too much.
         let given = ktls::queued_bytes(self.fd.as_fd()).unwrap() - queued;
         let records = ktls::tx_sequence(self.fd.as_fd()).unwrap() - sequence;
         let overhead = self.suite.info(0).record_overhead_bytes() as u64;
@@ -95,7 +94,7 @@ impl Sender {
         let sequence = ktls::tx_sequence(self.fd.as_fd()).unwrap();
         let (live, state) = net.hand_off(self.fd, host);
         let owed = state.unsent.len();
-        // Ciphertext already: it has to be in the queue before the keys are.
+        // This is ciphertext, which has to be in the queue before the keys are set.
         let mut stream = TcpStream::from(live.fd);
         let mut output = &live.output[..];
         eventually("what is owed is written", 20, || {
@@ -221,7 +220,7 @@ fn records_in_every_queue_survive_a_hand_off() {
         let (stream, server) = net.connect();
         let mut peer = client(&stream, suite);
         let mut sender = Sender::start(server, suite, FIRST, 0);
-        // The client does not read: at the end nothing takes any more.
+        // The client does not read, so in the end no byte is taken.
         while sender.write(100_000) {}
         let (mut kept, mut owed) = (0, 0);
         for host in [1, 0, 1] {
@@ -250,7 +249,7 @@ fn records_in_every_queue_survive_a_hand_off() {
     }
 }
 
-/// The target writes what is owed while the client takes it.
+/// The target writes the owed bytes while the client reads.
 fn hand_off_while_reading(
     sender: Sender,
     net: &Net,
@@ -329,7 +328,7 @@ fn bytes_are_counted_once_however_often_they_fail_to_leave() {
     let mark = |mark| socket2::SockRef::from(&server).set_mark(mark).unwrap();
     let mut sender = TcpStream::from(server.try_clone().unwrap());
     let before = ktls::queued_bytes(server.as_fd()).unwrap();
-    // What is acknowledged while it looks counts too little, and nothing too much.
+    // Bytes that are acknowledged between the readings count too little, and none count twice.
     let assert_given = |bytes: u64| {
         let end = Instant::now() + Duration::from_secs(5);
         loop {
@@ -361,7 +360,7 @@ fn a_kernel_without_tls_or_a_socket_without_a_connection_is_told_apart() {
     let probed = Offered::probe();
     if has_tls() {
         assert!(matches!(error, AttachError::NotEstablished), "{error}");
-        // All of them, on the kernels that this is tested on.
+        // The kernels of the tests have all of them.
         let offered = probed.unwrap();
         for suite in SUITES {
             let cipher = match suite.cipher {

@@ -1,4 +1,4 @@
-//! Pausing, rolling back, refusing, closing: what happens beside the bytes.
+//! Pausing, rolling back, refusing and closing.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -174,8 +174,7 @@ fn a_resumed_or_live_socket_lets_a_listener_bind_its_port() {
     let net = Net::new();
     let (_client, server) = net.connect();
     let fd = Paused::pause(server).unwrap().resume().unwrap();
-    // The listener that is gone lives on for as long as a process that is being
-    // started by another thread holds a copy of it.
+    // A closed listener lives on while a process that another thread starts has a copy of it.
     let binds = |host: usize| {
         let bound = net.hosts[host].run(|| TcpListener::bind(service()));
         match bound.unwrap() {
@@ -200,7 +199,7 @@ fn closing_silently_emits_nothing_and_leaves_nothing() {
     App::new(OwnedFd::from(TcpStream::from(server.try_clone().unwrap()))).write_some(100);
     std::thread::sleep(Duration::from_millis(100));
     let before = net.counts().emitted;
-    // A duplicate, as a process that is being started holds, changes nothing.
+    // A duplicate, which a starting process has, changes nothing.
     let _duplicate = server.try_clone().unwrap();
     Paused::pause(server).unwrap().close_silently();
     std::thread::sleep(Duration::from_millis(500));
@@ -373,7 +372,7 @@ fn states_that_cannot_be_handed_off_are_refused_and_left_alone() {
         TcpInfo::read(server.as_fd()).unwrap().state == TcpStateName::FinWait2
     });
     let mut server = TcpStream::from(refused(server.into(), TcpStateName::FinWait2));
-    // What was refused still works.
+    // The refused connection still works.
     (&client).write_all(b"still here").unwrap();
     server.set_nonblocking(false).unwrap();
     let mut got = [0; 10];
@@ -411,7 +410,7 @@ fn moves_in_place(listen: &str, connect: &str) {
     let mut client = TcpStream::connect(service).unwrap();
     let (server, _) = listener.accept().unwrap();
     client.write_all(b"unread").unwrap();
-    // Even over loopback it need not be there at once.
+    // Even over loopback it may arrive late.
     assert_eq!(server.peek(&mut [0; 6]).unwrap(), 6);
     let paused = Paused::pause(server).unwrap();
     let state = paused.save(service).unwrap();

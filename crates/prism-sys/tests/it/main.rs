@@ -1,5 +1,5 @@
-//! System calls against the running kernel: connections that are frozen, saved and
-//! restored, kTLS, namespaces, devices, and what the kernel tells of its sockets.
+//! System calls against the running kernel: connections that are frozen, saved and restored, kTLS,
+//! namespaces, devices, and the socket table.
 #![allow(
     unreachable_pub,
     clippy::unwrap_used,

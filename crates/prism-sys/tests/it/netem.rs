@@ -1,5 +1,5 @@
-//! Connections that move while packets are lost, late and out of order, by
-//! netem. Where the kernel has none, the tests say so and pass.
+//! Connections that move while netem loses, delays and reorders packets. Without netem in the
+//! kernel, the tests say so and pass.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -9,15 +9,14 @@ use std::time::Duration;
 use crate::common::{App, DOWN, Net, UP, bytes, eventually, privileged, service};
 use prism_sys::tcp::info;
 
-/// How the links are: late, far enough apart to come out of order, and lossy.
+/// The faults of the links: delays, different enough to reorder, and losses.
 const FAULTS: [&str; 2] = ["delay 2ms", "delay 3ms 2ms loss 2%"];
 /// Moves of one connection, between two hosts.
 const MOVES: usize = 12;
 /// Bytes that each side sends between two moves.
 const STEP: usize = 20_000;
 
-/// The tests' network with this on every link, both ways; nothing where the
-/// kernel has no netem.
+/// The tests' network with this fault on every link, both ways; `None` without netem.
 fn impaired(how: &str) -> Option<Net> {
     let net = Net::new();
     for host in [&net.client, &net.hosts[0], &net.hosts[1]] {

@@ -1,4 +1,4 @@
-//! Devices whose packets a program takes.
+//! Devices whose packets go to a program.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -24,7 +24,7 @@ fn a_device_gives_what_is_sent_over_it_and_ends_with_its_handle() {
         ip("address add 192.0.2.1/32 dev probe0");
         ip("link set probe0 up");
         ip("route add 192.0.2.9 dev probe0");
-        // Whatever the kernel itself sends as a device comes up is of IPv6.
+        // The kernel itself sends IPv6 only when a device comes up.
         let receive = || loop {
             let mut packet = [0; 2_000];
             match tun.receive(&mut packet) {

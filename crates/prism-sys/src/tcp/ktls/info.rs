@@ -9,7 +9,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 const HEADER_BYTES: usize = size_of::<libc::tls_crypto_info>();
 /// The parameters of AES-128-GCM.
 pub(super) const SHORT_BYTES: usize = size_of::<libc::tls12_crypto_info_aes_gcm_128>();
-/// Those of AES-256-GCM, and of ChaCha20-Poly1305.
+/// The parameters of AES-256-GCM, and of ChaCha20-Poly1305.
 pub(super) const LONG_BYTES: usize = size_of::<libc::tls12_crypto_info_aes_gcm_256>();
 /// The last field of each.
 pub(super) const SEQUENCE_BYTES: usize = size_of::<u64>();
@@ -18,7 +18,7 @@ const SALT_BYTES: usize = 4;
 /// Every suite's nonce.
 pub(super) const NONCE_BYTES: usize = 12;
 
-// What `encode` writes one after the other is where the kernel reads it.
+// `encode` writes the fields in the kernel's order.
 const _: () = {
     use libc::tls12_crypto_info_aes_gcm_128 as Aes128;
     use libc::tls12_crypto_info_aes_gcm_256 as Aes256;
@@ -63,9 +63,9 @@ pub enum Key {
     ChaCha20Poly1305([u8; 32]),
 }
 
-/// What one direction of a session needs to go on.
+/// The parameters of one direction of a session.
 pub struct CryptoInfo {
-    /// Of the session.
+    /// The session's version.
     pub version: Version,
     /// The write key of the direction.
     pub key: Key,

@@ -1,4 +1,4 @@
-//! What of TLS this kernel has, found out by trying.
+//! The kernel's TLS versions and ciphers, found by trying them.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ const CIPHERS: [Cipher; 3] = [
     Cipher::ChaCha20Poly1305,
 ];
 
-/// Versions with ciphers that the kernel can send with.
+/// The versions and ciphers that the kernel can send with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offered(Vec<(Version, Cipher)>);
 
@@ -37,12 +37,12 @@ pub enum ProbeError {
 }
 
 impl Offered {
-    /// Tries every version with every cipher, each on a connection over loopback
-    /// on which nothing is sent. Loads the kernel's modules where that is allowed
-    /// (`CAP_NET_ADMIN`). Takes about a millisecond.
+    /// Tries every version with every cipher, each on a connection over loopback on which nothing
+    /// is sent. It loads the kernel's modules if it may (`CAP_NET_ADMIN`), and takes about a
+    /// millisecond.
     ///
     /// # Errors
-    /// [`ProbeError`]; the records are to be made in user space.
+    /// [`ProbeError`]; user space then makes the records.
     pub fn probe() -> Result<Self, ProbeError> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(ProbeError::Loopback)?;
         let mut offered = Vec::new();

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::sockopt::check_length;
 
-/// What a record holds (RFC 8446, section 5.1).
+/// The content type of a record (RFC 8446, section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ContentType {
@@ -27,7 +27,7 @@ impl Control {
         Self([0; CONTROL_BYTES])
     }
 
-    /// A message whose control data is this. What is pointed to must outlive it.
+    /// A message with this control data, which must outlive it, as must `iov`.
     fn message(&mut self, iov: *mut libc::iovec) -> libc::msghdr {
         // SAFETY: all fields are integers and pointers, for which 0 is valid.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -39,17 +39,16 @@ impl Control {
     }
 }
 
-/// Sends `bytes` as the content of records of this type, behind all that was
-/// written before. Needs [`super::set_tx`]. Alerts and KeyUpdates fit into one
-/// record, and so are taken whole or not at all. Never waits, never raises
-/// SIGPIPE.
+/// Sends `bytes` as records of this type, behind all that was written before. It needs
+/// [`super::set_tx`], never waits, and never raises SIGPIPE. Alerts and KeyUpdates fit into one
+/// record, so they are taken whole or not at all.
 ///
-/// After a KeyUpdate nothing may be sent with the old key, and these kernels
-/// take no other: the connection has to leave its socket (see [`super`]).
+/// After a KeyUpdate no byte may be sent with the old key, and these kernels take no other: the
+/// connection has to leave its socket (see [`super`]).
 ///
 /// # Errors
-/// `WouldBlock` where the socket is full; `BrokenPipe` or `ConnectionReset`
-/// where the peer is gone; `InvalidInput` without [`super::set_tx`].
+/// `WouldBlock` if the socket is full; `BrokenPipe` or `ConnectionReset` if the peer is gone;
+/// `InvalidInput` without [`super::set_tx`].
 pub fn send_record(fd: BorrowedFd<'_>, content: ContentType, bytes: &[u8]) -> io::Result<usize> {
     // A socket without TLS would ignore the type, and send the bytes bare.
     super::tx_sequence(fd).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;

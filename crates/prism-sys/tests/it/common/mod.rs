@@ -1,7 +1,6 @@
-//! A network in user space for the tests of hand-off: one client and two
-//! hosts, each in an anonymous namespace behind a TUN device, and a thread
-//! between them that forwards, blocks, rewrites and counts packets, as the
-//! switch does. Every name ends with the test, however it ends.
+//! A network in user space for the tests of hand-off: one client and two hosts, each in an
+//! anonymous namespace behind a TUN device. A thread between them forwards, blocks, rewrites and
+//! counts packets, as the switch does. All of it ends with the test.
 
 pub mod veth;
 
@@ -31,7 +30,7 @@ pub fn service() -> SocketAddr {
     SocketAddr::from((VIP, PORT))
 }
 
-/// Whether the test can run; says so where it cannot, and fails under CI.
+/// Whether the test can run. A test that cannot says so, and fails under CI.
 pub fn privileged() -> bool {
     // SAFETY: no arguments, always succeeds.
     let root = unsafe { libc::geteuid() } == 0;
@@ -45,7 +44,7 @@ pub fn privileged() -> bool {
     root
 }
 
-/// What went by, from host to client.
+/// Counts of packets from hosts to the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Packets a host emitted, forwarded or not.
@@ -60,7 +59,7 @@ struct Switch {
     owner: usize,
     blocked: bool,
     deaf: bool,
-    /// Owner's socket address where it is not the service address.
+    /// The owner's socket address if it is not the service address.
     rewrite: Option<SocketAddr>,
     counts: Counts,
 }
@@ -97,7 +96,7 @@ impl Net {
         self.switch.lock().unwrap().blocked = true;
     }
 
-    /// What the client sends is lost; what is sent to it passes.
+    /// Drops the client's packets; packets to the client pass.
     pub fn deafen(&self) {
         self.switch.lock().unwrap().deaf = true;
     }
@@ -138,8 +137,7 @@ impl Net {
         self.hand_off_to(fd, host, service())
     }
 
-    /// The same to any address of the host, and with what follows it: where
-    /// something is unacknowledged, the client is asked.
+    /// The hand-off to any address of the host. If bytes are unacknowledged, the client is asked.
     pub fn hand_off_to(&self, fd: OwnedFd, host: usize, bind: SocketAddr) -> (Live, TcpState) {
         let (live, state) = self.hand_off_unasked(fd, host, bind);
         if !state.sent.is_empty() {
@@ -289,7 +287,7 @@ fn from_owner(packet: &[u8], switch: &Switch) -> bool {
     packet[12..16] == owner.ip().octets() && packet[20..22] == owner.port().to_be_bytes()
 }
 
-/// Replaces an address and a port, and mends both checksums (RFC 1624).
+/// Replaces an address and a port, and updates both checksums (RFC 1624).
 fn readdress(packet: &mut [u8], address_at: usize, port_at: usize, address: Ipv4Addr, port: u16) {
     let [a, b, c, d] = address.octets();
     for (at, new) in [(address_at, [a, b]), (address_at + 2, [c, d])] {
@@ -323,7 +321,7 @@ pub fn bytes(direction: u8, offset: u64, length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// The server's application: what a user of a handed-over connection does.
+/// The server's application, as a user of a handed-over connection.
 pub struct App {
     stream: Option<TcpStream>,
     input: Vec<u8>,
@@ -348,8 +346,8 @@ impl App {
         }
     }
 
-    /// An application that goes on with a connection: `owed` of the `written`
-    /// bytes have not been taken by the kernel yet.
+    /// An application that goes on with a connection. The kernel has not taken `owed` of the
+    /// `written` bytes yet.
     pub fn resumed(fd: OwnedFd, read: u64, written: u64, owed: usize) -> Self {
         let output = bytes(DOWN, written - owed as u64, owed);
         Self {
@@ -364,12 +362,12 @@ impl App {
         self.stream.as_ref().unwrap()
     }
 
-    /// Hands the connection off; bytes that the application holds go along.
+    /// Hands the connection off, with the bytes that the application has.
     pub fn hand_off(&mut self, net: &Net, host: usize, bind: SocketAddr) -> TcpState {
         self.moved_by(|fd| net.hand_off_to(fd, host, bind))
     }
 
-    /// The same by any means.
+    /// Hands the connection off by `means`.
     pub fn moved_by(&mut self, means: impl FnOnce(OwnedFd) -> (Live, TcpState)) -> TcpState {
         let fd = OwnedFd::from(self.stream.take().unwrap());
         let (live, state) = means(fd);
@@ -388,7 +386,7 @@ impl App {
         self.stream = Some(means(fd).into());
     }
 
-    /// Reads what is there, up to `most` bytes, and compares it.
+    /// Reads up to `most` bytes that are there, and compares them.
     pub fn read_some(&mut self, most: usize) -> usize {
         let mut got = self
             .input

@@ -1,7 +1,6 @@
-//! A client and two hosts in namespaces, joined by veth, where packets pass on
-//! one core while sockets are worked on by another. The client's route to the
-//! service is the switch: a host owns the flow when it leads there, and by the
-//! strict `rp_filter` nothing that the other host sends reaches the client.
+//! A client and two hosts in namespaces, joined by veth. Packets pass on one core while a test
+//! works on sockets on another. The client's route to the service is the switch: it leads to the
+//! owner of the flow. By the strict `rp_filter` no packet of the other host reaches the client.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,8 +13,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{CLIENT, VIP, ip, service};
 
-/// The shortest retransmission timeout, both ways. What a freeze drops is sent
-/// again after it at the latest, and the test is to be about freezes.
+/// The shortest retransmission timeout, both ways. It bounds the time to repeat segments that a
+/// freeze drops.
 const RTO_MIN_MS: u32 = 5;
 
 pub struct Pair {
@@ -56,7 +55,7 @@ impl Pair {
         pair
     }
 
-    /// The client's packets go to `host`, and it hears nobody else.
+    /// Sends the client's packets to `host`, and lets it hear no other host.
     pub fn own(&self, host: usize) {
         let request = route_to_service(self.links[host]);
         self.netlink.send(&request).unwrap();
@@ -74,7 +73,7 @@ impl Pair {
         let line = text
             .lines()
             .find(|line| line.trim_start().starts_with("h0:"));
-        // Behind the name: 8 figures of what came, then bytes and packets sent.
+        // Behind the name are 8 figures of input, then bytes and packets sent.
         line.unwrap()
             .split_whitespace()
             .nth(10)
@@ -83,8 +82,8 @@ impl Pair {
             .unwrap()
     }
 
-    /// Resets that `host` has emitted so far, among them those that a packet
-    /// draws which comes when its connection has moved on.
+    /// The number of resets that `host` has emitted. Packets that come after their connection has
+    /// moved draw some of them.
     pub fn resets(&self, host: usize) -> u64 {
         let mut text = [0; 4096];
         let length = self.snmp[host].read_at(&mut text, 0).unwrap();
@@ -97,8 +96,7 @@ impl Pair {
 
     /// A connection from the client to a listener on host 0.
     pub fn connect(&self) -> (TcpStream, OwnedFd) {
-        // The listener before may live on for a moment, in a process that another
-        // test is just starting.
+        // The former listener may live on for a moment, in a process that another test starts.
         let listen = || {
             let bound = (0..100).find_map(|_| {
                 let bound = TcpListener::bind(service()).ok();
@@ -156,7 +154,7 @@ fn join(client: &NetNs, host: &NetNs, n: usize) {
     .unwrap();
 }
 
-/// No packet but those of the test.
+/// Keeps the kernel from sending packets of its own.
 fn quiet() {
     for place in ["all", "default"] {
         let path = format!("/proc/sys/net/ipv6/conf/{place}/disable_ipv6");
@@ -226,7 +224,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What the service sends, as the client's interfaces see it.
+/// The service's packets, as the client's interfaces see them.
 pub struct Capture(Socket);
 
 impl Capture {
@@ -263,7 +261,7 @@ pub fn pin_to(core: usize) {
     }
 }
 
-/// Says a figure even where the test passes.
+/// Prints a figure even if the test passes.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "    {text}");
 }

@@ -1,5 +1,5 @@
-//! The other end of a TLS session after its handshake: it knows the keys, takes
-//! records apart by itself, and accepts each sequence number once, in order.
+//! The other end of a TLS session after its handshake. It knows the keys, parses records itself,
+//! and accepts each sequence number once, in order.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -46,7 +46,7 @@ const IV: [u8; 12] = [
 ];
 
 impl Suite {
-    /// What the kernel is told.
+    /// The parameters for the kernel.
     pub fn info(self, sequence: u64) -> CryptoInfo {
         let key = match self.cipher {
             Cipher::Aes128 => Key::Aes128Gcm(*KEY.first_chunk().unwrap()),
@@ -78,7 +78,7 @@ impl Suite {
     }
 }
 
-/// What counts up from record to record in TLS 1.2 with GCM.
+/// The nonce that counts up from record to record in TLS 1.2 with GCM.
 fn explicit_nonce(sequence: u64) -> [u8; 8] {
     let base = u64::from_be_bytes(*IV.last_chunk().unwrap());
     base.wrapping_add(sequence).to_be_bytes()
@@ -89,9 +89,9 @@ pub struct Peer {
     suite: Suite,
     key: LessSafeKey,
     direction: u8,
-    /// Of the next record.
+    /// The sequence number of the next record.
     pub sequence: u64,
-    /// Bytes of application data so far, all as they should be.
+    /// The number of correct bytes of application data so far.
     pub plaintext: u64,
     /// Content of the last record that was no application data.
     pub last: Vec<u8>,
@@ -123,7 +123,7 @@ impl Peer {
         while self.read_record() != content as u8 {}
     }
 
-    /// Reads, opens and compares one record; gives its content type.
+    /// Reads, opens and compares one record; returns its content type.
     pub fn read_record(&mut self) -> u8 {
         let mut header = [0; 5];
         self.stream.read_exact(&mut header).unwrap();
@@ -169,7 +169,7 @@ impl Peer {
         }
     }
 
-    /// The nonce of this record and no other; takes an explicit one off.
+    /// The nonce of this record. Takes an explicit one off `body`.
     fn nonce(&self, body: &mut Vec<u8>) -> [u8; 12] {
         let mut nonce = IV;
         if self.suite.has_explicit_nonce() {
