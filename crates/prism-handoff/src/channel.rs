@@ -86,13 +86,13 @@ impl Channel {
         let writing = Closing(channel.clone());
         tokio::task::spawn_local(async move {
             if let Err(error) = writing.0.write(writer).await {
-                tracing::debug!(peer = writing.0.peer, %error, "channel breaks");
+                tracing::debug!(peer = writing.0.peer, %error, "a channel to a node breaks");
             }
         });
         let reading = Closing(channel.clone());
         tokio::task::spawn_local(async move {
             if let Err(error) = reading.0.read(reader, &importer, &counters).await {
-                tracing::info!(peer = reading.0.peer, %error, "channel ended");
+                tracing::info!(peer = reading.0.peer, %error, "a channel to a node has ended");
             }
         });
         channel
@@ -324,7 +324,7 @@ impl Channel {
             }
             Err(error) => {
                 counters.frames_malformed.add_one();
-                tracing::warn!(peer = self.peer, %error, "frame refused");
+                tracing::warn!(peer = self.peer, %error, "a node sent a frame that cannot be decoded; compare the versions of the nodes");
                 match Frame::peek_hand_off_id(bytes) {
                     Some(id) => {
                         let reason = Refusal::Malformed;
@@ -449,7 +449,7 @@ fn announced_len(buffer: &[u8], counters: &Counters) -> Result<Option<usize>, De
 enum ChannelError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("the peer sent nonsense: {0}")]
+    #[error("a frame cannot be decoded: {0}")]
     Decode(#[from] DecodeError),
     #[error("the peer broke TLS: {0}")]
     Tls(#[from] OpenError),

@@ -45,9 +45,9 @@ enum HandshakeError {
     Io(#[from] io::Error),
     #[error("the client took longer than {} s", HANDSHAKE.as_secs())]
     TimedOut,
-    #[error("it had to give way to other connections")]
+    #[error("it gave way to other connections, because too many are not authenticated")]
     NoRoom,
-    #[error("the client left in the middle")]
+    #[error("the client closed the connection within the handshake")]
     Ended,
     #[error("{0}")]
     Tls(#[from] prism_tls::accept::AcceptError),
@@ -90,7 +90,7 @@ impl Shared {
             Err(error) => {
                 self.counters.tls_failed.add_one();
                 let client = state.flow.client;
-                tracing::debug!(%client, %error, "no TLS session");
+                tracing::debug!(%client, %error, "a TLS handshake failed");
                 drop(stream);
                 self.on_closed(&state);
             }

@@ -217,7 +217,7 @@ impl ClosedSockets {
                 None => (RESCAN, true),
             },
             Err(error) => {
-                tracing::warn!(%error, "cannot look up a closed socket");
+                tracing::warn!(%error, "cannot look up a closed socket; trying again in 5 s");
                 (RESCAN, true)
             }
         };
@@ -272,7 +272,7 @@ impl ClosedSockets {
                     Ok((release, outcome)) => self.on_asked(release, outcome),
                     Err(error) => {
                         self.counters.releases_failed.add_one();
-                        tracing::warn!(%error, "a release has ended early");
+                        tracing::warn!(%error, "the release of a flow has panicked; the switch will age the flow out");
                     }
                 },
                 () = self.released.notified() => {}

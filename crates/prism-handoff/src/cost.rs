@@ -2,10 +2,12 @@
 //! worth a hand-off.
 
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use prism_sys::clock::thread_cpu_ns;
+
+use crate::supervise::locked;
 
 /// One of this many hand-offs is measured, at each end.
 const SAMPLED: u32 = 16;
@@ -81,30 +83,21 @@ impl Costs {
 
     /// Adds the time of one hand-off at its source, this process.
     pub(crate) fn took_here(&self, spent: Duration) {
-        add(&self.here_ns, spent.as_secs_f64() * 1e9);
+        locked(&self.here_ns).add(spent.as_secs_f64() * 1e9);
     }
 
     /// Adds the time of one hand-off that its target reports; 0 if the target did not measure it.
     pub(crate) fn took_there(&self, spent_ns: u32) {
         if spent_ns > 0 {
-            add(&self.there_ns, spent_ns.into());
+            locked(&self.there_ns).add(spent_ns.into());
         }
     }
 
     /// The time of a whole hand-off in nanoseconds; `None` until enough was measured at both ends.
     pub(crate) fn whole_ns(&self) -> Option<f64> {
-        let mean = |of: &Mutex<Mean>| {
-            let of = of.lock().unwrap_or_else(PoisonError::into_inner);
-            of.of_at_least(ENOUGH)
-        };
+        let mean = |of: &Mutex<Mean>| locked(of).of_at_least(ENOUGH);
         Some(mean(&self.here_ns)? + mean(&self.there_ns)?)
     }
-}
-
-fn add(mean: &Mutex<Mean>, value: f64) {
-    mean.lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .add(value);
 }
 
 #[cfg(test)]

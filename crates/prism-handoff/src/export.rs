@@ -105,7 +105,7 @@ impl Handle {
             Ok(channel) if channel.is_stuck() => return kept(connection, Kept::TargetSilent),
             Ok(channel) => channel,
             Err(error) => {
-                tracing::info!(%error, "no hand-off");
+                tracing::info!(%error, "no hand-off: the target is out of reach");
                 return kept(connection, Kept::TargetSilent);
             }
         };

@@ -5,12 +5,13 @@
 //! worker.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use prism_proto::control::FlowKey;
 use prism_sys::tcp::Paused;
 
 use crate::stream::Stream;
+use crate::supervise::locked;
 
 /// All frozen sockets of a process, by flow.
 #[derive(Debug, Default)]
@@ -47,7 +48,7 @@ impl FrozenSockets {
             socket: Some(socket),
             has_returned: false,
         };
-        self.flows().entry(flow).or_default().push(entry);
+        locked(&self.0).entry(flow).or_default().push(entry);
         let table = self.clone();
         Frozen { table, flow, epoch }
     }
@@ -56,7 +57,7 @@ impl FrozenSockets {
     /// lower epochs have arrived. With `needs_room` their sockets are closed, because both would
     /// have the same addresses and ports.
     pub(crate) fn on_arrival(&self, flow: &FlowKey, epoch: u64, needs_room: bool) {
-        let mut flows = self.flows();
+        let mut flows = locked(&self.0);
         let left = flows.get_mut(flow).into_iter().flatten();
         for entry in left.filter(|entry| entry.epoch < epoch) {
             entry.has_returned = true;
@@ -64,11 +65,6 @@ impl FrozenSockets {
                 socket.close_silently();
             }
         }
-    }
-
-    fn flows(&self) -> MutexGuard<'_, HashMap<FlowKey, Vec<Entry>>> {
-        // Each change is one call, so a panic elsewhere has left the table whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -86,7 +82,7 @@ impl Frozen {
     }
 
     fn remove(&self) -> Option<Entry> {
-        let mut flows = self.table.flows();
+        let mut flows = locked(&self.table.0);
         let entries = flows.get_mut(&self.flow)?;
         let at = entries.iter().position(|entry| entry.epoch == self.epoch)?;
         let entry = entries.swap_remove(at);

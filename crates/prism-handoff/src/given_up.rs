@@ -5,10 +5,12 @@
 //! again to another worker.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use prism_proto::control::FlowKey;
 use prism_sys::tcp::Restored;
+
+use crate::supervise::locked;
 
 /// The largest number of deaf sockets of a process. Further ones are closed at once, and a packet
 /// of their client may draw a reset.
@@ -35,19 +37,19 @@ enum State {
 impl GivenUp {
     /// Notes that the hand-off waits for the switch.
     pub(crate) fn open(&self, id: u64) {
-        self.all().insert(id, State::Open);
+        locked(&self.0).insert(id, State::Open);
     }
 
     /// Forgets the hand-off: it was not given up, or its socket has been deaf for long enough.
     pub(crate) fn forget(&self, id: u64) {
-        let state = self.all().remove(&id);
+        let state = locked(&self.0).remove(&id);
         // This closes the socket, without the lock.
         drop(state);
     }
 
     /// Gives the hand-off up, so that its source may go on.
     pub(crate) fn keep(&self, id: u64, flow: FlowKey, epoch: u64, socket: Option<Restored>) {
-        let mut all = self.all();
+        let mut all = locked(&self.0);
         let deaf = socket.filter(|_| all.len() < MAX_DEAF);
         let state = State::GivenUp { flow, epoch, deaf };
         all.insert(id, state);
@@ -55,7 +57,7 @@ impl GivenUp {
 
     /// Whether the hand-off was given up; `None` while the switch has not answered.
     pub(crate) fn ask(&self, id: u64) -> Option<bool> {
-        match self.all().get(&id) {
+        match locked(&self.0).get(&id) {
             Some(State::Open) => None,
             Some(State::GivenUp { .. }) => Some(true),
             None => Some(false),
@@ -65,7 +67,7 @@ impl GivenUp {
     /// Closes the deaf sockets of a connection that comes again, with the same addresses and ports,
     /// at `epoch`.
     pub(crate) fn make_room(&self, flow: &FlowKey, epoch: u64) {
-        for state in self.all().values_mut() {
+        for state in locked(&self.0).values_mut() {
             match state {
                 State::GivenUp {
                     flow: of,
@@ -75,10 +77,5 @@ impl GivenUp {
                 _ => {}
             }
         }
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<u64, State>> {
-        // Each change is one call, so a panic elsewhere has left the table whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,8 +7,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use crate::supervise::locked;
 
 /// Handshakes in a row without an answer that make a peer suspect: one may get lost on a busy
 /// host. A refusal counts at once.
@@ -67,32 +69,32 @@ impl State {
 impl Health {
     /// Whether `name` is suspect, and gets no requests.
     pub fn is_suspect(&self, name: &str) -> bool {
-        let peers = self.peers();
+        let peers = locked(&self.0);
         peers.get(name).is_some_and(|p| p.state == State::Suspect)
     }
 
     /// The number of failed handshakes with `name`. A connection from before one of them may be
     /// slow to recover: TCP doubles the time between its attempts.
     pub(crate) fn times_missed(&self, name: &str) -> u64 {
-        self.peers().get(name).map_or(0, |peer| peer.missed)
+        locked(&self.0).get(name).map_or(0, |peer| peer.missed)
     }
 
     /// Whether others that could answer should be asked before `name`.
     pub fn comes_last(&self, name: &str, now: Instant) -> bool {
-        self.peers().get(name).is_some_and(|peer| {
+        locked(&self.0).get(name).is_some_and(|peer| {
             peer.state == State::Suspect || peer.avoided_until.is_some_and(|until| now < until)
         })
     }
 
     /// Notes that `name` failed a request: others are asked first for a while.
     pub fn avoid(&self, name: &str, now: Instant) {
-        let mut peers = self.peers();
+        let mut peers = locked(&self.0);
         peers.entry(name.to_owned()).or_default().avoided_until = Some(now + AVOIDED_FOR);
     }
 
     /// Notes a completed handshake with `name`. Returns whether it was suspect.
     pub(crate) fn reached(&self, name: &str, now: Instant) -> bool {
-        let mut peers = self.peers();
+        let mut peers = locked(&self.0);
         let peer = peers.entry(name.to_owned()).or_default();
         let sure_until = now + SURE_FOR;
         let before = std::mem::replace(&mut peer.state, State::Well { sure_until });
@@ -102,7 +104,7 @@ impl Health {
     /// Notes a report that `name` lives again. The next request tests it, without waiting for a
     /// probe.
     pub fn lives(&self, name: &str) {
-        if let Some(peer) = self.peers().get_mut(name)
+        if let Some(peer) = locked(&self.0).get_mut(name)
             && peer.state == State::Suspect
         {
             peer.state = State::default();
@@ -111,7 +113,7 @@ impl Health {
 
     /// Notes a failed handshake with `name`. Returns whether that makes it suspect.
     pub(crate) fn missed(&self, name: &str, error: io::ErrorKind) -> bool {
-        let mut peers = self.peers();
+        let mut peers = locked(&self.0);
         let peer = peers.entry(name.to_owned()).or_default();
         let before = peer.state;
         peer.state = before.missed(error);
@@ -121,7 +123,7 @@ impl Health {
 
     /// The right to probe `name`; `None` if a probe is under way or would tell nothing new.
     pub(crate) fn begin_probe(self: &Arc<Self>, name: &str, now: Instant) -> Option<Probe> {
-        let mut peers = self.peers();
+        let mut peers = locked(&self.0);
         let peer = peers.entry(name.to_owned()).or_default();
         if peer.is_probed || peer.state.is_sure(now) {
             return None;
@@ -135,12 +137,7 @@ impl Health {
 
     /// Forgets all peers but these.
     pub(crate) fn keep(&self, names: &HashSet<&str>) {
-        self.peers().retain(|name, _| names.contains(name.as_str()));
-    }
-
-    /// A panic cannot leave the map half-changed.
-    fn peers(&self) -> MutexGuard<'_, HashMap<String, PeerHealth>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0).retain(|name, _| names.contains(name.as_str()));
     }
 }
 
@@ -152,7 +149,7 @@ pub(crate) struct Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        if let Some(peer) = self.health.peers().get_mut(&self.name) {
+        if let Some(peer) = locked(&self.health.0).get_mut(&self.name) {
             peer.is_probed = false;
         }
     }

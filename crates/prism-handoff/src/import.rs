@@ -224,7 +224,7 @@ async fn own_connection(
                     Event::Restored(owner)
                 }
                 Err(error) => {
-                    tracing::warn!(%error, client = %hand_off.tcp.remote, "cannot restore");
+                    tracing::warn!(%error, client = %hand_off.tcp.remote, "cannot build the socket of a hand-off; it is refused");
                     Event::RestoreFailed
                 }
             },
@@ -306,7 +306,7 @@ fn wait_silently(shared: &Shared, machine: &mut Import, socket: Option<&mut Buil
         Ok(true) => {}
         Ok(false) => machine.must_insist(),
         Err(error) => {
-            tracing::debug!(%error, "a socket that waits is not silent");
+            tracing::debug!(%error, "cannot silence a socket that waits for the switch");
             machine.must_insist();
         }
     }
@@ -385,7 +385,7 @@ fn go_live(
     mut records: Option<Records>,
 ) -> Result<Connection, Refusal> {
     let failed = |error: &dyn std::fmt::Display| {
-        tracing::error!(%error, "a restored connection does not go live");
+        tracing::error!(%error, "a restored socket does not go live; its hand-off is refused");
         Refusal::RestoreFailed
     };
     let HandOff {
@@ -404,7 +404,7 @@ fn go_live(
     // and the client repeats neither.
     let was_under_way = !tcp.sent.is_empty() || !tcp.unsent.is_empty();
     if was_under_way && let Err(error) = probe_peer(live.fd.as_fd()) {
-        tracing::debug!(%error, "the client was not asked for its window");
+        tracing::debug!(%error, "cannot ask the client for its window");
     }
     match &mut records {
         Some(records) => records.received(&live.input),

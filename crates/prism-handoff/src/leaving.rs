@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prism_proto::lease::NewClients;
@@ -20,6 +20,7 @@ use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::endpoint::{Handle, Shared};
 use crate::export::Exported;
+use crate::supervise::locked;
 
 /// The time limit for telling the peers. A peer out of reach hands nothing over anyway.
 const HEARD_IN: Duration = Duration::from_secs(1);
@@ -60,7 +61,7 @@ pub(crate) struct Leavers {
 
 impl Leavers {
     pub(crate) fn add(self: &Arc<Self>, name: &str) -> Leaver {
-        *self.names().entry(name.to_owned()).or_default() += 1;
+        *locked(&self.names).entry(name.to_owned()).or_default() += 1;
         self.count.fetch_add(1, Ordering::Release);
         Leaver {
             leavers: self.clone(),
@@ -69,11 +70,7 @@ impl Leavers {
     }
 
     pub(crate) fn contains(&self, name: &str) -> bool {
-        self.count.load(Ordering::Acquire) > 0 && self.names().contains_key(name)
-    }
-
-    fn names(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+        self.count.load(Ordering::Acquire) > 0 && locked(&self.names).contains_key(name)
     }
 }
 
@@ -87,7 +84,7 @@ pub(crate) struct Leaver {
 impl Drop for Leaver {
     fn drop(&mut self) {
         self.leavers.count.fetch_sub(1, Ordering::Release);
-        let mut names = self.leavers.names();
+        let mut names = locked(&self.leavers.names);
         if let Some(count) = names.get_mut(&self.name) {
             *count -= 1;
             if *count == 0 {
@@ -238,6 +235,6 @@ mod tests {
         assert!(!leavers.contains("a") && leavers.contains("b"));
         drop(other);
         assert_eq!(leavers.count.load(Ordering::Relaxed), 0);
-        assert!(leavers.names().is_empty());
+        assert!(locked(&leavers.names).is_empty());
     }
 }

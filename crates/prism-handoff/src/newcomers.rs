@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prism_proto::newcomers::{Most, Newcomers};
@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::counters::Counters;
+use crate::supervise::locked;
 
 /// Bounds on client connections without an admitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +65,7 @@ impl Crowd {
         timeout: Duration,
     ) -> Option<Newcomer> {
         let leave = Arc::new(Leave::default());
-        let entered = self.open().enter(address, most, leave.clone())?;
+        let entered = locked(&self.0).enter(address, most, leave.clone())?;
         if let Some(oldest) = entered.gives_way {
             oldest.tell();
         }
@@ -79,14 +80,9 @@ impl Crowd {
 
     /// Makes the oldest one give way.
     pub(crate) fn oldest_leaves(&self) {
-        if let Some(oldest) = self.open().oldest_leaves() {
+        if let Some(oldest) = locked(&self.0).oldest_leaves() {
             oldest.tell();
         }
-    }
-
-    /// A panic cannot leave the table half-changed.
-    fn open(&self) -> MutexGuard<'_, Newcomers<Arc<Leave>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,7 +121,7 @@ impl Drop for Newcomer {
         if let Some(counters) = &self.counted {
             counters.unauthenticated_open.sub_one();
         }
-        self.all.open().leave(self.age);
+        locked(&self.all.0).leave(self.age);
     }
 }
 

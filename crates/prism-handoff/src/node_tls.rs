@@ -102,7 +102,7 @@ async fn shake_hands(
         read_record(&mut tcp, &mut record).await?;
         taken_bytes += record.len();
         if taken_bytes > MAX_HANDSHAKE_BYTES {
-            return Err(io::Error::other("the handshake does not end"));
+            return Err(io::Error::other("the handshake has more than 128 KiB"));
         }
         if let Err(error) = take(&mut connection, &record) {
             // It does not matter whether the alert arrives.
@@ -127,7 +127,7 @@ async fn read_record(tcp: &mut TcpStream, record: &mut Vec<u8>) -> io::Result<()
     let [_, _, _, high, low] = header;
     let record_bytes = HEADER_BYTES + usize::from(u16::from_be_bytes([high, low]));
     if record_bytes > MAX_RECORD_BYTES {
-        return Err(io::Error::other("what it sent is no TLS record"));
+        return Err(io::Error::other("it sent no TLS record"));
     }
     record.clear();
     record.extend_from_slice(&header);

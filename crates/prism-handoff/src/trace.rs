@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::supervise::locked;
+
 /// The largest number of records, of 80 bytes each; the oldest one is dropped first.
 pub const MAX_RECORDS: usize = 1 << 17;
 
@@ -120,27 +122,21 @@ impl Trace {
     /// Turns recording on or off, and drops all records.
     pub fn set_on(&self, on: bool) {
         self.on.store(on, Ordering::Relaxed);
-        self.lock().clear();
+        locked(&self.records).clear();
     }
 
     /// Takes all records.
     pub fn take(&self) -> Vec<Record> {
-        self.lock().drain(..).collect()
+        locked(&self.records).drain(..).collect()
     }
 
     pub(crate) fn push(&self, record: Record) {
         if self.on.load(Ordering::Relaxed) {
-            let mut records = self.lock();
+            let mut records = locked(&self.records);
             if records.len() >= MAX_RECORDS {
                 records.pop_front();
             }
             records.push_back(record);
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Record>> {
-        self.records
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -18,7 +18,7 @@ pub enum DecodeError {
     #[error("{0} bytes follow the message")]
     Trailing(usize),
     /// The message has a version that this node does not speak.
-    #[error("version {found} is not spoken here, only {expected}")]
+    #[error("version {found} is unknown here, which has {expected}")]
     Version {
         /// The version of the message.
         found: u8,

@@ -238,7 +238,13 @@ fn nobody_else_gets_a_lease_and_their_going_is_no_news() {
 
         // A recorded request, with its old challenge.
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let old = request([1; CHALLENGE_BYTES], (NODE, RUN), NO_DIGEST, KEY_ID, &key());
+        let old = LeaseRequest {
+            challenge: [1; CHALLENGE_BYTES],
+            node: NODE,
+            run: RUN,
+            digest: NO_DIGEST,
+        };
+        let old = old.encode(KEY_ID, &key());
         stream.write_all(&old).await.unwrap();
         let mut answer = vec![0; CHALLENGE_BYTES + MESSAGE_BYTES];
         stream.read_exact(&mut answer).await.unwrap();

@@ -30,7 +30,7 @@ pub(crate) const NODES: [(&str, Ipv4Addr); 2] = [
     ("right", Ipv4Addr::new(10, 0, 1, 1)),
 ];
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-/// Where the switch takes commands.
+/// The address of the switch for commands.
 const CONTROL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 9, 1), 7171);
 const KEY_ID: u32 = 1;
 /// A secret of the switch and its nodes; a real one is random.

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prism_proto::newcomers::Most;
@@ -20,6 +20,7 @@ use crate::newcomers::Newcomer;
 use crate::node_tls::{self, Purpose};
 use crate::pki::peer_name;
 use crate::relay_stream::RelayStream;
+use crate::supervise::locked;
 
 /// The time limit of a peer's TLS handshake.
 const PEER_HANDSHAKE: Duration = Duration::from_secs(5);
@@ -85,7 +86,7 @@ impl Shared {
                 Ok(accepted) => accepted,
                 Err(error) if is_deaf && error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a client");
+                    tracing::warn!(%error, "cannot accept a client; trying again");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -147,7 +148,7 @@ impl Shared {
             let (stream, from) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a node");
+                    tracing::warn!(%error, "cannot accept a connection of a node; trying again");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -171,7 +172,7 @@ impl Shared {
     /// Counts a refused connection to the node port, and logs some of them.
     fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
         self.counters.peers_refused.add_one();
-        let mut refusals = (self.process.refusals.lock()).unwrap_or_else(PoisonError::into_inner);
+        let mut refusals = locked(&self.process.refusals);
         if let Some(times) = refusals.again(Instant::now()) {
             tracing::warn!(%from, error = %why, times, "refused connections to the node port");
         }
@@ -195,7 +196,7 @@ impl Shared {
                 accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??
             }
             () = newcomer.leave.told() => {
-                return Err(io::Error::other("it had to give way to other handshakes"));
+                return Err(io::Error::other("it gave way to other handshakes, because too many are under way"));
             }
         };
         drop(newcomer);

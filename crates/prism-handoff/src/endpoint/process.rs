@@ -50,8 +50,8 @@ impl Process {
         self.initial_window.get_or_init(|| {
             InitialWindow::new()
                 .inspect_err(|error| {
-                    tracing::warn!(%error, "connections begin with small congestion windows \
-                        when they have moved");
+                    tracing::warn!(%error, "cannot set congestion windows: a connection \
+                        that has moved begins with 10 segments");
                 })
                 .ok()
         });
@@ -82,8 +82,8 @@ impl Process {
         self.freezer.get_or_init(|| {
             Freezer::new()
                 .inspect_err(|error| {
-                    tracing::warn!(%error, "cannot freeze sockets: the switch blocks connections \
-                        instead, and one whose hand-off meets its outage is lost");
+                    tracing::warn!(%error, "cannot freeze sockets: the switch blocks flows \
+                        instead, and an outage of the switch in a hand-off ends the connection");
                 })
                 .ok()
         });

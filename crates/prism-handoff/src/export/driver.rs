@@ -1,7 +1,7 @@
 //! The driver of `prism_proto::export`.
 //!
 //! In a freeze the source's socket stays, silent, until the verdict. It is thawed if the
-//! connection does not move. Where the switch blocks the flow, the socket is closed after
+//! connection does not move. If the switch blocks the flow, the socket is closed after
 //! the state has been sent, while the target works: the client does not wait for that, and
 //! the switch drops what the socket may still send. The way back builds the socket again
 //! from the saved state.
@@ -126,7 +126,7 @@ impl Driver<'_> {
         let paused = match paused {
             Ok(paused) => paused,
             Err(error) => {
-                tracing::debug!(error = %error.reason, client = %flow.client, "not paused");
+                tracing::debug!(error = %error.reason, client = %flow.client, "cannot pause a connection; it stays here");
                 return Socket::Live(error.fd);
             }
         };
@@ -139,7 +139,7 @@ impl Driver<'_> {
             Ok(Some((tls, kernel))) => (self.tls, self.kernel) = (Some(tls), kernel),
             // Dropping the paused socket closes the connection in the ordinary way.
             Err(error) => {
-                tracing::warn!(%error, client = %flow.client, "TLS session not saved");
+                tracing::warn!(%error, client = %flow.client, "cannot save a TLS session; its connection is closed");
                 return Socket::Gone;
             }
         }
@@ -153,7 +153,7 @@ impl Driver<'_> {
                 Socket::Paused(paused, Box::new(tcp))
             }
             Err(error) => {
-                tracing::warn!(%error, client = %flow.client, "not saved");
+                tracing::warn!(%error, client = %flow.client, "cannot save a connection; it stays here");
                 paused.resume().map_or(Socket::Gone, Socket::Live)
             }
         }
@@ -208,7 +208,7 @@ impl Driver<'_> {
         };
         self.record.mark(Step::Closed);
         if let Err(error) = sent {
-            tracing::info!(%error, "hand-off not sent");
+            tracing::info!(%error, "a hand-off was not sent: its channel has broken");
             return (saved, Verdict::Unknown);
         }
         let deadline = Duration::from_nanos(VERDICT_DEADLINE_NS);
@@ -255,7 +255,7 @@ impl Driver<'_> {
         told.unwrap_or(Verdict::Unknown)
     }
 
-    /// Asks until the channel breaks.
+    /// Asks until the a channel to a node breaks.
     async fn ask_on(&self, channel: &Rc<Channel>, interval: Duration) -> Option<Verdict> {
         let id = self.record.id;
         loop {
@@ -331,13 +331,13 @@ impl Driver<'_> {
             Ok(Some(records)) => state.tls = Some(records),
             Ok(None) => {}
             Err(error) => {
-                tracing::error!(%error, "a TLS session cannot be taken back");
+                tracing::error!(%error, "cannot restore a TLS session after a failed hand-off; its connection is lost");
                 end_silently(socket);
                 return Exported::Lost;
             }
         }
         if let Err(error) = self.stay_in_kernel(&socket, state) {
-            tracing::error!(%error, "a TLS session does not go on in its socket");
+            tracing::error!(%error, "cannot go on with a TLS session in its socket; its connection is lost");
             end_silently(socket);
             return Exported::Lost;
         }

@@ -52,7 +52,7 @@ pub(super) fn rebuild(socket: Socket, local: SocketAddr) -> (Socket, Event) {
             return (Socket::Gone, Event::Returned);
         }
         Err(error) => {
-            tracing::error!(%error, client = %state.remote, "cannot take a connection back");
+            tracing::error!(%error, client = %state.remote, "cannot rebuild a socket after a failed hand-off; its connection is lost");
         }
     }
     (Socket::Gone, Event::RebuildFailed)
@@ -64,14 +64,14 @@ pub(super) fn thaw(paused: Paused<Stream>) -> Option<Stream> {
     let stream = match paused.resume() {
         Ok(stream) => stream,
         Err(error) => {
-            tracing::error!(%error, "a frozen connection does not thaw");
+            tracing::error!(%error, "cannot thaw a frozen socket; its connection is lost");
             return None;
         }
     };
     if send_queue_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0)
         && let Err(error) = probe_peer(stream.as_fd())
     {
-        tracing::debug!(%error, "the client was not asked for its window");
+        tracing::debug!(%error, "cannot ask the client for its window");
     }
     Some(stream)
 }
@@ -82,7 +82,7 @@ pub(super) fn go_live(restored: Restored, state: &mut ConnectionState) -> Option
     let live = match restored.go_live() {
         Ok(live) => live,
         Err(error) => {
-            tracing::error!(%error, "a connection taken back does not go live");
+            tracing::error!(%error, "a rebuilt socket does not go live; its connection is lost");
             return None;
         }
     };
@@ -95,7 +95,7 @@ pub(super) fn go_live(restored: Restored, state: &mut ConnectionState) -> Option
     }
     state.output.splice(..0, live.output);
     if let Err(error) = probe_peer(live.fd.as_fd()) {
-        tracing::debug!(%error, "the client was not asked for its window");
+        tracing::debug!(%error, "cannot ask the client for its window");
     }
     Some(live.fd.into())
 }

@@ -122,8 +122,8 @@ pub enum RestoreError {
     /// there is no route to {0}
     #[error("there is no route to {0}")]
     NoRoute(SocketAddr),
-    /// the state makes no sense: {0}
-    #[error("the state makes no sense: {0}")]
+    /// the saved state contradicts itself: {0}
+    #[error("the saved state contradicts itself: {0}")]
     BadState(&'static str),
     /// CAP_NET_ADMIN is missing
     #[error("CAP_NET_ADMIN is missing")]
