@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
 use prism_proto::wire::DecodeError;
 use prism_tls::{Event, MAX_RECORD_BYTES, OpenError, SealError, Session};
+use rustix::net::RecvFlags;
 use socket2::SockRef;
-use tokio::io::{AsyncWriteExt, Interest};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::oneshot;
@@ -27,6 +28,7 @@ use crate::deferred::DeferredWork;
 use crate::endpoint::Shared;
 use crate::leaving::Leaver;
 use crate::node_tls::Secured;
+use crate::reading::receive;
 
 use outbox::Outbox;
 
@@ -196,7 +198,7 @@ impl Channel {
 
     async fn read(
         self: &Rc<Self>,
-        mut tcp: OwnedReadHalf,
+        tcp: OwnedReadHalf,
         importer: &Weak<Shared>,
         counters: &Counters,
     ) -> Result<(), ChannelError> {
@@ -230,7 +232,7 @@ impl Channel {
             }
             sealed.drain(..start);
             self.outbox.has_room().await;
-            if read_some(&mut tcp, &mut two_way, &mut sealed).await? == 0 {
+            if read_some(tcp.as_ref(), &mut two_way, &mut sealed).await? == 0 {
                 return Ok(());
             }
         }
@@ -392,28 +394,20 @@ impl TwoWay {
     }
 }
 
-/// Reads what is there, or waits for it.
+/// Waits for the socket, and reads into the room of `buffer`.
 async fn read_some(
-    tcp: &mut OwnedReadHalf,
+    tcp: &TcpStream,
     two_way: &mut TwoWay,
     buffer: &mut Vec<u8>,
 ) -> io::Result<usize> {
-    loop {
-        tcp.readable().await?;
-        two_way.tell_kernel(tcp.as_ref())?;
-        let all = buffer.capacity() - buffer.len();
-        match tcp.try_read_buf(buffer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(read) if (1..all).contains(&read) => {
-                // The read has emptied the socket, and the reactor learns that without a system
-                // call.
-                let is_empty = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-                let _ = tcp.as_ref().try_io(Interest::READABLE, is_empty);
-                return Ok(read);
-            }
-            read => return read,
-        }
-    }
+    receive(tcp, || {
+        two_way.tell_kernel(tcp)?;
+        let room_bytes = buffer.capacity() - buffer.len();
+        let room = rustix::buffer::spare_capacity(buffer);
+        let (read, _) = rustix::net::recv(tcp, room, RecvFlags::DONTWAIT)?;
+        Ok((read, read < room_bytes))
+    })
+    .await
 }
 
 /// Drops the first `end` bytes, and wipes them and the old place of the others: frames carry the

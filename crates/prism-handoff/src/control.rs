@@ -204,7 +204,7 @@ impl Control {
         let entry = Entry { control: self, id };
         self.transmit(now);
         self.receive();
-        let outcome = match entry.take() {
+        let outcome = match entry.outcome() {
             Some(outcome) => outcome,
             None => {
                 self.rearm.notify_one();
@@ -329,7 +329,7 @@ impl Control {
     fn clear_readiness(&self) {
         let mut buffer = [0; MESSAGE_BYTES + 1];
         while let Ok(len) = self.socket.try_recv(&mut buffer) {
-            self.take(buffer.get(..len).unwrap_or_default());
+            self.handle_datagram(buffer.get(..len).unwrap_or_default());
         }
         self.deliver();
         self.count();
@@ -342,7 +342,7 @@ impl Control {
         // Late answers to no command can wait until the socket is read anyway.
         while !self.steering.borrow().is_idle() {
             match self.direct.recv(&mut buffer) {
-                Ok(len) => self.take(buffer.get(..len).unwrap_or_default()),
+                Ok(len) => self.handle_datagram(buffer.get(..len).unwrap_or_default()),
                 // `ECONNREFUSED` and the like are about an earlier datagram.
                 Err(e) if e.kind() != io::ErrorKind::WouldBlock && errors < MAX_ERRORS => {
                     errors += 1;
@@ -357,7 +357,7 @@ impl Control {
         }
     }
 
-    fn take(&self, datagram: &[u8]) {
+    fn handle_datagram(&self, datagram: &[u8]) {
         let result = self
             .steering
             .borrow_mut()
@@ -387,7 +387,7 @@ struct Entry<'c> {
 }
 
 impl Entry<'_> {
-    fn take(&self) -> Option<CommandOutcome> {
+    fn outcome(&self) -> Option<CommandOutcome> {
         match self.control.waiting.borrow().get(&self.id) {
             Some(Waiting::Ended(outcome)) => Some(*outcome),
             _ => None,
@@ -395,7 +395,7 @@ impl Entry<'_> {
     }
 
     fn poll(&self, waker: &Waker) -> Poll<CommandOutcome> {
-        if let Some(outcome) = self.take() {
+        if let Some(outcome) = self.outcome() {
             return Poll::Ready(outcome);
         }
         let mut waiting = self.control.waiting.borrow_mut();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use prism_proto::newcomers::{Most, Newcomers};
+use prism_proto::newcomers::{Bounds, Newcomers};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -33,7 +33,7 @@ impl Default for NewcomerLimits {
 
 /// The newcomers at one port of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd(Mutex<Newcomers<Arc<Leave>>>);
+pub(crate) struct NewcomerTable(Mutex<Newcomers<Arc<Leave>>>);
 
 /// A message to a connection that it has to give way.
 #[derive(Debug, Default)]
@@ -56,16 +56,16 @@ impl Leave {
     }
 }
 
-impl Crowd {
+impl NewcomerTable {
     /// Adds one from `address` for `timeout`; `None` if the address has too many.
     pub(crate) fn enter(
         self: &Arc<Self>,
         address: IpAddr,
-        most: Most,
+        bounds: Bounds,
         timeout: Duration,
     ) -> Option<Newcomer> {
         let leave = Arc::new(Leave::default());
-        let entered = locked(&self.0).enter(address, most, leave.clone())?;
+        let entered = locked(&self.0).enter(address, bounds, leave.clone())?;
         if let Some(oldest) = entered.gives_way {
             oldest.tell();
         }
@@ -89,7 +89,7 @@ impl Crowd {
 /// One newcomer, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Newcomer {
-    all: Arc<Crowd>,
+    all: Arc<NewcomerTable>,
     age: u64,
     pub(crate) leave: Arc<Leave>,
     /// The end of its time.
@@ -142,13 +142,16 @@ mod tests {
 
     #[test]
     fn one_that_is_to_give_way_is_told_for_good_and_one_that_is_known_is_not() {
-        let (all, counters) = (Arc::new(Crowd::default()), Arc::<Counters>::default());
-        let most = Most {
+        let (all, counters) = (
+            Arc::new(NewcomerTable::default()),
+            Arc::<Counters>::default(),
+        );
+        let bounds = Bounds {
             per_address: 9,
             in_all: 2,
         };
         let enter = || {
-            let entered = all.enter([10, 0, 0, 1].into(), most, Duration::from_secs(1));
+            let entered = all.enter([10, 0, 0, 1].into(), bounds, Duration::from_secs(1));
             entered.unwrap().counted(&counters)
         };
         let (known, first) = (enter(), enter());

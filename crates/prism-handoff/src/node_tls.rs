@@ -104,7 +104,7 @@ async fn shake_hands(
         if taken_bytes > MAX_HANDSHAKE_BYTES {
             return Err(io::Error::other("the handshake has more than 128 KiB"));
         }
-        if let Err(error) = take(&mut connection, &record) {
+        if let Err(error) = feed(&mut connection, &record) {
             // It does not matter whether the alert arrives.
             let _ = send(&mut tcp, &mut connection).await;
             return Err(error);
@@ -137,7 +137,7 @@ async fn read_record(tcp: &mut TcpStream, record: &mut Vec<u8>) -> io::Result<()
 }
 
 /// Gives rustls one record.
-fn take(connection: &mut Connection, mut record: &[u8]) -> io::Result<()> {
+fn feed(connection: &mut Connection, mut record: &[u8]) -> io::Result<()> {
     while !record.is_empty() {
         if connection.read_tls(&mut record)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());

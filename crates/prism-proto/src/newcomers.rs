@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The largest numbers of newcomers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Most {
+pub struct Bounds {
     /// From one address.
     pub per_address: u32,
     /// Together.
@@ -47,12 +47,12 @@ impl<T> Default for Newcomers<T> {
 
 impl<T> Newcomers<T> {
     /// Adds one from `address`; `None` if the address has too many.
-    pub fn enter(&mut self, address: IpAddr, most: Most, tell: T) -> Option<Entered<T>> {
+    pub fn enter(&mut self, address: IpAddr, bounds: Bounds, tell: T) -> Option<Entered<T>> {
         let count = self.by_address.get(&address).copied().unwrap_or(0);
-        if count >= most.per_address {
+        if count >= bounds.per_address {
             return None;
         }
-        let gives_way = match self.by_age.len() >= most.in_all {
+        let gives_way = match self.by_age.len() >= bounds.in_all {
             true => self.oldest_leaves(),
             false => None,
         };
@@ -92,14 +92,14 @@ const SAID_EVERY: Duration = Duration::from_secs(10);
 
 /// An event that anybody can cause, and that is logged seldom.
 #[derive(Debug, Default)]
-pub struct Seldom {
+pub struct LogThrottle {
     said: Option<Instant>,
     times: u64,
 }
 
-impl Seldom {
+impl LogThrottle {
     /// Counts the event. Returns the number since the last line of the log, if a line is due.
-    pub fn again(&mut self, now: Instant) -> Option<u64> {
+    pub fn count_event(&mut self, now: Instant) -> Option<u64> {
         self.times += 1;
         let is_early =
             (self.said).is_some_and(|said| now.saturating_duration_since(said) < SAID_EVERY);
@@ -115,7 +115,7 @@ impl Seldom {
 mod tests {
     use super::*;
 
-    const MOST: Most = Most {
+    const MOST: Bounds = Bounds {
         per_address: 2,
         in_all: 3,
     };
@@ -153,8 +153,8 @@ mod tests {
 
     #[test]
     fn what_happens_often_is_said_seldom_and_counted() {
-        let (mut seldom, begun) = (Seldom::default(), Instant::now());
-        let mut at = |ms| seldom.again(begun + Duration::from_millis(ms));
+        let (mut throttle, begun) = (LogThrottle::default(), Instant::now());
+        let mut at = |ms| throttle.count_event(begun + Duration::from_millis(ms));
         assert_eq!(at(0), Some(1));
         assert_eq!((at(1), at(9_999), at(10_000)), (None, None, Some(3)));
     }

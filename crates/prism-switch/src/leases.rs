@@ -18,7 +18,7 @@ use prism_proto::control::{
     ControlKey, FlowState, MESSAGE_BYTES, Ops, Owner, Request, RunId, Status,
 };
 use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, NewClients, PlacementVerdict, TAKES_NO_MORE};
-use prism_proto::newcomers::{Entered, Most, Newcomers, Seldom};
+use prism_proto::newcomers::{Bounds, Entered, LogThrottle, Newcomers};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -40,8 +40,8 @@ const OUT_OF_REACH_GRACE: Duration = Duration::from_millis(4500);
 const MAX_CONNECTIONS: usize = 16_384;
 /// The time in which a connection must identify itself.
 const HANDSHAKE: Duration = Duration::from_secs(2);
-/// Most unidentified connections. A node that starts opens one for each of its workers.
-const MOST_HANDSHAKES: Most = Most {
+/// Bounds on unidentified connections. A node that starts opens one for each of its workers.
+const HANDSHAKE_BOUNDS: Bounds = Bounds {
     per_address: 256,
     in_all: 1024,
 };
@@ -126,7 +126,7 @@ pub struct Leases {
     /// Wakes connections when verdicts on placements have changed.
     verdicts: Notify,
     newcomers: Mutex<Newcomers<Arc<Notify>>>,
-    refusals: Mutex<Seldom>,
+    refusals: Mutex<LogThrottle>,
 }
 
 /// The nodes that have a lease, or lost it within the grace.
@@ -200,7 +200,7 @@ impl Leases {
     /// Counts one more unidentified connection. `None` if its address has too many.
     fn enter(&self, from: IpAddr, gives_way: &Arc<Notify>) -> Option<u64> {
         let mut newcomers = locked(&self.newcomers);
-        let entered = newcomers.enter(from, MOST_HANDSHAKES, gives_way.clone());
+        let entered = newcomers.enter(from, HANDSHAKE_BOUNDS, gives_way.clone());
         let Entered { age, gives_way } = entered?;
         if let Some(oldest) = gives_way {
             oldest.notify_one();
@@ -210,7 +210,7 @@ impl Leases {
 
     /// Logs refused leases, at a limited rate.
     fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
-        if let Some(times) = locked(&self.refusals).again(Instant::now()) {
+        if let Some(times) = locked(&self.refusals).count_event(Instant::now()) {
             tracing::warn!(%from, error = %why, times, "refused leases");
         }
     }

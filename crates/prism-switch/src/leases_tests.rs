@@ -260,7 +260,7 @@ fn nobody_else_gets_a_lease_and_their_going_is_no_news() {
 fn a_crowd_that_says_nothing_keeps_no_node_out() {
     with_leases(|leases, address| async move {
         let mut silent = Vec::new();
-        for _ in 0..MOST_HANDSHAKES.per_address {
+        for _ in 0..HANDSHAKE_BOUNDS.per_address {
             let mut stream = TcpStream::connect(address).await.unwrap();
             // A connection is counted when it has its challenge.
             stream.read_exact(&mut [0; CHALLENGE_BYTES]).await.unwrap();
@@ -270,7 +270,7 @@ fn a_crowd_that_says_nothing_keeps_no_node_out() {
         assert_eq!(refused.read(&mut [0; 1]).await.unwrap_or(0), 0);
         // More come from many addresses: the oldest give way, and a node gets in.
         let mut oldest = silent.remove(0);
-        for n in 0..MOST_HANDSHAKES.in_all {
+        for n in 0..HANDSHAKE_BOUNDS.in_all {
             let from = IpAddr::from(u128::try_from(n).unwrap().to_be_bytes());
             leases.enter(from, &Arc::new(Notify::new()));
         }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prism_proto::newcomers::Most;
+use prism_proto::newcomers::Bounds;
 use prism_sys::listen::listen_tcp;
 use prism_tls::accept::ServerConfig;
 use rustls::pki_types::CertificateDer;
@@ -26,7 +26,7 @@ use crate::supervise::locked;
 const PEER_HANDSHAKE: Duration = Duration::from_secs(5);
 /// Bounds on handshakes at the node port of a process. A node that starts dials a few times for
 /// each of its workers. A handshake takes milliseconds and some 50 KiB.
-const MOST_HANDSHAKES: Most = Most {
+const HANDSHAKE_BOUNDS: Bounds = Bounds {
     per_address: 256,
     in_all: 1024,
 };
@@ -119,11 +119,11 @@ impl Shared {
     fn let_enter(&self, client: SocketAddr) -> Option<Newcomer> {
         let (counters, clients) = (&self.counters, &self.process.clients);
         let limits = self.config.newcomers;
-        let most = Most {
+        let bounds = Bounds {
             per_address: limits.per_address,
             in_all: usize::MAX,
         };
-        let Some(newcomer) = clients.enter(client.ip(), most, limits.timeout) else {
+        let Some(newcomer) = clients.enter(client.ip(), bounds, limits.timeout) else {
             counters.address_over_limit.add_one();
             return None;
         };
@@ -154,7 +154,7 @@ impl Shared {
                 }
             };
             let handshakes = &self.process.handshakes;
-            let entered = handshakes.enter(from.ip(), MOST_HANDSHAKES, PEER_HANDSHAKE);
+            let entered = handshakes.enter(from.ip(), HANDSHAKE_BOUNDS, PEER_HANDSHAKE);
             let Some(newcomer) = entered else {
                 self.refused(from, &"too many handshakes from its address");
                 continue;
@@ -173,7 +173,7 @@ impl Shared {
     fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
         self.counters.peers_refused.add_one();
         let mut refusals = locked(&self.process.refusals);
-        if let Some(times) = refusals.again(Instant::now()) {
+        if let Some(times) = refusals.count_event(Instant::now()) {
             tracing::warn!(%from, error = %why, times, "refused connections to the node port");
         }
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use prism_proto::newcomers::Seldom;
+use prism_proto::newcomers::LogThrottle;
 use prism_sys::tcp::{Freezer, InitialWindow};
 
 use crate::cost::Costs;
@@ -13,7 +13,7 @@ use crate::frozen::FrozenSockets;
 use crate::given_up::GivenUp;
 use crate::health::Health;
 use crate::leaving::Leavers;
-use crate::newcomers::Crowd;
+use crate::newcomers::NewcomerTable;
 use crate::trace::Trace;
 
 /// The interval of checks that frozen sockets are silent: one datagram over loopback each.
@@ -31,9 +31,9 @@ pub struct Process {
     pub(crate) leavers: Arc<Leavers>,
     pub(crate) costs: Costs,
     /// Clients without an admitted request, and handshakes of nodes.
-    pub(crate) clients: Arc<Crowd>,
-    pub(crate) handshakes: Arc<Crowd>,
-    pub(crate) refusals: Mutex<Seldom>,
+    pub(crate) clients: Arc<NewcomerTable>,
+    pub(crate) handshakes: Arc<NewcomerTable>,
+    pub(crate) refusals: Mutex<LogThrottle>,
     /// Which peers answer.
     pub health: Arc<Health>,
     initial_window: OnceLock<Option<InitialWindow>>,
