@@ -13,7 +13,7 @@ use tokio::task::LocalSet;
 use crate::network::{self, NODES, Network, SERVICE};
 
 /// What `bulk` answers.
-pub const BULK: [u8; 300_000] = [7; 300_000];
+pub static BULK: [u8; 300_000] = [7; 300_000];
 
 /// Runs `work` as the process of a node.
 pub fn run<T>(work: impl Future<Output = T>) -> T {
