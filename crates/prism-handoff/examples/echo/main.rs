@@ -129,7 +129,8 @@ fn demonstrate() -> anyhow::Result<()> {
         print!("{line} -> {answer}");
     }
     let namespace = network::path(&network.client);
-    println!("try: sudo nsenter --net={namespace} nc {SERVICE}");
+    let (address, port) = (SERVICE.ip(), SERVICE.port());
+    println!("try: sudo nsenter --net={namespace} nc {address} {port}");
     println!("Enter ends the program");
     std::io::stdin().read_line(&mut String::new())?;
     Ok(())

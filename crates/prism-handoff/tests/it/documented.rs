@@ -76,86 +76,44 @@ fn ops(ops: Ops) -> String {
     names.map(|(_, name)| name).collect::<Vec<_>>().join(", ")
 }
 
-/// The fields that a request and its answer share.
-struct Control {
-    key_id: u32,
-    ops: Ops,
+/// The rows that a request and its answer share.
+fn control(
     request_id: u64,
     time_ns: u64,
+    operations: Ops,
     epoch: u64,
     flow: FlowKey,
     owner: Owner,
-}
-
-impl Control {
-    fn rows(&self) -> Vec<Row> {
-        vec![
-            ("key_id", self.key_id.to_string()),
-            ("ops", ops(self.ops)),
-            ("request_id", format!("{:#x}", self.request_id)),
-            ("time_ns", self.time_ns.to_string()),
-            ("epoch", self.epoch.to_string()),
-            ("client", self.flow.client.to_string()),
-            ("VIP", self.flow.vip.to_string()),
-            ("owner", self.owner.addr.to_string()),
-            ("via", self.owner.via.to_string()),
-        ]
-    }
+) -> Vec<Row> {
+    vec![
+        ("key_id", KEY_ID.to_string()),
+        ("ops", ops(operations)),
+        ("request_id", format!("{request_id:#x}")),
+        ("time_ns", time_ns.to_string()),
+        ("epoch", epoch.to_string()),
+        ("client", flow.client.to_string()),
+        ("VIP", flow.vip.to_string()),
+        ("owner", owner.addr.to_string()),
+        ("via", owner.via.to_string()),
+    ]
 }
 
 fn request(example: &Example) {
     let bytes = bytes_of(&example.block);
-    let request = Request::decode(&bytes, KEY_ID, &key()).unwrap();
-    let Request {
-        key_id,
-        request_id,
-        time_ns,
-        ops,
-        epoch,
-        flow,
-        owner,
-    } = request;
-    let fields = Control {
-        key_id,
-        ops,
-        request_id,
-        time_ns,
-        epoch,
-        flow,
-        owner,
-    };
-    compare(example, &fields.rows());
-    assert_eq!(request.encode(&key())[..], bytes);
+    let r = Request::decode(&bytes, KEY_ID, &key()).unwrap();
+    let rows = control(r.request_id, r.time_ns, r.ops, r.epoch, r.flow, r.owner);
+    compare(example, &rows);
+    assert_eq!(r.encode(&key())[..], bytes);
 }
 
 fn answer(example: &Example) {
     let bytes = bytes_of(&example.block);
-    let answer = Answer::decode(&bytes, KEY_ID, &key()).unwrap();
-    let Answer {
-        status,
-        state,
-        time_ns,
-        epoch,
-        owner,
-        key_id,
-        request_id,
-        ops,
-        flow,
-    } = answer;
-    let fields = Control {
-        key_id,
-        ops,
-        request_id,
-        time_ns,
-        epoch,
-        flow,
-        owner,
-    };
-    let mut rows = fields.rows();
-    assert_eq!((status, state), (Status::Ok, FlowState::Forward));
+    let a = Answer::decode(&bytes, KEY_ID, &key()).unwrap();
+    let mut rows = control(a.request_id, a.time_ns, a.ops, a.epoch, a.flow, a.owner);
+    assert_eq!((a.status, a.state), (Status::Ok, FlowState::Forward));
     rows.extend([("status", "OK".to_owned()), ("state", "forward".to_owned())]);
     compare(example, &rows);
-    assert_eq!(answer.encode(&key())[..], bytes);
+    assert_eq!(a.encode(&key())[..], bytes);
 }
 
 fn frames(example: &Example) {

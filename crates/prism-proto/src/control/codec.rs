@@ -122,30 +122,20 @@ impl Request {
 
     /// [`Self::encode`] with the run of the owner.
     pub fn encode_of(&self, run: RunId, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
-        let Self {
-            key_id,
-            request_id,
-            time_ns,
-            ops,
-            epoch,
-            flow,
-            owner,
-        } = *self;
-        let (kind, status, state) = (KIND_REQUEST, 0, 0);
-        Raw {
-            kind,
-            ops,
-            status,
-            key_id,
-            state,
-            request_id,
-            time_ns,
-            epoch,
-            flow,
-            owner,
+        let raw = Raw {
+            kind: KIND_REQUEST,
+            ops: self.ops,
+            status: 0,
+            key_id: self.key_id,
+            state: 0,
+            request_id: self.request_id,
+            time_ns: self.time_ns,
+            epoch: self.epoch,
+            flow: self.flow,
+            owner: self.owner,
             run,
-        }
-        .encode(key)
+        };
+        raw.encode(key)
     }
 
     /// Reads and authenticates a request, as the switch does.
@@ -159,27 +149,17 @@ impl Request {
         key_id: u32,
         key: &ControlKey,
     ) -> Result<(Self, RunId), ControlError> {
-        let Raw {
-            ops,
-            key_id,
-            request_id,
-            time_ns,
-            epoch,
-            flow,
-            owner,
-            run,
-            ..
-        } = Raw::decode(bytes, KIND_REQUEST, key_id, key)?;
+        let raw = Raw::decode(bytes, KIND_REQUEST, key_id, key)?;
         let request = Self {
             key_id,
-            request_id,
-            time_ns,
-            ops,
-            epoch,
-            flow,
-            owner,
+            request_id: raw.request_id,
+            time_ns: raw.time_ns,
+            ops: raw.ops,
+            epoch: raw.epoch,
+            flow: raw.flow,
+            owner: raw.owner,
         };
-        Ok((request, run))
+        Ok((request, raw.run))
     }
 
     /// The answer to this request.
@@ -191,23 +171,16 @@ impl Request {
         owner: Owner,
         now_ns: u64,
     ) -> Answer {
-        let Self {
-            key_id,
-            request_id,
-            ops,
-            flow,
-            ..
-        } = *self;
         Answer {
             status,
             state,
             time_ns: now_ns,
             epoch,
             owner,
-            key_id,
-            request_id,
-            ops,
-            flow,
+            key_id: self.key_id,
+            request_id: self.request_id,
+            ops: self.ops,
+            flow: self.flow,
         }
     }
 }
@@ -215,58 +188,35 @@ impl Request {
 impl Answer {
     /// The datagram of this answer, under `key`.
     pub fn encode(&self, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
-        let Self {
-            key_id,
-            request_id,
-            time_ns,
-            ops,
-            epoch,
-            flow,
-            owner,
-            ..
-        } = *self;
-        let (kind, status, state) = (KIND_ANSWER, self.status.code(), self.state.code());
-        Raw {
-            kind,
-            ops,
-            status,
-            key_id,
-            state,
-            request_id,
-            time_ns,
-            epoch,
-            flow,
-            owner,
+        let raw = Raw {
+            kind: KIND_ANSWER,
+            ops: self.ops,
+            status: self.status.code(),
+            key_id: self.key_id,
+            state: self.state.code(),
+            request_id: self.request_id,
+            time_ns: self.time_ns,
+            epoch: self.epoch,
+            flow: self.flow,
+            owner: self.owner,
             run: RunId::NONE,
-        }
-        .encode(key)
+        };
+        raw.encode(key)
     }
 
     /// Reads and authenticates an answer.
     pub fn decode(bytes: &[u8], key_id: u32, key: &ControlKey) -> Result<Self, ControlError> {
         let raw = Raw::decode(bytes, KIND_ANSWER, key_id, key)?;
-        let Raw {
-            ops,
-            key_id,
-            request_id,
-            time_ns,
-            epoch,
-            flow,
-            owner,
-            ..
-        } = raw;
-        let status = Status::from_code(raw.status).ok_or(DecodeError::Invalid("status"))?;
-        let state = FlowState::from_code(raw.state).ok_or(DecodeError::Invalid("state"))?;
         Ok(Self {
-            status,
-            state,
-            time_ns,
-            epoch,
-            owner,
+            status: Status::from_code(raw.status).ok_or(DecodeError::Invalid("status"))?,
+            state: FlowState::from_code(raw.state).ok_or(DecodeError::Invalid("state"))?,
+            time_ns: raw.time_ns,
+            epoch: raw.epoch,
+            owner: raw.owner,
             key_id,
-            request_id,
-            ops,
-            flow,
+            request_id: raw.request_id,
+            ops: raw.ops,
+            flow: raw.flow,
         })
     }
 }
