@@ -81,7 +81,7 @@ pub(crate) struct ConnectionState {
     pub(crate) has_written: bool,
     /// The number of moves since input was last consumed.
     pub(crate) moves: u8,
-    /// No request on it has been admitted yet.
+    /// `Some` until a request on it has been admitted.
     pub(crate) newcomer: Option<Newcomer>,
     /// Whether it counts among the connections that are open here.
     pub(crate) is_counted: bool,
@@ -142,7 +142,7 @@ impl Connection {
         self.state.newcomer = None;
     }
 
-    /// No request on it has been admitted yet.
+    /// Whether no request on it has been admitted yet.
     pub fn is_newcomer(&self) -> bool {
         self.state.newcomer.is_some()
     }

@@ -47,8 +47,8 @@ impl Handle {
     /// Hands `connection` over to `peer`, with the bytes that were read and not consumed,
     /// and with `context` (at most 4 KiB) for the peer's application.
     ///
-    /// It ends within the sum of the deadlines of `prism_proto::export`, some 20 s. Run it
-    /// to its end: if the future is dropped, the connection is closed.
+    /// It ends within some 15 s, the sum of the deadlines of `prism_proto::export` and of a dial.
+    /// Run it to its end: if the future is dropped, the connection is closed.
     pub async fn export(&self, connection: Connection, peer: &str, context: &[u8]) -> Exported {
         let counters = self.shared.counters.clone();
         let export = pin!(self.try_export(connection, peer, context));

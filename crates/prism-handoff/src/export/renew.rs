@@ -16,8 +16,8 @@ use crate::records::NotSaved;
 use crate::trace::{Part, Record};
 
 /// Gives the connection another socket on this host, by a hand-off that no peer is offered. It
-/// takes two phases, because a frozen socket would be thawed. The result is always `Kept`; with a
-/// refusal as its reason the socket is new, with any other it is the old one.
+/// takes two phases, because a frozen socket would be thawed. The intended result is `Kept` with
+/// a refusal as its reason: the socket is new. With any other reason it is the old one.
 pub(crate) async fn renew(shared: &Rc<Shared>, mut connection: Connection) -> Exported {
     let Some(control) = shared.control.as_ref().filter(|c| c.is_reachable()) else {
         return kept(connection, Kept::SwitchSilent);
