@@ -1,30 +1,30 @@
-# `make help` says what there is. Every target installs what it needs first.
+# `make help` lists the targets. Each target first installs the packages that it needs.
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# What a target has installed first: a group of scripts/setup.sh. Keyed on the
-# script and what it reads, so that a change of it makes setup run again.
+# A target depends on the mark of its group of scripts/setup.sh. The name of the mark has a
+# digest of the scripts, so that a change of them runs setup again.
 SETUP_KEY := $(shell cat scripts/setup.sh scripts/clients/* | sha256sum | cut -c1-16)
 installed = $(TARGET)/.setup-$(1)-$(SETUP_KEY)
 BUILD := cargo build --release --locked
 PROGRAMS := $(TARGET)/release
 # Namespaces and eBPF need root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
-# rustup's programs, also where the shell has not been started anew.
+# rustup's programs, also in a shell that is older than the installation of Rust.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .PHONY: help setup build dist demo test test-kernels lint bench clean
 
 help:
-	@echo 'make setup   install what building, the demo and the tests need (Debian 12)'
+	@echo 'make setup   install the packages for building, the demo and the tests (Debian 12)'
 	@echo 'make build   build $(PROGRAMS)/prism, and prism-lab beside it'
-	@echo 'make dist    build $(TARGET)/dist/prism, which is to serve in earnest: as a whole, and trained'
-	@echo '             in labs, as root; some 20 minutes'
+	@echo 'make dist    build $(TARGET)/dist/prism for production: optimized as a whole and'
+	@echo '             profile-guided, by labs that need root; some 20 minutes'
 	@echo 'make demo    a lab of three backends serves real clients, under a minute'
 	@echo 'make test    all tests; as root, or those that need privilege are skipped'
 	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: some 12 minutes'
 	@echo 'make lint    formatting, clippy, where unsafe code is, links and width of the documents'
 	@echo 'make bench   make dist, then time of a hand-off, and of a packet in the switch'
-	@echo 'make clean   remove what was built'
+	@echo 'make clean   remove all build results'
 
 setup:
 	@scripts/setup.sh tests
@@ -55,7 +55,7 @@ lint: $(call installed,lint)
 	scripts/check-unsafe.sh
 	scripts/check_docs.py
 
-# What is measured is what would serve.
+# The benchmarks measure the production build.
 bench: dist
 	$(SUDO) $(TARGET)/dist/prism-lab bench switch
 	$(SUDO) $(TARGET)/dist/prism-lab bench handoff

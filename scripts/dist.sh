@@ -44,7 +44,7 @@ lab=$target/release/prism-lab
 say 'building the program that counts'
 build "$work/counting" "-Cprofile-generate=$work/counts"
 counting=$work/counting/$host/dist/prism
-# Cargo looks at a profile's path, and not into it.
+# The name changes with the program, because cargo notices only a new path of a profile.
 profile=$work/$(sha256sum "$counting" | cut -c1-16).profdata
 if [ ! -e "$profile" ]; then
     $sudo rm -rf "$work/counts"
@@ -53,7 +53,7 @@ if [ ! -e "$profile" ]; then
         say "training: prism-lab bench ${case[*]}"
         $sudo "$lab" bench "${case[@]}" --prism "$counting" --rounds 1 --seconds 2 >/dev/null </dev/null
     done <<<"$training"
-    # What was built by others is of no use any more.
+    # Builds by other profiles are useless now.
     rm -rf "$work"/*.profdata "$work/serving"
     "$profdata" merge --output "$profile.new" "$work/counts"
     mv "$profile.new" "$profile"
