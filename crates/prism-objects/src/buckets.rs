@@ -47,8 +47,11 @@ impl Objects {
             Ok(body) => self.together(request, &body).await,
             Err(error) => Err(error),
         };
+        // The rules may just have changed.
+        let extra = self.rules.for_browsers(&request.head).await;
         let exchange = Exchange {
             keep_alive: exchange.keep_alive && body.is_whole,
+            extra: extra.as_ref(),
             ..*exchange
         };
         self.answer(io, request, &exchange, result).await

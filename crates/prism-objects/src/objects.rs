@@ -13,7 +13,7 @@ use prism_proto::verified::{Policy, Verified};
 use prism_replicas::{MAX_HEADER_BYTES, Node, Replicator, UnderWay, elsewhere};
 use prism_s3::auth::with_hoisted;
 use prism_s3::{Code, ObjectOperation, ObjectRef, Operation, Payload, Principal, S3Error};
-use prism_service::{Fault, Io, Link, RequestBody, Route, Service, Subject};
+use prism_service::{Fault, Io, Link, Route, Service, Subject};
 
 use crate::auth::Auth;
 use crate::bodies::Bodies;
@@ -217,15 +217,18 @@ impl Service for Objects {
         request: &Request,
         exchange: &Exchange<'_>,
     ) -> io::Result<bool> {
+        if route::concerns_all(&request.meaning.operation) {
+            return Box::pin(self.serve_together(io, request, exchange)).await;
+        }
+        if !request.is_relayed {
+            self.node.counters.served_direct.add_one();
+        }
         let extra = self.rules.for_browsers(&request.head).await;
         let exchange = &Exchange {
             extra: extra.as_ref(),
             ..*exchange
         };
-        match route::concerns_all(&request.meaning.operation) {
-            true => Box::pin(self.serve_together(io, request, exchange)).await,
-            false => self.serve_from_store(io, request, exchange).await,
-        }
+        self.serve_from_store(io, request, exchange).await
     }
 
     async fn serve_node(
@@ -241,10 +244,7 @@ impl Service for Objects {
                 let prepared = self.replicator.serve_prepare(io, head, peer, exchange);
                 prepared.await
             }
-            _ => {
-                let body = RequestBody::new(head, u64::MAX);
-                self.replicator.serve_question(io, body, exchange).await
-            }
+            _ => self.replicator.serve_question(io, head, exchange).await,
         }
     }
 

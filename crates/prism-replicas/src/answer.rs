@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use prism_http::{Exchange, ResponseHead};
+use prism_http::{Exchange, RequestHead, ResponseHead};
 use prism_s3::{Code, Document, S3Error};
 use prism_service::{BodyFailure, Io, RequestBody, send, set};
 use prism_store::{Replicas, Store};
@@ -24,9 +24,10 @@ impl Replicator {
     pub async fn serve_question(
         &self,
         io: &mut impl Io,
-        mut body: RequestBody,
+        head: &RequestHead,
         exchange: &Exchange<'_>,
     ) -> io::Result<bool> {
+        let mut body = RequestBody::new(head, MAX_QUESTION_BYTES);
         let read = match body.read_to_end(io, MAX_QUESTION_BYTES).await {
             Err(BodyFailure::Connection(error)) => return Err(error),
             Err(BodyFailure::TooLong | BodyFailure::Malformed(_)) => Err(Code::InvalidRequest),
