@@ -1,38 +1,35 @@
-//! Which backends have a key, now and while that changes. No sockets, clocks,
-//! disks or threads.
+//! The rules of a cluster's state: the owners of keys, backends in sync, and safe changes. No
+//! sockets, clocks, disks or threads.
 //!
-//! A cluster's [`State`] says which backends hold keys, how many of them each
-//! key, and which of them are in sync. It changes by [`step`]s, each of which
-//! begins a new epoch, and each of which every backend that lives has adopted
-//! before the next one is made. So the views of two backends are never more than
-//! one step apart, and each step is such that both sides of it may be in force at
-//! the same time:
+//! A cluster's [`State`] has the backends that hold keys, the number of replicas of each
+//! key, and the backends in sync. It changes by [`step`]s. Each step begins a new epoch. All
+//! backends that live have adopted it before the next step is made. The views of two
+//! backends are therefore at most one step apart, and may be in force at the same time:
 //!
-//! - who reads a key by one of them gets every write that is made by the other:
-//!   readers of either are among those that a write of the other needs;
-//! - of two primaries of a key each needs the other for its writes, and the one
-//!   in the later epoch refuses.
+//! - The readers of a key by either view get every write that is made by the other. They are
+//!   among the backends that such a write needs.
+//! - If a key has two primaries, each needs the other one for its writes. The one in the later
+//!   epoch refuses.
 //!
-//! A backend that does not live need not have adopted anything: it stops serving
-//! before anybody else may notice that it is gone. One that leaves in order lives until
-//! the others go on without it: first nothing is read there, while it still gets every
-//! write, and in the next epoch it gets none.
+//! A backend that does not live may have any view: it stops serving before the others may
+//! notice that it is gone. A backend that leaves lives until the others go on without it. In
+//! the first epoch of its leaving it serves no reads and gets every write. In the next one
+//! it gets no writes.
 //!
-//! # What is left to whoever keeps the state
+//! # Duties of the caller
 //!
-//! - A backend lives from when its report is noted until it must have stopped
-//!   serving by its own clock. Its first report is noted only if the state is
-//!   still the one that it has read, and it serves only from then on.
-//! - A step is taken only if the state is still the one that it was made from, and
-//!   if still nobody lives who did not when it was made.
-//! - What a backend fetches, it begins to fetch when all that live have adopted
-//!   the epoch of [`State::fetches_since`]. What it has no place for it may throw
-//!   away at once: nobody reads it by any view that may be in force.
+//! - A backend lives from the record of its report until the time when it must have stopped
+//!   serving by its own clock. Its first report is recorded only if the state is still the
+//!   one that it has read. It serves only from then on.
+//! - A step is taken only if the state has not changed since the step was made, and no further
+//!   backend has begun to live.
+//! - A backend begins to fetch when all that live have adopted the epoch of
+//!   [`State::fetches_since`]. It may delete keys that it no longer owns at once, because no
+//!   view in force reads them there.
 //!
-//! Where the state itself is lost, [`recover()`] makes it anew from what the stores have
-//! noted of it.
+//! If the state itself is lost, [`recover()`] restores it from the stores' testimonies.
 //!
-//! [`View`] is a state made quick to ask; [`Placement`] ranks backends for a key.
+//! [`View`] answers questions about a state quickly. [`Placement`] ranks backends for a key.
 #![forbid(unsafe_code)]
 
 mod min_replicas;

@@ -1,19 +1,18 @@
-//! How many copies of a key have to be in sync for it to be written.
+//! The number of copies of a key that have to be in sync for a write.
 //!
-//! A write is answered when every replica that takes writes has it. While all but one are
-//! out, that is one copy, and the loss of one more disk loses it. A cluster that refuses
-//! such a write instead loses nothing that it has answered.
+//! A write is answered when every replica that takes writes has it. If all but one are out,
+//! that is one copy, and the loss of its disk loses the write. A cluster that refuses such
+//! writes loses nothing that it has answered.
 
 use crate::view::View;
 
-/// The configured number; nothing for the default.
+/// The configured number; `None` for the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MinReplicas(pub Option<u16>);
 
 impl MinReplicas {
-    /// How many it is where each key has `replicas`: by default 2 of 3 and more, and 1 of
-    /// fewer, where one backend that is away would end all writes. Never more than there
-    /// are.
+    /// The number for keys with `replicas`, at most all of them. The default is 2 of 3 or more.
+    /// It is 1 of fewer, because otherwise one absent backend would stop all writes.
     #[must_use]
     pub fn of(self, replicas: u16) -> u16 {
         let default = if replicas >= 3 { 2 } else { 1 };
@@ -25,14 +24,14 @@ impl MinReplicas {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{in_sync} of the key's copies are in sync, and a write needs {min}")]
 pub struct TooFewCopies {
-    /// There are.
+    /// The copies in sync.
     pub in_sync: usize,
-    /// There have to be.
+    /// The copies that a write needs.
     pub min: u16,
 }
 
 impl View {
-    /// Whether enough copies of a key are in sync for it to be written.
+    /// Checks that enough copies of a key are in sync for a write.
     ///
     /// # Errors
     /// [`TooFewCopies`].
@@ -86,7 +85,7 @@ mod tests {
         let rows = [
             ([InSync, InSync, InSync], 3),
             ([InSync, InSync, Out], 2),
-            // A lagging copy has every write from now on, and lacks older ones.
+            // A lagging copy gets every write from now on, and lacks older ones.
             ([InSync, Lagging, Lagging], 1),
             ([InSync, Out, Out], 1),
             ([Out, Lagging, Out], 0),
@@ -119,7 +118,7 @@ mod tests {
             let is = |key: &&String| view.check_copies("b", key, default).is_ok();
             keys.iter().filter(is).count()
         };
-        // One copy of each is all that there is.
+        // Each key has one copy only.
         assert_eq!(written(&with(&state, [InSync; 3])), keys.len());
         let of_one = written(&with(&state, one_left));
         assert!((1..keys.len()).contains(&of_one), "{of_one}");

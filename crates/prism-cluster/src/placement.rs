@@ -1,19 +1,18 @@
-//! Which nodes own an object: rendezvous (highest random weight) hashing.
+//! The owners of an object by rendezvous (highest random weight) hashing.
 //!
-//! Every node that knows the same names computes the same owners, and adding
-//! or removing one of *n* nodes moves only the objects that node gains or
-//! loses, about 1/*n* of all. A node's weight for an object is SipHash-2-4,
-//! under a fixed public key, of
+//! Every node that knows the same names computes the same owners. Adding or removing one of
+//! *n* nodes moves only the objects of that node, about 1/*n* of all. A node's weight for an
+//! object is SipHash-2-4, under a fixed public key, of
 //!
 //! ```text
 //! len(node) node len(bucket) bucket len(key) key
 //! ```
 //!
-//! where each length is four bytes, big-endian. The nodes of greatest weight
-//! own the object; equal weights are ordered by name. The function is part of
-//! the data format: changing it strands every object stored under it.
+//! where each length is four bytes, big-endian. The nodes of greatest weight own the object.
+//! Equal weights are ordered by name. The function is part of the data format: with another
+//! function no node would find the stored objects.
 //!
-//! Not here: which of them are in sync, and what changes with time.
+//! Not here: backends in sync, and changes with time.
 
 use std::{borrow::Borrow, collections::BTreeSet, fmt, hash::Hasher, str::FromStr};
 
@@ -25,38 +24,38 @@ pub const NODES_MAX: usize = 4096;
 /// Longest node name, in bytes.
 const NAME_MAX: usize = 255;
 
-/// "prism placement1" as two little-endian words. Public: placement spreads
-/// load, it keeps no secret.
+/// "prism placement1" as two little-endian words. The key is public, because placement only
+/// spreads load.
 const KEY: (u64, u64) = (
     u64::from_le_bytes(*b"prism pl"),
     u64::from_le_bytes(*b"acement1"),
 );
 
-/// Why a placement cannot be built.
+/// The reason why a placement cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
     /// A name is empty or longer than 255 bytes.
     #[error("node name {0:?} is empty or too long")]
     BadName(String),
-    /// There is no node to own anything.
+    /// The list of nodes is empty.
     #[error("a placement needs at least one node")]
     NoNodes,
     /// More than [`NODES_MAX`] nodes.
     #[error("more than {NODES_MAX} nodes")]
     TooManyNodes,
-    /// Two nodes of one name.
+    /// Two nodes have one name.
     #[error("node name {0} is used twice")]
     Duplicate(NodeName),
 }
 
-/// The name of a node, by which it owns objects: a node that returns under its
+/// The name of a node, which decides the objects that it owns. A node that returns under its
 /// old name owns its old objects, whatever its address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(String);
 
 impl NodeName {
-    /// Takes a name of 1 to 255 bytes.
+    /// Checks a name, which has 1 to 255 bytes.
     pub fn new(name: impl Into<String>) -> Result<Self, PlacementError> {
         let name = name.into();
         if name.is_empty() || name.len() > NAME_MAX {
@@ -109,14 +108,14 @@ impl fmt::Display for NodeName {
 /// The owners of all objects.
 #[derive(Debug, Clone)]
 pub struct Placement {
-    /// In order of name, so that a stable sort breaks ties by name.
+    /// The nodes in the order of their names, so that a stable sort breaks ties by name.
     nodes: Vec<Node>,
 }
 
 #[derive(Debug, Clone)]
 struct Node {
     name: NodeName,
-    /// The hash after the node's name: its part of every weight.
+    /// The hash state after the node's name, which begins every weight.
     state: SipHasher24,
 }
 
@@ -139,7 +138,7 @@ impl Placement {
         Ok(Self { nodes })
     }
 
-    /// All nodes, in order of name.
+    /// All nodes, in the order of their names.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = &NodeName> {
         self.nodes.iter().map(|node| &node.name)
     }
@@ -152,7 +151,7 @@ impl Placement {
         key: &str,
         replicas: usize,
     ) -> impl ExactSizeIterator<Item = &'a NodeName> + use<'a> {
-        // One alone has no need of a weight.
+        // A single node needs no weight.
         let weight = |node: &Node| match self.nodes.len() {
             1 => 0,
             _ => node.weight(bucket, key),
@@ -191,8 +190,8 @@ impl Node {
     }
 }
 
-/// A digest of all that decides which nodes own which objects: equal where the placements
-/// are (docs/protocol.md, 1.7). Never 0. `names` are in ascending order.
+/// A digest of everything that decides the owners of objects (docs/protocol.md, 1.7). Equal
+/// placements have equal digests. Never 0. `names` are in ascending order.
 pub(crate) fn digest<'a>(replicas: u16, names: impl Iterator<Item = &'a str>) -> u64 {
     let mut state = SipHasher24::new_with_keys(KEY.0, KEY.1);
     state.write(&replicas.to_be_bytes());
@@ -200,7 +199,7 @@ pub(crate) fn digest<'a>(replicas: u16, names: impl Iterator<Item = &'a str>) ->
     state.finish().max(1)
 }
 
-/// Length first, so that no two different triples are one string of bytes.
+/// Hashes the length first, so that no two different triples give the same bytes.
 fn absorb(state: &mut SipHasher24, text: &str) {
     let len = u32::try_from(text.len()).unwrap_or(u32::MAX);
     state.write(&len.to_be_bytes());

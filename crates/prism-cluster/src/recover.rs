@@ -1,16 +1,16 @@
-//! A cluster's state made anew, where whoever kept it has lost it.
+//! Recovery of a cluster's state that etcd has lost.
 //!
-//! Each store has noted the state that it acted by last. The latest of these is what
-//! the cluster had agreed on, *if* nobody has gone on without those who say so. A
-//! cluster goes on to a later state only if all that live have adopted the one
-//! before, and answers by it only through backends in sync. So if every backend that
-//! is in sync by the latest state that any store has noted, or that may have become so
-//! since because it was catching up, says what it has noted, nothing was answered by a
-//! later one; and the state goes on, in a later epoch than any that there can have been.
-//! Who was out could have caught up only from one of those.
+//! Each store has recorded the state that it acted by last: its testimony. The latest of
+//! these is the cluster's state, unless the cluster has gone on without these backends. A
+//! cluster goes on to a later state only if all that live have adopted the state before. It
+//! answers by that state only through backends in sync.
 //!
-//! Where one of them says nothing, or has another store by now, there may have been
-//! writes of which nobody else knows. Whoever recovers has to name it then.
+//! Recovery therefore needs the testimony of every backend that is in sync or catching up by
+//! the latest state. Then no backend has answered by a later state. A backend that was out could only have caught up from one of
+//! these. The recovered state has a later epoch than any that there can have been.
+//!
+//! A backend without a testimony, or with another store, may have had writes that no other
+//! backend knows. The administrator has to name it to leave it out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,87 +22,86 @@ use crate::{
     testimony::Testimonies,
 };
 
-/// So far above every epoch that is known of begins the new one: what was agreed on
-/// and adopted by nobody, or by those who say nothing, is below. A cluster that takes a
-/// step every minute needs two years for as many.
+/// The distance from the greatest known epoch to the new one. Epochs that no testimony
+/// knows are therefore below. A cluster that takes a step every minute needs two years for
+/// as many.
 const GAP: u64 = 1_000_000;
 /// Most foundings that one state can replace; each recovery adds one or two.
 const REPLACED_MAX: usize = 256;
 
-/// What whoever recovers has decided.
+/// The administrator's decisions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Whose store is believed where stores belong to different foundings.
+    /// The backend whose store is believed if stores belong to different foundings.
     pub of: Option<NodeName>,
-    /// Backends that were in sync, or catching up, and are gone on without, though answered writes
-    /// may be lost by that.
+    /// Backends to leave out that were in sync or catching up. Answered writes may be lost.
     pub without: BTreeSet<NodeName>,
     /// The number of the new founding: drawn at random, not 0.
     pub founding: u64,
 }
 
-/// Why a backend is not known to be as it was.
+/// The reason why a backend may not be as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Doubt {
-    /// Nothing was heard of its store.
+    /// Its store has no testimony.
     Silent,
     /// It has another store now.
     OtherStore,
-    /// Its store has noted something that does not go on to what is recovered.
+    /// The recovered state is no successor of its testimony.
     OtherState,
 }
 
-/// What a backend is by the recovered state, and why.
+/// The part of a backend in the recovered state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It was in sync and has the same store: it has every answered write.
+    /// It was in sync and has the same store, so it has every answered write.
     InSync,
-    /// It was lagging, or out: it is brought up to date before it is read.
+    /// It was lagging or out, and catches up before it serves reads.
     Behind,
-    /// It was in sync, or catching up, and is gone on without as was decided.
+    /// It was in sync or catching up, and is left out by decision.
     LeftOut,
 }
 
-/// A state to be put where the lost one was.
+/// The state that replaces the lost one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
-    /// To be adopted by all.
+    /// The recovered state.
     pub state: State,
-    /// Whose store has noted what it goes on from.
+    /// The backend whose testimony it succeeds.
     pub of: NodeName,
-    /// The epoch of that.
+    /// The epoch of that testimony.
     pub from_epoch: u64,
-    /// Of every backend of the state.
+    /// The verdict of every backend of the state.
     pub verdicts: BTreeMap<NodeName, Verdict>,
 }
 
-/// Why nothing is recovered.
+/// The reason why nothing is recovered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecoverError {
-    /// The stores of which it speaks can go on by the state that there is.
+    /// No store of the cluster contradicts the present state.
     #[error("there is nothing to recover: no store of the cluster contradicts its state")]
     NotNeeded,
-    /// There is nothing to go on from.
-    #[error("no store has said yet what state it was in: start the backends")]
-    NothingSaid,
-    /// The one that is to be believed.
-    #[error("{0} has not said yet what state its store was in")]
+    /// No store has a testimony.
+    #[error("no store has reported its state; start the backends")]
+    NoTestimony,
+    /// The named store has no testimony.
+    #[error("the store of {0} has not reported its state")]
     NotHeard(NodeName),
-    /// Stores that do not go back to the same, or forks of it.
-    #[error("the stores of {} do not go back to one state", join(.0))]
+    /// The testimonies do not succeed one another.
+    #[error("the states of the stores of {} do not succeed one another", join(.0))]
     Foundings(Vec<NodeName>),
     /// Answered writes may be lost without these.
-    #[error("in sync by the last state, or catching up, and not known to be as they were: {}", doubts(.0))]
+    #[error("these backends were in sync or catching up, and may not be as they were: {}", doubts(.0))]
     Unproven(BTreeMap<NodeName, Doubt>),
-    /// It would be gone on without a backend that is in sync.
-    #[error("{0} is known to be as it was, or holds nothing: it is not to be left out")]
+    /// The backend is in sync, or has no keys.
+    #[error("{0} cannot be left out: it is as it was, or holds no keys")]
     NotInDoubt(NodeName),
     /// No backend would be in sync.
     #[error("no backend would be in sync")]
-    NobodyLeft,
-    /// After very many recoveries, or epochs.
+    NoneInSync,
+    /// The cluster has had too many recoveries or epochs.
     #[error("the cluster's epochs or foundings are used up")]
     UsedUp,
 }
@@ -114,34 +113,33 @@ fn join<'a>(names: impl IntoIterator<Item = &'a NodeName>) -> String {
 
 fn doubts(doubts: &BTreeMap<NodeName, Doubt>) -> String {
     let each = doubts.iter().map(|(name, doubt)| match doubt {
-        Doubt::Silent => format!("{name} (nothing is heard of it)"),
+        Doubt::Silent => format!("{name} (its store has not reported)"),
         Doubt::OtherStore => format!("{name} (it has another store)"),
         Doubt::OtherState => format!("{name} (its store was in another state)"),
     });
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// The state to go on by, from what stores have noted. `present` is the one that is
-/// there, if one is.
+/// Recovers the state from the stores' testimonies. `present` is the state in etcd, if any.
 ///
 /// # Errors
-/// [`RecoverError`]: it is not needed, or not possible without a decision.
+/// [`RecoverError`]: recovery is not needed, or not possible without a decision.
 pub fn recover(
     present: Option<&State>,
-    said: &Testimonies,
+    testimonies: &Testimonies,
     choice: &Choice,
 ) -> Result<Recovery, RecoverError> {
-    if present.is_some_and(|present| present.contradicted(said).is_none()) {
+    if present.is_some_and(|present| present.contradicted(testimonies).is_none()) {
         return Err(RecoverError::NotNeeded);
     }
-    let (of, last) = last_of(said, choice.of.as_ref())?;
-    let epoch = later_than_all(present, said)?;
+    let (of, last) = last_of(testimonies, choice.of.as_ref())?;
+    let epoch = later_than_all(present, testimonies)?;
     let mut state = last.clone();
     let (mut verdicts, mut unproven) = (BTreeMap::new(), BTreeMap::new());
     for (name, backend) in &mut state.backends {
         let (verdict, doubt) = match backend.status {
-            Status::InSync => (Verdict::InSync, doubt(last, name, *backend, said)),
-            Status::Lagging => (Verdict::Behind, doubt(last, name, *backend, said)),
+            Status::InSync => (Verdict::InSync, doubt(last, name, *backend, testimonies)),
+            Status::Lagging => (Verdict::Behind, doubt(last, name, *backend, testimonies)),
             Status::Out => (Verdict::Behind, None),
         };
         match doubt {
@@ -165,11 +163,11 @@ pub fn recover(
     }
     let mut members = last.placing.members.iter();
     if !members.any(|name| verdicts.get(name) == Some(&Verdict::InSync)) {
-        return Err(RecoverError::NobodyLeft);
+        return Err(RecoverError::NoneInSync);
     }
     let from_epoch = last.epoch;
     (state.epoch, state.founding) = (epoch, choice.founding);
-    let seen = said
+    let seen = testimonies
         .values()
         .filter_map(|testimony| testimony.state.as_ref());
     for seen in seen.chain(present) {
@@ -187,46 +185,56 @@ pub fn recover(
     }
 }
 
-/// The state which all others go on to, and who has noted it.
+/// The state that succeeds all others, and the backend that has it in its testimony.
 fn last_of<'a>(
-    said: &'a Testimonies,
+    testimonies: &'a Testimonies,
     of: Option<&NodeName>,
 ) -> Result<(&'a NodeName, &'a State), RecoverError> {
     let noted = |(name, testimony): (&'a NodeName, &'a crate::Testimony)| {
         Some((name, testimony.state.as_ref()?))
     };
     if let Some(of) = of {
-        let found = said.get_key_value(of).and_then(noted);
+        let found = testimonies.get_key_value(of).and_then(noted);
         return found.ok_or_else(|| RecoverError::NotHeard(of.clone()));
     }
     let all_go_on_to = |last: &State| {
-        said.values().all(|testimony| {
-            // Two of one founding and epoch that differ are forks of it.
+        testimonies.values().all(|testimony| {
+            // Two different states of one founding and epoch are forks.
             let is_fork = testimony.state.as_ref().is_some_and(|other| {
                 (other.founding, other.epoch) == (last.founding, last.epoch) && other != last
             });
             testimony.accepts(last) && !is_fork
         })
     };
-    if said.values().all(|testimony| testimony.state.is_none()) {
-        return Err(RecoverError::NothingSaid);
+    if testimonies
+        .values()
+        .all(|testimony| testimony.state.is_none())
+    {
+        return Err(RecoverError::NoTestimony);
     }
-    let mut noted = said.iter().filter_map(noted);
+    let mut noted = testimonies.iter().filter_map(noted);
     let last = noted.find(|(_, state)| all_go_on_to(state));
     last.ok_or_else(|| {
-        let some = said.iter().filter(|(_, testimony)| !testimony.is_blank());
+        let some = testimonies
+            .iter()
+            .filter(|(_, testimony)| !testimony.is_blank());
         RecoverError::Foundings(some.map(|(name, _)| name.clone()).collect())
     })
 }
 
-/// Whether a backend that is in sync by `last` may have missed something, or may be the
-/// only one that knows of something.
-fn doubt(last: &State, name: &NodeName, backend: Backend, said: &Testimonies) -> Option<Doubt> {
-    let Some(testimony) = said.get(name) else {
+/// The doubt about a backend that is in sync by `last`: it may have missed writes, or be the
+/// only one that has some.
+fn doubt(
+    last: &State,
+    name: &NodeName,
+    backend: Backend,
+    testimonies: &Testimonies,
+) -> Option<Doubt> {
+    let Some(testimony) = testimonies.get(name) else {
         return Some(Doubt::Silent);
     };
     let is_its_store = match backend.store {
-        // Not noted yet: it has to have been in the cluster.
+        // The state does not know the store yet. The store has to have been in the cluster.
         0 => !testimony.is_blank(),
         store => store == testimony.store,
     };
@@ -237,8 +245,8 @@ fn doubt(last: &State, name: &NodeName, backend: Backend, said: &Testimonies) ->
     }
 }
 
-fn later_than_all(present: Option<&State>, said: &Testimonies) -> Result<u64, RecoverError> {
-    let noted = said.values().flat_map(|testimony| {
+fn later_than_all(present: Option<&State>, testimonies: &Testimonies) -> Result<u64, RecoverError> {
+    let noted = testimonies.values().flat_map(|testimony| {
         let state = testimony.state.as_ref().map(|state| state.epoch);
         [Some(testimony.epoch), state]
     });

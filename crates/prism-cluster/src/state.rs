@@ -1,4 +1,4 @@
-//! What a cluster has agreed on.
+//! The state that a cluster agrees on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::placement::{NODES_MAX, NodeName, digest};
 
-/// Why a state or a placing makes no sense.
+/// The reason why a state or a placing is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// There would be nobody to hold a key.
+    /// The placing has no member.
     #[error("a cluster needs at least one backend")]
     NoMembers,
     /// More than [`NODES_MAX`] backends.
@@ -20,31 +20,31 @@ pub enum StateError {
         "{replicas} replicas of each object on {members} backends: from 1 to {members} are possible"
     )]
     Replicas {
-        /// Wanted.
+        /// The wanted number.
         replicas: u16,
-        /// There are.
+        /// The number of backends.
         members: usize,
     },
-    /// Not a state of ours: it was changed by hand, or by another version.
-    #[error("nothing is known of the backend {0}, which holds keys")]
+    /// The state lacks a member. It was changed by hand, or by another version.
+    #[error("the state has no record of the backend {0}, which holds keys")]
     Unknown(NodeName),
 }
 
-/// Which backends hold keys, and how many of them each key.
+/// The backends that hold keys, and the number of replicas of each key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Placing {
-    /// All of them.
+    /// The backends.
     pub members: BTreeSet<NodeName>,
-    /// From 1 (partitioned) to all of them (replicated).
+    /// The replicas of each key: 1 to the number of members.
     pub replicas: u16,
 }
 
 impl Placing {
-    /// A placing that makes sense.
+    /// Checks and makes a placing.
     ///
     /// # Errors
-    /// [`StateError`]: no members, too many, or not so many replicas.
+    /// [`StateError`]: no members, too many of them, or fewer than replicas.
     pub fn new(
         members: impl IntoIterator<Item = NodeName>,
         replicas: u16,
@@ -55,14 +55,14 @@ impl Placing {
         Ok(placing)
     }
 
-    /// A digest by which nodes find out that their files place objects differently. Never 0.
+    /// A digest by which nodes notice that their files place objects differently. Never 0.
     #[must_use]
     pub fn digest(&self) -> u64 {
         digest(self.replicas, self.members.iter().map(NodeName::as_str))
     }
 
-    /// The digest of all nodes that follow the state below `prefix` in etcd, which may
-    /// change. Never 0.
+    /// The digest of all nodes that follow the state below `prefix` in etcd. It does not depend
+    /// on the state. Never 0.
     #[must_use]
     pub fn digest_in_etcd(prefix: &str) -> u64 {
         digest(0, std::iter::once(prefix))
@@ -81,75 +81,74 @@ impl Placing {
     }
 }
 
-/// Whether a backend has what it is to have.
+/// The status of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
-    /// It has: reads are served there.
+    /// It has every answered write of its keys, and serves reads.
     InSync,
-    /// It gets every write, but has missed some: nothing is read there.
+    /// It gets every write, has missed earlier ones, and serves no reads.
     Lagging,
-    /// It does not answer, and gets nothing.
+    /// It gets no writes and serves no reads.
     Out,
 }
 
-/// A backend, as the cluster sees it.
+/// The cluster's record of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backend {
-    /// Whether it has what it is to have.
+    /// Its status.
     pub status: Status,
-    /// The epoch since which it gets every write; of one that gets none, the epoch
-    /// that made it so.
+    /// The epoch since which it gets every write or, if it gets none, since which it is out.
     pub since: u64,
-    /// The identity of the store that it has; 0 until that is known.
+    /// The identity of its store; 0 until that is known.
     pub store: u64,
 }
 
-/// How far a change of the placing has come.
+/// The progress of a change of the placing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Phase {
-    /// There is none.
+    /// The placing does not change.
     Settled,
-    /// Writes are made by both placings, reads by the old one: those that hold
-    /// more by the new one fetch it.
+    /// Writes use both placings, and reads the old one. Backends fetch the keys that the new
+    /// placing gives them.
     Filling {
-        /// The placing to be.
+        /// The new placing.
         to: Placing,
         /// The epoch in which it began.
         since: u64,
     },
-    /// Writes are still made by both, reads by the new one.
+    /// Writes still use both placings, and reads the new one.
     Moved {
-        /// The placing that was.
+        /// The old placing.
         from: Placing,
     },
 }
 
-/// What a cluster has agreed on: small, and nothing about objects.
+/// The state that a cluster agrees on. It is small, and has nothing about objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// Grows by one with each change.
+    /// The number of the state, which grows by one with each step.
     pub epoch: u64,
-    /// Tells this cluster's states from those that were founded at another time: drawn
-    /// at random. 0: of before that was noted, and where nothing changes.
+    /// A random number of the founding, which tells its states from those of another founding.
+    /// 0 for older releases and for clusters without etcd.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub founding: u64,
-    /// Foundings whose states this one goes on from, in a later epoch.
+    /// Foundings whose states this one succeeds, in a later epoch.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub replaces: BTreeSet<u64>,
-    /// By which keys are read.
+    /// The placing that reads use.
     pub placing: Placing,
-    /// Whether that is being changed.
+    /// The progress of a change of the placing.
     pub phase: Phase,
-    /// Every member of any placing.
+    /// Every member of the placings.
     pub backends: BTreeMap<NodeName, Backend>,
 }
 
 impl State {
-    /// The first state of a cluster that has nothing yet.
+    /// The first state of a new cluster.
     #[must_use]
     pub fn new(placing: Placing) -> Self {
         let backend = Backend {
@@ -168,14 +167,14 @@ impl State {
         }
     }
 
-    /// The same, told from every other first state by a number.
+    /// The same state with the number of a founding.
     #[must_use]
     pub fn founded(self, founding: u64) -> Self {
         Self { founding, ..self }
     }
 
-    /// Whether this state goes on from one of that founding and epoch, or is it. Who
-    /// has acted by one that it does not go on from must not act by this one.
+    /// Whether this state is or succeeds the one of that founding and epoch. A store that has
+    /// acted by another state must not act by this one.
     #[must_use]
     pub fn succeeds(&self, founding: u64, epoch: u64) -> bool {
         match self.founding == founding {
@@ -184,10 +183,10 @@ impl State {
         }
     }
 
-    /// Looks whether a state that comes from outside makes sense.
+    /// Checks a state that comes from outside.
     ///
     /// # Errors
-    /// [`StateError`] with what does not.
+    /// [`StateError`]: the state is invalid.
     pub fn check(&self) -> Result<(), StateError> {
         for placing in [Some(&self.placing), self.other()].into_iter().flatten() {
             placing.check()?;
@@ -200,7 +199,7 @@ impl State {
         Ok(())
     }
 
-    /// The placing that counts for writes only.
+    /// The placing that only writes use, while the placing changes.
     #[must_use]
     pub fn other(&self) -> Option<&Placing> {
         match &self.phase {
@@ -209,23 +208,22 @@ impl State {
         }
     }
 
-    /// A backend's status; none if it holds nothing.
+    /// A backend's status; `None` if it holds no keys.
     #[must_use]
     pub fn status(&self, name: &str) -> Option<Status> {
         self.backends.get(name).map(|backend| backend.status)
     }
 
-    /// Whether this is the store of which the state speaks. A backend with another
-    /// one, one that was lost and begun anew say, must not serve anything.
+    /// Whether the state has this store as that of the backend. A backend with another store,
+    /// for instance a new one after a loss, must not serve.
     #[must_use]
     pub fn is_store_of(&self, name: &str, store: u64) -> bool {
         let backend = self.backends.get(name);
         backend.is_some_and(|backend| backend.store == store)
     }
 
-    /// Since which epoch a backend has to get hold of what it is to have, if it
-    /// has to: from when all that live have adopted that epoch, every write
-    /// reaches it, and what was there before is to be fetched.
+    /// The epoch since which a backend has to fetch keys; `None` if it has all. Once all backends
+    /// that live have adopted that epoch, every write reaches it, and it fetches older ones.
     #[must_use]
     pub fn fetches_since(&self, name: &str) -> Option<u64> {
         let backend = self.backends.get(name)?;

@@ -1,4 +1,4 @@
-//! The next state of a cluster, by who lives and what they report.
+//! The next state of a cluster, by the reports of the backends that live.
 
 use std::collections::BTreeMap;
 
@@ -9,32 +9,32 @@ use crate::{
     state::{Backend, Phase, Placing, State, Status},
 };
 
-/// What a backend that lives says of itself.
+/// The report of a backend that lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// The identity of its store: not 0, and another one for each that is created.
+    /// The identity of its store: not 0, and new for each store that is created.
     pub store: u64,
-    /// The epoch that it has adopted: it acts by no earlier one any more.
+    /// The epoch that it has adopted. It acts by no earlier one any more.
     pub epoch: u64,
-    /// It has everything that it was to fetch by this epoch; 0: never.
+    /// The epoch in which it has fetched everything; 0 for none.
     pub caught_up: u64,
-    /// It is about to stop: it wants no part in anything any more.
+    /// It is about to stop, and wants the others to go on without it.
     #[serde(default)]
     pub leaving: bool,
-    /// The number of the pause for which it has no write under way; 0: none. No rule
-    /// needs that: it spares writes that would meet the next step.
+    /// The number of the pause for which it has no write in progress; 0 for none. Safety does
+    /// not need it: it spares writes that would meet the next step.
     #[serde(default)]
     pub paused: u64,
 }
 
-/// Those that live, with their last reports.
+/// The backends that live, with their last reports.
 pub type Live = BTreeMap<NodeName, Report>;
 
-/// The state after `state`, if there is one: at most one thing changes.
+/// The state after `state`, with one change; `None` if there is nothing to change.
 ///
-/// Whoever is not in `live` must not serve any more. `wish` is the placing that
-/// is wanted, if one is.
+/// A backend that is not in `live` must not serve any more. `wish` is the placing that the
+/// administrator asked for.
 #[must_use]
 pub fn step(state: &State, live: &Live, wish: Option<&Placing>) -> Option<State> {
     let adopted = |name| {
@@ -45,12 +45,12 @@ pub fn step(state: &State, live: &Live, wish: Option<&Placing>) -> Option<State>
         return None;
     }
     let mut next = state.clone();
-    // Kept outside, where anything may be written: the last epoch has no next.
+    // The state comes from outside and may have the last epoch, which has no next one.
     next.epoch = state.epoch.checked_add(1)?;
     change(state, live, wish, &mut next).then_some(next)
 }
 
-/// Whether something has changed.
+/// Makes the change in `next`, if there is one.
 fn change(state: &State, live: &Live, wish: Option<&Placing>, next: &mut State) -> bool {
     let mut backends = state.backends.iter();
     let other =
@@ -84,7 +84,7 @@ fn change(state: &State, live: &Live, wish: Option<&Placing>, next: &mut State) 
     }
 }
 
-/// What a backend becomes.
+/// The new record of a backend; `None` if it stays.
 fn other(state: &State, live: &Live, name: &NodeName, backend: Backend) -> Option<Backend> {
     let since = state.epoch + 1;
     let turned = |status, store| {
@@ -94,7 +94,7 @@ fn other(state: &State, live: &Live, name: &NodeName, backend: Backend) -> Optio
             store,
         })
     };
-    // One that is out of reach for a moment may still have it.
+    // A backend that is out of reach for a moment may still have its store.
     let has_its_store = |other: &NodeName| {
         let report = live.get(other);
         report.is_none_or(|report| state.is_store_of(other.as_str(), report.store))
@@ -108,7 +108,7 @@ fn other(state: &State, live: &Live, name: &NodeName, backend: Backend) -> Optio
             store: report.store,
             ..backend
         }),
-        // It gets every write until nobody reads there any more.
+        // It gets every write until no node reads there any more.
         (Status::InSync, Some(report)) if leaves(backend, report) => may_leave(state, live, name)
             .then_some(Backend {
                 status: Status::Lagging,
@@ -120,26 +120,26 @@ fn other(state: &State, live: &Live, name: &NodeName, backend: Backend) -> Optio
         (Status::Lagging, Some(report))
             if report.store == backend.store && report.caught_up >= backend.since =>
         {
-            // Since when it gets every write stays.
+            // The epoch since which it gets every write stays the same.
             Some(Backend {
                 status: Status::InSync,
                 ..backend
             })
         }
         (_, Some(report)) if report.store == backend.store => None,
-        // Gone, or there with another store.
+        // It is gone, or has another store.
         _ if may_be_missed(state, name, has_its_store) => turned(Status::Out, backend.store),
         _ => None,
     }
 }
 
-/// A backend that lives, with the store that the cluster knows, is about to stop.
+/// Whether a backend that lives, with the store that the state has, is about to stop.
 fn leaves(backend: Backend, report: &Report) -> bool {
     report.leaving && report.store == backend.store
 }
 
-/// Whether the cluster goes on without a backend that leaves: every key is at another
-/// one that has it, and lives.
+/// Whether the cluster can go on without a backend that leaves: every key is at another
+/// backend that has it and lives.
 #[must_use]
 pub fn may_leave(state: &State, live: &Live, name: &NodeName) -> bool {
     may_be_missed(state, name, |other| {
@@ -148,7 +148,7 @@ pub fn may_leave(state: &State, live: &Live, name: &NodeName) -> bool {
     })
 }
 
-/// Without this backend every key is at another that is in sync and `has` it.
+/// Whether every key is at another backend that is in sync and fulfils `has`.
 fn may_be_missed(state: &State, name: &NodeName, has: impl Fn(&NodeName) -> bool) -> bool {
     let is_in_sync = |name: &NodeName| state.status(name.as_str()) == Some(Status::InSync);
     if !state.placing.members.contains(name) || !is_in_sync(name) {
@@ -159,7 +159,7 @@ fn may_be_missed(state: &State, name: &NodeName, has: impl Fn(&NodeName) -> bool
     missing.count() + 1 < usize::from(state.placing.replicas)
 }
 
-/// All that hold keys by the new placing have them.
+/// Whether all members of the new placing have their keys.
 fn is_filled(state: &State, live: &Live, to: &Placing, since: u64) -> bool {
     let missing = to.members.iter().filter(|name| {
         state.status(name.as_str()) != Some(Status::InSync)
@@ -167,11 +167,11 @@ fn is_filled(state: &State, live: &Live, to: &Placing, since: u64) -> bool {
                 .get(*name)
                 .is_none_or(|report| report.caught_up < since)
     });
-    // None may be catching up: it would be in vain.
+    // A step would make a member that is catching up begin again.
     missing.count() == 0
 }
 
-/// The first step to another placing, if all that are new to it live.
+/// Begins the change to another placing, if all its new members live.
 fn begin(live: &Live, wish: &Placing, next: &mut State) -> bool {
     let is_known = |name: &NodeName| next.backends.contains_key(name);
     let new = wish.members.iter().filter(|name| !is_known(name));
@@ -197,7 +197,7 @@ fn begin(live: &Live, wish: &Placing, next: &mut State) -> bool {
     true
 }
 
-/// Who holds nothing by any placing is not spoken of.
+/// Removes the records of backends that are in no placing.
 fn retain_members(next: &mut State) {
     let other = next.other().cloned();
     let placing = &next.placing;

@@ -1,6 +1,5 @@
-//! What a store has noted of the cluster that it was in, and whether a state goes on
-//! from there. A state that does not is not the one that the store's cluster had: it
-//! was lost, and founded anew or put back from a copy.
+//! The testimony of a store: the state of the cluster that it acted by last. A state that does
+//! not succeed it was founded again after a loss, or restored from a copy.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +7,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::{placement::NodeName, state::State};
 
-/// What a store says of the cluster that it was in.
+/// A store's record of the cluster that it was in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Testimony {
-    /// Its identity.
+    /// The store's identity.
     pub store: u64,
-    /// The epoch by which it acted last; 1 if it was never in another.
+    /// The epoch by which it acted last; 1 for a new store.
     pub epoch: u64,
-    /// The state by which it acted last, if it has noted one.
+    /// The state by which it acted last, if it has recorded one.
     pub state: Option<State>,
 }
 
-/// What the stores say, by the backends that have them.
+/// The testimonies of stores, by the names of their backends.
 pub type Testimonies = BTreeMap<NodeName, Testimony>;
 
 impl Testimony {
-    /// Whether the store may act by this state: it goes on where the store was.
+    /// Whether the store may act by this state, which has to succeed its own.
     #[must_use]
     pub fn accepts(&self, state: &State) -> bool {
         let succeeds = |own: &State| state.succeeds(own.founding, own.epoch);
         state.epoch >= self.epoch && self.state.as_ref().is_none_or(succeeds)
     }
 
-    /// The store was never in a cluster that changes.
+    /// Whether the store was never in a cluster with etcd.
     #[must_use]
     pub fn is_blank(&self) -> bool {
         self.state.is_none() && self.epoch <= 1
@@ -39,18 +38,18 @@ impl Testimony {
 }
 
 impl State {
-    /// A backend whose store shows that this is not the cluster's state: the store is
-    /// the one of which the state speaks, and was in one that this does not go on
-    /// from. A store of another cluster shows nothing.
+    /// A backend whose store contradicts this state. The state has the store as that of the
+    /// backend, and does not succeed the store's state. A store of another cluster
+    /// contradicts nothing.
     #[must_use]
-    pub fn contradicted<'a>(&self, said: &'a Testimonies) -> Option<&'a NodeName> {
+    pub fn contradicted<'a>(&self, testimonies: &'a Testimonies) -> Option<&'a NodeName> {
         let speaks_of = |name: &NodeName, store: u64| {
             let backend = self.backends.get(name);
-            // One that is not noted yet may be any.
+            // A state that does not know the backend's store yet accepts any.
             backend.is_some_and(|backend| [0, store].contains(&backend.store))
         };
-        let mut said = said.iter();
-        let found = said.find(|(name, t)| speaks_of(name, t.store) && !t.accepts(self));
+        let mut testimonies = testimonies.iter();
+        let found = testimonies.find(|(name, t)| speaks_of(name, t.store) && !t.accepts(self));
         found.map(|(name, _)| name)
     }
 }

@@ -1,16 +1,16 @@
-//! A state made quick to ask.
+//! A state in a form that answers questions quickly.
 
 use crate::{
     placement::{NodeName, Placement},
     state::{Placing, State, StateError, Status},
 };
 
-/// Who has a key, by one state of the cluster.
+/// The readers and writers of keys, by one state of the cluster.
 #[derive(Debug, Clone)]
 pub struct View {
     state: State,
     reads: Ranking,
-    /// Of the placing that counts for writes only.
+    /// The ranking of the placing that only writes use.
     writes: Option<Ranking>,
 }
 
@@ -23,7 +23,7 @@ struct Ranking {
 impl Ranking {
     fn new(placing: &Placing) -> Result<Self, StateError> {
         let nodes = placing.members.iter().cloned().collect();
-        // Names are distinct in a set, and their number was looked at.
+        // Names in a set are distinct, and their number has been checked.
         let placement = Placement::new(nodes).map_err(|_| StateError::NoMembers)?;
         Ok(Self {
             placement,
@@ -41,10 +41,10 @@ impl Ranking {
 }
 
 impl View {
-    /// Who has what by `state`.
+    /// Makes the view of `state`.
     ///
     /// # Errors
-    /// [`StateError`] if it makes no sense.
+    /// [`StateError`]: the state is invalid.
     pub fn new(state: State) -> Result<Self, StateError> {
         state.check()?;
         Ok(Self {
@@ -54,33 +54,31 @@ impl View {
         })
     }
 
-    /// What this is the view of.
+    /// The state of this view.
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// Of the state.
+    /// The epoch of the state.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.state.epoch
     }
 
-    /// Some key is, or is about to be, on several backends: writes of it need
-    /// others, or may do so without a restart.
+    /// Whether keys are, or are about to be, on several backends, so that writes need others.
     #[must_use]
     pub fn is_replicated(&self) -> bool {
         let other = self.state.other();
         self.state.placing.replicas > 1 || other.is_some()
     }
 
-    /// Every backend that holds keys or is about to, or did until just now.
+    /// Every backend that holds keys by a placing of the state.
     pub fn backends(&self) -> impl ExactSizeIterator<Item = &NodeName> {
         self.state.backends.keys()
     }
 
-    /// Those at which a key may be read, the primary first. Empty if none of those
-    /// that have it is in sync.
+    /// The backends that serve reads of a key, the primary first. Empty if no owner is in sync.
     pub fn readers<'a>(
         &'a self,
         bucket: &str,
@@ -90,14 +88,13 @@ impl View {
         owners.filter(|name| self.status(name) == Some(Status::InSync))
     }
 
-    /// Who makes the changes of a key.
+    /// The backend that makes the changes of a key.
     #[must_use]
     pub fn primary(&self, bucket: &str, key: &str) -> Option<&NodeName> {
         self.readers(bucket, key).next()
     }
 
-    /// Those that every change of a key is made at, the primary first if there is
-    /// one.
+    /// The backends that take every change of a key, the primary first if there is one.
     #[must_use]
     pub fn writers(&self, bucket: &str, key: &str) -> Vec<&NodeName> {
         let mut found: Vec<&NodeName> = self.readers(bucket, key).collect();
@@ -115,9 +112,9 @@ impl View {
         found
     }
 
-    /// Those that can tell whether a change of `epoch` that was left open was made:
-    /// all writers but those that got no writes yet then, and fetch what was made.
-    /// Among them is everybody who may still read by the view before this one.
+    /// The backends that decide an open change of `epoch`: all writers that took writes in that
+    /// epoch already. They include every backend that may still serve reads by the view
+    /// before this one.
     #[must_use]
     pub fn witnesses(&self, bucket: &str, key: &str, epoch: u64) -> Vec<&NodeName> {
         let mut found = self.writers(bucket, key);
@@ -129,16 +126,15 @@ impl View {
         found
     }
 
-    /// Whether `name` gets the changes of a key, but need not have what was there
-    /// before: it fetches that, see [`State::fetches_since`].
+    /// Whether `name` takes the changes of a key, but may lack earlier ones, which it fetches:
+    /// see [`State::fetches_since`].
     #[must_use]
     pub fn lacks(&self, name: &str, bucket: &str, key: &str) -> bool {
         let is = |other: &&NodeName| other.as_str() == name;
         self.writers(bucket, key).iter().any(is) && !self.readers(bucket, key).any(|n| is(&n))
     }
 
-    /// Whether `name` is to have a key, by any placing, as soon as it is in sync.
-    /// What it has no place for may go.
+    /// Whether `name` owns a key by any placing. A backend may delete other keys.
     #[must_use]
     pub fn has_place(&self, name: &str, bucket: &str, key: &str) -> bool {
         let all = [Some(&self.reads), self.writes.as_ref()];
@@ -195,7 +191,7 @@ mod tests {
         let view = View::new(state.clone()).unwrap();
         assert_eq!(view.witnesses("b", "k", 4).len(), 2);
         assert_eq!(view.witnesses("b", "k", 5).len(), 3);
-        // It has what it missed, but a new placing gives it more.
+        // It has caught up, and a new placing gives it more keys.
         state.backends.get_mut("be0").unwrap().status = Status::InSync;
         let one = placing(&["be0"], 1);
         state.phase = Phase::Filling {
@@ -206,7 +202,7 @@ mod tests {
         let view = View::new(state.clone()).unwrap();
         assert_eq!(view.witnesses("b", "k", 6).len(), 2);
         assert_eq!(view.witnesses("b", "k", 7).len(), 3);
-        // Those that had it may still serve it.
+        // The former owners may still serve the key.
         let from = std::mem::replace(&mut state.placing, one);
         state.phase = Phase::Moved { from };
         let view = View::new(state).unwrap();

@@ -123,7 +123,7 @@ fn nobody_who_is_in_sync_is_left_out_and_not_everybody() {
     assert!(matches!(refused, Err(RecoverError::Unproven(doubts)) if doubts.len() == 2));
     assert!(recover(None, &only, &choice(&["be0", "be1"])).is_ok());
     let refused = recover(None, &Testimonies::new(), &choice(&[]));
-    assert_eq!(refused, Err(RecoverError::NothingSaid));
+    assert_eq!(refused, Err(RecoverError::NoTestimony));
 }
 
 #[test]

@@ -1,7 +1,6 @@
-//! Random lives of clusters: backends die and return, adopt late, fetch what they
-//! lack, throw away what is not theirs, while the placing is changed and keys
-//! are written. No reader ever misses a write; and rules that are broken on
-//! purpose are found.
+//! Random lives of clusters. Backends die and return, adopt states late, fetch keys and
+//! delete keys, while the placing changes and keys are written. No reader ever misses a
+//! write. The test has to find rules that are broken on purpose.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
@@ -15,25 +14,25 @@ use prism_cluster::{
 const KEYS: usize = 24;
 const BACKENDS: usize = 5;
 
-/// What is done wrong.
+/// A broken rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     Nothing,
     /// A step does not wait until all have adopted the one before.
     StepsUnadopted,
-    /// What is missing is fetched while some have not adopted the epoch.
+    /// A backend fetches before all have adopted the epoch.
     FetchesEarly,
-    /// A backend says that it has everything, and has not.
+    /// A backend reports that it has everything, and lacks keys.
     ClaimsUnfetched,
     /// A write needs readers only.
     WritesToReadersOnly,
-    /// A write does not ask how many copies are in sync.
+    /// A write does not check the number of copies in sync.
     WritesToTooFew,
-    /// A backend with another store than it had serves.
+    /// A backend with a new store serves.
     ServesFromAnyStore,
-    /// The state is lost, and made anew without those that say nothing.
+    /// A lost state is recovered without the backends that have no testimony.
     RecoversWithoutTheSilent,
-    /// A backend that leaves gets no writes any more while it may still be read.
+    /// A backend that leaves gets no writes while it may still serve reads.
     LeavesAtOnce,
 }
 
@@ -41,12 +40,12 @@ struct Node {
     view: View,
     caught_up: u64,
     store: u64,
-    /// Its store has noted the view's state.
+    /// Its store has recorded the view's state.
     noted: bool,
     lives: bool,
     /// It is about to stop in order.
     leaves: bool,
-    /// Of each key, 0 for none.
+    /// The value of each key; 0 for none.
     versions: [u64; KEYS],
 }
 
@@ -56,7 +55,7 @@ struct World {
     state: State,
     wish: Option<Placing>,
     nodes: BTreeMap<NodeName, Node>,
-    /// What was answered last.
+    /// The last answered write of each key.
     answered: [u64; KEYS],
     next_version: u64,
     writes: u64,
@@ -170,7 +169,7 @@ impl World {
         node.leaves |= node.lives;
     }
 
-    /// A backend that leaves stops, where nobody needs it any more.
+    /// A backend that leaves stops, if the others go on without it.
     fn stop(&mut self, who: &NodeName) {
         let status = self.state.status(who.as_str());
         let is_out = status.is_none_or(|status| status == Status::Out);
@@ -192,8 +191,8 @@ impl World {
         }
     }
 
-    /// The state is gone. Some backends say what they have noted, and go on by what
-    /// is made of that, if anything is.
+    /// The state is lost. Some backends publish their testimonies, and go on by the recovered
+    /// state if there is one.
     fn lose_state(&mut self) {
         let mut said = Testimonies::new();
         for (name, node) in &self.nodes {
@@ -225,7 +224,7 @@ impl World {
         }
     }
 
-    /// A backend comes back with nothing, where others have everything.
+    /// A backend returns with an empty store, if others have its keys.
     fn lose_store(&mut self, who: &NodeName) {
         let state = &self.state;
         let mut backends = state.backends.iter();
@@ -345,7 +344,7 @@ impl World {
             for name in &writers {
                 self.nodes.get_mut(name).unwrap().versions[index] = self.next_version;
             }
-            // Whichever store is lost next.
+            // Any one store may be lost next.
             let has = |node: &&Node| node.versions[index] == self.next_version;
             let copies = self.nodes.values().filter(has).count();
             let needed = min.of(view.state().placing.replicas);
@@ -353,7 +352,7 @@ impl World {
         }
     }
 
-    /// All return, and nothing happens any more but what has to.
+    /// All backends return, and only necessary events happen from now on.
     fn settle(&mut self) {
         for index in 0..BACKENDS {
             if !self.nodes[&name(index)].lives {
@@ -434,7 +433,7 @@ fn broken_rules_are_found() {
         Fault::RecoversWithoutTheSilent,
         Fault::LeavesAtOnce,
     ];
-    // Expected panics are not to be printed.
+    // Expected panics are not printed.
     std::panic::set_hook(Box::new(|_| {}));
     let is_found = |fault| {
         (0..200).any(|seed| std::panic::catch_unwind(|| live_through(seed, fault)).is_err())

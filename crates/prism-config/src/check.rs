@@ -1,21 +1,22 @@
-//! Whether the values make sense, alone and together.
+//! Checks of the values, each on its own and together.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+use crate::bounds::{Limits, Store};
 use crate::load::Problem;
-use crate::model::{Config, Limits, Node, Store, Switch, UNSET};
+use crate::model::{Config, Node, Switch, UNSET};
 
 /// Longest name of a network interface (`IFNAMSIZ` less the final zero).
 const MAX_INTERFACE_BYTES: usize = 15;
 /// Longest path of a Unix socket (`sun_path` less the final zero).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
-/// More nodes than this are no longer a static file's business.
+/// Most nodes.
 const MAX_NODES: usize = 1_024;
 
 impl Config {
-    /// Every fault of the values; empty for a good configuration.
+    /// All faults of the values; empty for a good configuration.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         let mut found = Found::default();
@@ -140,7 +141,7 @@ impl Config {
             "node",
             || {
                 (
-                    "none is a frontend".into(),
+                    "no node is a frontend".into(),
                     "give one node the role \"frontend\"".into(),
                 )
             },
@@ -150,7 +151,7 @@ impl Config {
             "node",
             || {
                 (
-                    "none is a backend".into(),
+                    "no node is a backend".into(),
                     "give one node the role \"backend\"".into(),
                 )
             },
@@ -168,14 +169,14 @@ impl Config {
             found.check(names.insert(&node.name), &field("name"), || {
                 (
                     format!("{:?} is another node's name", node.name),
-                    "give each its own".into(),
+                    "give each node a name of its own".into(),
                 )
             });
             let is_new = node.address == Ipv4Addr::UNSPECIFIED || addresses.insert(node.address);
             found.check(is_new, &field("address"), || {
                 (
                     format!("{} is another node's address", node.address),
-                    "give each its own".into(),
+                    "give each node an address of its own".into(),
                 )
             });
         }
@@ -272,7 +273,7 @@ fn check_interfaces(interfaces: &[String], found: &mut Found) {
             )
         });
         found.check(seen.insert(name), field, || {
-            (format!("{name:?} stands there twice"), "remove one".into())
+            (format!("{name:?} is listed twice"), "remove one".into())
         });
     }
 }
@@ -285,10 +286,10 @@ fn check_store(store: &Store, found: &mut Found) {
         0,
         YEAR_S,
     );
-    // Slower would hardly ever end.
+    // A slower scrub would hardly ever end.
     let rate = store.scrub_bytes_per_s;
     found.range("store.scrub_bytes_per_s", rate, 64 << 10, 1 << 40);
-    // Slower, and other nodes would take the connection for a dead one.
+    // At a lower rate other nodes would take the connection for a dead one.
     if store.refill_bytes_per_s != 0 {
         let rate = store.refill_bytes_per_s;
         found.range("store.refill_bytes_per_s", rate, 1 << 20, 1 << 40);
@@ -356,7 +357,7 @@ fn check_limits(limits: &Limits, found: &mut Found) {
     );
 }
 
-/// Comma-separated, for all modules or for one and what is below it.
+/// Checks levels separated by commas, each for all modules or for one.
 fn check_level(level: &str, found: &mut Found) {
     const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
     for part in level.split(',') {
@@ -365,7 +366,7 @@ fn check_level(level: &str, found: &mut Found) {
         let is_module = !module.is_empty() && !module.contains(char::is_whitespace);
         found.check(is_known && is_module, "log.level", || {
             (
-                format!("does not understand {part:?}"),
+                format!("{part:?} is not a level"),
                 "use error, warn, info, debug, trace or off, or MODULE=LEVEL, with commas \
                  between several"
                     .into(),
@@ -374,7 +375,7 @@ fn check_level(level: &str, found: &mut Found) {
     }
 }
 
-/// The faults found so far.
+/// The faults that were found.
 #[derive(Default)]
 pub(crate) struct Found(Vec<Problem>);
 

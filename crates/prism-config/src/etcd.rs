@@ -1,4 +1,4 @@
-//! `[cluster.etcd]` as structs, and whether its values make sense.
+//! `[cluster.etcd]` as structs, and its checks.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,14 +10,13 @@ use serde::{Deserialize, Serialize};
 use crate::check::Found;
 use crate::model::Config;
 
-/// Of etcd, where a URL names none.
+/// The port of a URL that has none.
 const DEFAULT_PORT: u16 = 2379;
-/// More members than this no etcd has.
+/// Most members; no etcd has more.
 const MAX_ENDPOINTS: usize = 16;
-/// What etcd grants at least with its usual election timeout, and a time after which
-/// nobody waits any more.
+/// The shortest lease that etcd grants with its usual election timeout, and a longest one.
 const LEASE_TTL_S: std::ops::RangeInclusive<u64> = 2..=300;
-/// Longest prefix of keys.
+/// Longest prefix of keys, in bytes.
 const MAX_PREFIX_BYTES: usize = 128;
 
 /// `[cluster.etcd]`
@@ -25,7 +24,7 @@ const MAX_PREFIX_BYTES: usize = 128;
 #[serde(deny_unknown_fields, default)]
 pub struct Etcd {
     /// Required. The members of etcd, as in `http://10.0.0.5:2379` or
-    /// `https://etcd-0.example:2379`; all in one of the two ways.
+    /// `https://etcd-0.example:2379`; all `http` or all `https`.
     pub endpoints: Vec<Endpoint>,
     /// Required with `https`. Certificates (PEM) of the authorities that sign
     /// for etcd.
@@ -37,12 +36,11 @@ pub struct Etcd {
     /// Default none. Its private key (PEM).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
-    /// Default 5 s. How long a backend may be cut off from etcd before it stops
-    /// serving, less a tenth, and before the others go on without it. A shorter
-    /// time makes an outage shorter, and a slow etcd one.
+    /// Default 5 s. The time for which a backend may be cut off from etcd before the others go on
+    /// without it. The backend itself stops serving a tenth earlier. A shorter time makes
+    /// outages shorter, and makes a slow etcd an outage.
     pub lease_ttl_s: u16,
-    /// Default `/prism`. What keys in etcd begin with; the name of the cluster
-    /// comes next.
+    /// Default `/prism`. The beginning of all keys in etcd; the cluster's name follows.
     pub prefix: String,
 }
 
@@ -60,13 +58,13 @@ impl Default for Etcd {
 }
 
 impl Etcd {
-    /// How long a lease lasts.
+    /// The time that a lease lasts.
     #[must_use]
     pub fn lease_ttl(&self) -> Duration {
         Duration::from_secs(self.lease_ttl_s.into())
     }
 
-    /// All paths, where they are named.
+    /// The paths of all configured files.
     pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         let files = [&mut self.ca_file, &mut self.cert_file, &mut self.key_file];
         files.into_iter().flatten()
@@ -134,15 +132,15 @@ impl Etcd {
         let pair = self.cert_file.is_some() == self.key_file.is_some();
         found.check(pair, "cluster.etcd.cert_file", || {
             (
-                "stands without key_file, or that without it".into(),
-                "give both or none".into(),
+                "only one of cert_file and key_file is set".into(),
+                "set both or neither".into(),
             )
         });
     }
 }
 
 impl Config {
-    /// What all keys of this cluster in etcd begin with.
+    /// The beginning of all keys of this cluster in etcd.
     #[must_use]
     pub fn etcd_prefix(&self) -> Option<String> {
         let etcd = self.cluster.etcd.as_ref()?;
@@ -183,7 +181,7 @@ impl Endpoint {
         self.port
     }
 
-    /// As `Host` has it.
+    /// The value of the header `Host`.
     #[must_use]
     pub fn authority(&self) -> String {
         match self.host.contains(':') {

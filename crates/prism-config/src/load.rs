@@ -1,9 +1,8 @@
-//! From text to a checked [`Config`], with every fault reported at once.
+//! From text to a checked [`Config`], with all faults reported at once.
 //!
-//! serde stops at the first fault. So a fault is noted with its path, its
-//! value is taken out of the table, and the rest is tried again; since no
-//! field is required at this stage, that ends after at most
-//! [`MAX_PROBLEMS`] rounds.
+//! serde stops at the first fault. The loader therefore records a fault with its path,
+//! removes its value from the table, and tries again. No field is required at this stage, so
+//! this ends after at most [`MAX_PROBLEMS`] rounds.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,19 +13,19 @@ use toml::{Table, Value};
 
 use crate::model::Config;
 
-/// Faults reported in one go; more help nobody.
+/// Most faults of one report.
 const MAX_PROBLEMS: usize = 64;
-/// The longest file that is read: far above any real one (200 bytes per node).
+/// Longest file in bytes, far above any real one (200 bytes for each node).
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// One fault: which field, what is wrong with it, and what to do.
+/// One fault: the field, the fault, and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Path of the field, as in `node[2].address`.
     pub field: String,
-    /// What is wrong.
+    /// The fault.
     pub fault: String,
-    /// What to do about it.
+    /// How to fix it.
     pub fix: String,
 }
 
@@ -36,7 +35,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why there is no configuration.
+/// The reason why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// the file cannot be read
@@ -44,7 +43,7 @@ pub enum ConfigError {
     Read {
         /// Which file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// the file is longer than any configuration
@@ -78,7 +77,7 @@ impl Config {
     /// relative to the directory of the file.
     ///
     /// # Errors
-    /// When the file cannot be read or has a fault; all faults are listed.
+    /// The file cannot be read, or has faults, which are all listed.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let read_error = |source| ConfigError::Read {
             path: path.to_owned(),
@@ -101,14 +100,14 @@ impl Config {
     /// Parses and checks `text`.
     ///
     /// # Errors
-    /// When the text has a fault; all faults are listed.
+    /// The text has faults, which are all listed.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let table: Table =
             toml::from_str(text).map_err(|error| ConfigError::Syntax(Box::new(error)))?;
         let (config, mut problems) = extract(table);
         if let Some(config) = &config {
             let known: Vec<String> = problems.iter().map(|p| p.field.clone()).collect();
-            // What was taken out looks missing, but has been reported.
+            // A removed value looks missing, but its fault has been reported.
             let is_known = |field: &str| {
                 known
                     .iter()
@@ -127,10 +126,10 @@ impl Config {
         }
     }
 
-    /// The configuration as TOML, such that reading it gives the same again.
+    /// The configuration as TOML. Reading it gives the same configuration.
     ///
     /// # Errors
-    /// When a path is not UTF-8.
+    /// A path is not UTF-8.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string_pretty(self)
     }
@@ -166,7 +165,7 @@ fn is_within(path: &str, outer: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Deserializes what can be, and notes a problem for each value that cannot.
+/// Deserializes the table, and records a problem for each value that fails.
 fn extract(mut table: Table) -> (Option<Config>, Vec<Problem>) {
     let mut problems = Vec::new();
     while problems.len() < MAX_PROBLEMS {
@@ -195,9 +194,9 @@ fn structural(error: &serde_path_to_error::Error<toml::de::Error>) -> Problem {
     let fix = if message.starts_with("unknown field") {
         "correct the name or remove the line"
     } else if message.starts_with("unknown variant") {
-        "use one of the values named"
+        "use one of these values"
     } else {
-        "give a value of the form that docs/configuration.md names"
+        "use a value of the form in docs/configuration.md"
     };
     Problem {
         field: error.path().to_string(),
@@ -206,8 +205,8 @@ fn structural(error: &serde_path_to_error::Error<toml::de::Error>) -> Problem {
     }
 }
 
-/// Takes the value at `path` out of `table`; where it is an array's element,
-/// the whole array, so that the indexes of later messages stay right.
+/// Removes the value at `path` from `table`. For an element of an array it removes the whole
+/// array, so that the indexes of later messages stay right.
 fn remove(table: &mut Table, path: &[Segment]) -> bool {
     let Some(last) = path
         .iter()

@@ -1,4 +1,4 @@
-//! How long an answer may be that is relayed instead of handing its connection off.
+//! The bound between relaying an answer and handing its connection off.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,14 +9,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 const AUTO: &str = "auto";
 const EXPECTED: &str = "\"auto\" or a number of bytes below 4 GiB";
 
-/// Up to which length the answer to a GET is relayed where another node has the
-/// object: `"auto"`, or a number of bytes.
+/// The longest answer to a GET that is relayed if another node has the object: `"auto"`, or a
+/// number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RelayUpTo {
-    /// What the node finds at its start to cost less.
+    /// The node relays answers that it measures to cost less than a hand-off.
     #[default]
     Auto,
-    /// So many bytes; with 0 every connection is handed off.
+    /// This number of bytes; with 0 every connection is handed off.
     Bytes(u32),
 }
 
@@ -34,7 +34,7 @@ impl FromStr for RelayUpTo {
     }
 }
 
-/// A text that is no [`RelayUpTo`].
+/// The text is no [`RelayUpTo`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {EXPECTED}")]
 pub struct InvalidRelayUpTo;

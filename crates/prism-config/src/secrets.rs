@@ -1,7 +1,7 @@
-//! The files that the configuration names and that hold secrets.
+//! The configured files that have secrets.
 //!
-//! Each must be readable by its owner only. What is read is zeroized when
-//! dropped and never shown by `Debug`.
+//! Each must be readable by its owner only. Secrets are zeroized when they are dropped, and
+//! `Debug` does not show them.
 
 use std::fmt;
 use std::os::unix::fs::PermissionsExt;
@@ -13,15 +13,14 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 use crate::model::{S3, Switch};
 use crate::tls::Tls;
 
-/// Longest secret file: 10,000 users of 100 bytes.
+/// Longest secret file in bytes: 10,000 users of 100 bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Most ticket secrets at once: the present one, and old ones while it is
-/// replaced on all frontends.
+/// Most ticket secrets: the present one, and old ones during a rotation.
 const MAX_TICKET_SECRETS: usize = 4;
-/// Longest access key and secret key that S3 clients know.
+/// Longest access key and secret key that S3 clients accept.
 const MAX_KEY_CHARS: usize = 128;
 
-/// Why a secret could not be had.
+/// The reason why a secret cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// the file cannot be read
@@ -29,7 +28,7 @@ pub enum SecretError {
     Read {
         /// Which file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// others than the owner can read the file
@@ -45,7 +44,7 @@ pub enum SecretError {
     Form {
         /// Which file.
         path: PathBuf,
-        /// What is wrong; never quotes the secret.
+        /// The fault; it never quotes the secret.
         fault: &'static str,
     },
 }
@@ -78,7 +77,7 @@ impl fmt::Debug for ControlKey {
     }
 }
 
-/// A secret that all frontends make the keys of session tickets from.
+/// A secret from which all frontends derive the keys of session tickets.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct TicketSecret([u8; 32]);
 
@@ -112,7 +111,7 @@ impl fmt::Debug for TicketSecret {
 pub struct Credential {
     /// The public part, sent with each request.
     pub access_key: String,
-    /// The secret part, which requests are signed with.
+    /// The secret part, which signs requests.
     pub secret_key: String,
 }
 
@@ -147,7 +146,7 @@ impl Switch {
     /// Reads the key that signs commands to the switch.
     ///
     /// # Errors
-    /// When the file cannot be read, is exposed, or is not 32 hex digits.
+    /// The file cannot be read, is exposed, or is not 32 hexadecimal digits.
     pub fn load_key(&self) -> Result<ControlKey, SecretError> {
         let text = read_secret(&self.key_file)?;
         let fault = "is not 32 hexadecimal digits; `openssl rand -hex 16` makes a key";
@@ -159,12 +158,11 @@ impl Switch {
 }
 
 impl Tls {
-    /// Reads the ticket secrets: the one that seals, then those that only
-    /// open. None without a file.
+    /// Reads the ticket secrets. The first one seals, and the others only open. The list is
+    /// empty without a file.
     ///
     /// # Errors
-    /// When the file cannot be read, is exposed, or is not 1 to 4 lines of 64
-    /// hex digits.
+    /// The file cannot be read, is exposed, or is not 1 to 4 lines of 64 hexadecimal digits.
     pub fn load_ticket_secrets(&self) -> Result<Vec<TicketSecret>, SecretError> {
         let Some(path) = &self.ticket_secret_file else {
             return Ok(Vec::new());
@@ -187,8 +185,8 @@ impl S3 {
     /// Reads the users.
     ///
     /// # Errors
-    /// When the file cannot be read, is exposed, names no user, names one
-    /// twice, or has an empty or overlong key.
+    /// The file cannot be read, is exposed, has no user or one user twice, or has an empty or
+    /// overlong key.
     pub fn load_credentials(&self) -> Result<Vec<Credential>, SecretError> {
         let text = read_secret(&self.credentials_file)?;
         let form = |fault| SecretError::Form {

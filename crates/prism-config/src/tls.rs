@@ -1,4 +1,4 @@
-//! `[service.tls]` as structs, and whether its values make sense.
+//! `[service.tls]` as structs, and its checks.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use crate::check::Found;
 use crate::model::Config;
 
-/// More certificates than this are another program's business.
+/// Most certificates.
 const MAX_CERTIFICATES: usize = 1_024;
-/// Shortest and longest life of a ticket key: above any difference of clocks,
-/// and such that a ticket, which lives for up to two, lives at most 7 days.
+/// Shortest and longest life of a ticket key in seconds. The shortest is above any difference
+/// of clocks. A ticket lives for up to two, which is at most 7 days.
 const ROTATION_S: std::ops::RangeInclusive<u32> = 600..=302_400;
-/// Longest host name (RFC 1035), and longest part of one.
+/// Longest host name in bytes (RFC 1035), and longest label of one.
 const MAX_NAME_BYTES: usize = 253;
 const MAX_LABEL_BYTES: usize = 63;
 
@@ -22,25 +22,23 @@ const MAX_LABEL_BYTES: usize = 63;
 pub struct Tls {
     /// Default 443. The port of HTTPS, on the address of `service.address`.
     pub port: u16,
-    /// Required. The certificates. The first is served to clients that name
-    /// no host, or one that no certificate is for.
+    /// Required. The certificates. Clients that name no host, or an unknown one, get the first.
     #[serde(rename = "certificate")]
     pub certificates: Vec<Certificate>,
-    /// Default none: every handshake is a full one. File with the secrets that
-    /// the keys of session tickets are made from, readable by its owner only:
-    /// up to 4 lines of 64 hexadecimal digits. The first seals; the others
-    /// open tickets from before it was put there. The same on every frontend. Sessions of
-    /// TLS 1.2 are never resumed: their tickets have no forward secrecy.
+    /// Default none: every handshake is a full one. The file with the ticket secrets, readable
+    /// by its owner only: 1 to 4 lines of 64 hexadecimal digits, the same on every frontend.
+    /// The first seals tickets; the others only open older ones. Sessions of TLS 1.2 are not
+    /// resumed, because their tickets have no forward secrecy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ticket_secret_file: Option<PathBuf>,
-    /// Default 43,200 s. How long one ticket key seals; a ticket can be used
-    /// for that long at least, and twice that at most. The longer, the more
-    /// sessions are exposed with the secret. The same on every frontend.
+    /// Default 43,200 s. The time for which one ticket key seals. A ticket is valid for at least
+    /// that time and at most twice as long. A longer time exposes more sessions with the
+    /// secret. The same on every frontend.
     pub ticket_rotation_s: u32,
-    /// Default `1.2`. The lowest version served; the highest is always 1.3.
+    /// Default `1.2`. The lowest version of TLS; the highest is always 1.3.
     pub min_version: TlsVersion,
-    /// Default all, by the client's preference. The cipher suites served, in
-    /// order of the server's preference.
+    /// Default all, in the client's order of preference. The cipher suites, in order of the
+    /// server's preference.
     pub suites: Vec<TlsSuite>,
     /// Default false. Whether `service.address` answers every request with a
     /// redirect to HTTPS instead of serving it.
@@ -65,22 +63,21 @@ impl Default for Tls {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Certificate {
-    /// Required. The certificate in PEM, followed by those that lead to its
-    /// authority.
+    /// Required. The certificate in PEM, followed by those that lead to its authority.
     pub file: PathBuf,
-    /// Required. Its private key in PEM, not open to others.
+    /// Required. Its private key in PEM. Others must not be able to read it.
     pub key_file: PathBuf,
-    /// Default those in the certificate. Host names that it is served for;
-    /// `*.` at the front stands for one label.
+    /// Default: the names in the certificate. The host names that it is served for; `*.` at the
+    /// front stands for one label.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
 }
 
-/// Who makes the TLS records of large bodies on a host.
+/// The maker of the TLS records of large bodies on a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KernelTls {
-    /// The kernel, where it can: files then go out without a copy in user space.
+    /// The kernel, if it can. Files are then sent without a copy in user space.
     #[default]
     Auto,
     /// The node itself, always.
@@ -232,7 +229,7 @@ fn check_suites(tls: &Tls, found: &mut Found) {
         let is_first = !tls.suites.iter().take(index).any(|other| other == suite);
         found.check(is_first, field, || {
             (
-                format!("{:?} stands there twice", suite.name()),
+                format!("{:?} is listed twice", suite.name()),
                 "remove one".into(),
             )
         });

@@ -1,4 +1,4 @@
-//! Calls that have one answer.
+//! The client, and its calls that have one answer.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,22 +19,22 @@ use crate::message::{
 use crate::tls::{TlsError, TlsFiles};
 use crate::watch::Watch;
 
-/// Longest answer: 64 nodes and 10,000 users take 4 MiB in JSON.
+/// Longest answer in bytes: 64 nodes and 10,000 users take 4 MiB in JSON.
 const MAX_ANSWER_BYTES: u64 = 32 << 20;
-/// Idle connections that are kept. A node makes two calls at once at most.
+/// Most idle connections. A node makes at most two calls at once.
 const MAX_IDLE: usize = 4;
-/// Most of what one call changes: what etcd allows unless told otherwise.
+/// Most changes of one call: etcd's default of `--max-txn-ops`.
 pub(crate) const MAX_CHANGES: usize = 128;
 
-/// Where etcd is, and how long it may take.
+/// The settings of a client.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Its members; at least one.
+    /// The members of etcd; at least one.
     pub endpoints: Vec<Endpoint>,
-    /// For endpoints that are reached over TLS.
+    /// The files for TLS; needed with endpoints of `https`.
     pub tls: Option<TlsFiles>,
-    /// How long one endpoint may take to answer, dial included.
-    pub patience: Duration,
+    /// Timeout of one endpoint's answer, dial included.
+    pub timeout: Duration,
 }
 
 /// A lease that etcd has granted.
@@ -44,39 +44,39 @@ pub struct LeaseId(u64);
 /// All keys below a prefix, as of one revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Of the whole of etcd.
+    /// The revision of etcd.
     pub revision: u64,
-    /// In order of their keys.
+    /// The entries, in the order of their keys.
     pub entries: Vec<Entry>,
 }
 
-/// What has to be so for a change to be made.
+/// A condition of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// There is no such key.
+    /// The key does not exist.
     Absent(String),
-    /// The key's last change is of this revision.
+    /// The key's last change has this revision.
     At(String, u64),
 }
 
-/// What is changed.
+/// A change of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A key gets a value.
     Put {
-        /// Which key.
+        /// The key.
         key: String,
         /// Its new value.
         value: Vec<u8>,
-        /// The key goes when this lease ends.
+        /// The lease whose end deletes the key.
         lease: Option<LeaseId>,
     },
-    /// A key goes.
+    /// A key is deleted.
     Delete(String),
 }
 
 impl Change {
-    /// A key gets a value, for good.
+    /// A key gets a value, without a lease.
     #[must_use]
     pub fn put(key: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
         Self::Put {
@@ -87,12 +87,12 @@ impl Change {
     }
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// All conditions held, and all of it was changed; otherwise nothing was.
+    /// True: all conditions held, and all changes were made. False: none was made.
     pub done: bool,
-    /// Of etcd after that.
+    /// The revision of etcd afterwards.
     pub revision: u64,
 }
 
@@ -100,8 +100,8 @@ pub struct Outcome {
 pub struct Client {
     endpoints: Vec<Endpoint>,
     tls: Option<Arc<ClientConfig>>,
-    patience: Duration,
-    /// The endpoint that answered last, counted on and on.
+    timeout: Duration,
+    /// The endpoint that answered last, modulo their number.
     current: AtomicUsize,
     idle: Mutex<Vec<(usize, Connection)>>,
 }
@@ -115,22 +115,22 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client; it has not called anybody yet.
+    /// Makes a client, without calling etcd.
     ///
     /// # Errors
-    /// When the files for TLS cannot be used.
+    /// The files for TLS cannot be used.
     pub fn new(settings: &Settings) -> Result<Self, TlsError> {
         let tls = settings.tls.as_ref().map(TlsFiles::load).transpose()?;
         Ok(Self {
             endpoints: settings.endpoints.clone(),
             tls,
-            patience: settings.patience,
+            timeout: settings.timeout,
             current: AtomicUsize::new(0),
             idle: Mutex::default(),
         })
     }
 
-    /// All keys that begin with `prefix`, as the leader of etcd has them.
+    /// Reads all keys that begin with `prefix`, from the leader of etcd.
     ///
     /// # Errors
     /// See [`Error`].
@@ -147,9 +147,9 @@ impl Client {
         })
     }
 
-    /// Makes all `changes` if all `conditions` hold, in one step. A call that fails
-    /// may have been carried out; one that was tried again may then find its own
-    /// change in the way.
+    /// Makes all `changes` in one transaction if all `conditions` hold. A call that fails may
+    /// have been carried out. A call that was repeated may find that its own change breaks
+    /// the conditions.
     ///
     /// # Errors
     /// See [`Error`].
@@ -174,8 +174,8 @@ impl Client {
         })
     }
 
-    /// A new lease, and how long it lasts without [`Self::keep_alive`]: at least
-    /// `ttl`, which counts in whole seconds.
+    /// Obtains a lease. Returns the time that it lasts without [`Self::keep_alive`]: at least
+    /// `ttl`, rounded up to whole seconds.
     ///
     /// # Errors
     /// See [`Error`].
@@ -191,8 +191,8 @@ impl Client {
         Ok((LeaseId(answer.id.0), granted))
     }
 
-    /// Has a lease last anew, from when etcd hears of it; for how long, or none if
-    /// it has ended.
+    /// Renews a lease, from the moment when etcd gets the call. Returns the time that it lasts,
+    /// or `None` if it has ended.
     ///
     /// # Errors
     /// See [`Error`].
@@ -206,10 +206,10 @@ impl Client {
         Ok(Some(left).filter(|left| !left.is_zero()))
     }
 
-    /// Ends a lease, and with it all keys that are bound to it.
+    /// Ends a lease, and deletes all keys that are bound to it.
     ///
     /// # Errors
-    /// See [`Error`]. One that has ended is refused.
+    /// See [`Error`]. etcd refuses a lease that has ended.
     pub async fn revoke(&self, lease: LeaseId) -> Result<(), Error> {
         let request = LeaseRequest {
             id: Number(lease.0),
@@ -218,13 +218,14 @@ impl Client {
         done.map(drop)
     }
 
-    /// All changes of keys that begin with `prefix`, from `revision` on.
+    /// Watches the keys that begin with `prefix`, from `revision` on. It asks only the endpoint
+    /// that answered last, so read first.
     ///
     /// # Errors
-    /// See [`Error`]; only the endpoint is asked that answered last, so read first.
+    /// See [`Error`].
     pub async fn watch(&self, prefix: &str, revision: u64) -> Result<Watch, Error> {
         let endpoint = self.endpoint(self.current.load(Ordering::Relaxed))?;
-        let opened = tokio::time::timeout(self.patience, async {
+        let opened = tokio::time::timeout(self.timeout, async {
             let connection = Connection::open(endpoint, self.tls.as_ref()).await;
             let connection = connection.map_err(|error| unreachable(endpoint, error))?;
             Watch::begin(connection, endpoint, prefix, revision).await
@@ -257,14 +258,14 @@ impl Client {
                 }
             }
         }
-        // The next call begins elsewhere: this one may have hung, not failed.
+        // The next call begins at the next endpoint, because this one may have hung.
         self.current.store(first.wrapping_add(1), Ordering::Relaxed);
         Err(failure)
     }
 
     async fn call_at(&self, at: usize, path: &str, body: &[u8]) -> Result<Vec<u8>, Error> {
         let endpoint = self.endpoint(at)?;
-        let answered = tokio::time::timeout(self.patience, self.exchange(at, endpoint, path, body));
+        let answered = tokio::time::timeout(self.timeout, self.exchange(at, endpoint, path, body));
         let answered = match answered.await {
             Ok(answered) => answered,
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -280,7 +281,7 @@ impl Client {
         Err(Error::Refused { status, message })
     }
 
-    /// One exchange; on a new connection where a kept one has been closed.
+    /// One exchange. It uses a new connection if the idle one has been closed.
     async fn exchange(
         &self,
         at: usize,
@@ -328,13 +329,13 @@ impl Client {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<(usize, Connection)>> {
-        // A list of connections cannot be half-changed.
+        // A panic cannot leave a list of connections half-changed.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Another member may do better: this one is out of reach, or says that it cannot
-/// just now (it has no leader, or is too busy).
+/// Whether another member may succeed: this one is out of reach, has no leader, or is too
+/// busy.
 fn is_members_own(error: &Error) -> bool {
     matches!(
         error,
@@ -354,13 +355,13 @@ pub(crate) fn unreachable(endpoint: &Endpoint, source: io::Error) -> Error {
     }
 }
 
-/// The first key that no longer begins with `prefix`.
+/// The first key after all those that begin with `prefix`.
 pub(crate) fn range_end(prefix: &str) -> crate::message::Bytes {
     let mut end = prefix.as_bytes().to_vec();
     // A byte of UTF-8 is never 0xff.
     match end.last_mut() {
         Some(last) => *last = last.saturating_add(1),
-        // All keys: that is what etcd takes a zero for.
+        // etcd takes a zero byte for the end of all keys.
         None => end.push(0),
     }
     crate::message::Bytes(end)

@@ -1,5 +1,5 @@
-//! One connection to one member of etcd, and the exchanges on it. A broken one, or
-//! one whose exchange was given up, is thrown away.
+//! One connection to one member of etcd, and the exchanges on it. A broken connection is
+//! closed, and so is one whose exchange was given up.
 
 use std::io;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// How much is read at once.
+/// Bytes of one read.
 const PIECE_BYTES: usize = 16 << 10;
-/// A host that has vanished is noticed after 2 + 2 * 1 = 4 s, also by a watch that
+/// A connection notices a host that has vanished after 2 + 2 * 1 = 4 s, also while a watch
 /// waits.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
@@ -23,15 +23,15 @@ const KEEPALIVE_PROBES: u32 = 2;
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// A connection between two exchanges, or in one.
+/// A connection, idle or in an exchange.
 pub(crate) struct Connection {
     stream: Box<dyn Stream>,
-    /// Read and not yet understood.
+    /// Bytes that were read and not parsed yet.
     buffer: Vec<u8>,
 }
 
 impl Connection {
-    /// Dials. The caller bounds the time.
+    /// Dials. The caller sets the timeout.
     pub(crate) async fn open(
         endpoint: &Endpoint,
         tls: Option<&Arc<ClientConfig>>,
@@ -66,7 +66,7 @@ impl Connection {
         path: &str,
         body: &[u8],
     ) -> io::Result<ResponseHead> {
-        // A member that has no leader must not pretend that all is well.
+        // A member without a leader then answers with an error, not with old data.
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
              Grpc-Metadata-hasleader: true\r\nContent-Length: {}\r\n\r\n",
@@ -89,13 +89,13 @@ impl Connection {
         }
     }
 
-    /// What reads the body behind a head.
+    /// The reader of the body behind a head.
     pub(crate) fn body_of(head: &ResponseHead, max_bytes: u64) -> io::Result<BodyReader> {
         let framing = head.framing(&Method::Post).map_err(io::Error::other)?;
         Ok(BodyReader::new(framing, max_bytes))
     }
 
-    /// The whole body, and whether the connection can be used again.
+    /// Reads the whole body. Returns also whether the connection can be used again.
     pub(crate) async fn read_all(
         &mut self,
         head: &ResponseHead,
@@ -113,7 +113,7 @@ impl Connection {
                 }
             }
             self.take(&mut reader, &mut body)?;
-            // A declared length is compared with nothing else.
+            // The bound applies to the bytes read, because nothing else bounds a declared length.
             if body.len() as u64 > max_bytes {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }
@@ -121,8 +121,7 @@ impl Connection {
         Ok((body, head.keep_alive() && self.buffer.is_empty()))
     }
 
-    /// Moves what has been read of a body to `into`. May be given up and called
-    /// again at any time.
+    /// Moves the bytes read of a body to `into`. It is cancel safe.
     pub(crate) fn take(&mut self, reader: &mut BodyReader, into: &mut Vec<u8>) -> io::Result<()> {
         while !self.buffer.is_empty() && !reader.is_done() {
             let step = reader.consume(&self.buffer).map_err(io::Error::other)?;
@@ -132,8 +131,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads more; an error where there is none to come. May be given up and called
-    /// again at any time.
+    /// Reads more bytes. The end of the connection is an error. It is cancel safe.
     pub(crate) async fn fill(&mut self) -> io::Result<()> {
         self.buffer.reserve(PIECE_BYTES);
         match self.stream.read_buf(&mut self.buffer).await? {

@@ -1,34 +1,35 @@
-//! Why etcd has not done what it was asked.
+//! The errors of calls.
 
 use std::io;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No endpoint answered; of the last one, this is why. Whether the call was
-    /// carried out is not known.
+    /// No endpoint answered; the source is of the last one. The call may have been carried
+    /// out.
     #[error("etcd at {endpoint}: {source}")]
     Unreachable {
         /// The last endpoint that was tried.
         endpoint: String,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// etcd answered that it will not.
+    /// etcd refused the call.
     #[error("etcd refuses: {message} (status {status})")]
     Refused {
-        /// Of the HTTP answer.
+        /// The status of the HTTP answer.
         status: u16,
-        /// What etcd says.
+        /// etcd's message.
         message: String,
     },
-    /// The answer makes no sense: no etcd, or one of another kind.
-    #[error("etcd's answer makes no sense: {0}")]
+    /// The answer cannot be parsed: the endpoint is no etcd, or an unknown version.
+    #[error("cannot parse etcd's answer: {0}")]
     Malformed(String),
-    /// A watch asked for what etcd no longer has: all has to be read again.
+    /// A watch asked for revisions that etcd has compacted. The caller has to read all keys
+    /// again.
     #[error("etcd has forgotten revisions below {0}")]
     Compacted(u64),
-    /// A watch was ended by etcd.
+    /// etcd ended a watch.
     #[error("etcd ended the watch: {0}")]
     Ended(String),
 }

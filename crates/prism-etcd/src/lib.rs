@@ -1,12 +1,11 @@
-//! As much of etcd as a cluster's state takes: keys below a prefix are read,
-//! changed where nobody else has changed them, bound to leases, and watched.
+//! A client of etcd for a cluster's state. It reads and watches keys below a prefix, changes
+//! them if no other change came first, and binds them to leases.
 //!
-//! It speaks the HTTP/1.1 and JSON that every etcd offers beside gRPC since 3.4,
-//! on the same port. What a client is cut off from, it hears of in bounded time:
-//! every call has a deadline, and is tried at each endpoint once.
+//! It speaks HTTP/1.1 and JSON, which every etcd since 3.4 offers beside gRPC on the same
+//! port. A client that is cut off learns it in bounded time: every call has a timeout, and
+//! is tried at each endpoint once.
 //!
-//! Not here: what the keys mean, when a call is repeated later, and which reads
-//! have to be made again after a watch broke.
+//! Not here: the meaning of keys, repeating a failed call, reading again after a watch broke.
 #![forbid(unsafe_code)]
 
 mod client;

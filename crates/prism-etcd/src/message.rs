@@ -1,5 +1,5 @@
-//! What goes over the wire: JSON as etcd's gateway has it. Bytes are in Base64,
-//! 64-bit numbers are strings, and what is zero or empty may be left out.
+//! The messages in JSON, as etcd's gateway writes them. Bytes are in Base64, 64-bit numbers
+//! are strings, and zero or empty fields may be missing.
 
 use data_encoding::BASE64;
 use serde::de::Error as _;
@@ -14,7 +14,7 @@ pub struct Entry {
     pub key: String,
     /// Its value.
     pub value: Vec<u8>,
-    /// Of the last change of the key.
+    /// The revision of the key's last change.
     pub mod_revision: u64,
 }
 
@@ -42,8 +42,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// A 64-bit number, as a string. Where etcd's are signed, ours are not: a negative
-/// one has no meaning here.
+/// A 64-bit number, as a string. Some of etcd's are signed; none of them is negative here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Number(pub(crate) u64);
 
@@ -89,7 +88,7 @@ pub(crate) struct KeyValue {
 }
 
 impl KeyValue {
-    /// None for a key that is no text: nobody of us has written it.
+    /// `None` for a key that is not UTF-8, which Prism has not written.
     pub(crate) fn into_entry(self) -> Option<Entry> {
         Some(Entry {
             key: String::from_utf8(self.key.0).ok()?,
@@ -160,7 +159,7 @@ pub(crate) struct LeaseRequest {
 pub(crate) struct LeaseResponse {
     #[serde(rename = "ID")]
     pub(crate) id: Number,
-    /// Zero, or absent: there is no such lease.
+    /// Seconds; zero or absent if the lease does not exist.
     #[serde(rename = "TTL")]
     pub(crate) ttl: Number,
 }
@@ -177,7 +176,7 @@ pub(crate) struct WatchCreate {
     pub(crate) start_revision: Number,
 }
 
-/// One line of an answer that goes on.
+/// One line of a streamed answer.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Line<T> {
     pub(crate) result: Option<T>,
@@ -185,7 +184,7 @@ pub(crate) struct Line<T> {
 }
 
 impl<T> Line<T> {
-    /// The message that the line brings.
+    /// The message of the line.
     pub(crate) fn into_result(self) -> Result<T, Error> {
         match (self.result, self.error) {
             (Some(result), None) => Ok(result),
@@ -208,13 +207,13 @@ pub(crate) struct WatchResponse {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct WatchEvent {
-    /// `DELETE`; a change otherwise.
+    /// `DELETE` for a deletion, otherwise a new value.
     #[serde(rename = "type")]
     pub(crate) kind: String,
     pub(crate) kv: KeyValue,
 }
 
-/// What etcd says of a failure, whichever form it has.
+/// etcd's message of a failure, in either form that it may have.
 pub(crate) fn message_of(error: &serde_json::Value) -> String {
     let texts = [error.get("message"), error.get("error"), Some(error)];
     let mut texts = texts.into_iter().flatten();

@@ -7,27 +7,27 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-/// What etcd is believed by, and what it knows us by.
+/// The files for TLS towards etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Certificates (PEM) of the authorities that sign for etcd.
     pub ca: PathBuf,
-    /// Our certificate and its key (PEM), where etcd asks for one.
+    /// This host's certificate and its key (PEM), if etcd asks for one.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why the files cannot be used.
+/// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {what}", path.display())]
 pub struct TlsError {
-    /// Which file.
+    /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The fault.
     pub what: String,
 }
 
 impl TlsFiles {
-    /// Reads them.
+    /// Reads the files.
     pub(crate) fn load(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let mut roots = RootCertStore::empty();
         for root in certificates(&self.ca)? {

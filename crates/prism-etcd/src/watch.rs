@@ -1,4 +1,4 @@
-//! Changes as they happen, on a connection of their own.
+//! A watch: the changes of keys as they happen, on its own connection.
 
 use std::collections::VecDeque;
 
@@ -10,38 +10,38 @@ use crate::connection::Connection;
 use crate::error::Error;
 use crate::message::{Entry, Line, Number, WatchCreate, WatchRequest, WatchResponse, message_of};
 
-/// Longest message: all that one call may change.
+/// Longest message in bytes. It may have all changes of one call.
 const MAX_LINE_BYTES: usize = 32 << 20;
 
-/// What became of a key.
+/// A change of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It has a new value.
+    /// The key has a new value.
     Put(Entry),
-    /// It is gone.
+    /// The key was deleted.
     Delete {
-        /// Which key.
+        /// The key.
         key: String,
     },
 }
 
-/// What has changed, in order. Changes that were made in one step come together.
+/// Changes in their order. All changes of one transaction are in one update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
-    /// Everything up to here has been told.
+    /// The revision up to which the watch has reported everything.
     pub revision: u64,
-    /// In the order in which it happened.
+    /// The changes, in their order.
     pub events: Vec<Event>,
 }
 
-/// A watch. One that has failed is at its end: read all, and watch from there.
+/// A watch. After a failure it has ended: read all keys, and watch from that revision.
 pub struct Watch {
     connection: Connection,
     endpoint: String,
     body: BodyReader,
-    /// What has come of lines that are not complete.
+    /// The bytes of lines that are not complete.
     text: Vec<u8>,
-    /// How much of it has no end of a line.
+    /// The length of the part of `text` that has no end of a line.
     seen: usize,
     ready: VecDeque<Update>,
 }
@@ -81,7 +81,7 @@ impl Watch {
                 message: message_of(&value),
             });
         }
-        // It goes on for as long as we live.
+        // The answer ends only with the connection.
         let body = Connection::body_of(&head, u64::MAX).map_err(broken)?;
         Ok(Self {
             connection,
@@ -93,11 +93,10 @@ impl Watch {
         })
     }
 
-    /// The next changes. May be given up and called again at any time: nothing is
-    /// lost.
+    /// Waits for the next changes. It is cancel safe.
     ///
     /// # Errors
-    /// See [`Error`]. The watch is at its end then.
+    /// See [`Error`]. The watch has then ended.
     pub async fn next(&mut self) -> Result<Update, Error> {
         loop {
             if let Some(update) = self.ready.pop_front() {
@@ -141,7 +140,7 @@ impl Watch {
     }
 }
 
-/// None for a message that only says that the watch has begun.
+/// Reads a message; `None` if it only reports the beginning of the watch.
 fn understand(message: WatchResponse) -> Result<Option<Update>, Error> {
     if message.compact_revision.0 > 0 {
         return Err(Error::Compacted(message.compact_revision.0));

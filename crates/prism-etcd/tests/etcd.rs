@@ -1,4 +1,4 @@
-//! Against a real etcd, on loopback. Skipped, visibly, where none is installed.
+//! Tests against a real etcd on loopback. They print SKIPPED if etcd is not installed.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -44,7 +44,7 @@ fn spawn(arguments: &[String]) -> Child {
 }
 
 impl Etcd {
-    /// None where etcd is not installed.
+    /// `None` if etcd is not installed.
     fn start(scheme: &str, more: impl FnOnce(&Path) -> Vec<String>) -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
             assert!(std::env::var_os("CI").is_none(), "etcd is not installed");
@@ -85,7 +85,7 @@ impl Etcd {
         Settings {
             endpoints: vec![self.url.parse().unwrap()],
             tls: None,
-            patience: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
         }
     }
 
@@ -150,7 +150,7 @@ fn a_change_is_made_where_its_conditions_hold_and_a_watch_tells_of_it() {
         assert!(deleted.done);
         assert!(!client.change(&[at], &[delete]).await.unwrap().done);
 
-        // What was done in one step is told in one step.
+        // The watch reports the changes of one transaction in one update.
         let update = watch.next().await.unwrap();
         assert_eq!(update.revision, first.revision);
         assert_eq!(update.events.len(), 2);
@@ -206,7 +206,7 @@ fn a_watch_from_before_a_compaction_says_so() {
             client.change(&[], &[put]).await.unwrap();
         }
         let revision = client.read("/t/").await.unwrap().revision;
-        // What a client of ours never does; so it is done by hand.
+        // The client has no call for a compaction.
         let text = format!("{{\"revision\":\"{revision}\"}}");
         let url = format!("{}/v3/kv/compaction", etcd.url);
         let done = Command::new("curl")
@@ -250,7 +250,7 @@ fn another_member_is_asked_when_one_is_silent() {
             .await
             .unwrap();
         assert!(begun.elapsed() < Duration::from_secs(4));
-        // From now on the one that answered is asked first.
+        // From now on the client asks first the endpoint that answered.
         let begun = Instant::now();
         client.read("/t/").await.unwrap();
         assert!(begun.elapsed() < Duration::from_millis(900));

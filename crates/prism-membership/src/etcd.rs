@@ -29,7 +29,7 @@ pub fn client(config: &Config) -> anyhow::Result<Client> {
         endpoints: etcd.endpoints.clone(),
         tls,
         // A member of etcd that hangs must not cost the lease.
-        patience: (etcd.lease_ttl() / 4).clamp(Duration::from_millis(500), Duration::from_secs(3)),
+        timeout: (etcd.lease_ttl() / 4).clamp(Duration::from_millis(500), Duration::from_secs(3)),
     })
     .context("[cluster.etcd]")
 }
@@ -54,7 +54,7 @@ pub enum Key<'a> {
     /// A node's addresses and roles.
     Node(&'a str),
     /// The testimony of a backend's store, while the state is in doubt.
-    Said(&'a str),
+    Testimony(&'a str),
     /// A user's credential.
     User(&'a str),
     /// The agreed record of a bucket.
@@ -116,7 +116,7 @@ impl Keys {
             Key::Pause => format!("{prefix}pause"),
             Key::Live(name) => format!("{prefix}live/{name}"),
             Key::Node(name) => format!("{prefix}nodes/{name}"),
-            Key::Said(name) => format!("{prefix}stores/{name}"),
+            Key::Testimony(name) => format!("{prefix}stores/{name}"),
             Key::User(name) => format!("{prefix}credentials/{name}"),
             // The final slash keeps a read of this key from matching longer names.
             Key::Bucket(name) => format!("{prefix}buckets/{name}/"),
@@ -132,7 +132,7 @@ impl Keys {
             rest => match rest.split_once('/')? {
                 ("live", name) => Some(Key::Live(name)),
                 ("nodes", name) => Some(Key::Node(name)),
-                ("stores", name) => Some(Key::Said(name)),
+                ("stores", name) => Some(Key::Testimony(name)),
                 ("credentials", name) => Some(Key::User(name)),
                 ("buckets", name) => name.strip_suffix('/').map(Key::Bucket),
                 _ => None,
@@ -161,8 +161,8 @@ impl Keys {
     }
 
     /// Publishes the testimony of a backend's store.
-    pub fn put_said(&self, name: &NodeName, said: &Testimony) -> anyhow::Result<Change> {
-        self.put(&Key::Said(name.as_str()), said)
+    pub fn put_testimony(&self, name: &NodeName, testimony: &Testimony) -> anyhow::Result<Change> {
+        self.put(&Key::Testimony(name.as_str()), testimony)
     }
 
     /// Adds or replaces a user.
@@ -253,7 +253,7 @@ mod tests {
             Key::Pause,
             Key::Live("be0"),
             Key::Node("fe0"),
-            Key::Said("be1"),
+            Key::Testimony("be1"),
             Key::User("AK/with/slashes"),
             Key::Bucket("photos"),
         ] {

@@ -34,7 +34,7 @@ pub use vouch::Fault;
 /// itself, so a node that restarts quickly is not missed.
 pub(super) struct EtcdState {
     reports: watch::Sender<Report>,
-    said: watch::Sender<Option<Testimony>>,
+    testimony: watch::Sender<Option<Testimony>>,
     name: NodeName,
     known: watch::Receiver<Arc<Known>>,
     pause: watch::Receiver<Pause>,
@@ -56,7 +56,7 @@ impl EtcdState {
     /// Asks the cluster to go on without this backend. Waits until all others act by a state
     /// in which it is out. Returns at once if this backend has keys that no other one has.
     pub(super) async fn leave(&self) {
-        if self.known().has_alone(&self.name) {
+        if self.known().is_only_owner(&self.name) {
             return;
         }
         self.report(|report| report.leaving = true);
@@ -82,13 +82,14 @@ impl EtcdState {
 
     /// Takes over the state that the store has recorded as the one that it acts by.
     pub(super) fn noted(&self, state: &State) {
-        self.said.send_if_modified(|said| match said {
-            Some(said) => {
-                (said.epoch, said.state) = (state.epoch, Some(state.clone()));
-                true
-            }
-            None => false,
-        });
+        self.testimony
+            .send_if_modified(|testimony| match testimony {
+                Some(testimony) => {
+                    (testimony.epoch, testimony.state) = (state.epoch, Some(state.clone()));
+                    true
+                }
+                None => false,
+            });
     }
 
     pub(super) fn fault(&self) -> Option<Fault> {
@@ -114,7 +115,7 @@ struct Me {
     run: u64,
     reports: watch::Receiver<Report>,
     /// The testimony of its store, if it has one.
-    said: watch::Receiver<Option<Testimony>>,
+    testimony: watch::Receiver<Option<Testimony>>,
     lease: Lease,
     /// True asks for the lease to be given back.
     giving_back: watch::Receiver<bool>,
@@ -122,7 +123,7 @@ struct Me {
 }
 
 /// The thread's side.
-struct Keeper {
+struct Participant {
     config: Config,
     client: Client,
     keys: Keys,
@@ -142,7 +143,7 @@ struct Keeper {
     users: watch::Sender<Users>,
 }
 
-impl Keeper {
+impl Participant {
     /// Publishes `view` if it is later than the present one.
     fn show(&self, view: View) {
         let view = Arc::new(view);
@@ -212,17 +213,17 @@ impl Keeper {
     }
 }
 
-/// Joins the cluster in etcd as the node `name`. `said` is the testimony of its store.
+/// Joins the cluster in etcd as the node `name`. `testimony` is that of its store.
 /// Blocks until etcd answers and has a state.
 pub(super) fn join(
     config: &Config,
     name: &str,
-    said: Option<Testimony>,
+    testimony: Option<Testimony>,
 ) -> anyhow::Result<Cluster> {
     let node = config.node(name);
     let node = node.with_context(|| format!("the configuration has no node {name:?}"))?;
     let reports = watch::Sender::new(Report::default());
-    let said = watch::Sender::new(said);
+    let testimony = watch::Sender::new(testimony);
     let lease = match node.is_backend() {
         true => Lease::none(),
         // A frontend answers nothing from a store, so it needs no lease.
@@ -239,19 +240,22 @@ pub(super) fn join(
         },
         run: fastrand::u64(..),
         reports: reports.subscribe(),
-        said: said.subscribe(),
+        testimony: testimony.subscribe(),
         lease: lease.clone(),
         giving_back: giving_back.subscribe(),
         given_back: given_back.clone(),
     };
     let (ready, views) = mpsc::channel();
-    let keeper = Keeper::new(config, Some(me), ready)?;
-    let (known, directory) = (keeper.known.subscribe(), keeper.directory.subscribe());
-    let (users, fault) = (keeper.users.subscribe(), keeper.fault.subscribe());
-    let pause = keeper.pause.subscribe();
+    let participant = Participant::new(config, Some(me), ready)?;
+    let (known, directory) = (
+        participant.known.subscribe(),
+        participant.directory.subscribe(),
+    );
+    let (users, fault) = (participant.users.subscribe(), participant.fault.subscribe());
+    let pause = participant.pause.subscribe();
     let (end, ended) = oneshot::channel();
     let (registry, calls) = Registry::new();
-    keeper.start(calls, ended)?;
+    participant.start(calls, ended)?;
     let view = views.recv().context("the thread that follows etcd ended")?;
     Ok(Cluster {
         view,
@@ -260,7 +264,7 @@ pub(super) fn join(
         lease,
         kind: Kind::Etcd(EtcdState {
             reports,
-            said,
+            testimony,
             name: own_name,
             known,
             pause,
@@ -280,10 +284,10 @@ pub(super) fn join(
 /// The configuration or one of its files cannot be used.
 pub fn observe(config: &Config) -> anyhow::Result<Observed> {
     let (ready, _) = mpsc::channel();
-    let keeper = Keeper::new(config, None, ready)?;
-    let directory = keeper.directory.subscribe();
+    let participant = Participant::new(config, None, ready)?;
+    let directory = participant.directory.subscribe();
     let (end, ended) = oneshot::channel();
-    keeper.start(Registry::new().1, ended)?;
+    participant.start(Registry::new().1, ended)?;
     Ok(Observed {
         directory,
         _end: end,

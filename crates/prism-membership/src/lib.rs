@@ -59,14 +59,14 @@ enum Kind {
 }
 
 impl Cluster {
-    /// Joins the cluster of a configuration as the node `name`. `said` is the testimony of the
+    /// Joins the cluster of a configuration as the node `name`. `testimony` is that of the
     /// node's store. Blocks until etcd answers, if the state is there.
     ///
     /// # Errors
     /// The configuration or one of its files cannot be used.
-    pub fn open(config: &Config, name: &str, said: Option<Testimony>) -> anyhow::Result<Self> {
+    pub fn open(config: &Config, name: &str, testimony: Option<Testimony>) -> anyhow::Result<Self> {
         if config.cluster.etcd.is_some() {
-            return etcd_state::join(config, name, said);
+            return etcd_state::join(config, name, testimony);
         }
         let file = UsersFile::open(&config.s3)?;
         let users = file.users();

@@ -106,7 +106,7 @@ impl Calls {
                     next,
                     answer,
                 } => {
-                    let changed = change(client, keys, (&name, before), next.as_deref());
+                    let changed = change(client, keys, &name, before, next.as_deref());
                     let _ = answer.send(changed.await);
                 }
             }
@@ -139,7 +139,8 @@ async fn all(client: &Client, keys: &Keys) -> anyhow::Result<Buckets> {
 async fn change(
     client: &Client,
     keys: &Keys,
-    (name, before): (&str, Option<Stamp>),
+    name: &str,
+    before: Option<Stamp>,
     next: Option<&Bucket>,
 ) -> anyhow::Result<bool> {
     let path = keys.path(&Key::Bucket(name));

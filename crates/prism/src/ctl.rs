@@ -35,8 +35,10 @@ pub(crate) struct CtlArgs {
 enum CtlCommand {
     /// List the switch's flows: state, epoch, owner, idle time, packets and bytes.
     Flows(FlowsArgs),
-    /// List the switch's counters of packets (forwarded, left to the kernel, dropped)
-    /// and of commands.
+    /// List the switch's counters of packets and of commands.
+    ///
+    /// Each reason for which a packet is forwarded, left to the kernel or dropped has a
+    /// counter, and so has each outcome of a command.
     Counters(CountersArgs),
     Scrub(scrub::ScrubArgs),
     Cluster(cluster::ClusterArgs),

@@ -16,8 +16,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Object storage whose frontend is not in the way: each request of a client's
-/// connection is answered directly by the backend that holds the object.
+/// S3 object storage whose frontend stays out of the data path: a client's connection
+/// moves to the backend that has the object.
 #[derive(Debug, Parser)]
 #[command(name = "prism", version = version::VERSION, max_term_width = 100)]
 struct Cli {

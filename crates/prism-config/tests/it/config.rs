@@ -1,4 +1,4 @@
-//! What a configuration file may say, and what is reported about a bad one.
+//! Tests of configuration files: valid ones, and the reports about faults.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -8,7 +8,7 @@ use prism_cluster::{NodeName, State, Status, step};
 use prism_etcd::Condition;
 
 use super::etcd::{Key, Pause};
-use super::{Keeper, Known};
+use super::{Known, Participant};
 
 /// The first backend by name makes a step at once, and each further one this much later.
 const ONE_AFTER_THE_OTHER: Duration = Duration::from_millis(300);
@@ -21,7 +21,7 @@ const PAUSED_IN: Duration = Duration::from_secs(1);
 /// Most backends named absent in one call; etcd allows 128 conditions.
 const MAX_ABSENT: usize = 100;
 
-impl Keeper {
+impl Participant {
     /// Never returns.
     pub(super) async fn act(&self) {
         let Some(me) = self.me.as_ref().filter(|me| me.host.is_backend()) else {

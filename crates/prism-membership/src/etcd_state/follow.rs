@@ -8,7 +8,7 @@ use std::time::Duration;
 use prism_cluster::{State, View};
 use prism_etcd::Error;
 
-use super::{Keeper, Known, etcd};
+use super::{Known, Participant, etcd};
 use crate::Directory;
 
 /// Time between two checks that the watch misses nothing. A silent watch may mean that
@@ -17,7 +17,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 
-impl Keeper {
+impl Participant {
     /// Never returns.
     pub(super) async fn follow(&self) {
         let mut told = false;
@@ -143,6 +143,6 @@ impl Keeper {
 
     /// The state that this node's store has recorded.
     fn noted(&self) -> Option<State> {
-        self.me.as_ref()?.said.borrow().as_ref()?.state.clone()
+        self.me.as_ref()?.testimony.borrow().as_ref()?.state.clone()
     }
 }

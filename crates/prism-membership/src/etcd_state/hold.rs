@@ -10,11 +10,11 @@ use prism_cluster::Report;
 use prism_etcd::{Change, Condition, LeaseId};
 
 use super::etcd::{Key, Living};
-use super::{Keeper, Me};
+use super::{Me, Participant};
 use crate::lease::now_ns;
 
 /// Renewals within the life of a lease.
-const KEPT_IN_LIFE: u32 = 5;
+const RENEWALS_IN_LIFE: u32 = 5;
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Timeout of giving a lease back. Without an answer the lease ends by itself.
@@ -41,7 +41,7 @@ enum Over {
     GivenBack,
 }
 
-impl Keeper {
+impl Participant {
     /// Never returns.
     pub(super) async fn hold(&self) {
         let Some(me) = self.me.as_ref().filter(|me| me.host.is_backend()) else {
@@ -127,12 +127,12 @@ impl Keeper {
     async fn try_lease(
         &self,
         me: &Me,
-        kept: &mut Option<Granted>,
+        former: &mut Option<Granted>,
         report: Report,
         revision: u64,
     ) -> anyhow::Result<Option<Granted>> {
         let asked_ns = now_ns();
-        let renewed = match *kept {
+        let renewed = match *former {
             Some(before) => self
                 .client
                 .keep_alive(before.id)
@@ -146,7 +146,7 @@ impl Keeper {
         };
         let granted = Granted { id, ttl, asked_ns };
         self.granted.set(Some(id));
-        *kept = Some(granted);
+        *former = Some(granted);
         let unchanged = Condition::At(self.keys.path(&Key::State), revision);
         let noted = self.note(me, id, report)?;
         let done = self.client.change(&[unchanged], &[noted]).await?.done;
@@ -173,7 +173,7 @@ impl Keeper {
     /// Renews the lease and publishes this node's reports, until the end of the lease.
     async fn keep_lease(&self, me: &Me, granted: Granted, mut noted: Report) -> Over {
         let mut reports = me.reports.clone();
-        let every = kept_every(granted.ttl);
+        let every = renewed_every(granted.ttl);
         let mut last_ns = granted.asked_ns;
         // `known` may be older than this lease, and name an earlier process.
         let mut has_seen_itself = false;
@@ -234,8 +234,8 @@ impl Keeper {
 }
 
 /// Time between two renewals of a lease.
-fn kept_every(ttl: Duration) -> Duration {
-    (ttl / KEPT_IN_LIFE).max(PAUSE)
+fn renewed_every(ttl: Duration) -> Duration {
+    (ttl / RENEWALS_IN_LIFE).max(PAUSE)
 }
 
 #[cfg(test)]
@@ -243,8 +243,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_that_lasts_for_no_time_is_not_kept_without_a_pause() {
-        assert_eq!(kept_every(Duration::from_secs(5)), Duration::from_secs(1));
-        assert_eq!(kept_every(Duration::ZERO), PAUSE);
+    fn a_lease_of_no_time_is_not_renewed_without_a_pause() {
+        assert_eq!(
+            renewed_every(Duration::from_secs(5)),
+            Duration::from_secs(1)
+        );
+        assert_eq!(renewed_every(Duration::ZERO), PAUSE);
     }
 }

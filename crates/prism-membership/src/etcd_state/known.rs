@@ -26,7 +26,7 @@ pub struct Known {
     /// The registered nodes.
     pub hosts: BTreeMap<String, Host>,
     /// The testimonies of stores, while the state is in doubt.
-    pub said: Testimonies,
+    pub testimonies: Testimonies,
     /// The users, by access key.
     pub users: BTreeMap<String, Credential>,
     /// The agreed records of buckets.
@@ -74,7 +74,7 @@ impl Known {
     }
 
     /// Whether no other backend has this backend's keys.
-    pub fn has_alone(&self, name: &NodeName) -> bool {
+    pub fn is_only_owner(&self, name: &NodeName) -> bool {
         self.state
             .iter()
             .any(|(state, _)| state.placing.replicas == 1 && state.placing.members.contains(name))
@@ -112,8 +112,8 @@ impl Known {
             Some(Key::Node(name)) => serde_json::from_slice(value).ok().map(|host| {
                 self.hosts.insert(name.to_owned(), host);
             }),
-            Some(Key::Said(name)) => said(name, value).map(|(name, said)| {
-                self.said.insert(name, said);
+            Some(Key::Testimony(name)) => testimony(name, value).map(|(name, testimony)| {
+                self.testimonies.insert(name, testimony);
             }),
             Some(Key::Bucket(name)) => serde_json::from_slice(value).ok().map(|bucket| {
                 let buckets = Arc::make_mut(&mut self.buckets);
@@ -144,8 +144,8 @@ impl Known {
             Some(Key::Node(name)) => {
                 self.hosts.remove(name);
             }
-            Some(Key::Said(name)) => {
-                self.said.remove(name);
+            Some(Key::Testimony(name)) => {
+                self.testimonies.remove(name);
             }
             Some(Key::User(name)) => {
                 self.users.remove(name);
@@ -169,10 +169,10 @@ fn living(name: &str, value: &[u8]) -> Option<(NodeName, Living)> {
     ))
 }
 
-fn said(name: &str, value: &[u8]) -> Option<(NodeName, Testimony)> {
-    let said: Testimony = serde_json::from_slice(value).ok()?;
-    let checked = said.state.as_ref().is_none_or(|s| s.check().is_ok());
-    Some((NodeName::new(name).ok().filter(|_| checked)?, said))
+fn testimony(name: &str, value: &[u8]) -> Option<(NodeName, Testimony)> {
+    let testimony: Testimony = serde_json::from_slice(value).ok()?;
+    let checked = testimony.state.as_ref().is_none_or(|s| s.check().is_ok());
+    Some((NodeName::new(name).ok().filter(|_| checked)?, testimony))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use prism_cluster::{NodeName, State, Testimonies, Testimony};
 use prism_etcd::Change;
 
 use super::etcd::Key;
-use super::{Keeper, Known, Me};
+use super::{Known, Me, Participant};
 
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -52,30 +52,33 @@ fn fault(
     others: &Testimonies,
     own: Option<(&NodeName, &Testimony)>,
 ) -> Option<Fault> {
-    let mut said = others.clone();
+    let mut testimonies = others.clone();
     if let Some((name, own)) = own {
-        said.insert(name.clone(), own.clone());
+        testimonies.insert(name.clone(), own.clone());
     }
     let Some(state) = state else {
-        let mut said = said.iter();
-        let found = said.find(|(_, testimony)| !testimony.is_blank());
+        let mut all = testimonies.iter();
+        let found = all.find(|(_, testimony)| !testimony.is_blank());
         return found.map(|(name, _)| Fault::Lost(name.clone()));
     };
-    if let Some(name) = state.contradicted(&said) {
+    if let Some(name) = state.contradicted(&testimonies) {
         return Some(Fault::Contradicted(name.clone()));
     }
     let is_foreign = own.is_some_and(|(_, own)| !own.accepts(state));
     is_foreign.then_some(Fault::Foreign)
 }
 
-impl Keeper {
+impl Participant {
     /// Whether this node may act by the state in etcd. Publishes and logs a new fault.
     pub(super) fn is_trusted(&self, known: &Known) -> bool {
         let state = known.state.as_ref().map(|(state, _)| state);
-        let own = self.me.as_ref().map(|me| (me, me.said.borrow().clone()));
+        let own = self
+            .me
+            .as_ref()
+            .map(|me| (me, me.testimony.borrow().clone()));
         let own = own.as_ref();
-        let own = own.and_then(|(me, said)| Some((&me.name, said.as_ref()?)));
-        let found = fault(state, &known.said, own);
+        let own = own.and_then(|(me, testimony)| Some((&me.name, testimony.as_ref()?)));
+        let found = fault(state, &known.testimonies, own);
         let is_trusted = found.is_none();
         self.fault.send_if_modified(|present| {
             let is_new = *present != found;
@@ -93,10 +96,10 @@ impl Keeper {
         let Some(me) = self.me.as_ref().filter(|me| me.host.is_backend()) else {
             return std::future::pending().await;
         };
-        let (mut news, mut said) = (self.known.subscribe(), me.said.clone());
+        let (mut news, mut testimony) = (self.known.subscribe(), me.testimony.clone());
         loop {
             let known = news.borrow_and_update().clone();
-            let own = said.borrow_and_update().clone();
+            let own = testimony.borrow_and_update().clone();
             if let Err(error) = self.say(me, &known, own).await {
                 tracing::debug!(
                     error = format!("{error:#}"),
@@ -107,18 +110,20 @@ impl Keeper {
             }
             tokio::select! {
                 _ = news.changed() => {}
-                _ = said.changed() => {}
+                _ = testimony.changed() => {}
             }
         }
     }
 
     async fn say(&self, me: &Me, known: &Known, own: Option<Testimony>) -> anyhow::Result<()> {
         let is_asked = self.fault.borrow().as_ref().is_some_and(Fault::is_of_all);
-        let present = known.said.get(&me.name);
+        let present = known.testimonies.get(&me.name);
         let change = match (is_asked, own) {
-            (true, Some(own)) if present != Some(&own) => self.keys.put_said(&me.name, &own)?,
+            (true, Some(own)) if present != Some(&own) => {
+                self.keys.put_testimony(&me.name, &own)?
+            }
             (false, _) if present.is_some() => {
-                Change::Delete(self.keys.path(&Key::Said(me.name.as_str())))
+                Change::Delete(self.keys.path(&Key::Testimony(me.name.as_str())))
             }
             _ => return Ok(()),
         };
@@ -170,10 +175,13 @@ mod tests {
         assert_eq!(fault(None, &none, own), Some(Fault::Lost(a.clone())));
         // A node whose own store agrees learns the fault from another store.
         let b = name("b");
-        let said = Testimonies::from([(a.clone(), was_in(1, &last))]);
+        let testimonies = Testimonies::from([(a.clone(), was_in(1, &last))]);
         let other = was_in(2, &old);
-        assert_eq!(fault(Some(&old), &said, Some((&b, &other))), contradicted);
-        assert_eq!(fault(None, &said, None), Some(Fault::Lost(a)));
+        assert_eq!(
+            fault(Some(&old), &testimonies, Some((&b, &other))),
+            contradicted
+        );
+        assert_eq!(fault(None, &testimonies, None), Some(Fault::Lost(a)));
     }
 
     #[test]
@@ -184,9 +192,9 @@ mod tests {
             fault(Some(&last), &Testimonies::new(), Some((&a, &foreign))),
             Some(Fault::Foreign)
         );
-        let said = Testimonies::from([(a, foreign)]);
+        let testimonies = Testimonies::from([(a, foreign)]);
         let (b, own) = (name("b"), was_in(2, &last));
-        assert_eq!(fault(Some(&last), &said, Some((&b, &own))), None);
+        assert_eq!(fault(Some(&last), &testimonies, Some((&b, &own))), None);
     }
 
     #[test]

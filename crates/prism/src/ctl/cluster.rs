@@ -11,8 +11,9 @@ use serde_json::{Map, Value};
 use super::{ask, recover};
 use prism_replicas::ProgressReport;
 
-/// Show the backends of the cluster as a node of this host sees them. Fails if the
-/// node does not reach one of them.
+/// Show the backends of the cluster as a node of this host sees them.
+///
+/// Exits with status 1 if the node does not reach one of them.
 #[derive(clap::Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct ClusterArgs {

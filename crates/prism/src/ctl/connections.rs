@@ -10,8 +10,9 @@ use serde::Deserialize;
 
 use super::ask;
 
-/// Move the client connections of a node on this host to other nodes, each after its
-/// present answer. The node goes on and takes new connections.
+/// Move the client connections of a node on this host to other nodes.
+///
+/// Each moves after its present answer. The node goes on and takes new connections.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct DrainConnectionsArgs {
     /// Name of the node.

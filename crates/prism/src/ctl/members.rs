@@ -17,8 +17,10 @@ use prism_membership::etcd::{Keys, client};
 /// Time between two looks at the progress.
 const POLL: Duration = Duration::from_millis(500);
 
-/// Move all data off a backend so that it can be shut down. Reads and writes go on
-/// while its keys are copied to other backends.
+/// Move all data off a backend so that it can be shut down.
+///
+/// Reads and writes go on while its keys are copied to other backends. It needs a cluster
+/// whose state is in etcd.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct DrainArgs {
     /// Name of the backend.
@@ -27,8 +29,10 @@ pub(super) struct DrainArgs {
     common: Common,
 }
 
-/// Give every backend that runs its share of the keys. Run it after a backend was added,
-/// or to change the number of replicas.
+/// Give every backend that runs its share of the keys.
+///
+/// Run it after a backend was added, or to change the number of replicas. It needs a
+/// cluster whose state is in etcd.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct RebalanceArgs {
     /// New number of replicas of each object. Default: as many as now.
@@ -107,7 +111,7 @@ async fn wait(
     wish: &Placing,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let mut said = String::new();
+    let mut printed = String::new();
     loop {
         let known = look(client, keys).await?;
         let (state, _) = known
@@ -118,10 +122,10 @@ async fn wait(
             bail!("another drain or rebalance has replaced this one");
         }
         let text = progress(&known, state);
-        if text != said {
+        if text != printed {
             writeln!(out, "epoch {}: {text}", state.epoch)?;
             out.flush()?;
-            said = text;
+            printed = text;
         }
         if state.phase == Phase::Settled && state.placing == *wish {
             return Ok(());

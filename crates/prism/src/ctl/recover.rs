@@ -53,7 +53,7 @@ pub(super) fn run(args: &RecoverArgs, out: &mut impl Write) -> anyhow::Result<()
             without: args.without.iter().cloned().collect(),
             founding: fastrand::u64(1..),
         };
-        let recovery = match recover(present, &known.said, &choice) {
+        let recovery = match recover(present, &known.testimonies, &choice) {
             Ok(recovery) => recovery,
             Err(error) => return refuse(args, &error, &known, out),
         };
@@ -100,19 +100,19 @@ fn refuse(
     known: &Known,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let heard: Vec<&str> = known.said.keys().map(NodeName::as_str).collect();
+    let heard: Vec<&str> = known.testimonies.keys().map(NodeName::as_str).collect();
     if args.json {
         let doubts = match error {
             RecoverError::Unproven(doubts) => json!(doubts),
             _ => json!({}),
         };
-        let said = json!({
+        let answer = json!({
             "recovered": false,
             "error": error.to_string(),
             "unproven": doubts,
             "heard": heard,
         });
-        writeln!(out, "{said:#}")?;
+        writeln!(out, "{answer:#}")?;
         out.flush()?;
     }
     let heard = match heard.as_slice() {
@@ -130,7 +130,7 @@ fn refuse(
         RecoverError::Foundings(_) => {
             "the cluster was founded again meanwhile, and some backends have acted by that; name the backend whose store counts with `--of NAME`. WRITES THAT THE OTHERS HAVE ANSWERED ARE LOST".into()
         }
-        RecoverError::NothingSaid | RecoverError::NotHeard(_) => {
+        RecoverError::NoTestimony | RecoverError::NotHeard(_) => {
             "stores report a moment after their backends have started; try again".into()
         }
         _ => return Err(error.clone().into()),

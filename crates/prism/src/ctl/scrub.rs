@@ -15,8 +15,9 @@ use super::ask;
 /// Time between two questions for the progress.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Read everything in the stores of this host's backends, and report bytes that differ
-/// from what was written. Fails if there are any.
+/// Compare everything in the stores of this host's backends with its checksums.
+///
+/// Prints bytes that differ from what was written. Exits with status 1 if there are any.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct ScrubArgs {
     /// The cluster's configuration file.
