@@ -1,9 +1,9 @@
-//! Whether the tree's files are what was written. The tree compares what it
-//! reads, but not everything: not which tables make a tree, not what lies where
-//! nobody reads, and in its log it takes whatever cannot be read for the end.
+//! The check of the tree's own files for damage. The tree compares the blocks that it reads.
+//! It does not compare the list of its tables, nor blocks that no one reads. In its log it
+//! takes the first unreadable byte for the end.
 //!
-//! Read as it lies on the disk, by the layout of fjall 3 (`db/version` is
-//! `FJL` 3, which the tree itself checks):
+//! This module reads the files by the layout of fjall 3. The tree itself checks that
+//! `db/version` is `FJL` 3:
 //!
 //! ```text
 //! db/N.jnl                     the log; see `journal`
@@ -34,19 +34,19 @@ pub(crate) struct TreeFault {
     pub(crate) what: String,
 }
 
-/// What is to be done about a log that is damaged before its end.
+/// The treatment of a log that is damaged before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Damage {
     /// The store is not opened.
     Refuse,
-    /// Everything from there on is given up: a store that does not flush what it
-    /// writes has lost it with the power.
+    /// Everything behind the damage is cut off: a store that does not flush its writes lost
+    /// them with the power.
     Cut,
 }
 
-/// Looks at the log and the versions before the tree is opened, which would cut
-/// the log where it first makes no sense. Only its very end may: that was being
-/// written when the power went. Gives the number of bytes cut off there.
+/// Checks the log and the versions before the tree is opened, because the tree would cut the log
+/// at the first unreadable byte. Only the very end may be unreadable: a write that the loss of
+/// power interrupted. Returns the number of bytes cut off there.
 pub(crate) fn before_opening(
     db: &Path,
     tag: Option<LogTag>,
@@ -79,7 +79,8 @@ pub(crate) fn before_opening(
     Ok(0)
 }
 
-/// Faults of the log of an open tree. Writers of the log hold `writing`.
+/// Reports the faults of the log of an open tree, and returns its length in bytes. Writers of
+/// the log lock `writing`.
 pub(crate) fn logs(
     db: &Path,
     tag: LogTag,
@@ -99,8 +100,8 @@ pub(crate) fn logs(
     Ok(bytes)
 }
 
-/// The first faulty position of a log, confirmed while nobody writes to it: a batch that was
-/// half written at the first look is whole by then.
+/// The first faulty position of a log, confirmed while no one writes: a batch that was half
+/// written at the first look is complete by then.
 fn lasting_fault(path: &Path, tag: LogTag, writing: &Mutex<()>) -> io::Result<Option<u64>> {
     let Some(mut log) = present(Log::open(path, Some(tag)))? else {
         return Ok(None);
@@ -121,7 +122,7 @@ fn journal_fault(path: PathBuf, at: u64) -> TreeFault {
     TreeFault {
         path,
         offset: Some(at),
-        what: "the log makes no sense here".into(),
+        what: "no batch of the log begins here".into(),
     }
 }
 
@@ -133,13 +134,13 @@ fn damaged(fault: TreeFault) -> OpenError {
     }
 }
 
-/// Takes off what was being written last.
+/// Cuts an unfinished write off the end of a log.
 fn cut(path: &Path, at: u64) -> io::Result<u64> {
     let file = fs::File::options().write(true).open(path)?;
     let len = file.metadata()?.len();
     file.set_len(at)?;
     file.sync_all()?;
-    tracing::warn!(path = %path.display(), at, "took what was not finished off the log's end");
+    tracing::warn!(path = %path.display(), at, "cut an unfinished write off the log's end");
     Ok(len.saturating_sub(at))
 }
 
@@ -165,7 +166,7 @@ pub(crate) fn keyspaces(db: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths?.into_iter().filter(|path| path.is_dir()).collect())
 }
 
-/// `None` for what is not there.
+/// `None` if the file is missing.
 fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,10 +1,8 @@
-//! Writes that become visible together, as long as they are only planned. How they
-//! become durable is in `lsm`.
+//! Planned writes that become visible together. `lsm` makes them durable.
 
 use fjall::{Keyspace, OwnedWriteBatch, UserKey, UserValue};
 
-/// Writes in their order. An operation that fails takes back its own with
-/// [`Batch::truncate`].
+/// Writes in order. An operation that fails takes its own back with [`Batch::truncate`].
 #[derive(Default)]
 pub(crate) struct Batch {
     writes: Vec<Write>,
@@ -45,12 +43,12 @@ impl Batch {
         self.writes.len()
     }
 
-    /// Takes back all but the first `len` writes.
+    /// Drops all but the first `len` writes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.writes.truncate(len);
     }
 
-    /// The keys that it changes in the tree of this name.
+    /// The keys that change in the tree of this name.
     pub(crate) fn keys_of(&self, tree: &str) -> Vec<UserKey> {
         let writes = self.writes.iter();
         let of_tree = writes.filter(|write| &**write.tree.name() == tree);

@@ -1,5 +1,4 @@
-//! Checksums of an object's blocks: computed while it is written, compared
-//! when it is read or verified.
+//! Checksums of an object's blocks: computed while it is written, compared when it is read.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -21,7 +20,7 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     finished(&mut digest)
 }
 
-/// All 32 bits of it; there are no more. It begins anew.
+/// The 32 bits of a CRC32C, after which the digest is empty again.
 fn finished(digest: &mut Digest) -> u32 {
     digest.finalize_reset() as u32
 }
@@ -87,13 +86,9 @@ impl BlockCrcs {
     }
 }
 
-/// Reads one block of `file`, the bytes `[from, to)`, and compares it with what
-/// was recorded.
-pub(crate) fn verify_block(
-    file: &File,
-    (from, to): (u64, u64),
-    recorded: u32,
-) -> Result<(), Error> {
+/// Reads the bytes `[from, to)` of `file`, one block, and compares them with the recorded
+/// checksum.
+pub(crate) fn verify_block(file: &File, from: u64, to: u64, recorded: u32) -> Result<(), Error> {
     let mut crcs = BlockCrcs::default();
     crcs.update_from(file, from, to)?;
     match crcs.finish().as_slice() {

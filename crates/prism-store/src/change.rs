@@ -1,4 +1,4 @@
-//! Deleting objects and versions of them, and changing their metadata.
+//! Deletions of objects and versions, and changes of their metadata.
 
 use std::collections::HashSet;
 
@@ -14,9 +14,9 @@ use crate::{
 /// The outcome of a deletion; `None` in a bucket without versions.
 pub type DeleteResult = Result<Option<Removed>, Error>;
 
-/// Deletions that are made in one commit, and their places.
+/// Deletions of one commit, with their indexes in the request.
 struct Group<'a> {
-    /// The other replicas of all of them.
+    /// The other replicas of all keys.
     others: Vec<String>,
     keys: HashSet<&'a str>,
     deletions: Vec<(usize, &'a ToDelete<'a>)>,
@@ -33,7 +33,7 @@ impl<'a> Group<'a> {
         group
     }
 
-    /// An operation names a key once, for it is judged by what was before.
+    /// An operation has a key once, because it is checked against the state before the batch.
     fn takes(&self, key: &str, others: &[String]) -> bool {
         self.others == others && !self.keys.contains(key)
     }
@@ -45,9 +45,8 @@ impl<'a> Group<'a> {
 }
 
 impl Store {
-    /// Deletes an object, or one version of it, if the condition holds at the
-    /// moment of the commit, and says what came of it; nothing where no versions
-    /// are kept. Blocks on disk.
+    /// Deletes an object, or one version of it, if the condition holds at the moment of the
+    /// commit. Returns the result where versions are kept. Works on a full disk. Blocks on disk.
     ///
     /// # Errors
     /// [`Error::ConditionFailed`].
@@ -105,7 +104,7 @@ impl Store {
         Ok(results)
     }
 
-    /// Deletes all of a group, or where one key prevents that, those of each half.
+    /// Deletes all of a group. If one key prevents that, deletes each half by itself.
     fn delete_group(
         &self,
         bucket: &str,
@@ -145,8 +144,8 @@ impl Store {
         }
     }
 
-    /// Changes the metadata of an object, or of one version of it; its bytes,
-    /// and what is read of them meanwhile, stay. Blocks on disk.
+    /// Changes the metadata of an object, or of one version of it. Readers of its bytes are not
+    /// affected. Blocks on disk.
     ///
     /// # Errors
     /// [`Error::NoSuchObject`], [`Error::NoSuchVersion`],

@@ -1,14 +1,15 @@
 //! Files whose blocks are compared with their checksums before their bytes leave.
 //!
-//! The kernel sends a file without anybody looking at it. So a block is read and
-//! compared first, and whoever sends it next sends the same pages. What was found
-//! good counts as good for [`Config::recheck`](crate::Config::recheck), unless
-//! the file was changed meanwhile: a hot object is compared once in that time.
+//! `sendfile` sends a file unseen. So the store reads and compares a block first, and the
+//! kernel then sends the same pages from its cache. A good block counts as good for
+//! [`Config::recheck`](crate::Config::recheck), unless the file changes: a hot object is
+//! compared once in that time.
 
 use std::{
     collections::HashMap,
     fmt,
     fs::File,
+    ops::Range,
     os::unix::fs::MetadataExt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -22,9 +23,9 @@ use crate::{
     store::Inner,
 };
 
-/// Files that are remembered to be good: about 100 bytes each.
+/// Most files whose blocks are known: about 100 bytes each.
 const FILES_MAX: usize = 1 << 16;
-/// Their blocks: 4 bytes each, 1 TiB of objects.
+/// Most blocks of all of them: 4 bytes each, for 1 TiB of objects.
 const BLOCKS_MAX: usize = 1 << 20;
 
 /// An object's file, or a part's, open for reading. It stays readable,
@@ -37,11 +38,11 @@ struct Opened {
     file: File,
     len: u64,
     changed: Changed,
-    /// `None` if every block was known to be good when it was opened.
+    /// `None` if all blocks were known to be good when the file was opened.
     unproven: Option<Unproven>,
 }
 
-/// What a file's blocks are compared with, and where it is noted.
+/// The recorded checksums of a file's blocks, and the store that notes comparisons.
 struct Unproven {
     store: Arc<Inner>,
     crcs: Vec<u32>,
@@ -51,7 +52,8 @@ struct Unproven {
 type Changed = (i64, i64);
 
 impl CheckedFile {
-    /// `record` is asked for the checksums where they are needed.
+    /// Opens a file; `None` if it is missing. `record` gives the checksums where they are
+    /// needed.
     pub(crate) fn open(
         store: &Arc<Inner>,
         id: FileId,
@@ -64,7 +66,7 @@ impl CheckedFile {
         };
         let data = file.metadata()?;
         let (len, changed) = (data.len(), (data.ctime(), data.ctime_nsec()));
-        let unproven = match store.known.good_until(id, changed, (0, len)) == len {
+        let unproven = match store.known.good_until(id, changed, 0..len) == len {
             true => None,
             false => {
                 let record = record()?.ok_or_else(|| Error::corrupt("no checksums"))?;
@@ -89,13 +91,13 @@ impl CheckedFile {
         }))))
     }
 
-    /// Every block was known to be good when it was opened. Such a file does not keep
-    /// its store open.
+    /// Whether all blocks were known to be good when the file was opened. Such a file does not
+    /// keep its store open.
     pub(crate) fn was_good(&self) -> bool {
         self.0.unproven.is_none()
     }
 
-    /// Opened now, it would be the same, and every block of it known to be good.
+    /// Whether the file is unchanged, and all of its blocks are still known to be good.
     pub(crate) fn is_still_good(&self, known: &Known) -> bool {
         let Opened {
             id,
@@ -104,16 +106,16 @@ impl CheckedFile {
             changed,
             ..
         } = &*self.0;
-        // Which says too whether it has been removed.
+        // The number of links is 0 once the file is removed.
         let unchanged = file.metadata().is_ok_and(|data| {
             let now = (data.ctime(), data.ctime_nsec());
             (now, data.len()) == (*changed, *len) && data.nlink() > 0
         });
-        unchanged && known.good_until(*id, *changed, (0, *len)) == *len
+        unchanged && known.good_until(*id, *changed, 0..*len) == *len
     }
 
-    /// The file, on bytes that were found good. Others may read it too: say from where,
-    /// by `pread` or `sendfile`.
+    /// The file. Read only bytes that are known to be good. Other readers share the file
+    /// position, so read by offset (`pread`, `sendfile`).
     #[must_use]
     pub fn file(&self) -> &File {
         &self.0.file
@@ -131,8 +133,8 @@ impl CheckedFile {
         self.0.len == 0
     }
 
-    /// Up to where the bytes `[at, end)` are known to be good; `at` if those of
-    /// the first block are not. Does not block.
+    /// The end of the bytes from `at` on that are known to be good, at most `end`; `at` if
+    /// the first block is not. Does not block.
     #[must_use]
     pub fn good_until(&self, at: u64, end: u64) -> u64 {
         let opened = &self.0;
@@ -140,17 +142,16 @@ impl CheckedFile {
             None => end,
             Some(Unproven { store, .. }) => {
                 let known = &store.known;
-                known.good_until(opened.id, opened.changed, (at, end))
+                known.good_until(opened.id, opened.changed, at..end)
             }
         }
     }
 
-    /// Compares the block that holds the byte `at`, unless it is known to be
-    /// good, and says up to where the bytes `[at, end)` are; that is beyond `at`.
-    /// Blocks on disk.
+    /// Compares the block of the byte `at`, unless it is known to be good. Returns the end of
+    /// the bytes from `at` on that are known to be good, which is beyond `at`. Blocks on disk.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the block is not what was written.
+    /// [`Error::Corrupt`] if the block differs from its checksum.
     pub fn check(&self, at: u64, end: u64) -> Result<u64, Error> {
         let opened = &self.0;
         let known = self.good_until(at, end);
@@ -162,17 +163,18 @@ impl CheckedFile {
         let recorded = crcs
             .get(index)
             .ok_or_else(|| Error::corrupt("no such block"))?;
-        let range = (block * BLOCK_LEN, opened.len.min((block + 1) * BLOCK_LEN));
-        if let Err(error) = blocks::verify_block(&opened.file, range, *recorded) {
-            store.corruption.note(store, opened.id, range.0, &error);
+        let (from, to) = (block * BLOCK_LEN, opened.len.min((block + 1) * BLOCK_LEN));
+        if let Err(error) = blocks::verify_block(&opened.file, from, to, *recorded) {
+            store.corruption.note(store, opened.id, from, &error);
             return Err(error);
         }
         let known = &store.known;
-        known.note(opened.id, opened.changed, (index, crcs.len()));
-        Ok(self.good_until(range.1, end).max(range.1).min(end))
+        known.note_good(opened.id, opened.changed, index, crcs.len());
+        Ok(self.good_until(to, end).max(to).min(end))
     }
 
-    /// The same for all of the bytes `[at, end)`.
+    /// Compares all blocks of the bytes `[at, end)` that are not known to be good. Blocks on
+    /// disk.
     ///
     /// # Errors
     /// As for [`CheckedFile::check`].
@@ -197,7 +199,7 @@ impl fmt::Debug for CheckedFile {
     }
 }
 
-/// What was found good, and when.
+/// The blocks that were found good, and when.
 #[derive(Debug)]
 pub(crate) struct Known {
     recheck: Duration,
@@ -208,15 +210,14 @@ pub(crate) struct Known {
 #[derive(Debug, Default)]
 struct Files {
     by_id: HashMap<FileId, Good>,
-    /// Of all together.
+    /// The number of blocks of all files.
     blocks: usize,
 }
 
 #[derive(Debug)]
 struct Good {
     changed: Changed,
-    /// For each block the second in which it was found good, counted from 1; 0
-    /// for never.
+    /// For each block the second in which it was found good, counted from 1; 0 for never.
     at_s: Vec<u32>,
 }
 
@@ -233,7 +234,8 @@ impl Known {
         self.since.elapsed().as_secs() + 1
     }
 
-    fn good_until(&self, id: FileId, changed: Changed, (at, end): (u64, u64)) -> u64 {
+    fn good_until(&self, id: FileId, changed: Changed, bytes: Range<u64>) -> u64 {
+        let Range { start: at, end } = bytes;
         let recheck_s = self.recheck.as_secs();
         if recheck_s == 0 {
             return at;
@@ -252,8 +254,8 @@ impl Known {
         }
     }
 
-    /// A block, of so many, was found good.
-    fn note(&self, id: FileId, changed: Changed, (index, count): (usize, usize)) {
+    /// Notes that one of a file's `count` blocks was found good.
+    fn note_good(&self, id: FileId, changed: Changed, index: usize, count: usize) {
         let now_s = u32::try_from(self.now_s()).unwrap_or(u32::MAX);
         let mut files = self.locked();
         files.make_room(count);
@@ -276,7 +278,7 @@ impl Known {
 }
 
 impl Files {
-    /// Forgets half of the files where there are too many: which, is chance.
+    /// Forgets a random half of the files if there are too many.
     fn make_room(&mut self, count: usize) {
         if self.by_id.len() < FILES_MAX && self.blocks + count <= BLOCKS_MAX {
             return;
@@ -304,27 +306,27 @@ mod tests {
     fn what_was_found_good_is_so_for_its_file_unchanged_and_a_while() {
         let known = Known::new(Duration::from_secs(60));
         let end = 3 * BLOCK_LEN - 5;
-        let until = |at| known.good_until(id(1), CHANGED, (at, end));
+        let until = |at| known.good_until(id(1), CHANGED, at..end);
         assert_eq!(until(9), 9);
-        known.note(id(1), CHANGED, (0, 3));
-        known.note(id(1), CHANGED, (2, 3));
+        known.note_good(id(1), CHANGED, 0, 3);
+        known.note_good(id(1), CHANGED, 2, 3);
         assert_eq!(until(9), BLOCK_LEN);
         assert_eq!(until(BLOCK_LEN), BLOCK_LEN);
         assert_eq!(until(2 * BLOCK_LEN + 1), end);
-        known.note(id(1), CHANGED, (1, 3));
+        known.note_good(id(1), CHANGED, 1, 3);
         assert_eq!(until(0), end);
-        assert_eq!(known.good_until(id(1), (7, 8), (0, end)), 0);
-        assert_eq!(known.good_until(id(2), CHANGED, (0, end)), 0);
+        assert_eq!(known.good_until(id(1), (7, 8), 0..end), 0);
+        assert_eq!(known.good_until(id(2), CHANGED, 0..end), 0);
         let never = Known::new(Duration::ZERO);
-        never.note(id(1), CHANGED, (0, 3));
-        assert_eq!(never.good_until(id(1), CHANGED, (0, end)), 0);
+        never.note_good(id(1), CHANGED, 0, 3);
+        assert_eq!(never.good_until(id(1), CHANGED, 0..end), 0);
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
         let known = Known::new(Duration::from_secs(60));
         for n in 0..2 * FILES_MAX as u64 {
-            known.note(FileId::from_bytes(n.to_be_bytes()), CHANGED, (0, 20));
+            known.note_good(FileId::from_bytes(n.to_be_bytes()), CHANGED, 0, 20);
         }
         let files = known.locked();
         assert!(files.by_id.len() <= FILES_MAX);

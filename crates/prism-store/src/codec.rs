@@ -1,6 +1,5 @@
-//! How the values of the trees are put together: big-endian integers, strings
-//! with their length in two bytes. What a value consists of is in `record` and
-//! `uploads`.
+//! The encoding of the trees' values: big-endian integers, and strings behind their length in two
+//! bytes. `record` and `uploads` define the values.
 
 use crate::{error::Error, types::ObjectMeta};
 
@@ -43,7 +42,7 @@ fn put_pairs(out: &mut Vec<u8>, pairs: &[(String, String)]) -> Result<(), Error>
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+    pub(crate) fn take_bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(head)
@@ -73,7 +72,7 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn string(&mut self) -> Option<String> {
         let len = self.u16()?;
-        String::from_utf8(self.take(usize::from(len))?.to_vec()).ok()
+        String::from_utf8(self.take_bytes(usize::from(len))?.to_vec()).ok()
     }
 
     /// Reads what [`put_meta`] wrote.

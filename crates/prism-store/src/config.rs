@@ -1,5 +1,4 @@
-//! How a store is set up. Not here: where it is (an argument of
-//! [`Store::open`](crate::Store::open)) and how the settings are read.
+//! The settings of a store.
 
 use std::time::Duration;
 
@@ -14,20 +13,19 @@ pub const INLINE_MAX_LIMIT: usize = 64 * 1024;
 /// 5,120 blocks, 20 KiB.
 pub const OBJECT_LEN_LIMIT: u64 = 5 * 1024 * 1024 * 1024;
 
-/// What an answered write has reached.
+/// How durable an answered write is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// The disk. Concurrent commits share one flush of the journal.
+    /// It is on the disk. Concurrent commits share one flush of the log.
     #[default]
     Fsync,
-    /// The kernel. Survives the death of the process, not the loss of power,
-    /// after which the store may hold torn objects. For benchmarks, and for
-    /// file systems in memory.
+    /// It is in the kernel. It survives the death of the process, but not the loss of power,
+    /// after which the store may have torn objects. For benchmarks and for file systems in
+    /// memory.
     None,
 }
 
-/// Settings of a store. [`Config::default`] suits a node that shall stay
-/// below 128 MiB of memory.
+/// Settings of a store. With [`Config::default`] a node stays below 128 MiB of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Objects of at most this many bytes are kept in the tree, larger ones in
@@ -36,11 +34,10 @@ pub struct Config {
     pub inline_max: usize,
     /// Bytes of the tree's cached blocks. Default 16 MiB.
     pub block_cache_bytes: u64,
-    /// Bytes of small objects that were read a moment ago, kept as they were read.
-    /// Default 8 MiB; 0 for none.
+    /// Bytes of recently read small objects that stay in memory. Default 8 MiB; 0 for none.
     pub hot_bytes: u64,
-    /// Files of objects that were read a moment ago, kept open: about so many file
-    /// descriptors. Default 512; 0 for none.
+    /// Files of recently read objects that stay open, each for a file descriptor. Default 512; 0
+    /// for none.
     pub hot_files: usize,
     /// Bytes after which the tree moves new inline objects from memory to disk,
     /// and, divided by 2, 8, 8 and 8, those of its other parts. Up to four full
@@ -48,24 +45,23 @@ pub struct Config {
     /// times this, the usual one less than twice. Default 8 MiB, at least
     /// 64 KiB. Fixed when the store is created.
     pub write_buffer_bytes: u64,
-    /// What an answered write has reached. Default [`Durability::Fsync`].
+    /// How durable an answered write is. Default [`Durability::Fsync`].
     pub durability: Durability,
     /// Longest object accepted, in bytes. Default [`OBJECT_LEN_LIMIT`].
     pub max_object_len: u64,
-    /// Bytes of the file system that new objects must leave free: the tree
-    /// needs them for its journal (up to 128 MiB) and for compaction, and stops
-    /// for good where it finds none. Default 256 MiB.
+    /// Bytes of the file system that new objects must leave free. The tree needs them for its
+    /// log (up to 128 MiB) and for compaction, and takes no more writes where it finds none.
+    /// Default 256 MiB.
     pub reserve_bytes: u64,
-    /// Most bytes of objects and parts; keys and metadata, some hundred bytes for
-    /// each object, come on top. Default `None`: the file system is the bound.
-    /// With a quota, opening also looks at every small object.
+    /// Most bytes of objects and parts. Keys and metadata are not counted: some hundred bytes for
+    /// each object. Default `None`: the file system is the bound. With a quota, opening the
+    /// store looks at every small object.
     pub quota_bytes: Option<u64>,
-    /// How long a block of an object that was read and compared with its
-    /// checksum counts as good; then the next reader compares it again. Whole
-    /// seconds; with 0 every read does. Default 60 s.
+    /// How long a block counts as good after it was compared with its checksum. Then the next
+    /// reader compares it again. Whole seconds; with 0 every read compares. Default 60 s.
     pub recheck: Duration,
-    /// The node's name, which distinguishes its stamps from those of others.
-    /// Default empty: there are no others.
+    /// The node's name, which makes its stamps differ from those of other nodes. Default empty,
+    /// for a store alone.
     pub node: String,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong, and whose fault it is.
+//! The errors of a store.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -23,8 +23,8 @@ pub enum OpenError {
         /// The newest version this release reads.
         supported: u32,
     },
-    /// Object files without the tree that names them: opening it would take
-    /// every one of them for an orphan.
+    /// Object files without the tree that names them. Opening the store would remove all of
+    /// them as orphans.
     #[error("{0} holds object files but no metadata; restore its \"db\" directory")]
     MetadataMissing(PathBuf),
     /// The store was filled with another number of replicas of each key.
@@ -33,21 +33,21 @@ pub enum OpenError {
          replicas can be changed only while there are no buckets"
     )]
     Replicas {
-        /// What it was filled with.
+        /// The number that it was filled with.
         noted: u32,
-        /// What is configured.
+        /// The configured number.
         wanted: u32,
     },
-    /// The metadata is not what was written. Nothing is changed: opened as it
-    /// is, the store would forget what lies behind the damage.
+    /// The metadata is damaged. The store is not opened, because it would forget what lies
+    /// behind the damage.
     #[error("{path} is damaged{}: {what}; restore it, or start with an empty directory and let the other copies fill it",
         offset.map(|at| format!(" at byte {at}")).unwrap_or_default())]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The first byte that makes no sense, where that is known.
+        /// The first damaged byte, where that is known.
         offset: Option<u64>,
-        /// What is wrong.
+        /// A description of the damage.
         what: String,
     },
     /// The file system cannot make unnamed files (`O_TMPFILE`).
@@ -59,12 +59,12 @@ pub enum OpenError {
     /// The kernel refused something.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done, and to which path.
+        /// The action, and its path.
         what: String,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The metadata could not be read back.
+    /// The metadata could not be read.
     #[error("metadata: {0}")]
     Metadata(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
@@ -109,7 +109,7 @@ pub enum Error {
     /// A bucket name or key is empty or too long.
     #[error("{0}")]
     InvalidName(&'static str),
-    /// There is no such object, where one is needed.
+    /// There is no such object.
     #[error("no such object")]
     NoSuchObject,
     /// There is no such version of the object.
@@ -125,11 +125,11 @@ pub enum Error {
     /// The bucket's record is not the one that the change was made from.
     #[error("the bucket was changed meanwhile")]
     BucketChanged,
-    /// The cluster is in another epoch than the one in which this was begun.
+    /// The cluster has left the epoch in which the operation was begun.
     #[error("the cluster has changed meanwhile")]
     OtherEpoch,
-    /// Another primary has left a change of the key open.
-    #[error("it is not known yet what became of an earlier change")]
+    /// A change of the key by another primary is open.
+    #[error("an earlier change is open: its outcome is not known yet; try again")]
     Unsettled,
     /// There is no such upload, or it has ended.
     #[error("no such upload")]
@@ -143,31 +143,30 @@ pub enum Error {
         /// Whether there is an object.
         exists: bool,
     },
-    /// The bucket is about to be deleted, or was about to be and something
-    /// came in between. Ask again.
+    /// The bucket is being deleted, or its deletion has just failed. Ask again.
     #[error("the bucket is being deleted")]
     Busy,
-    /// Another replica of the key did not take the change, which has not
-    /// happened. Ask again later.
+    /// Another replica of the key did not prepare the change, which has not happened. Ask again
+    /// later.
     #[error("replica {node} {why}")]
     Unreplicated {
-        /// Which.
+        /// The replica.
         node: String,
-        /// Why not.
+        /// The reason.
         why: Arc<str>,
     },
     /// Fewer copies of the key are in sync than a write needs.
     #[error("{in_sync} of the key's copies are in sync, and a write needs {min}")]
     TooFewCopies {
-        /// There are.
+        /// The copies in sync.
         in_sync: usize,
-        /// There have to be.
+        /// The copies that a write needs.
         min: u16,
     },
     /// The change was sent to a node that is not the key's primary.
     #[error("this node is not the primary of the key")]
     NotPrimary,
-    /// A change of another node's was not prepared, by the rules of replication.
+    /// A change of another primary was refused by the rules of replication.
     #[error("not prepared: {0}")]
     Refused(prism_replica::Refusal),
     /// Headers and user metadata exceed [`META_MAX`](crate::META_MAX) bytes.
@@ -184,17 +183,17 @@ pub enum Error {
         /// Written so far (or attempted), in bytes.
         written: u64,
     },
-    /// Too little room on the file system, or over quota. Reads go on.
+    /// The file system or the quota has too little room. Reads go on.
     #[error("no space left for objects")]
     NoSpace,
     /// The disk could not keep up for 10 s.
     #[error("the disk cannot keep up with the writes")]
     Stalled,
-    /// An earlier failure of the disk made further writes unsafe. Reads go on;
-    /// writes need the store opened anew.
+    /// An earlier failure of the disk made further writes unsafe. Reads go on. Writes need the
+    /// store to be opened again.
     #[error("writes are disabled after a disk failure")]
     WritesDisabled,
-    /// What was read is not what was written.
+    /// The bytes read are not those that were written.
     #[error("corrupt object: {0}")]
     Corrupt(Arc<str>),
     /// The kernel refused something.
@@ -206,7 +205,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What is stored cannot be read as it was written.
+    /// Whether the error means that stored data is damaged.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Self::Corrupt(_) | Self::Metadata(_) | Self::Io(_))
     }

@@ -1,6 +1,5 @@
-//! Object files: made without a name, named when complete, removed when
-//! nothing refers to them. Which file belongs to which object is not known
-//! here.
+//! Object files: made without a name, named when complete, removed when no record refers to
+//! them.
 
 use std::{
     fs::{self, File},
@@ -19,8 +18,8 @@ use crate::{
     usage::Usage,
 };
 
-/// Free bytes below which nothing is committed: above one batch and a few full
-/// write buffers.
+/// Free bytes below which the store commits nothing: more than one batch and a few full write
+/// buffers.
 const TREE_ROOM: u64 = 32 << 20;
 
 /// The files of an open store.
@@ -74,9 +73,9 @@ impl Files {
         self.check_free(self.reserve_bytes.saturating_add(bytes))
     }
 
-    /// [`Error::NoSpace`] where others have used up so much of the reserve that
-    /// the tree could fail in the middle of something, for good. Also asked by
-    /// what only deletes, since a deletion has to be written down as well.
+    /// [`Error::NoSpace`] if so little of the reserve is left that a write of the tree could fail
+    /// halfway, after which it takes no more. Deletions check this too, because they are written
+    /// to the log.
     pub(crate) fn check_room_for_tree(&self) -> Result<(), Error> {
         self.check_free(TREE_ROOM.min(self.reserve_bytes / 8))
     }
@@ -100,7 +99,7 @@ impl Files {
         if self.durability == Durability::Fsync {
             file.sync_data()?;
         }
-        // By way of /proc, because AT_EMPTY_PATH wants a capability.
+        // Through /proc, because AT_EMPTY_PATH needs a capability.
         let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
         let path = self.layout.file(id);
         rustix::fs::linkat(CWD, unnamed, CWD, &path, AtFlags::SYMLINK_FOLLOW)
@@ -118,11 +117,11 @@ impl Files {
         File::open(self.layout.file(id))
     }
 
-    /// Removes a file nothing refers to. A failure leaves an orphan, which the
-    /// next opening collects. May block on disk.
+    /// Removes a file without a record. A failure leaves an orphan, which the next opening
+    /// removes. May block on disk.
     pub(crate) fn remove(&self, id: FileId) {
         if let Err(error) = fs::remove_file(self.layout.file(id)) {
-            tracing::warn!(file = %id, %error, "unreferenced object file not removed");
+            tracing::warn!(file = %id, %error, "an object file without a record stays until the store is opened again");
         }
     }
 }

@@ -1,30 +1,29 @@
-//! Work that is cheaper together: whoever comes while others are at it waits,
-//! and is served with the next group.
+//! Work that is cheaper in groups: callers that come while a group is at work form the next
+//! one.
 //!
-//! There is no thread of its own. The first caller to find nobody at work
-//! leads: it takes what has queued up, itself first, does it all and wakes the
-//! others with their results. Whoever queued meanwhile is next, led by the
-//! first of them. A lone caller pays no switch of threads. What the work is,
-//! and which items go together, is the caller's.
+//! There is no thread for it. The first caller that finds no leader leads: it takes the queued
+//! items, its own first, does the work and wakes the other callers with their results. The
+//! first caller that queued meanwhile leads next. A lone caller pays no switch of threads. The
+//! caller brings the work, and says which items go together.
 
 use std::{
     collections::VecDeque,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-/// A queue of items `T`, each answered by an `R`. It holds one item for each
-/// thread that waits, and so is as bounded as those are.
+/// A queue of items `T`, each answered by an `R`. Each queued item has a waiting thread, so the
+/// number of threads bounds the queue.
 pub struct Group<T, R> {
     queue: Mutex<Queue<T, R>>,
 }
 
 struct Queue<T, R> {
     waiting: VecDeque<(T, Arc<Slot<R>>)>,
-    /// Somebody leads, and will see to whatever is queued.
+    /// Whether a leader is at work. It takes the queued items, or passes on the lead.
     led: bool,
 }
 
-/// Where a caller waits.
+/// The place where a caller waits for an answer.
 struct Slot<R> {
     turn: Mutex<Option<Turn<R>>>,
     wake: Condvar,
@@ -33,7 +32,7 @@ struct Slot<R> {
 enum Turn<R> {
     Lead,
     Done(R),
-    /// The leader left without an answer.
+    /// The leader gave no answer.
     Abandoned,
 }
 
@@ -55,11 +54,10 @@ impl<T, R> Group<T, R> {
         }
     }
 
-    /// Has `item` done by some leader, perhaps this caller, and waits for it.
+    /// Queues `item` and waits for its answer. This caller may lead.
     ///
-    /// A leader asks `how_many` of the items queued, of which there is at least
-    /// one, go together (at least one does), and has `work` answer those in
-    /// order. `None` if the leader panicked or gave too few answers.
+    /// `how_many` of the queued items go together: at least one. `work` answers those in order.
+    /// `None` if the leader panicked or gave too few answers.
     pub fn submit(
         &self,
         item: T,
@@ -70,7 +68,7 @@ impl<T, R> Group<T, R> {
         answers.pop().flatten()
     }
 
-    /// The same of several items, of one caller: their answers, in their order.
+    /// [`Group::submit`] of several items of one caller. The answers come in their order.
     pub fn submit_all(
         &self,
         items: Vec<T>,
@@ -87,7 +85,7 @@ impl<T, R> Group<T, R> {
             queue.waiting.extend(items);
             !std::mem::replace(&mut queue.led, true)
         };
-        // When nobody led the queue was empty: our first item is its first.
+        // Without a leader the queue was empty: our first item is its first.
         if lead {
             self.lead(&how_many, &work);
         }
@@ -95,7 +93,7 @@ impl<T, R> Group<T, R> {
             match slot.wait() {
                 Turn::Done(answer) => return Some(answer),
                 Turn::Abandoned => return None,
-                // It has become the queue's first.
+                // Our item has become the first of the queue.
                 Turn::Lead => self.lead(&how_many, &work),
             }
         };
@@ -128,8 +126,7 @@ impl<T, R> Group<T, R> {
     }
 }
 
-/// The duty to answer a group and to pass on the lead, however the leader
-/// leaves, even by a panic.
+/// The duty to answer a group and to pass on the lead, even after a panic.
 struct Leadership<'a, T, R> {
     group: &'a Group<T, R>,
     slots: Vec<Arc<Slot<R>>>,
@@ -160,7 +157,7 @@ impl<R> Slot<R> {
         let mut turn = locked(&self.turn);
         loop {
             match turn.take() {
-                // Stays behind for `abandon` to find.
+                // `abandon` must find that an answer was given.
                 Some(Turn::Done(answer)) => {
                     *turn = Some(Turn::Abandoned);
                     return Turn::Done(answer);
@@ -176,7 +173,7 @@ impl<R> Slot<R> {
         self.wake.notify_one();
     }
 
-    /// Unless an answer was given.
+    /// Tells the caller that there is no answer, unless there was one.
     fn abandon(&self) {
         let mut turn = locked(&self.turn);
         if turn.is_none() {
@@ -186,7 +183,7 @@ impl<R> Slot<R> {
     }
 }
 
-/// No lock here guards anything a panic could leave half-changed.
+/// A panic cannot leave the guarded state half-changed.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The versions of a bucket's objects, by key and then the newest first.
+//! Listings of versions, by key and then the newest first.
 
 use std::iter::Peekable;
 use std::ops::Bound;
@@ -19,10 +19,10 @@ use crate::{
     view::View,
 };
 
-/// Where a listing of versions begins.
+/// The position at which a listing of versions begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VersionPosition<'a> {
-    /// Where one of objects would.
+    /// The position of a listing of objects.
     Key(Position<'a>),
     /// Behind this version of this key.
     AfterVersion(&'a str, VersionId),
@@ -43,9 +43,8 @@ impl Store {
         Ok(newest.map(|(_, record)| record.id()))
     }
 
-    /// Shows `visit` the versions of the objects whose keys begin with `prefix`,
-    /// from `begin` on, as of one moment, until it has seen enough. May block on
-    /// disk.
+    /// Lists the versions of the objects whose keys begin with `prefix`, from `begin` on, as of
+    /// one moment. `visit` gets each and says how to continue. May block on disk.
     pub fn scan_versions(
         &self,
         bucket: &str,
@@ -73,14 +72,14 @@ impl Store {
     }
 }
 
-/// Where in both trees to go on.
+/// The position in both trees.
 struct Cursor {
-    /// What all keys of the tree begin with.
+    /// The prefix of all listed keys in the tree.
     all_objects: Vec<u8>,
     all_versions: Vec<u8>,
     objects: Bound<Vec<u8>>,
     versions: Bound<Vec<u8>>,
-    /// The key in whose middle the listing begins.
+    /// The key of which some versions were listed before.
     within: Option<String>,
 }
 
@@ -133,10 +132,10 @@ impl Cursor {
     }
 }
 
-/// Where to go on among objects, and among versions.
+/// The lower bounds of objects and of versions.
 type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// Behind one version of a key. It may be gone by now, and an older one current.
+/// The bounds behind one version of a key. It may be gone by now, and an older one current.
 fn within_key(view: &View<'_>, object_key: &[u8], id: VersionId) -> Result<Bounds, Error> {
     let current = view.object(object_key)?;
     let at = match id {
@@ -150,7 +149,7 @@ fn within_key(view: &View<'_>, object_key: &[u8], id: VersionId) -> Result<Bound
     };
     let versions = match at {
         Some(at) => Bound::Excluded(version_key(object_key, &at)),
-        // The null version is current: all others are older.
+        // The null version is current, so all others are older.
         None => Bound::Included(versions_of(object_key)),
     };
     Ok((objects, versions))
@@ -173,7 +172,7 @@ struct Merged<A: Iterator<Item = Found>, B: Iterator<Item = Found>> {
     versions: Peekable<B>,
     all_objects: Vec<u8>,
     all_versions: Vec<u8>,
-    /// The key whose newest version has been passed.
+    /// The key whose newest version has been listed.
     within: Option<String>,
 }
 

@@ -1,11 +1,10 @@
-//! Objects that were read a moment ago, as they were read: looked up once, not for each
-//! reader. Of small ones the bytes, compared with their checksum; of those with a file
-//! the file, open. Whoever finds that looks whether it is still good.
+//! A cache of recently read objects. It has the bytes of small objects, compared with their
+//! checksum, and the open files of others. A reader that finds a file checks that it is still
+//! good.
 //!
-//! What is found here is never older than what the tree would give. Keys share
-//! counters. A commit makes those of its keys odd before any of it can be seen, and even
-//! again when all of it can be; an object counts for as long as its counter is what
-//! it was before the object was looked up, which has to be even.
+//! The cache never has an older object than the tree. Keys share counters. A commit makes the
+//! counters of its keys odd before readers see any of it, and even again when they see all of
+//! it. A cached object counts while its counter has the even value from before its look-up.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -20,15 +19,15 @@ use quick_cache::{Weighter, sync::Cache};
 
 use crate::types::{Body, Object};
 
-/// Counters. Two keys of one disturb each other, no more.
+/// The number of counters. Keys that share one only evict each other.
 const COUNTERS: usize = 1 << 12;
-/// What an object takes besides its bytes and its key, about: that is mostly the head of
-/// its answer.
+/// The approximate memory of an object besides its bytes and its key: mostly the head of its
+/// answer.
 const OBJECT_BYTES: u64 = 1024;
 
 pub(crate) struct Hot {
     small: Cache<Box<[u8]>, Entry, Weigh>,
-    /// Apart, as what they take is descriptors.
+    /// Apart from small objects, because files take descriptors.
     files: Cache<Box<[u8]>, Entry>,
     counters: Box<[AtomicU64]>,
     hasher: RandomState,
@@ -53,12 +52,12 @@ impl Weighter<Box<[u8]>, Entry> for Weigh {
     }
 }
 
-/// Leave to keep what is looked up from here on, as long as no commit comes between.
+/// The permission to cache an object that is looked up now, unless a commit comes between.
 #[derive(Clone, Copy)]
 pub(crate) struct Leave(u64);
 
 impl Hot {
-    /// Keeps about so many bytes of small objects, and so many files; none with 0.
+    /// A cache of about `bytes` of small objects, and of `files`; 0 disables either.
     pub(crate) fn new(bytes: u64, files: usize) -> Self {
         let objects = usize::try_from(bytes / (4 * OBJECT_BYTES)).unwrap_or(usize::MAX);
         Self {
@@ -75,20 +74,20 @@ impl Hot {
         self.counters.get(at.unwrap_or_default())
     }
 
-    /// What the key holds, if it is here, and leave to keep what it is found to hold.
+    /// The object of a key, if it is cached, and the permission to cache it otherwise.
     pub(crate) fn get(&self, object_key: &[u8]) -> (Option<Arc<Object>>, Leave) {
-        // Odd: nothing is kept.
+        // An odd count: no object is cached.
         let never = u64::MAX;
         let counter = self.counter(object_key);
         let found = self.small.get(object_key);
         let found = found.or_else(|| self.files.get(object_key));
-        // Behind the look-up: what is found is what counts at this moment.
+        // After the look-up, so that the found object is valid at this moment.
         let count = counter.map_or(never, |counter| counter.load(Ordering::SeqCst));
         let found = found.filter(|entry| entry.count == count);
         (found.map(|entry| entry.object), Leave(count))
     }
 
-    /// Keeps what was looked up, if it is small, or a file that is known to be good.
+    /// Caches an object that was looked up, if it is small, or a file that is known to be good.
     pub(crate) fn keep(&self, object_key: Vec<u8>, Leave(count): Leave, object: &Arc<Object>) {
         if !count.is_multiple_of(2) {
             return;
@@ -102,8 +101,8 @@ impl Hot {
             Body::Inline(_) => self.small.insert(key, entry),
             Body::File(file) if file.was_good() => {
                 self.files.insert(key.clone(), entry);
-                // A commit that came before this did not find it: nobody would read it
-                // any more, but its file, removed by then, would stay on the disk.
+                // A commit may have missed this entry. No reader would use it, but its removed
+                // file would stay on the disk.
                 let now = self.counter(&key).map(|now| now.load(Ordering::SeqCst));
                 if now != Some(count) {
                     self.files.remove(&key);
@@ -113,8 +112,8 @@ impl Hot {
         }
     }
 
-    /// Forgets what these keys hold, and keeps nothing of them until the result is
-    /// dropped. One at a time.
+    /// Forgets the objects of these keys, and caches none of them until the result is dropped.
+    /// One caller at a time.
     pub(crate) fn hide<'h>(&'h self, object_keys: &[UserKey]) -> Hidden<'h> {
         let mut counters: Vec<_> = object_keys
             .iter()

@@ -1,10 +1,9 @@
-//! The directory of a store: what is where, who may open it, which format it
-//! has.
+//! The directory of a store: its files, its lock and its format.
 //!
 //! ```text
 //! LOCK        locked (flock) while a store is open
 //! FORMAT      "prism-store format 6"; written before anything else
-//! LOGTAG      what batches of the tree's log begin with; see `log_tag`
+//! LOGTAG      the number that each batch of the tree's log begins with; see `log_tag`
 //! db/         the tree; made as db.new and renamed when complete
 //! files/XX/   object files, XX = 00 to 3f, named by their id in 16 hex digits
 //! ```
@@ -18,13 +17,20 @@ use std::{
 
 use crate::error::OpenError;
 
-/// The newest format this release reads, and the one it writes. Format 2 added
-/// objects of several files, format 3 stamps and versions, format 4 epochs, format 5 stamps of the last changes
-/// of keys with versions, format 6 the lives of buckets and the tag of the log. A program for
-/// format 5 cannot read the former, and writes batches without the latter, which would be cut
-/// off the log after a crash. What lies in an older store has
-/// the stamp [`NONE`](prism_replica::Stamp::NONE) until it is written again. An
-/// older store becomes one of this format when it is opened, and cannot go back.
+/// The newest format that this release reads, and the one that it writes.
+///
+/// | format | added |
+/// |---|---|
+/// | 2 | objects of several files |
+/// | 3 | stamps and versions |
+/// | 4 | epochs |
+/// | 5 | stamps of the last changes of keys with versions |
+/// | 6 | lives of buckets, the tag of the log |
+///
+/// A program for format 5 cannot read lives of buckets. It writes batches without the tag,
+/// which would be cut off the log after a crash. Objects of an older store have the stamp
+/// [`NONE`](prism_replica::Stamp::NONE) until they are written again. An older store becomes
+/// one of this format when it is opened, and cannot go back.
 pub const FORMAT_VERSION: u32 = 6;
 
 const FORMAT_PREFIX: &str = "prism-store format ";
@@ -39,7 +45,7 @@ const COUNTER_BITS: u32 = 44;
 pub(crate) struct FileId(u64);
 
 impl FileId {
-    /// Most openings of one store.
+    /// Most openings of a store.
     pub(crate) const GENERATION_MAX: u64 = (1 << (64 - COUNTER_BITS)) - 1;
 
     /// `None` once the generation has used up its ids.
@@ -56,13 +62,13 @@ impl FileId {
         Self(u64::from_be_bytes(bytes))
     }
 
-    /// The directory of the file. Ids given out in succession share one, so
-    /// that commits of one group need one flush of it.
+    /// The directory of the file. Successive ids share one, so that a group of commits flushes
+    /// one directory.
     pub(crate) fn shard(self) -> u16 {
         (self.0 >> 8) as u16 % SHARDS
     }
 
-    /// Parses a file name; `None` for any name this store never gives.
+    /// Parses a file name; `None` for any name that a store never gives.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let id = Self(u64::from_str_radix(name, 16).ok()?);
         (id.to_string() == name).then_some(id)
@@ -84,8 +90,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Locks `root` (made if absent), checks its format and makes what is
-    /// missing. Blocks on disk.
+    /// Locks `root`, which it creates if it is missing, checks its format, and creates missing
+    /// directories. Blocks on disk.
     pub(crate) fn open(root: &Path) -> Result<Self, OpenError> {
         create_durably(root).map_err(OpenError::io(format!("mkdir {}", root.display())))?;
         // In this order: another process may be creating the store right now,
@@ -134,7 +140,7 @@ impl Layout {
         self.shard(id.shard()).join(id.to_string())
     }
 
-    /// Also makes durable whatever an opening that was killed has left behind.
+    /// Also makes the directories of a killed opening durable.
     fn create_shards(&self) -> Result<(), OpenError> {
         let create = || {
             for shard in 0..SHARDS {
@@ -150,8 +156,7 @@ impl Layout {
     }
 }
 
-/// Makes a directory and its parents, so that a power cut does not take back
-/// those that were missing.
+/// Makes a directory and its missing parents, so that they survive a loss of power.
 fn create_durably(dir: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = dir
         .ancestors()
@@ -174,8 +179,8 @@ pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Whether a store may be created here: nothing but what an interrupted
-/// creation leaves.
+/// Whether a store may be created here: the directory is empty, or has the files of an
+/// interrupted creation.
 fn is_fresh(root: &Path) -> Result<bool, OpenError> {
     let fail = |e| OpenError::io(format!("read {}", root.display()))(e);
     for entry in fs::read_dir(root).map_err(fail)? {
@@ -203,8 +208,8 @@ fn lock(root: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Whether the directory has the format this release writes; `false` if it has
-/// none, or an older one, of which only the number changes.
+/// Whether the directory has the format that this release writes. `false` if it has none, or an
+/// older one: then only the number changes.
 fn check_format(root: &Path) -> Result<bool, OpenError> {
     let text = match fs::read_to_string(root.join("FORMAT")) {
         Ok(text) => text,

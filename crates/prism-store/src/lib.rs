@@ -1,20 +1,18 @@
 //! The object engine of one node.
 //!
-//! [`Store`] keeps buckets and objects in one directory. Metadata and small
-//! objects live in a log-structured merge tree; larger objects are immutable
-//! files, so that an answer can leave by `sendfile`. An object uploaded in parts
-//! stays the files of its parts.
+//! [`Store`] keeps buckets and objects in one directory. Metadata and small objects lie in a
+//! log-structured merge tree. Larger objects are immutable files, so that an answer can leave by
+//! `sendfile`. An object uploaded in parts stays the files of its parts.
 //!
-//! What an answered write means: with [`Durability::Fsync`] (the default) it
-//! survives the death of any process and the loss of power, as far as the disk
-//! keeps its word. A write that was not answered either happened entirely or
-//! not at all.
+//! With [`Durability::Fsync`] (the default) an answered write survives the death of any process
+//! and the loss of power, as far as the disk keeps its word. A write without an answer happened
+//! entirely or not at all.
 //!
 //! Every object has a [`Stamp`], which grows with each change of its key.
 //!
-//! This crate knows nothing of S3, HTTP or other nodes. Bucket-naming rules
-//! beyond length, delimiters and conditional requests are the caller's, and so is
-//! how other replicas are reached: see [`Replicas`].
+//! This crate knows nothing of S3, HTTP or other nodes. The caller checks the names of buckets
+//! beyond their length, groups listings by delimiters, makes conditions of requests, and reaches
+//! the other replicas: see [`Replicas`].
 //!
 //! ```
 //! use prism_store::{Body, Config, ObjectMeta, Store};
@@ -35,9 +33,8 @@
 //!
 //! # Blocking
 //!
-//! Everything is synchronous and safe to share between threads. Each function
-//! of [`Store`] says whether it may wait for the disk; from an asynchronous
-//! runtime those belong on its blocking pool.
+//! All types are synchronous and safe to share between threads. Each function says whether it
+//! may wait for the disk. Call those on the blocking pool of an asynchronous runtime.
 
 mod audit;
 mod batch;

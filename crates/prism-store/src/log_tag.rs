@@ -1,10 +1,10 @@
-//! A random number that only this store knows. Each batch of the tree's log begins with it.
-//! After a power loss the log may end with parts of a batch, and an object in it may look
-//! like a whole batch: the number tells them apart; see `audit`.
+//! A random number with which each batch of the tree's log begins, and that only this store
+//! knows. After a loss of power the log may end with a part of a batch, and an object in it may
+//! look like a whole batch. The number tells them apart: see `audit`.
 //!
-//! `LOGTAG` holds it: 32 hexadecimal digits and their CRC32C, 8 digits. Without that file (a
-//! store of an older release) everything that looks like a batch counts as one: the store
-//! then refuses to start rather than cut its log too early.
+//! The file `LOGTAG` has the number: 32 hexadecimal digits, and 8 of their CRC32C. A store of an
+//! older release lacks the file. Then everything that looks like a batch counts as one: the store
+//! rather refuses to start than cuts its log too early.
 
 use std::{
     fmt,
@@ -24,7 +24,7 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogTag([u8; Self::LEN]);
 
-/// Not the number itself: nobody else is to know it.
+/// Hides the number, which is secret.
 impl fmt::Debug for LogTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LogTag")

@@ -1,5 +1,4 @@
-//! The tree: which trees there are, and how they are opened. What is read from them
-//! is in `view`; everything that writes goes through `commit`.
+//! The trees, how they are opened, and how a batch is committed. `view` reads them.
 
 use std::{
     fs,
@@ -28,7 +27,7 @@ use crate::{
 };
 
 const MIB: u64 = 1024 * 1024;
-/// Twice the least the tree allows; also bounds the time of its recovery.
+/// Twice the least that the tree allows. It bounds the time of recovery, too.
 const JOURNAL_MAX: u64 = 128 * MIB;
 /// Open files of the tree.
 const DESCRIPTORS_MAX: usize = 256;
@@ -49,15 +48,14 @@ const IDENTITY_KEY: &str = "identity";
 const REPLICAS_KEY: &str = "replicas";
 const SCRUBBED_KEY: &str = "scrubbed";
 const EPOCH_KEY: &str = "epoch";
-/// What whoever keeps the cluster's state has said in that epoch, as it was given.
+/// The cluster's state in that epoch, as it was saved.
 const CLUSTER_KEY: &str = "cluster";
 const CHANGES_KEY: &str = "changes";
 
 /// The trees.
 pub(crate) struct Lsm {
     db: Database,
-    /// Bucket name to creation time, 8 bytes; behind it whether it keeps versions,
-    /// unless it never did, and behind that the stamp of whoever said so.
+    /// Records of buckets by name: see `view::bucket_value`.
     pub(crate) buckets: Keyspace,
     pub(crate) objects: Keyspace,
     pub(crate) files: Keyspace,
@@ -77,18 +75,17 @@ pub(crate) struct Lsm {
     /// Stamps of the last changes of keys that have versions; see `versions`.
     pub(crate) changes: Keyspace,
     system: Keyspace,
-    /// In every batch of the log, by which the audit knows it.
+    /// The mark of every batch of the log, for the audit.
     log_tag: LogTag,
     /// One commit at a time.
     committing: Mutex<()>,
-    /// The trees as of the last commit. The database's own snapshots will not do
-    /// while a commit is under way: the end of any flush or compaction makes all
-    /// visible that has a lower sequence number, and a commit takes its number
-    /// before it waits for the disk, long before all of it is in memory.
+    /// The trees as of the last commit. The database's own snapshots could show half a commit:
+    /// a commit takes its sequence number before it waits for the disk, and the end of any
+    /// flush or compaction makes all lower numbers visible.
     committed: RwLock<Snapshot>,
-    /// What was read of the tree `objects` a moment ago.
+    /// The cache of the tree `objects`.
     pub(crate) hot: Hot,
-    /// Bytes of an unfinished write that were taken off the log.
+    /// Bytes of an unfinished write that were cut off the log.
     pub(crate) log_bytes_cut: u64,
 }
 
@@ -116,7 +113,7 @@ impl Lsm {
             ..Self::open_at(&layout.db(), config, log_tag)?
         };
         if known.is_none() {
-            // In this order: what older releases have written lies before a tag then.
+            // Before the tag is written, so that all batches of older releases precede it.
             lsm.seal_log().map_err(OpenError::from_store)?;
             log_tag.write(layout)?;
         }
@@ -180,7 +177,7 @@ impl Lsm {
         Ok(generation)
     }
 
-    /// Another one for each store that was ever created.
+    /// A number that differs from that of every other store.
     pub(crate) fn identity(&self) -> Result<Option<u64>, OpenError> {
         let noted = self.system.get(IDENTITY_KEY)?;
         let read = |value: fjall::UserValue| <[u8; 8]>::try_from(&*value).map(u64::from_be_bytes);
@@ -188,7 +185,7 @@ impl Lsm {
         noted.map_err(|_| OpenError::Metadata("record of the identity".into()))
     }
 
-    /// How many replicas of each key this store was filled with, if that was noted.
+    /// The number of replicas of each key that this store was filled with, if it is recorded.
     pub(crate) fn replicas(&self) -> Result<Option<u32>, OpenError> {
         let noted = self.system.get(REPLICAS_KEY)?;
         let read = |value: fjall::UserValue| <[u8; 4]>::try_from(&*value).map(u32::from_be_bytes);
@@ -196,14 +193,14 @@ impl Lsm {
         noted.map_err(|_| OpenError::Metadata("record of the replicas".into()))
     }
 
-    /// Notes it, durably. Blocks.
+    /// Records the number of replicas, durably. Blocks.
     pub(crate) fn record_replicas(&self, replicas: u32) -> Result<(), OpenError> {
         let mut batch = self.batch();
         batch.insert(&self.system, REPLICAS_KEY, replicas.to_be_bytes());
         Ok(self.commit(batch, PersistMode::SyncAll)?)
     }
 
-    /// The epoch that the store was in; the first if it was never in another.
+    /// The epoch of the store: the first if it never adopted another.
     pub(crate) fn epoch(&self) -> Result<u64, OpenError> {
         let read = |value: fjall::UserValue| <[u8; 8]>::try_from(&*value).map(u64::from_be_bytes);
         let noted = self.system.get(EPOCH_KEY)?.map(read).transpose();
@@ -211,7 +208,7 @@ impl Lsm {
         Ok(noted.unwrap_or(1))
     }
 
-    /// What was noted with the epoch, if anything was.
+    /// The cluster's state that was saved with the epoch, if any was.
     pub(crate) fn saved_state(&self) -> Result<Option<Vec<u8>>, Error> {
         let noted = self.system.get(CLUSTER_KEY)?;
         Ok(noted.map(|note| note.to_vec()))
@@ -234,7 +231,7 @@ impl Lsm {
         batch.insert(&self.system, CHANGES_KEY, []);
     }
 
-    /// As a store of an older format is.
+    /// Makes the store look like one of an older format.
     #[cfg(test)]
     pub(crate) fn forget_changes(&self) -> Result<(), Error> {
         self.system.remove(CHANGES_KEY)?;
@@ -244,7 +241,7 @@ impl Lsm {
         Ok(self.db.persist(PersistMode::SyncAll)?)
     }
 
-    /// 0 if none was noted.
+    /// When the last complete scrub began; 0 if none did.
     pub(crate) fn last_scrub_ms(&self) -> u64 {
         let noted = self.system.get(SCRUBBED_KEY).ok().flatten();
         noted
@@ -252,22 +249,20 @@ impl Lsm {
             .map_or(0, u64::from_be_bytes)
     }
 
-    /// Becomes durable with what is written next.
+    /// Becomes durable with the next durable write.
     pub(crate) fn note_scrub(&self, began_ms: u64) -> Result<(), Error> {
         let mut batch = self.batch();
         batch.insert(&self.system, SCRUBBED_KEY, began_ms.to_be_bytes());
         Ok(self.commit(batch, PersistMode::Buffer)?)
     }
 
-    /// Ends the log with something that nobody will miss: its very end is where
-    /// damage cannot be told from a write that was interrupted.
+    /// Appends an empty batch to the log: damage at its very end looks like an interrupted write.
     pub(crate) fn seal_log(&self) -> Result<(), Error> {
         Ok(self.commit(self.batch(), PersistMode::SyncAll)?)
     }
 
-    /// Waits until the tree's background work has caught up, but no longer than
-    /// [`STALL_LIMIT`]. The tree itself would wait within a commit, and for ever
-    /// if that work has died.
+    /// Waits until the tree's background work has caught up, at most [`STALL_LIMIT`]. The tree
+    /// itself would wait within a commit, and for ever if that work has died.
     pub(crate) fn wait_for_room(&self) -> Result<(), Error> {
         let started = Instant::now();
         while self.is_congested() {
@@ -298,7 +293,8 @@ impl Lsm {
         Batch::default()
     }
 
-    /// Faults of the log and of its tag; gives its length in bytes. Blocks on disk.
+    /// Reports the faults of the log and of its tag, and returns its length in bytes. Blocks on
+    /// disk.
     pub(crate) fn audit_logs(
         &self,
         layout: &Layout,
@@ -314,7 +310,7 @@ impl Lsm {
         audit::logs(&layout.db(), self.log_tag, &self.committing, found)
     }
 
-    /// Makes a batch durable as told, and then visible, whole. Blocks.
+    /// Makes a batch durable by `mode`, and then visible as a whole. Blocks.
     pub(crate) fn commit(&self, batch: Batch, mode: PersistMode) -> fjall::Result<()> {
         let _one = self.committing.lock();
         let objects = batch.keys_of(OBJECTS);
@@ -351,14 +347,13 @@ fn options(buffer: u64) -> KeyspaceCreateOptions {
         .max_memtable_size(buffer)
 }
 
-/// For values that compaction had better not copy.
+/// Options of a tree whose values lie apart, so that compaction does not copy them.
 fn separated(buffer: u64) -> KeyspaceCreateOptions {
     let blobs = KvSeparationOptions::default().compression(CompressionType::None);
     options(buffer).with_kv_separation(Some(blobs))
 }
 
-/// Makes the trees under another name first: a tree of which creation was
-/// interrupted is never opened.
+/// Makes the trees under another name first, so that a half-made tree is never opened.
 fn create(layout: &Layout, config: &Config) -> Result<(), OpenError> {
     let new = layout.db_new();
     if new.exists() {

@@ -1,5 +1,5 @@
-//! Reading an object of several files: which bytes are where, and files opened
-//! as they are needed, so that 10,000 parts do not cost 10,000 descriptors.
+//! Objects of several files. Each file is opened when it is needed, so 10,000 parts do not need
+//! 10,000 descriptors.
 
 use std::{fmt, ops::Range, sync::Arc};
 
@@ -11,8 +11,8 @@ use crate::{
     uploads::{Garbage, Manifest, UploadId},
 };
 
-/// An object of parts, opened for reading. It stays readable, unchanged,
-/// whatever is written to its key meanwhile.
+/// An object of parts, opened for reading. It stays readable and unchanged, whatever is written
+/// to its key.
 pub struct Parts {
     store: Arc<Inner>,
     id: FileId,
@@ -23,7 +23,7 @@ pub struct Parts {
 /// Bytes of one part's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Which part, from 0.
+    /// The index of the part, from 0.
     pub index: usize,
     /// Offset in its file.
     pub offset: u64,
@@ -32,7 +32,7 @@ pub struct Segment {
 }
 
 impl Parts {
-    /// The manifest must be pinned; this takes the pin over.
+    /// Takes over the pin of the manifest.
     pub(crate) fn new(store: Arc<Inner>, id: FileId, manifest: Manifest) -> Self {
         let len = manifest.parts.iter().map(|part| part.len).sum();
         Self {
@@ -61,20 +61,19 @@ impl Parts {
         self.manifest.parts.len()
     }
 
-    /// The upload that the object was made by.
+    /// The upload that made the object.
     #[must_use]
     pub fn upload(&self) -> UploadId {
         self.manifest.upload
     }
 
-    /// A part's number, length and headers, from index 0 on.
+    /// The number, length and headers of each part, from index 0 on.
     pub fn iter(&self) -> impl Iterator<Item = (u16, u64, &[(String, String)])> {
         let parts = self.manifest.parts.iter();
         parts.map(|part| (part.number, part.len, part.headers.as_slice()))
     }
 
-    /// Where the bytes of one part are in the object; `None` if there are not
-    /// that many parts.
+    /// The range of one part's bytes in the object; `None` behind the last part.
     #[must_use]
     pub fn range_of(&self, index: usize) -> Option<Range<u64>> {
         let before = self.manifest.parts.get(..index)?;
@@ -83,8 +82,7 @@ impl Parts {
         Some(start..start + part.len)
     }
 
-    /// Where `len` bytes from `offset` on are, in order; what lies beyond the
-    /// object's end is nowhere.
+    /// The segments of `len` bytes from `offset` on, in order, up to the object's end.
     #[must_use]
     pub fn segments(&self, offset: u64, len: u64) -> Vec<Segment> {
         let end = offset.saturating_add(len);
@@ -130,9 +128,8 @@ impl Drop for Parts {
         if !self.store.pins.unpin(self.id) {
             return;
         }
-        // The object was replaced while it was read, which is rare. This may be
-        // a thread that must not wait for the disk. Should there be no thread,
-        // the next opening of the store collects.
+        // The object was replaced while it was read, which is rare. This thread may be one
+        // that must not block. If no other starts, the next opening of the store cleans up.
         let (store, garbage) = (Arc::clone(&self.store), Garbage::Manifest(self.id));
         let collect = move || store.collect(garbage);
         if let Err(error) = std::thread::Builder::new()

@@ -1,5 +1,5 @@
-//! Objects of several files that somebody reads. Unlike one open file they
-//! would be gone with their names, so their files stay as long as they are read.
+//! The objects of several files that are being read. An open file outlives its name, but the
+//! other files of the object would be gone, so they stay as long as a reader has the object.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ pub(crate) struct Pins {
 #[derive(Debug, Default)]
 struct Pin {
     readers: usize,
-    /// To be collected when the last reader is done.
+    /// Whether the last reader collects the files.
     doomed: bool,
 }
 
@@ -27,7 +27,7 @@ impl Pins {
         self.locked().entry(manifest).or_default().readers += 1;
     }
 
-    /// A reader is done. Whether the manifest is to be collected now.
+    /// A reader is done; whether the caller has to collect the manifest now.
     pub(crate) fn unpin(&self, manifest: FileId) -> bool {
         let mut pins = self.locked();
         let Some(pin) = pins.get_mut(&manifest) else {
@@ -42,8 +42,8 @@ impl Pins {
         doomed
     }
 
-    /// The object is gone. Whether the manifest is to be collected now: else
-    /// its last reader will be told to.
+    /// The object is gone; whether the caller has to collect the manifest now. Otherwise its last
+    /// reader will.
     pub(crate) fn doom(&self, manifest: FileId) -> bool {
         match self.locked().get_mut(&manifest) {
             None => true,

@@ -1,6 +1,5 @@
-//! One object, or a part of one, on its way in: in memory while small, then in a
-//! file without a name, visible to nobody before its commit. Parts are files
-//! from the beginning.
+//! An object, or a part of one, while it is written: in memory while it is small, then in a
+//! file without a name. No reader sees it before its commit. Parts are files from the start.
 
 use std::{fs::File, io::Write, sync::Arc};
 
@@ -21,15 +20,14 @@ use crate::{
     write_behind::WriteBehind,
 };
 
-/// How often, in bytes written, the room left on the file system is checked.
+/// Bytes written between two checks of the room on the file system.
 const ROOM_CHECK_INTERVAL: u64 = 4 * 1024 * 1024;
 
 /// An object being written, made by [`Store::begin_put`](crate::Store::begin_put),
-/// or a part of one, by [`Store::begin_part`](crate::Store::begin_part).
+/// or a part of one, by [`Uploads::begin_part`](crate::Uploads::begin_part).
 ///
-/// Dropped without a commit, or killed with its process, it leaves no trace.
-/// Holds at most `inline_max` bytes of the object in memory, and 4 bytes for
-/// each MiB of it.
+/// Dropped without a commit, or killed with its process, it leaves no trace. It has at most
+/// `inline_max` bytes of the object in memory, and 4 bytes for each MiB of it.
 #[must_use = "an object that is not committed is discarded"]
 pub struct PutWriter {
     store: Arc<Inner>,
@@ -37,21 +35,21 @@ pub struct PutWriter {
     object_key: Vec<u8>,
     expected: Option<u64>,
     written: u64,
-    /// Bytes that will be given back for it, as far as the quota is concerned.
+    /// Bytes of the quota that the replaced object gives back.
     replaces: u64,
     /// Value of `written` at which the room is checked next.
     next_room_check: u64,
     sink: Sink,
 }
 
-/// What it is to become.
+/// The purpose of the bytes.
 enum Target {
     /// An object of this bucket.
     Object(String),
     Part(PartOf),
-    /// Whatever another node is the primary of.
+    /// A change of another primary.
     Prepare(Prepare),
-    /// What its maker says: it gets a name, and is referred to by others.
+    /// A piece of a copy, which the caller refers to.
     Piece,
 }
 
@@ -69,12 +67,12 @@ enum Sink {
         crcs: Box<BlockCrcs>,
         behind: WriteBehind,
     },
-    /// A write failed; how much of it is in the file is unknown.
+    /// A write failed, and an unknown part of it is in the file.
     Failed(Error),
 }
 
 impl Sink {
-    /// What is committed of it.
+    /// The bytes to commit, and their file.
     fn into_bytes(self, len: u64, object_key: Vec<u8>) -> Result<(PutBytes, Option<File>), Error> {
         match self {
             Self::Failed(error) => Err(error),
@@ -93,7 +91,7 @@ impl Sink {
 }
 
 impl PutWriter {
-    /// Bucket and key have been checked; the bucket existed a moment ago.
+    /// The caller has checked bucket and key.
     pub(crate) fn begin(
         store: Arc<Inner>,
         bucket: &str,
@@ -104,7 +102,7 @@ impl PutWriter {
         Self::new(store, target, object_key, expected)
     }
 
-    /// The upload existed a moment ago.
+    /// The caller has checked the upload.
     pub(crate) fn begin_part(
         store: Arc<Inner>,
         object_key: Vec<u8>,
@@ -116,7 +114,7 @@ impl PutWriter {
         Ok(writer)
     }
 
-    /// The names have been checked.
+    /// The caller has checked the names.
     pub(crate) fn begin_prepare(store: Arc<Inner>, prepare: Prepare) -> Result<Self, Error> {
         let inline_max = store.config.inline_max as u64;
         let (len, change) = (prepare.body_len(), prepare.changes.first());
@@ -131,7 +129,7 @@ impl PutWriter {
         Ok(writer)
     }
 
-    /// Bytes of something that is committed by whoever asked for this.
+    /// Begins a piece of a copy, which the caller commits.
     pub(crate) fn begin_piece(
         store: Arc<Inner>,
         object_key: Vec<u8>,
@@ -146,13 +144,13 @@ impl PutWriter {
         Ok(writer)
     }
 
-    /// Bytes that are still to come, of those that were announced.
+    /// The announced bytes that are still to come.
     pub(crate) fn left(&self) -> u64 {
         self.expected.unwrap_or(0).saturating_sub(self.written)
     }
 
-    /// Gives the file, if it is one, its name, which a commit that refers to it makes
-    /// durable; or it is to be removed.
+    /// Gives a file its name. The commit that refers to the file makes the name durable;
+    /// without a commit the caller removes the file.
     pub(crate) fn finish_piece(self) -> Result<(FileId, PutBytes), Error> {
         self.check_complete()?;
         let id = self.store.files.new_id()?;
@@ -214,10 +212,9 @@ impl PutWriter {
         self.written
     }
 
-    /// The file, positioned after the last byte written, to `splice` into;
-    /// whatever is appended there must be told to [`PutWriter::appended`]
-    /// before anything else is done. Puts the object in a file, whatever its
-    /// length. Blocks on disk.
+    /// The file, positioned after the last byte written, to `splice` into. Call
+    /// [`PutWriter::appended`] for the appended bytes before anything else. Moves the object to
+    /// a file, whatever its length. Blocks on disk.
     pub fn file(&mut self) -> Result<&File, Error> {
         self.spill().inspect_err(|error| self.fail(error))?;
         match &self.sink {
@@ -227,8 +224,8 @@ impl PutWriter {
         }
     }
 
-    /// Counts `len` bytes that were appended to [`PutWriter::file`], reading
-    /// them back for their checksum. Blocks on disk.
+    /// Counts `len` bytes that were appended to [`PutWriter::file`], and reads them back for
+    /// their checksum. Blocks on disk.
     pub fn appended(&mut self, len: u64) -> Result<(), Error> {
         let written = self.check_len(len)?;
         if let Sink::File { file, crcs, .. } = &mut self.sink {
@@ -253,7 +250,7 @@ impl PutWriter {
         waited.inspect_err(|error| self.fail(error))
     }
 
-    /// Sends to the disk what was written.
+    /// Sends the written bytes to the disk.
     fn write_behind(&mut self) -> Result<(), Error> {
         let written = self.written;
         let sent = match (&mut self.sink, self.store.config.durability) {
@@ -264,22 +261,20 @@ impl PutWriter {
         sent.inspect_err(|error| self.fail(error))
     }
 
-    /// Makes the object visible under its key, replacing what is there, as
-    /// durably as configured; or makes the part one of its upload's. Blocks on
-    /// disk.
+    /// Makes the object visible under its key, or adds the part to its upload, as durably as
+    /// configured. Replaces the object or part that is there. Blocks on disk.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`] if fewer bytes were written than announced,
-    /// [`Error::NoSuchBucket`] or [`Error::NoSuchUpload`] if it is gone
-    /// meanwhile, [`Error::Busy`] if the bucket is about to be. After an error of
-    /// the disk the object is not visible; it may become so when the store is
-    /// opened anew.
+    /// [`Error::LengthMismatch`] if fewer bytes were written than announced;
+    /// [`Error::NoSuchBucket`] or [`Error::NoSuchUpload`]; [`Error::Busy`] if the bucket is
+    /// being deleted. After an error of the disk the object is not visible, but may become so
+    /// when the store is opened again.
     pub fn commit(self, meta: ObjectMeta) -> Result<Committed, Error> {
         self.ready(meta, None)?.commit()
     }
 
-    /// The same, if the condition holds at the moment of the commit. Of a part
-    /// nothing is asked.
+    /// [`PutWriter::commit`], if the condition holds at the moment of the commit. A part has no
+    /// condition.
     ///
     /// # Errors
     /// [`Error::ConditionFailed`].
@@ -287,8 +282,8 @@ impl PutWriter {
         self.ready(meta, Some(condition))?.commit()
     }
 
-    /// Whether [`Store::commit_all`](crate::Store::commit_all) commits it together
-    /// with others: its bytes are in memory, and no other node has them too.
+    /// Whether [`Store::commit_all`](crate::Store::commit_all) commits it together with others:
+    /// its bytes are in memory, and the store has no other replicas.
     #[must_use]
     pub fn goes_with_others(&self) -> bool {
         matches!(self.sink, Sink::Memory(_)) && self.store.replicas.get().is_none()
@@ -335,7 +330,7 @@ impl PutWriter {
             len,
             meta,
         };
-        // Before the file has a name.
+        // Fails for too much metadata before the file has a name.
         record.encode()?;
         let op = match (self.target, bytes) {
             (Target::Object(bucket), bytes) => Op::Put(PutOp {
@@ -355,8 +350,7 @@ impl PutWriter {
                 id,
                 file_record,
             }),
-            // A part was given a file when it began, and what another node is the
-            // primary of is prepared.
+            // A part has a file from the start; the other two do not come here.
             (Target::Part(_), PutBytes::Inline(_)) | (Target::Prepare(_) | Target::Piece, _) => {
                 return Err(Error::WritesDisabled);
             }
@@ -370,7 +364,7 @@ impl PutWriter {
         })
     }
 
-    /// The length after `more` bytes, if that is allowed.
+    /// The length after `more` bytes. Checks the announced length, the limit and the room.
     fn check_len(&mut self, more: u64) -> Result<u64, Error> {
         if let Sink::Failed(error) = &self.sink {
             return Err(error.clone());
@@ -412,7 +406,7 @@ impl PutWriter {
         }
     }
 
-    /// Moves what is in memory to a new file.
+    /// Moves the bytes in memory to a new file.
     fn spill(&mut self) -> Result<(), Error> {
         if let Sink::Memory(bytes) = &self.sink {
             let mut file = self.store.files.create()?;
@@ -430,7 +424,7 @@ impl PutWriter {
     }
 }
 
-/// An object of which all is known, to be committed.
+/// An object that is complete, to be committed.
 pub(crate) struct Ready {
     store: Arc<Inner>,
     pub(crate) op: Op,

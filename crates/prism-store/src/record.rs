@@ -7,7 +7,7 @@
 //! | `files` | file id (8) | [`FileRecord`] |
 //! | `inline` | file id (8) | the object's bytes |
 //!
-//! Those of uploads in parts are in `uploads`, those of versions in `versions`.
+//! `uploads` has those of uploads in parts, `versions` those of versions.
 
 use prism_replica::Stamp;
 
@@ -19,21 +19,21 @@ use crate::{
     versions::VersionId,
 };
 
-/// Of a file's record, and of objects' records without a stamp.
+/// The version of files' records, and of objects' records without a stamp.
 const VERSION: u8 = 1;
-/// Of objects' records.
+/// The version of objects' records with a stamp.
 const STAMPED: u8 = 2;
-/// Of those that name a version.
+/// The version of objects' records that name a version.
 const VERSIONED: u8 = 3;
 const KIND_INLINE: u8 = 0;
 const KIND_FILE: u8 = 1;
 const KIND_PARTS: u8 = 2;
 const KIND_MARKER: u8 = 3;
-/// How a version is named, in a record that names one.
+/// The kind of a version's name, in a record that has one.
 const NAMED_NULL: u8 = 0;
 const NAMED_BY_STAMP: u8 = 1;
 
-/// Where an object's bytes are.
+/// The place of an object's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payload {
     /// In the tree `inline`, with this CRC32C.
@@ -42,24 +42,24 @@ pub(crate) enum Payload {
     File { id: FileId },
     /// In several files, named in the tree `manifests`.
     Parts { id: FileId },
-    /// Nowhere: this version says that the object was deleted.
+    /// No bytes: this version is a delete marker.
     Marker,
 }
 
-/// What the tree `objects` holds.
+/// A value of the tree `objects`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Of the last change; given by the commit.
+    /// The stamp of the last change, set by the commit.
     pub(crate) stamp: Stamp,
-    /// None where it was written while its bucket had never kept versions.
+    /// None if it was written while its bucket had never kept versions.
     pub(crate) version: Option<VersionId>,
     pub(crate) payload: Payload,
     pub(crate) len: u64,
     pub(crate) meta: ObjectMeta,
 }
 
-/// What the tree `files` holds: the checksums, and which object the file
-/// belongs to, so that a missing file can be named.
+/// A value of the tree `files`: the checksums, and the object of the file, so that a missing file
+/// can be named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileRecord {
     pub(crate) len: u64,
@@ -67,15 +67,15 @@ pub(crate) struct FileRecord {
     pub(crate) crcs: Vec<u32>,
 }
 
-/// The key of an object in the tree `objects`: in the order of the key's bytes
-/// within a bucket. Both parts have been checked for length.
+/// The key of an object in the tree `objects`, which sorts by the key's bytes within a bucket. The
+/// caller has checked the lengths of both.
 pub(crate) fn object_key(bucket: &str, key: &str) -> Vec<u8> {
     let mut out = bucket_prefix(bucket);
     out.extend_from_slice(key.as_bytes());
     out
 }
 
-/// What the keys of all objects of a bucket begin with.
+/// The prefix of the keys of all objects of a bucket.
 pub(crate) fn bucket_prefix(bucket: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(1 + bucket.len());
     out.push(u8::try_from(bucket.len()).unwrap_or(u8::MAX));
@@ -83,7 +83,7 @@ pub(crate) fn bucket_prefix(bucket: &str) -> Vec<u8> {
     out
 }
 
-/// Bucket and key of an object's key in the tree.
+/// Splits the tree's key of an object into bucket and key.
 pub(crate) fn split_object_key(object_key: &[u8]) -> Option<(&str, &str)> {
     let (len, rest) = object_key.split_first()?;
     let (bucket, key) = rest.split_at_checked(usize::from(*len))?;
@@ -194,7 +194,7 @@ impl FileRecord {
         }
         let len = reader.u64()?;
         let key_len = reader.u16()?;
-        let object_key = reader.take(usize::from(key_len))?.to_vec();
+        let object_key = reader.take_bytes(usize::from(key_len))?.to_vec();
         let (words, rest) = reader.0.as_chunks::<4>();
         let crcs = words.iter().map(|word| u32::from_be_bytes(*word)).collect();
         rest.is_empty().then_some(Self {

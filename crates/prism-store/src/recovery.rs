@@ -1,10 +1,9 @@
-//! What is put in order when a store is opened: files that nothing refers to
-//! are removed, references to files that are not there are reported.
+//! The check of object files when a store is opened. Files without a record (orphans) are
+//! removed, and records without a file (dangling ones) are reported.
 //!
-//! Orphans are what a crash leaves between the naming of a file and its commit,
-//! or between a commit and the removal of what it replaced. A dangling
-//! reference is never left by this code; it means that something else lost a
-//! file. Memory is bounded: files are looked up one at a time.
+//! A crash leaves orphans: between the naming of a file and its commit, or between a commit
+//! and the removal of the replaced file. The store itself never leaves a dangling record:
+//! something else lost the file. Memory is bounded, because files are looked up one at a time.
 
 use std::{fs, io, path::Path};
 
@@ -21,29 +20,29 @@ use crate::{
 /// Most dangling references named in a report.
 pub const DANGLING_REPORTED_MAX: usize = 100;
 
-/// What was found when a store was opened.
+/// The report of what was found when a store was opened.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecoveryReport {
     /// Files of objects.
     pub files: u64,
     /// Bytes of the objects and parts in them.
     pub bytes: u64,
-    /// Files removed because nothing referred to them.
+    /// Files removed because no record referred to them.
     pub orphans_removed: u64,
     /// Their length in bytes.
     pub orphan_bytes: u64,
-    /// Bytes of a write that was interrupted, taken off the log's end.
+    /// Bytes of an interrupted write, cut off the log's end.
     pub log_bytes_cut: u64,
-    /// Entries under `files` that no store made, and which were left alone.
+    /// Entries under `files` that no store made; they were left alone.
     pub foreign: u64,
-    /// Objects whose file is missing or of the wrong length. Reading them
-    /// fails; writing or deleting them mends it.
+    /// Objects whose file is missing or of the wrong length. Reads of them fail until they are
+    /// written again, repaired or deleted.
     pub dangling: u64,
     /// Bucket and key of the first [`DANGLING_REPORTED_MAX`] of them.
     pub dangling_objects: Vec<(String, String)>,
 }
 
-/// Costs a directory scan and, for each file, two lookups and a `stat`.
+/// Costs a scan of the directories and, for each file, two look-ups and a `stat`.
 pub(crate) fn recover(lsm: &Lsm, files: &Files) -> Result<RecoveryReport, OpenError> {
     let view = lsm.view();
     let mut report = RecoveryReport {

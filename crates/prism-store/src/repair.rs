@@ -1,8 +1,9 @@
-//! Putting right what a scrub or a reader has found wrong, with what somebody else has.
-//! Of an object's file only blocks that have the recorded checksum are taken, so it does
-//! not matter whom the bytes are from, nor of which version. What has lost its checksums
-//! or its list of parts, lies in the tree, or is of an upload under way, is taken in anew
-//! as a whole, if it has the stamp that is here: [`Store::damaged_scope`] says what.
+//! The repair of damage that a scrub or a reader has found, by bytes from other replicas.
+//!
+//! A file is repaired block by block. A block is accepted only with the recorded checksum, so
+//! its source and version do not matter. Other damage is repaired by a copy of the whole
+//! scope with the same stamp: objects in the tree, parts of uploads, and objects without
+//! checksums or manifest. [`Integrity::damaged_scope`] tells which.
 
 use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
 
@@ -17,27 +18,26 @@ use crate::{
     view::View,
 };
 
-/// A block that is not what was written.
+/// A block that differs from its checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedBlock {
     /// Its place, as a fault names it.
     pub place: Place,
-    /// Its bytes in the whole object.
+    /// Its range of bytes in the whole object.
     pub bytes: Range<u64>,
 }
 
-/// The file that a place is in.
+/// The file of a place.
 struct Found {
     id: FileId,
     record: FileRecord,
-    /// Of the file's first byte in the object.
+    /// The offset of the file's first byte in the object.
     start: u64,
 }
 
 impl Integrity<'_> {
-    /// All damaged blocks of the file that a fault is in. None where the object is
-    /// another by now or is in the tree. Blocks on disk,
-    /// for as long as reading the file takes.
+    /// All damaged blocks of the file of a place. None if the object is another by now or lies
+    /// in the tree. Reads the whole file. Blocks on disk.
     ///
     /// # Errors
     /// Where the tree cannot be read.
@@ -47,23 +47,25 @@ impl Integrity<'_> {
         };
         let mut damaged = Vec::new();
         for (at, recorded) in (0..).step_by(BLOCK_LEN as usize).zip(&found.record.crcs) {
-            let range = (at, found.record.len.min(at + BLOCK_LEN));
+            let end = found.record.len.min(at + BLOCK_LEN);
             let sound = file
                 .as_ref()
-                .is_some_and(|file| blocks::verify_block(file, range, *recorded).is_ok());
+                .is_some_and(|file| blocks::verify_block(file, at, end, *recorded).is_ok());
             if !sound {
                 damaged.push(DamagedBlock {
                     place: at_offset(place, at),
-                    bytes: found.start + range.0..found.start + range.1,
+                    bytes: found.start + at..found.start + end,
                 });
             }
         }
         Ok(damaged)
     }
 
-    /// What is to be taken in anew from a replica, by
-    /// [`Store::begin_take_in_again`], for what is wrong in this place cannot be mended
-    /// block by block; `None` if it can, or nothing is. Blocks on disk.
+    /// The scope to replace by a copy ([`CatchUp::begin_take_in_again`]), because the damage at
+    /// this place cannot be repaired block by block. `None` if it can be, or if there is no
+    /// damage. Blocks on disk.
+    ///
+    /// [`CatchUp::begin_take_in_again`]: crate::CatchUp::begin_take_in_again
     ///
     /// # Errors
     /// Where the tree cannot be read.
@@ -94,12 +96,12 @@ impl Integrity<'_> {
         }))
     }
 
-    /// The object cannot be opened, or has a file without checksums.
+    /// Whether the object cannot be opened, or has a file without checksums.
     fn is_unreadable(&self, bucket: &str, key: &str) -> Result<bool, Error> {
         let object = match self.store.get_version(bucket, key, None) {
             Ok(Some(object)) => object,
             Ok(None) | Err(Error::NoSuchBucket | Error::IsDeleteMarker) => return Ok(false),
-            // A file that is missing is written again, block by block.
+            // A missing file is written again, block by block.
             Err(error) if error.is_damage() => {
                 let key = object_key(bucket, key);
                 let found = file_of(&self.store.view(), &key, None);
@@ -125,11 +127,10 @@ impl Integrity<'_> {
         }
     }
 
-    /// Writes a damaged block again, and its file where that is missing. Blocks on
-    /// disk.
+    /// Writes a damaged block again, and its file if that is missing. Blocks on disk.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if `data` is not what was written either,
+    /// [`Error::Corrupt`] if `data` differs from the checksum too,
     /// [`Error::NoSuchObject`] if the object is another by now.
     pub fn write_block(&self, place: &Place, data: &[u8]) -> Result<(), Error> {
         let Place::Object { offset, .. } = place else {
@@ -140,7 +141,7 @@ impl Integrity<'_> {
         let recorded = found.record.crcs.get(index).ok_or(Error::NoSuchObject)?;
         if crc32c(data) != *recorded {
             return Err(Error::corrupt(
-                "the other copy is not what was written either",
+                "the other copy differs from the checksum too",
             ));
         }
         let files = &self.store.inner.files;
@@ -156,14 +157,14 @@ impl Integrity<'_> {
         if file.metadata()?.len() != found.record.len {
             file.set_len(found.record.len)?;
         }
-        // In place: a reader compares what it sends, and a crash in between
-        // leaves the block as bad as it was.
+        // In place: readers compare the block before they send it, and a crash leaves it
+        // damaged as before.
         file.write_all_at(data, *offset)?;
         file.sync_all()?;
         Ok(())
     }
 
-    /// The file of a place, open for writing if it is there.
+    /// The file of a place, open for writing unless it is missing.
     fn found(&self, place: &Place) -> Result<Option<(Found, Option<File>)>, Error> {
         let Place::Object {
             bucket,
@@ -203,7 +204,7 @@ impl Integrity<'_> {
     }
 }
 
-/// The file of an object, or of one of its parts, and where its bytes begin.
+/// The file of an object, or of one of its parts, and the offset of its first byte.
 fn file_of(
     view: &View<'_>,
     object_key: &[u8],

@@ -1,4 +1,4 @@
-//! Objects in the order of their keys' bytes, from anywhere.
+//! Listings of objects, in the order of their keys' bytes.
 
 use std::ops::Bound;
 
@@ -9,12 +9,16 @@ use crate::{
     types::{Entry, KEY_MAX, Position, Step},
 };
 
-/// Longest prefix and `start_after`, in bytes: a key and something beyond it.
+/// Longest prefix and longest position, in bytes: more than any key has.
 const LIST_ARGUMENT_MAX: usize = 2 * KEY_MAX;
 
 impl Store {
-    /// Shows `visit` the objects whose keys begin with `prefix`, from `begin`
-    /// on, as of one moment, until it has seen enough. May block on disk.
+    /// Lists the objects whose keys begin with `prefix`, from `begin` on, as of one moment.
+    /// `visit` gets each and says how to continue. May block on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchBucket`]; [`Error::InvalidName`] for a prefix or position of more than
+    /// 2 KiB.
     pub fn scan(
         &self,
         bucket: &str,

@@ -1,7 +1,6 @@
-//! Looking through everything that is stored, for bytes that are not what was
-//! written: object files block by block, inline objects, records, and the tree's
-//! own files. Read from the disk where the kernel can be made to, not from its
-//! cache. How fast, and what becomes of a fault, is the caller's.
+//! The search for damage in everything that is stored: object files block by block, inline
+//! objects, records, and the tree's own files. It reads from the disk rather than from the
+//! kernel's cache, as far as the kernel allows. The caller sets the pace, and handles faults.
 
 use std::{
     fmt,
@@ -27,22 +26,22 @@ use crate::{
     view::View,
 };
 
-/// Records looked at between two views of the tree, so that none is held long.
+/// Records looked at by one view of the tree, so that no view is open for long.
 const PAGE: usize = 64;
 
 /// Records by their keys in their tree.
 type Records<'v> = Box<dyn Iterator<Item = Result<(fjall::UserKey, Record), Error>> + 'v>;
 
-/// Something that is not what was written.
+/// Damage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScrubFault {
-    /// Where.
+    /// Its place.
     pub place: Place,
-    /// What is wrong with it.
+    /// A description of the damage.
     pub what: String,
 }
 
-/// Where a fault is.
+/// The place of a fault.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Place {
     /// In an object's bytes.
@@ -51,7 +50,7 @@ pub enum Place {
         bucket: String,
         /// Its key.
         key: String,
-        /// The upload under way that the part is of; none for an object.
+        /// The unfinished upload of a part; none for an object.
         upload: Option<UploadId>,
         /// The number of the part, for an object or upload that has parts.
         part: Option<u16>,
@@ -60,14 +59,14 @@ pub enum Place {
     },
     /// In one of the store's own files.
     Store {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// The first byte that may be wrong, where that is known.
         offset: Option<u64>,
     },
 }
 
-/// What a scrub has looked at.
+/// The extent and the result of a scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScrubReport {
     /// Objects' records.
@@ -78,19 +77,18 @@ pub struct ScrubReport {
     pub bytes: u64,
     /// Faults found.
     pub faults: u64,
-    /// Whether it went through to the end.
+    /// Whether it reached the end.
     pub complete: bool,
 }
 
-/// Told of every fault of an object, by a scrub or by a read that met it, in
-/// order to mend it from elsewhere. Called where it may block, but on somebody's
-/// way: work that takes long belongs elsewhere.
+/// Receives every fault of an object that a scrub or a read meets, to repair it. The call may
+/// block, but a reader waits for it: long work belongs on another thread.
 pub trait Repair: Send + Sync {
-    /// The object's bytes are not what was written.
+    /// Damage was found.
     fn damaged(&self, fault: &ScrubFault);
 }
 
-/// What readers have met.
+/// The damage that readers have met.
 #[derive(Default)]
 pub(crate) struct Corruption {
     reads: AtomicU64,
@@ -104,12 +102,12 @@ pub struct Integrity<'a> {
 }
 
 impl Integrity<'_> {
-    /// Looks through everything. `pace` is told the number of bytes read after
-    /// each piece; it may wait, and ends the scrub by giving `false`. Blocks on
-    /// disk, for as long as reading everything takes; reads and writes go on.
+    /// Searches everything for damage. `pace` gets the number of bytes read after each piece.
+    /// It may wait, and ends the scrub by returning `false`. Reads and writes go on meanwhile.
+    /// Blocks on disk for as long as it takes to read everything.
     ///
     /// # Errors
-    /// Where the scrub itself cannot go on; faults are no errors of it.
+    /// Where the scrub itself cannot go on. Damage is not an error.
     pub fn scrub(
         &self,
         pace: &mut dyn FnMut(u64) -> bool,
@@ -129,14 +127,14 @@ impl Integrity<'_> {
         Ok(scrub.report)
     }
 
-    /// When the last scrub that went through to the end began, in milliseconds
-    /// since the Unix epoch; 0 if there was none. May block on disk.
+    /// When the last complete scrub began, in milliseconds since the Unix epoch; 0 if there was
+    /// none. May block on disk.
     #[must_use]
     pub fn last_scrub_ms(&self) -> u64 {
         self.store.inner.lsm.last_scrub_ms()
     }
 
-    /// Notes that a scrub went through to the end. May block on disk.
+    /// Records a complete scrub. May block on disk.
     ///
     /// # Errors
     /// Where the tree takes no writes.
@@ -144,15 +142,13 @@ impl Integrity<'_> {
         self.store.inner.lsm.note_scrub(began_ms)
     }
 
-    /// How many reads have met bytes that were not what was written, since the
-    /// store was opened. Does not block.
+    /// The number of reads that met damage since the store was opened. Does not block.
     #[must_use]
     pub fn corrupt_reads(&self) -> u64 {
         self.store.inner.corruption.reads.load(Ordering::Relaxed)
     }
 
-    /// Says who is told of damaged objects; the first to be named stays. Does
-    /// not block.
+    /// Sets the receiver of faults. A second call has no effect. Does not block.
     pub fn set_repair(&self, repair: Arc<dyn Repair>) {
         let _ = self.store.inner.corruption.repair.set(repair);
     }
@@ -206,7 +202,7 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// The records of objects and of versions, and what of them lies in the tree.
+    /// The records of objects and versions, and the parts of them that lie in the tree.
     fn records(&mut self) -> Result<(), Error> {
         self.records_of(
             |view, after| Box::new(view.objects((after, Bound::Unbounded))),
@@ -231,7 +227,7 @@ impl Scrub<'_> {
             for item in behind(&view, after).take(PAGE) {
                 let (tree_key, record) = match item {
                     Ok(item) => item,
-                    // What is behind it cannot be reached.
+                    // The records behind it are out of reach.
                     Err(error) => return self.unreadable(&error),
                 };
                 self.report.objects += 1;
@@ -266,7 +262,7 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Files of objects, parts, and whatever else has one.
+    /// The files of objects and parts.
     fn files(&mut self) -> Result<(), Error> {
         let mut after = None;
         while !self.ended {
@@ -318,11 +314,11 @@ impl Scrub<'_> {
         }
         forget_cached(&file);
         for (at, recorded) in (0..).step_by(BLOCK_LEN as usize).zip(&record.crcs) {
-            let range = (at, len.min(at + BLOCK_LEN));
-            if let Err(error) = blocks::verify_block(&file, range, *recorded) {
+            let end = len.min(at + BLOCK_LEN);
+            if let Err(error) = blocks::verify_block(&file, at, end, *recorded) {
                 self.damaged(id, record, at, error.to_string());
             }
-            self.read(range.1 - range.0);
+            self.read(end - at);
             if self.ended {
                 break;
             }
@@ -336,7 +332,7 @@ impl Scrub<'_> {
         self.report(&ScrubFault { place, what });
     }
 
-    /// A tree cannot be read on.
+    /// Reports a tree that cannot be read on.
     fn unreadable(&mut self, error: &Error) -> Result<(), Error> {
         let place = Place::Store {
             path: self.store.files.layout().db(),
@@ -349,7 +345,7 @@ impl Scrub<'_> {
 }
 
 impl Corruption {
-    /// A read has met what lies in the tree and is not what was written.
+    /// Counts a read that met damage in the tree.
     pub(crate) fn note_object(&self, object_key: &[u8], error: &Error) {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let fault = ScrubFault {
@@ -360,7 +356,7 @@ impl Corruption {
         self.tell(&fault);
     }
 
-    /// A read has met a block that is not what was written.
+    /// Counts a read that met a damaged block.
     pub(crate) fn note(&self, store: &Inner, id: FileId, offset: u64, error: &Error) {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let view = store.lsm.view();
@@ -389,7 +385,8 @@ pub(crate) fn forget_cached(file: &File) {
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
 }
 
-fn object_place(object_key: &[u8], (upload, part): PartOf, offset: u64) -> Place {
+fn object_place(object_key: &[u8], part: PartOf, offset: u64) -> Place {
+    let (upload, part) = part;
     let (bucket, key) = split_object_key(object_key).unwrap_or_default();
     Place::Object {
         bucket: bucket.to_owned(),
@@ -400,22 +397,21 @@ fn object_place(object_key: &[u8], (upload, part): PartOf, offset: u64) -> Place
     }
 }
 
-/// Whose bytes a file has.
+/// The place of a block of a file.
 fn place_of(view: &View<'_>, id: FileId, object_key: &[u8], offset: u64) -> Place {
     let part = part_of(view, id, object_key).unwrap_or_default();
     object_place(object_key, part, offset)
 }
 
-/// Whether a file is of an upload of its object's key.
+/// Whether a file belongs to an unfinished upload of its object's key.
 pub(crate) fn is_of_upload(view: &View<'_>, id: FileId, object_key: &[u8]) -> Result<bool, Error> {
     Ok(upload_of(view, id, object_key)?.is_some())
 }
 
-/// The upload under way and the number of a part.
+/// The unfinished upload of a part, and the part's number.
 type PartOf = (Option<UploadId>, Option<u16>);
 
-/// The part that the file is; none for a whole object, and where it is found in no
-/// list of parts.
+/// The part that a file has. None for a whole object, and for a file in no list of parts.
 fn part_of(view: &View<'_>, id: FileId, object_key: &[u8]) -> Result<PartOf, Error> {
     if let Some(record) = view.object(object_key)? {
         match record.payload {
@@ -434,7 +430,7 @@ fn part_of(view: &View<'_>, id: FileId, object_key: &[u8]) -> Result<PartOf, Err
     Ok(part)
 }
 
-/// The upload under way that the file is a part of, and the part's number.
+/// The unfinished upload that has the file, and the part's number.
 fn upload_of(
     view: &View<'_>,
     id: FileId,

@@ -1,7 +1,8 @@
-//! The store itself: its operations on buckets and objects, and how they read.
-//! How they commit is in `commit`, how an object comes in, in `put`; deletions and
-//! other changes are in `change`, buckets in `buckets`, listings in `scan` and
-//! `history`, uploads in parts in `multipart`.
+//! The store: how it is opened, and how objects are read.
+//!
+//! Writes are in `put`, deletions and changes of metadata in `change`, listings in `scan` and
+//! `history`. Buckets, uploads, replication and repair have types of their own. `commit` makes
+//! all changes.
 
 use std::{
     fmt,
@@ -39,15 +40,15 @@ use crate::{
 
 /// Most buckets of one store: bounds the answer to a bucket listing.
 pub const BUCKETS_MAX: usize = 10_000;
-/// Most names of which something is known: buckets, and those that are gone.
+/// Most records of buckets, those of buckets that are gone included.
 pub const BUCKET_RECORDS_MAX: usize = 10 * BUCKETS_MAX;
 /// Longest document of a bucket, in bytes.
 pub const CONFIG_MAX: usize = 64 * 1024;
-/// Garbage looked for at a time.
+/// Most garbage read at a time.
 const GARBAGE_PAGE: usize = 100;
 
-/// How often a reader looks again after losing its file to an overwrite. Each
-/// time another commit must have happened between two of its system calls.
+/// Most attempts of a reader whose file is replaced before it is opened. Each needs another
+/// commit between two of its system calls.
 const OPEN_ATTEMPTS: usize = 64;
 
 /// Buckets and objects in one directory, open in one process at a time.
@@ -58,18 +59,18 @@ pub struct Store {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// What the store shares with its writers.
+/// The state that a store shares with its writers and readers.
 pub(crate) struct Inner {
     pub(crate) committer: Committer,
     pub(crate) lsm: Arc<Lsm>,
-    /// Of other nodes; none where there is one replica.
+    /// The other nodes; unset where each key has one replica.
     pub(crate) replicas: OnceLock<Arc<dyn Replicas>>,
     pub(crate) pins: Pins,
     pub(crate) known: Known,
     pub(crate) corruption: Corruption,
-    /// Batches committed when the log was last sealed.
+    /// The number of batches at the time when the log was last sealed.
     sealed_batches: AtomicU64,
-    /// After the tree, so that its lock on the directory is given up last.
+    /// Dropped after the tree, because it has the lock of the directory.
     pub(crate) files: Arc<Files>,
     pub(crate) config: Config,
     recovery: RecoveryReport,
@@ -77,9 +78,8 @@ pub(crate) struct Inner {
 }
 
 impl Store {
-    /// Opens the store in `dir`, creating it if there is none, and puts it in
-    /// order after a crash. Blocks on disk, for a time proportional to the
-    /// number of object files.
+    /// Opens the store in `dir`, or creates it, and cleans up after a crash. Blocks on disk, for
+    /// a time proportional to the number of object files.
     pub fn open(dir: impl AsRef<Path>, config: Config) -> Result<Self, OpenError> {
         config.check()?;
         let layout = Layout::open(dir.as_ref())?;
@@ -94,7 +94,8 @@ impl Store {
             Arc::clone(&lsm),
             Arc::clone(&files),
             config.durability,
-            (origin, lsm.epoch()?),
+            origin,
+            lsm.epoch()?,
         );
         committer.load().map_err(OpenError::from_store)?;
         let inner = Inner {
@@ -146,31 +147,28 @@ impl Store {
         Integrity { store: self }
     }
 
-    /// What was found at opening. Does not block.
+    /// The report of what was found at opening. Does not block.
     #[must_use]
     pub fn recovery(&self) -> &RecoveryReport {
         &self.inner.recovery
     }
 
-    /// Tells this store from every other one that was ever created: one that was
-    /// lost and begun anew has another. Not 0. A copy of a store has the same. Does
-    /// not block.
+    /// A number other than 0 that every created store has for itself. A copy of a store has the
+    /// same. Does not block.
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.inner.identity
     }
 
-    /// Bytes of objects and parts; without a quota only of those in files. Does
-    /// not block.
+    /// The bytes of objects and parts; without a quota only of those in files. Does not block.
     #[must_use]
     pub fn bytes_used(&self) -> u64 {
         self.inner.files.usage.used()
     }
 
-    /// Puts an empty write behind the last one, if there was any since the last
-    /// call: damage of the log's very end cannot be told from a write that was
-    /// interrupted. Closing the store does the same. Without `fsync` it does
-    /// nothing. Blocks on disk.
+    /// Appends an empty write to the log, if there was a write since the last call. Damage at
+    /// the very end of a log looks like an interrupted write. Closing the store does the same.
+    /// Without `fsync` it has no effect. Blocks on disk.
     ///
     /// # Errors
     /// Where the tree takes no writes.
@@ -184,26 +182,24 @@ impl Store {
         self.inner.lsm.seal_log()
     }
 
-    /// How commits were grouped so far. Does not block.
+    /// The number of commits and of their batches so far. Does not block.
     #[must_use]
     pub fn commit_stats(&self) -> CommitStats {
         self.inner.committer.stats()
     }
 
-    /// Whether all of an object of this length is kept in the tree, and no file is made
-    /// for it.
+    /// Whether an object of this length is kept in the tree, without a file of its own.
     #[must_use]
     pub fn fits_in_tree(&self, len: u64) -> bool {
         len <= self.inner.config.inline_max as u64
     }
 
-    /// Begins to write an object of `expected_len` bytes, or of as many as will
-    /// come. Only looks into the tree, as [`Store::head`] does: a file is made with the
-    /// first bytes that need one.
+    /// Begins to write an object of `expected_len` bytes, or of any length if that is `None`.
+    /// Reads the tree, as [`Store::head`] does. The first bytes that need a file make it.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] or [`Error::TooLarge`] at once if the announced
-    /// length cannot be taken, [`Error::NoSuchBucket`].
+    /// [`Error::NoSpace`] or [`Error::TooLarge`] if the announced length does not fit;
+    /// [`Error::NoSuchBucket`].
     pub fn begin_put(
         &self,
         bucket: &str,
@@ -216,8 +212,8 @@ impl Store {
         PutWriter::begin(Arc::clone(&self.inner), bucket, object_key, expected_len)
     }
 
-    /// Opens an object; `None` if there is none of that key. A small one that was read
-    /// a moment ago, and not changed since, comes from memory. May block on disk.
+    /// Opens an object; `None` if the key has none. An unchanged object that was read a moment
+    /// ago comes from memory. May block on disk.
     pub fn get(&self, bucket: &str, key: &str) -> Result<Option<Arc<Object>>, Error> {
         let (object_key, hot) = (object_key(bucket, key), &self.inner.lsm.hot);
         let (found, leave) = hot.get(&object_key);
@@ -236,7 +232,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Opens one version of an object, or without one the object.
+    /// Opens an object, or one version of it. May block on disk.
     ///
     /// # Errors
     /// [`Error::NoSuchVersion`], [`Error::IsDeleteMarker`].
@@ -275,13 +271,12 @@ impl Store {
         }))
     }
 
-    /// Looks an object up; `None` if there is none of that key. May block on
-    /// disk.
+    /// Looks an object up; `None` if the key has none. May block on disk.
     pub fn head(&self, bucket: &str, key: &str) -> Result<Option<ObjectInfo>, Error> {
         self.head_version(bucket, key, None)
     }
 
-    /// Looks one version of an object up, or without one the object.
+    /// Looks an object up, or one version of it. May block on disk.
     ///
     /// # Errors
     /// As for [`Store::get_version`].
@@ -328,8 +323,8 @@ impl Store {
         Ok(found)
     }
 
-    /// Looks up and opens, again if the file was replaced in between, which
-    /// `open` reports by `None`.
+    /// Looks an object up and opens it. `open` returns `None` if the file is gone; then it
+    /// looks again, because the object may have been replaced.
     fn read<T>(
         &self,
         bucket: &str,
@@ -368,7 +363,7 @@ impl Store {
         }
     }
 
-    /// `None` if the object is no longer this one.
+    /// `None` if the object was replaced.
     fn open_parts(
         &self,
         bucket: &str,
@@ -376,8 +371,8 @@ impl Store {
         version: Option<VersionId>,
         id: FileId,
     ) -> Result<Option<Parts>, Error> {
-        // Pinned first, then looked at: whoever replaces the object from here on
-        // sees the pin.
+        // Pinned before it is looked up: a commit that replaces the object from now on sees
+        // the pin.
         let pin = Pinned {
             store: &self.inner,
             id,
@@ -394,7 +389,8 @@ impl Store {
         Ok(Some(Parts::new(Arc::clone(&self.inner), id, manifest)))
     }
 
-    /// Commits here alone, if it still counts then.
+    /// Commits on this store alone, if the operation counts in the epoch of the commit. Removes
+    /// what was replaced.
     pub(crate) fn submit_when(&self, op: Op, when: When) -> Result<Outcome, Error> {
         let outcome = self.inner.committer.submit_when(op, None, when);
         let outcome = outcome.map_err(|failure| failure.error)?;
@@ -402,7 +398,7 @@ impl Store {
         Ok(outcome)
     }
 
-    /// Commits, and sees to what has been replaced.
+    /// Commits on all replicas, and removes what was replaced.
     pub(crate) fn submit(&self, op: Op) -> Result<Outcome, Error> {
         let outcome = self.inner.submit(op, None).map_err(|f| f.error)?;
         self.inner.release(&outcome);
@@ -410,7 +406,7 @@ impl Store {
     }
 }
 
-/// A pin that is not a reader's yet.
+/// A pin that no reader has yet.
 struct Pinned<'a> {
     store: &'a Inner,
     id: FileId,
@@ -425,8 +421,8 @@ impl Drop for Pinned<'_> {
 }
 
 impl Inner {
-    /// Bytes that a new object in place of this one gives back to the quota, or
-    /// 0 without one. The commit asks again.
+    /// The bytes that the replacement of an object gives back to the quota; 0 without a quota.
+    /// The commit asks again.
     pub(crate) fn replaceable(&self, object_key: &[u8]) -> Result<u64, Error> {
         if !self.files.usage.is_limited() {
             return Ok(0);
@@ -435,8 +431,8 @@ impl Inner {
         Ok(current.map_or(0, |record| record.len))
     }
 
-    /// Removes what nothing refers to any more. Readers that have a file open
-    /// go on reading it. Blocks on disk.
+    /// Removes the files and the garbage that a commit left. Readers that have a file open go on
+    /// reading it. Blocks on disk.
     pub(crate) fn release(&self, outcome: &Outcome) {
         for freed in &outcome.freed {
             match freed {
@@ -447,16 +443,16 @@ impl Inner {
         }
     }
 
-    /// Takes garbage apart. What fails is left for the next opening. Blocks on
-    /// disk.
+    /// Removes garbage and its files. A failure leaves it for the next opening. Blocks on disk.
     pub(crate) fn collect(&self, garbage: Garbage) {
         if let Err(error) = self.try_collect(garbage) {
-            tracing::warn!(?garbage, %error, "not collected");
+            tracing::warn!(?garbage, %error, "garbage stays until the store is opened again");
         }
     }
 
     fn try_collect(&self, garbage: Garbage) -> Result<(), Error> {
-        let outcome = self.committer.submit(Op::Collect(garbage), None);
+        let op = Op::Collect(garbage);
+        let outcome = self.committer.submit_when(op, None, When::Always);
         for freed in outcome.map_err(|failure| failure.error)?.freed {
             if let Freed::File(id) = freed {
                 self.files.remove(id);
@@ -465,7 +461,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What an earlier process has left.
+    /// Removes the garbage of earlier processes.
     fn collect_all(&self) -> Result<(), Error> {
         loop {
             let found = self.lsm.view().garbage(GARBAGE_PAGE)?;
@@ -482,7 +478,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Err(error) = self.lsm.seal_log() {
-            tracing::warn!(%error, "the store was not closed in order");
+            tracing::warn!(%error, "the store was closed without sealing its log; a torn end is cut off at the next start");
         }
     }
 }

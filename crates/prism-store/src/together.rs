@@ -1,5 +1,4 @@
-//! Several small objects, committed together by one caller. Who brings them together
-//! is not decided here.
+//! Several small objects, committed together by one caller.
 
 use crate::{
     commit::{Condition, Op, Outcome},
@@ -11,28 +10,28 @@ use crate::{
 
 /// One of several objects for [`Store::commit_all`](crate::Store::commit_all).
 pub struct Commit {
-    /// All that was written.
+    /// The writer, with all bytes.
     pub writer: PutWriter,
-    /// What is kept with it.
+    /// The metadata of the object.
     pub meta: ObjectMeta,
-    /// What has to hold at the moment of the commit, if anything.
+    /// A condition that has to hold at the moment of the commit.
     pub condition: Option<Condition>,
 }
 
 impl Commit {
-    /// See [`PutWriter::commit_if`]. Blocks on disk.
+    /// Commits it alone, as [`PutWriter::commit_if`] does. Blocks on disk.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`PutWriter::commit_if`].
     pub fn commit(self) -> Result<Committed, Error> {
         self.writer.ready(self.meta, self.condition)?.commit()
     }
 }
 
 impl Store {
-    /// Commits objects as [`PutWriter::commit_if`] does; those that
-    /// [go with others](PutWriter::goes_with_others) by one flush of the disk. The
-    /// results come in their order. Blocks on disk.
+    /// Commits objects as [`PutWriter::commit_if`] does. One flush of the disk serves all that
+    /// [go with others](PutWriter::goes_with_others). The results come in their order. Blocks on
+    /// disk.
     pub fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, Error>> {
         let mut results = Vec::with_capacity(commits.len());
         let (mut ops, mut places) = (Vec::new(), Vec::new());

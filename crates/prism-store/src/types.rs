@@ -1,4 +1,4 @@
-//! What goes into a store and what comes out.
+//! The types that go into a store and come out of it.
 
 use std::{any::Any, fmt, sync::OnceLock};
 
@@ -22,8 +22,7 @@ pub const KEY_MAX: usize = 1024;
 /// Longest object of several parts, in bytes: 5 TiB, as in S3.
 pub const OBJECT_LEN_MAX: u64 = 5 << 40;
 
-/// What is kept beside an object's bytes; given by the writer, returned as it
-/// was. The store looks at none of it.
+/// The metadata of an object: given by its writer, returned unchanged, and never interpreted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ObjectMeta {
     /// Entity tag, without quotes; for a plain PUT the MD5 in hexadecimal.
@@ -40,9 +39,9 @@ pub struct ObjectMeta {
 /// An object without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectInfo {
-    /// Of the last change of its bytes or metadata.
+    /// The stamp of the last change of its bytes or metadata.
     pub stamp: Stamp,
-    /// The version's name; none where its bucket had never kept versions.
+    /// The version's name; none if its bucket had never kept versions.
     pub version: Option<VersionId>,
     /// As given at commit.
     pub meta: ObjectMeta,
@@ -54,27 +53,27 @@ pub struct ObjectInfo {
 /// written to its key meanwhile.
 #[derive(Debug)]
 pub struct Object {
-    /// Of the last change of its bytes or metadata.
+    /// The stamp of the last change of its bytes or metadata.
     pub stamp: Stamp,
-    /// The version's name; none where its bucket had never kept versions.
+    /// The version's name; none if its bucket had never kept versions.
     pub version: Option<VersionId>,
     /// As given at commit.
     pub meta: ObjectMeta,
     /// Length in bytes.
     pub len: u64,
-    /// The bytes, or where they are.
+    /// The bytes, or their files.
     pub body: Body,
-    /// What is made of it, once for all who read it while it is kept.
+    /// A value that readers derive from the object once, and share while it stays in memory.
     pub derived: Derived,
 }
 
-/// Room for what a reader makes of an object, such as the head of its answer: the store
-/// looks at nothing there.
+/// A value that a reader derives from an object, such as the head of an answer. The store
+/// never looks at it.
 #[derive(Default)]
 pub struct Derived(OnceLock<Box<dyn Any + Send + Sync>>);
 
 impl Derived {
-    /// What was made the first time; `None` if that was of another type.
+    /// The value, made by the first call; `None` if that made another type.
     pub fn get_or_make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
         self.0.get_or_init(|| Box::new(make())).downcast_ref()
     }
@@ -93,9 +92,9 @@ impl fmt::Debug for Derived {
 pub enum Body {
     /// A small object, checked against its checksum.
     Inline(Vec<u8>),
-    /// A large object, to be checked block by block before it is sent.
+    /// A large object. Check each block before you send it.
     File(CheckedFile),
-    /// An object uploaded in parts, each to be checked likewise.
+    /// An object uploaded in parts. Check their blocks likewise.
     Parts(Parts),
 }
 
@@ -106,9 +105,9 @@ pub struct Committed {
     pub len: u64,
     /// Whether an older object was replaced.
     pub replaced: bool,
-    /// What the object, or part, was given.
+    /// The stamp of the object or part.
     pub stamp: Stamp,
-    /// The name of the version that it is, where versions are kept.
+    /// The name of the new version; none without versions.
     pub version: Option<VersionId>,
 }
 
@@ -121,7 +120,7 @@ pub struct BucketInfo {
     pub created_ms: u64,
     /// Whether it keeps versions.
     pub versioning: Versioning,
-    /// By which record of it.
+    /// Identifies its record.
     pub which: BucketStamp,
 }
 
@@ -158,7 +157,7 @@ pub struct Part {
     pub len: u64,
     /// As given at commit.
     pub meta: ObjectMeta,
-    /// Its bytes: whoever completes the upload says which they have seen.
+    /// Names its bytes. The completion of the upload says which bytes its caller has seen.
     pub version: PartVersion,
 }
 
@@ -166,7 +165,7 @@ pub struct Part {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartVersion(pub(crate) FileId);
 
-/// Which upload of which object.
+/// Names an upload of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UploadName<'a> {
     /// Bucket of the object to be.
@@ -177,7 +176,7 @@ pub struct UploadName<'a> {
     pub id: UploadId,
 }
 
-/// Where a listing begins, in the order of keys.
+/// The position at which a listing begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Position<'a> {
     /// At the first key.
@@ -188,14 +187,14 @@ pub enum Position<'a> {
     Behind(&'a str),
 }
 
-/// What comes after an entry of a listing.
+/// The continuation of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// The next one.
+    /// The next entry.
     Entry,
-    /// The first that does not begin with this, which must not be empty.
+    /// The first entry that does not begin with this prefix, which must not be empty.
     Behind(String),
-    /// Nothing.
+    /// No more entries.
     End,
 }
 

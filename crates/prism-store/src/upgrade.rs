@@ -1,5 +1,4 @@
-//! What an older format lacks, made when a store is opened. It can be interrupted, and is
-//! then done again.
+//! The upgrade of an older format when a store is opened. After an interruption it is made again.
 
 use std::ops::Bound;
 
@@ -17,8 +16,8 @@ use crate::{
 /// Keys of one commit.
 const AT_ONCE: usize = 1000;
 
-/// Notes the last change of every key that has versions: of those that it has, the one
-/// that was changed last. Blocks, for a time proportional to their number.
+/// Writes the tree `changes`: for every key with versions the greatest stamp of any of them.
+/// Blocks for a time proportional to their number.
 pub(crate) fn note_changes(lsm: &Lsm) -> Result<(), OpenError> {
     if lsm.has_changes()? {
         return Ok(());
@@ -37,7 +36,7 @@ pub(crate) fn note_changes(lsm: &Lsm) -> Result<(), OpenError> {
         let stamp = Some(record.stamp).max(current.map(|current| current.stamp));
         keys.note(object_key, stamp.unwrap_or_default())?;
     }
-    // Keys whose only version is current.
+    // Keys whose only version is the current object.
     let buckets = view.buckets(BUCKETS_MAX).map_err(failed)?.into_iter();
     for bucket in buckets.filter(|bucket| bucket.versioning != Versioning::Never) {
         let prefix = bucket_prefix(&bucket.name);
@@ -61,7 +60,7 @@ struct Noting<'a> {
 }
 
 impl Noting<'_> {
-    /// Of several of one key the greatest counts.
+    /// Adds a stamp of a key. Of several stamps the greatest counts.
     fn note(&mut self, object_key: Vec<u8>, stamp: Stamp) -> Result<(), OpenError> {
         if let Some((last, known)) = self.noted.last_mut()
             && *last == object_key

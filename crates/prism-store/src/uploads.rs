@@ -1,4 +1,4 @@
-//! What is kept of uploads in parts, before and after they are completed.
+//! The keys and values of uploads in parts, before and after their completion.
 //!
 //! | tree | key | value |
 //! |---|---|---|
@@ -7,9 +7,9 @@
 //! | `manifests` | id (8) | [`Manifest`] of a completed object |
 //! | `garbage` | id of a manifest (8) or of an upload (16) | nothing |
 //!
-//! An object of parts is never put together: it stays the files of its parts,
-//! in the order of the manifest. What is in `garbage` belongs to nobody any
-//! more; its files are removed in a commit of its own, however many they are.
+//! An object of parts stays the files of its parts, in the order of the manifest. No upload or
+//! object has the parts in `garbage` any more. A commit of its own removes them, however many
+//! they are.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ use crate::{
 pub const PARTS_MAX: u16 = 10_000;
 
 const VERSION: u8 = 1;
-/// Of uploads' records with a stamp.
+/// The version of uploads' records with a stamp.
 const STAMPED: u8 = 2;
 const ID_BYTES: usize = 16;
 /// Ends the key within a tree's key; a 0 in the key itself is followed by 255.
@@ -36,8 +36,8 @@ const END: [u8; 2] = [0, 0];
 /// Behind all uploads of one key, before any longer key.
 const BEHIND: [u8; 2] = [0, 1];
 
-/// Names an upload for ever: its time, so that the uploads of one key are
-/// listed in the order in which they began, and a random number.
+/// Names an upload for ever: its time, so that the uploads of one key are listed in the order of
+/// their creation, and a random number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct UploadId([u8; ID_BYTES]);
@@ -83,10 +83,10 @@ impl fmt::Display for UploadId {
     }
 }
 
-/// What the tree `uploads` holds: what the object is to have.
+/// A value of the tree `uploads`: the metadata of the future object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UploadRecord {
-    /// Given by the commit.
+    /// Set by the commit.
     pub(crate) stamp: Stamp,
     pub(crate) meta: ObjectMeta,
 }
@@ -94,7 +94,7 @@ pub(crate) struct UploadRecord {
 /// The parts of an object, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Manifest {
-    /// The upload that the object was made by.
+    /// The upload that made the object.
     pub(crate) upload: UploadId,
     pub(crate) parts: Vec<ManifestPart>,
 }
@@ -105,16 +105,16 @@ pub(crate) struct ManifestPart {
     pub(crate) number: u16,
     pub(crate) file: FileId,
     pub(crate) len: u64,
-    /// Checksums and the like, as its writer gave them; without its ETag.
+    /// Its headers, such as checksums, as its writer gave them; without its ETag.
     pub(crate) headers: Vec<(String, String)>,
 }
 
-/// Something that belongs to nobody.
+/// Parts that no upload or object has any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Garbage {
     /// The parts of an object that was replaced or deleted.
     Manifest(FileId),
-    /// What is left of an upload that has ended.
+    /// The rest of an upload that has ended.
     Upload(UploadId),
 }
 
@@ -226,14 +226,14 @@ pub(crate) fn upload_key(bucket: &str, key: &str, id: UploadId) -> Vec<u8> {
     out
 }
 
-/// What all uploads begin with whose keys begin with `prefix`.
+/// The prefix of all uploads whose keys begin with `prefix`.
 pub(crate) fn upload_prefix(bucket: &str, prefix: &str) -> Vec<u8> {
     let mut out = bucket_prefix(bucket);
     escape(prefix.as_bytes(), &mut out);
     out
 }
 
-/// Appends a key, or the beginning of one, so that [`END`] ends it.
+/// Appends a key, or a prefix of one, so that no [`END`] is inside.
 pub(crate) fn escape(key: &[u8], out: &mut Vec<u8>) {
     for byte in key {
         out.push(*byte);
@@ -250,7 +250,7 @@ pub(crate) fn behind_uploads(bucket: &str, key: &str) -> Vec<u8> {
     out
 }
 
-/// Key and id of an upload's key in the tree.
+/// Splits the tree's key of an upload into key and id.
 pub(crate) fn split_upload_key(upload_key: &[u8]) -> Option<(String, UploadId)> {
     let (len, rest) = upload_key.split_first()?;
     let (_, rest) = rest.split_at_checked(usize::from(*len))?;

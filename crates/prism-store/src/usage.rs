@@ -1,22 +1,20 @@
-//! How many bytes of objects a store holds, and how many it may.
+//! The quota, and the bytes of objects and parts that count for it.
 //!
-//! Counted are the bytes of objects and parts, whatever they take on the disk;
-//! keys, metadata and the tree are not. The room on the file system is `files`'
-//! matter.
+//! The lengths of objects and parts count, whatever they take on the disk. Keys, metadata and
+//! the tree do not. `files` checks the room on the file system.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Error;
 
-/// Bytes taken, and the bound on them. Changed by commits only, of which there
-/// is one at a time.
+/// The bytes used, and their limit. Only commits change them, one at a time.
 #[derive(Debug)]
 pub(crate) struct Usage {
     quota: Option<u64>,
     used: AtomicU64,
 }
 
-/// What a change takes, and what it gives back, in bytes.
+/// The bytes that a change takes and gives back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Change {
     pub(crate) taken: u64,
@@ -32,7 +30,7 @@ impl Usage {
         }
     }
 
-    /// Whether it matters what is used.
+    /// Whether there is a quota.
     pub(crate) fn is_limited(&self) -> bool {
         self.quota.is_some()
     }
@@ -41,7 +39,7 @@ impl Usage {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// [`Error::NoSpace`] if the change is one that grows beyond the quota.
+    /// [`Error::NoSpace`] if the change grows the store beyond the quota.
     pub(crate) fn check(&self, change: Change) -> Result<(), Error> {
         let Some(quota) = self.quota else {
             return Ok(());
@@ -59,7 +57,7 @@ impl Usage {
             .store(after.saturating_sub(change.given), Ordering::Relaxed);
     }
 
-    /// The change did not happen after all.
+    /// Takes back a change whose commit failed.
     pub(crate) fn revert(&self, change: Change) {
         self.apply(Change {
             taken: change.given,

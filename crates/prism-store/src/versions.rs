@@ -1,4 +1,4 @@
-//! Versions: which there are, how they are named, and where they lie.
+//! The names of versions, and their places in the tree.
 //!
 //! | tree | key | value |
 //! |---|---|---|
@@ -6,16 +6,15 @@
 //! | `nulls` | as in `objects` | the place of the key's null version in `versions` |
 //! | `changes` | as in `objects` | the stamp of the key's last change |
 //!
-//! The current object of a key lies in the tree `objects`, as where no versions
-//! are kept, so that who reads it pays nothing for them. Whatever it replaces
-//! moves to `versions`; so does a delete marker, current or not, for it is no
-//! object. A place is a stamp with its bits inverted: of one key the newest
-//! comes first. The place of a version is its name; that of a null version is the
-//! stamp it had when it moved.
+//! The current object of a key always lies in the tree `objects`, so its readers pay nothing
+//! for versions. The objects that it replaces move to `versions`. Delete markers lie there
+//! too, current or not. A place is a stamp with its bits inverted, so the newest version of a
+//! key comes first. The name of a version gives its place. A null version lies at the stamp
+//! that it had when it moved.
 //!
-//! A key in `changes` is one of which versions are kept, and which has some: whatever
-//! becomes of any of them changes its stamp, by which replicas compare what they have
-//! of it. Of a key that is not there the current object tells it.
+//! A key with versions is in `changes`. Every change of any version sets the key's stamp
+//! there, by which replicas compare the key. A key without versions has the stamp of its
+//! object.
 
 use std::fmt;
 
@@ -33,17 +32,17 @@ const END: [u8; 2] = [0, 0];
 /// Behind all versions of one key, before any longer key.
 const BEHIND: [u8; 2] = [0, 1];
 
-/// Most versions of one key where there are other replicas: one that has none of them
-/// takes them in as one change, and is told their names in one answer of 8 MiB at most.
+/// Most versions of one key with other replicas. A replica that lacks them all takes them in by
+/// one commit, and gets their list in one answer of at most 8 MiB.
 pub const VERSIONS_MAX: usize = 10_000;
 
 /// Names a version of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum VersionId {
-    /// The one that was written while its bucket kept no versions.
+    /// The version that was written while its bucket kept no versions.
     Null,
-    /// The one whose creation had this stamp.
+    /// The version whose creation had this stamp.
     Of(Stamp),
 }
 
@@ -56,7 +55,7 @@ impl VersionId {
         }
         let place = BASE32_DNSSEC.decode(text.as_bytes()).ok()?;
         let id = Self::Of(stamp_at(place.try_into().ok()?));
-        // There is one way to write a name.
+        // A name has one spelling.
         (id.to_string() == text).then_some(id)
     }
 }
@@ -76,7 +75,7 @@ impl TryFrom<String> for VersionId {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        Self::parse(&text).ok_or("no name of a version")
+        Self::parse(&text).ok_or("not the name of a version")
     }
 }
 
@@ -89,7 +88,7 @@ impl From<VersionId> for String {
 /// Whether a bucket keeps versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Versioning {
-    /// It never did.
+    /// It never kept any.
     #[default]
     Never,
     /// Every write makes a version.
@@ -99,17 +98,7 @@ pub enum Versioning {
 }
 
 impl Versioning {
-    /// As a bucket's record says it.
-    #[must_use]
-    pub const fn of(enabled: Option<bool>) -> Self {
-        match enabled {
-            None => Self::Never,
-            Some(true) => Self::Enabled,
-            Some(false) => Self::Suspended,
-        }
-    }
-
-    /// The other way round.
+    /// The form in a bucket's record: whether versions are enabled; none if they never were.
     #[must_use]
     pub const fn enabled(self) -> Option<bool> {
         match self {
@@ -129,7 +118,7 @@ pub struct VersionEntry {
     pub id: VersionId,
     /// Whether it is the newest of its key.
     pub is_latest: bool,
-    /// Whether it says that the object was deleted; there are no bytes then.
+    /// Whether it is a delete marker, which has no bytes.
     pub is_marker: bool,
     /// Length in bytes.
     pub len: u64,
@@ -139,25 +128,25 @@ pub struct VersionEntry {
     pub created_ms: u64,
 }
 
-/// What became of a deletion where versions are kept.
+/// The result of a deletion where versions are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removed {
-    /// The version that is gone, or the delete marker that was made.
+    /// The deleted version, or the delete marker that was made.
     pub version: VersionId,
-    /// Whether that is a delete marker.
+    /// Whether it is a delete marker.
     pub is_marker: bool,
 }
 
-/// An object to be deleted, or one version of it.
+/// An object to delete, or one version of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToDelete<'a> {
     /// The object's key.
     pub key: &'a str,
-    /// The version; without one a delete marker is made where versions are kept.
+    /// The version. Without one, a delete marker is made where versions are kept.
     pub version: Option<VersionId>,
 }
 
-/// Where a version lies among those of its key.
+/// The place of a version among those of its key.
 pub(crate) type Place = [u8; Stamp::LEN];
 
 /// The key of a version in its tree.
@@ -165,7 +154,7 @@ pub(crate) fn version_key(object_key: &[u8], place: &Place) -> Vec<u8> {
     [&versions_of(object_key), place.as_slice()].concat()
 }
 
-/// What all versions of one object begin with.
+/// The prefix of all versions of one object.
 pub(crate) fn versions_of(object_key: &[u8]) -> Vec<u8> {
     let bucket = object_key.first().map_or(0, |len| 1 + usize::from(*len));
     let (bucket, key) = object_key.split_at_checked(bucket).unwrap_or_default();
@@ -193,7 +182,7 @@ pub(crate) fn behind_prefix(bucket: &str, prefix: &str) -> Vec<u8> {
     out
 }
 
-/// Key and place of a version's key in the tree.
+/// Splits the tree's key of a version into key and place.
 pub(crate) fn split_version_key(version_key: &[u8]) -> Option<(String, Place)> {
     let (len, rest) = version_key.split_first()?;
     let (_, rest) = rest.split_at_checked(usize::from(*len))?;
@@ -202,8 +191,7 @@ pub(crate) fn split_version_key(version_key: &[u8]) -> Option<(String, Place)> {
     Some((crate::uploads::unescape(escaped)?, *place))
 }
 
-/// The key of the object that a version's key in the tree belongs to; empty for
-/// what is no such key.
+/// The object key of the tree's key of a version; empty for any other key.
 pub(crate) fn object_key_of(version_key: &[u8]) -> Vec<u8> {
     let bucket = version_key.first().map_or(0, |len| 1 + usize::from(*len));
     match (version_key.get(..bucket), split_version_key(version_key)) {
@@ -212,7 +200,7 @@ pub(crate) fn object_key_of(version_key: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Where a version with this stamp lies.
+/// The place of a version with this stamp.
 pub(crate) fn place(stamp: Stamp) -> Place {
     stamp.to_bytes().map(|byte| !byte)
 }
@@ -228,7 +216,7 @@ impl Record {
         self.version.unwrap_or(VersionId::Null)
     }
 
-    /// Where it lies, or would.
+    /// The place of this version, also while it is current.
     pub(crate) fn place(&self) -> Place {
         place(match self.version {
             Some(VersionId::Of(stamp)) => stamp,

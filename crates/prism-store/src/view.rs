@@ -1,5 +1,5 @@
-//! What is read from the trees, as of one moment. Not here: which trees there are
-//! (`lsm`), and what their values consist of (`record`, `uploads`, `versions`).
+//! Reads of the trees as of one moment. `lsm` lists the trees; `record`, `uploads` and
+//! `versions` define their values.
 
 use std::{collections::BTreeMap, ops::Bound};
 
@@ -18,11 +18,11 @@ use crate::{
     versions::{Place, Versioning, versions_of},
 };
 
-/// How a bucket's record says whether it keeps versions.
+/// The versioning in a bucket's record.
 const NEVER: u8 = 0;
 const ENABLED: u8 = 1;
 const SUSPENDED: u8 = 2;
-/// How it says how far the bucket's life has come.
+/// The phase in a bucket's record.
 const LIVE: u8 = 0;
 const DELETING: u8 = 1;
 const GONE: u8 = 2;
@@ -98,13 +98,13 @@ impl View<'_> {
         value.map(|value| Record::decode(&value)).transpose()
     }
 
-    /// The last change of a key that has versions.
+    /// The stamp of the last change of a key that has versions.
     pub(crate) fn change(&self, object_key: &[u8]) -> Result<Option<Stamp>, Error> {
         let value = self.snapshot.get(&self.lsm.changes, object_key)?;
         value.map(|value| stamp_of(&value)).transpose()
     }
 
-    /// The same of all in `range` of their objects' keys, in order.
+    /// The stamps of the keys with versions in `range`, in order of object keys.
     pub(crate) fn changes<R: std::ops::RangeBounds<Vec<u8>>>(
         &self,
         range: R,
@@ -115,14 +115,14 @@ impl View<'_> {
         })
     }
 
-    /// How many versions of a key are not current, up to `max`.
+    /// The number of versions of a key that are not current, at most `max`.
     pub(crate) fn count_versions(&self, object_key: &[u8], max: usize) -> Result<usize, Error> {
         let prefix = versions_of(object_key);
         let found = self.snapshot.prefix(&self.lsm.versions, prefix).take(max);
         found.map(|guard| Ok(guard.key().map(|_| 1)?)).sum()
     }
 
-    /// Whether there is an object, or a version of one, in a bucket.
+    /// Whether a bucket has an object, or a version of one.
     pub(crate) fn any_object(&self, bucket_prefix: &[u8]) -> Result<bool, Error> {
         for tree in [&self.lsm.objects, &self.lsm.versions] {
             if let Some(guard) = self.snapshot.prefix(tree, bucket_prefix).next() {
@@ -138,7 +138,7 @@ impl View<'_> {
         value.map(|value| Record::decode(&value)).transpose()
     }
 
-    /// Where the null version of a key lies, unless it is current.
+    /// The place of the null version of a key, unless it is current.
     pub(crate) fn null_place(&self, object_key: &[u8]) -> Result<Option<Place>, Error> {
         let value = self.snapshot.get(&self.lsm.nulls, object_key)?;
         let place = value.map(|value| Place::try_from(&*value));
@@ -147,8 +147,7 @@ impl View<'_> {
             .map_err(|_| Error::corrupt("place of a null version"))
     }
 
-    /// The versions of an object that are not current, and where they lie, the
-    /// newest first.
+    /// The versions of an object that are not current, with their places, the newest first.
     pub(crate) fn versions_of(
         &self,
         object_key: &[u8],
@@ -243,7 +242,7 @@ impl View<'_> {
             .contains_key(&self.lsm.garbage, garbage.key())?)
     }
 
-    /// The first `max` of what belongs to nobody.
+    /// The first `max` entries of garbage.
     pub(crate) fn garbage(&self, max: usize) -> Result<Vec<Garbage>, Error> {
         let all = self.snapshot.iter(&self.lsm.garbage).take(max);
         all.map(|guard| Garbage::from_key(&guard.key()?)).collect()
@@ -260,13 +259,13 @@ impl View<'_> {
             .map(|guard| PendingRecord::decode(&guard.value()?))
     }
 
-    /// Of a deletion that is remembered.
+    /// The stamp of a deletion that is remembered.
     pub(crate) fn deletion(&self, object_key: &[u8]) -> Result<Option<Stamp>, Error> {
         let value = self.snapshot.get(&self.lsm.deletions, object_key)?;
         value.map(|value| stamp_of(&value)).transpose()
     }
 
-    /// Remembered deletions behind that of `after`, by the keys of their objects.
+    /// The remembered deletions behind the object key `after`, in order.
     pub(crate) fn deletions(
         &self,
         after: &[u8],
@@ -347,8 +346,8 @@ fn stamp_of(value: &[u8]) -> Result<Stamp, Error> {
         .map_err(|_| Error::corrupt("stamp record"))
 }
 
-/// A bucket's record in its tree: when it was created (8), whether it keeps versions (1),
-/// the record's stamp (24), its life (24) and its phase (1). Documents lie beside it.
+/// The value of a bucket's record: time of creation (8), versioning (1), stamp (24), life
+/// (24) and phase (1). Documents have a tree of their own.
 pub(crate) fn bucket_value(record: &Bucket) -> Vec<u8> {
     let mut value = record.created_ms.to_be_bytes().to_vec();
     value.push(match record.versions {
@@ -366,7 +365,7 @@ pub(crate) fn bucket_value(record: &Bucket) -> Vec<u8> {
     value
 }
 
-/// A value of an older release may end after any field except `life`.
+/// Reads [`bucket_value`]. A value of an older release may end after any field but `life`.
 fn bucket_info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
     let name = std::str::from_utf8(name).map_err(|_| Error::corrupt("bucket name"))?;
     let mut reader = Reader(value);

@@ -1,28 +1,25 @@
-//! Files that go to the disk while they are being written, so that little is left to be
-//! flushed at the end, however large the file and slow the disk.
+//! Flushing a file while it is written, so that little is left to flush at the end.
 
 use std::{fs::File, io, os::fd::AsFd};
 
 use prism_sys::writeback;
 
-/// Bytes that are sent to the disk, and waited for, at a time.
+/// Bytes of one step.
 const STEP_BYTES: u64 = 1 << 20;
-/// Bytes that may be on their way to the disk: the next ones come meanwhile. A disk of
-/// 1 MB/s has them in 8 s.
+/// Most bytes on their way to the disk. A disk of 1 MB/s needs 8 s for them.
 const UNDER_WAY_BYTES: u64 = 8 << 20;
 
-/// How far a file has come.
+/// The progress of a file.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBehind {
-    /// Bytes of which the way to the disk has begun.
+    /// Bytes that were sent to the disk.
     begun: u64,
-    /// Bytes that the disk has.
+    /// Bytes that are on the disk.
     done: u64,
 }
 
 impl WriteBehind {
-    /// Takes notice that the file has `written` bytes. Waits for the disk where it is
-    /// too far behind.
+    /// Sends the steps that are complete by `written` bytes. Waits if the disk is too far behind.
     pub(crate) fn advance(&mut self, file: &File, written: u64) -> io::Result<()> {
         while written.saturating_sub(self.begun) >= STEP_BYTES {
             writeback::begin(file.as_fd(), self.begun, STEP_BYTES)?;
@@ -34,7 +31,7 @@ impl WriteBehind {
         Ok(())
     }
 
-    /// Waits for one step of what is under way; whether there was one.
+    /// Waits for the oldest step that was sent; whether there was one.
     pub(crate) fn step(&mut self, file: &File) -> io::Result<bool> {
         if self.done == self.begun {
             return Ok(false);

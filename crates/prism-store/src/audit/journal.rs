@@ -1,4 +1,4 @@
-//! The tree's log: batches one after the other, then zeros, which were reserved.
+//! The tree's log: batches one after the other, then reserved zeros.
 //!
 //! ```text
 //! 1, number of items (4), sequence number (8)
@@ -8,10 +8,9 @@
 //! 3, checksum of the items (8), "FJL" 3
 //! ```
 //!
-//! Integers are little-endian, the checksum is XXH3. One batch at a time is
-//! written and flushed, so where one makes no sense and a whole one follows, it
-//! is not the power that has gone. The first item of a batch holds the store's
-//! [`LogTag`], or users could store what looks like a batch.
+//! Integers are little-endian, the checksum is XXH3. One batch at a time is written and flushed.
+//! So an unreadable batch before a whole one is damage, not the trace of a power loss. The first
+//! item of a batch is the store's [`LogTag`], so that no object of a user looks like a batch.
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
@@ -34,18 +33,18 @@ const TAG_END: usize = HEAD + ITEM_HEAD + LogTag::KEY.len() + LogTag::LEN;
 /// Bytes read at a time.
 const READ_LEN: usize = 64 * 1024;
 
-/// How a log ends.
+/// The end of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tail {
     /// With a whole batch, and perhaps zeros.
     Clean,
-    /// With something that is no batch, from here on.
+    /// With bytes that are no batch, from here on.
     Torn { at: u64 },
-    /// There is something that is no batch here, and a batch behind it.
+    /// Bytes that are no batch begin here, and a batch follows them.
     Damaged { at: u64 },
 }
 
-/// A log, and how far it was read. All of it blocks on disk.
+/// A log, and the position up to which it was read. All functions block on disk.
 pub(super) struct Log {
     file: File,
     /// The tag with which batches begin, if it is known.
@@ -66,20 +65,20 @@ impl Log {
         })
     }
 
-    /// Reads on to the end, or to what is no batch.
+    /// Reads up to the end, or to bytes that are no batch.
     pub(super) fn inspect(&mut self) -> io::Result<Tail> {
         while self.step()? {}
         let at = self.at;
         match end_of_data(&self.file, at)? {
             None => Ok(Tail::Clean),
-            // Whole, but not in its place.
+            // A whole batch in the wrong order.
             Some(_) if Cursor::new(&self.file, at).batch()?.is_some() => Ok(Tail::Damaged { at }),
             Some(end) if self.has_batch(at + 1, end)? => Ok(Tail::Damaged { at }),
             Some(_) => Ok(Tail::Torn { at }),
         }
     }
 
-    /// Reads one batch; whether there is one, in its place.
+    /// Reads one batch; whether there was one in the right order.
     pub(super) fn step(&mut self) -> io::Result<bool> {
         let batch = Cursor::new(&self.file, self.at).batch()?;
         let batch = batch.filter(|batch| self.last.is_none_or(|last| last < batch.sequence));
@@ -91,8 +90,8 @@ impl Log {
         Ok(false)
     }
 
-    /// Whether a batch begins between these offsets. Bytes of users lie there as well:
-    /// they can look like a batch, but for the tag.
+    /// Whether a batch begins between these offsets. Objects of users lie there too, and may look
+    /// like a batch but for the tag.
     fn has_batch(&self, begin: u64, end: u64) -> io::Result<bool> {
         let mut cursor = Cursor::new(&self.file, begin);
         let mut window = [0; LogTag::LEN];
@@ -119,13 +118,13 @@ impl Log {
     }
 }
 
-/// Behind the last byte from `at` on that is not zero; `None` if all are. Most of
-/// a log is zeros, 64 MiB of them in a new one.
+/// The end of the last byte from `at` on that is not zero; `None` if all are zero. Most of a log
+/// is zeros: 64 MiB of a new one.
 fn end_of_data(file: &File, mut at: u64) -> io::Result<Option<u64>> {
     let mut buffer = vec![0; READ_LEN];
     let mut end = None;
     loop {
-        // Over what was never written, where the file system knows.
+        // Skips bytes that were never written, if the file system knows them.
         match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(data) => at = data,
             Err(Errno::NXIO) => return Ok(end),
@@ -136,7 +135,7 @@ fn end_of_data(file: &File, mut at: u64) -> io::Result<Option<u64>> {
             return Ok(end);
         }
         let piece = buffer.get(..read).unwrap_or_default();
-        // Compared as a whole first, which is fast.
+        // Compares the piece as a whole first, which is fast.
         if piece.iter().fold(0, |all, byte| all | byte) != 0 {
             let last = piece.iter().rposition(|byte| *byte != 0);
             end = last.map(|last| at + last as u64 + 1).or(end);
@@ -155,7 +154,7 @@ struct Cursor<'a> {
     file: &'a File,
     at: u64,
     buffer: Vec<u8>,
-    /// Of the buffer, already read.
+    /// The bytes of the buffer that were read.
     used: usize,
 }
 
@@ -194,7 +193,7 @@ impl<'a> Cursor<'a> {
         }))
     }
 
-    /// Takes an item in; whether there was one.
+    /// Hashes an item; whether there was one.
     fn item(&mut self, hash: &mut Xxh3) -> io::Result<bool> {
         let Some(tag) = self.byte()? else {
             return Ok(false);
@@ -216,7 +215,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes `len` bytes in; whether there were as many.
+    /// Hashes `len` bytes; whether there were as many.
     fn hash(&mut self, hash: &mut Xxh3, mut len: u64) -> io::Result<bool> {
         while len > 0 {
             let unread = self.unread()?;
@@ -255,7 +254,7 @@ impl<'a> Cursor<'a> {
         Ok(Some(out))
     }
 
-    /// What is in the buffer; nothing at the file's end only.
+    /// The unread bytes of the buffer; empty only at the end of the file.
     fn unread(&mut self) -> io::Result<&[u8]> {
         if self.used == self.buffer.len() {
             self.buffer.resize(READ_LEN, 0);

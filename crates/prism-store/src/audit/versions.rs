@@ -1,5 +1,4 @@
-//! A tree's versions, and the files that they name. Both are written once and
-//! never changed.
+//! The versions of a tree, and the files that they name. Neither changes once written.
 
 use std::{
     fs,
@@ -11,15 +10,14 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use super::{TreeFault, present};
 
-/// How often a version is looked for that another one replaces meanwhile.
+/// Most attempts to read a version that another one replaces meanwhile.
 const LOOKS: usize = 5;
 /// Bytes read at a time.
 const READ_LEN: usize = 256 * 1024;
 /// Longest version that is read: 4 million files.
 const VERSION_MAX: u64 = 256 << 20;
 
-/// Number and contents of a keyspace's present version. `None` if it has none
-/// yet.
+/// The number of a keyspace's present version, or its damage. `None` if there is no version yet.
 pub(super) fn current(keyspace: &Path) -> io::Result<Result<Option<u64>, TreeFault>> {
     for _ in 0..LOOKS {
         let pointer = keyspace.join("current");
@@ -27,7 +25,7 @@ pub(super) fn current(keyspace: &Path) -> io::Result<Result<Option<u64>, TreeFau
             return Ok(Ok(None));
         };
         let Some((number, checksum)) = parse_pointer(&bytes) else {
-            return Ok(Err(fault(pointer, "makes no sense")));
+            return Ok(Err(fault(pointer, "is unreadable")));
         };
         let path = keyspace.join(format!("v{number}"));
         let version = match present(fs::metadata(&path))? {
@@ -52,8 +50,8 @@ fn parse_pointer(bytes: &[u8]) -> Option<(u64, u128)> {
     (kind == [0]).then(|| (u64::from_le_bytes(*number), u128::from_le_bytes(*checksum)))
 }
 
-/// Compares every file of a keyspace's present version with its checksum. `pace`
-/// is told of bytes read, and ends the work by saying no. Gives the bytes read.
+/// Compares every file of a keyspace's present version with its checksum. `pace` gets the bytes
+/// read, and ends the work by returning `false`. Returns the bytes read.
 pub(crate) fn tables(
     keyspace: &Path,
     pace: &mut dyn FnMut(u64) -> bool,
@@ -162,7 +160,7 @@ impl Fields<'_> {
     }
 }
 
-/// Checksum and length of a file, read from the disk; `None` if told to end.
+/// The checksum and the length of a file, read from the disk; `None` if `pace` ends the work.
 fn hash(path: &Path, pace: &mut dyn FnMut(u64) -> bool) -> io::Result<Option<(u128, u64)>> {
     let mut file = fs::File::open(path)?;
     crate::scrub::forget_cached(&file);

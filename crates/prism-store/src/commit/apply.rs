@@ -1,76 +1,52 @@
-//! What becomes of prepared changes: applied to what the key holds, or dropped.
+//! A prepared change that was committed, applied to the present state of its key.
 
 use super::{
-    Committer, Given, holds,
-    op::Outcome,
+    holds,
     prepare::PendingRecord,
+    stage::{Stage, manifest_of},
     succession::{Base, How},
+    versions::removal,
 };
 use crate::{
     error::Error,
     layout::FileId,
-    lsm::Batch,
     record::{Payload, Record},
-    replica::{Change, Keeps, Scope},
+    replica::{Change, Keeps},
     types::ObjectMeta,
-    uploads::{Manifest, ManifestPart, UploadId, UploadRecord, part_key, upload_key},
+    uploads::{UploadId, UploadRecord, part_key, upload_key},
     versions::VersionId,
-    view::View,
 };
 use prism_replica::Stamp;
 
-impl Committer {
-    pub(super) fn stage_unused(
-        &self,
-        batch: &mut Batch,
-        record: &PendingRecord,
-        outcome: &mut Outcome,
-    ) {
-        if let Some(payload) = record.payload() {
-            let unused = record.record(payload, ObjectMeta::default(), record.bytes_taken());
-            self.stage_loss(batch, Some(unused), outcome);
-        }
-    }
-
-    pub(super) fn stage_apply(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        record: &PendingRecord,
-        outcome: &mut Outcome,
-    ) -> Result<(), Error> {
+impl Stage<'_> {
+    pub(super) fn apply(&mut self, record: &PendingRecord) -> Result<(), Error> {
         match record.scope.upload {
-            None => self.apply_to_object(view, batch, record, outcome),
-            Some((id, None)) => self.apply_to_upload(batch, record, id, outcome),
+            None => self.apply_to_object(record),
+            Some((id, None)) => self.apply_to_upload(record, id),
             Some((id, Some(number))) => {
                 let (Change::Write { meta, len }, Some(payload)) =
                     (&record.change, record.payload())
                 else {
                     return Err(Error::corrupt("prepared part"));
                 };
-                self.stage_loss(batch, view.part(id, number)?, outcome);
+                self.lose(self.view.part(id, number)?);
                 let value = record.record(payload, meta.clone(), *len).encode()?;
-                batch.insert(&self.lsm.parts, part_key(id, number), value);
+                self.batch
+                    .insert(&self.lsm.parts, part_key(id, number), value);
                 Ok(())
             }
         }
     }
 
-    fn apply_to_object(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        record: &PendingRecord,
-        outcome: &mut Outcome,
-    ) -> Result<(), Error> {
+    fn apply_to_object(&mut self, record: &PendingRecord) -> Result<(), Error> {
         if let Some(keeps) = record.change.keeps() {
-            return self.apply_kept(view, batch, record, keeps, outcome);
+            return self.apply_with_versions(record, keeps);
         }
         let object_key = record.scope.object_key();
-        let current = view.object(&object_key)?;
+        let current = self.view.object(&object_key)?;
         let value = match (&record.change, record.payload()) {
             (Change::Write { meta, len }, Some(payload)) => {
-                self.stage_loss(batch, current, outcome);
+                self.lose(current);
                 record.record(payload, meta.clone(), *len)
             }
             (Change::SetMeta(meta), _) => {
@@ -78,115 +54,90 @@ impl Committer {
                 record.record(current.payload, meta.clone(), current.len)
             }
             (Change::Remove, _) => {
-                self.stage_loss(batch, current, outcome);
-                self.stage_clear(view, batch, &object_key, outcome)?;
-                batch.remove(&self.lsm.objects, object_key.as_slice());
-                batch.insert(&self.lsm.deletions, object_key, record.stamp.to_bytes());
+                self.lose(current);
+                self.clear_versions(&object_key)?;
+                self.batch.remove(&self.lsm.objects, object_key.as_slice());
+                let stamp = record.stamp.to_bytes();
+                self.batch.insert(&self.lsm.deletions, object_key, stamp);
                 return Ok(());
             }
             (Change::Complete { meta, .. }, _) => {
-                let (id, len) = self.apply_parts(view, batch, record, outcome)?;
-                self.stage_loss(batch, current, outcome);
+                let (id, len) = self.apply_parts(record)?;
+                self.lose(current);
                 record.record(Payload::Parts { id }, meta.clone(), len)
             }
             _ => return Err(Error::corrupt("prepared change")),
         };
-        // The primary has no versions of it.
-        self.stage_clear(view, batch, &object_key, outcome)?;
-        batch.insert(&self.lsm.objects, object_key.as_slice(), value.encode()?);
-        batch.remove(&self.lsm.deletions, object_key);
+        // The primary has no versions of the key.
+        self.clear_versions(&object_key)?;
+        let (objects, value) = (&self.lsm.objects, value.encode()?);
+        self.batch.insert(objects, object_key.as_slice(), value);
+        self.batch.remove(&self.lsm.deletions, object_key);
         Ok(())
     }
 
-    /// The same to a key of which versions are kept: what a primary does itself, done to
-    /// the same versions.
-    fn apply_kept(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        record: &PendingRecord,
-        keeps: Keeps,
-        outcome: &mut Outcome,
-    ) -> Result<(), Error> {
+    /// Applies a change of a key with versions, as its primary did.
+    fn apply_with_versions(&mut self, record: &PendingRecord, keeps: Keeps) -> Result<(), Error> {
         let object_key = record.scope.object_key();
         let base = match keeps.builds {
-            true if holds(view, &record.scope)? != record.before => {
+            true if holds(self.view, &record.scope)? != record.before => {
                 return Err(Error::corrupt("a prepared change builds on something else"));
             }
-            true => Base::of(view, &object_key)?,
+            true => Base::of_key(self.view, &object_key)?,
             false => {
-                self.stage_loss(batch, view.object(&object_key)?, outcome);
-                self.stage_clear(view, batch, &object_key, outcome)?;
+                self.lose(self.view.object(&object_key)?);
+                self.clear_versions(&object_key)?;
                 Base::default()
             }
         };
-        let given = Given {
-            stamp: record.stamp,
+        let how = How {
             versioning: keeps.versioning,
+            stamp: Some(record.stamp),
         };
-        let how = How::given(given);
-        let (value, succession) = match (record.change.what(), record.payload()) {
+        let value = match (record.change.what(), record.payload()) {
             (Change::Write { meta, len }, Some(payload)) => {
-                let succession = self.succession(how, base)?;
-                (record.record(payload, meta.clone(), *len), succession)
+                record.record(payload, meta.clone(), *len)
             }
             (Change::Complete { meta, .. }, _) => {
-                let (id, len) = self.apply_parts(view, batch, record, outcome)?;
-                let succession = self.succession(how, base)?;
-                let payload = Payload::Parts { id };
-                (record.record(payload, meta.clone(), len), succession)
+                let (id, len) = self.apply_parts(record)?;
+                record.record(Payload::Parts { id }, meta.clone(), len)
             }
             (Change::Remove, _) => {
                 let plan = self.marker(how, base)?;
-                self.stage_plan(batch, &object_key, (how, plan), outcome);
+                self.apply_plan(&object_key, how, plan);
                 return Ok(());
             }
             (Change::RemoveVersion { version, .. }, _) => {
-                let plan = self.removal(view, &record.scope.bucket, &object_key, *version)?;
-                self.stage_plan(batch, &object_key, (how, plan), outcome);
+                let plan = removal(self.view, &record.scope.bucket, &object_key, *version)?;
+                self.apply_plan(&object_key, how, plan);
                 return Ok(());
             }
-            (Change::SetMeta(meta), _) => {
-                return self.apply_meta(view, batch, (record, how), None, meta);
-            }
+            (Change::SetMeta(meta), _) => return self.apply_meta(record, how, None, meta),
             (Change::SetMetaOf(version, meta), _) => {
-                return self.apply_meta(view, batch, (record, how), Some(*version), meta);
+                return self.apply_meta(record, how, Some(*version), meta);
             }
             _ => return Err(Error::corrupt("prepared change")),
         };
-        let value = Record {
-            version: succession.version,
-            ..value
-        };
-        self.stage_succession(batch, &object_key, succession, outcome);
-        batch.insert(&self.lsm.objects, object_key, value.encode()?);
-        Ok(())
+        let succession = self.succession(how, base)?;
+        self.make_current(&object_key, value, succession)
     }
 
     fn apply_meta(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        (record, how): (&PendingRecord, How),
+        &mut self,
+        record: &PendingRecord,
+        how: How,
         version: Option<VersionId>,
         meta: &ObjectMeta,
     ) -> Result<(), Error> {
         let scope = &record.scope;
-        let op = (scope.bucket.as_str(), version);
         let meta = meta.clone();
         let change = Box::new(move |old: &mut ObjectMeta| *old = meta);
-        self.stage_change(view, batch, (how, op), scope.object_key(), change)?;
-        Ok(())
+        self.change_meta(how, &scope.bucket, scope.object_key(), version, change)
     }
 
-    /// Makes a manifest of parts, and ends their upload.
-    fn apply_parts(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        record: &PendingRecord,
-        outcome: &mut Outcome,
-    ) -> Result<(FileId, u64), Error> {
+    /// Makes a manifest of parts, and ends their upload. Returns the manifest's id and the
+    /// length of the object in bytes.
+    fn apply_parts(&mut self, record: &PendingRecord) -> Result<(FileId, u64), Error> {
         let Change::Complete {
             upload,
             parts: wanted,
@@ -195,45 +146,20 @@ impl Committer {
         else {
             return Err(Error::corrupt("prepared change"));
         };
-        let (upload, scope): (UploadId, &Scope) = (*upload, &record.scope);
-        let wanted: &[(u16, Stamp)] = wanted;
-        let mut parts = Vec::with_capacity(wanted.len());
-        for (number, stamp) in wanted {
-            let part = view.part(upload, *number)?;
-            let part = part.filter(|part| part.stamp == *stamp);
-            let part = part.ok_or_else(|| Error::corrupt("part of a prepared object missing"))?;
-            let Payload::File { id: file } = part.payload else {
-                return Err(Error::corrupt("part without a file"));
-            };
-            parts.push(ManifestPart {
-                number: *number,
-                file,
-                len: part.len,
-                headers: part.meta.headers,
-            });
-        }
-        let len = parts.iter().map(|part| part.len).sum();
-        let id = self.files.new_id()?;
-        let manifest = Manifest { upload, parts };
-        batch.insert(&self.lsm.manifests, id.to_bytes(), manifest.encode()?);
-        for (number, _) in wanted {
-            batch.remove(&self.lsm.parts, part_key(upload, *number));
-        }
-        let key = upload_key(&scope.bucket, &scope.key, upload);
-        batch.remove(&self.lsm.uploads, key);
-        outcome
-            .freed
-            .extend(self.discard_upload(batch, upload).freed);
+        let is_seen = |part: &Record, stamp: &Stamp| part.stamp == *stamp;
+        let manifest =
+            manifest_of(self.view, *upload, wanted, is_seen).map_err(|error| match error {
+                Error::PartChanged => Error::corrupt("part of a prepared object missing"),
+                error => error,
+            })?;
+        let len = manifest.parts.iter().map(|part| part.len).sum();
+        let id = self.committer.files.new_id()?;
+        let key = upload_key(&record.scope.bucket, &record.scope.key, *upload);
+        self.end_upload(key, id, &manifest)?;
         Ok((id, len))
     }
 
-    fn apply_to_upload(
-        &self,
-        batch: &mut Batch,
-        record: &PendingRecord,
-        id: UploadId,
-        outcome: &mut Outcome,
-    ) -> Result<(), Error> {
+    fn apply_to_upload(&mut self, record: &PendingRecord, id: UploadId) -> Result<(), Error> {
         let key = upload_key(&record.scope.bucket, &record.scope.key, id);
         match &record.change {
             Change::Begin(meta) => {
@@ -241,11 +167,11 @@ impl Committer {
                     stamp: record.stamp,
                     meta: meta.clone(),
                 };
-                batch.insert(&self.lsm.uploads, key, value.encode()?);
+                self.batch.insert(&self.lsm.uploads, key, value.encode()?);
             }
             Change::Remove => {
-                batch.remove(&self.lsm.uploads, key);
-                outcome.freed.extend(self.discard_upload(batch, id).freed);
+                self.batch.remove(&self.lsm.uploads, key);
+                self.discard_parts(id);
             }
             _ => return Err(Error::corrupt("prepared upload")),
         }

@@ -1,8 +1,8 @@
-//! A bucket's record, set where it is the later one, and the names that there are.
+//! Records of buckets, and the names of the buckets that exist.
 //!
-//! Which record that is, is decided by `prism_replica`. A bucket that was deleted and
-//! made again is another one: its record is taken only when nothing is left of the one
-//! before.
+//! `prism_replica` decides which record of a name is the later one. A bucket that was
+//! deleted and created again has another life: its record is accepted only when the store
+//! has nothing left of the life before.
 
 use std::{
     collections::HashSet,
@@ -15,12 +15,11 @@ use std::{
 use prism_replica::{BucketStamp, Phase, Stamp, TakeBucket, take_bucket};
 
 use super::{
-    Committer,
-    op::{Mark, Outcome, SetBucketOp, SetBy},
+    op::{Mark, SetBucketOp, SetBy},
+    stage::Stage,
 };
 use crate::{
     error::Error,
-    lsm::Batch,
     record::bucket_prefix,
     store::{BUCKET_RECORDS_MAX, BUCKETS_MAX},
     types::BucketInfo,
@@ -28,7 +27,8 @@ use crate::{
     view::{View, bucket_value},
 };
 
-/// The buckets that exist and are not about to be deleted, in memory: every request asks.
+/// The names of the buckets that exist and are not being deleted. They are in memory because
+/// every request asks for one.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     live: RwLock<HashSet<String>>,
@@ -42,7 +42,7 @@ impl Names {
         names.contains(name)
     }
 
-    /// Begins anywhere, so that no two processes have the same for long.
+    /// Begins at a number that no other process has for long.
     pub(super) fn begin(&self, version: u64) {
         self.version.store(version, Ordering::Release);
     }
@@ -61,23 +61,18 @@ impl Names {
     }
 }
 
-impl Committer {
-    pub(super) fn stage_bucket(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        SetBucketOp { name, record, by }: SetBucketOp,
-    ) -> Result<Outcome, Error> {
-        let mut outcome = Outcome::default();
-        let known = view.bucket_record(&name)?;
+impl Stage<'_> {
+    pub(super) fn set_bucket(&mut self, op: SetBucketOp) -> Result<(), Error> {
+        let SetBucketOp { name, record, by } = op;
+        let known = self.view.bucket_record(&name)?;
         let mine = known.as_ref().map(|known| known.which);
-        // Stamps that this store gives are above it from here on.
-        self.observe(record.stamp);
+        // Every later stamp of this store is above it.
+        self.committer.observe(record.stamp);
         let stamp = mine.map(|mine| mine.stamp);
         let take = match by {
             SetBy::Change(before) if stamp != before => return Err(Error::BucketChanged),
             SetBy::Change(_) => {
-                check_number(view, mine, record.phase)?;
+                check_number(self.view, mine, record.phase)?;
                 take_bucket(mine, record.which())
             }
             SetBy::Agreed => take_bucket(mine, record.which()),
@@ -85,51 +80,45 @@ impl Committer {
             SetBy::Over => TakeBucket::Nothing,
         };
         match take {
-            TakeBucket::Nothing => return Ok(outcome),
-            TakeBucket::TakeWhenEmpty if self.has_any(view, &name)? => return Err(Error::Busy),
+            TakeBucket::Nothing => return Ok(()),
+            TakeBucket::TakeWhenEmpty if self.has_any(&name)? => return Err(Error::Busy),
             TakeBucket::TakeWhenEmpty | TakeBucket::Take => {}
         }
         let prefix = bucket_prefix(&name);
-        for key in view.config_keys(&prefix)? {
-            batch.remove(&self.lsm.configs, key);
+        for key in self.view.config_keys(&prefix)? {
+            self.batch.remove(&self.lsm.configs, key);
         }
         for (document, text) in &record.documents {
             let key = [&prefix, document.as_bytes()].concat();
-            batch.insert(&self.lsm.configs, key, text.as_bytes());
+            self.batch.insert(&self.lsm.configs, key, text.as_bytes());
         }
-        batch.insert(&self.lsm.buckets, name.as_str(), bucket_value(&record));
+        let (buckets, value) = (&self.lsm.buckets, bucket_value(&record));
+        self.batch.insert(buckets, name.as_str(), value);
         let is_live = record.phase == Phase::Live;
-        outcome.marks.push(Mark::Bucket(name, is_live));
-        Ok(outcome)
+        self.outcome.marks.push(Mark::Bucket(name, is_live));
+        Ok(())
     }
 
-    pub(super) fn stage_forgotten(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        name: String,
-        stamp: Stamp,
-    ) -> Result<Outcome, Error> {
-        let mut outcome = Outcome::default();
-        let known = view.bucket_record(&name)?;
+    pub(super) fn forget_bucket(&mut self, name: String, stamp: Stamp) -> Result<(), Error> {
+        let known = self.view.bucket_record(&name)?;
         let is_meant =
             |known: &BucketInfo| known.which.stamp == stamp && known.which.phase == Phase::Gone;
-        if known.as_ref().is_some_and(is_meant) && !self.has_any(view, &name)? {
-            batch.remove(&self.lsm.buckets, name.as_str());
-            outcome.marks.push(Mark::Bucket(name, false));
+        if known.as_ref().is_some_and(is_meant) && !self.has_any(&name)? {
+            self.batch.remove(&self.lsm.buckets, name.as_str());
+            self.outcome.marks.push(Mark::Bucket(name, false));
         }
-        Ok(outcome)
+        Ok(())
     }
 
-    /// Whether there is anything under a bucket's name, or on its way in.
-    fn has_any(&self, view: &View<'_>, name: &str) -> Result<bool, Error> {
-        Ok(self.index.has_any_of(name)
-            || view.any_object(&bucket_prefix(name))?
-            || view.any_upload(&upload_prefix(name, ""))?)
+    /// Whether a bucket's name has objects, uploads or open changes.
+    fn has_any(&self, name: &str) -> Result<bool, Error> {
+        Ok(self.committer.index.has_any_of(name)
+            || self.view.any_object(&bucket_prefix(name))?
+            || self.view.any_upload(&upload_prefix(name, ""))?)
     }
 }
 
-/// There may be one more bucket, if it is one.
+/// Checks that the store has room for one more bucket, if a record makes one.
 fn check_number(view: &View<'_>, mine: Option<BucketStamp>, phase: Phase) -> Result<(), Error> {
     let is_there = |mine: BucketStamp| mine.phase != Phase::Gone;
     if phase != Phase::Live || mine.is_some_and(is_there) {

@@ -1,8 +1,9 @@
-//! The single point at which anything changes: conditions checked, one batch
-//! written, one flush, for as many callers as happen to wait.
+//! The commit: the single point at which anything changes. One batch and one flush serve
+//! all callers that wait at the time (see `group`). A change is visible to readers only once
+//! it is as durable as configured.
 //!
-//! Eight callers at once do not pay eight flushes (see `group`). Nothing is
-//! visible to readers before it is as durable as configured.
+//! `op` names the operations. `stage` checks their conditions and collects their writes; the
+//! other modules are parts of it by concern.
 
 mod apply;
 mod buckets;
@@ -32,8 +33,8 @@ pub(crate) use op::{
     PrepareOp, PutBytes, PutOp, SetBucketOp, SetBy, SettleOp,
 };
 pub(crate) use prepare::{PendingRecord, holds};
-pub(crate) use stage::{check, is_of_versions, present};
-pub(crate) use succession::mode;
+pub(crate) use stage::{check, is_of_versions, open_bucket, present};
+pub(crate) use succession::effective_versioning;
 pub(crate) use take_in::own_versions;
 pub(crate) use taken::{TakeInOp, TakeVersionsOp, Taken, TakenVersion};
 pub(crate) use versions::version_of;
@@ -48,15 +49,15 @@ use crate::{
     versions::Versioning,
 };
 use op::{Mark, independent};
+use stage::Stage;
 
-/// In which epochs an operation counts: whoever asked for it knew the cluster as of
-/// one.
+/// The epochs in which an operation counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     Always,
-    /// In this one only.
+    /// In this epoch only.
     In(u64),
-    /// Not beyond this one.
+    /// Up to this epoch.
     Until(u64),
 }
 
@@ -79,22 +80,21 @@ pub struct CommitStats {
     pub batches: u64,
 }
 
-/// What was agreed with other replicas of a change before it is committed.
+/// The stamp that a change has on all replicas, and how all of them treat its versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) stamp: Stamp,
-    /// Of the bucket, when the change was judged.
     pub(crate) versioning: Versioning,
 }
 
-/// An operation, and what was given it by the rules of replication.
+/// An operation in the queue.
 struct Queued {
     op: Op,
     given: Option<Given>,
     when: When,
 }
 
-/// The queue of operations.
+/// The queue of operations, and the state that only commits change.
 pub(crate) struct Committer {
     lsm: Arc<Lsm>,
     files: Arc<Files>,
@@ -104,20 +104,21 @@ pub(crate) struct Committer {
     pub(crate) buckets: buckets::Names,
     pub(crate) locks: Locks,
     clock: StampClock,
-    /// Changes with a commit that nothing shares: what is in one batch is of one.
+    /// The store's epoch. The commit that changes it has a batch of its own, so all of a batch
+    /// is of one epoch.
     epoch: AtomicU64,
     operations: AtomicU64,
     batches: AtomicU64,
 }
 
 impl Committer {
-    /// `origin` names this opening of this store in stamps; `epoch` is the one that it
-    /// was in.
+    /// A committer whose stamps have this `origin`, for a store in `epoch`.
     pub(crate) fn new(
         lsm: Arc<Lsm>,
         files: Arc<Files>,
         durability: Durability,
-        (origin, epoch): (u64, u64),
+        origin: u64,
+        epoch: u64,
     ) -> Self {
         Self {
             lsm,
@@ -146,18 +147,18 @@ impl Committer {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// A stamp above `above`, which is what the key has.
+    /// A stamp above `above`, the present one of the key.
     pub(crate) fn stamp(&self, epoch: u64, above: Option<Stamp>) -> Stamp {
         self.clock
             .next(epoch, now_us(), above.unwrap_or(Stamp::NONE))
     }
 
-    /// Stamps are above this one from here on.
+    /// Makes every later stamp greater than this one.
     pub(crate) fn observe(&self, stamp: Stamp) {
         self.clock.observe(stamp);
     }
 
-    /// Takes up what an earlier process has prepared, and the buckets that there are.
+    /// Reads the open changes and the names of the buckets.
     pub(crate) fn load(&self) -> Result<(), Error> {
         for bucket in self.lsm.view().buckets(usize::MAX)? {
             let is_live = bucket.which.phase == Phase::Live;
@@ -172,33 +173,25 @@ impl Committer {
         Ok(())
     }
 
-    /// Commits `op`, together with whatever else is waiting. One that other
-    /// replicas make as well has its stamp already. Blocks on disk.
-    pub(crate) fn submit(&self, op: Op, given: Option<Given>) -> OpResult {
-        self.submit_when(op, given, When::Always)
-    }
-
-    /// The same, if it still counts when it is committed.
+    /// Commits `op` together with the others that wait, if it counts in the epoch of the
+    /// commit. Blocks on disk.
     pub(crate) fn submit_when(&self, op: Op, given: Option<Given>, when: When) -> OpResult {
         let queued = Queued { op, given, when };
         let committed = self.group.submit(queued, how_many, |ops| self.commit(ops));
         committed.unwrap_or_else(lost)
     }
 
-    /// The same of several operations that no other replica makes.
+    /// Commits several operations that no other replica makes. Blocks on disk.
     pub(crate) fn submit_all(&self, ops: Vec<Op>) -> Vec<OpResult> {
         let queued = ops.into_iter().map(|op| Queued {
             op,
             given: None,
             when: When::Always,
         });
-        let committed = self
-            .group
-            .submit_all(queued.collect(), how_many, |ops| self.commit(ops));
-        let committed = committed.into_iter();
-        committed
-            .map(|result| result.unwrap_or_else(lost))
-            .collect()
+        let commit = |ops| self.commit(ops);
+        let committed = self.group.submit_all(queued.collect(), how_many, commit);
+        let results = committed.into_iter();
+        results.map(|result| result.unwrap_or_else(lost)).collect()
     }
 
     /// One result per operation, in order.
@@ -215,7 +208,7 @@ impl Committer {
                     return Err(Error::OtherEpoch.into());
                 }
                 let own = op.shards();
-                let outcome = self.stage(&view, &mut batch, op, given)?;
+                let outcome = Stage::run(self, &view, &mut batch, op, given)?;
                 shards.extend(own);
                 self.files.usage.apply(outcome.bytes);
                 Ok(outcome)
@@ -275,12 +268,12 @@ impl Committer {
     }
 }
 
-/// Which of the operations go together.
+/// The number of operations at the head of the queue that share a batch.
 fn how_many(queued: &mut dyn Iterator<Item = &Queued>) -> usize {
     independent(&mut queued.map(|queued| &queued.op))
 }
 
-/// Of an operation whose leader panicked.
+/// The result of an operation whose leader panicked.
 fn lost() -> OpResult {
     Err(Failure {
         error: Error::WritesDisabled,

@@ -1,4 +1,4 @@
-//! What can be committed, and what may be committed together.
+//! The operations, and which of them may share a batch.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use crate::{
     error::Error,
     layout::FileId,
     record::{Payload, Record},
-    replica::{Change as Prepared, Prepare, Scope as Changed},
+    replica::{Change as Prepared, Prepare, Scope},
     types::ObjectMeta,
     uploads::{Garbage, UploadId, UploadRecord},
     usage,
@@ -21,14 +21,13 @@ use crate::{
 /// a batch stays below 20 MiB, typically far below 1 MiB.
 const GROUP_MAX: usize = 256;
 
-/// Whether a write may go on, given the metadata of the object that its key
-/// holds at the moment of the commit.
+/// The condition of a write on the metadata that its object has at the moment of the commit.
 pub type Condition = Box<dyn Fn(Option<&ObjectMeta>) -> bool + Send>;
 
 /// A change of an object's metadata.
 pub(crate) type Change = Box<dyn FnOnce(&mut ObjectMeta) + Send>;
 
-/// Something to be committed.
+/// An operation.
 pub(crate) enum Op {
     Put(PutOp),
     Delete(DeleteOp),
@@ -36,7 +35,7 @@ pub(crate) enum Op {
     Change {
         bucket: String,
         object_key: Vec<u8>,
-        /// The current one if none.
+        /// The version; none for the object.
         version: Option<VersionId>,
         change: Change,
     },
@@ -55,23 +54,23 @@ pub(crate) enum Op {
         id: UploadId,
     },
     Collect(Garbage),
-    /// Changes that another node is the primary of.
+    /// Changes of another primary.
     Prepare(PrepareOp),
-    /// What became of such.
+    /// The outcomes of prepared changes.
     Settle(SettleOp),
-    /// Deletions that need not be remembered, by their objects' keys.
+    /// Forgets deletions, by the keys of their objects.
     Forget(Vec<(Vec<u8>, Stamp)>),
-    /// Nothing of an earlier epoch counts from here on. With what is noted of it.
+    /// Adopts an epoch, and saves the cluster's state with it.
     Adopt(u64, Option<Vec<u8>>),
-    /// What another replica has.
+    /// A copy from another replica.
     TakeIn(TakeInOp),
-    /// The versions that another replica has of a key.
+    /// The versions of a key from another replica.
     TakeVersions(TakeVersionsOp),
-    /// What nobody else has, or what is not this node's.
+    /// Removes scopes that other replicas do not have, or that this node does not own.
     Discard(DiscardOp),
 }
 
-/// A bucket's record to be acted by.
+/// A new record of a bucket.
 pub(crate) struct SetBucketOp {
     pub(crate) name: String,
     pub(crate) record: Bucket,
@@ -83,47 +82,47 @@ pub(crate) struct SetBucketOp {
 pub(crate) enum SetBy {
     /// The present record has this stamp, or there is none.
     Change(Option<Stamp>),
-    /// The record was agreed elsewhere: it has to be the later one.
+    /// The record was agreed elsewhere, and is later than the present one.
     Agreed,
-    /// The record stays the same, except that this life is over.
+    /// The record differs from the present one only in that its life is over.
     Over,
 }
 
-/// An upload to be begun.
+/// A new upload.
 pub(crate) struct CreateOp {
     pub(crate) bucket: String,
     pub(crate) object_key: Vec<u8>,
     pub(crate) upload_key: Vec<u8>,
-    /// The commit gives it its stamp.
+    /// Its stamp is set by the commit.
     pub(crate) record: UploadRecord,
 }
 
-/// Changes to be prepared, whose bytes are in place or at hand.
+/// Changes to prepare. Their file has its name, or their bytes are here.
 pub(crate) struct PrepareOp {
     pub(crate) prepare: Prepare,
-    /// Of all changes.
+    /// The keys of all changes.
     object_keys: Vec<Vec<u8>>,
     pub(crate) bytes: Option<(PutBytes, FileId)>,
 }
 
-/// What became of prepared changes.
+/// The outcomes of prepared changes.
 pub(crate) struct SettleOp {
-    pub(crate) items: Vec<(Changed, Stamp, Standing)>,
+    pub(crate) items: Vec<(Scope, Stamp, Standing)>,
     object_keys: Vec<Vec<u8>>,
 }
 
-/// Scopes that are to go.
+/// Scopes to remove.
 pub(crate) struct DiscardOp {
-    pub(crate) scopes: Vec<Changed>,
+    pub(crate) scopes: Vec<Scope>,
     object_keys: Vec<Vec<u8>>,
-    /// Only what is from before this epoch; all that there is if none.
+    /// Only states from before this epoch; without it all.
     pub(crate) since: Option<u64>,
-    /// Only what a bucket that is gone has left: it may have another life by now.
+    /// Only if the bucket is gone. It may have another life by now.
     pub(crate) of_gone: bool,
 }
 
 impl DiscardOp {
-    pub(crate) fn new(scopes: Vec<Changed>, since: Option<u64>) -> Self {
+    pub(crate) fn new(scopes: Vec<Scope>, since: Option<u64>) -> Self {
         Self {
             object_keys: object_keys(scopes.iter()),
             scopes,
@@ -132,7 +131,7 @@ impl DiscardOp {
         }
     }
 
-    pub(crate) fn of_gone(scopes: Vec<Changed>) -> Self {
+    pub(crate) fn of_gone(scopes: Vec<Scope>) -> Self {
         Self {
             of_gone: true,
             ..Self::new(scopes, None)
@@ -152,34 +151,34 @@ impl PrepareOp {
 }
 
 impl SettleOp {
-    pub(crate) fn new(items: Vec<(Changed, Stamp, Standing)>) -> Self {
+    pub(crate) fn new(items: Vec<(Scope, Stamp, Standing)>) -> Self {
         let object_keys = object_keys(items.iter().map(|(scope, ..)| scope));
         Self { items, object_keys }
     }
 }
 
-fn object_keys<'a>(scopes: impl Iterator<Item = &'a Changed>) -> Vec<Vec<u8>> {
-    let mut keys: Vec<_> = scopes.map(Changed::object_key).collect();
+fn object_keys<'a>(scopes: impl Iterator<Item = &'a Scope>) -> Vec<Vec<u8>> {
+    let mut keys: Vec<_> = scopes.map(Scope::object_key).collect();
     keys.sort_unstable();
     keys.dedup();
     keys
 }
 
-/// What is to be noted in memory once a batch is on the disk.
+/// A change of the state in memory, made once the batch is on the disk.
 #[derive(Debug, Clone)]
 pub(crate) enum Mark {
-    Pending(Vec<u8>, Changed, Pending),
+    Pending(Vec<u8>, Scope, Pending),
     Over(Vec<u8>),
     Adopted(u64),
-    /// Whether there is a bucket of this name that is not about to be deleted.
+    /// Whether a bucket of this name exists that is not being deleted.
     Bucket(String, bool),
 }
 
-/// An object whose bytes are in place (file) or at hand (inline).
+/// A new object. Its file has its name, or its bytes are here.
 pub(crate) struct PutOp {
     pub(crate) bucket: String,
     pub(crate) object_key: Vec<u8>,
-    /// The commit gives it its stamp.
+    /// Its stamp is set by the commit.
     pub(crate) record: Record,
     pub(crate) id: FileId,
     pub(crate) bytes: PutBytes,
@@ -206,88 +205,84 @@ impl PutBytes {
     }
 }
 
-/// Objects of one bucket, or versions, one of each. A condition counts for each
-/// of them.
+/// Objects of one bucket, or one version of each. The condition applies to each of them.
 pub(crate) struct DeleteOp {
     pub(crate) bucket: String,
     pub(crate) object_keys: Vec<Vec<u8>>,
-    /// Which version of each; the object itself where none is named, or where
-    /// this is shorter.
+    /// The version of each key; the object itself where there is none, or where this is
+    /// shorter.
     pub(crate) versions: Vec<Option<VersionId>>,
     pub(crate) condition: Option<Condition>,
 }
 
-/// A part whose file is in place.
+/// A new part, whose file has its name.
 pub(crate) struct PartOp {
     pub(crate) object_key: Vec<u8>,
     pub(crate) upload_key: Vec<u8>,
     pub(crate) upload: UploadId,
     pub(crate) number: u16,
-    /// The commit gives it its stamp.
+    /// Its stamp is set by the commit.
     pub(crate) record: Record,
     pub(crate) id: FileId,
     /// Encoded [`FileRecord`](crate::record::FileRecord).
     pub(crate) file_record: Vec<u8>,
 }
 
-/// An upload to be made an object.
+/// An upload that becomes an object.
 pub(crate) struct CompleteOp {
     pub(crate) bucket: String,
     pub(crate) object_key: Vec<u8>,
     pub(crate) upload_key: Vec<u8>,
     pub(crate) upload: UploadId,
-    /// Numbers and files, ascending: what the caller has seen of the parts.
+    /// Ascending numbers, and the files that the caller has seen.
     pub(crate) parts: Vec<(u16, FileId)>,
     pub(crate) meta: ObjectMeta,
     pub(crate) condition: Option<Condition>,
-    /// Of the manifest.
+    /// The id of the manifest.
     pub(crate) id: FileId,
 }
 
-/// What an operation found and left.
+/// The result of an operation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outcome {
-    /// Objects that were replaced or deleted.
+    /// The number of objects that were replaced or deleted.
     pub(crate) found: usize,
-    /// Bytes of the object that was made of parts.
+    /// The length of an object made of parts, in bytes.
     pub(crate) len: u64,
-    /// Of the change; none where nothing was stamped.
+    /// The stamp of the change, if it has one.
     pub(crate) stamp: Stamp,
-    /// Bytes of objects and parts.
+    /// The change of the bytes of objects and parts.
     pub(crate) bytes: usage::Change,
-    /// Of the object that was made; none where no versions are kept.
+    /// The name of the new version; none without versions.
     pub(crate) version: Option<VersionId>,
-    /// What was done about each of the keys to be deleted; nothing is said where
-    /// no versions are kept.
+    /// The result of each deletion; none without versions.
     pub(crate) removed: Vec<Option<Removed>>,
-    /// What the caller has to see to.
+    /// Files and garbage that the caller removes.
     pub(crate) freed: Vec<Freed>,
-    /// A change was not prepared, and nothing was changed.
+    /// Why a change was not prepared; then nothing was changed.
     pub(crate) refusal: Option<Refusal>,
     pub(crate) marks: Vec<Mark>,
 }
 
-/// What nothing refers to any more.
+/// A file or garbage to which no record refers any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Freed {
-    /// To be removed.
     File(FileId),
-    /// To be collected.
     Garbage(Garbage),
 }
 
-/// An operation that was not answered with success.
+/// A failed operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
-    /// Whether the operation may still turn up after a restart: its file must
-    /// then stay, for the next opening to judge.
+    /// Whether the operation may still take effect after a restart. Its file stays then,
+    /// until the next opening finds out.
     pub(crate) in_doubt: bool,
 }
 
 impl Failure {
-    /// Whether an operation on several keys may have failed because of one of them, and
-    /// succeeds with the others.
+    /// Whether one of several keys may be the cause, so that the operation succeeds with the
+    /// others.
     pub(crate) fn is_of_one_key(&self) -> bool {
         let is_of_one = matches!(
             self.error,
@@ -312,21 +307,9 @@ impl From<Error> for Failure {
 
 pub(crate) type OpResult = Result<Outcome, Failure>;
 
-impl Outcome {
-    /// One object is gone, and with it what its payload was.
-    pub(super) fn lost(&mut self, payload: Payload) {
-        self.found += 1;
-        match payload {
-            Payload::Inline { .. } | Payload::Marker => {}
-            Payload::File { id } => self.freed.push(Freed::File(id)),
-            Payload::Parts { id } => self.freed.push(Freed::Garbage(Garbage::Manifest(id))),
-        }
-    }
-}
-
-/// What an operation reads and changes.
-enum Scope<'a> {
-    /// More than can be said, or so much that it had better be alone.
+/// The keys that an operation reads and changes.
+enum Keys<'a> {
+    /// Too many keys to name: the operation has a batch of its own.
     Alone,
     Objects(&'a [Vec<u8>]),
     Object(&'a [u8]),
@@ -335,7 +318,7 @@ enum Scope<'a> {
 }
 
 impl Op {
-    /// The directories that must be durable before this operation is.
+    /// The directories that must be durable before this operation.
     pub(super) fn shards(&self) -> Vec<u16> {
         match self {
             Self::Put(PutOp {
@@ -354,7 +337,7 @@ impl Op {
         }
     }
 
-    /// Whether other replicas have to make this change as well.
+    /// Whether other replicas make this change as well.
     pub(crate) fn is_replicated(&self) -> bool {
         matches!(
             self,
@@ -368,28 +351,28 @@ impl Op {
         )
     }
 
-    fn scope(&self) -> Scope<'_> {
+    fn keys(&self) -> Keys<'_> {
         match self {
-            Self::Put(put) => Scope::Object(&put.object_key),
-            Self::Delete(delete) => Scope::Objects(&delete.object_keys),
+            Self::Put(put) => Keys::Object(&put.object_key),
+            Self::Delete(delete) => Keys::Objects(&delete.object_keys),
             Self::Change { object_key, .. }
             | Self::CreateUpload(CreateOp { object_key, .. })
-            | Self::Abort { object_key, .. } => Scope::Object(object_key),
+            | Self::Abort { object_key, .. } => Keys::Object(object_key),
             Self::Settle(settle) => match settle.items.as_slice() {
-                [(scope, ..)] => of(scope, &settle.object_keys),
-                _ => Scope::Objects(&settle.object_keys),
+                [(scope, ..)] => keys_of(scope, &settle.object_keys),
+                _ => Keys::Objects(&settle.object_keys),
             },
             Self::Prepare(op) => match op.prepare.changes.as_slice() {
-                [one] if matches!(one.change, Prepared::Complete { .. }) => Scope::Alone,
-                [one] => of(&one.scope, &op.object_keys),
-                _ => Scope::Objects(&op.object_keys),
+                [one] if matches!(one.change, Prepared::Complete { .. }) => Keys::Alone,
+                [one] => keys_of(&one.scope, &op.object_keys),
+                _ => Keys::Objects(&op.object_keys),
             },
-            Self::PutPart(part) => Scope::Part(&part.object_key, part.upload, part.number),
-            Self::Discard(discard) => Scope::Objects(&discard.object_keys),
+            Self::PutPart(part) => Keys::Part(&part.object_key, part.upload, part.number),
+            Self::Discard(discard) => Keys::Objects(&discard.object_keys),
             Self::TakeIn(op) => match (&op.taken, op.scope.upload) {
-                (Taken::Parts(..), _) => Scope::Alone,
-                (_, Some((id, Some(number)))) => Scope::Part(&op.object_key, id, number),
-                _ => Scope::Object(&op.object_key),
+                (Taken::Parts(..), _) => Keys::Alone,
+                (_, Some((id, Some(number)))) => Keys::Part(&op.object_key, id, number),
+                _ => Keys::Object(&op.object_key),
             },
             Self::SetBucket(_)
             | Self::ForgetBucket { .. }
@@ -397,34 +380,34 @@ impl Op {
             | Self::TakeVersions(_)
             | Self::Forget(_)
             | Self::Adopt(..)
-            | Self::Collect(_) => Scope::Alone,
+            | Self::Collect(_) => Keys::Alone,
         }
     }
 }
 
-fn of<'a>(scope: &Changed, object_keys: &'a [Vec<u8>]) -> Scope<'a> {
+fn keys_of<'a>(scope: &Scope, object_keys: &'a [Vec<u8>]) -> Keys<'a> {
     match (scope.upload, object_keys) {
-        (Some((id, Some(number))), [object_key]) => Scope::Part(object_key, id, number),
-        _ => Scope::Objects(object_keys),
+        (Some((id, Some(number))), [object_key]) => Keys::Part(object_key, id, number),
+        _ => Keys::Objects(object_keys),
     }
 }
 
-/// The length of the longest head of the queue whose operations do not depend on
-/// each other: a key at most once, or several of its parts, and an operation on
-/// a bucket alone. Each may then be judged by the state before the batch.
+/// The length of the longest head of the queue whose operations are independent, so that
+/// each can be checked against the state before the batch. It has a key at most once, or
+/// several of its parts.
 pub(super) fn independent(queued: &mut dyn Iterator<Item = &Op>) -> usize {
     let mut objects: HashSet<&[u8]> = HashSet::new();
     let mut with_parts: HashSet<&[u8]> = HashSet::new();
     let mut parts = HashSet::new();
     let mut count = 0;
     for op in queued.take(GROUP_MAX) {
-        let free = match op.scope() {
-            Scope::Alone => false,
-            Scope::Object(key) => !with_parts.contains(key) && objects.insert(key),
-            Scope::Objects(keys) => keys
+        let free = match op.keys() {
+            Keys::Alone => false,
+            Keys::Object(key) => !with_parts.contains(key) && objects.insert(key),
+            Keys::Objects(keys) => keys
                 .iter()
                 .all(|key| !with_parts.contains(key.as_slice()) && objects.insert(key)),
-            Scope::Part(key, upload, number) => {
+            Keys::Part(key, upload, number) => {
                 with_parts.insert(key);
                 !objects.contains(key) && parts.insert((upload, number))
             }
@@ -434,7 +417,7 @@ pub(super) fn independent(queued: &mut dyn Iterator<Item = &Op>) -> usize {
         }
         count += 1;
     }
-    // At least one goes; if it is to be alone, no other was counted.
+    // At least one. If that needs a batch of its own, no other was counted.
     count.max(1)
 }
 

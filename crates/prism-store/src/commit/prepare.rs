@@ -1,21 +1,19 @@
-//! Changes that another node is the primary of: kept beside what there is, then
-//! applied or dropped.
+//! Changes of other primaries: kept beside the present state, then applied or dropped.
 //!
-//! The tree `pending` has them by scope, one for each. Their bytes are in place:
-//! in the trees `inline` and `files`, as those of any object.
+//! The tree `pending` has one change of each scope. The bytes of a change lie in the trees
+//! `inline` and `files`, as those of any object.
 
 use prism_replica::{Asked, Pending, Receipt, Refusal, Settlement, Stamp, receive, settle};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Committer,
-    op::{Mark, Outcome, PrepareOp, PutBytes, SettleOp},
+    Freed,
+    op::{Mark, PrepareOp, PutBytes, SettleOp},
+    stage::{Stage, open_bucket},
 };
 use crate::{
-    blocks::crc32c,
     error::Error,
     layout::FileId,
-    lsm::Batch,
     record::{Payload, Record},
     replica::{Change, Prepare, Scope, ScopedChange},
     types::ObjectMeta,
@@ -23,27 +21,27 @@ use crate::{
     view::View,
 };
 
-/// What the tree `pending` holds.
+/// A value of the tree `pending`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PendingRecord {
     pub(crate) scope: Scope,
-    /// Missing in what an older release has written: there was only one then.
+    /// Missing in records of older releases, which had one epoch.
     #[serde(default = "first_epoch")]
     epoch: u64,
     pub(crate) stamp: Stamp,
-    /// What the key holds, at whoever has it and the change builds on that; missing in
-    /// what an older release has written.
+    /// The stamp of the key before the change, at a replica that the change can build on.
+    /// Missing in records of older releases.
     #[serde(default)]
     pub(super) before: Option<Stamp>,
     pub(super) change: Change,
     bytes: Option<StoredBytes>,
 }
 
-/// Where the bytes of a change lie.
+/// The place of a change's bytes.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct StoredBytes {
     id: u64,
-    /// Of bytes in the tree `inline`; none for a file.
+    /// The CRC32C of bytes in the tree `inline`; none for a file.
     crc: Option<u32>,
 }
 
@@ -68,7 +66,7 @@ impl PendingRecord {
         }
     }
 
-    /// Of the quota, from now on.
+    /// The bytes of the quota that the change takes from now on.
     pub(crate) fn bytes_taken(&self) -> u64 {
         match self.change.what() {
             Change::Write { len, .. } => *len,
@@ -97,8 +95,8 @@ impl PendingRecord {
     }
 }
 
-/// What a scope holds; a key with versions the last change of any of them, and a deleted
-/// object its deletion, as long as that is remembered.
+/// The stamp that a scope has. A key with versions has that of their last change, and a
+/// deleted object that of its deletion, as long as that is remembered.
 pub(crate) fn holds(view: &View<'_>, scope: &Scope) -> Result<Option<Stamp>, Error> {
     match scope.upload {
         None => {
@@ -119,139 +117,65 @@ pub(crate) fn holds(view: &View<'_>, scope: &Scope) -> Result<Option<Stamp>, Err
     }
 }
 
-impl Committer {
-    pub(super) fn stage_prepare(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        op: PrepareOp,
-    ) -> Result<Outcome, Error> {
-        let Prepare {
-            epoch,
-            life,
-            stamp,
-            changes,
-        } = op.prepare;
-        let mut outcome = Outcome::default();
-        let mut receipts = Vec::with_capacity(changes.len());
-        for change in &changes {
-            let receipt = self.receipt(view, (epoch, life, stamp), change)?;
+impl Stage<'_> {
+    pub(super) fn prepare(&mut self, op: PrepareOp) -> Result<(), Error> {
+        let (prepare, mut bytes) = (op.prepare, op.bytes);
+        let mut receipts = Vec::with_capacity(prepare.changes.len());
+        for change in &prepare.changes {
+            let receipt = receipt(self.view, self.committer.epoch(), &prepare, change)?;
             if let Receipt::Refuse(refusal) = receipt {
-                outcome.refusal = Some(refusal);
+                self.outcome.refusal = Some(refusal);
                 break;
             }
             if let (Receipt::Prepare { .. }, Change::Write { len, .. }) =
                 (receipt, change.change.what())
             {
                 let replaced = match change.change.keeps() {
-                    None => current(view, &change.scope)?,
+                    None => current(self.view, &change.scope)?,
                     Some(_) => None,
                 };
-                outcome.bytes = self.admit(*len, replaced.as_slice())?;
+                self.admit(*len, replaced.as_slice())?;
             }
             receipts.push(receipt);
         }
         let is_new = |receipt: &Receipt| matches!(receipt, Receipt::Prepare { .. });
-        if outcome.refusal.is_some() || !receipts.iter().any(is_new) {
-            // Its file is nobody's.
-            if let Some((PutBytes::File(_), id)) = &op.bytes {
-                outcome.freed.push(super::Freed::File(*id));
+        if self.outcome.refusal.is_some() || !receipts.iter().any(is_new) {
+            // No record will refer to the file.
+            if let Some((PutBytes::File(_), id)) = &bytes {
+                self.outcome.freed.push(Freed::File(*id));
             }
-            return Ok(outcome);
+            return Ok(());
         }
-        let mut bytes = op.bytes;
-        for (change, receipt) in changes.into_iter().zip(receipts) {
+        for (change, receipt) in prepare.changes.into_iter().zip(receipts) {
             let Receipt::Prepare { older } = receipt else {
                 continue;
             };
             let tree_key = change.scope.tree_key();
-            if let Some((settlement, older)) = older.zip(view.pending(&tree_key)?) {
-                self.stage_settled(view, batch, older, settlement, &mut outcome)?;
+            if let Some((settlement, older)) = older.zip(self.view.pending(&tree_key)?) {
+                self.end(older, settlement)?;
             }
-            self.stage_implied(view, batch, &change, &mut outcome)?;
+            self.apply_implied(&change)?;
             let record = PendingRecord {
                 scope: change.scope,
-                epoch,
-                stamp,
+                epoch: prepare.epoch,
+                stamp: prepare.stamp,
                 before: change.before,
                 change: change.change,
-                bytes: bytes
-                    .take()
-                    .map(|(bytes, id)| self.stage_bytes(batch, bytes, id)),
+                bytes: bytes.take().map(|(bytes, id)| self.store_bytes(bytes, id)),
             };
-            batch.insert(&self.lsm.pending, tree_key.as_slice(), record.encode()?);
+            let value = record.encode()?;
+            self.batch
+                .insert(&self.lsm.pending, tree_key.as_slice(), value);
             let pending = record.pending();
-            outcome
-                .marks
-                .push(Mark::Pending(tree_key, record.scope, pending));
+            let mark = Mark::Pending(tree_key, record.scope, pending);
+            self.outcome.marks.push(mark);
         }
-        Ok(outcome)
+        Ok(())
     }
 
-    fn receipt(
-        &self,
-        view: &View<'_>,
-        (epoch, life, stamp): (u64, Stamp, Stamp),
-        change: &ScopedChange,
-    ) -> Result<Receipt, Error> {
-        let scope = &change.scope;
-        if self.open_bucket(view, &scope.bucket)?.which.life != life {
-            return Err(Error::NoSuchBucket);
-        }
-        let asked = Asked {
-            epoch,
-            stamp,
-            before: change.before,
-            builds_on_before: change.change.builds_on_before(),
-        };
-        let pending = view.pending(&scope.tree_key())?;
-        let pending = pending.map(|record| record.pending());
-        let receipt = receive(&asked, self.epoch(), holds(view, scope)?, pending);
-        let lacks = match (change.change.what(), scope.upload) {
-            (Change::Write { .. }, Some((id, _))) => !self.has_upload(view, scope, id)?,
-            (Change::Complete { upload, parts, .. }, _) => {
-                !self.has_parts(view, scope, *upload, parts)?
-            }
-            _ => false,
-        };
-        Ok(match receipt {
-            Receipt::Prepare { .. } if lacks => Receipt::Refuse(Refusal::Lacking),
-            receipt => receipt,
-        })
-    }
-
-    /// Whether an upload is there, or prepared: its primary has it.
-    fn has_upload(&self, view: &View<'_>, scope: &Scope, id: UploadId) -> Result<bool, Error> {
-        let upload = upload_scope(scope, id);
-        Ok(holds(view, &upload)?.is_some() || view.pending(&upload.tree_key())?.is_some())
-    }
-
-    fn has_parts(
-        &self,
-        view: &View<'_>,
-        scope: &Scope,
-        id: UploadId,
-        parts: &[(u16, Stamp)],
-    ) -> Result<bool, Error> {
-        for (number, stamp) in parts {
-            let part = part_scope(scope, id, *number);
-            let pending = view.pending(&part.tree_key())?;
-            let pending = pending.map(|record| record.stamp);
-            if holds(view, &part)? != Some(*stamp) && pending != Some(*stamp) {
-                return Ok(false);
-            }
-        }
-        self.has_upload(view, scope, id)
-    }
-
-    /// What a change builds on has happened, or its primary would not ask.
-    fn stage_implied(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        change: &ScopedChange,
-        outcome: &mut Outcome,
-    ) -> Result<(), Error> {
+    /// Applies the changes that this one builds on. They were committed, or the primary would
+    /// not ask.
+    fn apply_implied(&mut self, change: &ScopedChange) -> Result<(), Error> {
         let scope = &change.scope;
         let mut implied = Vec::new();
         match (change.change.what(), scope.upload) {
@@ -266,73 +190,116 @@ impl Committer {
             _ => {}
         }
         for (scope, stamp) in implied {
-            let Some(record) = view.pending(&scope.tree_key())? else {
+            let Some(record) = self.view.pending(&scope.tree_key())? else {
                 continue;
             };
             let is_begin = matches!(record.change, Change::Begin(_));
             if stamp.map_or(is_begin, |stamp| stamp == record.stamp) {
-                self.stage_settled(view, batch, record, Settlement::Apply, outcome)?;
+                self.end(record, Settlement::Apply)?;
             }
         }
         Ok(())
     }
 
-    fn stage_bytes(&self, batch: &mut Batch, bytes: PutBytes, id: FileId) -> StoredBytes {
-        let crc = match bytes {
-            PutBytes::Inline(bytes) => {
-                let crc = crc32c(&bytes);
-                batch.insert(&self.lsm.inline, id.to_bytes(), bytes);
-                Some(crc)
-            }
-            PutBytes::File(record) => {
-                batch.insert(&self.lsm.files, id.to_bytes(), record);
-                None
-            }
+    fn store_bytes(&mut self, bytes: PutBytes, id: FileId) -> StoredBytes {
+        let crc = match bytes.payload(id) {
+            Payload::Inline { crc, .. } => Some(crc),
+            _ => None,
         };
+        self.insert_bytes(id, bytes);
         let id = u64::from_be_bytes(id.to_bytes());
         StoredBytes { id, crc }
     }
 
-    pub(super) fn stage_settle(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        op: SettleOp,
-    ) -> Result<Outcome, Error> {
-        let mut outcome = Outcome::default();
+    pub(super) fn settle(&mut self, op: SettleOp) -> Result<(), Error> {
         for (scope, stamp, standing) in op.items {
-            let record = view.pending(&scope.tree_key())?;
-            let Some(record) = record.filter(|record| record.stamp == stamp) else {
-                continue;
-            };
-            let settlement = settle(record.pending(), standing);
-            self.stage_settled(view, batch, record, settlement, &mut outcome)?;
+            let record = self.view.pending(&scope.tree_key())?;
+            if let Some(record) = record.filter(|record| record.stamp == stamp) {
+                let settlement = settle(record.pending(), standing);
+                self.end(record, settlement)?;
+            }
         }
-        Ok(outcome)
+        Ok(())
     }
 
-    /// Applies or drops a prepared change.
-    pub(super) fn stage_settled(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
+    /// Applies, drops or keeps a prepared change.
+    pub(super) fn end(
+        &mut self,
         record: PendingRecord,
         settlement: Settlement,
-        outcome: &mut Outcome,
     ) -> Result<(), Error> {
         match settlement {
             Settlement::Keep => return Ok(()),
-            Settlement::Apply => self.stage_apply(view, batch, &record, outcome)?,
-            Settlement::Drop => self.stage_unused(batch, &record, outcome),
+            Settlement::Apply => self.apply(&record)?,
+            Settlement::Drop => {
+                let unused = record.payload().map(|payload| {
+                    record.record(payload, ObjectMeta::default(), record.bytes_taken())
+                });
+                self.lose(unused);
+            }
         }
         let tree_key = record.scope.tree_key();
-        batch.remove(&self.lsm.pending, tree_key.as_slice());
-        outcome.marks.push(Mark::Over(tree_key));
+        self.batch.remove(&self.lsm.pending, tree_key.as_slice());
+        self.outcome.marks.push(Mark::Over(tree_key));
         Ok(())
     }
 }
 
-/// What the bytes of a change are to replace.
+/// Decides whether a store in `epoch` prepares a change.
+fn receipt(
+    view: &View<'_>,
+    epoch: u64,
+    prepare: &Prepare,
+    change: &ScopedChange,
+) -> Result<Receipt, Error> {
+    let scope = &change.scope;
+    if open_bucket(view, &scope.bucket)?.which.life != prepare.life {
+        return Err(Error::NoSuchBucket);
+    }
+    let asked = Asked {
+        epoch: prepare.epoch,
+        stamp: prepare.stamp,
+        before: change.before,
+        builds_on_before: change.change.builds_on_before(),
+    };
+    let pending = view.pending(&scope.tree_key())?;
+    let pending = pending.map(|record| record.pending());
+    let receipt = receive(&asked, epoch, holds(view, scope)?, pending);
+    let lacks = match (change.change.what(), scope.upload) {
+        (Change::Write { .. }, Some((id, _))) => !has_upload(view, scope, id)?,
+        (Change::Complete { upload, parts, .. }, _) => !has_parts(view, scope, *upload, parts)?,
+        _ => false,
+    };
+    Ok(match receipt {
+        Receipt::Prepare { .. } if lacks => Receipt::Refuse(Refusal::Lacking),
+        receipt => receipt,
+    })
+}
+
+/// Whether an upload exists, or is prepared: its primary has it then.
+fn has_upload(view: &View<'_>, scope: &Scope, id: UploadId) -> Result<bool, Error> {
+    let upload = upload_scope(scope, id);
+    Ok(holds(view, &upload)?.is_some() || view.pending(&upload.tree_key())?.is_some())
+}
+
+fn has_parts(
+    view: &View<'_>,
+    scope: &Scope,
+    id: UploadId,
+    parts: &[(u16, Stamp)],
+) -> Result<bool, Error> {
+    for (number, stamp) in parts {
+        let part = part_scope(scope, id, *number);
+        let pending = view.pending(&part.tree_key())?;
+        let pending = pending.map(|record| record.stamp);
+        if holds(view, &part)? != Some(*stamp) && pending != Some(*stamp) {
+            return Ok(false);
+        }
+    }
+    has_upload(view, scope, id)
+}
+
+/// The record that the bytes of a change replace.
 pub(super) fn current(view: &View<'_>, scope: &Scope) -> Result<Option<Record>, Error> {
     match scope.upload {
         Some((id, Some(number))) => view.part(id, number),

@@ -1,5 +1,5 @@
-//! One operation at a time: its conditions checked against the state before
-//! the batch, its changes added to the batch.
+//! One operation at a time: its conditions are checked against the state before the batch,
+//! and its writes are added to the batch.
 
 use prism_replica::{Phase, Stamp};
 
@@ -9,11 +9,12 @@ use super::{
         CompleteOp, Condition, CreateOp, DeleteOp, Freed, Op, OpResult, Outcome, PartOp, PutBytes,
         PutOp,
     },
-    succession::{Base, How, mode},
+    succession::{Base, How, effective_versioning},
 };
 use crate::{
     error::Error,
-    lsm::Batch,
+    layout::FileId,
+    lsm::{Batch, Lsm},
     record::{Payload, Record},
     types::{BucketInfo, OBJECT_LEN_MAX},
     uploads::{Garbage, Manifest, ManifestPart, UploadId, part_key},
@@ -22,331 +23,293 @@ use crate::{
     view::View,
 };
 
-impl Committer {
-    /// Checks one operation's conditions and adds its changes to the batch. On
-    /// error the batch is as before.
-    pub(super) fn stage(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
+/// An operation while it is staged: what it reads, the batch that it writes to, and what
+/// comes of it.
+pub(super) struct Stage<'a> {
+    pub(super) committer: &'a Committer,
+    pub(super) lsm: &'a Lsm,
+    pub(super) view: &'a View<'a>,
+    pub(super) batch: &'a mut Batch,
+    pub(super) outcome: Outcome,
+}
+
+impl<'a> Stage<'a> {
+    /// Stages one operation. On error the batch is as before.
+    pub(super) fn run(
+        committer: &'a Committer,
+        view: &'a View<'a>,
+        batch: &'a mut Batch,
         op: Op,
         given: Option<Given>,
     ) -> OpResult {
         let before = batch.len();
-        let done = self.stage_writes(view, batch, op, given);
-        // It may have failed halfway.
-        if done.is_err() {
-            batch.truncate(before);
+        let mut stage = Self {
+            committer,
+            lsm: &committer.lsm,
+            view,
+            batch,
+            outcome: Outcome::default(),
+        };
+        match stage.op(op, given) {
+            Ok(()) => Ok(stage.outcome),
+            Err(error) => {
+                stage.batch.truncate(before);
+                Err(error.into())
+            }
         }
-        Ok(done?)
     }
+}
 
-    fn stage_writes(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        op: Op,
-        given: Option<Given>,
-    ) -> Result<Outcome, Error> {
+impl Stage<'_> {
+    fn op(&mut self, op: Op, given: Option<Given>) -> Result<(), Error> {
         let stamp = given.map(|given| given.stamp);
         match op {
-            Op::Put(put) => self.stage_put(view, batch, put, given),
-            Op::Delete(delete) => self.stage_delete(view, batch, &delete, given),
+            Op::Put(put) => self.put(put, given),
+            Op::Delete(delete) => self.delete(&delete, given),
             Op::Change {
                 bucket,
                 object_key,
                 version,
                 change,
             } => {
-                let info = existing(view, &bucket)?;
-                let how = How::of(view, &info, given, &object_key)?;
-                let what = (how, (bucket.as_str(), version));
-                self.stage_change(view, batch, what, object_key, change)
+                let info = existing(self.view, &bucket)?;
+                let how = How::of_bucket(self.view, &info, given, &object_key)?;
+                self.change_meta(how, &bucket, object_key, version, change)
             }
-            Op::CreateUpload(create) => self.stage_upload(view, batch, create, stamp),
-            Op::PutPart(part) => self.stage_part(view, batch, part, stamp),
-            Op::Complete(complete) => self.stage_complete(view, batch, complete, given),
-            Op::Prepare(prepare) => self.stage_prepare(view, batch, prepare),
-            Op::Settle(settle) => self.stage_settle(view, batch, settle),
-            Op::Forget(deletions) => self.stage_forget(view, batch, deletions),
-            Op::Adopt(epoch, note) => Ok(self.stage_epoch(batch, epoch, note)),
-            Op::TakeIn(take_in) => self.stage_take_in(view, batch, take_in),
-            Op::TakeVersions(taken) => self.stage_take_versions(view, batch, taken),
-            Op::Discard(discard) => self.stage_discard(view, batch, discard),
+            Op::CreateUpload(create) => self.create_upload(create, stamp),
+            Op::PutPart(part) => self.put_part(part, stamp),
+            Op::Complete(complete) => self.complete(complete, given),
+            Op::Prepare(prepare) => self.prepare(prepare),
+            Op::Settle(settle) => self.settle(settle),
+            Op::Forget(deletions) => self.forget(deletions),
+            Op::Adopt(epoch, state) => {
+                self.adopt(epoch, state);
+                Ok(())
+            }
+            Op::TakeIn(take_in) => self.take_in(take_in),
+            Op::TakeVersions(taken) => self.take_versions(taken),
+            Op::Discard(discard) => self.discard(&discard),
             Op::Abort { upload_key, id, .. } => {
-                view.upload(&upload_key)?.ok_or(Error::NoSuchUpload)?;
-                batch.remove(&self.lsm.uploads, upload_key);
-                Ok(self.discard_upload(batch, id))
+                self.view.upload(&upload_key)?.ok_or(Error::NoSuchUpload)?;
+                self.batch.remove(&self.lsm.uploads, upload_key);
+                self.discard_parts(id);
+                Ok(())
             }
-            Op::Collect(garbage) => self.stage_collect(view, batch, garbage),
-            Op::SetBucket(set) => self.stage_bucket(view, batch, set),
-            Op::ForgetBucket { name, stamp } => self.stage_forgotten(view, batch, name, stamp),
+            Op::Collect(garbage) => self.collect(garbage),
+            Op::SetBucket(set) => self.set_bucket(set),
+            Op::ForgetBucket { name, stamp } => self.forget_bucket(name, stamp),
         }
     }
 
-    fn stage_put(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        mut put: PutOp,
-        given: Option<Given>,
-    ) -> Result<Outcome, Error> {
-        let bucket = self.open_bucket(view, &put.bucket)?;
-        let current = view.object(&put.object_key)?;
+    fn put(&mut self, put: PutOp, given: Option<Given>) -> Result<(), Error> {
+        let bucket = open_bucket(self.view, &put.bucket)?;
+        let current = self.view.object(&put.object_key)?;
         check(put.condition.as_ref(), current.as_ref())?;
-        if given.is_some() {
-            batch.remove(&self.lsm.deletions, put.object_key.as_slice());
-        }
-        let how = How::of(view, &bucket, given, &put.object_key)?;
-        let base = Base::with(view, how, &put.object_key, current)?;
+        let how = How::of_bucket(self.view, &bucket, given, &put.object_key)?;
+        let base = Base::for_change(self.view, how, &put.object_key, current)?;
         let succession = self.succession(how, base)?;
-        put.record.stamp = succession.stamp;
-        put.record.version = succession.version;
-        let record = put.record.encode()?;
-        let bytes = self.admit(put.record.len, succession.lost())?;
-        let mut outcome = Outcome {
-            bytes,
-            stamp: succession.stamp,
-            version: succession.version,
-            ..Outcome::default()
-        };
-        self.stage_succession(batch, &put.object_key, succession, &mut outcome);
-        match put.bytes {
-            PutBytes::Inline(bytes) => batch.insert(&self.lsm.inline, put.id.to_bytes(), bytes),
-            PutBytes::File(record) => batch.insert(&self.lsm.files, put.id.to_bytes(), record),
-        }
-        batch.insert(&self.lsm.objects, put.object_key, record);
-        Ok(outcome)
+        self.insert_bytes(put.id, put.bytes);
+        self.admit(put.record.len, succession.lost())?;
+        self.make_current(&put.object_key, put.record, succession)
     }
 
-    fn stage_delete(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        delete: &DeleteOp,
-        given: Option<Given>,
-    ) -> Result<Outcome, Error> {
-        let bucket = existing(view, &delete.bucket)?;
+    fn delete(&mut self, delete: &DeleteOp, given: Option<Given>) -> Result<(), Error> {
+        let bucket = existing(self.view, &delete.bucket)?;
         let versioning = given.map_or(bucket.versioning, |given| given.versioning);
-        if is_of_versions(view, versioning, delete)? {
-            return self.stage_delete_versions(view, batch, (&bucket, given), delete);
+        if is_of_versions(self.view, versioning, delete)? {
+            return self.delete_versions(&bucket, given, delete);
         }
         let mut found = Vec::with_capacity(delete.object_keys.len());
         for object_key in &delete.object_keys {
-            let current = view.object(object_key)?;
+            let current = self.view.object(object_key)?;
             check(delete.condition.as_ref(), current.as_ref())?;
-            found.extend(current.map(|record| (object_key, record)));
+            found.extend(current.map(|record| (object_key.as_slice(), record)));
         }
-        let mut outcome = Outcome::default();
         for (object_key, record) in found {
-            batch.remove(&self.lsm.objects, object_key.as_slice());
+            self.batch.remove(&self.lsm.objects, object_key);
             if let Some(Given { stamp, .. }) = given {
-                let (deletions, value) = (&self.lsm.deletions, stamp.to_bytes());
-                batch.insert(deletions, object_key.as_slice(), value);
+                let deletions = &self.lsm.deletions;
+                self.batch.insert(deletions, object_key, stamp.to_bytes());
             }
-            self.stage_loss(batch, Some(record), &mut outcome);
+            self.lose(Some(record));
         }
-        Ok(outcome)
+        Ok(())
     }
 
-    fn stage_part(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        mut part: PartOp,
-        stamp: Option<Stamp>,
-    ) -> Result<Outcome, Error> {
-        view.upload(&part.upload_key)?.ok_or(Error::NoSuchUpload)?;
-        let replaced = view.part(part.upload, part.number)?;
-        part.record.stamp = self.given(stamp, replaced.as_ref().map(|record| record.stamp));
+    fn put_part(&mut self, mut part: PartOp, stamp: Option<Stamp>) -> Result<(), Error> {
+        let upload = self.view.upload(&part.upload_key)?;
+        upload.ok_or(Error::NoSuchUpload)?;
+        let replaced = self.view.part(part.upload, part.number)?;
+        part.record.stamp = self.stamp(stamp, replaced.as_ref().map(|record| record.stamp));
         let record = part.record.encode()?;
-        let bytes = self.admit(part.record.len, replaced.as_slice())?;
-        let mut outcome = Outcome {
-            bytes,
-            stamp: part.record.stamp,
-            ..Outcome::default()
-        };
-        self.stage_loss(batch, replaced, &mut outcome);
-        let key = part_key(part.upload, part.number);
-        batch.insert(&self.lsm.files, part.id.to_bytes(), part.file_record);
-        batch.insert(&self.lsm.parts, key, record);
-        Ok(outcome)
+        self.admit(part.record.len, replaced.as_slice())?;
+        self.outcome.stamp = part.record.stamp;
+        self.lose(replaced);
+        let (id, key) = (part.id.to_bytes(), part_key(part.upload, part.number));
+        self.batch.insert(&self.lsm.files, id, part.file_record);
+        self.batch.insert(&self.lsm.parts, key, record);
+        Ok(())
     }
 
-    fn stage_complete(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        complete: CompleteOp,
-        given: Option<Given>,
-    ) -> Result<Outcome, Error> {
-        view.upload(&complete.upload_key)?
-            .ok_or(Error::NoSuchUpload)?;
-        let bucket = self.open_bucket(view, &complete.bucket)?;
-        let current = view.object(&complete.object_key)?;
+    fn complete(&mut self, complete: CompleteOp, given: Option<Given>) -> Result<(), Error> {
+        let upload = self.view.upload(&complete.upload_key)?;
+        upload.ok_or(Error::NoSuchUpload)?;
+        let bucket = open_bucket(self.view, &complete.bucket)?;
+        let current = self.view.object(&complete.object_key)?;
         check(complete.condition.as_ref(), current.as_ref())?;
-        let manifest = manifest_of(view, &complete)?;
+        let is_seen = |part: &Record, seen: &FileId| part.payload == Payload::File { id: *seen };
+        let manifest = manifest_of(self.view, complete.upload, &complete.parts, is_seen)?;
         let len = manifest.parts.iter().map(|part| part.len).sum();
         if len > OBJECT_LEN_MAX {
             return Err(Error::TooLarge);
         }
-        let how = How::of(view, &bucket, given, &complete.object_key)?;
-        let base = Base::with(view, how, &complete.object_key, current)?;
+        let how = How::of_bucket(self.view, &bucket, given, &complete.object_key)?;
+        let base = Base::for_change(self.view, how, &complete.object_key, current)?;
         let succession = self.succession(how, base)?;
         let record = Record {
-            stamp: succession.stamp,
-            version: succession.version,
+            stamp: Stamp::NONE,
+            version: None,
             payload: Payload::Parts { id: complete.id },
             len,
             meta: complete.meta,
         };
-        let mut outcome = Outcome {
-            stamp: record.stamp,
-            version: record.version,
-            ..Outcome::default()
-        };
-        let (record, encoded) = (record.encode()?, manifest.encode()?);
-        if given.is_some() {
-            batch.remove(&self.lsm.deletions, complete.object_key.as_slice());
-        }
-        self.stage_succession(batch, &complete.object_key, succession, &mut outcome);
-        batch.insert(&self.lsm.objects, complete.object_key, record);
-        batch.insert(&self.lsm.manifests, complete.id.to_bytes(), encoded);
-        batch.remove(&self.lsm.uploads, complete.upload_key);
+        self.make_current(&complete.object_key, record, succession)?;
+        self.end_upload(complete.upload_key, complete.id, &manifest)?;
+        self.outcome.len = len;
+        Ok(())
+    }
+
+    /// Stores the manifest of a completed upload. Parts that are not in it become garbage.
+    pub(super) fn end_upload(
+        &mut self,
+        upload_key: Vec<u8>,
+        id: FileId,
+        manifest: &Manifest,
+    ) -> Result<(), Error> {
+        let encoded = manifest.encode()?;
+        self.batch
+            .insert(&self.lsm.manifests, id.to_bytes(), encoded);
+        self.batch.remove(&self.lsm.uploads, upload_key);
         for part in &manifest.parts {
-            batch.remove(&self.lsm.parts, part_key(complete.upload, part.number));
+            let key = part_key(manifest.upload, part.number);
+            self.batch.remove(&self.lsm.parts, key);
         }
-        // Parts that were sent and are not wanted.
-        let rest = self.discard_upload(batch, complete.upload);
-        outcome.freed.extend(rest.freed);
-        outcome.len = len;
-        Ok(outcome)
+        self.discard_parts(manifest.upload);
+        Ok(())
     }
 
-    fn stage_upload(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        mut create: CreateOp,
-        stamp: Option<Stamp>,
-    ) -> Result<Outcome, Error> {
-        self.open_bucket(view, &create.bucket)?;
-        create.record.stamp = self.given(stamp, None);
-        batch.insert(
-            &self.lsm.uploads,
-            create.upload_key,
-            create.record.encode()?,
-        );
-        Ok(Outcome::default())
+    fn create_upload(&mut self, mut create: CreateOp, stamp: Option<Stamp>) -> Result<(), Error> {
+        open_bucket(self.view, &create.bucket)?;
+        create.record.stamp = self.stamp(stamp, None);
+        let value = create.record.encode()?;
+        self.batch
+            .insert(&self.lsm.uploads, create.upload_key, value);
+        Ok(())
     }
 
-    fn stage_forget(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        deletions: Vec<(Vec<u8>, Stamp)>,
-    ) -> Result<Outcome, Error> {
+    fn forget(&mut self, deletions: Vec<(Vec<u8>, Stamp)>) -> Result<(), Error> {
         for (object_key, stamp) in deletions {
-            if view.deletion(&object_key)? == Some(stamp) {
-                batch.remove(&self.lsm.deletions, object_key);
+            if self.view.deletion(&object_key)? == Some(stamp) {
+                self.batch.remove(&self.lsm.deletions, object_key);
             }
         }
-        Ok(Outcome::default())
+        Ok(())
     }
 
-    /// The stamp of a change: as it was given, or above what there is.
-    pub(super) fn given(&self, stamp: Option<Stamp>, current: Option<Stamp>) -> Stamp {
-        stamp.unwrap_or_else(|| self.stamp(self.epoch(), current))
+    /// The stamp of a change: the given one, or one above `current`.
+    pub(super) fn stamp(&self, given: Option<Stamp>, current: Option<Stamp>) -> Stamp {
+        let committer = self.committer;
+        given.unwrap_or_else(|| committer.stamp(committer.epoch(), current))
     }
 
-    /// What is left under an upload's id belongs to nobody.
-    pub(super) fn discard_upload(&self, batch: &mut Batch, id: UploadId) -> Outcome {
+    /// Turns the parts that are left of an upload into garbage.
+    pub(super) fn discard_parts(&mut self, id: UploadId) {
         let garbage = Garbage::Upload(id);
-        batch.insert(&self.lsm.garbage, garbage.key(), []);
-        Outcome {
-            freed: vec![Freed::Garbage(garbage)],
-            ..Outcome::default()
-        }
+        self.batch.insert(&self.lsm.garbage, garbage.key(), []);
+        self.outcome.freed.push(Freed::Garbage(garbage));
     }
 
-    /// Takes apart what belongs to nobody; its files are then to be removed.
-    fn stage_collect(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        garbage: Garbage,
-    ) -> Result<Outcome, Error> {
-        let mut outcome = Outcome::default();
-        if !view.is_garbage(garbage)? {
-            return Ok(outcome);
+    /// Removes the records of garbage. Its files are removed after the commit.
+    fn collect(&mut self, garbage: Garbage) -> Result<(), Error> {
+        if !self.view.is_garbage(garbage)? {
+            return Ok(());
         }
         match garbage {
             Garbage::Manifest(id) => {
-                let parts = view.manifest(id)?.map(|manifest| manifest.parts);
+                let parts = self.view.manifest(id)?.map(|manifest| manifest.parts);
                 for part in parts.unwrap_or_default() {
-                    batch.remove(&self.lsm.files, part.file.to_bytes());
-                    outcome.bytes.given += part.len;
-                    outcome.freed.push(Freed::File(part.file));
+                    self.lose_file(part.file, part.len);
                 }
-                batch.remove(&self.lsm.manifests, id.to_bytes());
+                self.batch.remove(&self.lsm.manifests, id.to_bytes());
             }
             Garbage::Upload(id) => {
-                let parts: Vec<_> = view.parts(id, 0).collect::<Result<_, _>>()?;
+                let parts: Vec<_> = self.view.parts(id, 0).collect::<Result<_, _>>()?;
                 for (number, record) in parts {
-                    batch.remove(&self.lsm.parts, part_key(id, number));
-                    self.stage_loss(batch, Some(record), &mut outcome);
+                    self.batch.remove(&self.lsm.parts, part_key(id, number));
+                    self.lose(Some(record));
                 }
             }
         }
-        batch.remove(&self.lsm.garbage, garbage.key());
-        Ok(outcome)
+        self.batch.remove(&self.lsm.garbage, garbage.key());
+        Ok(())
     }
 
-    /// What `len` bytes in place of what is lost take, if the quota allows it.
-    pub(super) fn admit(&self, len: u64, lost: &[Record]) -> Result<Change, Error> {
+    /// Counts `len` bytes that replace the lost records, if the quota allows them.
+    pub(super) fn admit(&mut self, len: u64, lost: &[Record]) -> Result<(), Error> {
         let whole = |record: &&Record| !matches!(record.payload, Payload::Parts { .. });
         let given = lost.iter().filter(whole).map(|record| record.len).sum();
-        let taken = len;
-        self.files.usage.check(Change { taken, given })?;
-        // What is given is counted where it is removed.
-        Ok(Change { taken, given: 0 })
+        let usage = &self.committer.files.usage;
+        usage.check(Change { taken: len, given })?;
+        // `lose` counts the bytes that are given back.
+        self.outcome.bytes.taken += len;
+        Ok(())
     }
 
-    /// Removes what a record's payload refers to. Parts are left for later.
-    pub(super) fn stage_loss(
-        &self,
-        batch: &mut Batch,
-        lost: Option<Record>,
-        outcome: &mut Outcome,
-    ) {
-        let Some(Record { payload, len, .. }) = lost else {
-            return;
-        };
-        if !matches!(payload, Payload::Parts { .. }) {
-            outcome.bytes.given += len;
+    pub(super) fn insert_bytes(&mut self, id: FileId, bytes: PutBytes) {
+        match bytes {
+            PutBytes::Inline(bytes) => self.batch.insert(&self.lsm.inline, id.to_bytes(), bytes),
+            PutBytes::File(record) => self.batch.insert(&self.lsm.files, id.to_bytes(), record),
         }
-        match payload {
-            Payload::Inline { id, .. } => batch.remove(&self.lsm.inline, id.to_bytes()),
-            Payload::File { id } => batch.remove(&self.lsm.files, id.to_bytes()),
-            Payload::Parts { id } => {
-                batch.insert(&self.lsm.garbage, Garbage::Manifest(id).key(), []);
+    }
+
+    /// Removes what the payloads of records refer to. The parts of an object become garbage.
+    pub(super) fn lose(&mut self, records: impl IntoIterator<Item = Record>) {
+        for Record { payload, len, .. } in records {
+            self.outcome.found += 1;
+            match payload {
+                Payload::Inline { id, .. } => {
+                    self.outcome.bytes.given += len;
+                    self.batch.remove(&self.lsm.inline, id.to_bytes());
+                }
+                Payload::File { id } => self.lose_file(id, len),
+                Payload::Parts { id } => {
+                    let garbage = Garbage::Manifest(id);
+                    self.batch.insert(&self.lsm.garbage, garbage.key(), []);
+                    self.outcome.freed.push(Freed::Garbage(garbage));
+                }
+                Payload::Marker => {}
             }
-            Payload::Marker => {}
         }
-        outcome.lost(payload);
     }
 
-    /// The bucket is there and takes objects.
-    pub(crate) fn open_bucket(&self, view: &View<'_>, bucket: &str) -> Result<BucketInfo, Error> {
-        let info = existing(view, bucket)?;
-        match info.which.phase {
-            Phase::Live => Ok(info),
-            Phase::Deleting | Phase::Gone => Err(Error::Busy),
-        }
+    /// Removes the record of a file, and after the commit the file.
+    pub(super) fn lose_file(&mut self, id: FileId, len: u64) {
+        self.outcome.bytes.given += len;
+        self.outcome.freed.push(Freed::File(id));
+        self.batch.remove(&self.lsm.files, id.to_bytes());
     }
 }
 
-/// Whether versions are to be thought of when this is deleted.
+/// The bucket, if it exists and takes writes.
+pub(crate) fn open_bucket(view: &View<'_>, bucket: &str) -> Result<BucketInfo, Error> {
+    let info = existing(view, bucket)?;
+    match info.which.phase {
+        Phase::Live => Ok(info),
+        Phase::Deleting | Phase::Gone => Err(Error::Busy),
+    }
+}
+
+/// Whether a deletion names versions, or meets a key that keeps them.
 pub(crate) fn is_of_versions(
     view: &View<'_>,
     versioning: Versioning,
@@ -356,7 +319,7 @@ pub(crate) fn is_of_versions(
         return Ok(true);
     }
     for object_key in &delete.object_keys {
-        if mode(view, versioning, object_key)? != Versioning::Never {
+        if effective_versioning(view, versioning, object_key)? != Versioning::Never {
             return Ok(true);
         }
     }
@@ -367,7 +330,10 @@ pub(super) fn existing(view: &View<'_>, bucket: &str) -> Result<BucketInfo, Erro
     view.bucket(bucket)?.ok_or(Error::NoSuchBucket)
 }
 
-/// The object, or why there is none.
+/// The object.
+///
+/// # Errors
+/// [`Error::NoSuchBucket`] or [`Error::NoSuchObject`].
 pub(crate) fn present(view: &View<'_>, bucket: &str, object_key: &[u8]) -> Result<Record, Error> {
     match view.object(object_key)? {
         Some(record) => Ok(record),
@@ -384,22 +350,28 @@ pub(crate) fn check(condition: Option<&Condition>, current: Option<&Record>) -> 
     }
 }
 
-/// The parts as the caller saw them, or [`Error::PartChanged`].
-fn manifest_of(view: &View<'_>, complete: &CompleteOp) -> Result<Manifest, Error> {
-    let mut parts = Vec::with_capacity(complete.parts.len());
-    for (number, seen) in &complete.parts {
-        let record = view.part(complete.upload, *number)?;
-        let record = record.filter(|record| record.payload == Payload::File { id: *seen });
+/// The manifest of an upload's parts. [`Error::PartChanged`] if one of them is missing, or
+/// is not the one that the caller has seen.
+pub(super) fn manifest_of<T>(
+    view: &View<'_>,
+    upload: UploadId,
+    wanted: &[(u16, T)],
+    is_seen: impl Fn(&Record, &T) -> bool,
+) -> Result<Manifest, Error> {
+    let mut parts = Vec::with_capacity(wanted.len());
+    for (number, seen) in wanted {
+        let record = view.part(upload, *number)?;
+        let record = record.filter(|record| is_seen(record, seen));
         let record = record.ok_or(Error::PartChanged)?;
+        let Payload::File { id: file } = record.payload else {
+            return Err(Error::corrupt("part without a file"));
+        };
         parts.push(ManifestPart {
             number: *number,
-            file: *seen,
+            file,
             len: record.len,
             headers: record.meta.headers,
         });
     }
-    Ok(Manifest {
-        upload: complete.upload,
-        parts,
-    })
+    Ok(Manifest { upload, parts })
 }

@@ -1,19 +1,18 @@
-//! What a new state of a key does to those that it has, where versions are kept: which
-//! moves, which is lost, and what its last change was. In the batch of the change itself.
+//! The effect of a new state of a key on its versions: one moves, others are lost, and the
+//! stamp of the key's last change is noted. All in the batch of the change itself.
 
 use prism_replica::Stamp;
 
-use super::{Committer, Given, op::Outcome};
+use super::{Given, stage::Stage};
 use crate::{
     error::Error,
-    lsm::Batch,
     record::Record,
     types::BucketInfo,
     versions::{Place, VersionId, Versioning, version_key},
     view::View,
 };
 
-/// How a change treats versions, and its stamp if others make it as well.
+/// How a change treats versions, and its stamp if other replicas make it as well.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How {
     pub(super) versioning: Versioning,
@@ -21,15 +20,8 @@ pub(super) struct How {
 }
 
 impl How {
-    pub(super) fn given(given: Given) -> Self {
-        Self {
-            versioning: given.versioning,
-            stamp: Some(given.stamp),
-        }
-    }
-
     /// As it was agreed, or as the bucket says.
-    pub(super) fn of(
+    pub(super) fn of_bucket(
         view: &View<'_>,
         bucket: &BucketInfo,
         given: Option<Given>,
@@ -37,15 +29,16 @@ impl How {
     ) -> Result<Self, Error> {
         let versioning = given.map_or(bucket.versioning, |given| given.versioning);
         Ok(Self {
-            versioning: mode(view, versioning, object_key)?,
+            versioning: effective_versioning(view, versioning, object_key)?,
             stamp: given.map(|given| given.stamp),
         })
     }
 }
 
-/// How versions of a key are treated in a bucket that treats them so. Where it says
-/// that it never kept any, and others have kept some, it has not heard of it yet.
-pub(crate) fn mode(
+/// How the versions of a key are treated in a bucket with this `versioning`. A store whose
+/// bucket never kept versions may have versions of the key all the same: then it has not
+/// heard yet that the bucket keeps them.
+pub(crate) fn effective_versioning(
     view: &View<'_>,
     versioning: Versioning,
     object_key: &[u8],
@@ -56,19 +49,19 @@ pub(crate) fn mode(
     }
 }
 
-/// What a key has before a change.
+/// The state of a key before a change.
 #[derive(Default)]
 pub(super) struct Base {
     current: Option<Record>,
-    /// The last change of any of its versions.
+    /// The stamp of the last change of any of its versions.
     last: Option<Stamp>,
-    /// Where the null version lies, unless it is current.
+    /// The place of the null version, unless it is current.
     null_place: Option<Place>,
     null: Option<Record>,
 }
 
 impl Base {
-    pub(super) fn of(view: &View<'_>, object_key: &[u8]) -> Result<Self, Error> {
+    pub(super) fn of_key(view: &View<'_>, object_key: &[u8]) -> Result<Self, Error> {
         let null_place = view.null_place(object_key)?;
         let null = null_place.map(|place| view.version(&version_key(object_key, &place)));
         Ok(Self {
@@ -79,8 +72,9 @@ impl Base {
         })
     }
 
-    /// The same for a change that is made so, of a key with this current object.
-    pub(super) fn with(
+    /// The state of a key whose current object is known. Without versions there is no more
+    /// to it.
+    pub(super) fn for_change(
         view: &View<'_>,
         how: How,
         object_key: &[u8],
@@ -91,25 +85,27 @@ impl Base {
                 current,
                 ..Self::default()
             }),
-            _ => Self::of(view, object_key),
+            _ => Self::of_key(view, object_key),
         }
     }
 }
 
-/// What has to go before a key gets a new current state, and how that is named.
+/// The stamp and the name of a key's new state, and what it replaces.
 pub(super) struct Succession {
     pub(super) stamp: Stamp,
     pub(super) version: Option<VersionId>,
+    /// Whether other replicas make the change as well.
+    is_given: bool,
     /// The object that was current and becomes a version.
     moved: Option<Moved>,
-    /// Those that are lost.
+    /// The records that are lost.
     lost: Vec<Record>,
-    /// Where one of them lies, the null version.
+    /// The place of the null version, if it is one of the lost records.
     lost_null: Option<Place>,
 }
 
 impl Succession {
-    /// Objects whose bytes go.
+    /// The records whose bytes go.
     pub(super) fn lost(&self) -> &[Record] {
         &self.lost
     }
@@ -122,11 +118,11 @@ struct Moved {
     record: Vec<u8>,
 }
 
-impl Committer {
-    /// What a new state of a key does to what the key has. Changes nothing yet.
+impl Stage<'_> {
+    /// Plans the replacement of a key's state. Changes nothing yet.
     pub(super) fn succession(&self, how: How, base: Base) -> Result<Succession, Error> {
         let current_stamp = base.current.as_ref().map(|record| record.stamp);
-        let stamp = self.given(how.stamp, current_stamp.max(base.last));
+        let stamp = self.stamp(how.stamp, current_stamp.max(base.last));
         let (mut moved, mut lost, mut lost_null) = (None, Vec::new(), None);
         match (how.versioning, base.current) {
             (Versioning::Enabled, current) => moved = current,
@@ -153,94 +149,81 @@ impl Committer {
                 Versioning::Enabled => Some(VersionId::Of(stamp)),
                 Versioning::Suspended => Some(VersionId::Null),
             },
+            is_given: how.stamp.is_some(),
             moved: moved.transpose()?,
             lost,
             lost_null,
         })
     }
 
-    /// Moves and removes what a new state replaces. The current object stays in
-    /// its tree, for the caller to overwrite or remove.
-    pub(super) fn stage_succession(
-        &self,
-        batch: &mut Batch,
+    /// Makes a record the current object of its key, with the succession's stamp and name.
+    pub(super) fn make_current(
+        &mut self,
         object_key: &[u8],
+        mut record: Record,
         succession: Succession,
-        outcome: &mut Outcome,
-    ) {
-        for record in succession.lost {
-            self.stage_loss(batch, Some(record), outcome);
+    ) -> Result<(), Error> {
+        record.stamp = succession.stamp;
+        record.version = succession.version;
+        let value = record.encode()?;
+        self.outcome.stamp = record.stamp;
+        self.outcome.version = record.version;
+        if succession.is_given {
+            self.batch.remove(&self.lsm.deletions, object_key);
         }
+        self.make_way(object_key, succession);
+        self.batch.insert(&self.lsm.objects, object_key, value);
+        Ok(())
+    }
+
+    /// Moves and removes what a new state replaces. The current object stays in its tree: the
+    /// caller overwrites or removes it.
+    pub(super) fn make_way(&mut self, object_key: &[u8], succession: Succession) {
+        self.lose(succession.lost);
         if let Some(place) = succession.lost_null {
-            self.stage_removal(batch, object_key, &place, true);
+            self.remove_version(object_key, &place, true);
         }
         if let Some(moved) = succession.moved {
             let key = version_key(object_key, &moved.place);
-            batch.insert(&self.lsm.versions, key, moved.record);
+            self.batch.insert(&self.lsm.versions, key, moved.record);
             if moved.is_null {
-                batch.insert(&self.lsm.nulls, object_key, moved.place);
+                self.batch.insert(&self.lsm.nulls, object_key, moved.place);
             }
         }
         if succession.version.is_some() {
-            self.stage_last(batch, object_key, (succession.stamp, true), true);
+            self.note_last(object_key, succession.stamp);
         }
     }
 
-    /// Notes the last change of a key, which has versions left or not; that all are gone
-    /// is remembered where others make the change as well.
-    pub(super) fn stage_last(
-        &self,
-        batch: &mut Batch,
-        object_key: &[u8],
-        (stamp, is_given): (Stamp, bool),
-        has_versions: bool,
-    ) {
-        let (there, gone) = (&self.lsm.changes, &self.lsm.deletions);
-        match has_versions {
-            true => {
-                batch.insert(there, object_key, stamp.to_bytes());
-                batch.remove(gone, object_key);
-            }
-            false => {
-                batch.remove(there, object_key);
-                if is_given {
-                    batch.insert(gone, object_key, stamp.to_bytes());
-                }
-            }
-        }
+    /// Notes the stamp of the last change of a key that has versions.
+    pub(super) fn note_last(&mut self, object_key: &[u8], stamp: Stamp) {
+        let stamp = stamp.to_bytes();
+        self.batch.insert(&self.lsm.changes, object_key, stamp);
+        self.batch.remove(&self.lsm.deletions, object_key);
     }
 
     /// Removes all versions of a key that are not current.
-    pub(super) fn stage_clear(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        object_key: &[u8],
-        outcome: &mut Outcome,
-    ) -> Result<(), Error> {
+    pub(super) fn clear_versions(&mut self, object_key: &[u8]) -> Result<(), Error> {
+        let view = self.view;
         if view.change(object_key)?.is_none() {
             return Ok(());
         }
         for found in view.versions_of(object_key) {
             let (place, record) = found?;
-            batch.remove(&self.lsm.versions, version_key(object_key, &place));
-            self.stage_loss(batch, Some(record), outcome);
+            let key = version_key(object_key, &place);
+            self.batch.remove(&self.lsm.versions, key);
+            self.lose(Some(record));
         }
-        batch.remove(&self.lsm.nulls, object_key);
-        batch.remove(&self.lsm.changes, object_key);
+        self.batch.remove(&self.lsm.nulls, object_key);
+        self.batch.remove(&self.lsm.changes, object_key);
         Ok(())
     }
 
-    pub(super) fn stage_removal(
-        &self,
-        batch: &mut Batch,
-        object_key: &[u8],
-        place: &Place,
-        is_null: bool,
-    ) {
-        batch.remove(&self.lsm.versions, version_key(object_key, place));
+    pub(super) fn remove_version(&mut self, object_key: &[u8], place: &Place, is_null: bool) {
+        let key = version_key(object_key, place);
+        self.batch.remove(&self.lsm.versions, key);
         if is_null {
-            batch.remove(&self.lsm.nulls, object_key);
+            self.batch.remove(&self.lsm.nulls, object_key);
         }
     }
 }

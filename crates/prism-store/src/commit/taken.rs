@@ -1,5 +1,4 @@
-//! What was fetched of another replica, to be committed: one thing, or all versions of a
-//! key.
+//! Copies fetched from another replica, to be committed: one scope, or all versions of a key.
 
 use prism_replica::Stamp;
 
@@ -7,24 +6,24 @@ use super::PutBytes;
 use crate::{
     layout::FileId,
     record::Record,
-    replica::Scope as Changed,
+    replica::Scope,
     uploads::{Manifest, UploadRecord},
     versions::{Place, VersionId},
 };
 
-/// What another replica has of a scope, as of an epoch.
+/// A copy of a scope, as of an epoch.
 pub(crate) struct TakeInOp {
-    /// None: in place of the same, which is damaged.
+    /// The epoch; none for a copy that replaces a damaged scope.
     pub(crate) since: Option<u64>,
-    pub(crate) scope: Changed,
+    pub(crate) scope: Scope,
     pub(crate) object_key: Vec<u8>,
-    /// The life of its bucket at the source.
+    /// The life of the bucket at the source.
     pub(crate) life: Stamp,
     pub(crate) stamp: Stamp,
     pub(crate) taken: Taken,
 }
 
-/// What it consists of; its files are in place.
+/// The contents of a copy. Its files have their names.
 pub(crate) enum Taken {
     /// An object, or a part.
     Whole(Record, FileId, PutBytes),
@@ -35,31 +34,31 @@ pub(crate) enum Taken {
     Marker(Record),
 }
 
-/// All versions of a key that another replica has, as of an epoch.
+/// Copies of all versions of a key, as of an epoch.
 pub(crate) struct TakeVersionsOp {
     pub(crate) since: u64,
-    pub(crate) scope: Changed,
+    pub(crate) scope: Scope,
     pub(crate) object_key: Vec<u8>,
-    /// The life of its bucket at the source.
+    /// The life of the bucket at the source.
     pub(crate) life: Stamp,
     /// The stamp of the key's last change.
     pub(crate) stamp: Stamp,
-    /// Whole, the newest first.
+    /// The newest first.
     pub(crate) versions: Vec<TakenVersion>,
 }
 
-/// One of them.
+/// One version.
 pub(crate) struct TakenVersion {
     pub(crate) place: Place,
     pub(crate) version: Option<VersionId>,
-    /// Of the version itself.
+    /// The stamp of the version itself.
     pub(crate) stamp: Stamp,
-    /// If it was fetched: its files are in place.
+    /// The copy; none if the store has the version.
     pub(crate) taken: Option<Taken>,
 }
 
 impl TakenVersion {
-    /// Whether this record is of that version, as it is now.
+    /// Whether this record is of the same state of the version.
     pub(crate) fn is(&self, record: &Record) -> bool {
         record.stamp == self.stamp && record.version == self.version
     }
@@ -70,7 +69,7 @@ impl TakenVersion {
 }
 
 impl Taken {
-    /// Bytes of an object, or of a part.
+    /// The length of an object or a part, in bytes.
     pub(super) fn len(&self) -> Option<u64> {
         match self {
             Self::Whole(record, ..) | Self::Parts(record, ..) => Some(record.len),
@@ -79,7 +78,7 @@ impl Taken {
     }
 }
 
-/// Files that are in place for it.
+/// The files of a copy.
 pub(super) fn files_of(taken: &Taken) -> impl Iterator<Item = FileId> {
     let (whole, parts) = match taken {
         Taken::Whole(_, id, PutBytes::File(_)) => (Some(*id), None),
@@ -91,7 +90,7 @@ pub(super) fn files_of(taken: &Taken) -> impl Iterator<Item = FileId> {
 }
 
 impl TakeVersionsOp {
-    /// What was fetched.
+    /// The copies.
     pub(super) fn taken(&self) -> impl Iterator<Item = &Taken> {
         self.versions
             .iter()

@@ -36,7 +36,7 @@ fn queued(op: Op, given: Option<Given>) -> Queued {
     Queued { op, given, when }
 }
 
-/// A PUT forgets that its key was deleted, and then finds no room.
+/// A PUT adds its bytes to the batch, and then finds no room.
 #[test]
 fn an_operation_that_fails_halfway_changes_nothing_beside_one_that_succeeds() {
     let dir = tempfile::tempdir().unwrap();
@@ -60,7 +60,8 @@ fn an_operation_that_fails_halfway_changes_nothing_beside_one_that_succeeds() {
         condition: None,
     });
     for queued in [put(&store, "deleted", 10, given()), queued(delete, given())] {
-        committer.submit(queued.op, queued.given).unwrap();
+        let submitted = committer.submit_when(queued.op, queued.given, queued.when);
+        submitted.unwrap();
     }
     let deletion = store.view().deletion(&deleted).unwrap();
     assert!(deletion.is_some());
@@ -81,4 +82,5 @@ fn an_operation_that_fails_halfway_changes_nothing_beside_one_that_succeeds() {
         assert_eq!(store.head("b", key).unwrap().unwrap().len, len);
     }
     assert_eq!(store.bytes_used(), 50);
+    assert_eq!(store.view().inline_bytes().unwrap(), 50);
 }

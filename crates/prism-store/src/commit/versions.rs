@@ -4,67 +4,56 @@
 use prism_replica::Stamp;
 
 use super::{
-    Committer, Given,
-    op::{Change, DeleteOp, Outcome},
-    stage::{check, existing, present},
+    Given,
+    op::{Change, DeleteOp},
+    stage::{Stage, check, existing, present},
     succession::{Base, How, Succession},
 };
 use crate::{
     error::Error,
-    lsm::Batch,
     record::{Payload, Record},
     types::{BucketInfo, ObjectMeta},
     versions::{Place, Removed, VersionId, Versioning, place, version_key},
     view::View,
 };
 
-impl Committer {
+impl Stage<'_> {
     /// Deletes objects and versions.
-    pub(super) fn stage_delete_versions(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        (bucket, given): (&BucketInfo, Option<Given>),
+    pub(super) fn delete_versions(
+        &mut self,
+        bucket: &BucketInfo,
+        given: Option<Given>,
         delete: &DeleteOp,
-    ) -> Result<Outcome, Error> {
-        let named = delete
-            .versions
-            .iter()
-            .copied()
-            .chain(std::iter::repeat(None));
+    ) -> Result<(), Error> {
+        let named = delete.versions.iter().copied();
+        let named = named.chain(std::iter::repeat(None));
         let mut planned = Vec::with_capacity(delete.object_keys.len());
         for (object_key, version) in delete.object_keys.iter().zip(named) {
-            let how = How::of(view, bucket, given, object_key)?;
+            let how = How::of_bucket(self.view, bucket, given, object_key)?;
             let plan = match version {
-                Some(id) => self.plan_removal(view, delete, object_key, id)?,
-                None => self.plan_marker(view, how, delete, object_key)?,
+                Some(id) => self.plan_removal(delete, object_key, id)?,
+                None => self.plan_marker(how, delete, object_key)?,
             };
-            planned.push((object_key, (how, plan)));
+            planned.push((object_key, how, plan));
         }
-        let mut outcome = Outcome::default();
-        for (object_key, plan) in planned {
-            let removed = self.stage_plan(batch, object_key, plan, &mut outcome);
-            outcome.removed.push(removed);
+        for (object_key, how, plan) in planned {
+            let removed = self.apply_plan(object_key, how, plan);
+            self.outcome.removed.push(removed);
         }
-        Ok(outcome)
+        Ok(())
     }
 
-    fn plan_marker(
-        &self,
-        view: &View<'_>,
-        how: How,
-        delete: &DeleteOp,
-        object_key: &[u8],
-    ) -> Result<Plan, Error> {
-        let current = view.object(object_key)?;
+    fn plan_marker(&self, how: How, delete: &DeleteOp, object_key: &[u8]) -> Result<Plan, Error> {
+        let current = self.view.object(object_key)?;
         check(delete.condition.as_ref(), current.as_ref())?;
         if how.versioning == Versioning::Never && current.is_none() {
             return Ok(Plan::Nothing(None));
         }
-        self.marker(how, Base::with(view, how, object_key, current)?)
+        let base = Base::for_change(self.view, how, object_key, current)?;
+        self.marker(how, base)
     }
 
-    /// A delete marker that hides what there is, or the end of it.
+    /// Plans the deletion of an object: a delete marker hides it, or without versions it goes.
     pub(super) fn marker(&self, how: How, base: Base) -> Result<Plan, Error> {
         let succession = self.succession(how, base)?;
         let Some(id) = succession.version else {
@@ -76,7 +65,7 @@ impl Committer {
             payload: Payload::Marker,
             len: 0,
             meta: ObjectMeta {
-                // The same on all replicas.
+                // From the stamp, so that all replicas have the same.
                 created_ms: succession.stamp.time_us / 1000,
                 ..ObjectMeta::default()
             },
@@ -91,12 +80,11 @@ impl Committer {
 
     fn plan_removal(
         &self,
-        view: &View<'_>,
         delete: &DeleteOp,
         object_key: &[u8],
         id: VersionId,
     ) -> Result<Plan, Error> {
-        match version_of(view, &delete.bucket, object_key, id) {
+        match version_of(self.view, &delete.bucket, object_key, id) {
             Ok((record, _)) => check(delete.condition.as_ref(), Some(&record))?,
             Err(Error::NoSuchVersion) => {
                 check(delete.condition.as_ref(), None)?;
@@ -104,67 +92,25 @@ impl Committer {
             }
             Err(error) => return Err(error),
         }
-        self.removal(view, &delete.bucket, object_key, id)
+        removal(self.view, &delete.bucket, object_key, id)
     }
 
-    /// The end of a version.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchVersion`].
-    pub(super) fn removal(
-        &self,
-        view: &View<'_>,
-        bucket: &str,
+    pub(super) fn apply_plan(
+        &mut self,
         object_key: &[u8],
-        id: VersionId,
-    ) -> Result<Plan, Error> {
-        let (record, at) = version_of(view, bucket, object_key, id)?;
-        let current = view.object(object_key)?;
-        let others = view.versions_of(object_key);
-        let mut others =
-            others.filter(|found| !matches!(found, Ok((place, _)) if at == Some(*place)));
-        let newest = others.next().transpose()?;
-        let is_current = at.is_none();
-        let has_current = current.is_some() && !is_current;
-        let is_last = newest.is_none() && !has_current;
-        let last = view.change(object_key)?;
-        let above = last.max(current.map(|current| current.stamp));
-        // What is left may become current: then it is an object in its place again. A
-        // version behind the newest leaves the newest where it is.
-        let is_newest = at.is_none_or(|at| newest.as_ref().is_none_or(|(place, _)| at < *place));
-        let next = newest
-            .filter(|(_, record)| !has_current && is_newest && record.payload != Payload::Marker);
-        let promoted = next.map(|(place, record)| {
-            let is_null = record.id() == VersionId::Null;
-            Ok::<_, Error>((place, is_null, record.encode()?))
-        });
-        Ok(Plan::Removed {
-            record,
-            at,
-            promoted: promoted.transpose()?,
-            is_last,
-            above,
-        })
-    }
-
-    pub(super) fn stage_plan(
-        &self,
-        batch: &mut Batch,
-        object_key: &[u8],
-        (how, plan): (How, Plan),
-        outcome: &mut Outcome,
+        how: How,
+        plan: Plan,
     ) -> Option<Removed> {
+        let objects = &self.lsm.objects;
         match plan {
             Plan::Nothing(id) => id.map(|version| Removed {
                 version,
                 is_marker: false,
             }),
             Plan::Gone(succession) => {
-                batch.remove(&self.lsm.objects, object_key);
-                if let Some(stamp) = how.stamp {
-                    batch.insert(&self.lsm.deletions, object_key, stamp.to_bytes());
-                }
-                self.stage_succession(batch, object_key, succession, outcome);
+                self.batch.remove(objects, object_key);
+                self.remember_deletion(object_key, how.stamp);
+                self.make_way(object_key, succession);
                 None
             }
             Plan::Marked {
@@ -173,112 +119,174 @@ impl Committer {
                 place,
                 marker,
             } => {
-                batch.remove(&self.lsm.objects, object_key);
-                self.stage_succession(batch, object_key, succession, outcome);
-                batch.insert(&self.lsm.versions, version_key(object_key, &place), marker);
+                self.batch.remove(objects, object_key);
+                self.make_way(object_key, succession);
+                let key = version_key(object_key, &place);
+                self.batch.insert(&self.lsm.versions, key, marker);
                 if id == VersionId::Null {
-                    batch.insert(&self.lsm.nulls, object_key, place);
+                    self.batch.insert(&self.lsm.nulls, object_key, place);
                 }
                 Some(Removed {
                     version: id,
                     is_marker: true,
                 })
             }
-            Plan::Removed {
-                record,
-                at,
-                promoted,
-                is_last,
-                above,
-            } => {
+            Plan::Removed(removal) => {
                 let removed = Removed {
-                    version: record.id(),
-                    is_marker: record.payload == Payload::Marker,
+                    version: removal.record.id(),
+                    is_marker: removal.record.payload == Payload::Marker,
                 };
-                match at {
-                    None => batch.remove(&self.lsm.objects, object_key),
+                match removal.at {
+                    None => self.batch.remove(objects, object_key),
                     Some(place) => {
                         let is_null = removed.version == VersionId::Null;
-                        self.stage_removal(batch, object_key, &place, is_null);
+                        self.remove_version(object_key, &place, is_null);
                     }
                 }
-                self.stage_loss(batch, Some(record), outcome);
-                if let Some((place, is_null, record)) = promoted {
-                    self.stage_removal(batch, object_key, &place, is_null);
-                    batch.insert(&self.lsm.objects, object_key, record);
+                self.lose(Some(removal.record));
+                if let Some(Promoted {
+                    place,
+                    is_null,
+                    record,
+                }) = removal.promoted
+                {
+                    self.remove_version(object_key, &place, is_null);
+                    self.batch.insert(objects, object_key, record);
                 }
-                let stamp = (self.given(how.stamp, above), how.stamp.is_some());
-                self.stage_last(batch, object_key, stamp, !is_last);
+                if removal.is_last {
+                    self.batch.remove(&self.lsm.changes, object_key);
+                    self.remember_deletion(object_key, how.stamp);
+                } else {
+                    let stamp = self.stamp(how.stamp, removal.above);
+                    self.note_last(object_key, stamp);
+                }
                 Some(removed)
             }
         }
     }
 
+    /// Remembers the deletion of a key, if other replicas make it as well.
+    fn remember_deletion(&mut self, object_key: &[u8], given: Option<Stamp>) {
+        if let Some(stamp) = given {
+            let deletions = &self.lsm.deletions;
+            self.batch.insert(deletions, object_key, stamp.to_bytes());
+        }
+    }
+
     /// Changes the metadata of an object, or of a version of it.
-    pub(super) fn stage_change(
-        &self,
-        view: &View<'_>,
-        batch: &mut Batch,
-        (how, (bucket, version)): (How, (&str, Option<VersionId>)),
+    pub(super) fn change_meta(
+        &mut self,
+        how: How,
+        bucket: &str,
         object_key: Vec<u8>,
+        version: Option<VersionId>,
         change: Change,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<(), Error> {
         let (mut record, at) = match version {
-            None => (present(view, bucket, &object_key)?, None),
-            Some(id) => version_of(view, bucket, &object_key, id)?,
+            None => (present(self.view, bucket, &object_key)?, None),
+            Some(id) => version_of(self.view, bucket, &object_key, id)?,
         };
         if record.payload == Payload::Marker {
             return Err(Error::IsDeleteMarker);
         }
         change(&mut record.meta);
-        let above = Some(record.stamp).max(view.change(&object_key)?);
-        record.stamp = self.given(how.stamp, above);
+        let above = Some(record.stamp).max(self.view.change(&object_key)?);
+        record.stamp = self.stamp(how.stamp, above);
         let value = record.encode()?;
         if how.versioning != Versioning::Never {
-            let stamp = (record.stamp, how.stamp.is_some());
-            self.stage_last(batch, &object_key, stamp, true);
+            self.note_last(&object_key, record.stamp);
         }
         match at {
-            None => batch.insert(&self.lsm.objects, object_key, value),
+            None => self.batch.insert(&self.lsm.objects, object_key, value),
             Some(place) => {
-                batch.insert(&self.lsm.versions, version_key(&object_key, &place), value);
+                let key = version_key(&object_key, &place);
+                self.batch.insert(&self.lsm.versions, key, value);
             }
         }
-        Ok(Outcome {
-            stamp: record.stamp,
-            version: record.version,
-            ..Outcome::default()
-        })
+        self.outcome.stamp = record.stamp;
+        self.outcome.version = record.version;
+        Ok(())
     }
 }
 
-/// What a deletion comes to.
+/// The effect of a deletion.
 pub(super) enum Plan {
-    /// There was nothing; a version that was named is answered as gone.
+    /// There is no such object. A named version is answered as deleted.
     Nothing(Option<VersionId>),
     /// The object goes, and no versions are kept.
     Gone(Succession),
-    /// A delete marker takes its place.
+    /// A delete marker becomes the newest version.
     Marked {
         succession: Succession,
         id: VersionId,
         place: Place,
         marker: Vec<u8>,
     },
-    /// A version goes, from this place or from being current, and another may
-    /// become current.
-    Removed {
-        record: Record,
-        at: Option<Place>,
-        promoted: Option<(Place, bool, Vec<u8>)>,
-        /// The key has no other.
-        is_last: bool,
-        /// The change's stamp is above this one.
-        above: Option<Stamp>,
-    },
+    /// A version goes.
+    Removed(Removal),
 }
 
-/// A version, and where it lies unless it is current.
+pub(super) struct Removal {
+    record: Record,
+    /// The version's place, unless it is current.
+    at: Option<Place>,
+    /// The version that becomes current.
+    promoted: Option<Promoted>,
+    /// The key has no other version.
+    is_last: bool,
+    /// The change's stamp is above this one.
+    above: Option<Stamp>,
+}
+
+struct Promoted {
+    place: Place,
+    is_null: bool,
+    /// Encoded [`Record`].
+    record: Vec<u8>,
+}
+
+/// Plans the removal of a version.
+///
+/// # Errors
+/// [`Error::NoSuchVersion`].
+pub(super) fn removal(
+    view: &View<'_>,
+    bucket: &str,
+    object_key: &[u8],
+    id: VersionId,
+) -> Result<Plan, Error> {
+    let (record, at) = version_of(view, bucket, object_key, id)?;
+    let current = view.object(object_key)?;
+    let others = view.versions_of(object_key);
+    let mut others = others.filter(|found| !matches!(found, Ok((place, _)) if at == Some(*place)));
+    let newest = others.next().transpose()?;
+    let is_current = at.is_none();
+    let has_current = current.is_some() && !is_current;
+    let is_last = newest.is_none() && !has_current;
+    let last = view.change(object_key)?;
+    let above = last.max(current.map(|current| current.stamp));
+    // The newest version that is left becomes current, unless it is a delete marker. The
+    // removal of an older version changes nothing about the newest one.
+    let is_newest = at.is_none_or(|at| newest.as_ref().is_none_or(|(place, _)| at < *place));
+    let next =
+        newest.filter(|(_, record)| !has_current && is_newest && record.payload != Payload::Marker);
+    let promoted = next.map(|(place, record)| {
+        Ok::<_, Error>(Promoted {
+            place,
+            is_null: record.id() == VersionId::Null,
+            record: record.encode()?,
+        })
+    });
+    Ok(Plan::Removed(Removal {
+        record,
+        at,
+        promoted: promoted.transpose()?,
+        is_last,
+        above,
+    }))
+}
+
+/// A version, and its place unless it is current.
 ///
 /// # Errors
 /// [`Error::NoSuchVersion`], [`Error::NoSuchBucket`].

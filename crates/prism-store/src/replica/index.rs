@@ -1,5 +1,5 @@
-//! What is in memory of changes that are not over: those that were prepared for
-//! another node, and those that this node is at as primary.
+//! The changes under way, in memory: those prepared for other primaries, and those that this
+//! node makes as primary.
 
 use std::{
     collections::HashMap,
@@ -12,22 +12,22 @@ use prism_replica::{Pending, Stamp};
 use super::Scope;
 use crate::error::Error;
 
-/// How long a change waits for others of the same key.
+/// The longest that a change waits for others of the same key.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
-/// Most changes that are under way or wait for a lock: each holds a thread, and
-/// others are needed to prepare what other nodes are the primaries of.
+/// Most changes that are under way or wait for a lock. Each blocks a thread, and threads have
+/// to be left for the changes of other primaries.
 const CALLERS_MAX: usize = 256;
 
-/// A prepared change, without what it is.
+/// A prepared change, without its contents.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) scope: Scope,
     pub(crate) pending: Pending,
-    /// Since when, in this life of the process.
+    /// When it was prepared, or the store opened.
     pub(crate) since: Instant,
 }
 
-/// Prepared changes by their key in the tree `pending`, which it mirrors.
+/// A mirror of the tree `pending`: prepared changes by their key there.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     entries: RwLock<HashMap<Vec<u8>, Entry>>,
@@ -79,8 +79,8 @@ impl Index {
     }
 }
 
-/// The scopes that this node changes as primary. Each is locked from before it
-/// is read until the change is over.
+/// The scopes that this node changes as primary. Each is locked from before it is read until
+/// its change is over.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     state: Mutex<State>,
@@ -89,18 +89,18 @@ pub(crate) struct Locks {
 
 #[derive(Debug, Default)]
 struct State {
-    held: HashMap<Vec<u8>, Held>,
+    locked: HashMap<Vec<u8>, Lock>,
     callers: usize,
 }
 
 #[derive(Debug)]
-struct Held {
+struct Lock {
     bucket: String,
-    /// Once there is one.
+    /// The stamp of the change, once it has one.
     stamp: Option<Stamp>,
 }
 
-/// Some locked scopes; freed when dropped.
+/// Locked scopes, freed when dropped.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Locked<'a> {
@@ -109,7 +109,10 @@ pub(crate) struct Locked<'a> {
 }
 
 impl Locks {
-    /// Waits until all are free. [`Error::Stalled`] after too long.
+    /// Waits until all scopes are free, at most [`LOCK_LIMIT`].
+    ///
+    /// # Errors
+    /// [`Error::Stalled`].
     pub(crate) fn lock(&self, scopes: &[Scope]) -> Result<Locked<'_>, Error> {
         let keys: Vec<_> = scopes.iter().map(Scope::tree_key).collect();
         let until = Instant::now() + LOCK_LIMIT;
@@ -118,8 +121,8 @@ impl Locks {
             return Err(Error::Stalled);
         }
         state.callers += 1;
-        // All at once, so that nobody waits for another in a circle.
-        while keys.iter().any(|key| state.held.contains_key(key)) {
+        // All at once, so that two changes never wait for each other.
+        while keys.iter().any(|key| state.locked.contains_key(key)) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 state.callers -= 1;
@@ -131,7 +134,7 @@ impl Locks {
         for (key, scope) in keys.iter().zip(scopes) {
             let bucket = scope.bucket.clone();
             let stamp = None;
-            state.held.insert(key.clone(), Held { bucket, stamp });
+            state.locked.insert(key.clone(), Lock { bucket, stamp });
         }
         Ok(Locked { locks: self, keys })
     }
@@ -139,14 +142,14 @@ impl Locks {
     /// Whether the change with this stamp is under way.
     pub(crate) fn is_under_way(&self, tree_key: &[u8], stamp: Stamp) -> bool {
         let state = self.locked();
-        let held = state.held.get(tree_key);
-        held.is_some_and(|held| held.stamp == Some(stamp))
+        let lock = state.locked.get(tree_key);
+        lock.is_some_and(|lock| lock.stamp == Some(stamp))
     }
 
     /// Whether anything of a bucket is under way.
     pub(crate) fn is_busy(&self, bucket: &str) -> bool {
         let state = self.locked();
-        state.held.values().any(|held| held.bucket == bucket)
+        state.locked.values().any(|lock| lock.bucket == bucket)
     }
 
     fn locked(&self) -> MutexGuard<'_, State> {
@@ -155,19 +158,19 @@ impl Locks {
 }
 
 impl Locked<'_> {
-    /// From here on the change is under way.
+    /// Marks the change as under way.
     pub(crate) fn begin(&self, stamp: Stamp) {
         let mut state = self.locks.locked();
         for key in &self.keys {
-            if let Some(held) = state.held.get_mut(key) {
-                held.stamp = Some(stamp);
+            if let Some(lock) = state.locked.get_mut(key) {
+                lock.stamp = Some(stamp);
             }
         }
     }
 
-    /// It is not known whether the change is on the disk: it stays under way for
-    /// as long as the process lives.
-    pub(crate) fn keep(mut self) {
+    /// Leaves the scopes locked until the process ends, because the change may or may not be on
+    /// the disk.
+    pub(crate) fn leak(mut self) {
         self.keys.clear();
     }
 }
@@ -177,7 +180,7 @@ impl Drop for Locked<'_> {
         let mut state = self.locks.locked();
         state.callers -= 1;
         for key in &self.keys {
-            state.held.remove(key);
+            state.locked.remove(key);
         }
         self.locks.free.notify_all();
     }
@@ -200,7 +203,7 @@ mod tests {
                 scope.spawn(|| {
                     for n in 0..100 {
                         let wanted = scopes.get(n % 2..).unwrap();
-                        let _held = locks.lock(wanted).unwrap();
+                        let _locked = locks.lock(wanted).unwrap();
                         let mut count = count.try_lock().unwrap();
                         *count += 1;
                     }
@@ -215,10 +218,10 @@ mod tests {
     fn a_change_in_doubt_stays_under_way() {
         let locks = Locks::default();
         let scope = Scope::object("b", "k");
-        let held = locks.lock(std::slice::from_ref(&scope)).unwrap();
+        let locked = locks.lock(std::slice::from_ref(&scope)).unwrap();
         assert!(!locks.is_under_way(&scope.tree_key(), Stamp::NONE));
-        held.begin(Stamp::NONE);
-        held.keep();
+        locked.begin(Stamp::NONE);
+        locked.leak();
         assert!(locks.is_under_way(&scope.tree_key(), Stamp::NONE));
         assert!(locks.is_busy("b"));
     }

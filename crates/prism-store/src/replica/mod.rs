@@ -1,10 +1,8 @@
-//! A store as one of several replicas: changes are made together with those of
-//! other nodes.
+//! A store as one of several replicas, by the rules of [`prism_replica`].
 //!
-//! The rules are those of [`prism_replica`]; here they are carried out. `primary`
-//! makes a change on all replicas, before anything else of this crate hears of
-//! it; `commit::prepare` keeps what another node's store is the primary of. Who
-//! the others are, and how they are reached, is given as [`Replicas`].
+//! `primary` makes a change on all replicas. `open_changes` and `commit::prepare` keep the
+//! changes of other primaries. `catch_up` and `fetch` exchange copies with other stores. The
+//! user of the store tells which replicas there are, and reaches them: [`Replicas`].
 
 mod catch_up;
 mod fetch;
@@ -35,14 +33,14 @@ use crate::{
     versions::{VersionId, Versioning},
 };
 
-/// What is changed by itself: the changes of one scope come one after the other.
+/// The unit of changes: those of one scope come one after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Scope {
     /// The bucket.
     pub bucket: String,
     /// The key of the object, or of the object to be.
     pub key: String,
-    /// An upload to that key, or a part of one; none: the object itself.
+    /// An upload to that key, or a part of one; none for the object itself.
     pub upload: Option<(UploadId, Option<u16>)>,
 }
 
@@ -77,7 +75,7 @@ impl Scope {
     }
 }
 
-/// A change of a scope, as it travels.
+/// A change of a scope, as it is sent to replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// An object, or a part, with the bytes that follow.
@@ -87,31 +85,31 @@ pub enum Change {
         /// Length in bytes.
         len: u64,
     },
-    /// Other metadata for an object.
+    /// New metadata of an object.
     SetMeta(ObjectMeta),
     /// The end of an object, or of an upload.
     Remove,
-    /// The same to a key of which versions are kept: what is written becomes a version,
-    /// and what is removed is hidden by a delete marker.
+    /// A change of a key with versions: a write makes a version, and a removal makes a delete
+    /// marker.
     Kept(Keeps, Box<Change>),
-    /// The end of one version, of a key of which they are kept.
+    /// The end of one version of a key.
     RemoveVersion {
-        /// Which.
+        /// The version.
         version: VersionId,
-        /// The key has no other.
+        /// Whether the key has no other version.
         is_last: bool,
     },
-    /// Other metadata for one version.
+    /// New metadata of one version.
     SetMetaOf(VersionId, ObjectMeta),
     /// A new upload.
     Begin(ObjectMeta),
     /// An object of the parts with these numbers and stamps.
     Complete {
-        /// Which upload.
+        /// The upload.
         upload: UploadId,
-        /// Of the object.
+        /// The metadata of the object.
         meta: ObjectMeta,
-        /// Ascending.
+        /// Ascending part numbers, with their stamps.
         parts: Vec<(u16, Stamp)>,
     },
 }
@@ -119,15 +117,15 @@ pub enum Change {
 /// How a change treats the versions of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keeps {
-    /// As the primary's bucket says: others may hear of that sooner or later.
+    /// As the primary's bucket says. Other replicas may not know the setting yet.
     pub versioning: Versioning,
-    /// The key has versions at the primary; only who has the same can make the change.
-    /// Without it the key has none before, whatever a replica finds.
+    /// Whether the key has a state at the primary. Then only a replica with the same state can
+    /// make the change. Otherwise the replica first removes whatever it has of the key.
     pub builds: bool,
 }
 
 impl Change {
-    /// What is done, whether versions are kept or not.
+    /// The change itself, with or without versions.
     #[must_use]
     pub fn what(&self) -> &Self {
         match self {
@@ -136,7 +134,7 @@ impl Change {
         }
     }
 
-    /// How versions are treated, where they are kept.
+    /// How the change treats versions, if the key has them.
     #[must_use]
     pub fn keeps(&self) -> Option<Keeps> {
         match self {
@@ -145,7 +143,7 @@ impl Change {
         }
     }
 
-    /// It means nothing to who does not have what the primary has.
+    /// Whether only a replica with the primary's state can make the change.
     #[must_use]
     pub fn builds_on_before(&self) -> bool {
         match self {
@@ -154,7 +152,7 @@ impl Change {
         }
     }
 
-    /// The key, or upload, holds nothing afterwards.
+    /// Whether the key, or the upload, has no state afterwards.
     pub(crate) fn removes(&self) -> bool {
         match self {
             Self::Kept(_, change) => matches!(**change, Self::RemoveVersion { is_last: true, .. }),
@@ -166,21 +164,20 @@ impl Change {
 /// A change of one scope.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScopedChange {
-    /// Of what.
+    /// The scope.
     pub scope: Scope,
-    /// What the primary holds there.
+    /// The stamp of the scope at the primary.
     pub before: Option<Stamp>,
-    /// Which.
+    /// The change.
     pub change: Change,
 }
 
-/// Changes that are to be prepared, all or none. Bytes follow where there is one
-/// change, of the kind [`Change::Write`].
+/// Changes to prepare, all or none. Bytes follow a single [`Change::Write`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepare {
-    /// In which the sender is the primary of all scopes.
+    /// The epoch, in which the sender is the primary of all scopes.
     pub epoch: u64,
-    /// The bucket's life at the sender: a change is not taken into another life.
+    /// The bucket's life at the sender. A change does not apply to another life.
     pub life: Stamp,
     /// The stamp of all changes.
     pub stamp: Stamp,
@@ -189,13 +186,13 @@ pub struct Prepare {
 }
 
 impl Prepare {
-    /// Whether bytes that follow are to replace those of an object.
+    /// Whether the bytes that follow replace those of an object.
     pub(crate) fn is_of_object(&self) -> bool {
         let one = self.changes.first().filter(|_| self.changes.len() == 1);
         one.is_some_and(|change| change.scope.upload.is_none())
     }
 
-    /// How many bytes follow; none if none do.
+    /// The number of bytes that follow, if any do.
     #[must_use]
     pub fn body_len(&self) -> Option<u64> {
         let [one] = self.changes.as_slice() else {
@@ -211,24 +208,24 @@ impl Prepare {
 /// The bytes of a change, at its primary.
 #[derive(Debug)]
 pub enum Bytes {
-    /// There are none.
+    /// No bytes.
     None,
-    /// These.
+    /// These bytes.
     Inline(Vec<u8>),
-    /// All of this file; to be read by offset.
+    /// All bytes of this file, which is read by offset.
     File(File),
 }
 
-/// Changes that are over.
+/// The outcome of changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decided {
-    /// What was changed.
+    /// The changed scopes.
     pub scopes: Vec<Scope>,
-    /// Of the changes.
+    /// The stamp of the changes.
     pub stamp: Stamp,
-    /// Whether they have happened.
+    /// Whether they were committed.
     pub committed: bool,
-    /// The one in which whoever says so is.
+    /// The epoch of the sender.
     pub epoch: u64,
 }
 
@@ -245,13 +242,13 @@ pub enum Unprepared {
     NoSpace,
     /// A replica is about to delete the bucket.
     Busy,
-    /// This node has too much to do.
+    /// This node has too many changes under way.
     Overloaded,
 }
 
-/// The other replicas. Nothing here waits, except where it says so.
+/// The other replicas. No function blocks.
 pub trait Replicas: Send + Sync {
-    /// The epoch of what follows: what is told later may be of a later one.
+    /// The present epoch. Answers to later calls may be of a later epoch.
     fn epoch(&self) -> u64;
 
     /// The other replicas of a key that this node may change now.
@@ -260,9 +257,8 @@ pub trait Replicas: Send + Sync {
     /// [`Error::NotPrimary`], [`Error::TooFewCopies`].
     fn others(&self, bucket: &str, key: &str) -> Result<Vec<String>, Error>;
 
-    /// Has all of `others` prepare changes. The one answer comes when all have,
-    /// or one will not, within a bounded time; wait for it where blocking is
-    /// allowed.
+    /// Asks all of `others` to prepare changes. The one answer comes in bounded time: when all
+    /// have prepared them, or one refused.
     fn prepare(
         &self,
         others: &[String],
@@ -270,7 +266,7 @@ pub trait Replicas: Send + Sync {
         bytes: Bytes,
     ) -> Receiver<Result<(), Unprepared>>;
 
-    /// Tells all of `others`. It may be lost: they ask in time.
+    /// Tells all of `others` the outcome. The message may be lost: then they ask.
     fn decided(&self, others: &[String], decided: Decided);
 }
 

@@ -1,11 +1,15 @@
-//! A change on its way to all replicas, at its primary: locked, judged, prepared
-//! by the others while its bytes become durable here, committed, told.
+//! A change at its primary. Its scopes are locked, and the change is planned. The other
+//! replicas prepare it while its bytes become durable here. Then it is committed, and the
+//! other replicas are told.
 
 use std::{fs::File, sync::Arc};
 
 use prism_replica::Refusal;
 
-use super::{Decided, Prepare, Replicas, Scope, Unprepared, plan::Planned};
+use super::{
+    Decided, Prepare, Replicas, Scope, Unprepared,
+    plan::{Planned, plan},
+};
 use crate::{
     commit::{Given, Op, OpResult, When},
     error::Error,
@@ -19,21 +23,21 @@ use crate::{
 pub(crate) type Unnamed<'a> = Option<(&'a File, FileId)>;
 
 impl Inner {
-    /// Commits on all replicas, or here if there are no others. Names the file,
-    /// and removes it if the commit certainly failed. Blocks.
+    /// Commits on all replicas, or here if there are no others. Names the file, and removes it
+    /// unless the operation may still take effect. Blocks.
     pub(crate) fn submit(&self, op: Op, file: Unnamed<'_>) -> OpResult {
         match self.replicas.get() {
             Some(replicas) if op.is_replicated() => {
                 let scopes = scopes(&op)?;
                 let epoch = replicas.epoch();
                 let others = others(replicas, &scopes)?;
-                self.submit_everywhere(replicas, (epoch, &others), &scopes, op, file)
+                self.submit_everywhere(replicas, epoch, &others, &scopes, op, file)
             }
             _ => self.submit_here(op, When::Always, file),
         }
     }
 
-    /// The other replicas of a key, to which its changes go.
+    /// The other replicas of a key.
     pub(crate) fn others_of(&self, bucket: &str, key: &str) -> Result<Vec<String>, Error> {
         match self.replicas.get() {
             Some(replicas) => replicas.others(bucket, key),
@@ -41,8 +45,8 @@ impl Inner {
         }
     }
 
-    /// Whether so many copies of the key are in sync that bytes for it are worth taking.
-    /// The commit asks again.
+    /// Checks that enough copies of the key are in sync, before any bytes are taken. The commit
+    /// checks again.
     pub(crate) fn check_copies(&self, object_key: &[u8]) -> Result<(), Error> {
         let (bucket, key) = split_object_key(object_key).unwrap_or_default();
         match self.others_of(bucket, key) {
@@ -76,9 +80,10 @@ impl Inner {
     fn submit_everywhere(
         &self,
         replicas: &Arc<dyn Replicas>,
-        // The epoch was asked for first: if the others are of a later one, this
-        // change does not count.
-        (epoch, others): (u64, &[String]),
+        // Asked for before the others: if those are of a later epoch, the change does not
+        // count.
+        epoch: u64,
+        others: &[String],
         scopes: &[Scope],
         op: Op,
         file: Unnamed<'_>,
@@ -89,7 +94,7 @@ impl Inner {
         }
         let locked = self.committer.locks.lock(scopes)?;
         self.check_settled(scopes)?;
-        let plan = match self.plan(&self.lsm.view(), scopes, op, file)? {
+        let plan = match plan(&self.lsm.view(), scopes, op, file)? {
             Planned::Change(plan) => *plan,
             Planned::Nothing(outcome) => return Ok(outcome),
         };
@@ -111,7 +116,7 @@ impl Inner {
         };
         let answer = replicas.prepare(others, prepare, plan.bytes);
         let named = file.map_or(Ok(()), |(file, id)| self.files.publish(file, id));
-        // Also waits where naming has failed: nobody is left at work behind us.
+        // Waits even if naming failed, so that no replica is still at work afterwards.
         let prepared = answer.recv().unwrap_or(Err(Unprepared::Overloaded));
         if let Err(Unprepared::Refused(_, Refusal::Newer(newer))) = &prepared {
             self.committer.observe(*newer);
@@ -130,7 +135,7 @@ impl Inner {
         };
         let result = self.commit_named(plan.op, Some(given), When::In(epoch), file);
         match &result {
-            Err(failure) if failure.in_doubt => locked.keep(),
+            Err(failure) if failure.in_doubt => locked.leak(),
             result => {
                 drop(locked);
                 let decided = if result.is_ok() { committed } else { aborted };
@@ -140,7 +145,7 @@ impl Inner {
         result
     }
 
-    /// Whoever makes changes knows what became of those before.
+    /// Checks that no earlier change of the scopes is open.
     fn check_settled(&self, scopes: &[Scope]) -> Result<(), Error> {
         let index = &self.committer.index;
         match scopes.iter().any(|s| index.get(&s.tree_key()).is_some()) {
@@ -150,7 +155,8 @@ impl Inner {
     }
 }
 
-/// All scopes have the same ones, or the cluster has changed since they were put together.
+/// The other replicas of all scopes. [`Error::OtherEpoch`] if they differ, because the cluster
+/// has changed since the scopes were put together.
 fn others(replicas: &Arc<dyn Replicas>, scopes: &[Scope]) -> Result<Vec<String>, Error> {
     let others_of = |scope: &Scope| replicas.others(&scope.bucket, &scope.key);
     let first = scopes.first().ok_or(Error::WritesDisabled)?;
@@ -167,8 +173,7 @@ fn scope_of(object_key: &[u8]) -> Result<Scope, Error> {
     Ok(Scope::object(bucket, key))
 }
 
-/// What a change locks; the first is what it changes, but for a deletion, which
-/// changes all.
+/// The scopes that a change locks. A deletion changes all of them, other changes the first.
 fn scopes(op: &Op) -> Result<Vec<Scope>, Error> {
     match op {
         Op::Put(put) => Ok(vec![scope_of(&put.object_key)?]),
