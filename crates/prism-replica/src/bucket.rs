@@ -2,7 +2,7 @@
 //!
 //! Every name that was ever used has one record in the *registry*. A change replaces the
 //! record only if that has not changed meanwhile, so the changes of a name have an order.
-//! Every backend has a copy and acts by it. Of several records of a name the one with the
+//! Every backend has a copy and acts by it. The record with the
 //! greatest stamp counts.
 //!
 //! A bucket has *lives*: one that is deleted and created again has another one. A backend

@@ -110,12 +110,12 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Where the complete tree is.
+    /// The directory of the complete tree.
     pub(crate) fn db(&self) -> PathBuf {
         self.root.join("db")
     }
 
-    /// Where a tree is made.
+    /// The directory in which a new tree is made.
     pub(crate) fn db_new(&self) -> PathBuf {
         self.root.join("db.new")
     }

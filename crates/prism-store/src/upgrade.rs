@@ -60,7 +60,7 @@ struct Noting<'a> {
 }
 
 impl Noting<'_> {
-    /// Adds a stamp of a key. Of several stamps the greatest counts.
+    /// Adds a stamp of a key, of which the greatest counts.
     fn note(&mut self, object_key: Vec<u8>, stamp: Stamp) -> Result<(), OpenError> {
         if let Some((last, known)) = self.noted.last_mut()
             && *last == object_key

@@ -1,11 +1,11 @@
-//! What `[cluster.etcd]` may say.
+//! The fields of `[cluster.etcd]`.
 
 use std::path::Path;
 use std::time::Duration;
 
 use prism_config::{Config, ConfigError};
 
-/// The least that a backend which joins a cluster has to know.
+/// The least configuration of a backend that joins a cluster.
 fn with(etcd: &str) -> String {
     format!(
         r#"
@@ -43,7 +43,7 @@ fn a_node_need_not_know_the_others_nor_the_users() {
     assert_eq!(etcd.endpoints[0].host(), "10.0.0.5");
     let again = Config::from_toml(&config.to_toml().unwrap()).unwrap();
     assert_eq!(again, config);
-    // Without etcd all of that has to be in the file.
+    // Without etcd the file needs all of these fields.
     let without = with("").replace("[cluster.etcd]", "");
     let Err(ConfigError::Invalid(problems)) = Config::from_toml(&without) else {
         panic!("accepted");

@@ -1,4 +1,4 @@
-//! What `[service.tls]` may say, and what is reported about a bad one.
+//! The fields of `[service.tls]`, and the reports about faults.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,20 +1,19 @@
-//! Seeded simulation of a bucket's lives: three backends, clients that create and delete
-//! one bucket, change what is said of it, and write and delete objects in it, around the
-//! real decisions. Backends are killed, cut off from the registry, taken out of the
-//! cluster and taken back; whoever puts an operation together dies at any step; what is
-//! told comes late, twice or never; backends compare what they have, and deletions are
-//! forgotten. Every fault follows from the seed; a failure prints it, and
-//! `PRISM_SIM_SEED=<seed>` repeats that one run.
+//! Seeded simulation of a bucket's lives around the real decisions. There are three backends, and
+//! clients that create and delete one bucket, change its settings, and write and delete its
+//! objects. Backends are killed, cut off from the registry, taken out of the cluster and taken
+//! back. The node that makes an operation dies at any step. Messages come late, twice or never.
+//! Backends compare their objects, and deletions are forgotten. Every fault follows from the seed.
+//! A failure prints it, and `PRISM_SIM_SEED=<seed>` repeats that one run.
 //!
 //! Checked:
 //! - every backend that serves says that the bucket exists if and only if that is agreed;
-//! - what was answered of documents is in force wherever the next request comes;
+//! - an answered change of a document is in force at every node;
 //! - an answered object is there for as long as the bucket lives, and no longer: none is
 //!   lost with a deletion, and none is found in another life;
 //! - when all is well again, all backends have the same record and the same objects.
 //!
-//! Not here: how a single object gets to its replicas, which `simulation` is about. A
-//! write is made at all backends at once, or at none.
+//! `simulation` is about the replication of single objects. Here a write is made at all backends at
+//! once, or at none.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod operations;
@@ -27,21 +26,21 @@ use world::World;
 pub(crate) enum Mutation {
     /// A bucket that another backend lacks is removed.
     DeleteByAbsence,
-    /// Nothing is remembered of a bucket that is gone.
+    /// A bucket that is gone leaves no record.
     NoTombstone,
-    /// It is forgotten although a backend is away that has not heard of it.
+    /// The record is forgotten although a backend is away that has not seen it.
     ForgetEarly,
     /// A creation is answered before it is agreed.
     AnsweredEarly,
     /// A backend takes a bucket that it does not know for missing.
     MissIsAbsence,
-    /// A deletion does not wait until every backend takes nothing in any more.
+    /// A deletion does not wait until every backend refuses writes.
     Unsealed,
     /// A change of a document is answered before every backend acts by it.
     DocumentsEarly,
-    /// Objects are taken in whatever life they are of.
+    /// Objects of any life are taken in.
     StaleLife,
-    /// A backend takes the next life with what it has of the one before.
+    /// A backend accepts the next life with objects of the one before.
     KeepsOldLife,
     /// A record counts though a later one is known.
     OldRecords,

@@ -1,5 +1,5 @@
-//! The clients' operations, step by step: between any two steps anything may happen, and the
-//! node that makes them may die.
+//! The clients' operations, step by step. Between two steps any fault may happen, and the node that
+//! makes the operation may die.
 
 use prism_replica::{Bucket, Phase, Stamp};
 
@@ -11,7 +11,7 @@ use crate::world::{Found, KEYS, NODES, Object, World};
 pub(crate) enum Operation {
     Create,
     Delete,
-    /// Every backend is to take nothing in any more, and to say whether it has objects.
+    /// Every backend refuses writes, and says whether it has objects.
     Seal {
         deleting: Bucket,
         epoch: u64,
@@ -21,9 +21,9 @@ pub(crate) enum Operation {
         deleting: Bucket,
         is_empty: bool,
     },
-    /// Versions are to be kept, or not.
+    /// Versions are kept, or not.
     Document(bool),
-    /// Every backend is to act by it.
+    /// Every backend acts by it.
     Tell {
         record: Bucket,
         epoch: u64,
@@ -46,7 +46,7 @@ impl Operation {
         }
     }
 
-    /// The next step, and what is left then.
+    /// The next step, and the rest.
     pub(crate) fn step(self, world: &mut World) -> Result<Option<Self>, String> {
         match self {
             Self::Create => create(world),
@@ -80,7 +80,7 @@ fn create(world: &mut World) -> Result<Option<Operation>, String> {
     let Ok(next) = Bucket::create(known.as_ref(), stamp, 0) else {
         return Ok(None);
     };
-    // It may be another's that is agreed on, or nobody's.
+    // Another node's record may be agreed on, or none.
     let is_agreed = match world.is(Mutation::AnsweredEarly) {
         true => world.rng.bool() && world.agree(before, Some(next.clone())),
         false => world.agree(before, Some(next.clone())),
@@ -223,7 +223,7 @@ fn tell(
     })
 }
 
-/// The backend that the object is for looks whether there is such a bucket.
+/// The object's backend checks that the bucket exists.
 fn put(world: &mut World, key: usize) -> Option<Operation> {
     let node = (0..NODES).find(|node| world.serves(*node))?;
     if world.knows(node) != Some(true) {
@@ -233,7 +233,7 @@ fn put(world: &mut World, key: usize) -> Option<Operation> {
     Some(Operation::Write(key, record.life))
 }
 
-/// At every backend at once, if all of them take it in.
+/// A write at every backend at once, if all of them accept it.
 fn write(world: &mut World, key: usize, seen: Stamp) -> Found {
     let takers = world.takers();
     let Some(primary) = (0..NODES).find(|node| world.serves(*node)) else {

@@ -1,4 +1,4 @@
-//! Backends, the registry, and what happens to them.
+//! Backends, the registry, and their faults.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::operations::Operation;
 
 pub(crate) const NODES: usize = 3;
 pub(crate) const KEYS: usize = 4;
-/// Things that happen in a run before it heals.
+/// Events of a run before it heals.
 const STEPS: usize = 400;
 const OPERATIONS_MAX: usize = 6;
 
@@ -21,7 +21,7 @@ pub(crate) enum Status {
     Out,
 }
 
-/// An object: which life it was written in, and which write it was.
+/// An object: the life in which it was written, and the number of the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     pub(crate) life: Stamp,
@@ -36,7 +36,7 @@ pub(crate) struct Node {
     pub(crate) status: Status,
     pub(crate) record: Option<Bucket>,
     pub(crate) objects: BTreeMap<usize, Object>,
-    /// The life that an upload was begun in: no reason for a bucket not to be deleted.
+    /// The life in which an upload was begun. It does not keep a bucket from its deletion.
     pub(crate) upload: Option<Stamp>,
     /// The last change of each key, deletions too.
     pub(crate) changed: BTreeMap<usize, u64>,
@@ -58,7 +58,7 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     /// Grows whenever a backend goes or comes.
     pub(crate) epoch: u64,
-    /// Answered writes of the present life that nobody has deleted.
+    /// Answered writes of the present life that were not deleted.
     pub(crate) kept: BTreeMap<usize, Object>,
     /// The record of the last answered change.
     pub(crate) in_force: Option<Bucket>,
@@ -109,7 +109,7 @@ impl World {
         self.mutation == Some(mutation)
     }
 
-    /// By the clock of whoever asks, which is not the others'.
+    /// By the clock of the asking node, which differs from those of others.
     pub(crate) fn stamp(&mut self, above: Option<Stamp>) -> Stamp {
         let clock = self.now + self.rng.u64(..20);
         let above = above.map_or(0, |above| above.time_us);
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// Agrees on something else, if nobody else has.
+    /// Replaces the agreed record, if it has not changed.
     pub(crate) fn agree(&mut self, before: Option<Stamp>, next: Option<Bucket>) -> bool {
         if self.registry.as_ref().map(|known| known.stamp) != before {
             return false;
@@ -144,7 +144,7 @@ impl World {
             .collect()
     }
 
-    /// Has a backend act by a record.
+    /// Makes a backend act by a record.
     pub(crate) fn take(&mut self, node: usize, record: &Bucket) {
         let keeps_all = self.is(Mutation::KeepsOldLife);
         let any = self.is(Mutation::OldRecords);
@@ -211,7 +211,7 @@ impl World {
         Ok(())
     }
 
-    /// One step of one operation, or its end where whoever makes it dies.
+    /// One step of one operation, or its end if its node dies.
     fn go_on(&mut self) -> Found {
         if self.operations.is_empty() {
             return Ok(());
@@ -227,7 +227,7 @@ impl World {
         Ok(())
     }
 
-    /// Something arrives, or is lost.
+    /// A message arrives, or is lost.
     fn hear(&mut self) {
         if self.told.is_empty() {
             return;
@@ -259,7 +259,7 @@ impl World {
         }
     }
 
-    /// A backend hears of what is agreed.
+    /// A backend hears of the agreed record.
     fn follow(&mut self, node: usize) {
         let here = &self.nodes[node];
         if let Some(agreed) = self.registry.clone()
@@ -279,7 +279,8 @@ impl World {
         }
     }
 
-    /// Before it serves, it acts by what is agreed; what it has and nobody knows is agreed.
+    /// Before it serves, a backend acts by the agreed record. Its own unknown record becomes
+    /// agreed.
     fn start(&mut self, node: usize) {
         self.follow(node);
         let here = self.nodes[node].record.clone();
@@ -307,7 +308,7 @@ impl World {
         self.epoch += 1;
     }
 
-    /// A backend looks what another one has: to get hold of it, or as it is to take over.
+    /// A backend compares its objects with another one's.
     fn compare(&mut self, node: usize, source: usize) {
         let (here, there) = (&self.nodes[node], &self.nodes[source]);
         if node == source || !here.is_up || here.is_cut || !self.serves(source) {
@@ -318,7 +319,7 @@ impl World {
             self.nodes[node].objects.clear();
             return;
         }
-        // As of now, for both.
+        // Both as of now.
         self.follow(node);
         if self.knows(source).is_none() {
             return;
@@ -333,7 +334,7 @@ impl World {
             self.told.push(Told::Object(node, (key, life, object)));
         }
         if self.nodes[node].status == Status::Lagging {
-            // All of it at once: that it may come piece by piece is `simulation`'s.
+            // All objects at once: `simulation` has them one by one.
             let source = &self.nodes[source];
             let (objects, changed) = (source.objects.clone(), source.changed.clone());
             let upload = source.upload;
@@ -353,7 +354,7 @@ impl World {
         }
     }
 
-    /// A deletion is forgotten that every backend knows; nothing of before it is under way.
+    /// Forgets a deletion that every backend knows, once no earlier message is under way.
     fn forget(&mut self) {
         let Some(gone) = self.registry.clone().filter(|b| b.phase == Phase::Gone) else {
             return;
@@ -374,7 +375,7 @@ impl World {
         }
     }
 
-    /// A client reads, wherever it comes to.
+    /// A client reads at any node.
     fn read(&mut self, node: usize) -> Found {
         if !self.serves(node) {
             return Ok(());
@@ -435,7 +436,7 @@ impl World {
         }
     }
 
-    /// All is well again: backends have the same, and what was answered.
+    /// Without faults: all backends have the same objects, and all answered ones.
     fn heal(&mut self) -> Found {
         self.operations.clear();
         for node in 0..NODES {

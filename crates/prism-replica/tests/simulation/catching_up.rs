@@ -1,4 +1,4 @@
-//! Fetching what was missed, and throwing away what is not this node's.
+//! Fetching missed changes, and deleting keys that a node does not own.
 
 use prism_cluster::{Phase, Status, View};
 use prism_replica::Pending;
@@ -9,7 +9,7 @@ use crate::register::name;
 use crate::world::{KEYS, NODES, World};
 
 impl World {
-    /// Begins to fetch what is missed, or goes on.
+    /// Begins to fetch missed changes, or goes on.
     pub(crate) fn catch_up(&mut self, node: usize) {
         let here = &self.nodes[node];
         let Some(view) = &here.view else { return };
@@ -69,8 +69,8 @@ impl World {
         }
     }
 
-    /// Another node wants to catch up: nothing of before may be open then, for who
-    /// is asked what it holds is not asked what others have open.
+    /// Another node wants to catch up. No earlier change may be open here, because it will not ask
+    /// about open changes when it asks for keys.
     pub(crate) fn asked_settled(&mut self, node: usize, from: usize, since: u64) {
         let here = &self.nodes[node];
         let is_there = here.view.as_ref().is_some_and(|view| view.epoch() >= since);
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    /// Finds out what became of an open change.
+    /// Finds out the outcome of an open change.
     pub(crate) fn make_certain(&mut self, node: usize, key: Key, open: Pending) {
         let here = &self.nodes[node];
         if here.is_primary(key) {
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// Throws away what this node has no place for.
+    /// Deletes the keys that this node does not own.
     pub(crate) fn trim(&mut self, node: usize) {
         let here = &self.nodes[node];
         let Some(view) = &here.view else { return };
@@ -144,7 +144,7 @@ impl World {
             return;
         }
         let has_place = |key: Key| match early {
-            // Where it is not read any more.
+            // No reads are served here any more.
             true => here.readers_of(key).contains(&node) || here.lacks(key, node),
             false => here.has_place(key),
         };

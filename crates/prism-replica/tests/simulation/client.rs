@@ -1,4 +1,4 @@
-//! Clients: each does one thing at a time, and keeps what it saw.
+//! Clients: each makes one operation at a time, and records its answers.
 
 use prism_history::{Action, Operation, is_linearizable};
 
@@ -11,14 +11,14 @@ const PATIENCE: u64 = 300 * MS;
 /// Operations of one client.
 const OPERATIONS: u64 = 30;
 
-/// What a node is asked to do.
+/// A request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     Write {
         value: Option<u64>,
         builds: bool,
     },
-    /// One more version, a bit.
+    /// A new version, which is a bit.
     Add(u64),
     Remove(u64),
     Read,
@@ -27,12 +27,12 @@ pub(crate) enum Wish {
 /// One client.
 #[derive(Default)]
 pub(crate) struct Client {
-    /// Number of the operation under way, and where it is in the history.
+    /// The number of the operation under way, and its place in the history.
     pub(crate) now: Option<(u64, usize)>,
     pub(crate) done: u64,
 }
 
-/// What clients saw of all keys.
+/// The histories of all keys.
 #[derive(Default)]
 pub(crate) struct Seen {
     by_key: Vec<Vec<Operation>>,
@@ -45,7 +45,7 @@ pub(crate) struct Seen {
 impl Seen {
     pub(crate) fn judge(&self) -> Result<(), String> {
         for (key, history) in self.by_key.iter().enumerate() {
-            // A read that was not answered says nothing.
+            // A read without an answer says nothing.
             let said =
                 |op: &&Operation| op.answered.is_some() || !matches!(op.action, Action::Read(_));
             let history: Vec<Operation> = history.iter().filter(said).copied().collect();
@@ -58,7 +58,7 @@ impl Seen {
         Ok(())
     }
 
-    /// What a key holds in the end, as one more read.
+    /// Adds the final value of a key as one more read.
     pub(crate) fn last_read(&mut self, key: usize, now: u64, value: Option<u64>) {
         let action = Action::Read(value);
         self.history(key).push(Operation {
@@ -118,7 +118,7 @@ impl World {
         });
         let at = history.len() - 1;
         self.clients[client].now = Some((id, at));
-        // Clients reach nodes by connections, which do not double anything.
+        // Clients use connections, which double no messages.
         let delay = self.rng.u64(..MS);
         self.after(
             delay,
@@ -133,8 +133,8 @@ impl World {
         self.after(PATIENCE, Event::GiveUp { client, id });
     }
 
-    /// The same of a key of which versions are kept: writes add one, and deletions
-    /// remove one of the latest.
+    /// The next operation on a key with versions: writes add one, and deletions remove one of the
+    /// latest.
     fn of_versions(&mut self, key: usize, wish: Wish) -> Wish {
         let Wish::Write { value, builds } = wish else {
             return wish;
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// Where a client, or a frontend for it, believes that a key is.
+    /// The node to which a client, or its frontend, sends a request for a key.
     fn node_for(&mut self, key: usize, wish: Wish) -> usize {
         let readers = readers_of(Some(&self.register.view()), key);
         let believed = match wish {
@@ -165,7 +165,7 @@ impl World {
         believed.filter(|_| !is_wrong).unwrap_or(anywhere)
     }
 
-    /// The node's answer: what was read, or done; an error says nothing.
+    /// Records the node's answer. An error says nothing.
     pub(crate) fn answered(
         &mut self,
         (client, id): (usize, u64),

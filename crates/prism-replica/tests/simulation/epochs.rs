@@ -1,5 +1,5 @@
-//! From one epoch to the next: what a node gives up when it adopts one, and what
-//! it does with what others have left open.
+//! Changes of the epoch: the changes that a node gives up when it adopts one, and the changes that
+//! others have left open.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::register::name;
 use crate::world::World;
 
 impl World {
-    /// The state is on the node's disk: from here on it acts by it.
+    /// The state is on the node's disk: from now on the node acts by it.
     pub(crate) fn adopted(&mut self, node: usize, state: State) {
         let here = &mut self.nodes[node];
         if here.view.as_ref().map_or(0, View::epoch) >= state.epoch {
@@ -38,7 +38,7 @@ impl World {
                 here.untold.insert((key, stamp), left);
             }
         }
-        // Others may not have heard of what another one has committed.
+        // The others may not know of a commit.
         let held: Vec<_> = here.held.iter().map(|(k, (s, _))| (*k, *s)).collect();
         for (key, stamp) in held {
             if here.is_primary(key) && !was_primary.contains(&key) {
@@ -63,7 +63,7 @@ impl World {
         for (key, current) in begun {
             self.answered(current.caller, key, Err(()));
             let here = &self.nodes[node];
-            // Whoever was its primary and still is knows that it never will.
+            // A node that was its primary and still is knows that it will never be committed.
             if here.is_primary(key) {
                 let epoch = here.view.as_ref().map_or(0, View::epoch);
                 for to in here.others(key) {
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// Those that want something of a key are served, or told that they cannot be.
+    /// Serves the waiting requests of a key, or answers them with an error.
     pub(crate) fn go_on(&mut self, node: usize, key: Key) {
         let readers = self.nodes[node].readers.remove(&key).unwrap_or_default();
         for caller in readers {
@@ -83,7 +83,7 @@ impl World {
         self.next_write(node, key);
     }
 
-    /// A primary finds out what became of a change that another has left open.
+    /// A primary finds out the outcome of a change that another one has left open.
     pub(crate) fn resolve(&mut self, node: usize, key: Key, pending: Pending) {
         let here = &mut self.nodes[node];
         if !here.resolving.contains_key(&key) {
@@ -149,7 +149,7 @@ impl World {
         (key, open, epoch): (Key, Pending, u64),
     ) {
         let here = &self.nodes[node];
-        // In the same epoch, so that nothing of an earlier one is prepared later.
+        // In the same epoch, so that no earlier change is prepared later.
         if here.view.as_ref().map(View::epoch) == Some(epoch) {
             let has = has(open, here.holds(key), here.pending(key));
             self.send(node, from, Message::Has(key, open.stamp, has, epoch));
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// What a primary decided is on its disk, or came too late.
+    /// The primary's decision is on its disk, or came too late.
     pub(crate) fn resolved(&mut self, node: usize, key: Key, stamp: Stamp, happened: Option<bool>) {
         let here = &mut self.nodes[node];
         here.resolving.remove(&key);
@@ -203,7 +203,7 @@ impl World {
         self.go_on(node, key);
     }
 
-    /// What the primary says of a change, if it is one and knows.
+    /// The standing of a change, if this node is its primary and knows.
     pub(crate) fn asked_standing(
         &mut self,
         node: usize,
@@ -222,7 +222,7 @@ impl World {
         Some((self.standing(node, key, stamp), epoch))
     }
 
-    /// Whether reads are served here, by this node's own view.
+    /// Whether this node serves reads, by its own view.
     pub(crate) fn may_serve(&self, node: usize, key: Key) -> bool {
         let here = &self.nodes[node];
         if self.mutation == Some(Mutation::LaggingServes) {

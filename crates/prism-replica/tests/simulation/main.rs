@@ -1,24 +1,19 @@
-//! Seeded simulation of replicas: four nodes, some of which have keys, clients that
-//! write, delete, change and read three keys, in virtual time, around the real
-//! decisions, and around those of `prism_cluster`. Messages are lost, doubled,
-//! late and out of order; nodes are cut off from each other or from what keeps the
-//! cluster's state, crash, lose what was not on their disk yet, and come back with
-//! another clock; they are taken out, catch up, and keys move to other nodes and
-//! more or fewer of them. Every fault follows from the seed; a failure prints it,
-//! and `PRISM_SIM_SEED=<seed>` repeats that one run. `PRISM_SIM_TIMES=<n>` runs n
-//! times as many seeds.
+//! Seeded simulation of replicas in virtual time, around the real decisions of this crate and of
+//! `prism_cluster`. There are four nodes, some of which have keys, and clients that write, delete,
+//! change and read three keys. Messages are lost, doubled, late and out of order. Nodes are cut off
+//! from each other or from the cluster's state. They crash, lose the writes that were not on their
+//! disk, and return with another clock. They are taken out and catch up, and keys move to other
+//! nodes, and to more or fewer of them. Every fault follows from the seed. A failure prints it, and
+//! `PRISM_SIM_SEED=<seed>` repeats that one run. `PRISM_SIM_TIMES=<n>` runs n times as many seeds.
 //!
 //! Checked:
-//! - what clients saw of each key is linearizable, whichever replica they read;
-//! - when all is well again, all backends are in sync, the replicas of a key are
-//!   identical and nobody else has it, nothing is pending, and no deletion is
-//!   remembered;
+//! - the history of each key is linearizable, whichever replica clients read;
+//! - after the faults, all backends are in sync, the replicas of a key are identical and no other
+//!   node has it, no change is open, and no deletion is remembered;
 //! - with no faults, every operation is answered.
 //!
-//! The same with keys of which versions are kept: what such a key holds is a set, and
-//! each change adds or removes one of it.
-//!
-//! Not here: what else the changes are, disks, and the messages' form.
+//! Keys with versions are simulated too: the value of such a key is a set, and each change adds or
+//! removes one member.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod catching_up;
@@ -37,55 +32,55 @@ use world::{Faults, Met, World};
 /// A rule that a run breaks, to see whether the checks find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutation {
-    /// A replica serves what it holds although something is pending.
+    /// A replica serves reads of a key with an open change.
     ReadWithoutAsking,
     /// The primary does not wait for the last replica.
     CommitEarly,
     /// A replica applies what it is asked to prepare.
     ApplyAtOnce,
-    /// A change that the primary does not know is taken to have happened.
+    /// A change that the primary does not know counts as committed.
     PresumeCommitted,
-    /// An older pending change is dropped, whatever became of it.
+    /// An older open change is dropped, whatever its outcome.
     DropOlder,
-    /// The primary calls a change under way until everybody has heard of it.
+    /// The primary calls a change under way until all replicas have heard of it.
     UnderWayTooLong,
-    /// Deletions leave nothing behind.
+    /// Deletions are not remembered.
     NoTombstones,
     /// A replica that is not in sync serves reads.
     LaggingServes,
     /// A node serves reads after its lease has ended.
     NoFence,
-    /// A replica prepares what was asked for in an older epoch.
+    /// A replica prepares a change of an older epoch.
     OldEpoch,
     /// A change is committed in a later epoch than it was begun in.
     CommitLate,
-    /// A new primary takes what is open to have happened.
+    /// A new primary counts open changes as committed.
     ResolveAlone,
-    /// A new primary takes what is open not to have happened.
+    /// A new primary drops all open changes.
     ResolveNever,
-    /// A new primary does not ask those that are still fetching what they missed.
+    /// A new primary does not ask lagging replicas.
     ResolveWithoutLagging,
-    /// A new primary does not ask those that were read until just now.
+    /// A new primary does not ask the replicas that served reads just now.
     ResolveByReaders,
-    /// What was said in an older epoch decides.
+    /// An answer of an older epoch decides.
     OldVerdicts,
     /// Missed changes are fetched before all have adopted the epoch.
     CatchUpEarly,
-    /// Missed changes are fetched while others have something open of before.
+    /// Missed changes are fetched while others have earlier changes open.
     CatchUpUnsettled,
-    /// What others do not have any more stays.
+    /// Keys that others do not have any more stay.
     KeepDeleted,
-    /// Keys without a place are thrown away while others may not know of that.
+    /// Keys are deleted at a node that does not own them before all others know that.
     TrimEarly,
     /// Versions are added and removed at a replica that does not have the others.
     VersionsBlindly,
-    /// A key's first version leaves what a replica has of it beside it.
+    /// A key's first version leaves older states of a replica beside it.
     FirstKeepsOthers,
-    /// A key has the stamp of its last new version, whatever became of others since.
+    /// A key has the stamp of its newest version, even after later changes of others.
     OnlyNewVersionsCount,
 }
 
-/// What keys hold.
+/// The kind of the keys' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Objects,
@@ -96,7 +91,7 @@ fn number_from(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// What all runs met, or the first seed that failed, and how.
+/// The events of all runs, or the first seed that failed, with its fault.
 fn explore(
     seeds: Range<u64>,
     what: (Faults, Kind),
@@ -136,7 +131,7 @@ fn whatever_fails_histories_are_linearizable_and_replicas_end_up_identical() {
     }
 }
 
-/// From where on to look: what takes rare accidents is looked for near one.
+/// The first seed to try. Rare faults are searched near a seed that has them.
 #[test]
 fn broken_rules_are_found() {
     use Mutation::*;

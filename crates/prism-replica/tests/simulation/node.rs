@@ -1,4 +1,4 @@
-//! A node: what it has on its disk and in memory.
+//! A node: its state on disk and in memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -15,18 +15,18 @@ use crate::world::NODES;
 
 pub(crate) type Key = usize;
 pub(crate) type Caller = (usize, u64);
-/// A state of a key; deletions have no value. Where versions are kept, each of them
-/// is a bit of the value, and the stamp is that of the last change of any.
+/// A state of a key; deletions have no value. Each version is a bit of the value, and the stamp is
+/// that of the last change of any version.
 pub(crate) type Held = (Stamp, Option<u64>);
 
-/// What is done to a key.
+/// A change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It holds this, whatever it held before.
+    /// The key gets this value.
     Hold(Option<u64>),
-    /// It gets a version, beside others or as the only one.
+    /// The key gets a version, beside others or as the only one.
     Add { version: u64, is_first: bool },
-    /// It loses a version, which may be the last.
+    /// The key loses a version, which may be the last.
     Remove { version: u64, is_last: bool },
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum Message {
     },
     Prepared(Key, Stamp),
     Refused(Key, Stamp, Refusal),
-    /// Is over, and whether it has happened, says somebody in this epoch.
+    /// Whether changes that are over were committed, as a node in this epoch says.
     Decided(Key, Stamp, bool, u64),
     Committed(Key, Stamp),
     Ask {
@@ -79,18 +79,18 @@ pub(crate) enum Message {
         caller: Option<Caller>,
         epoch: u64,
     },
-    /// Does the asked have this?
+    /// Does the receiver have this change?
     AskHas(Key, Pending, u64),
     Has(Key, Stamp, bool, u64),
-    /// Is the asked in this epoch, and nothing open there that is of before it?
+    /// Is the receiver in this epoch, without an earlier open change?
     AskSettled(u64),
     Settled(u64),
-    /// What does the asked hold, as of this epoch?
+    /// Asks for the keys of the receiver, as of this epoch.
     AskHeld(Key, u64),
     Holds(Key, Option<Held>, u64),
 }
 
-/// What a disk is told to do, and what follows.
+/// A write to a disk, and the step after it.
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
     Adopt(Box<State>),
@@ -100,14 +100,14 @@ pub(crate) enum Effect {
         asked: Asked,
         change: Change,
     },
-    /// The primary's own.
+    /// A change of the primary itself.
     Commit {
         key: Key,
         stamp: Stamp,
         change: Change,
         epoch: u64,
     },
-    /// What a primary decided about another's.
+    /// The decision of a primary about another's change.
     Resolve {
         key: Key,
         stamp: Stamp,
@@ -130,7 +130,7 @@ pub(crate) enum Effect {
     Forget(Key, Stamp),
 }
 
-/// What follows when a change is settled.
+/// The step after a change is settled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Then {
     Nothing,
@@ -149,7 +149,7 @@ pub(crate) struct Current {
     pub(crate) committing: bool,
 }
 
-/// What was open when this node became the primary.
+/// The changes that were open when this node became the primary.
 pub(crate) struct Resolving {
     pub(crate) pending: Pending,
     pub(crate) resolve: Resolve<usize>,
@@ -157,10 +157,10 @@ pub(crate) struct Resolving {
     pub(crate) deciding: bool,
 }
 
-/// Fetching what was missed.
+/// The progress of catching up.
 pub(crate) struct CatchingUp {
     pub(crate) since: u64,
-    /// Who may have something open of before that.
+    /// The nodes that may have an earlier open change.
     pub(crate) unsettled: BTreeSet<usize>,
     pub(crate) left: BTreeSet<Key>,
 }
@@ -185,9 +185,9 @@ pub(crate) struct Node {
     pub(crate) resolving: BTreeMap<Key, Resolving>,
     pub(crate) catching_up: Option<CatchingUp>,
     pub(crate) caught_up: u64,
-    /// Who has not heard of a commit.
+    /// The replicas that have not heard of a commit.
     pub(crate) untold: BTreeMap<(Key, Stamp), BTreeSet<usize>>,
-    /// Since when a deletion has been remembered.
+    /// The time since when a deletion has been remembered.
     pub(crate) deleted: BTreeMap<(Key, Stamp), u64>,
     pub(crate) disk_free: u64,
 }
@@ -242,7 +242,7 @@ impl Node {
         self.pending.get(&key).map(|(pending, _)| *pending)
     }
 
-    /// The same if it was asked for in an earlier epoch.
+    /// Prepares a change of an earlier epoch.
     pub(crate) fn left_open(&self, key: Key) -> Option<Pending> {
         self.pending(key).filter(|p| p.epoch < self.epoch)
     }
@@ -259,7 +259,7 @@ impl Node {
         readers_of(self.view.as_ref(), key)
     }
 
-    /// All others that a change is made at.
+    /// All other nodes that make a change.
     pub(crate) fn others(&self, key: Key) -> Vec<usize> {
         let Some(view) = &self.view else {
             return Vec::new();
@@ -269,7 +269,7 @@ impl Node {
         all.filter(|n| writers.contains(&&name(*n))).collect()
     }
 
-    /// All others that can tell of a change of this epoch.
+    /// All other nodes that can tell the outcome of a change of this epoch.
     pub(crate) fn witnesses(&self, key: Key, epoch: u64) -> Vec<usize> {
         let Some(view) = &self.view else {
             return Vec::new();
@@ -322,8 +322,7 @@ impl Node {
         };
     }
 
-    /// What an effect does to the disk: whether a prepared change is there, or
-    /// another one has been made.
+    /// Writes an effect to the disk.
     pub(crate) fn change(&mut self, effect: &Effect, mutation: Option<Mutation>) -> Receipt {
         match effect {
             Effect::Adopt(state) => self.epoch = self.epoch.max(state.epoch),
@@ -439,12 +438,12 @@ impl Node {
     }
 }
 
-/// What a primary that holds this makes of a wish, and whether that builds on what it
-/// holds; nothing of one for a version that it does not have.
+/// The change that a primary with this state makes of a wish, and whether it builds on the state.
+/// None for a version that the key does not have.
 pub(crate) fn change(wish: Wish, held: Option<u64>) -> Option<(Change, bool)> {
     let is_held = held.is_some();
     match wish {
-        // Where there is nothing to be changed, it is a write like others.
+        // Without a state to change, it is a write like others.
         Wish::Write { value, builds } => Some((Change::Hold(value), builds && is_held)),
         Wish::Add(version) => {
             let is_first = !is_held;

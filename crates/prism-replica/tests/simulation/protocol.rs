@@ -1,4 +1,4 @@
-//! What nodes say to each other, and what follows.
+//! The messages between nodes, and their effects.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use crate::node::{Caller, Current, Effect, Key, Message, Then, change};
 use crate::world::{Event, MESSAGE_LIFE, MS, World};
 use crate::{Kind, Mutation};
 
-/// A primary gives a change up after this.
+/// The time after which a primary gives a change up.
 const PREPARE_LIMIT: u64 = 120 * MS;
-/// What is open is asked for, and told, again after this.
+/// The interval of questions about open changes, and of messages about commits.
 const TICK: u64 = 40 * MS;
 
 impl World {
@@ -90,7 +90,7 @@ impl World {
         };
         let before = here.holds(key);
         let Some((change, builds)) = change(wish, here.value(key)) else {
-            // A version that is gone.
+            // The version is gone.
             self.answered(caller, key, Ok(None));
             return self.next_write(node, key);
         };
@@ -248,10 +248,10 @@ impl World {
     fn refused(&mut self, node: usize, key: Key, stamp: Stamp, refusal: Refusal) {
         let here = &mut self.nodes[node];
         match refusal {
-            // It will adopt this node's, and is asked again.
+            // It will adopt this node's epoch, and is asked again.
             Refusal::Epoch(behind) if behind < here.epoch => return,
             Refusal::Newer(newer) => here.floor = newer.max(here.floor),
-            // It fetches that meanwhile, and is asked again.
+            // It fetches the missing state meanwhile, and is asked again.
             Refusal::Lacking => return,
             Refusal::Epoch(_) => {}
         }
@@ -322,7 +322,7 @@ impl World {
         let epoch = here.epoch;
         if let Some(current) = here.current.remove(&key) {
             let others: BTreeSet<usize> = current.others.into_iter().collect();
-            // Of a key's changes only the last is told again.
+            // Only the last change of a key is told again.
             here.untold.retain(|(k, _), _| *k != key);
             if !others.is_empty() {
                 here.untold.insert((key, stamp), others.clone());
@@ -352,7 +352,7 @@ impl World {
                 self.send(node, to, Message::Committed(key, stamp));
             }
             Then::Nothing | Then::Acknowledge(_) => {}
-            // At that moment it had not happened.
+            // It had not been committed at that moment.
             Then::Read(caller) if standing == Standing::UnderWay && epoch >= here.epoch => {
                 let value = here.value(key);
                 let serves = self.may_serve(node, key) && self.has_lease(node);
@@ -362,8 +362,8 @@ impl World {
         }
     }
 
-    /// A deletion is forgotten by its primary when all have applied it, and by
-    /// anybody not before all messages from before it have gone.
+    /// Forgets a deletion. Its primary does so when all have applied it, and no node before all
+    /// earlier messages are gone.
     fn forget(&mut self, node: usize) {
         let (now, here) = (self.now, &mut self.nodes[node]);
         let deletions: Vec<_> = here
@@ -385,7 +385,7 @@ impl World {
         }
     }
 
-    /// What is open is taken up again.
+    /// Resumes the open changes.
     pub(crate) fn tick(&mut self, node: usize) {
         self.keep_alive(node);
         let here = &self.nodes[node];

@@ -1,16 +1,16 @@
-//! What keeps the cluster's state, as etcd does: the state, who lives, and what
-//! those report. Nodes reach it by messages that may be late or lost.
+//! The register, which stands for etcd: it has the cluster's state, and the leases and reports of
+//! the nodes. Nodes reach it by messages that may be late or lost.
 
 use prism_cluster::{Live, NodeName, Phase, Placing, Report, State, View, step};
 
 use crate::node::Effect;
 use crate::world::{Event, Faults, MS, NODES, World};
 
-/// A lease ends so long after it was last renewed.
+/// The duration of a lease after its last renewal.
 pub(crate) const TTL: u64 = 150 * MS;
-/// A node believes in its lease for so long after it has asked for it.
+/// The time for which a node relies on its lease after it has asked for it.
 const BELIEVED: u64 = TTL - TTL / 10;
-/// How often somebody looks whether a step can be taken.
+/// The interval of attempts to take a step.
 const STEP_EVERY: u64 = 7 * MS;
 
 pub(crate) fn name(node: usize) -> NodeName {
@@ -34,12 +34,12 @@ pub(crate) struct Register {
     pub(crate) live: Live,
     wish: Option<Placing>,
     expires: [u64; NODES],
-    /// Which life of a node a lease belongs to.
+    /// The life of a node that has the lease.
     lives: [u64; NODES],
     pub(crate) steps: u64,
 }
 
-/// What a node says to the register.
+/// A message from a node to the register.
 #[derive(Clone, Debug)]
 pub(crate) struct KeepAlive {
     pub(crate) life: u64,
@@ -81,7 +81,7 @@ impl Register {
         View::new(self.state.clone()).unwrap()
     }
 
-    /// All that live have adopted this epoch.
+    /// The epoch that all living nodes have adopted.
     pub(crate) fn all_adopted(&self, epoch: u64) -> bool {
         self.live.values().all(|report| report.epoch >= epoch)
     }
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// Takes a step if there is one, and tells everybody sooner or later.
+    /// Takes a step if there is one, and tells all nodes sooner or later.
     pub(crate) fn consider(&mut self) {
         let now = self.now;
         let register = &mut self.register;
@@ -132,7 +132,7 @@ impl World {
         self.after(delay, Event::Consider);
     }
 
-    /// Asks for the lease, or for it to go on.
+    /// Asks for a lease, or for its renewal.
     pub(crate) fn keep_alive(&mut self, node: usize) {
         let here = &self.nodes[node];
         let report = Report {
@@ -161,7 +161,7 @@ impl World {
         }
         let lives = register.live.contains_key(&name(node)) && register.expires[node] > now;
         let is_same = lives && register.lives[node] == life;
-        // Whoever begins to live does so in the state that counts.
+        // A node begins to live in the present state.
         let is_granted = is_same || report.epoch == register.state.epoch;
         if is_granted {
             let known = register.live.get(&name(node)).copied();

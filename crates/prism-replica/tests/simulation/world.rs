@@ -15,17 +15,17 @@ use crate::register::{KeepAlive, Register};
 pub(crate) const NODES: usize = 4;
 pub(crate) const KEYS: usize = 3;
 const CLIENTS: usize = 5;
-/// When clients begin: by then all nodes live.
+/// The time at which clients begin. All nodes live by then.
 const BEGIN: u64 = 100 * MS;
 /// Microseconds of a millisecond.
 pub(crate) const MS: u64 = 1_000;
-/// No message is under way for longer.
+/// The longest time that a message is under way.
 pub(crate) const MESSAGE_LIFE: u64 = 400 * MS;
-/// When the faults end, and when all must be well.
+/// The end of the faults, and the end of the run.
 const HEALED: u64 = 3_000 * MS;
 const END: u64 = 9_000 * MS;
 
-/// What may go wrong.
+/// The faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Faults {
     None,
@@ -53,7 +53,7 @@ pub(crate) enum Event {
         to: usize,
         message: Message,
     },
-    /// A node's disk is done with something that was begun in this life of it.
+    /// A node's disk has finished a write of this life.
     OnDisk {
         node: usize,
         life: u64,
@@ -67,7 +67,7 @@ pub(crate) enum Event {
     Boot {
         node: usize,
     },
-    /// From the others, or only from what keeps the cluster's state.
+    /// Whether the node is cut off from the others, or only from the register.
     CutOff {
         node: usize,
         until: u64,
@@ -83,12 +83,12 @@ pub(crate) enum Event {
         life: u64,
         state: Box<State>,
     },
-    /// At what keeps the cluster's state.
+    /// A message at the register.
     KeepAlive {
         node: usize,
         keep_alive: KeepAlive,
     },
-    /// The answer to that; no lease where another state counts.
+    /// The register's answer; no lease if another state counts.
     Leased {
         node: usize,
         life: u64,
@@ -97,7 +97,7 @@ pub(crate) enum Event {
     },
 }
 
-/// What happened in a run, or in several.
+/// The events of a run, or of several.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Met {
     pub(crate) answered: u64,
@@ -321,7 +321,7 @@ impl World {
         }
     }
 
-    /// What was begun on the disk is on it, or is not.
+    /// Each unfinished write is on the disk, or is not.
     fn crash(&mut self) {
         let node = self.rng.usize(..NODES);
         if !self.nodes[node].is_up || self.is_healing {
@@ -336,7 +336,7 @@ impl World {
             }
         }
         begun.sort_unstable();
-        // In order: the later is not there without the earlier.
+        // In order: a later write is not there without the earlier ones.
         let kept = self.rng.usize(..=begun.len());
         for (index, number) in begun.iter().enumerate() {
             let Some(Event::OnDisk { effect, .. }) = self.what.get(number) else {
@@ -348,7 +348,7 @@ impl World {
             }
         }
         self.nodes[node].crash();
-        // Some are away for longer than deletions are remembered.
+        // Some nodes are away for longer than deletions are remembered.
         let longest = if self.rng.u8(..3) == 0 { 2_500 } else { 400 };
         let delay = self.rng.u64(..longest * MS);
         self.after(delay, Event::Boot { node });

@@ -1,4 +1,4 @@
-//! What goes together in one batch.
+//! The operations that share a batch.
 use super::*;
 
 fn delete(keys: &[&str]) -> Op {

@@ -1,4 +1,4 @@
-//! The form in which prepared changes are kept.
+//! The encoding of prepared changes.
 #![allow(clippy::unwrap_used)]
 use super::*;
 

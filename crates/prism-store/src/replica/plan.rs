@@ -32,7 +32,7 @@ pub(super) struct Plan {
     pub(super) bytes: Bytes,
     /// For this store.
     pub(super) op: Op,
-    /// Of the bucket at the time of the plan. It may change before the commit.
+    /// The bucket's versioning at the time of the plan. It may change before the commit.
     pub(super) versioning: Versioning,
     /// The bucket's life.
     pub(super) life: Stamp,

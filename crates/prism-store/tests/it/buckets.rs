@@ -1,12 +1,12 @@
-//! Buckets by what is agreed of them elsewhere: the later record counts, a life ends with
-//! all that is in it, and what an older release has written is read.
+//! Buckets by records that were agreed elsewhere: the later record counts, a life ends with all of
+//! its objects, and records of older releases are read.
 
 use std::time::{Duration, Instant};
 
 use crate::common::{StoreExt, agreed, meta, put};
 use prism_store::{Bucket, Config, Durability, Error, Phase, Stamp, Store, Versioning};
 
-/// Uploads under way in a bucket that is deleted.
+/// Unfinished uploads in a bucket that is deleted.
 const UPLOADS: usize = 3_000;
 
 fn open(dir: &std::path::Path) -> Store {
@@ -74,7 +74,7 @@ fn nothing_of_an_earlier_life_is_there_in_the_next_one() {
     let store = open(dir.path());
     let first = agreed(5, None);
     store.buckets().accept_record("b", &first).unwrap();
-    // This store has missed that the bucket was deleted and made again.
+    // This store has missed that the bucket was deleted and created again.
     put(&store, "b", "old", b"old").unwrap();
     put(&store, "b", "large", &[1; 100_000]).unwrap();
     store.uploads().create("b", "old", meta(b"")).unwrap();

@@ -1,5 +1,5 @@
-//! A store that has missed changes takes them in from another one, whatever they were,
-//! and ends up the same. Later changes stay; keys without a place here are removed.
+//! A store that has missed changes takes copies in from another one, and is the same afterwards.
+//! Later changes stay, and keys that the store does not own are removed.
 
 mod open_changes;
 
@@ -14,7 +14,7 @@ fn open(dir: &std::path::Path, node: &str) -> Store {
     let config = Config {
         reserve_bytes: 0,
         node: node.into(),
-        // What a power cut takes is not asked here.
+        // The test has no power cuts.
         durability: Durability::None,
         ..Config::default()
     };
@@ -76,7 +76,7 @@ fn take_versions(from: &Store, to: &Store, scope: &Scope, handed: Handed, since:
     taken.finish().unwrap()
 }
 
-/// What is missing at `to` of what `from` has, page by page.
+/// The scopes that `to` lacks or has too many, compared with `from` page by page.
 fn missing(from: &Store, to: &Store, since: u64, uploads: bool) -> Missing {
     let mut found = Missing::default();
     let mut after: Option<Scope> = None;
@@ -85,7 +85,7 @@ fn missing(from: &Store, to: &Store, since: u64, uploads: bool) -> Missing {
             .catch_up()
             .page(request("b", uploads, after.as_ref()), all)
             .unwrap();
-        // As it travels.
+        // In the form in which it is sent.
         let text = serde_json::to_vec(&page).unwrap();
         let page: ScopePage = serde_json::from_slice(&text).unwrap();
         let here = to
@@ -101,7 +101,7 @@ fn missing(from: &Store, to: &Store, since: u64, uploads: bool) -> Missing {
     }
 }
 
-/// How much was taken in and removed.
+/// The numbers of scopes taken in and removed.
 fn catch_up(from: &Store, to: &Store) -> (usize, usize) {
     let since = to.epoch();
     let (mut taken, mut removed) = (0, 0);
@@ -130,7 +130,7 @@ fn content(store: &Store) -> Vec<String> {
                 assert_eq!(handed.stamp, stamp);
                 for version in handed.versions.iter().flatten() {
                     let found = store.catch_up().hand_over_version(&scope, version.at);
-                    // Of a delete marker nothing is asked.
+                    // A delete marker has no bytes.
                     let Ok(found) = found else { continue };
                     let (handed, body) = found.unwrap();
                     let data = meta(&bytes_of(body)).etag;
@@ -177,7 +177,7 @@ fn upload(store: &Store, key: &str, seed: u64, complete: bool) {
     }
 }
 
-/// Something is done to one of a few keys.
+/// Makes a random change of one of a few keys.
 fn random_change(store: &Store, rng: &mut fastrand::Rng) {
     let key = format!("k{:02}", rng.u8(..40));
     let seed = rng.u64(..1 << 20);
@@ -229,7 +229,7 @@ fn whatever_was_missed_is_taken_in_and_the_stores_are_the_same() {
     }
 }
 
-/// The same where versions are kept.
+/// Makes a random change where versions are kept.
 fn random_change_of_versions(store: &Store, rng: &mut fastrand::Rng) {
     if rng.u8(..3) > 0 {
         return random_change(store, rng);
@@ -291,7 +291,7 @@ fn versions_that_were_missed_are_taken_in_with_those_that_are_gone() {
         assert_eq!(content(&from), content(&to));
         let files = |at: usize| object_files(dirs[at].path()).len();
         assert_eq!(files(0), files(1));
-        // Without a place, nothing of them stays.
+        // A store that does not own the keys removes all of them.
         let scopes = to
             .catch_up()
             .page(request("b", false, None), all)
@@ -361,7 +361,7 @@ fn a_change_of_versions_is_not_prepared_where_others_are_lacking() {
     let versions = handed.versions.unwrap();
     assert_eq!(versions.len(), 2);
     assert!(versions[0].marker_ms.is_some());
-    // What is from before does not bring back what was there.
+    // An older page does not bring the removed keys back.
     assert!(!take_in(&from, &to, &scope, 2));
     assert!(to.delete_marker("b", "k").unwrap().is_some());
 }
@@ -441,9 +441,9 @@ fn what_came_meanwhile_is_not_replaced_by_what_was_there_before() {
         .remove_missing(vec![Scope::object("b", "gone")], 2)
         .unwrap();
     assert!(to.head("b", "gone").unwrap().is_none());
-    // The file of what was refused, and that of what was removed, are gone.
+    // The files of the refused copy and of the removed object are gone.
     assert_eq!(object_files(dirs[1].path()).len(), 1);
-    // What was begun in an epoch that is over comes to nothing.
+    // A copy that was begun in an earlier epoch has no effect.
     let (handed, body) = from
         .catch_up()
         .hand_over(&missing.take[0])

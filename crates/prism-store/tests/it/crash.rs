@@ -1,11 +1,10 @@
-//! A process that is killed at any moment loses nothing it was answered, and
-//! leaves nothing half done.
+//! A process that is killed at any moment loses no answered write, and leaves none half done.
 
 use std::time::Duration;
 
 use crate::common::workload::{From, Model, run_and_kill, write_until_killed};
 
-/// With `PRISM_CRASH_KILLS=300` as many as that.
+/// The number of kills, which `PRISM_CRASH_KILLS=300` sets.
 fn kills() -> u64 {
     let asked = std::env::var("PRISM_CRASH_KILLS").ok();
     asked.map_or(40, |kills| kills.parse().unwrap())
@@ -16,7 +15,7 @@ fn answered_writes_survive_sigkill_and_others_happen_entirely_or_not_at_all() {
     let base_seed = fastrand::u64(..1 << 32);
     let mut rng = fastrand::Rng::with_seed(base_seed);
     let parent = tempfile::tempdir().unwrap();
-    // Not there yet, so that the first kills also hit its creation.
+    // The directory is missing, so that the first kills also hit its creation.
     let dir = parent.path().join("store");
     let mut model = Model::default();
     let kills = kills();
@@ -44,7 +43,7 @@ fn answered_writes_survive_sigkill_and_others_happen_entirely_or_not_at_all() {
     assert!(model.answers > kills, "the writer hardly got to write");
 }
 
-/// Not a test: the process that gets killed.
+/// Not a test: the process that is killed.
 #[test]
 #[ignore = "started by the test above"]
 fn writer() {

@@ -1,7 +1,7 @@
-//! What happens when the disk fills up, and when the power goes.
+//! A full disk, and a loss of power.
 //!
-//! Needs root, for file systems of its own: each test runs itself again in a
-//! private mount namespace, so that no mount is left behind however it ends.
+//! The tests need root for file systems of their own. Each runs itself again in a private mount
+//! namespace, so that no mount is left behind on any path.
 
 use std::{env, path::Path, process::Command, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::common::{
 };
 use prism_store::{Config, Error, Store};
 
-/// With `PRISM_POWER_CUTS=200` as many as that.
+/// The number of power cuts, which `PRISM_POWER_CUTS=200` sets.
 fn power_cuts() -> u64 {
     let asked = env::var("PRISM_POWER_CUTS").ok();
     asked.map_or(12, |cuts| cuts.parse().unwrap())
@@ -57,7 +57,7 @@ fn full_disk() {
     };
     assert!(matches!(error, Error::NoSpace), "{error}");
     assert!(stored > 10, "{stored} objects");
-    // One that only finds out on its way.
+    // A PUT that finds no room halfway.
     let mut writer = store.begin_put("b", "endless", None).unwrap();
     let error = loop {
         if let Err(e) = writer.write(&bytes(0, 1 << 20)) {
@@ -81,7 +81,7 @@ fn full_disk() {
     assert_eq!(object_files(dir.path()).len() as u64, stored - 5 + 1);
 }
 
-/// Fills the disk to the last byte, beneath the tree's feet.
+/// Fills the disk to the last byte, without the store.
 #[test]
 #[ignore = "runs in a namespace, started by a test above"]
 fn exhausted_disk() {
@@ -91,7 +91,7 @@ fn exhausted_disk() {
     let mut stored = Vec::new();
     let (mut refused, mut disabled) = (0, false);
     for k in 0..4000_u64 {
-        // Small ones go to the journal, large ones to files.
+        // Small objects go to the log, large ones to files.
         let len = if k % 8 == 0 { 200_000 } else { 10_000 };
         match put(&store, "b", &format!("k{k}"), &bytes(k, len)) {
             Ok(_) => stored.push((k, len)),
@@ -116,7 +116,7 @@ fn exhausted_disk() {
     };
     check(&store);
     drop(store);
-    // More room, then everything answered is still there.
+    // With more room, all answered objects are still there.
     mount(&["-o", "remount,size=256m"], "tmpfs", dir.path());
     let store = Store::open(dir.path(), config()).unwrap();
     check(&store);
@@ -124,8 +124,7 @@ fn exhausted_disk() {
     assert_eq!(store.recovery().dangling, 0);
 }
 
-/// Cuts ext4 off its disk without letting it write anything more, as a power
-/// failure would, while a writer is at work; then mounts what is left.
+/// Cuts ext4 off its disk while a writer is at work, as a loss of power does. Then mounts it again.
 #[test]
 #[ignore = "runs in a namespace, started by a test above"]
 fn power_loss() {
@@ -168,16 +167,16 @@ fn power_loss() {
     assert!(model.answers > cuts, "the writer hardly got to write");
 }
 
-/// Not a test: the process that is writing when the power goes.
+/// Not a test: the process that writes when the power goes.
 #[test]
 #[ignore = "started by a test above"]
 fn writer() {
     write_until_killed();
 }
 
-/// `EXT4_IOC_SHUTDOWN` with `EXT4_GOING_FLAGS_NOLOGFLUSH`: nothing more reaches
-/// the disk, not even the file system's own journal. By way of perl, which
-/// every Debian has, because this crate has no unsafe code.
+/// `EXT4_IOC_SHUTDOWN` with `EXT4_GOING_FLAGS_NOLOGFLUSH`: no more writes reach the disk, not even
+/// those of the file system's journal. Through perl, which every Debian has, because this crate has
+/// no unsafe code.
 fn shut_down(dir: &Path) {
     let script = "my $no_flush = pack('L', 2); open(F, '<', $ARGV[0]) or die $!; \
                   ioctl(F, 0x8004587d, $no_flush) or die $!";

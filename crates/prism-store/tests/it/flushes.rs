@@ -1,5 +1,4 @@
-//! Reads of a store whose small buffers fill again and again, so that commits and
-//! flushes overlap all the time.
+//! Reads of a store with small buffers, so that commits and flushes always overlap.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},

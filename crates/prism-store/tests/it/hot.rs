@@ -1,4 +1,4 @@
-//! Objects that are read from memory, while they change.
+//! Objects that are read from memory while they change.
 
 use std::{
     fs,
@@ -26,11 +26,11 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(*bytes.first_chunk().unwrap())
 }
 
-/// One writer for each key, whose values count up; between two of them it deletes
-/// sometimes. Readers see what was answered before they asked, or later, and never go back.
+/// Each key has one writer, whose values count up, with deletions between them. Readers see the
+/// last answered value or a later one, and never go back.
 #[test]
 fn nobody_reads_what_is_older_than_an_answered_write() {
-    // In the tree, and in files of their own.
+    // Objects in the tree, and in files of their own.
     changes_are_seen(50);
     changes_are_seen(5_000);
 }
@@ -94,7 +94,7 @@ fn changes_are_seen(repeated: usize) {
     assert!(changes > 100 && reads > 1000, "{changes} and {reads}");
 }
 
-/// A store with one object that has a file, which has been read often enough to be kept.
+/// A store with one object that has a file, read often enough to be cached.
 fn with_kept_file(dir: &Path, config: Config) -> (Store, PathBuf) {
     let store = Store::open(dir, config).unwrap();
     store.buckets().create("b", 1).unwrap();
@@ -116,18 +116,18 @@ fn a_file_that_is_known_to_be_good_is_opened_once() {
     let get = || store.get("b", "k").unwrap().unwrap();
     let first = get();
     assert!(Arc::ptr_eq(&first, &get()));
-    // Whoever reads it goes on; nobody else does, and its bytes are free then.
+    // Its present reader goes on. There is no other, and its bytes are free afterwards.
     put(&store, "b", "k", &bytes(2, 300_000)).unwrap();
     assert_eq!(read(&*first), bytes(1, 300_000));
     assert_eq!(read(get()), bytes(2, 300_000));
     drop(first);
     assert!(!file.exists());
-    // Linux shows the one that was removed under its name, and says so.
+    // Linux shows a removed file under its name, and marks it.
     let gone = format!("{} (deleted)", file.display());
     assert!(!open_files(dir.path()).contains(&gone.into()));
 }
 
-/// Where the descriptors of this process lead that lead to files of objects there.
+/// The paths of object files that this process has open.
 fn open_files(dir: &Path) -> Vec<PathBuf> {
     let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
     let leads_to = open.filter_map(|fd| fs::read_link(fd.path()).ok());

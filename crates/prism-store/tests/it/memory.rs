@@ -1,4 +1,4 @@
-//! The store's memory does not grow with the objects it holds.
+//! The store's memory does not grow with its objects.
 
 use std::{env, fs, process::Command};
 
@@ -6,13 +6,13 @@ use crate::common::{StoreExt, bytes, meta, put};
 use prism_store::{Config, Durability, Store};
 
 const MIB: u64 = 1024 * 1024;
-/// Memory limit of the whole process, in bytes, however slow the disk is: the worst case of
-/// `Config::write_buffer_bytes` (75 MiB), and everything else. Half of what is stored.
+/// Memory limit of the whole process, in bytes, for any disk: the worst case of
+/// `Config::write_buffer_bytes` (75 MiB), and everything else. Half of the stored bytes.
 const LIMIT: u64 = 128 * MIB;
-/// Small objects of 8 KiB.
+/// The number of small objects of 8 KiB.
 const SMALL: usize = 32_768;
 
-/// What is measured is a process, so it has one of its own.
+/// Measures the memory of a process of its own.
 #[test]
 fn large_objects_and_many_small_ones_pass_through_bounded_memory() {
     let mut process = Command::new(env::current_exe().unwrap());

@@ -385,7 +385,7 @@ fn a_bucket_that_is_being_deleted_takes_nothing_in_and_goes_only_when_it_is_empt
         Err(Error::Busy)
     ));
     assert!(matches!(store.delete_bucket("b"), Err(Error::Busy)));
-    // Nothing was lost when it lives on.
+    // The bucket lives on with all of its objects.
     let kept = deleting.end_deletion(later(2), false);
     store.buckets().accept_record("b", &kept).unwrap();
     assert_eq!(parts(&store, name("k", id)).len(), 1);

@@ -1,4 +1,4 @@
-//! A store that may hold so many bytes and no more.
+//! A store with a quota.
 
 use std::thread;
 
@@ -31,14 +31,14 @@ fn writes_beyond_the_quota_are_refused_and_deletes_give_it_back() {
     assert!(matches!(refused, Error::NoSpace), "{refused}");
     let refused = store.begin_put("b", "more", Some(QUOTA + 1)).err().unwrap();
     assert!(matches!(refused, Error::NoSpace), "{refused}");
-    // Not announced: it is found out in the commit.
+    // The length is not announced, so the commit refuses it.
     let mut writer = store.begin_put("b", "more", None).unwrap();
     writer.write(&bytes(3, 100_000)).unwrap();
     let refused = writer.commit(ObjectMeta::default()).unwrap_err();
     assert!(matches!(refused, Error::NoSpace), "{refused}");
     assert!(store.get("b", "more").unwrap().is_none());
     assert_eq!(store.bytes_used(), 1_010_000);
-    // In place of another it fits.
+    // It fits in place of another object.
     put(&store, "b", "large", &bytes(4, 1_020_000)).unwrap();
     assert_eq!(store.bytes_used(), 1_030_000);
     assert!(store.delete("b", "large").unwrap());

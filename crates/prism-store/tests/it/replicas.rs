@@ -1,5 +1,5 @@
-//! Three stores as replicas of each other, in one process: whatever is done at a
-//! key's primary is on all of them, or on none, also when one of them goes.
+//! Three stores as replicas of each other, in one process. A change at a key's primary is on all of
+//! them or on none, even if one of them fails.
 
 use std::{
     os::unix::fs::FileExt,
@@ -24,18 +24,18 @@ mod versions;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// Three stores, and what lies between them.
+/// Three stores, and the network between them.
 struct Cluster {
     dirs: Vec<tempfile::TempDir>,
     stores: Vec<Mutex<Option<Arc<Store>>>>,
-    /// Verdicts are lost.
+    /// Whether messages about outcomes are lost.
     silent: AtomicBool,
     placement: Placement,
     replicas: usize,
     durability: Durability,
 }
 
-/// One node's way to the others.
+/// One node's connection to the others.
 struct Ways {
     cluster: Weak<Cluster>,
     name: &'static str,
@@ -104,7 +104,7 @@ impl Cluster {
         self.store(&self.owners(key)[0])
     }
 
-    /// Every replica asks what became of what it does not know.
+    /// Every replica asks for the outcomes of its open changes.
     fn settle(&self) {
         for store in NAMES.iter().filter_map(|name| self.reach(name)) {
             let open = store.open_changes().older_than(Duration::ZERO, None);
@@ -117,7 +117,7 @@ impl Cluster {
         }
     }
 
-    /// What all replicas of a key hold.
+    /// The object that all replicas of a key have.
     fn agreed(&self, key: &str) -> Option<Vec<u8>> {
         let mut found = self.owners(key).into_iter().map(|name| {
             let store = self.store(&name);
@@ -240,7 +240,7 @@ fn whatever_is_done_at_a_primary_is_on_all_replicas_whether_they_are_told_or_ask
             assert_eq!(store.uploads().list("b", "", None, 9).unwrap().0.len(), 0);
             drop(store);
             cluster.stop(name);
-            // Nothing is left that nobody has.
+            // No file is left without an object.
             let files = object_files(cluster.dirs[at].path()).len();
             cluster.start(name);
             assert_eq!(cluster.store(name).recovery().orphans_removed, 0);
@@ -320,7 +320,7 @@ fn with_a_replica_down_writes_are_refused_and_leave_nothing_anywhere() {
     }
 }
 
-/// A change that was prepared and never heard of again.
+/// A change that was prepared and never decided.
 fn prepare_only(store: &Store, key: &str, stamp: Stamp, data: &[u8]) -> Result<(), Error> {
     let len = data.len() as u64;
     let change = prism_store::ScopedChange {
@@ -388,7 +388,7 @@ fn a_prepared_change_is_seen_by_nobody_survives_and_is_dropped_if_its_primary_kn
     }
 }
 
-/// The bucket is to be deleted, it was agreed at this time of each round.
+/// The time of each round at which the deletion of the bucket is agreed.
 fn delete_from(store: &Store, time_us: u64) {
     let known = store.buckets().record("b").unwrap().unwrap();
     let stamp = Stamp {
@@ -399,7 +399,7 @@ fn delete_from(store: &Store, time_us: u64) {
     store.buckets().accept_record("b", &deleting).unwrap();
 }
 
-/// It is not.
+/// The time at which the deletion is given up.
 fn keep(store: &Store, time_us: u64) {
     let known = store.buckets().record("b").unwrap().unwrap();
     let stamp = Stamp {
@@ -506,7 +506,7 @@ fn the_number_of_replicas_of_a_store_that_is_in_use_is_not_changed() {
     ));
 }
 
-/// Keys of `a`, on `b` and on `c` alternately, each with a file.
+/// Keys of `a`, alternately on `b` and on `c`, each with a file.
 fn keys_of_two_groups(cluster: &Cluster) -> Vec<String> {
     let others = ["b", "c"].map(|other| {
         let keys = (0..).map(|n| format!("{other}{n}"));

@@ -1,5 +1,4 @@
-//! No byte of a store can change without a scrub, or the opening of the store,
-//! finding it; and no reader gets wrong bytes meanwhile.
+//! A scrub, or the opening of the store, finds every changed byte, and no reader gets wrong bytes.
 
 use std::{
     collections::BTreeMap,
@@ -15,13 +14,13 @@ use prism_store::{
 };
 
 const BUCKET: &str = "bucket";
-/// Flips of each kind of file, in a store that is open and in one that is not.
+/// The number of flips of each kind of file, in an open and in a closed store.
 const FLIPS: usize = 12;
 
-/// What a reader must get, if anything.
+/// The bytes that a reader must get, if it gets any.
 type Contents = BTreeMap<String, Vec<u8>>;
 
-/// Buffers so small that there are tables and blobs.
+/// Settings with small buffers, so that there are tables and blobs.
 fn config() -> Config {
     Config {
         reserve_bytes: 0,
@@ -30,7 +29,7 @@ fn config() -> Config {
     }
 }
 
-/// A store with everything that one can hold.
+/// A store with every kind of object and file.
 fn filled(dir: &Path) -> Contents {
     let store = Store::open(dir, config()).unwrap();
     store.buckets().create(BUCKET, 1).unwrap();
@@ -84,7 +83,7 @@ fn upload<'a>(store: &Store, key: &'a str, data: &[u8]) -> UploadName<'a> {
     name
 }
 
-/// Reads as a careful sender does; `None` where it would break off.
+/// Reads as a sender does; `None` where it would break off.
 fn read(object: &Object) -> Option<Vec<u8>> {
     let mut data = vec![0; usize::try_from(object.len).unwrap()];
     match &object.body {
@@ -107,7 +106,7 @@ fn read(object: &Object) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// Nobody reads anything wrong. Gives how many reads failed.
+/// Checks that no read returns wrong bytes. Returns the number of failed reads.
 fn no_wrong_bytes(store: &Store, contents: &Contents, context: &str) -> usize {
     let mut failed = 0;
     for (key, data) in contents {
@@ -134,7 +133,7 @@ fn scrub(store: &Store) -> Vec<ScrubFault> {
     faults
 }
 
-/// What a file is, by its name; `None` for those without content of their own.
+/// The kind of a file, by its name; `None` for files without content of their own.
 fn kind(root: &Path, path: &Path) -> Option<&'static str> {
     let name = path.file_name().unwrap().to_str().unwrap();
     let relative = path.strip_prefix(root).unwrap().to_str().unwrap();
@@ -149,7 +148,7 @@ fn kind(root: &Path, path: &Path) -> Option<&'static str> {
         "FORMAT" => "format",
         "LOGTAG" => "tag of the log",
         _ if name.starts_with('v') => {
-            // One that is no longer current is nothing to anybody.
+            // A version that is not the present one is not used.
             let current = fs::read(path.with_file_name("current")).unwrap();
             let number = u64::from_le_bytes(current[..8].try_into().unwrap());
             return (name == format!("v{number}")).then_some("list of tables");
@@ -178,14 +177,14 @@ fn by_kind(root: &Path) -> BTreeMap<&'static str, Vec<PathBuf>> {
     found
 }
 
-/// Changes one bit, and says where.
+/// Changes one bit, and returns its place.
 fn flip(path: &Path, rng: &mut fastrand::Rng) -> u64 {
     let file = fs::File::options()
         .read(true)
         .write(true)
         .open(path)
         .unwrap();
-    // What lies behind a log's end is zero, and means nothing.
+    // The bytes behind a log's end are zero and unused.
     let data = fs::read(path).unwrap();
     let end = data.iter().rposition(|byte| *byte != 0).unwrap_or(0) as u64 + 1;
     let at = rng.u64(..end);
@@ -221,7 +220,7 @@ fn a_sound_store_has_no_faults_and_everything_is_looked_at() {
     assert!(report.bytes > stored as u64 && report.complete);
     assert_eq!(no_wrong_bytes(&store, &contents, "sound"), 0);
     assert_eq!(store.integrity().corrupt_reads(), 0);
-    // Ended early.
+    // The scrub was ended early.
     let report = store.integrity().scrub(&mut |_| false, &mut none).unwrap();
     assert!(!report.complete && report.bytes < stored as u64);
 }
@@ -253,8 +252,8 @@ fn a_changed_bit_of_a_stopped_store_is_found_and_never_read() {
             };
             no_wrong_bytes(&store, &contents, &context);
             let found = scrub(&store);
-            // An older format is not different, and the log's end says only that
-            // the store was closed.
+            // An older format has the same files, and the log's end only says that the store was
+            // closed.
             let harmless = kind == "format" || store.recovery().log_bytes_cut > 0;
             assert!(!found.is_empty() || harmless, "{context} was not found");
         }
@@ -273,7 +272,7 @@ fn a_changed_bit_of_a_killed_store_undoes_nothing_that_its_log_was_sealed_behind
     put(&store, BUCKET, key, &data).unwrap();
     contents.insert(key.into(), data);
     store.seal_log().unwrap();
-    // What a kill leaves: the store is still open.
+    // A copy of the open store is the state after a kill.
     let killed = tempfile::tempdir().unwrap();
     copy(original.path(), killed.path());
     let log = by_kind(killed.path())["log"].last().cloned().unwrap();
@@ -287,7 +286,7 @@ fn a_changed_bit_of_a_killed_store_undoes_nothing_that_its_log_was_sealed_behind
         let dir = tempfile::tempdir().unwrap();
         copy(killed.path(), dir.path());
         let log = dir.path().join(log.strip_prefix(killed.path()).unwrap());
-        // Near the end, where the last writes are.
+        // Near the end, with the last writes.
         let at = end - rng.usize(..1_500.min(end));
         let byte = fs::read(&log).unwrap()[at] ^ 1 << rng.u8(..8);
         let file = fs::File::options().write(true).open(&log).unwrap();
@@ -310,11 +309,11 @@ fn a_changed_bit_of_an_open_store_is_found_and_never_read() {
     let dir = tempfile::tempdir().unwrap();
     let contents = filled(dir.path());
     let store = Store::open(dir.path(), config()).unwrap();
-    // What was read before is not to be trusted after.
+    // The bytes read before do not count any more.
     no_wrong_bytes(&store, &contents, "before");
     for (kind, paths) in by_kind(dir.path()) {
         if ["format", "version of the tree"].contains(&kind) {
-            // Read at opening only.
+            // The file is read only at opening.
             continue;
         }
         for _ in 0..FLIPS {

@@ -1,4 +1,4 @@
-//! What a store promises to one process that uses it and does not crash.
+//! The promises of a store to one process that does not crash.
 
 use std::{
     fs,
@@ -195,7 +195,7 @@ fn readers_of_a_key_under_overwriting_see_one_whole_version_each() {
         let store = Arc::clone(&store);
         thread::spawn(move || {
             for version in 1..=150_u64 {
-                // Between inline and file, so that both kinds of lookup race.
+                // Inline and in files alternately, so that both kinds of look-up race.
                 let len = if version % 3 == 0 {
                     KIB
                 } else {
@@ -477,13 +477,12 @@ fn the_reserve_is_kept_free_and_what_is_there_can_be_read_and_deleted() {
     assert!(store.delete("b", "k").unwrap());
 }
 
-/// Below this a flush is over before anybody else asks for one: the directory
-/// lies in memory.
+/// Below this time a flush is over before another one is needed: the directory lies in memory.
 const FLUSH_WORTH_SHARING: Duration = Duration::from_micros(150);
 
 #[test]
 fn concurrent_commits_share_flushes() {
-    // Where it was built is on a disk more often than /tmp is.
+    // The build directory is more often on a disk than /tmp.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let store = Arc::new(open(dir.path()));
     store.buckets().create("b", 1).unwrap();

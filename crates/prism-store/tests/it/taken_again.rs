@@ -1,5 +1,5 @@
-//! What is damaged and cannot be mended block by block, because it lies in the tree or
-//! is of an upload under way, is taken in anew from a store that has the same.
+//! Damage that cannot be repaired block by block, because it is in the tree or in an unfinished
+//! upload, is repaired by a copy from another store.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 use crate::common::{bytes, copy, meta, put, read, read_body};
 use prism_store::{Config, Durability, Place, Scope, ScrubFault, Store, UploadId, UploadName};
 
-/// So small buffers that small objects and lists of parts get into files of their own.
+/// Settings with small buffers, so that small objects and manifests get files of their own.
 fn open(dir: &Path) -> Store {
     let config = Config {
         reserve_bytes: 0,
@@ -27,7 +27,7 @@ fn name(key: &str, id: UploadId) -> UploadName<'_> {
     UploadName { bucket, key, id }
 }
 
-/// Small objects, some of many parts, and an upload under way of the key of one of these.
+/// Small objects, objects of many parts, and an unfinished upload of the key of one of these.
 fn filled(dir: &Path) -> (BTreeMap<String, Vec<u8>>, UploadId) {
     let store = open(dir);
     store.buckets().create("b", 1).unwrap();
@@ -81,7 +81,7 @@ fn files_below(dir: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
     found
 }
 
-/// The faults of objects; damage of the tree's files is told as well, and stays.
+/// The faults of objects. Damage of the tree's files is reported too, and stays.
 fn faults(store: &Store) -> Vec<ScrubFault> {
     let mut faults = Vec::new();
     let mut found = |fault: &ScrubFault| faults.push(fault.clone());
@@ -114,12 +114,12 @@ fn assert_contents(store: &Store, contents: &BTreeMap<String, Vec<u8>>) {
 fn objects_and_lists_of_parts_in_damaged_files_of_the_tree_are_taken_in_anew() {
     let (sound, damaged) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (contents, _) = filled(sound.path());
-    // What was written is in the tree's files when it is opened again.
+    // The writes are in the tree's files after it is opened again.
     drop(open(sound.path()));
     copy(sound.path(), damaged.path());
     let mut rng = fastrand::Rng::new();
     let blobs = files_below(damaged.path(), &|path| path.contains("/blobs/"));
-    // What is at their ends says what is where: without it the store is not opened.
+    // The ends of the files index them: without them the store is not opened.
     for path in blobs.iter().cycle().take(40) {
         let len = fs::metadata(path).unwrap().len();
         let file = fs::File::options().write(true).open(path).unwrap();
@@ -170,7 +170,7 @@ fn a_damaged_part_of_an_upload_under_way_is_taken_in_anew() {
         assert_eq!(scope.upload, Some((id, Some(7))));
         assert!(take_in_again(&from, &to, &scope));
         assert!(faults(&to).is_empty());
-        // The same where the file is gone.
+        // Then with a missing file.
         let mut files = files_below(damaged.path(), &|path| path.contains("/files/"));
         files.retain(is_long);
         fs::remove_file(&files[0]).unwrap();

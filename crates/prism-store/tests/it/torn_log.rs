@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::common::{bytes, copy, put, read};
 
-/// A batch of the log as anybody can make it who knows the tree's library.
+/// A batch of the log, as anyone who knows the tree's library can make it.
 fn forged(sequence: u64) -> Vec<u8> {
     let (key, value) = (b"key", b"value");
     let mut item = vec![2, 0, 0];
@@ -54,7 +54,7 @@ fn a_user_cannot_make_a_torn_write_look_like_damage() {
     put(&store, "b", "answered", &bytes(1, 3000)).unwrap();
     let before = fs::read(log(dir.path())).unwrap();
     let end = before.iter().rposition(|byte| *byte != 0).unwrap() + 1;
-    // One of them has the number that the next batch would have.
+    // One of them has the number of the next batch.
     let object: Vec<u8> = (1..200).flat_map(forged).collect();
     assert!(object.len() < config.inline_max);
     put(&store, "b", "last", &object).unwrap();
@@ -74,7 +74,7 @@ fn a_user_cannot_make_a_torn_write_look_like_damage() {
     assert_eq!(read(answered), bytes(1, 3000));
     assert!(store.get("b", "last").unwrap().is_none());
     drop(store);
-    // Damage before the last write is damage still.
+    // Damage before the last write is still reported.
     let damaged = tempfile::tempdir().unwrap();
     copy(dir.path(), damaged.path());
     let path = log(damaged.path());

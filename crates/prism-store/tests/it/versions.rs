@@ -1,6 +1,5 @@
-//! Versions of objects: what each write and deletion leaves, compared with what
-//! it should, in every order that chance brings, and after the store was opened
-//! anew.
+//! Versions of objects after random writes and deletions, compared with a model, also after the
+//! store was opened again.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -101,7 +100,7 @@ fn what_nobody_has_asked_to_delete_is_kept_and_what_was_deleted_leaves_no_file()
     for id in &ids {
         assert!(get(&store, "k", *id).unwrap() == large);
     }
-    // One that is open stays readable.
+    // An open version stays readable.
     let opened = store.get_version("b", "k", ids[1]).unwrap().unwrap();
     let every = ids.iter().map(|id| ToDelete {
         key: "k",
@@ -119,7 +118,7 @@ fn what_nobody_has_asked_to_delete_is_kept_and_what_was_deleted_leaves_no_file()
     assert!(read(opened) == large);
     let missing = store.get_version("b", "k", ids[0]);
     assert!(matches!(missing, Err(Error::NoSuchVersion)));
-    // What is gone already is answered as gone.
+    // A missing version is answered as deleted.
     assert!(!delete(&store, "k", ids[0]).unwrap().is_marker);
 }
 
@@ -169,14 +168,14 @@ fn metadata_of_one_version_changes_and_its_place_does_not() {
     assert!(matches!(refused, Err(Error::IsDeleteMarker)));
 }
 
-/// What a key has to have, the newest last.
+/// The expected versions of a key, the newest last.
 type History = Vec<(VersionId, Option<Vec<u8>>)>;
 
-/// What keys have to have.
+/// The expected versions of all keys.
 pub(crate) type Wanted = BTreeMap<String, History>;
 
-/// One random change, of the store that makes those of its key and of what there should
-/// be; `say` has all know whether versions are kept.
+/// One random change of a store and of the model. `store_of` is the primary of a key, and `say`
+/// sets the versioning of all stores.
 pub(crate) fn change(
     store_of: &dyn Fn(&str) -> Arc<Store>,
     say: &dyn Fn(Versioning),
@@ -274,7 +273,7 @@ pub(crate) fn files_of(wanted: &Wanted) -> usize {
     files.sum()
 }
 
-/// Everything that can be asked of the store.
+/// Compares all answers of a store with the model.
 pub(crate) fn compare(store: &Store, wanted: &Wanted) {
     let mut entries = Vec::new();
     for (key, history) in wanted {
@@ -301,7 +300,7 @@ pub(crate) fn compare(store: &Store, wanted: &Wanted) {
     pages(store, &listed);
 }
 
-/// One at a time, each page from where the last one ended; and by folders.
+/// Lists the versions one by one, each page from the end of the last one, and by folders.
 fn pages(store: &Store, listed: &[(String, VersionId, bool, bool)]) {
     let mut begin: Option<(String, VersionId)> = None;
     for wanted in listed {

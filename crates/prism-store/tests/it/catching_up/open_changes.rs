@@ -1,4 +1,4 @@
-//! Changes that are left open: decided, replaced or refused as epochs go on.
+//! Open changes from one epoch to the next: decided, replaced or refused.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers that the tests of this crate share.
 
 pub(crate) mod workload;
 
@@ -202,7 +202,7 @@ pub(crate) fn object_files(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A directory with all that is in it.
+/// Copies a directory with all of its files.
 pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

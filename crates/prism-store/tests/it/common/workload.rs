@@ -1,10 +1,9 @@
-//! A writer that is killed, and the judge of what it leaves behind.
+//! A writer that is killed, and the check of the store that it leaves.
 //!
-//! The writer runs in a child process. Before each operation it says what it is
-//! about to do, and afterwards that it was answered, over a socket whose
-//! contents outlive it. Each of its threads owns some keys and does one thing
-//! at a time, so after a kill each key must be in the state last answered or,
-//! where an operation was under way, in the state that one leads to.
+//! The writer runs in a child process. It announces each operation, and then its answer, over a
+//! socket whose contents outlive the process. Each of its threads owns some keys and makes one
+//! operation at a time. So after a kill each key must have the state of the last answer, or that of
+//! the operation under way.
 
 use std::{
     collections::HashMap,
@@ -31,11 +30,11 @@ const DIR: &str = "PRISM_TEST_CRASH_DIR";
 const SOCKET: &str = "PRISM_TEST_CRASH_SOCKET";
 const SEED: &str = "PRISM_TEST_CRASH_SEED";
 
-/// What a key holds: nothing, or the bytes of a seed and length, uploaded in so
-/// many parts; none if at once.
+/// The state of a key: none, or the bytes of a seed and a length, uploaded in this number of parts;
+/// 0 for a plain PUT.
 type State = Option<(u64, usize, usize)>;
 
-/// With buffers so small that the tree's flushes and compactions are hit too.
+/// Settings with small buffers, so that kills also hit the tree's flushes and compactions.
 pub(crate) fn config() -> Config {
     Config {
         reserve_bytes: 0,
@@ -44,18 +43,17 @@ pub(crate) fn config() -> Config {
     }
 }
 
-/// What must be found, given what the writers said.
+/// The states that the store must have, by the writers' messages.
 #[derive(Default)]
 pub(crate) struct Model {
     answered: HashMap<String, State>,
-    /// States that operations not answered lead to.
+    /// The states of operations without an answer.
     under_way: HashMap<String, Vec<State>>,
     pub(crate) answers: u64,
 }
 
 impl Model {
-    /// Compares the store with what it must hold, then takes what is there as
-    /// the state from which the next writer starts.
+    /// Compares the store with the expected states. The next writer starts from the found ones.
     pub(crate) fn judge(&mut self, dir: &Path, context: &str) {
         let store = Store::open(dir, config()).unwrap_or_else(|e| panic!("{context}: {e}"));
         assert_eq!(store.recovery().dangling, 0, "{context}");
@@ -104,8 +102,8 @@ impl Model {
         })
     }
 
-    /// Takes what a writer said. An answer is `binding` if it was given before
-    /// whatever struck it; otherwise the operation may have failed after all.
+    /// Takes a message of a writer. An answer is `binding` if it came before the strike; otherwise
+    /// the operation may have failed after all.
     fn hear(&mut self, line: &str, binding: bool) {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
@@ -131,22 +129,21 @@ impl Model {
     }
 }
 
-/// From when the time until the blow is counted.
+/// The start of the time until the kill.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum From {
-    /// The start of the process: hits the opening of the store.
+    /// The start of the process, so that kills hit the opening of the store.
     Start,
-    /// Its first write, however long the opening took.
+    /// The first write of the process, however long the opening took.
     FirstWrite,
 }
 
-/// Runs a writer (the test `entry` of this executable) on `dir`, strikes and
-/// kills it `after` it began, and hears what it had said.
+/// Runs a writer (the test `entry` of this executable) on `dir`, strikes and kills it `after` its
+/// start, and reads its messages.
 ///
-/// `strike` is for worse than the killing. Only answers that were heard before
-/// it bind the store: the writer lives a little longer than, say, its disk, and
-/// the kernel may tell it lies (an fsync that finds its transaction gone, by
-/// whatever end, returns success).
+/// `strike` may do worse than the kill. Only earlier answers bind the store, because the writer
+/// outlives its disk a little, and the kernel may lie to it: an fsync that finds its transaction
+/// gone returns success.
 pub(crate) fn run_and_kill(
     model: &mut Model,
     entry: &str,
@@ -202,7 +199,7 @@ pub(crate) fn run_and_kill(
     }
 }
 
-/// Collects whole lines; the last, if cut off, began nothing.
+/// Collects whole lines. An incomplete last line announced no operation.
 fn listen(stream: UnixStream, heard: &Mutex<Vec<String>>) {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
@@ -221,7 +218,7 @@ fn accept(listener: &UnixListener, child: &mut Reaped) -> UnixStream {
     stream
 }
 
-/// Polls for what the writer is to do.
+/// The interval of polls.
 fn wait<T>(child: &mut Reaped, poll: impl Fn() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
@@ -235,7 +232,7 @@ fn wait<T>(child: &mut Reaped, poll: impl Fn() -> Option<T>) -> T {
     }
 }
 
-/// Killed and waited for, whatever happens.
+/// A child that is killed and waited for on every path.
 struct Reaped(Child);
 
 impl Drop for Reaped {
@@ -245,14 +242,13 @@ impl Drop for Reaped {
     }
 }
 
-/// The body of the writer's test; returns only if it was not started by
-/// [`run_and_kill`].
+/// The body of the writer's test. It returns only if [`run_and_kill`] did not start it.
 pub(crate) fn write_until_killed() {
     let (Ok(dir), Ok(socket), Ok(seed)) = (env::var(DIR), env::var(SOCKET), env::var(SEED)) else {
         return;
     };
     let seed: u64 = seed.parse().unwrap();
-    // Connected before opening, so that opening is interrupted as well.
+    // Connects before it opens the store, so that kills hit the opening too.
     let report = UnixStream::connect(socket).unwrap();
     let store = Store::open(dir, config()).unwrap();
     match store.buckets().create(BUCKET, 0) {
@@ -296,7 +292,7 @@ fn write(store: &Store, mut report: &UnixStream, thread: u64, seed: u64) {
     }
 }
 
-/// Also sends one part twice, and one that is left out.
+/// Uploads an object in parts. One part is sent twice, and one is left out.
 fn put_in_parts(store: &Store, key: &str, data: &[u8], parts: usize) {
     let meta = ObjectMeta::default();
     let id = store.uploads().create(BUCKET, key, meta.clone()).unwrap();
@@ -323,7 +319,7 @@ fn put_in_parts(store: &Store, key: &str, data: &[u8], parts: usize) {
     store.uploads().complete(name, &seen, meta, None).unwrap();
 }
 
-/// What was never completed has files, rightly.
+/// The files of unfinished uploads, which belong there.
 fn abort_uploads(store: &Store) {
     let Ok((uploads, _)) = store.uploads().list(BUCKET, "", None, usize::MAX) else {
         return;

@@ -1,5 +1,4 @@
-//! The same of keys of which versions are kept: all replicas have the same versions, with
-//! the same names, whatever is done to any of them.
+//! Keys with versions: all replicas have the same versions with the same names, after any changes.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +23,7 @@ impl Cluster {
         }
     }
 
-    /// All replicas have what they should, and the same of what is not asked there.
+    /// All replicas have the expected versions, and are the same.
     fn compare(&self, wanted: &Wanted) {
         self.settle();
         let first = self.store("a");
@@ -52,7 +51,7 @@ impl Cluster {
 fn random_changes_of_versions_are_the_same_on_all_replicas_also_when_opened_anew() {
     let rounds = std::env::var("PRISM_CATCH_UP_ROUNDS").map_or(2, |n| n.parse().unwrap());
     for (seed, silent) in (0..rounds).map(|seed| (seed, seed % 2 == 1)) {
-        // What a power cut takes is not asked here.
+        // The test has no power cuts.
         let cluster = Cluster::with(3, Durability::None);
         cluster.silent.store(silent, Ordering::Relaxed);
         let (mut wanted, mut versioning) = (BTreeMap::new(), Versioning::Never);
@@ -65,7 +64,7 @@ fn random_changes_of_versions_are_the_same_on_all_replicas_also_when_opened_anew
                 cluster.compare(&wanted);
             }
         }
-        // Also from what was prepared before they were closed.
+        // Open changes outlive the closing of the stores.
         for name in NAMES {
             cluster.stop(name);
         }
@@ -151,7 +150,7 @@ fn a_key_has_no_more_versions_than_another_replica_could_take_in() {
         key: "k",
         version: None,
     };
-    // Made by one store alone, which is quicker.
+    // One store alone makes them faster.
     let dir = tempfile::tempdir().unwrap();
     let config = Config {
         durability: Durability::None,
@@ -169,7 +168,7 @@ fn a_key_has_no_more_versions_than_another_replica_could_take_in() {
     }
     let scope = Scope::object("b", "k");
     let (handed, _) = alone.catch_up().hand_over(&scope).unwrap().unwrap();
-    // Another node can be told of them.
+    // The list fits in one answer.
     assert!(serde_json::to_vec(&handed).unwrap().len() < 4 << 20);
     for store in cluster.all() {
         let taken = store
