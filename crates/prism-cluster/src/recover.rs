@@ -36,7 +36,7 @@ pub struct Choice {
     pub of: Option<NodeName>,
     /// Backends to leave out that were in sync or catching up. Answered writes may be lost.
     pub without: BTreeSet<NodeName>,
-    /// The number of the new founding: random, and not 0.
+    /// The number of the new founding: drawn at random, not 0.
     pub founding: u64,
 }
 

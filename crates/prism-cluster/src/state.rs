@@ -116,7 +116,7 @@ pub enum Phase {
     Filling {
         /// The new placing.
         to: Placing,
-        /// The epoch in which the change began.
+        /// The epoch in which it began.
         since: u64,
     },
     /// Writes still use both placings, and reads the new one.

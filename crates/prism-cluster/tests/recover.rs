@@ -1,5 +1,5 @@
-//! A lost state is recovered only from saved states that prove it, and only backends that are in
-//! sync stay so.
+//! A state that was lost is made anew only from what proves it, and with those in sync
+//! only that are.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use prism_cluster::{
@@ -32,7 +32,7 @@ fn testimony(store: u64, state: &State) -> Testimony {
     }
 }
 
-/// be2 does not know that it is out.
+/// be2 has heard nothing of its being out.
 fn said() -> Testimonies {
     let mut before = last();
     before.epoch = 6;
@@ -62,10 +62,10 @@ fn who_was_out_in_the_last_epoch_is_not_believed_and_who_was_in_sync_is() {
     assert_eq!(state.status("be1"), Some(Status::InSync));
     assert_eq!(state.status("be2"), Some(Status::Out));
     assert_eq!(recovery.verdicts["be2"], Verdict::Behind);
-    // All may act by it, and no store by an earlier state.
+    // All may act by it, and no store by what there was before.
     assert!(said().values().all(|testimony| testimony.accepts(state)));
     assert!(!testimony(100, state).accepts(&last()));
-    // A backend that was catching up may be in sync by now; the others may not.
+    // One that was catching up may have been in sync since, and nobody else.
     let mut catching_up = said();
     for testimony in catching_up.values_mut() {
         let state = testimony.state.as_mut().unwrap();
@@ -78,7 +78,7 @@ fn who_was_out_in_the_last_epoch_is_not_believed_and_who_was_in_sync_is() {
     assert!(matches!(refused, Err(RecoverError::Unproven(_))));
     let recovery = recover(None, &catching_up, &choice(&["be2"])).unwrap();
     assert_eq!(recovery.state.status("be2"), Some(Status::Out));
-    // The backend that is out need not answer.
+    // The one that is out need not be there.
     let recovery = recover(None, &said(), &choice(&[])).unwrap();
     let mut without = said();
     without.remove("be2");
@@ -118,7 +118,7 @@ fn nobody_who_is_in_sync_is_left_out_and_not_everybody() {
     assert_eq!(refused, Err(RecoverError::NotInDoubt(name("be1"))));
     let mut only = said();
     only.retain(|name, _| name.as_str() == "be2");
-    // be2 was in sync by its own state, and two others are silent.
+    // By what be2 knows it was in sync, and two others are silent.
     let refused = recover(None, &only, &choice(&[]));
     assert!(matches!(refused, Err(RecoverError::Unproven(doubts)) if doubts.len() == 2));
     assert!(recover(None, &only, &choice(&["be0", "be1"])).is_ok());
@@ -131,7 +131,7 @@ fn a_state_founded_anew_is_contradicted_and_replaced() {
     let members = ["be0", "be1", "be2"].map(name);
     let anew = State::new(Placing::new(members, 2).unwrap()).founded(55);
     assert!(anew.contradicted(&said()).is_some());
-    // Even after many steps.
+    // Also when it has gone on for long.
     let mut later = anew.clone();
     later.epoch = 500;
     assert!(later.contradicted(&said()).is_some());
@@ -139,7 +139,7 @@ fn a_state_founded_anew_is_contradicted_and_replaced() {
     assert!(recovery.state.epoch > 500 && recovery.state.succeeds(55, 500));
     let refused = recover(Some(&recovery.state), &said(), &choice(&[]));
     assert_eq!(refused, Err(RecoverError::NotNeeded));
-    // A store has acted by it. The operator has to say which state counts.
+    // Somebody has acted by it: which of the two counts is not for us to say.
     let mut both = said();
     both.insert(name("be2"), testimony(102, &anew));
     let refused = recover(Some(&anew), &both, &choice(&[]));
@@ -165,7 +165,7 @@ fn an_old_copy_of_the_state_is_contradicted_and_a_store_of_another_cluster_does_
     foreign.insert(name("be1"), testimony(700, &other));
     foreign.insert(name("be9"), testimony(701, &other));
     assert!(last().contradicted(&foreign).is_none());
-    // The epoch does not tell forks apart.
+    // Forks of one epoch are not told apart by it.
     let mut forked = said();
     let mut fork = last();
     fork.backends.get_mut("be1").unwrap().status = Status::Out;

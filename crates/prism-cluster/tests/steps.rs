@@ -43,7 +43,7 @@ struct Node {
     /// Its store has recorded the view's state.
     noted: bool,
     lives: bool,
-    /// Whether it is about to stop in order.
+    /// It is about to stop in order.
     leaves: bool,
     /// The value of each key; 0 for none.
     versions: [u64; KEYS],
@@ -63,7 +63,7 @@ struct World {
     refused: u64,
     steps: u64,
     recoveries: u64,
-    /// Backends that stopped after the others went on without them.
+    /// Backends that the others went on without before they stopped.
     left: u64,
 }
 

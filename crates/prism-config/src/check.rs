@@ -40,7 +40,7 @@ impl Config {
         if let Some(etcd) = &self.cluster.etcd {
             etcd.check(found);
         }
-        // etcd may have nodes that this file does not have.
+        // In etcd there may be nodes that this file does not know.
         let backends = match self.cluster.etcd {
             None => self.backends().count().max(1) as u64,
             Some(_) => MAX_NODES as u64,

@@ -30,7 +30,7 @@ pub struct Etcd {
     /// for etcd.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<PathBuf>,
-    /// Default none. This host's certificate (PEM) for etcd.
+    /// Default none. The certificate (PEM) by which etcd knows this host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cert_file: Option<PathBuf>,
     /// Default none. Its private key (PEM).
@@ -157,7 +157,7 @@ pub struct Endpoint {
     port: u16,
 }
 
-/// The text is not an endpoint.
+/// The text is no endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not http://HOST:PORT or https://HOST:PORT")]
 pub struct InvalidEndpoint(String);

@@ -41,7 +41,7 @@ pub enum ConfigError {
     /// the file cannot be read
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Which file.
         path: PathBuf,
         /// The kernel's error.
         source: std::io::Error,
@@ -49,7 +49,7 @@ pub enum ConfigError {
     /// the file is longer than any configuration
     #[error("{} is longer than {MAX_FILE_BYTES} bytes: not a Prism configuration", path.display())]
     TooLong {
-        /// The file.
+        /// Which file.
         path: PathBuf,
     },
     /// the text is not TOML
@@ -73,8 +73,8 @@ fn list(problems: &[Problem]) -> String {
 }
 
 impl Config {
-    /// Reads and checks the file at `path`. Relative paths in it are relative to the directory of
-    /// the file.
+    /// Reads and checks the file at `path`. Relative paths in it are taken as
+    /// relative to the directory of the file.
     ///
     /// # Errors
     /// The file cannot be read, or has faults, which are all listed.

@@ -333,7 +333,7 @@ impl Default for Log {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// Text for people.
+    /// For people.
     #[default]
     Text,
     /// One JSON object per line.

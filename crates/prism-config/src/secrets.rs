@@ -26,7 +26,7 @@ pub enum SecretError {
     /// the file cannot be read
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Which file.
         path: PathBuf,
         /// The kernel's error.
         source: std::io::Error,
@@ -34,7 +34,7 @@ pub enum SecretError {
     /// others than the owner can read the file
     #[error("{} can be read by others (mode {mode:03o}); run `chmod 600 {}`", path.display(), path.display())]
     Exposed {
-        /// The file.
+        /// Which file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
@@ -42,7 +42,7 @@ pub enum SecretError {
     /// the content has the wrong form
     #[error("{}: {fault}", path.display())]
     Form {
-        /// The file.
+        /// Which file.
         path: PathBuf,
         /// The fault; it never quotes the secret.
         fault: &'static str,
