@@ -1,10 +1,8 @@
-//! `prism-lab demo`: the whole thing once, on real files and with real clients, and
-//! what happened is measured from outside.
+//! `prism-lab demo`: one connection with real clients and files, measured from outside.
 //!
-//! Nothing here is taken from Prism's own word: who answered comes from packets
-//! captured at the switch's ports, resets and addresses from packets captured at
-//! the client, link bytes from the kernel's interface counters, and each answer
-//! is compared with the file. Only the time of a hand-off is the nodes' own.
+//! Packets captured at the switch's ports show who answered. Packets captured at the client
+//! show resets and addresses. The kernel's interface counters give the bytes of links. Each
+//! answer is compared with the file. Only the time of a hand-off comes from the nodes.
 
 mod capture;
 mod client;
@@ -25,7 +23,7 @@ use self::capture::Recording;
 use self::files::DemoFile;
 use self::report::Findings;
 
-/// What the client speaks.
+/// The protocol of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Http,
@@ -36,7 +34,7 @@ enum Scheme {
 const BUCKET: &str = "demo";
 /// Backends of the demo's lab.
 const BACKENDS: usize = 3;
-/// What is run, and the Debian package that has it.
+/// Programs that the demo runs, and the Debian package of each.
 const TOOLS: [(&str, &str); 5] = [
     ("aws", "awscli"),
     ("curl", "curl"),
@@ -47,19 +45,19 @@ const TOOLS: [(&str, &str); 5] = [
 
 /// Show one connection being answered by many backends.
 ///
-/// Builds a lab of a client, a switch, one frontend and three backends; stores
-/// files with aws-cli; fetches them all, several times, over one connection of
-/// curl, and again over HTTPS; prints what the network's captures and counters
-/// say about it; and removes the lab. Fails if an answer was wrong, a backend
-/// stayed idle, the client saw a reset or another address, or object bytes went
-/// through the frontend. Needs root.
+/// Builds a lab of a client, a switch, one frontend and three backends. Stores files with
+/// aws-cli. Fetches them all, several times, over one connection of curl, and again over HTTPS.
+/// Prints what captures and counters of the network show, and removes the lab.
+///
+/// Fails if an answer was wrong, a backend stayed idle, the client saw a reset or another
+/// address, or object bytes went through the frontend. Needs root.
 #[derive(clap::Args, Debug)]
 #[command(about = "Show one connection being answered by many backends")]
 pub(crate) struct Args {
-    /// Where to take files from: some of those found in it, up to 7 MiB each.
+    /// Directory of files to store; some of them are taken, of up to 7 MiB each.
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// How often each object is fetched.
+    /// Number of times that each object is fetched.
     #[arg(long, value_name = "N", default_value_t = 12,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -68,10 +66,9 @@ pub(crate) struct Args {
     prism: Option<PathBuf>,
 }
 
-/// Runs the demo; what it builds is removed again, whatever happens.
+/// Runs the demo, and removes its lab in any case.
 ///
-/// # Errors
-/// When something is missing or fails, or a check does.
+/// # Errors When a program is missing, a step fails, or a check does not hold.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("the demo needs root (network namespaces, eBPF); run it with sudo");
@@ -112,13 +109,13 @@ fn spec(args: &Args, cancel: Arc<AtomicBool>) -> Result<LabSpec> {
     let mut spec = LabSpec::new(name, prism);
     spec.backends = BACKENDS;
     spec.tls = true;
-    // Small files too: it is to be seen how connections move.
+    // Connections move for small files too.
     spec.relay_up_to = RelayUpTo::Bytes(0);
     spec.cancel = cancel;
     Ok(spec)
 }
 
-/// What was found over HTTP, and over HTTPS.
+/// The findings over HTTP, and over HTTPS.
 fn show(lab: &Lab, args: &Args, cancel: &AtomicBool) -> Result<[Findings; 2]> {
     let directory = lab.status().directory.join("demo");
     let files = files::gather(&args.dir, &directory.join("objects"))?;
@@ -146,7 +143,7 @@ fn show(lab: &Lab, args: &Args, cancel: &AtomicBool) -> Result<[Findings; 2]> {
     Ok([plain, secure])
 }
 
-/// Fetches over one connection, and watches.
+/// Fetches over one connection, and records the network.
 fn observe(
     lab: &Lab,
     scheme: Scheme,
@@ -194,7 +191,7 @@ fn step(number: u32, started: Instant, what: &str) {
     );
 }
 
-/// Says at once what is not installed.
+/// Fails when a program is not installed.
 fn check_tools() -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = |tool: &str| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file());

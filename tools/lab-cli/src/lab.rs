@@ -12,9 +12,9 @@ use prism_lab::{CaptureOptions, Lab, LabName, LabSpec, LabStatus, Rate};
 pub(crate) enum Command {
     /// Build a lab, start it, and wait until it serves.
     Up(Up),
-    /// Start the process of a host, after stopping the one that runs there.
+    /// Start the process of a host; a running one is stopped first.
     Start(OneHost),
-    /// End the process of a host by SIGTERM, and by SIGKILL if it still runs after 15 s.
+    /// End the process of a host by SIGTERM, or by SIGKILL after 15 s.
     Stop(OneHost),
     /// Run a program on a host of the lab, with the lab's credentials and
     /// endpoint in its environment (AWS_...).
@@ -23,13 +23,13 @@ pub(crate) enum Command {
     Status(Status),
     /// Record the packets of a host into a pcap file, until interrupted.
     Capture(Capture),
-    /// Stop everything of the lab and remove it, also after a crash.
+    /// Stop all processes of the lab and remove it, also after a crash.
     Down(Name),
 }
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Name {
-    /// Name of the lab; labs of different names stand side by side.
+    /// Name of the lab; several labs may be up.
     #[arg(long, default_value = "default")]
     name: LabName,
 }
@@ -38,26 +38,25 @@ pub(crate) struct Name {
 pub(crate) struct Up {
     #[command(flatten)]
     name: Name,
-    /// How many backends: be0, be1, ...
+    /// Number of backends: be0, be1, ...
     #[arg(long, default_value_t = 3, value_name = "N")]
     backends: usize,
-    /// With how many backends the cluster begins; `prism-lab start` starts the others,
-    /// which `prism ctl rebalance` then gives their share. Takes --etcd. [default: all]
+    /// Number of backends that the cluster begins with; `prism-lab start` starts the others,
+    /// and `prism ctl rebalance` gives them their share. Needs --etcd. [default: all]
     #[arg(long, value_name = "N", requires = "etcd")]
     members: Option<usize>,
-    /// Keep the cluster's state in an etcd, on a host of its own called etcd
-    /// (package etcd-server).
+    /// Keep the cluster's state in etcd, on a host called etcd (package etcd-server).
     #[arg(long)]
     etcd: bool,
-    /// How many frontends: fe0, fe1, ...
+    /// Number of frontends: fe0, fe1, ...
     #[arg(long, default_value_t = 1, value_name = "N")]
     frontends: usize,
-    /// Serve HTTPS too, with a certificate of the lab's own authority; programs
-    /// run by `prism-lab exec` then use it.
+    /// Serve HTTPS too, with a certificate of the lab's own authority. Programs that `prism-lab
+    /// exec` runs then use it.
     #[arg(long)]
     tls: bool,
-    /// Longest object that nodes relay instead of handing the connection off: auto, or
-    /// bytes; with 0 connections move whatever the size.
+    /// Longest object that nodes relay instead of handing the connection off: auto, or bytes.
+    /// With 0 a connection moves for every size.
     #[arg(long, default_value = "auto", value_name = "BYTES")]
     relay_up_to: RelayUpTo,
     /// Speed of each server's link, each way, as in 1gbit [default: unlimited]
@@ -66,7 +65,7 @@ pub(crate) struct Up {
     /// Speed of the client's link, each way [default: unlimited]
     #[arg(long, value_name = "RATE")]
     uplink: Option<Rate>,
-    /// Where backends keep their objects; the default is memory.
+    /// Parent directory of the backends' objects; the default is in memory.
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     store_dir: PathBuf,
     /// The program `prism` that the hosts run [default: the one beside this program]
@@ -78,7 +77,7 @@ pub(crate) struct Up {
 pub(crate) struct OneHost {
     #[command(flatten)]
     name: Name,
-    /// switch, fe0, be0, ...
+    /// Name of the host: switch, fe0, be0, ...
     host: String,
 }
 
@@ -86,7 +85,7 @@ pub(crate) struct OneHost {
 pub(crate) struct Exec {
     #[command(flatten)]
     name: Name,
-    /// client, switch, fe0, be0, ...
+    /// Name of the host: client, switch, fe0, be0, ...
     host: String,
     /// The program and its arguments, after `--`.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
@@ -97,7 +96,7 @@ pub(crate) struct Exec {
 pub(crate) struct Status {
     #[command(flatten)]
     name: Name,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -106,13 +105,13 @@ pub(crate) struct Status {
 pub(crate) struct Capture {
     #[command(flatten)]
     name: Name,
-    /// client, switch, fe0, be0, ...
+    /// Name of the host: client, switch, fe0, be0, ...
     host: String,
     /// The pcap file to write.
     file: PathBuf,
-    /// Which packets, in pcap syntax, as in `tcp port 80` [default: all]
+    /// Packets to record, in pcap syntax, as in `tcp port 80` [default: all]
     filter: Vec<String>,
-    /// Bytes of each packet; 0 for all.
+    /// Recorded bytes of each packet; 0 for all.
     #[arg(long, default_value_t = 128, value_name = "BYTES")]
     snaplen: u32,
 }
@@ -120,7 +119,7 @@ pub(crate) struct Capture {
 /// Runs the command.
 ///
 /// # Errors
-/// When it fails; a lab that does not come up is removed again.
+/// When the command fails. A lab that does not come up is removed again.
 pub(crate) fn run(command: Command) -> Result<()> {
     match command {
         Command::Up(up) => run_up(up),
@@ -192,7 +191,7 @@ fn run_exec(exec: &Exec) -> Result<()> {
     let lab = Lab::attach(&exec.name.name)?;
     let (program, arguments) = exec.command.split_first().context("no command given")?;
     let mut command = lab.command(&exec.host, program)?;
-    // Takes the place of this process, and so passes on signals and status.
+    // The program replaces this process, and so gets its signals and returns its own status.
     let error = command.args(arguments).exec();
     Err(error).context("starting nsenter (package util-linux)")
 }

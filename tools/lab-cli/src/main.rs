@@ -1,12 +1,14 @@
-//! The program `prism-lab`: Prism on several hosts of one machine, for developers. Labs,
-//! the demo, and benchmarks; a server needs none of it.
+//! The program `prism-lab`: labs, the demo and benchmarks, for developers. A server needs none
+//! of it.
 //!
-//! The hosts run the program `prism` that is in the same directory as this one, or the one
-//! that `--prism` names.
+//! The hosts of a lab run the program `prism` in the directory of this one, or the one that
+//! `--prism` names.
 
 #![forbid(unsafe_code)]
 
 mod demo;
+#[cfg(test)]
+mod docs_tests;
 mod lab;
 
 use std::process::ExitCode;

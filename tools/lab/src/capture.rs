@@ -17,15 +17,15 @@ const DRAIN: Duration = Duration::from_millis(200);
 /// How long tcpdump may take to write its file and end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What of each packet is recorded, and where.
+/// The part of each packet that is recorded, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureOptions {
     /// Bytes of each packet; default 128: all headers, hardly any content.
     /// 0 records whole packets.
     pub snaplen: u32,
-    /// Interface; default `eth0`, on the switch `any`.
+    /// Interface. Default: `eth0`, and `any` on the switch.
     pub interface: Option<String>,
-    /// Kernel buffer in KiB; default 65,536. Costs that much memory.
+    /// Kernel buffer in KiB; default 65,536. It takes that much memory.
     pub buffer_kib: u32,
 }
 
@@ -39,12 +39,12 @@ impl Default for CaptureOptions {
     }
 }
 
-/// What tcpdump said at its end.
+/// The counts that tcpdump prints at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStats {
     /// Packets in the file.
     pub captured: u64,
-    /// Packets that the kernel could not hand over: the file lacks them.
+    /// Packets that the kernel dropped; the file lacks them.
     pub dropped: u64,
 }
 
@@ -57,7 +57,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts recording; packets from now on are in the file.
+    /// Starts recording. The file has all later packets.
     pub(crate) fn start(
         namespace: &Path,
         file: &Path,
@@ -84,10 +84,9 @@ impl Capture {
         Ok(capture)
     }
 
-    /// Stops recording; the file is complete afterwards.
+    /// Stops recording. The file is complete then.
     ///
-    /// # Errors
-    /// When tcpdump did not end, or failed.
+    /// # Errors When tcpdump does not end, or fails.
     pub fn stop(mut self) -> Result<CaptureStats, LabError> {
         std::thread::sleep(DRAIN);
         let ended = self.end();
@@ -118,7 +117,7 @@ impl Capture {
             return Ok(());
         };
         let mut text = String::new();
-        // Ends with tcpdump's first message or with tcpdump.
+        // Reads until tcpdump's first message, or its end.
         while messages
             .read_line(&mut text)
             .map_err(LabError::io("reading from tcpdump"))?
@@ -144,7 +143,7 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // Nobody is left to tell, and the lab's end ends tcpdump too.
+        // No caller is left to take an error, and the lab's end ends tcpdump too.
         let _ = self.end();
     }
 }

@@ -1,18 +1,16 @@
-//! A long way to the servers: what a host sends to some addresses leaves later, by
-//! the same time for every packet.
+//! A long path to the servers: a host's packets to some addresses leave later, each by the same
+//! time.
 //!
 //! ```text
 //!   socket ── route ── TUN ══ queue, 20 ms ══ raw socket ── eth0 ── ...
 //!   socket ◄──────────────────────────────────────────────── eth0 ── ...
 //! ```
 //!
-//! All of the delay is in this one direction, and what comes back is not touched.
-//! For both ends of a connection the round trip is longer by just that time, and what
-//! is many bytes comes back and does not pass this program. It needs no kernel
-//! with netem.
+//! All of the delay is in this direction; answers are not touched. Both ends of a connection
+//! see a round trip that is longer by this time. The many bytes of answers do not pass this
+//! program. It needs no kernel with netem.
 //!
-//! Call [`Delay::start`] inside the namespace of the host that is to be far away: its
-//! thread stays there.
+//! Call [`Delay::start`] inside the namespace of the far host: its thread stays there.
 
 mod queue;
 
@@ -32,36 +30,36 @@ use crate::error::LabError;
 use crate::tool::run;
 use queue::DelayQueue;
 
-/// How the TUN device's name begins.
+/// The prefix of the TUN device's name.
 const PREFIX: &str = "far";
-/// Where packets leave: the one link of a lab's host.
+/// The interface where packets leave: the one link of a lab's host.
 const LINK: &str = "eth0";
 /// `IPPROTO_RAW`: packets come with their IP header.
 const RAW: i32 = 255;
-/// Packets that wait at a time. 10,000 a second for a whole second fit, and of the
-/// longest of an Ethernet it is 25 MB.
+/// The most packets that wait: 10,000 a second for more than a second. The longest packets of
+/// an Ethernet take 25 MB.
 const MAX_PACKETS: usize = 16_384;
-/// Packets that the device keeps for this program, were it not to run for a while.
+/// The most packets that the device queues while this program does not run.
 const DEVICE_PACKETS: usize = 4_096;
 /// Longest packet: the device's MTU is an Ethernet's, 1,500.
 const MAX_PACKET_BYTES: usize = 2_048;
-/// Packets taken before it is looked which may leave.
+/// The most packets received before due packets are sent.
 const MAX_AT_ONCE: usize = 64;
 
-/// What has happened to packets.
+/// Counts of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DelayTally {
     /// Sent on.
     pub passed: u64,
-    /// Lost: no room in the queue, no packet of IPv4, or the link did not take it.
+    /// Lost: the queue had no room, the packet was not IPv4, or the link refused it.
     pub dropped: u64,
 }
 
-/// A running delay; it ends, and what waits is lost, when dropped.
+/// A running delay. Dropping it ends the delay, and waiting packets are lost.
 #[derive(Debug)]
 pub struct Delay {
     counts: Arc<Counts>,
-    /// Its end ends the thread.
+    /// Dropping it ends the thread.
     stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
@@ -72,7 +70,7 @@ struct Counts {
     dropped: AtomicU64,
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Way {
     tun: Tun,
     link: Socket,
@@ -82,12 +80,11 @@ struct Way {
 }
 
 impl Delay {
-    /// Delays what is sent from now on to each of `servers` by `delay`, in the
-    /// caller's namespace, which is that of a lab's host with the address `host`.
-    /// Sockets that are connected already may keep their way.
+    /// Delays all later packets to each of `servers` by `delay`, in the caller's namespace. It
+    /// is the namespace of the lab's host with the address `host`. Open connections may keep
+    /// their undelayed route.
     ///
-    /// # Errors
-    /// Without root or the driver `tun`, or where a route cannot be made.
+    /// # Errors Without root or the driver `tun`, or when a route cannot be made.
     pub fn start(host: Ipv4Addr, servers: &[Ipv4Addr], delay: Duration) -> Result<Self, LabError> {
         let made = Tun::create(PREFIX).map_err(io::Error::other);
         let tun = made.map_err(LabError::io("making a TUN device"))?;
@@ -119,7 +116,7 @@ impl Delay {
         })
     }
 
-    /// What has happened so far.
+    /// The counts so far.
     #[must_use]
     pub fn tally(&self) -> DelayTally {
         DelayTally {
@@ -133,14 +130,14 @@ impl Drop for Delay {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // The device and its routes end with it; it has nothing to tell.
+            // The device and its routes end with the thread, which returns nothing.
             let _ = thread.join();
         }
     }
 }
 
 impl Way {
-    /// Until there is no other end of the pipe, or no device.
+    /// Runs until the other end of the pipe or the device is gone.
     fn run(mut self) {
         while self.wait() {
             self.take();
@@ -148,7 +145,7 @@ impl Way {
         }
     }
 
-    /// Waits for a packet to come, or for the next one to leave. Whether to go on.
+    /// Waits for a packet to come, or for the next one to leave. Returns false at the end.
     fn wait(&self) -> bool {
         let pause = self.queue.pause(Instant::now());
         let timeout = pause.and_then(|pause| Timespec::try_from(pause).ok());
@@ -165,7 +162,7 @@ impl Way {
         stop.is_empty() && !device.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
     }
 
-    /// Takes what has come.
+    /// Queues the packets that have come.
     fn take(&mut self) {
         let mut buffer = [0; MAX_PACKET_BYTES];
         for _ in 0..MAX_AT_ONCE {
@@ -179,7 +176,7 @@ impl Way {
         }
     }
 
-    /// Sends what has waited for long enough.
+    /// Sends the packets that are due.
     fn send(&mut self) {
         while let Some(packet) = self.queue.pop(Instant::now()) {
             let sent = destination(&packet).is_some_and(|to| {
@@ -197,8 +194,8 @@ impl Way {
     }
 }
 
-/// A socket that sends packets of IPv4 over the host's link, whatever the routes to
-/// their destinations are. It receives nothing, and waits while the link has enough.
+/// A socket that sends IPv4 packets over the host's link, whatever the routes say. It receives
+/// nothing, and blocks while the link's queue is full.
 fn raw_socket() -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW)))?;
     socket.set_header_included_v4(true)?;
@@ -206,7 +203,7 @@ fn raw_socket() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Where a packet of IPv4 is to go.
+/// The destination of an IPv4 packet.
 fn destination(packet: &[u8]) -> Option<Ipv4Addr> {
     let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
     let address = packet.get(16..20).filter(|_| is_v4)?;

@@ -19,7 +19,7 @@ use crate::tool::{in_namespace, run};
 /// Ports of etcd.
 pub(crate) const ETCD_PORT: u16 = 2379;
 const ETCD_PEER_PORT: u16 = 2380;
-/// Of a link that nothing shapes: more than processors put on it.
+/// The speed of a link without a limit: more than processors can send.
 const UNSHAPED_MBIT_S: u32 = 1_000_000;
 
 /// The configuration of lab `name`.
@@ -27,7 +27,7 @@ pub(crate) fn config_path(name: &LabName) -> PathBuf {
     name.state_dir().join("prism.toml")
 }
 
-/// The configuration of the nodes of lab `name`, where it is another one.
+/// The configuration of the nodes of lab `name`, where it differs.
 pub(crate) fn nodes_config_path(name: &LabName) -> PathBuf {
     name.state_dir().join("nodes.toml")
 }
@@ -37,7 +37,7 @@ pub(crate) fn joining_config_path(name: &LabName) -> PathBuf {
     name.state_dir().join("joining.toml")
 }
 
-/// Output of the process of `host`.
+/// The file of the output of the process of `host`.
 pub(crate) fn log_path(name: &LabName, host: &str) -> PathBuf {
     name.state_dir().join("log").join(format!("{host}.log"))
 }
@@ -57,7 +57,7 @@ fn mbit_s(rate: Rate) -> u32 {
         .max(1)
 }
 
-/// The configuration that the plan asks for, before the caller's changes.
+/// The configuration by the plan, before the caller's changes.
 pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     let directory = plan.name.state_dir();
     let mut config = Config::default();
@@ -106,7 +106,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     config
 }
 
-/// Writes everything that the processes read.
+/// Writes all files that the processes read.
 pub(crate) fn write(
     plan: &Plan,
     config: &Config,
@@ -134,7 +134,7 @@ pub(crate) fn write(
     write_private(&directory.join("credentials.toml"), credentials.as_bytes())?;
     if let Programs::Prism(prism) = programs {
         let names: Vec<&str> = plan.servers().map(|link| link.host.as_str()).collect();
-        // Needs no network; but in a namespace of the lab a sweep finds it.
+        // It needs no network, but in a namespace of the lab a sweep finds it.
         let mut command = in_namespace(&plan.name.namespace_path("switch"), prism);
         command
             .args(["pki", "init", "--dir"])
@@ -144,17 +144,17 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Writes what the nodes read instead of the common configuration.
+/// Writes the configuration that the nodes read instead of the common one.
 pub(crate) fn write_nodes_config(name: &LabName, config: &Config) -> Result<(), LabError> {
     write_private(&nodes_config_path(name), checked_toml(config)?.as_bytes())
 }
 
-/// Writes what the nodes read that join later.
+/// Writes the configuration of nodes that join later.
 pub(crate) fn write_joining_config(name: &LabName, config: &Config) -> Result<(), LabError> {
     write_private(&joining_config_path(name), checked_toml(config)?.as_bytes())
 }
 
-/// The configuration as text that a program will accept.
+/// The configuration as text. Checks that a program will accept it.
 fn checked_toml(config: &Config) -> Result<String, LabError> {
     let text = config
         .to_toml()
@@ -202,7 +202,7 @@ pub(crate) fn command_lines(plan: &Plan, spec: &LabSpec) -> BTreeMap<String, Vec
     std::iter::once(switch).chain(nodes).chain(etcd).collect()
 }
 
-/// How a member of the lab's etcd is started.
+/// The command line of a member of the lab's etcd.
 fn etcd_line(plan: &Plan, link: &Link) -> Vec<String> {
     let client = format!("http://{}:{ETCD_PORT}", link.address);
     let peer_of = |link: &Link| format!("http://{}:{ETCD_PEER_PORT}", link.address);

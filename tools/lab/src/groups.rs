@@ -1,16 +1,16 @@
-//! Control groups of a lab: each host has one of version 2, as each service has under
-//! systemd. Programs that a node attaches to its group do not meet other nodes' packets.
+//! Control groups of a lab: each host has one of version 2, as a service has under systemd. A
+//! program that a node attaches to its group sees no other node's packets.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::name::LabName;
 
-/// Moves itself to the group whose file is the first argument, and becomes the rest.
+/// Moves itself to the group whose file is the first argument, and executes the rest.
 const MOVE_AND_BECOME: &str = r#"echo 0 >"$0" && exec "$@""#;
 
-/// The command line that runs `line` in the control group of `host`: `line` as it is
-/// where no groups of version 2 are mounted.
+/// The command line that runs `line` in the control group of `host`. Without groups of version
+/// 2 it is `line`.
 pub(crate) fn command_line(name: &LabName, host: &str, line: &[String]) -> io::Result<Vec<String>> {
     let Some((mount, _)) = mounts().into_iter().find(|(_, kind)| kind == "cgroup2") else {
         return Ok(line.to_vec());
@@ -31,8 +31,8 @@ pub(crate) fn of_lab(name: &LabName) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Removes a group and those below it. A group goes away by rmdir, from the leaves up;
-/// its files are the kernel's and cannot be unlinked.
+/// Removes a group and its descendants, leaves first. `rmdir` removes a group; its files are
+/// the kernel's and cannot be unlinked.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(path)?.flatten() {
         if entry.file_type()?.is_dir() {
@@ -42,7 +42,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     std::fs::remove_dir(path)
 }
 
-/// Where control groups are mounted, and the type of each mount.
+/// The mount points of control groups, and the type of each.
 fn mounts() -> Vec<(PathBuf, String)> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts

@@ -1,13 +1,12 @@
-//! A bad way to the switch: a relay of UDP datagrams that loses, doubles and
-//! reorders some of them, in both directions, or all of them.
+//! A bad way to the switch: a relay of UDP datagrams that loses, doubles and reorders some of
+//! them, or loses all of them, in both directions.
 //!
 //! Nodes are told the relay's address in place of the switch's
-//! ([`crate::LabSpec::configure_nodes`]); the relay passes their datagrams on
-//! to the switch, each node worker's from a socket of its own, and the answers
-//! back. It knows nothing of what the datagrams mean.
+//! ([`crate::LabSpec::configure_nodes`]). The relay passes their datagrams on to the switch,
+//! with one socket for each worker of a node, and passes the answers back. It does not read the
+//! datagrams.
 //!
-//! Call [`Impairment::start`] inside the namespace it is to run in: its threads
-//! stay there.
+//! Call [`Impairment::start`] inside the relay's namespace: its threads stay there.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -17,18 +16,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest datagram passed on whole: more than any of the control protocol.
+/// The longest datagram that is passed on whole; the control protocol has shorter ones.
 const MAX_DATAGRAM_BYTES: usize = 2_048;
-/// Senders served at a time, each with a thread: far more than a lab's workers.
+/// The most senders at a time, each with a thread; a lab has far fewer workers.
 const MAX_SENDERS: usize = 256;
-/// How long a thread waits for a datagram before it looks around.
+/// The longest wait of a thread for a datagram before it checks its other work.
 const POLL: Duration = Duration::from_millis(20);
-/// A datagram that is to be late waits for up to this many others ...
+/// The most datagrams that overtake a late one ...
 const MAX_OVERTAKERS: u64 = 3;
-/// ... but at most this long, where no other comes.
+/// ... and the longest time that it waits for them.
 const MAX_LATE: Duration = Duration::from_millis(3);
 
-/// How often, in 1,000 datagrams of one direction, something happens.
+/// Rates of faults, per 1,000 datagrams of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Lost.
@@ -39,7 +38,7 @@ pub struct Faults {
     pub reorder_permille: u16,
 }
 
-/// What has happened to datagrams, in both directions together.
+/// Counts of datagrams, both directions together.
 #[derive(Debug, Default)]
 pub struct Tally {
     passed: AtomicU64,
@@ -60,11 +59,11 @@ pub struct TallySnapshot {
     pub duplicated: u64,
     /// Sent late.
     pub reordered: u64,
-    /// Lost because the switch was to be out of reach.
+    /// Lost while the switch was out of reach.
     pub blackholed: u64,
 }
 
-/// A running relay; ends when dropped.
+/// A running relay. Dropping it ends it.
 #[derive(Debug)]
 pub struct Impairment {
     shared: Arc<Shared>,
@@ -83,12 +82,10 @@ struct Shared {
 }
 
 impl Impairment {
-    /// Starts relaying between `listen` and `switch`, in the caller's
-    /// namespace. The same `seed` gives the same decisions for the same order
-    /// of datagrams.
+    /// Starts relaying between `listen` and `switch`, in the caller's namespace. The same
+    /// `seed` gives the same decisions for the same order of datagrams.
     ///
-    /// # Errors
-    /// When `listen` cannot be bound or no thread be started.
+    /// # Errors When `listen` cannot be bound, or a thread cannot be started.
     pub fn start(
         listen: SocketAddr,
         switch: SocketAddr,
@@ -116,17 +113,17 @@ impl Impairment {
         })
     }
 
-    /// Other faults from now on.
+    /// Replaces the faults of later datagrams.
     pub fn set_faults(&self, faults: Faults) {
         *lock(&self.shared.faults) = faults;
     }
 
-    /// Loses everything from now on, or no longer.
+    /// Loses all later datagrams, or no longer does.
     pub fn set_blackhole(&self, on: bool) {
         self.shared.is_blackhole.store(on, Ordering::Relaxed);
     }
 
-    /// What has happened so far.
+    /// The counts so far.
     #[must_use]
     pub fn tally(&self) -> TallySnapshot {
         let tally = &self.shared.tally;
@@ -145,14 +142,14 @@ impl Drop for Impairment {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It has nothing to tell.
+            // The thread returns nothing.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// Towards the switch, for all senders; answers have a thread each.
+    /// Relays towards the switch for all senders. Answers have a thread each.
     fn run(self: Arc<Self>) {
         let mut ways: HashMap<SocketAddr, (Arc<UdpSocket>, Way)> = HashMap::new();
         let mut answering = Vec::new();
@@ -181,8 +178,8 @@ impl Shared {
         }
     }
 
-    /// The socket that speaks to the switch for `from`, and the thread that
-    /// brings it the answers.
+    /// The socket that speaks to the switch for `from`, and the thread that returns its
+    /// answers.
     fn open(
         self: Arc<Self>,
         from: SocketAddr,
@@ -207,7 +204,7 @@ impl Shared {
     fn bring_answers(&self, upstream: &UdpSocket, to: SocketAddr, mut way: Way) {
         let mut buffer = [0; MAX_DATAGRAM_BYTES];
         let mut deliver = |bytes: &[u8]| {
-            // Who asked may be gone.
+            // The sender may be gone.
             let _ = self.listener.send_to(bytes, to);
         };
         while !self.stop.load(Ordering::Relaxed) {
@@ -223,17 +220,17 @@ impl Shared {
 
     fn set_timeout(&self, socket: &UdpSocket, has_late: bool) {
         let timeout = if has_late { MAX_LATE } else { POLL };
-        // Fails only for a timeout of zero.
+        // It fails only for a timeout of zero.
         let _ = socket.set_read_timeout(Some(timeout));
     }
 }
 
 fn send(upstream: &UdpSocket, bytes: &[u8]) {
-    // An unreachable switch is one more way of losing it.
+    // An unreachable switch loses the datagram too.
     let _ = upstream.send(bytes);
 }
 
-/// One direction of one sender's datagrams.
+/// The datagrams of one sender in one direction.
 struct Way {
     random: SplitMix64,
     late: VecDeque<Late>,
@@ -241,7 +238,7 @@ struct Way {
 
 struct Late {
     bytes: Vec<u8>,
-    /// So many others go first.
+    /// The number of datagrams that still overtake it.
     overtakers: u64,
     due: Instant,
 }
@@ -258,8 +255,8 @@ impl Way {
         !self.late.is_empty()
     }
 
-    /// Decides on one datagram. Three draws, whatever comes of them, so that a
-    /// change of one rate does not move the others' decisions.
+    /// Decides on one datagram. It always draws three numbers, so that a change of one rate
+    /// does not change the decisions of the others.
     fn pass(&mut self, shared: &Shared, bytes: &[u8], deliver: &mut impl FnMut(&[u8])) {
         let faults = *lock(&shared.faults);
         let is_lost = self.random.happens(faults.drop_permille);
@@ -297,7 +294,7 @@ impl Way {
         self.flush_late(deliver);
     }
 
-    /// Sends those that have been overtaken, or have waited, long enough.
+    /// Sends the late datagrams that have waited, or been overtaken, long enough.
     fn flush_late(&mut self, deliver: &mut impl FnMut(&[u8])) {
         let now = Instant::now();
         self.late.retain(|late| {
@@ -339,7 +336,7 @@ mod tests {
 
     const ROUNDS: u32 = 3_000;
 
-    /// What comes back of numbered datagrams through an echo.
+    /// The numbers of datagrams that return through an echo.
     fn echoed(faults: Faults) -> (Vec<u32>, TallySnapshot) {
         let echo = UdpSocket::bind("127.0.0.1:0").unwrap();
         let switch = echo.local_addr().unwrap();

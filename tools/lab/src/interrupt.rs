@@ -1,4 +1,4 @@
-//! A signal takes down what has been built, instead of leaving it behind.
+//! Signals set a flag, so that a process removes what it has built before it ends.
 
 use std::io;
 use std::sync::Arc;
@@ -6,12 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Sets `cancel` when somebody wants this process to end, so that it removes
-/// what it has built: `SIGINT`, `SIGTERM`, `SIGHUP`. The process does not end of
-/// them any more.
+/// Sets `cancel` at `SIGINT`, `SIGTERM` or `SIGHUP`. These signals no longer end the process.
 ///
-/// # Errors
-/// When the signals cannot be waited for.
+/// # Errors When the signals cannot be waited for.
 pub fn cancel_on_signal(cancel: Arc<AtomicBool>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

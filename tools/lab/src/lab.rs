@@ -1,4 +1,4 @@
-//! A running lab: building it, working with it, taking it down.
+//! A running lab: build it, work with it, take it down.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -20,9 +20,9 @@ use crate::sweep;
 use crate::tls;
 use crate::tool::in_namespace;
 
-/// How long a process may take to end after SIGTERM, and to end after SIGKILL.
+/// The longest time of a process to end after SIGTERM, and again after SIGKILL.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a restarted process may take to become healthy.
+/// The longest time of a restarted process to become healthy.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A lab. Dropping it takes it down, unless it was [kept](Lab::keep) or
@@ -30,15 +30,14 @@ const RESTART_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Lab {
     pub(crate) state: State,
-    /// Processes that this one started, to collect them when they end.
+    /// Processes that this handle started, to collect them when they end.
     pub(crate) children: Vec<Child>,
     /// Dropping this handle takes the lab down.
     pub(crate) owned: bool,
 }
 
 impl Lab {
-    /// A handle on the lab called `name`, which somebody else has made.
-    /// Dropping it changes nothing.
+    /// A handle on the lab called `name` of another process. Dropping it changes nothing.
     ///
     /// # Errors
     /// When there is no such lab.
@@ -53,7 +52,7 @@ impl Lab {
         })
     }
 
-    /// Takes down the lab called `name`, or what is left of it.
+    /// Takes down the lab called `name`, also a broken one.
     ///
     /// # Errors
     /// When something cannot be removed; the error names it.
@@ -70,10 +69,10 @@ impl Lab {
         self.tear_down()
     }
 
-    /// Lets the lab live on after this process.
+    /// Keeps the lab up after this process.
     ///
     /// # Errors
-    /// When that cannot be written down; the lab is taken down then.
+    /// When the state cannot be written. The lab is taken down then.
     pub fn keep(mut self) -> Result<(), LabError> {
         self.state.kept = true;
         self.state.save()?;
@@ -81,9 +80,9 @@ impl Lab {
         Ok(())
     }
 
-    /// `program`, to be run on `host` with the lab's credentials and endpoint
-    /// in the environment, and without any proxy. Where HTTPS is served, that
-    /// is the endpoint, and the lab's authority is trusted.
+    /// A command that runs `program` on `host`, with the lab's credentials and endpoint in its
+    /// environment, and without a proxy. A lab with HTTPS gives that endpoint, and its
+    /// authority.
     ///
     /// # Errors
     /// When there is no such host.
@@ -122,8 +121,7 @@ impl Lab {
         Ok(command)
     }
 
-    /// Starts recording the packets of `host` that match `filter` (pcap
-    /// syntax; empty: all).
+    /// Starts recording the packets of `host` that match `filter` (pcap syntax; empty: all).
     ///
     /// # Errors
     /// When there is no such host, or tcpdump refuses.
@@ -165,10 +163,10 @@ impl Lab {
         ))
     }
 
-    /// What the interface of `host` has moved since the lab was built.
+    /// The bytes that the interface of `host` has moved since the lab was built.
     ///
     /// # Errors
-    /// When there is no such host; the switch has several interfaces.
+    /// When there is no such host, and for the switch, which has several interfaces.
     pub fn interface_bytes(&self, host: &str) -> Result<InterfaceBytes, LabError> {
         if self.state.plan.link(host).is_none() {
             return Err(self.unknown_host(host));
@@ -176,7 +174,7 @@ impl Lab {
         network::interface_bytes(&self.state.plan.name, host, "eth0")
     }
 
-    /// The number of the process of `host`, if that runs.
+    /// The number of the process of `host`, if it runs.
     #[must_use]
     pub fn pid(&self, host: &str) -> Option<u32> {
         self.process(host).map(|process| process.pid)
@@ -190,8 +188,8 @@ impl Lab {
         self.end(host, Signal::KILL)
     }
 
-    /// Asks the process of `host` to end, by SIGTERM, and waits; after 15 s it
-    /// is killed. Does not start it again.
+    /// Ends the process of `host` with SIGTERM, or with SIGKILL after 15 s. Does not start it
+    /// again.
     ///
     /// # Errors
     /// When none runs there.
@@ -199,8 +197,8 @@ impl Lab {
         self.end(host, Signal::TERM)
     }
 
-    /// Starts the process of `host`, after stopping the one that runs there,
-    /// and waits until it is healthy.
+    /// Starts the process of `host`, and waits until it is healthy. A running process is
+    /// stopped first.
     ///
     /// # Errors
     /// When the host runs nothing in this lab, or does not become healthy.
@@ -220,7 +218,7 @@ impl Lab {
         self.ask(host, "counters")
     }
 
-    /// What the process of `host` answers to `command` on its admin socket.
+    /// The answer of the process of `host` to `command` on its admin socket.
     ///
     /// # Errors
     /// When it does not answer in JSON within two seconds.
@@ -250,7 +248,7 @@ impl Lab {
         self.state.plan.service
     }
 
-    /// Where clients find the service, as a URL.
+    /// The URL of the service.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.state.plan.service)
@@ -262,7 +260,7 @@ impl Lab {
         self.state.https
     }
 
-    /// Where clients find HTTPS, as a URL, if it is served.
+    /// The URL of HTTPS, if it is served.
     #[must_use]
     pub fn https_endpoint(&self) -> Option<String> {
         let address = self.state.https?;
@@ -272,8 +270,7 @@ impl Lab {
         })
     }
 
-    /// The certificate of the authority that HTTPS clients have to trust, in
-    /// PEM, if HTTPS is served.
+    /// The certificate (PEM) of the authority of HTTPS, if it is served.
     #[must_use]
     pub fn ca_file(&self) -> Option<PathBuf> {
         self.state.https.map(|_| tls::ca_file(self.name()))
@@ -285,25 +282,25 @@ impl Lab {
         &self.state.credential
     }
 
-    /// The own address of `host`; that of the switch is its control address.
+    /// The own address of `host`. That of the switch is its control address.
     #[must_use]
     pub fn address(&self, host: &str) -> Option<Ipv4Addr> {
         self.state.plan.address(host)
     }
 
-    /// The configuration that the processes read.
+    /// The path of the configuration that the processes read.
     #[must_use]
     pub fn config_path(&self) -> PathBuf {
         files::config_path(self.name())
     }
 
-    /// Where the output of the process of `host` is.
+    /// The path of the output of the process of `host`.
     #[must_use]
     pub fn log_path(&self, host: &str) -> PathBuf {
         files::log_path(self.name(), host)
     }
 
-    /// Path of the namespace of `host`, as `nsenter --net=` takes it.
+    /// The path of the namespace of `host`, as `nsenter --net=` takes it.
     ///
     /// # Errors
     /// When there is no such host.
@@ -327,7 +324,7 @@ impl Lab {
         Ok(())
     }
 
-    /// As written down: another handle may have started it anew.
+    /// Reads the written state, as another handle may have started the process again.
     fn process(&self, host: &str) -> Option<ProcessId> {
         let written = State::load(self.name());
         let processes = written

@@ -1,5 +1,5 @@
-//! Several hosts on one machine: network namespaces joined by veth pairs
-//! through the switch's namespace, with the real `prism` program in each.
+//! Several hosts on one machine: network namespaces, joined by veth pairs through the switch's
+//! namespace, with the program `prism` in each.
 //!
 //! ```text
 //!   client ── eth0 ══ client ┐            ┌ fe0 ══ eth0 ── fe0 (and the VIP)
@@ -8,20 +8,18 @@
 //!                                         └ be1 ══ eth0 ── be1
 //! ```
 //!
-//! [`Lab::up`] builds one and waits until it serves; [`Lab::command`] runs a
-//! program on one of its hosts; dropping the [`Lab`] takes everything down.
-//! Nothing of a lab exists in the machine's own network namespace, so labs of
-//! different names stand side by side.
+//! [`Lab::up`] builds a lab and waits until it serves. [`Lab::command`] runs a program on one
+//! of its hosts. Dropping the [`Lab`] takes all of it down. The machine's own network namespace
+//! has no part of a lab, so labs of different names stand side by side.
 //!
 //! # Ownership and cleaning up
-//! Every namespace is called `prism-<lab>-<host>`, and every file of a lab is
-//! below `/run/prism-lab/<lab>` (and its stores below
-//! `/dev/shm/prism-lab-<lab>`, its pins below `/sys/fs/bpf/prism-lab-<lab>`).
-//! Taking a lab down ends exactly the processes that live in those namespaces.
-//! So nothing depends on what a lab remembers: after a SIGKILL at any moment,
-//! the next `up` or `down` of that name finds all that is left.
+//! Every namespace is called `prism-<lab>-<host>`. All files of a lab are below
+//! `/run/prism-lab/<lab>`, its stores below `/dev/shm/prism-lab-<lab>`, and its pins below
+//! `/sys/fs/bpf/prism-lab-<lab>`. Taking a lab down ends exactly the processes in those
+//! namespaces. It needs no saved state: after a SIGKILL at any moment, the next `up` or `down`
+//! of that name finds all remains.
 //!
-//! This crate knows how to run Prism, not what it does; it needs root.
+//! This crate starts Prism and does not know what it does. It needs root.
 #![forbid(unsafe_code)]
 
 mod capture;

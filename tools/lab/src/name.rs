@@ -1,4 +1,4 @@
-//! Names: which namespaces, directories and pins belong to which lab.
+//! Names of the namespaces, directories and pins of a lab.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Where `ip netns` keeps the names of namespaces.
+/// The directory in which `ip netns` keeps names of namespaces.
 const NETNS_DIR: &str = "/run/netns";
-/// Longest lab name; a Unix socket's path has to hold it.
+/// The longest lab name; the path of a Unix socket has room for it.
 const MAX_NAME_BYTES: usize = 24;
 
 /// The name of a lab: 1 to 24 of `a-z`, `0-9` and `-`, not starting or ending
@@ -73,28 +73,27 @@ impl LabName {
         format!("prism-{self}-{host}")
     }
 
-    /// Path that `nsenter --net` takes for `host`.
+    /// The path that `nsenter --net` takes for `host`.
     pub(crate) fn namespace_path(&self, host: &str) -> PathBuf {
         Path::new(NETNS_DIR).join(self.namespace(host))
     }
 
-    /// Everything the lab remembers.
+    /// The directory of the lab's state.
     pub(crate) fn state_dir(&self) -> PathBuf {
         root_dir().join(&self.0)
     }
 
-    /// Name of the directories that are the lab's own in shared places.
+    /// The name of the lab's own directories in shared places.
     pub(crate) fn directory_name(&self) -> String {
         format!("prism-lab-{self}")
     }
 
-    /// Where the switch pins its programs and maps.
+    /// The directory in which the switch pins its programs and maps.
     pub(crate) fn pin_path(&self) -> PathBuf {
         Path::new("/sys/fs/bpf").join(self.directory_name())
     }
 
-    /// The namespaces of this lab that exist now. Exact: lab `a` does not
-    /// claim those of lab `a-b`.
+    /// The existing namespaces of this lab. Lab `a` does not claim those of lab `a-b`.
     pub(crate) fn namespaces(&self) -> Vec<String> {
         let prefix = format!("prism-{self}-");
         let Ok(entries) = std::fs::read_dir(NETNS_DIR) else {
@@ -108,17 +107,17 @@ impl LabName {
     }
 }
 
-/// Path of a namespace by its full name.
+/// The path of a namespace by its full name.
 pub(crate) fn netns_file(namespace: &str) -> PathBuf {
     Path::new(NETNS_DIR).join(namespace)
 }
 
-/// Parent of all labs' state directories.
+/// The parent of all labs' state directories.
 pub(crate) fn root_dir() -> PathBuf {
     "/run/prism-lab".into()
 }
 
-/// Whether `text` is a name that hosts of a lab have.
+/// Whether `text` is a name that a host of a lab can have.
 fn is_host(text: &str) -> bool {
     let is_numbered = |prefix: &str| {
         text.strip_prefix(prefix)

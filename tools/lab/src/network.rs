@@ -15,15 +15,15 @@ use crate::tool::{batch, in_namespace, run};
 /// A token bucket must hold one whole GSO packet (64 KiB and headers), or the
 /// kernel cuts each into segments first; twice that lets two follow closely.
 const MIN_BURST_BYTES: u64 = 128 << 10;
-/// Bursts last at most this long, or short transfers would escape the limit.
+/// The longest burst; longer ones would let short transfers escape the limit.
 const BURST_MS: u64 = 1;
-/// What a port buffers: 20 ms of the link, as a switch with shallow buffers,
+/// The buffer of a port: 20 ms of the link, as in a switch with shallow buffers,
 const QUEUE_MS: u64 = 20;
 /// but enough for eight GSO packets at any speed.
 const MIN_QUEUE_BYTES: u64 = 512 << 10;
 
-/// Settings of every host. No IPv6, so that captures hold nothing unasked for;
-/// no reverse path filter and no bridge filter, which break return paths.
+/// Settings of every host. Without IPv6 captures have no other packets. Reverse path filters
+/// and the bridge filter would break return paths.
 const HOST_SETTINGS: [&str; 7] = [
     "net.ipv6.conf.all.disable_ipv6=1",
     "net.ipv6.conf.default.disable_ipv6=1",
@@ -49,7 +49,7 @@ pub struct InterfaceBytes {
     pub tx: u64,
 }
 
-/// Builds the network of `plan`. What exists when it fails is for the sweep.
+/// Builds the network of `plan`. After an error the sweep removes its parts.
 pub(crate) fn build(plan: &Plan, lock: &Lock) -> Result<(), LabError> {
     let name = &plan.name;
     let switch = name.namespace("switch");
@@ -80,7 +80,7 @@ pub(crate) fn build(plan: &Plan, lock: &Lock) -> Result<(), LabError> {
     shape(plan, lock)
 }
 
-/// Before any interface exists, so that each begins with these settings.
+/// It runs before any interface exists, so that each begins with these settings.
 fn set_kernel(plan: &Plan) -> Result<(), LabError> {
     for host in plan.hosts() {
         let mut command = in_namespace(&plan.name.namespace_path(host), "sysctl");
@@ -97,14 +97,14 @@ fn set_kernel(plan: &Plan) -> Result<(), LabError> {
 fn switch_commands(plan: &Plan) -> Vec<String> {
     let mut commands = vec![
         "link set lo up".to_owned(),
-        // On lo, because not every kernel has the dummy driver.
+        // The address is on lo, as not every kernel has the dummy driver.
         format!("address add {}/32 dev lo", plan.control.ip()),
     ];
     for link in &plan.links {
         commands.push(format!("address add {}/30 dev {}", link.gateway, link.host));
         commands.push(format!("link set {} up", link.host));
     }
-    // What the switch program does not steer goes to the first frontend.
+    // Packets that the switch program does not steer go to the first frontend.
     if let Some(link) = plan
         .links
         .iter()
@@ -191,7 +191,7 @@ pub(crate) fn interface_bytes(
     }
 }
 
-/// Whether a program looks at what `interface` of the switch receives.
+/// Whether a program sees the packets that `interface` of the switch receives.
 pub(crate) fn has_program(
     name: &LabName,
     interface: &str,

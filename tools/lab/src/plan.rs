@@ -1,9 +1,8 @@
-//! Which hosts a lab has and which addresses they get. Pure.
+//! The hosts of a lab and their addresses. Pure.
 //!
-//! A lab's addresses are one /24 in 10.64.0.0/10, chosen by its name so that
-//! captures of two labs can be told apart. `.1` is the service address, `.2`
-//! the switch's control address; then every link has four addresses, of which
-//! the switch takes the first usable one and the host the second.
+//! A lab's addresses are one /24 in 10.64.0.0/10, chosen by its name, so that captures of two
+//! labs can be told apart. `.1` is the service address, and `.2` the switch's control address.
+//! Each link has four addresses: the switch has the first usable one, and the host the second.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -15,7 +14,7 @@ use crate::spec::LabSpec;
 
 /// Port of the S3 service.
 const SERVICE_PORT: u16 = 80;
-/// Port on which the switch takes commands.
+/// The port of the switch for commands.
 const CONTROL_PORT: u16 = 7300;
 
 /// The hosts of a lab and their links.
@@ -39,13 +38,13 @@ pub(crate) struct Link {
     pub(crate) rate: Option<Rate>,
 }
 
-/// What a host is there for.
+/// The role of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HostKind {
     Client,
     Frontend,
     Backend,
-    /// Keeps the cluster's state.
+    /// A member of etcd.
     Etcd,
 }
 
@@ -104,7 +103,7 @@ impl Plan {
         links.filter(|link| link.kind == HostKind::Etcd)
     }
 
-    /// The own address of `host`; that of the switch is its control address.
+    /// The own address of `host`. That of the switch is its control address.
     pub(crate) fn address(&self, host: &str) -> Option<Ipv4Addr> {
         if host == "switch" {
             return Some(*self.control.ip());

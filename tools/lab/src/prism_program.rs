@@ -1,4 +1,4 @@
-//! Where the program `prism` is, which a lab's hosts run.
+//! The path of the program `prism`, which a lab's hosts run.
 
 use std::path::{Path, PathBuf};
 

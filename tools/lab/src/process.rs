@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-/// How often a process that should end is looked at.
+/// The pause between two checks of an ending process.
 const POLL: Duration = Duration::from_millis(10);
 
-/// A process: its number, and when it started, since numbers are used again.
+/// A process: its number and its start time, as numbers are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProcessId {
     /// Process number.
@@ -21,20 +21,20 @@ pub struct ProcessId {
 }
 
 impl ProcessId {
-    /// The process that has number `pid` now, unless it has ended.
+    /// The process with number `pid`, unless it has ended.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         Some(Self::read(pid)?.0)
     }
 
-    /// With the state of its first thread: a letter of proc(5).
+    /// The process, and the state of its first thread: a letter of proc(5).
     fn read(pid: u32) -> Option<(Self, char)> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name is in parentheses and may itself hold any character.
         let (_, fields) = stat.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace();
-        // Fields 3 (state), 20 (threads) and 22 (start time) of proc(5). Where the
-        // first thread has ended before others, these still hold files and locks.
+        // Fields 3 (state), 20 (threads) and 22 (start time) of proc(5). After the end of the
+        // first thread the other threads still hold files and locks.
         let state = fields.next()?.chars().next()?;
         let threads: u32 = fields.nth(16)?.parse().ok()?;
         let is_dead = matches!(state, 'Z' | 'X') && threads <= 1;
@@ -52,31 +52,31 @@ impl ProcessId {
         })
     }
 
-    /// Whether it still runs (a zombie does not).
+    /// Whether it runs. A zombie does not.
     #[must_use]
     pub fn is_alive(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
 
-    /// Whether its first thread runs, or would if it had a processor or its file.
+    /// Whether its first thread runs, or waits for a processor or a disk.
     pub(crate) fn is_busy(self) -> bool {
         Self::read(self.pid).is_some_and(|(now, state)| now == self && matches!(state, 'R' | 'D'))
     }
 
-    /// Sends `signal`; false when the process is gone.
+    /// Sends `signal`. Returns false when the process is gone.
     pub(crate) fn signal(self, signal: Signal) -> bool {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
             return false;
         };
-        // The handle first, then the check: a handle taken before the process
-        // was seen to be the right one cannot be another's.
+        // The check comes after the handle is open. A handle from before the check cannot be
+        // that of another process.
         let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else {
             return false;
         };
         self.is_alive() && pidfd_send_signal(&handle, signal).is_ok()
     }
 
-    /// Waits until it has ended; false when it has not by `deadline`.
+    /// Waits until it has ended. Returns false at `deadline`.
     pub(crate) fn wait_gone(self, deadline: Instant) -> bool {
         while self.is_alive() {
             if Instant::now() >= deadline {
@@ -88,8 +88,7 @@ impl ProcessId {
     }
 }
 
-/// Asks all `processes` to end, and makes those end that have not after
-/// `grace`. Gives those that could not be ended.
+/// Ends all `processes` by SIGTERM, and by SIGKILL after `grace`. Returns those that still run.
 pub(crate) fn end_all(processes: &BTreeSet<ProcessId>, grace: Duration) -> Vec<ProcessId> {
     for process in processes {
         process.signal(Signal::TERM);
@@ -108,8 +107,8 @@ pub(crate) fn end_all(processes: &BTreeSet<ProcessId>, grace: Duration) -> Vec<P
         .collect()
 }
 
-/// The processes that live in one of the namespaces at `paths`, except this
-/// one. Never those of this process's own namespace.
+/// The processes in one of the namespaces at `paths`, without this one. Processes of this
+/// process's own namespace are never among them.
 pub(crate) fn in_namespaces(paths: &[impl AsRef<Path>]) -> BTreeSet<ProcessId> {
     let Some(own) = identity(Path::new("/proc/self/ns/net")) else {
         return BTreeSet::new();
@@ -117,7 +116,7 @@ pub(crate) fn in_namespaces(paths: &[impl AsRef<Path>]) -> BTreeSet<ProcessId> {
     let wanted: BTreeSet<_> = paths
         .iter()
         .filter_map(|path| identity(path.as_ref()))
-        // A name that was never mounted is a plain file of another device.
+        // A name that was never mounted is a plain file on another device.
         .filter(|namespace| *namespace != own && namespace.0 == own.0)
         .collect();
     let Ok(entries) = std::fs::read_dir("/proc") else {
@@ -134,7 +133,7 @@ pub(crate) fn in_namespaces(paths: &[impl AsRef<Path>]) -> BTreeSet<ProcessId> {
         .collect()
 }
 
-/// Device and inode of the namespace that `path` stands for.
+/// Device and inode of the namespace at `path`.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path)
         .ok()

@@ -23,23 +23,23 @@ use crate::state::State;
 use crate::tls::ca_file;
 use crate::tool::{in_namespace, run};
 
-/// How often a host that is not yet healthy is looked at.
+/// The pause between two checks of a host that is not yet healthy.
 const POLL: Duration = Duration::from_millis(20);
-/// A program that cannot work has ended by then, on a machine that is not busy.
+/// The time in which a broken program ends on an idle machine.
 const SETTLE: Duration = Duration::from_millis(400);
-/// On one that is, a program gets so much longer to end or to have nothing to do.
+/// The further time on a busy machine until a program ends or is idle.
 const MAX_BUSY: Duration = Duration::from_secs(5);
-/// How long a process may take to answer its counters.
+/// The longest wait for a process's counters.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest answer that is read: 1,000 times what the counters take.
+/// The longest answer that is read: 1,000 times the length of the counters.
 const MAX_ADMIN_BYTES: u64 = 16 << 20;
 /// Lines of a log that an error quotes.
 const LOG_LINES: usize = 15;
 
-/// How a host's process is seen to be healthy.
+/// The condition of a healthy host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Health {
-    /// It still runs a moment after it was started.
+    /// It runs a moment after its start.
     Running,
     /// It runs and does its part in a Prism cluster.
     Serving,
@@ -71,7 +71,7 @@ pub(crate) fn wait_all(
     Ok(())
 }
 
-/// Waits until programs of which nothing is known have shown whether they work.
+/// Waits until unknown programs have shown whether they work.
 fn settle(state: &State) {
     std::thread::sleep(SETTLE);
     let until = Instant::now() + MAX_BUSY;
@@ -110,10 +110,10 @@ fn wait(
     }
 }
 
-/// What a host lacks.
+/// The fault of a host.
 struct Fault {
     what: String,
-    /// Waiting does not mend it.
+    /// Waiting does not help.
     is_final: bool,
 }
 
@@ -151,8 +151,7 @@ fn is_running(state: &State, host: &str) -> bool {
     process.is_some_and(|process| process.is_alive())
 }
 
-/// Until a node has heard from the switch, it relays what it would hand off, and
-/// its death would not be noticed.
+/// A node relays until it has heard from the switch, and its death would go unnoticed.
 fn steering_fault(state: &State, host: &str, counters: &serde_json::Value) -> Option<String> {
     let name = &state.plan.name;
     let config = Config::load(&config_path(name)).ok()?;
@@ -161,7 +160,7 @@ fn steering_fault(state: &State, host: &str, counters: &serde_json::Value) -> Op
         None => Config::load(&joining_config_path(name)).ok()?,
     };
     let control = config.switch.as_ref()?.control;
-    // Nodes with a way of their own to the switch may not find it yet.
+    // Nodes with their own way to the switch may not reach it yet.
     if let Ok(nodes) = Config::load(&nodes_config_path(name))
         && nodes.switch.is_none_or(|switch| switch.control != control)
     {
@@ -178,7 +177,7 @@ fn steering_fault(state: &State, host: &str, counters: &serde_json::Value) -> Op
     };
     let workers = u64::try_from(workers).unwrap_or(u64::MAX);
     let lacks = |gauge: &&str| count(gauge) < workers;
-    // Leases are granted by the agent; commands are answered without it.
+    // The agent grants leases. The eBPF programs answer commands without it.
     let wanted: &[&str] = match is_running(state, "switch") {
         true => &["workers_steering", "workers_leased"],
         false => &["workers_steering"],
@@ -214,7 +213,7 @@ fn is_attached(name: &LabName, switch: Option<&Switch>) -> Result<(), String> {
     Ok(())
 }
 
-/// This member of etcd has a leader.
+/// Checks that this member of etcd has a leader.
 fn etcd_fault(state: &State, member: &Link) -> Option<Fault> {
     let url = format!("http://{}:{ETCD_PORT}/health", member.address);
     let namespace = state.plan.name.namespace_path(&member.host);
@@ -227,7 +226,7 @@ fn etcd_fault(state: &State, member: &Link) -> Option<Fault> {
     })
 }
 
-/// What a client sees: any answer in HTTP is good, on each port.
+/// Checks the service from the client. Any HTTP answer is good, on each port.
 fn service_fault(state: &State) -> Option<Fault> {
     let http = format!("http://{}/", state.plan.service);
     let https = state.https.map(|address| format!("https://{address}/"));
@@ -256,7 +255,7 @@ fn url_fault(state: &State, url: &str) -> Option<Fault> {
     })
 }
 
-/// The Unix socket on which the process of `host` answers its counters.
+/// The Unix socket on which the process of `host` answers commands.
 pub(crate) fn admin_socket(state: &State, host: &str) -> std::path::PathBuf {
     state
         .plan
@@ -266,7 +265,7 @@ pub(crate) fn admin_socket(state: &State, host: &str) -> std::path::PathBuf {
         .join(format!("{host}.sock"))
 }
 
-/// What the process behind `socket` answers to `command`.
+/// The answer of the process behind `socket` to `command`.
 pub(crate) fn ask(socket: &Path, command: &str) -> Result<serde_json::Value, String> {
     let mut text = Vec::new();
     let answer = UnixStream::connect(socket).and_then(|mut stream| {

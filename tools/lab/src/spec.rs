@@ -1,4 +1,4 @@
-//! What a lab is to be.
+//! The description of a lab.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -14,64 +14,61 @@ use crate::name::LabName;
 use crate::plan::Plan;
 use crate::rate::Rate;
 
-/// Most frontends and backends in all: a lab's /24 has 64 pieces of four
-/// addresses; one holds the service and control addresses, one is the client's.
+/// The most frontends and backends: a lab's /24 has 64 pieces of four addresses. One holds the
+/// service and control addresses, and one is the client's.
 pub const MAX_SERVERS: usize = 62;
 
-/// What a lab is to be. Start from [`LabSpec::new`] and set what differs.
+/// The description of a lab. Start from [`LabSpec::new`] and change fields.
 pub struct LabSpec {
-    /// Tells labs apart.
+    /// The lab's name.
     pub name: LabName,
     /// Backends `be0`, `be1`, ...; default 3.
     pub backends: usize,
     /// Frontends `fe0`, `fe1`, ...; default 1.
     pub frontends: usize,
-    /// How many of the backends the cluster begins with; the others are started
-    /// later, by [`crate::Lab::restart`], and join it. Takes etcd. Default: all.
+    /// The number of backends with which the cluster begins. [`crate::Lab::restart`] starts the
+    /// others later, which then join. It needs etcd. Default: all.
     pub members: Option<usize>,
-    /// Whether the cluster's state is kept in an etcd, on a host of its own called
-    /// `etcd`. Default false.
+    /// Whether etcd keeps the cluster's state, on a host of its own called `etcd`. Default:
+    /// false.
     pub etcd: bool,
-    /// How many members that etcd has; further ones are on hosts `etcd1`, ... Default 1.
+    /// The number of members of etcd. Further ones are on hosts `etcd1`, ... Default: 1.
     pub etcd_members: usize,
-    /// Speed of every server's link, each way. Default: as fast as it goes.
+    /// Speed of every server's link, each way. Default: no limit.
     pub link: Option<Rate>,
-    /// Speed of the client's link, each way. Default: as fast as it goes.
+    /// Speed of the client's link, each way. Default: no limit.
     pub uplink: Option<Rate>,
-    /// Whether HTTPS is served too, on port 443 of the service's address, with
-    /// a certificate of the lab's own authority. Default false.
+    /// Whether HTTPS is served too, on port 443 of the service's address, with a certificate of
+    /// the lab's own authority. Default: false.
     pub tls: bool,
-    /// Which answers nodes relay instead of handing connections off. Default: as they
-    /// find best.
+    /// The longest answer that nodes relay instead of handing the connection off. Default:
+    /// auto.
     pub relay_up_to: RelayUpTo,
-    /// What runs on the hosts.
+    /// The programs on the hosts.
     pub programs: Programs,
-    /// Where backends keep their objects, in a directory
-    /// `prism-lab-<name>` that is removed with the lab. Default `/dev/shm`: in
-    /// memory, so that a disk does not decide what is measured.
+    /// The parent of `prism-lab-<name>`, the directory with the backends' objects. It is
+    /// removed with the lab. Default: `/dev/shm`, as a disk would decide what is measured.
     pub store_dir: PathBuf,
-    /// How long all hosts may take to become healthy. Default 20 s.
+    /// The longest time until all hosts are healthy. Default: 20 s.
     pub ready_timeout: Duration,
-    /// Set it from elsewhere to stop [`crate::Lab::up`], which then removes
-    /// what it has made.
+    /// Set it to stop [`crate::Lab::up`], which then removes its work.
     pub cancel: Arc<AtomicBool>,
     /// Changes the configuration before it is written.
     pub configure: Option<Configure>,
-    /// Changes the configuration of the nodes, after [`Self::configure`]: they
-    /// then see another one than the switch does.
+    /// Changes the nodes' configuration, after [`Self::configure`]. The switch does not see it.
     pub configure_nodes: Option<Configure>,
 }
 
 /// Changes a configuration.
 pub type Configure = Box<dyn FnOnce(&mut Config) + Send>;
 
-/// What runs on the hosts of a lab.
+/// The programs on the hosts of a lab.
 #[derive(Clone, Debug)]
 pub enum Programs {
     /// `prism switch` and `prism node`, by the program at this path.
     Prism(PathBuf),
-    /// These command lines, by host, and nothing on the other hosts. Healthy
-    /// means: running.
+    /// These command lines, by host, and nothing on the other hosts. A host is healthy when its
+    /// program runs.
     Custom(BTreeMap<String, Vec<String>>),
 }
 
@@ -112,8 +109,8 @@ impl LabSpec {
         self
     }
 
-    /// With `change` applied to what the nodes alone are told, so that they
-    /// may be given another address of the switch, say.
+    /// With `change` applied to the nodes' configuration alone, for example to give them
+    /// another address of the switch.
     #[must_use]
     pub fn configure_nodes(mut self, change: impl FnOnce(&mut Config) + Send + 'static) -> Self {
         self.configure_nodes = Some(Box::new(change));
@@ -128,13 +125,13 @@ impl LabSpec {
         number.is_some_and(|number: usize| number >= self.members.unwrap_or(self.backends))
     }
 
-    /// The address that `host` will have; for the switch, its control address.
+    /// The future address of `host`. That of the switch is its control address.
     #[must_use]
     pub fn address(&self, host: &str) -> Option<Ipv4Addr> {
         Plan::new(self).address(host)
     }
 
-    /// How many hosts keep the cluster's state.
+    /// The number of members of etcd.
     pub(crate) fn etcd_hosts(&self) -> usize {
         match self.etcd {
             true => self.etcd_members.max(1),

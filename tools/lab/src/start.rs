@@ -1,4 +1,4 @@
-//! Building a lab and starting what runs in it.
+//! Builds a lab and starts its programs.
 
 use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
@@ -20,12 +20,11 @@ use crate::tls;
 use crate::tool::in_namespace;
 
 impl Lab {
-    /// Builds a lab and waits until it serves. Removes what an earlier lab of
-    /// that name, or a process that was killed, has left behind.
+    /// Builds a lab and waits until it serves. It first removes the remains of an earlier lab
+    /// of that name, and of labs whose process was killed.
     ///
-    /// # Errors
-    /// When the lab cannot be built or does not become healthy; nothing of it
-    /// is left then.
+    /// # Errors When the lab cannot be built or does not become healthy. Nothing of it is left
+    /// then.
     pub fn up(mut spec: LabSpec) -> Result<Self, LabError> {
         if !rustix::process::geteuid().is_root() {
             return Err(LabError::NotRoot);
@@ -47,7 +46,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// The network, and the handle that removes it again.
+    /// Builds the network, and returns the handle that removes it.
     fn build(spec: &LabSpec) -> Result<Self, LabError> {
         let plan = Plan::new(spec);
         let lock = Lock::take()?;
@@ -76,7 +75,7 @@ impl Lab {
             https: None,
             plan,
         };
-        // Before anything exists that would have to be found again.
+        // The state is written before anything exists that a sweep has to find.
         state.save()?;
         let built = network::build(&state.plan, &lock);
         drop(lock);
@@ -88,7 +87,7 @@ impl Lab {
         built.map(|()| lab)
     }
 
-    /// The files.
+    /// Writes the files.
     fn install(&mut self, spec: &mut LabSpec) -> Result<(), LabError> {
         let store_dir = self.state.store_dir.clone();
         let mut config = files::config(&self.state.plan, &store_dir);
@@ -121,7 +120,7 @@ impl Lab {
         self.state.save()
     }
 
-    /// Starts the process of `host`; does not wait for it.
+    /// Starts the process of `host`. Does not wait for it.
     pub(crate) fn spawn(&mut self, host: &str) -> Result<(), LabError> {
         let namespace = self.namespace(host)?;
         let no_process = || LabError::NoProcess { host: host.into() };

@@ -1,7 +1,7 @@
-//! What a lab remembers between two commands: `lab.json` in its directory.
+//! The state of a lab between two commands: `lab.json` in its directory.
 //!
-//! Only for what cannot be seen: which processes are which host's, and the
-//! credentials. Taking a lab down works without it.
+//! It has only facts that cannot be observed: the process of each host, and the credentials.
+//! Taking a lab down works without it.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -21,22 +21,22 @@ use crate::plan::Plan;
 use crate::process::ProcessId;
 use crate::ready::Health;
 
-/// Longer than any build or removal of a lab.
+/// It is longer than any build or removal of a lab.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a lab remembers.
+/// The state of a lab.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) plan: Plan,
-    /// The process whose lab it is while `kept` is false.
+    /// The process that owns the lab while `kept` is false.
     pub(crate) owner: ProcessId,
-    /// The lab outlives its owner.
+    /// Whether the lab outlives its owner.
     pub(crate) kept: bool,
-    /// What makes its hosts healthy.
+    /// The condition of a healthy host.
     pub(crate) health: Health,
-    /// It has been healthy.
+    /// Whether the lab has been healthy.
     pub(crate) ready: bool,
-    /// The command line of each host that runs something.
+    /// The command line of each host that runs a program.
     pub(crate) programs: BTreeMap<String, Vec<String>>,
     /// The process of each host.
     pub(crate) processes: BTreeMap<String, ProcessId>,
@@ -44,19 +44,19 @@ pub(crate) struct State {
     pub(crate) store_dir: PathBuf,
     pub(crate) credential: Credential,
     pub(crate) region: String,
-    /// Where HTTPS is served.
+    /// The address of HTTPS.
     #[serde(default)]
     pub(crate) https: Option<SocketAddrV4>,
 }
 
 impl State {
-    /// The state of lab `name`, if there is one that can be read.
+    /// The state of lab `name`, if it can be read.
     pub(crate) fn load(name: &LabName) -> Option<Self> {
         let text = std::fs::read(file(name)).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
-    /// Replaces the file as a whole, so that a reader never sees half of it.
+    /// Replaces the whole file, so that no reader sees half of it.
     pub(crate) fn save(&self) -> Result<(), LabError> {
         let path = file(&self.plan.name);
         let doing = || format!("writing {}", path.display());
@@ -67,8 +67,8 @@ impl State {
         std::fs::rename(&next, &path).map_err(LabError::io(doing()))
     }
 
-    /// Nobody needs this lab: it belongs to a process that has ended, or was
-    /// kept and nothing of it runs.
+    /// Whether the lab is abandoned: its owner has ended, or it was kept and no process of it
+    /// runs.
     pub(crate) fn is_abandoned(&self) -> bool {
         let runs = || self.processes.values().any(|process| process.is_alive());
         !(self.owner.is_alive() || self.kept && runs())
@@ -97,14 +97,13 @@ pub(crate) fn create_private_dir(path: &Path) -> Result<(), LabError> {
         .map_err(LabError::io(format!("creating {}", path.display())))
 }
 
-/// Held while networks are built or removed. The kernel lets go of it when the
-/// process ends, however it ends.
+/// The lock of builds and removals of networks. The kernel releases it when the process ends.
 pub(crate) struct Lock {
     directory: File,
 }
 
 impl Lock {
-    /// Waits for the lock, but no longer than a minute.
+    /// Waits for the lock for up to a minute.
     pub(crate) fn take() -> Result<Self, LabError> {
         let root = root_dir();
         create_private_dir(&root)?;
@@ -127,7 +126,7 @@ impl Lock {
         }
     }
 
-    /// A descriptor that holds the lock too, as long as a child has it.
+    /// A descriptor that also holds the lock, for a child process.
     pub(crate) fn share(&self) -> Result<Stdio, LabError> {
         let directory = self.directory.try_clone();
         directory

@@ -1,4 +1,4 @@
-//! What there is to know about a running lab.
+//! The status of a running lab.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -8,44 +8,44 @@ use serde::Serialize;
 use crate::lab::Lab;
 use crate::network::InterfaceBytes;
 
-/// What there is to know about a lab.
+/// The status of a lab.
 #[derive(Clone, Debug, Serialize)]
 pub struct LabStatus {
     /// Its name.
     pub name: String,
-    /// Whether it has been healthy since it was made.
+    /// Whether it has been healthy since it was built.
     pub ready: bool,
-    /// Where clients find the service.
+    /// The URL of the service.
     pub endpoint: String,
-    /// Where they find it over HTTPS, if that is served.
+    /// The URL of HTTPS, if it is served.
     pub https_endpoint: Option<String>,
-    /// The certificate of the authority that they have to trust then.
+    /// The certificate of the authority of HTTPS, which clients have to trust.
     pub ca_file: Option<PathBuf>,
-    /// The user of the lab's credentials.
+    /// The access key of the lab's user.
     pub access_key: String,
-    /// Directory of its configuration and logs.
+    /// The directory of its configuration and logs.
     pub directory: PathBuf,
     /// Its hosts.
     pub hosts: Vec<HostStatus>,
 }
 
-/// What there is to know about a host.
+/// The status of a host.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostStatus {
     /// Its name.
     pub name: String,
     /// Its own address.
     pub address: Ipv4Addr,
-    /// The number of its process, if that runs.
+    /// The number of its process, if it runs.
     pub pid: Option<u32>,
-    /// Whether it runs everything that it should.
+    /// Whether its process runs. True for a host without a process.
     pub running: bool,
-    /// What its interface has moved; none for the switch, which has several.
+    /// The bytes of its interface; none for the switch, which has several.
     pub bytes: Option<InterfaceBytes>,
 }
 
 impl Lab {
-    /// What there is to know about the lab now.
+    /// The status of the lab now.
     #[must_use]
     pub fn status(&self) -> LabStatus {
         let plan = &self.state.plan;
@@ -67,7 +67,7 @@ impl Lab {
             name: host.into(),
             address: self.address(host).unwrap_or(Ipv4Addr::UNSPECIFIED),
             pid,
-            // Who runs nothing, or is started later, lacks nothing.
+            // A host without a program, or with one that starts later, lacks nothing.
             running: pid.is_some() || !self.state.processes.contains_key(host),
             bytes: self.interface_bytes(host).ok(),
         }

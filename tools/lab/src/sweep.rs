@@ -1,4 +1,4 @@
-//! Taking a lab down: everything that bears its name, whatever is remembered.
+//! Takes a lab down: removes everything with its name, without its state.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,16 +13,16 @@ use crate::process::{ProcessId, end_all, in_namespaces};
 use crate::state::{Lock, State};
 use crate::tool::run;
 
-/// How long processes may take to end by themselves.
+/// The longest time of processes to end by themselves.
 const GRACE: Duration = Duration::from_secs(3);
-/// A program that was being started when its lab's owner was killed is in its
-/// namespace by then, or has failed to enter it.
+/// After this time a program that was being started when the lab's owner was killed is in its
+/// namespace, or has failed to enter it.
 const SETTLE: Duration = Duration::from_millis(50);
-/// A process may fork while it is being ended; so look again, a few times.
+/// A process may fork while it is being ended, so the sweep looks several times.
 const ROUNDS: usize = 5;
 
-/// Removes all that is left of lab `name`. Nothing being there is a success.
-/// The caller holds the lock.
+/// Removes all remains of lab `name`. It is no error when there are none. The caller holds the
+/// lock.
 pub(crate) fn remove(name: &LabName, _lock: &Lock) -> Result<(), LabError> {
     let state = State::load(name);
     let mut left = Vec::new();
@@ -35,13 +35,13 @@ pub(crate) fn remove(name: &LabName, _lock: &Lock) -> Result<(), LabError> {
     }
     let stores = state.map(|state| state.store_dir);
     let default_stores = Path::new("/dev/shm").join(name.directory_name());
-    // Nothing is deleted that does not bear the lab's name.
+    // Everything that is deleted has the lab's name.
     let stores = stores.filter(|path| path.ends_with(name.directory_name()));
     let directories = stores
         .into_iter()
         .chain([default_stores, name.pin_path()])
         .chain(groups::of_lab(name))
-        // Last: as long as it is there, the rest can be found.
+        // The directory goes last, as it leads to the rest.
         .chain([name.state_dir()]);
     for directory in directories {
         let is_cgroup = directory.starts_with("/sys/fs/cgroup");
@@ -64,7 +64,7 @@ pub(crate) fn remove(name: &LabName, _lock: &Lock) -> Result<(), LabError> {
     }
 }
 
-/// Removes the labs of processes that have ended without doing so.
+/// Removes the labs whose owners have ended without removing them.
 pub(crate) fn remove_abandoned(lock: &Lock) {
     let Ok(entries) = std::fs::read_dir(root_dir()) else {
         return;
@@ -111,8 +111,8 @@ fn end_processes(namespaces: &[String], state: Option<&State>, left: &mut Vec<St
 fn remove_namespace(namespace: &str) -> Result<(), LabError> {
     match run(Command::new("ip").args(["netns", "delete", namespace])) {
         Ok(_) => Ok(()),
-        // A name without a namespace behind it: its maker was killed between
-        // the two steps. `ip` cannot unmount it, and leaves the file.
+        // A name without a namespace: its maker was killed between the two steps. `ip` cannot
+        // unmount it, and leaves the file.
         Err(error) => std::fs::remove_file(netns_file(namespace)).map_err(|_| error),
     }
 }

@@ -1,4 +1,8 @@
-//! Helpers of tests that build labs.
+//! Helpers of tests: labs one at a time, and commands that exist.
+
+mod commands;
+
+pub use commands::{check_documents, unknown_word};
 
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};

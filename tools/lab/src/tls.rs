@@ -1,7 +1,7 @@
-//! What a lab needs to serve HTTPS: an authority of its own, a certificate for
-//! the service's address, and the secret of session tickets.
+//! The files of HTTPS: an authority of the lab's own, a certificate for the service's address,
+//! and the secret of session tickets.
 //!
-//! Clients trust the authority by its file alone; its key is not kept.
+//! Clients trust the authority by its file. Its key is not kept.
 
 use std::path::PathBuf;
 
@@ -17,14 +17,14 @@ use crate::name::LabName;
 use crate::plan::Plan;
 use crate::state::{create_private_dir, write_private};
 
-/// A name that the certificate is for, besides the service's address.
+/// A name in the certificate, besides the service's address.
 const HOST_NAME: &str = "s3.lab.test";
-/// Longer than any lab lives; clients refuse certificates of years.
+/// The validity is longer than any lab lives. Clients refuse certificates of many years.
 const VALID: time::Duration = time::Duration::days(365);
 /// Bytes of a ticket secret.
 const TICKET_SECRET_BYTES: usize = 32;
-/// Where clients of several makes look for authorities to trust: the AWS tools,
-/// OpenSSL, curl, Python's requests, Node.
+/// The variables in which clients look for trusted authorities: the AWS tools, OpenSSL, curl,
+/// Python's requests, Node.
 pub(crate) const CA_VARIABLES: [&str; 5] = [
     "AWS_CA_BUNDLE",
     "SSL_CERT_FILE",
@@ -52,8 +52,7 @@ pub(crate) fn config(name: &LabName) -> Tls {
     }
 }
 
-/// Makes and writes the files. Keys are ECDSA's on P-256, which every client
-/// knows.
+/// Makes and writes the files. Keys are for ECDSA on P-256, which every client knows.
 pub(crate) fn write(plan: &Plan) -> Result<(), LabError> {
     let directory = directory(&plan.name);
     create_private_dir(&directory)?;

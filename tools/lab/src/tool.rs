@@ -1,4 +1,4 @@
-//! Running the system's tools (`ip`, `tc`, `sysctl`) and reading what they say.
+//! Runs the system's tools (`ip`, `tc`, `sysctl`) and reads their output.
 
 use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -10,9 +10,9 @@ use rustix::process::Signal;
 use crate::error::LabError;
 use crate::state::Lock;
 
-/// `program` inside the namespace at `path`.
+/// A command that runs `program` inside the namespace at `path`.
 ///
-/// Not `ip netns exec`, which remounts `/sys` and so hides bpffs.
+/// `ip netns exec` would remount `/sys` and hide bpffs.
 pub(crate) fn in_namespace(path: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut net = std::ffi::OsString::from("--net=");
     net.push(path);
@@ -21,17 +21,17 @@ pub(crate) fn in_namespace(path: &Path, program: impl AsRef<std::ffi::OsStr>) ->
     command
 }
 
-/// Runs `command` to its end and gives its output.
+/// Runs `command` to its end and returns its output.
 pub(crate) fn run(command: &mut Command) -> Result<Output, LabError> {
     run_with(command, "", Stdio::piped())
 }
 
-/// How often a tool is started that Ctrl-C ends before it is in its own group.
+/// The most starts of a tool that Ctrl-C ends before it is in its own group.
 const MAX_STARTS: usize = 3;
 
 fn run_with(command: &mut Command, input: &str, stdout: Stdio) -> Result<Output, LabError> {
-    // In its own process group, so that Ctrl-C on the terminal does not end a
-    // tool in the middle of taking a lab down.
+    // The tool has its own process group, so that Ctrl-C does not end it while a lab is being
+    // taken down.
     command
         .process_group(0)
         .stdin(Stdio::piped())
@@ -39,8 +39,8 @@ fn run_with(command: &mut Command, input: &str, stdout: Stdio) -> Result<Output,
         .stderr(Stdio::piped());
     let mut output = run_once(command, input);
     for _ in 1..MAX_STARTS {
-        // It is in our group until it has left, which is before it begins: the
-        // signal was for us, and the tool has done nothing yet.
+        // A tool is in this process's group until just before it begins. The signal was for
+        // this process, and the tool has done nothing.
         let interrupted = |output: &Output| output.status.signal() == Some(Signal::INT.as_raw());
         if !output.as_ref().is_ok_and(interrupted) {
             break;
@@ -62,17 +62,17 @@ fn run_with(command: &mut Command, input: &str, stdout: Stdio) -> Result<Output,
 fn run_once(command: &mut Command, input: &str) -> io::Result<Output> {
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A tool that ends early closes the pipe; its status tells why.
+        // A tool that ends early closes the pipe. Its status tells the cause.
         let _ = stdin.write_all(input.as_bytes());
     }
     child.wait_with_output()
 }
 
-/// Runs many `ip` or `tc` commands in one process, inside a namespace if one
-/// is named. Stops at the first that fails.
+/// Runs many `ip` or `tc` commands in one process, in a namespace if one is named. Stops at the
+/// first that fails.
 ///
-/// The tool holds the lock with us: were this process killed, whoever sweeps
-/// next would wait until the tool has ended, and so see all that it made.
+/// The tool holds the lock too. If this process is killed, the next sweep waits until the tool
+/// has ended, and so sees all its work.
 pub(crate) fn batch(
     tool: &str,
     namespace: Option<&str>,

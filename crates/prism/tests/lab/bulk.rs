@@ -14,8 +14,8 @@ use prism_lab::LabSpec;
 use crate::support::client::{Client, Request};
 use crate::support::objects::{self, Object};
 use crate::support::packets::{ClientResets, Watch};
+use crate::support::tls::{self, Version};
 use crate::support::{Cluster, say, turn};
-use crate::tls_support::{self, Version};
 
 const MIB: u64 = 1 << 20;
 /// The frontends may move this share of the objects' bytes at most.

@@ -24,11 +24,10 @@ const BACK_IN: Duration = Duration::from_secs(8);
 impl Cluster {
     /// At which host each client's connection is, by port.
     fn hosts_of_flows(&self) -> HashMap<u16, IpAddr> {
-        let config = Config::load(&self.lab.config_path()).unwrap();
-        let view = SwitchView::open(&config.switch.unwrap().pin_dir).unwrap();
-        let flows = view.flows().unwrap().map(Result::unwrap);
-        let live = flows.filter(|f| f.state != prism_proto::control::FlowState::Absent);
-        live.map(|f| (f.flow.client.port(), f.owner.via)).collect()
+        let flows = self.flows().into_iter();
+        flows
+            .map(|known| (known.flow.client.port(), known.owner.via))
+            .collect()
     }
 }
 

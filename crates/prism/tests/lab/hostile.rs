@@ -17,7 +17,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::impair_support::{Bed, Client, Known, Way, eventually};
+use crate::support::bed::{Bed, NumberedClient, Way};
+use crate::support::{Known, eventually};
 
 /// Decides what is noise, and how it looks.
 const SEED: u64 = 0x4057_11e5;
@@ -27,7 +28,7 @@ const OBJECTS: usize = 24;
 const POOLED: usize = 8;
 
 /// A lab, and a connection that lives on a backend.
-fn bed_with_connection(label: &str) -> (Bed, Client, Known) {
+fn bed_with_connection(label: &str) -> (Bed, NumberedClient, Known) {
     let bed = Bed::up(label, &Way::Direct);
     bed.fill(OBJECTS);
     let mut client = bed.client();
@@ -39,7 +40,7 @@ fn bed_with_connection(label: &str) -> (Bed, Client, Known) {
 
 impl Bed {
     /// The flows of earlier connections are gone.
-    pub fn assert_only(&self, client: &Client) {
+    pub fn assert_only(&self, client: &NumberedClient) {
         eventually("earlier flows go", Duration::from_secs(5), || {
             self.flows().iter().all(|k| k.flow.client == client.local())
         });

@@ -9,7 +9,8 @@ mod rollback;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::impair_support::{Bed, Way, backends, eventually, run, say, servers, turn};
+use crate::support::bed::{Bed, Way, run};
+use crate::support::{eventually, say, turn};
 use prism_config::HandOffMethod;
 use prism_lab::impair::Faults;
 
@@ -151,7 +152,7 @@ fn a_switch_out_of_reach_from_the_start_means_relaying_until_it_is_there() {
     bed.way().set_blackhole(false);
     let back = Instant::now();
     // Each node asks for the switch by itself.
-    let (nodes, backends) = (servers(&bed.lab), backends(&bed.lab));
+    let (nodes, backends) = (bed.nodes(), bed.backends());
     eventually("every node hands off", Duration::from_secs(5), || {
         let objects = backends.iter().map(|backend| bed.object_of(backend));
         objects.for_each(|n| waiting.get(n));

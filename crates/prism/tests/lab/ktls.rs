@@ -15,9 +15,9 @@ use crate::support::client::{Client, Request};
 use crate::support::netem::{has_netem, impair_all};
 use crate::support::objects::Object;
 use crate::support::packets::{ClientResets, Watch};
+use crate::support::tls::programs::path_of;
+use crate::support::tls::{Aead, Version, config_with, connect, up_configured};
 use crate::support::{Cluster, eventually, say, turn};
-use crate::tls_support::programs::path_of;
-use crate::tls_support::{Aead, Version, config_with, connect, up_configured};
 
 /// The backend that makes its records itself; the others leave them to the kernel.
 const OFF: &str = "be1";

@@ -17,8 +17,8 @@ use rustls::{ClientConfig, ClientConnection};
 use crate::support::client::{Client, Request};
 use crate::support::objects::Object;
 use crate::support::packets::{ClientResets, Watch};
+use crate::support::tls;
 use crate::support::{Cluster, eventually, say, turn};
-use crate::tls_support;
 
 const MIB: u64 = 1 << 20;
 /// How long a node may take to be in sync again.

@@ -51,6 +51,4 @@ mod uploads;
 mod versions;
 mod windows;
 
-mod impair_support;
 mod support;
-mod tls_support;

@@ -11,8 +11,8 @@ use prism_s3::{Algorithm, BodyDigest, Expected};
 
 use crate::support::client::{Answer, Request};
 use crate::support::objects::Object;
+use crate::support::tls::{self, Version};
 use crate::support::{BUCKET, Cluster, eventually, say, turn};
-use crate::tls_support::{self, Version};
 
 /// The threshold.
 const UP_TO_BYTES: u32 = 4096;

@@ -7,10 +7,10 @@ use prism_config::{Tls, TlsSuite};
 
 use crate::support::objects::Object;
 use crate::support::packets::{ClientResets, Watch};
+use crate::support::tls::programs::{Bench, Program};
+use crate::support::tls::s_client::SClient;
+use crate::support::tls::{Aead, Version, up, up_configured};
 use crate::support::{Cluster, say, turn};
-use crate::tls_support::programs::{Bench, Program};
-use crate::tls_support::s_client::SClient;
-use crate::tls_support::{Aead, Version, up, up_configured};
 
 const BACKENDS: usize = 5;
 /// Each connection moves at least this often.

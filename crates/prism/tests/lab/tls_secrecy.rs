@@ -15,8 +15,8 @@ use rustls::{ConnectionTrafficSecrets, KeyLog};
 
 use crate::support::client::Client;
 use crate::support::objects::Object;
+use crate::support::tls::{Version, config, connect, programs::path_of, up_configured};
 use crate::support::{Cluster, say, turn};
-use crate::tls_support::{Version, config, connect, programs::path_of, up_configured};
 use generations::TrafficSecret;
 use search::Search;
 

@@ -9,10 +9,10 @@ use rustls::{ClientConfig, HandshakeKind};
 use crate::support::client::Client;
 use crate::support::objects::Object;
 use crate::support::packets::{ClientResets, Watch};
+use crate::support::tls::programs::path_of;
+use crate::support::tls::s_client::SClient;
+use crate::support::tls::{Aead, Version, config, connect, up};
 use crate::support::{Cluster, say, turn};
-use crate::tls_support::programs::path_of;
-use crate::tls_support::s_client::SClient;
-use crate::tls_support::{Aead, Version, config, connect, up};
 
 const MIB: u64 = 1 << 20;
 /// Connections until both frontends must have been met in turn.

@@ -1,11 +1,10 @@
-//! What the network saw, from packet captures alone.
+//! Findings from packet captures alone.
 //!
-//! One capture at the client and one at each port of the switch that a server
-//! is on. A port's capture holds what that server sent, before the switch
-//! rewrote it. The switch changes addresses but no sequence number, so each
-//! byte of the stream that the client received can be traced to the port where
-//! it came in first, and each answer to its bytes. Over HTTPS nobody but curl
-//! sees where an answer ends, but everybody sees when it asks for the next.
+//! One capture runs at the client, and one at each port of the switch with a server. A port's
+//! capture holds the server's packets before the switch rewrites them. The switch changes
+//! addresses but no sequence number. Each byte that the client received can therefore be traced
+//! to the port where it first came in. Over HTTPS only curl sees where an answer ends, but the
+//! captures show when curl asks for the next.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -22,20 +21,20 @@ const BUFFER_KIB: u32 = 8 << 10;
 /// Largest capture that is read.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 const ETHERNET: u32 = 1;
-/// The frontend's session tickets may come after the first request: this much.
+/// The most bytes of the frontend's session tickets, which may follow the first request.
 const MAX_TICKETS_BYTES: u64 = 4_096;
 
-/// Captures under way.
+/// Running captures.
 pub(super) struct Recording {
     running: Vec<(String, PathBuf, Capture)>,
 }
 
-/// What they have seen: the segments at each place.
+/// The segments seen at each place.
 pub(super) struct Seen {
     places: Vec<(String, Vec<Segment>)>,
 }
 
-/// The head of one TCP packet. One that the network card is to cut counts once.
+/// The head of one TCP packet. A packet that the network card will cut counts once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Segment {
     source: SocketAddrV4,
@@ -52,7 +51,7 @@ impl Recording {
         for host in lab.hosts().filter(|host| *host != "switch") {
             let (at, interface) = match host {
                 "client" => ("client", "eth0"),
-                // The switch's port is called like the host behind it.
+                // A port of the switch has the name of its host.
                 server => ("switch", server),
             };
             let options = CaptureOptions {
@@ -102,8 +101,8 @@ impl Seen {
             .collect()
     }
 
-    /// For each answer the servers that its bytes came from, as seen at the
-    /// switch's ports, with the number of bytes.
+    /// The servers of each answer, by the switch's ports at which its bytes came in, and the
+    /// number of bytes.
     pub(super) fn answered_by(
         &self,
         answers: &[Answer],
@@ -125,7 +124,7 @@ impl Seen {
                 segment.target == client && Some(*segment.source.ip()) == address
             });
             pieces.extend(sent.filter(|segment| segment.bytes > 0).map(|segment| {
-                // Less than 4 GiB are fetched: positions do not wrap.
+                // The client fetches less than 4 GiB, so positions do not wrap.
                 let start = u64::from(segment.sequence.wrapping_sub(first));
                 (start, start + u64::from(segment.bytes), host.as_str())
             }));
@@ -145,9 +144,8 @@ impl Seen {
         Ok(sources)
     }
 
-    /// How much the client had received when it sent each of its last
-    /// `requests` requests and its goodbye: first the bytes until the first of
-    /// them, then those of each answer.
+    /// The bytes that the client had received when it sent each of its last `requests` requests
+    /// and its goodbye: those before the first of them, then those of each answer.
     fn lengths_between_requests(
         &self,
         client: SocketAddrV4,
@@ -189,7 +187,7 @@ impl Seen {
     }
 }
 
-/// Takes away what the frontend has sent before the first answer.
+/// Removes the frontend's bytes before the first answer.
 fn drop_tickets(sources: &mut Vec<(String, u64)>) {
     let is_ticket = |(host, bytes): &(String, u64)| host == "fe0" && *bytes < MAX_TICKETS_BYTES;
     if sources.len() > 1 && sources.first().is_some_and(is_ticket) {
@@ -197,8 +195,8 @@ fn drop_tickets(sources: &mut Vec<(String, u64)>) {
     }
 }
 
-/// Splits the stream that `pieces` (start, end, from where) make up into answers
-/// of the given lengths. A byte sent twice belongs to the piece that starts first.
+/// Splits the stream of `pieces` (start, end, origin) into answers of the given lengths. A byte
+/// sent twice belongs to the piece that starts first.
 fn attribute(
     mut pieces: Vec<(u64, u64, &str)>,
     lengths: impl Iterator<Item = u64>,
@@ -256,7 +254,7 @@ fn parse(mut file: &[u8]) -> Option<Vec<Segment>> {
     Some(segments)
 }
 
-/// None where it is no TCP over IPv4.
+/// None for other packets than TCP over IPv4.
 fn parse_frame(mut frame: &[u8]) -> Option<Segment> {
     let ethernet = take(&mut frame, 14)?;
     let ip_header_bytes = usize::from(frame.first()? & 0xf) * 4;
@@ -297,7 +295,7 @@ mod tests {
             (150, 300, "be1"),
             (0, 100, "be0"),
             (100, 150, "be0"),
-            // Sent again by the next owner: counts where it was first.
+            // The next owner sends it again; the first place counts.
             (120, 150, "be1"),
             (310, 330, "be2"),
         ];
@@ -305,7 +303,7 @@ mod tests {
         let of = |host: &str, bytes| (host.to_owned(), bytes);
         assert_eq!(answers[0], [of("be0", 150)]);
         assert_eq!(answers[1], [of("be1", 140)]);
-        // Ten bytes of it were not seen.
+        // The captures lack ten bytes of it.
         assert_eq!(answers[2], [of("be1", 10), of("be2", 20)]);
         assert!(answers[3].is_empty());
     }

@@ -1,4 +1,4 @@
-//! The demo's clients: aws-cli stores, one curl fetches.
+//! The demo's clients: aws-cli stores, and one curl fetches.
 
 use std::io::{BufReader, Read, Write};
 use std::net::IpAddr;
@@ -15,33 +15,31 @@ use rustix::process::Signal;
 use super::files::DemoFile;
 use super::{BUCKET, Scheme};
 
-/// How long each client may take.
+/// The longest time of each client.
 const TIMEOUT: Duration = Duration::from_secs(40);
-/// How often a client is looked at.
+/// The pause between two looks at a client.
 const POLL: Duration = Duration::from_millis(10);
-/// What curl is to say after each answer, in the order of [`Answer`].
+/// The facts that curl prints after each answer, in the order of [`Answer`].
 const FACTS: &str =
     "%{local_ip} %{local_port} %{remote_ip} %{http_code} %{size_header} %{size_download}";
 
-/// One answer as curl saw it.
+/// One answer, by curl.
 pub(super) struct Answer {
     pub(super) key: String,
     pub(super) local_port: u16,
     pub(super) remote: IpAddr,
     pub(super) status: u16,
-    /// Head and body: what the answer takes in the connection's byte stream,
-    /// but for the records of TLS.
+    /// Bytes of head and body in the connection's stream, without the records of TLS.
     pub(super) wire_bytes: u64,
     pub(super) body_bytes: u64,
-    /// The body is the file, byte for byte.
+    /// Whether the body is the file, byte for byte.
     pub(super) is_right: bool,
 }
 
 /// Stores everything below `directory` with aws-cli.
 pub(super) fn upload(lab: &Lab, directory: &Path, cancel: &AtomicBool) -> Result<()> {
     let target = format!("s3://{BUCKET}/");
-    // Before 2.13, and so in Debian 12, aws-cli does not look for the endpoint in
-    // the environment.
+    // Before 2.13, and so in Debian 12, aws-cli ignores the endpoint in the environment.
     let aws = || -> Result<Command> {
         let mut aws = lab.command("client", "aws")?;
         aws.args(["--endpoint-url", &lab.endpoint()]);
@@ -53,7 +51,7 @@ pub(super) fn upload(lab: &Lab, directory: &Path, cancel: &AtomicBool) -> Result
     run(copy.arg(directory).arg(&target), "aws s3 cp", cancel)
 }
 
-/// Every file `rounds` times, in an order that is the same each time.
+/// Every file `rounds` times, always in the same order.
 pub(super) fn order(files: &[DemoFile], rounds: u32) -> Vec<&DemoFile> {
     let mut random = fastrand::Rng::with_seed(1);
     let mut all = Vec::new();
@@ -65,7 +63,7 @@ pub(super) fn order(files: &[DemoFile], rounds: u32) -> Vec<&DemoFile> {
     all
 }
 
-/// Fetches all `requests` by one curl, over one connection, and compares.
+/// Fetches all `requests` by one curl over one connection, and compares.
 pub(super) fn fetch(
     lab: &Lab,
     scheme: Scheme,
@@ -76,9 +74,8 @@ pub(super) fn fetch(
     let facts_path = directory.join("facts");
     let facts_file = std::fs::File::create(&facts_path)?;
     let mut command = lab.command("client", "curl")?;
-    // The bodies come one after the other on standard output, what curl says
-    // about each on standard error. Options by standard input, for the key is
-    // among them.
+    // Standard output has the bodies, one after the other, and standard error the facts.
+    // Standard input has the options, as the key is among them.
     let mut curl = command
         .args(["-q", "--config", "-"])
         .stdin(Stdio::piped())
@@ -126,7 +123,7 @@ fn options(lab: &Lab, endpoint: &str, requests: &[&DemoFile]) -> String {
     options
 }
 
-/// Whether each of the bodies that follow one another is that request's file.
+/// Whether each of the consecutive bodies is the file of its request.
 fn compare(bodies: impl Read, requests: &[&DemoFile]) -> Result<Vec<bool>> {
     let mut bodies = BufReader::with_capacity(1 << 20, bodies);
     let mut body = Vec::new();
@@ -137,7 +134,7 @@ fn compare(bodies: impl Read, requests: &[&DemoFile]) -> Result<Vec<bool>> {
         bodies.by_ref().take(wanted).read_to_end(&mut body)?;
         are_right.push(body == file.content);
     }
-    // So that curl can end, whatever it has.
+    // Reads the rest, so that curl can end.
     let surplus = std::io::copy(&mut bodies, &mut std::io::sink())?;
     if surplus > 0 {
         are_right.fill(false);
@@ -191,13 +188,12 @@ fn last_lines(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Waits for `child`; ends it when it takes too long or is not wanted any more.
+/// Waits for `child`. Ends it after its time, or when the demo is interrupted.
 fn wait(child: &mut Child, cancel: &AtomicBool) -> Result<ExitStatus> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let status = child.try_wait()?;
-        // Ctrl-C ends the client too, and may be noticed there first; its status then
-        // says nothing of interest.
+        // Ctrl-C ends the client too, and perhaps first. Its status then has no meaning.
         let by_interrupt = status.is_some_and(|s| s.signal() == Some(Signal::INT.as_raw()));
         let is_cancelled = by_interrupt || cancel.load(Ordering::Relaxed);
         if let Some(status) = status.filter(|status| status.success() || !is_cancelled) {

@@ -1,4 +1,4 @@
-//! What the demo stores: real files of a directory, and a few large ones.
+//! The demo's objects: real files of a directory, and a few large ones.
 
 use std::path::Path;
 
@@ -7,17 +7,17 @@ use prism_cluster::{NodeName, Placement};
 
 use super::{BACKENDS, BUCKET};
 
-/// Real files that are taken, from the smallest found to the largest.
+/// The number of real files, from the smallest found to the largest.
 const REAL_FILES: usize = 12;
-/// Files looked at, so that a huge tree does not hold the demo up.
+/// The most files that are looked at, for huge trees.
 const MAX_FOUND: usize = 5_000;
-/// Directories below the given one are entered this deep.
+/// The depth of directories that are entered.
 const MAX_DEPTH: usize = 4;
-/// Largest file; aws-cli sends one of 8 MiB or more in parts.
+/// The largest file; aws-cli sends 8 MiB or more in parts.
 const MAX_BYTES: u64 = 7 << 20;
-/// Sizes of the files that are made, one for each backend: 1, 3 and 7 MiB.
+/// Sizes of the made files, one for each backend: 1, 3 and 7 MiB.
 const MADE_BYTES: [usize; BACKENDS] = [1 << 20, 3 << 20, 7 << 20];
-/// Names tried for one of them; each fits with a chance of one in three.
+/// Names tried for a made file. Each fits with a chance of one in three.
 const MAX_NAMES: u32 = 1_000;
 
 /// A file that has become an object.
@@ -27,10 +27,10 @@ pub(super) struct DemoFile {
     pub(super) content: Vec<u8>,
 }
 
-/// Copies some files of `from` to `to`, each under its key, and makes some.
+/// Copies some files of `from` to `to`, each under its key, and makes some more.
 ///
-/// The names of those that are made are chosen so that no backend stays without
-/// an object, as happens by chance with so few. Who then answers is observed.
+/// The names of made files are chosen so that every backend has an object, which chance does
+/// not ensure for so few. The captures then show which backend answers.
 pub(super) fn gather(from: &Path, to: &Path) -> Result<Vec<DemoFile>> {
     let mut found = Vec::new();
     walk(from, "", MAX_DEPTH, &mut found);
@@ -62,8 +62,8 @@ pub(super) fn gather(from: &Path, to: &Path) -> Result<Vec<DemoFile>> {
     Ok(files)
 }
 
-/// Sizes and relative paths of the files in `dir`. What cannot be read, is
-/// hidden, or has a name that an URL would have to escape, is left out.
+/// Sizes and relative paths of the files in `dir`. Hidden and unreadable files are left out,
+/// and names that a URL would have to escape.
 fn walk(root: &Path, below: &str, depth: usize, found: &mut Vec<(u64, String)>) {
     let Ok(entries) = std::fs::read_dir(root.join(below)) else {
         return;
@@ -78,7 +78,7 @@ fn walk(root: &Path, below: &str, depth: usize, found: &mut Vec<(u64, String)>) 
         } else {
             format!("{below}/{name}")
         };
-        // Of the entry itself: links are not followed.
+        // The metadata is the entry's own: links are not followed.
         let Ok(metadata) = entry.metadata() else {
             continue;
         };
@@ -98,7 +98,7 @@ fn is_plain(name: &str) -> bool {
     !name.starts_with('.') && name.bytes().all(is_plain)
 }
 
-/// At most `count` of `found`, at even distances, first and last among them.
+/// At most `count` of `found` at even distances, with the first and the last.
 fn spread(found: &[(u64, String)], count: usize) -> impl Iterator<Item = &String> {
     let last = found.len().saturating_sub(1);
     let picks = count.min(found.len());
@@ -107,13 +107,13 @@ fn spread(found: &[(u64, String)], count: usize) -> impl Iterator<Item = &String
         .map(|(_, path)| path)
 }
 
-/// A key that places a file of so many bytes on `backend`.
+/// A key that places a file of `bytes` bytes on `backend`.
 fn key_of(backend: &NodeName, bytes: usize, placement: &Placement) -> Option<String> {
     let mut keys = (0..MAX_NAMES).map(|n| format!("made/{}MiB-{n}.bin", bytes >> 20));
     keys.find(|key| placement.owner(BUCKET, key) == Some(backend))
 }
 
-/// `bytes` that do not compress and are the same each time.
+/// Always the same `bytes` bytes, which do not compress.
 fn noise(bytes: usize) -> Vec<u8> {
     let mut content = vec![0; bytes];
     fastrand::Rng::with_seed(bytes as u64).fill(&mut content);
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(owners, ["be0", "be1", "be2"]);
     }
 
-    /// A path in the temporary directory where nothing is.
+    /// An unused path in the temporary directory.
     fn tempdir(name: &str) -> std::path::PathBuf {
         std::env::temp_dir().join(format!("prism-demo-{}-{name}", std::process::id()))
     }

@@ -1,4 +1,4 @@
-//! What the demo found: as checks that hold or not, and as text.
+//! The findings of the demo, as checks and as text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -11,30 +11,30 @@ use super::trace::quantile;
 
 /// Requests that the report shows one by one.
 const SHOWN: usize = 15;
-/// Most that may cross the frontend's link, in percent of the object bytes.
-/// Hand-offs carry requests and TCP state; a proxy would be above 200.
+/// The most bytes over the frontend's link, in percent of the object bytes. Hand-offs carry
+/// requests and TCP state; a proxy would be above 200.
 const MAX_FRONTEND_PERCENT: f64 = 3.0;
 
-/// Records of TLS add less than a hundredth to a large answer (22 bytes to each
-/// 16 KiB, or to what a sender had at hand), and this to a small one: as a head,
-/// a body and an end of their own.
+/// Bytes that TLS adds to a small answer, by records of its own for the head, the body and the
+/// end. To a large answer it adds less than a hundredth (22 bytes to each 16 KiB, or to what a
+/// sender had at hand).
 const RECORD_SHARE: u64 = 100;
 const RECORD_BYTES: u64 = 3 * 29;
 
-/// What the demo found.
+/// The findings.
 pub(super) struct Findings {
     pub(super) service: SocketAddrV4,
     pub(super) scheme: Scheme,
-    /// What curl saw, in order.
+    /// The answers in curl's order.
     pub(super) answers: Vec<Answer>,
-    /// For each answer where its bytes entered the switch.
+    /// The places where the bytes of each answer entered the switch.
     pub(super) answered_by: Vec<Vec<(String, u64)>>,
     pub(super) resets: usize,
     /// Addresses that the client should not have seen.
     pub(super) strangers: BTreeSet<Ipv4Addr>,
-    /// Both ways, headers and hand-offs included.
+    /// Bytes in both directions, with headers and hand-offs.
     pub(super) frontend_bytes: u64,
-    /// Microseconds, sorted.
+    /// Times in microseconds, sorted.
     pub(super) hand_offs: Vec<f64>,
     pub(super) backends: usize,
 }
@@ -46,7 +46,7 @@ struct Check {
 }
 
 impl Findings {
-    /// Names of the checks that do not hold.
+    /// Names of the checks that fail.
     pub(super) fn failed(&self) -> Vec<&'static str> {
         let checks = self.checks().into_iter();
         let failed = checks.filter(|check| !check.holds);
@@ -119,7 +119,7 @@ impl Findings {
         ]
     }
 
-    /// Each whole answer came from one server, and no byte is unaccounted for.
+    /// Each answer came from one server, and no byte is unaccounted for.
     fn are_direct(&self) -> bool {
         let mut pairs = self.answers.iter().zip(&self.answered_by);
         pairs.all(|(answer, sources)| match sources.as_slice() {
@@ -128,7 +128,7 @@ impl Findings {
         })
     }
 
-    /// What an answer may take in the connection's byte stream.
+    /// The most bytes of an answer in the connection's stream.
     fn expected_bytes(&self, answer: &Answer) -> RangeInclusive<u64> {
         let bytes = answer.wire_bytes;
         match self.scheme {
@@ -164,7 +164,7 @@ impl Findings {
     }
 }
 
-/// The findings as text for people.
+/// The findings as text.
 pub(super) fn render(findings: &Findings) -> String {
     let mut text = String::from("\nThe connection, request by request:\n\n");
     let width = findings
@@ -199,7 +199,7 @@ pub(super) fn render(findings: &Findings) -> String {
     text + &render_checks(findings)
 }
 
-/// What was found over HTTPS, in short.
+/// The findings over HTTPS, in short.
 pub(super) fn render_secure(findings: &Findings) -> String {
     "\nThe same over HTTPS:\n\n".to_owned() + &render_checks(findings)
 }
@@ -219,7 +219,7 @@ impl Answer {
     }
 }
 
-/// `be0`, or all that it came from.
+/// `be0`, or the names of all servers of the answer.
 fn source_text(sources: &[(String, u64)]) -> String {
     if sources.is_empty() {
         return "nowhere".into();

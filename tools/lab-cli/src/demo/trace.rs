@@ -1,5 +1,5 @@
-//! How long hand-offs took: the source's record and the target's, put together.
-//! Both clocks are the same, for all hosts of a lab are one machine.
+//! The times of hand-offs: the source's record joined with the target's. All hosts of a lab are
+//! one machine with one clock.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use serde_json::Value;
 const START: usize = 0;
 const LIVE: usize = 3;
 
-/// Microseconds from the decision to hand off until the socket is live at the
-/// target, of each hand-off that both ends have recorded; sorted.
+/// Microseconds of each hand-off that both ends recorded, sorted: from the decision until the
+/// socket is live at the target.
 pub(super) fn latencies(answers: &[Value]) -> Vec<f64> {
     let mut starts = HashMap::new();
     let mut ends = HashMap::new();
@@ -32,7 +32,7 @@ pub(super) fn latencies(answers: &[Value]) -> Vec<f64> {
         match record.get("part").and_then(Value::as_str) {
             Some("source") => starts.extend(at(START).map(|ns| (id, ns))),
             Some("target") => ends.extend(at(LIVE).map(|ns| (id, ns))),
-            // A frontend that passed the connection on without having it.
+            // A frontend's record for a connection that it passed on without having it.
             _ => {}
         }
     }
@@ -44,7 +44,7 @@ pub(super) fn latencies(answers: &[Value]) -> Vec<f64> {
     latencies
 }
 
-/// The value below which `part` (0 to 1) of `sorted` lies.
+/// The value at `part` (0 to 1) of `sorted`.
 pub(super) fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     sorted.get((last as f64 * part).round() as usize).copied()

@@ -1,6 +1,5 @@
-//! Benchmarks as somebody runs them, but small: that they end well, that their rows
-//! make sense, and that they leave nothing behind. What the figures are is not
-//! judged here.
+//! Small runs of benchmarks. They end well, their rows make sense, and they leave nothing
+//! behind. The figures are not judged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,9 +12,9 @@ use serde_json::Value;
 
 use prism_lab::testing::{eventually, say, turn};
 
-/// How long one may take, and to end when it is interrupted.
+/// The longest time of a benchmark, and of its end after an interrupt.
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// Programs that they need.
+/// Programs that the benchmarks need.
 const PROGRAMS: [&str; 3] = ["wrk", "nginx", "haproxy"];
 
 /// A benchmark and the file of its rows.
@@ -25,12 +24,12 @@ struct Bench {
     directory: tempfile::TempDir,
 }
 
-/// What there is on the machine while one runs; it ends with this.
+/// A running benchmark; dropping it ends it.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Not killed, so that it cleans up.
+        // SIGTERM lets it clean up.
         if let (Ok(None), Some(pid)) = (self.0.try_wait(), Pid::from_raw(self.0.id() as i32)) {
             let _ = kill_process(pid, Signal::TERM);
             let _ = self.0.wait();
@@ -39,7 +38,7 @@ impl Drop for Running {
 }
 
 impl Bench {
-    /// With two backends and turns of a second, one for each system.
+    /// A benchmark of two backends with turns of a second, one for each system.
     fn new(command: &'static str, options: &str) -> Self {
         Self::without_sizes(command, &format!("--sizes 16K {options}"))
     }
@@ -72,7 +71,7 @@ impl Bench {
         Running(child)
     }
 
-    /// Waits until it has ended, and gives whether it ended well and what it printed.
+    /// Waits for the end. Returns whether it ended well, and its output.
     fn finish(&self, mut running: Running) -> (bool, String) {
         let deadline = Instant::now() + TIMEOUT;
         let status = loop {
@@ -93,7 +92,7 @@ impl Bench {
         said
     }
 
-    /// Its rows, of which each makes sense.
+    /// Its rows, after a check of each.
     fn rows(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path()).unwrap_or_default();
         let rows = text.lines().map(|line| serde_json::from_str(line).unwrap());
@@ -107,20 +106,20 @@ impl Bench {
         rows
     }
 
-    /// The same, where they are of requests over links with a speed.
+    /// The same for rows of requests over links with a speed.
     fn rows_of_load(&self) -> Vec<Value> {
         let rows = self.rows();
         for row in &rows {
             let ascending = ["p50_us", "p90_us", "p99_us"].map(|name| value(row, name));
             assert!(ascending.is_sorted() && ascending[0] > 0.0, "{row}");
             assert!(value(row, "seconds") > 0.9, "{row}");
-            // No more than the links carry, and what their queues had at the end.
+            // The upper bound is the links' rate, and the content of their queues at the end.
             assert!((0.1..40.0).contains(&value(row, "mb_s")), "{row}");
         }
         rows
     }
 
-    /// How many rows have `name` of their case, or the system, set to each of `values`.
+    /// The number of rows whose case or system has `name` set to each of `values`.
     fn count(&self, name: &str, values: &[&str]) -> Vec<usize> {
         let rows = self.rows();
         let of = |row: &Value| match name {
@@ -138,7 +137,7 @@ fn value(row: &Value, name: &str) -> f64 {
     row["values"][name].as_f64().unwrap()
 }
 
-/// Whether the labs and files of process `id` are gone.
+/// Checks that the labs and files of process `id` are gone.
 fn assert_nothing_left(id: u32) {
     let id = format!("-{id}-");
     for place in ["/run/netns", "/run/prism-lab", "/dev/shm"] {
@@ -151,7 +150,7 @@ fn assert_nothing_left(id: u32) {
     }
 }
 
-/// The right to run one, where that is possible.
+/// The right to run a benchmark. None where a program is missing.
 fn ready() -> Option<std::sync::MutexGuard<'static, ()>> {
     let turn = turn()?;
     let paths = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
@@ -193,7 +192,7 @@ fn what_was_measured_before_an_interruption_is_not_measured_again() {
 
     assert_eq!(bench.rows_of_load().len(), 6);
 
-    // With nothing left to measure it only tells what came out.
+    // With all turns in the file it only prints the results.
     let said = bench.run();
     assert!(said.contains("Prism's over theirs"), "{said}");
     assert_eq!(fs::read_to_string(bench.path()).unwrap(), after);
@@ -211,7 +210,7 @@ fn a_store_is_read_and_written_by_popularity_with_objects_on_one_backend_or_on_a
         assert_eq!(bench.count("placement", &[command, others]), [2, 0]);
         assert_eq!(bench.count("engine", &["lsm"]), [2]);
         for row in bench.rows_of_load() {
-            // Some of them, and each connection may have one that is not answered yet.
+            // Each connection may have one write without an answer.
             let writes = value(&row, "writes");
             assert!(
                 writes > 0.0 && writes < value(&row, "requests") + 20.0,
@@ -242,7 +241,7 @@ fn answers_are_handed_off_or_relayed_as_it_is_asked_for() {
     assert_eq!(systems, [1, 1, 1]);
     let rows = bench.rows_of_load();
     let frontend = |row: &Value| value(row, "frontend_cpu_s") / value(row, "requests");
-    // Every byte and request goes through a frontend, or next to none.
+    // A frontend passes every byte on, or almost none.
     assert!(frontend(&rows[1]) > 2.0 * frontend(&rows[0]), "{rows:?}");
 }
 
@@ -279,7 +278,7 @@ fn connections_that_stay_take_memory_and_go_on_being_answered() {
             value(&row, "p50_us") > 0.0 && value(&row, "open_us") > 0.0,
             "{row}"
         );
-        // What the kernel takes is that of the whole machine, on which other tests end.
+        // Kernel memory is that of the whole machine, on which other tests end.
         let bytes = ["frontend_bytes", "backends_bytes"].map(|name| value(&row, name));
         assert!(bytes.iter().sum::<f64>() > 100.0, "{row}");
     }

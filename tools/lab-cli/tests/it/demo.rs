@@ -1,5 +1,5 @@
-//! `prism-lab demo`, as somebody runs it who has just built the program: what it
-//! says, and that it leaves nothing behind, interrupted or not.
+//! Tests of `prism-lab demo`: its output, and that it leaves nothing behind, interrupted or
+//! not.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use prism_lab::testing::{say, turn};
 
-/// How long the demo may take, and to end when it is interrupted.
+/// The longest time of the demo, and of its end after an interrupt.
 const DEMO_TIMEOUT: Duration = Duration::from_secs(60);
 const END_TIMEOUT: Duration = Duration::from_secs(15);
-/// What the demo finds out, in its order.
+/// The demo's checks in their order.
 const CHECKS: [&str; 7] = [
     "client connections",
     "answers compared",
@@ -25,18 +25,18 @@ const CHECKS: [&str; 7] = [
     "time of hand-off",
 ];
 
-/// A demo under way; a test that fails ends it, and it cleans up.
+/// A running demo. A test that fails ends it, and it cleans up.
 struct Demo {
     child: Child,
     output: BufReader<std::process::ChildStdout>,
 }
 
-/// Who gets the signal.
+/// The receivers of the signal.
 #[derive(Clone, Copy, Debug)]
 enum By {
     /// The demo alone.
     Kill,
-    /// What it has started as well, as a terminal does at Ctrl-C.
+    /// The demo and its children, as by Ctrl-C in a terminal.
     Keyboard,
 }
 
@@ -72,10 +72,10 @@ impl Demo {
         }
     }
 
-    /// How it ended, and what it said that was not read yet.
+    /// Waits for the end. Returns the status and the unread output.
     fn end(&mut self, timeout: Duration) -> (ExitStatus, String, String) {
         let deadline = Instant::now() + timeout;
-        // All that it says fits into the pipes.
+        // The whole output fits into the pipes.
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
@@ -109,7 +109,7 @@ impl Demo {
         left
     }
 
-    /// It ends at once, says why, and leaves nothing.
+    /// The demo ends at once, names the cause, and leaves nothing.
     fn ends_interrupted(mut self, when: &str, by: By) {
         assert!(!self.left().is_empty(), "{when}: nothing to clean up");
         self.interrupt(by);
@@ -138,7 +138,7 @@ impl Drop for Demo {
     }
 }
 
-/// What is said of HTTP, and of HTTPS.
+/// The output about HTTP, and about HTTPS.
 fn both(output: &str) -> [&str; 2] {
     let at = output.find("The same over HTTPS").unwrap_or(output.len());
     output.split_at(at).into()
@@ -178,7 +178,7 @@ fn check_part(output: &str) {
     assert!(connections.starts_with("1, "), "{connections}");
     let compared = value(output, "answers compared");
     let counts: Vec<usize> = compared.split(' ').filter_map(|w| w.parse().ok()).collect();
-    // Twelve files found and three made, twice.
+    // Twelve found files and three made ones, twice.
     assert_eq!(counts, [30, 30], "{compared}");
     let shares = value(output, "answered by");
     for backend in ["be0", "be1", "be2"] {

@@ -1,6 +1,5 @@
-//! `prism-lab bench flows` and `report`, as somebody runs them: small tables are measured,
-//! noted, not measured again, and drawn; nothing is left behind. What the figures are is not
-//! judged here.
+//! Tests of `prism-lab bench flows` and `report`: small tables are measured, noted, not
+//! measured again, and drawn. Nothing is left behind. The figures are not judged.
 
 use std::path::Path;
 
@@ -20,7 +19,7 @@ fn bench(arguments: &[&str], directory: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Pins of switches that a benchmark made and whose process has ended.
+/// Pins of switches whose benchmark has ended.
 fn left_behind() -> Vec<String> {
     let pins = std::fs::read_dir("/sys/fs/bpf")
         .into_iter()

@@ -1,21 +1,21 @@
-//! What waits: packets in the order in which they came, each for the same time.
-//! Pure; the caller says what time it is.
+//! The queue of a delay: packets in the order of their arrival, each for the same time. Pure;
+//! the caller gives the time.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Packets that wait.
+/// Waiting packets.
 #[derive(Debug)]
 pub(super) struct DelayQueue {
     delay: Duration,
     max_packets: usize,
-    /// Each with the moment from which on it may leave. As all wait for the same time,
-    /// the first is the next one.
+    /// Each packet with the time at which it is due. All wait equally long, so the first is due
+    /// first.
     waiting: VecDeque<(Instant, Vec<u8>)>,
 }
 
 impl DelayQueue {
-    /// Of at most `max_packets`, each of which waits for `delay`.
+    /// A queue of at most `max_packets`, each of which waits for `delay`.
     pub(super) fn new(delay: Duration, max_packets: usize) -> Self {
         Self {
             delay,
@@ -24,7 +24,7 @@ impl DelayQueue {
         }
     }
 
-    /// Takes a packet that came at `now`; `false` where there is no room for it.
+    /// Queues a packet that came at `now`. Returns false when there is no room.
     #[must_use]
     pub(super) fn push(&mut self, now: Instant, packet: &[u8]) -> bool {
         let has_room = self.waiting.len() < self.max_packets;
@@ -34,13 +34,13 @@ impl DelayQueue {
         has_room
     }
 
-    /// For how long after `now` none may leave; `None` where none waits.
+    /// The time from `now` until the next packet is due.
     pub(super) fn pause(&self, now: Instant) -> Option<Duration> {
         let (due, _) = self.waiting.front()?;
         Some(due.saturating_duration_since(now))
     }
 
-    /// The next packet that may leave at `now`.
+    /// The next packet that is due at `now`.
     pub(super) fn pop(&mut self, now: Instant) -> Option<Vec<u8>> {
         let (_, packet) = self.waiting.pop_front_if(|(due, _)| *due <= now)?;
         Some(packet)

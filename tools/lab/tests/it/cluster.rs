@@ -1,6 +1,5 @@
-//! What a lab asks of the `prism` program, shown with a stand-in that does
-//! just that: make certificates, pin, answer counters, serve. The program
-//! itself is tested in its own crate, on labs.
+//! The demands of a lab on the program `prism`, by a stand-in that does just that: it makes
+//! certificates, pins, answers counters and serves. The crate `prism` tests the program.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

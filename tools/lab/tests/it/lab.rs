@@ -54,7 +54,7 @@ fn line(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// A lab with one of each and `programs` on its hosts.
+/// A lab with one host of each kind, and `programs` on them.
 fn small(name: &LabName, programs: &[(&str, Vec<String>)]) -> LabSpec {
     let programs: BTreeMap<_, _> = programs
         .iter()
@@ -96,7 +96,7 @@ fn mentions(program: &str, arguments: &[&str], text: &str) -> bool {
     String::from_utf8_lossy(&output.stdout).contains(text)
 }
 
-/// Nothing on this machine bears the lab's name, and none of `processes` runs.
+/// Checks that nothing on this machine has the lab's name, and that no process of it runs.
 fn assert_gone(name: &LabName, processes: &[u32]) {
     assert!(
         !mentions("ip", &["netns"], &format!("prism-{name}-")),
@@ -296,7 +296,7 @@ fn a_killed_owner_leaves_nothing_after_the_next_sweep() {
     }
     let run = |pid: &u32| ProcessId::of(*pid).is_some();
     assert!(pids.iter().all(run), "labs outlive their owners");
-    // Not even the lab's memory is needed.
+    // The sweep does not need the lab's state.
     std::fs::remove_dir_all(format!("/run/prism-lab/{by_down}")).unwrap();
     Lab::remove(&by_down).unwrap();
     assert_gone(&by_down, &pids[..1]);
@@ -342,8 +342,7 @@ fn a_half_made_namespace_is_removed() {
     assert_gone(&name, &[]);
 }
 
-/// The goodput of a link that nothing else slows, as a share of its rate; 0.95 are
-/// possible, as heads take the rest.
+/// The goodput of a link, as a share of its rate. Headers leave 0.95.
 const MOST_OF_A_LINK: f64 = 0.85;
 const MAX_TRANSFERS: usize = 20;
 
@@ -376,7 +375,7 @@ fn links_carry_what_they_are_shaped_to() {
         std::thread::sleep(Duration::from_millis(500));
         let mebibytes = (bits_per_s / 8e6 * 0.7) as u64;
         for way in ["up", "down"] {
-            // Other work on this machine only ever slows: once is enough.
+            // Other work on this machine only slows it, so one good run is enough.
             let mut best = 0.0;
             for _ in 0..MAX_TRANSFERS {
                 let share = transfer(&lab, &address, way, mebibytes) / bits_per_s;

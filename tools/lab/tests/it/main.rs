@@ -1,4 +1,4 @@
-//! Labs that are built, used and taken down, with programs other than Prism.
+//! Tests of labs that are built, used and taken down, with programs other than Prism.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -9,7 +9,8 @@ use prism_lab::{Capture, CaptureOptions};
 use prism_proto::control::{ControlKey, MESSAGE_BYTES, Ops, Owner, Request, offset};
 
 use super::{SEED, bed_with_connection};
-use crate::impair_support::{Bed, Known, eventually, lab_control, say, turn};
+use crate::support::bed::Bed;
+use crate::support::{Known, eventually, say, turn};
 
 /// The statuses of answered control datagrams.
 const ANSWERED: [&str; 8] = [
@@ -25,7 +26,7 @@ const ANSWERED: [&str; 8] = [
 
 impl Bed {
     pub(super) fn send_control(&self, host: &str, datagrams: &[Vec<u8>]) {
-        let control = lab_control(&self.lab);
+        let control = self.control();
         self.on(host, || {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.connect(control).unwrap();

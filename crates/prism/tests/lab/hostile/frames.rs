@@ -8,10 +8,16 @@ use prism_proto::node::{ALPN_HAND_OFF, FRAME_PREFIX_BYTES, Frame, MAX_FRAME_BYTE
 
 use super::wire::{Wire, acceptor, dialler, framed};
 use super::{OBJECTS, SEED};
-use crate::impair_support::{Bed, Client, Way, eventually, path, say, turn};
+use crate::support::bed::{Bed, NumberedClient, Way, path};
+use crate::support::{eventually, say, turn};
+use prism_http::Method;
 
 /// A hand-off to `be2`, whose place the test takes.
-pub fn intercept(bed: &Bed, client: &mut Client, listener: &TcpListener) -> (Wire, Vec<u8>) {
+pub fn intercept(
+    bed: &Bed,
+    client: &mut NumberedClient,
+    listener: &TcpListener,
+) -> (Wire, Vec<u8>) {
     let target = path(bed.object_of("be2"));
     let acceptor = acceptor(&bed.pki(), "be2");
     listener.set_nonblocking(true).unwrap();
@@ -37,7 +43,7 @@ pub fn intercept(bed: &Bed, client: &mut Client, listener: &TcpListener) -> (Wir
             }
         }
         client.stream.set_nonblocking(false).unwrap();
-        assert_eq!(client.answer("GET").unwrap().status, 503);
+        assert_eq!(client.answer(&Method::Get).status(), 503);
     }
     panic!("the frontend does not hand over");
 }
@@ -83,8 +89,8 @@ fn a_hand_off_sent_again_does_not_disturb_the_connection() {
     let is_accepted = matches!(verdict, Frame::Accepted { id, .. } if id == sent.id);
     assert!(is_accepted, "{verdict:?}");
     source.send(&verdict.encode()).unwrap();
-    let answer = client.answer("GET").unwrap();
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = client.answer(&Method::Get);
+    assert_eq!(answer.status(), 200, "{}", answer.text());
     let known = bed.flow_of(client.local()).unwrap();
     assert_eq!(known.epoch, sent.epoch, "the hand-off's own epoch");
 

@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use super::OBJECTS;
-use crate::impair_support::{Bed, Client, Way, eventually, turn};
+use crate::support::bed::{Bed, NumberedClient, Way};
+use crate::support::{eventually, turn};
+use prism_http::Method;
 
 /// Most connections of the frontend.
 const CONNECTIONS: u32 = 60;
@@ -20,7 +22,7 @@ fn bed(label: &str, per_address: u32, timeout_s: u32) -> Bed {
 }
 
 /// A PUT whose signature is wrong, with a body to come.
-fn forged(client: &Client, body_bytes: usize) -> Vec<u8> {
+fn forged(client: &NumberedClient, body_bytes: usize) -> Vec<u8> {
     let put = client.signed("PUT", "/bucket/k", &vec![7; body_bytes]);
     let head = put.len() - body_bytes;
     let text = String::from_utf8(put[..head].to_vec()).unwrap();
@@ -29,7 +31,7 @@ fn forged(client: &Client, body_bytes: usize) -> Vec<u8> {
 }
 
 /// Whether the server has ended the connection of `client`, which has sent no request.
-fn is_ended(client: &mut Client) -> bool {
+fn is_ended(client: &mut NumberedClient) -> bool {
     client.stream.set_nonblocking(true).unwrap();
     match client.stream.read(&mut [0; 1]) {
         Ok(0) => true,
@@ -44,7 +46,7 @@ fn hundreds_of_slow_clients_that_are_not_known_shut_nobody_out() {
     let bed = bed("hos-crowd", 1_000, 60);
     let mut known = bed.client();
     known.get(0);
-    let mut crowd: Vec<Client> = Vec::new();
+    let mut crowd: Vec<NumberedClient> = Vec::new();
     for n in 0..6 * CONNECTIONS as usize {
         let mut client = bed.client();
         // Nothing, the beginning of a head, or a request that is refused.
@@ -86,11 +88,11 @@ fn a_caller_who_is_not_known_has_its_answer_before_the_body_and_then_an_end() {
         .stream
         .write_all(&[&put[..], b"some"].concat())
         .unwrap();
-    let answer = client.answer("PUT").unwrap();
-    assert_eq!(answer.status, 403, "{}", answer.text());
-    assert!(!answer.keep_alive);
+    let answer = client.answer(&Method::Put);
+    assert_eq!(answer.status(), 403, "{}", answer.text());
+    assert!(!answer.keep_alive());
     assert!(begun.elapsed() < Duration::from_secs(1));
-    client.assert_closed();
+    client.expect_end();
 }
 
 #[test]
@@ -100,8 +102,8 @@ fn an_address_and_a_silent_connection_have_no_more_than_their_share() {
     let mut known = bed.client();
     known.get(0);
     let begun = Instant::now();
-    let mut silent: Vec<Client> = (0..40).map(|_| bed.client()).collect();
-    let ended = |silent: &mut Vec<Client>| {
+    let mut silent: Vec<NumberedClient> = (0..40).map(|_| bed.client()).collect();
+    let ended = |silent: &mut Vec<NumberedClient>| {
         silent
             .iter_mut()
             .filter_map(|c| is_ended(c).then_some(()))

@@ -11,7 +11,8 @@ use prism_proto::verified::{Body, Caller, Policy, Verified};
 
 use super::wire::{Wire, dialler, framed};
 use super::{POOLED, bed_with_connection};
-use crate::impair_support::{Bed, eventually, turn};
+use crate::support::bed::Bed;
+use crate::support::{eventually, turn};
 
 /// Handshakes that one address may have under way.
 const MOST_OF_ONE_ADDRESS: u64 = 256;

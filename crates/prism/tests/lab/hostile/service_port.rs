@@ -5,19 +5,21 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::{OBJECTS, POOLED, SEED};
-use crate::impair_support::{self, Bed, Client, Known, Way, eventually, say, turn};
+use crate::support::bed::{Bed, NumberedClient, Way};
+use crate::support::{Known, eventually, say, turn};
+use prism_http::Method;
 
 /// Sends bytes and gives the answer's status, which has to be followed by an
 /// orderly end.
 fn ends_with(bed: &Bed, bytes: &[u8]) -> (u16, String) {
     let mut client = bed.client();
     client.stream.write_all(bytes).unwrap();
-    let answer = client.answer("GET");
+    let answer = client.try_answer(&Method::Get);
     let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
     let answer = answer.unwrap_or_else(|error| panic!("{shown:?}: {error}"));
-    assert!(!answer.keep_alive, "{shown:?}: {}", answer.text());
-    client.assert_closed();
-    (answer.status, answer.text())
+    assert!(!answer.keep_alive(), "{shown:?}: {}", answer.text());
+    client.expect_end();
+    (answer.status(), answer.text())
 }
 
 #[test]
@@ -127,7 +129,7 @@ fn garbage_at_the_service_port_is_answered_and_ends_the_connection() {
 /// Heads that come a byte at a time, for longer than they may.
 fn slow_heads_end(bed: &Bed) {
     let start = Instant::now();
-    let mut clients: Vec<Client> = (0..200).map(|_| bed.client()).collect();
+    let mut clients: Vec<NumberedClient> = (0..200).map(|_| bed.client()).collect();
     let head = b"GET /bucket/k HTTP/1.1\r\nHost: x\r\n";
     for byte in head.iter().take(6) {
         for client in &mut clients {
@@ -136,10 +138,10 @@ fn slow_heads_end(bed: &Bed) {
         std::thread::sleep(Duration::from_millis(100));
     }
     for client in &mut clients {
-        let answer = client.answer("GET").unwrap();
-        assert_eq!(answer.status, 400, "{}", answer.text());
+        let answer = client.answer(&Method::Get);
+        assert_eq!(answer.status(), 400, "{}", answer.text());
         assert!(answer.text().contains("<Code>RequestTimeout</Code>"));
-        client.assert_closed();
+        client.expect_end();
     }
     assert!(
         start.elapsed() < Duration::from_secs(4),
@@ -160,7 +162,7 @@ fn thousands_of_connections_leave_nothing_behind() {
     }
     drop(client);
     bed.assert_drained();
-    let hosts = impair_support::servers(&bed.lab);
+    let hosts = impair_support::bed.nodes();
     let count = || hosts.iter().map(|h| bed.descriptors(h)).collect::<Vec<_>>();
     let before = count();
     let start = Instant::now();

@@ -7,7 +7,8 @@ use prism_proto::control::{ControlKey, FlowKey, Ops, Owner, Request};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{SEED, bed_with_connection};
-use crate::impair_support::{Bed, eventually, say, turn};
+use crate::support::bed::Bed;
+use crate::support::{eventually, say, turn};
 
 const FORGED: usize = 40;
 
@@ -57,20 +58,6 @@ impl Bed {
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-    }
-
-    /// A connection from this very port of the client.
-    fn dial_from(&self, port: u16) -> TcpStream {
-        let client = self.lab.address("client").unwrap();
-        let service: SocketAddr = self.lab.service().into();
-        self.on("client", || {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-            socket
-                .bind(&SocketAddr::from((client, port)).into())
-                .unwrap();
-            socket.connect(&service.into()).unwrap();
-            socket.into()
-        })
     }
 }
 
@@ -138,8 +125,7 @@ fn a_port_is_used_again_though_the_owner_has_lost_the_connection_before() {
     });
     let resets = bed.watch_resets();
     let begun = Instant::now();
-    let mut again = bed.client();
-    again.stream = bed.dial_from(port);
+    let mut again = bed.client_from(port);
     say(&format!("connected after {:.2?}", begun.elapsed()));
     assert!(
         begun.elapsed() < Duration::from_secs(3),

@@ -10,7 +10,9 @@ use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, Refusal};
 use super::OBJECTS;
 use super::frames::intercept;
 use super::wire::Wire;
-use crate::impair_support::{Bed, Client, Way, content, path, say, turn};
+use crate::support::bed::{Bed, NumberedClient, Way, content, path};
+use crate::support::{say, turn};
+use prism_http::Method;
 
 /// What the target says when it has the state.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +38,7 @@ fn say_verdict(says: Says, mut wire: Wire, id: u64) -> Option<Wire> {
 }
 
 /// Waits for the answer of `client`, while nobody relays for `be2` either.
-fn shed(listener: &TcpListener, client: &Client) {
+fn shed(listener: &TcpListener, client: &NumberedClient) {
     let deadline = Instant::now() + Duration::from_secs(10);
     client.stream.set_nonblocking(true).unwrap();
     while client.stream.peek(&mut [0]).is_err() && Instant::now() < deadline {
@@ -49,7 +51,12 @@ fn shed(listener: &TcpListener, client: &Client) {
 
 /// One hand-off from where `client` is, which comes to nothing: its request is
 /// for a node that is not there, and the one behind it is answered.
-fn comes_back(bed: &Bed, listener: &TcpListener, client: &mut Client, says: Says) -> Duration {
+fn comes_back(
+    bed: &Bed,
+    listener: &TcpListener,
+    client: &mut NumberedClient,
+    says: Says,
+) -> Duration {
     let (wire, frame) = intercept(bed, client, listener);
     let Ok(Frame::HandOff(sent)) = Frame::decode(&frame[FRAME_PREFIX_BYTES..]) else {
         panic!("no hand-off");
@@ -62,11 +69,11 @@ fn comes_back(bed: &Bed, listener: &TcpListener, client: &mut Client, says: Says
     let wire = say_verdict(says, wire, sent.id);
     shed(listener, client);
     let took = said.elapsed();
-    let answer = client.answer("GET").unwrap();
-    assert_eq!(answer.status, 503, "{says:?}: {}", answer.text());
-    assert!(answer.keep_alive, "{says:?}");
-    let answer = client.answer("GET").unwrap();
-    assert_eq!(answer.status, 200, "{says:?}: {}", answer.text());
+    let answer = client.answer(&Method::Get);
+    assert_eq!(answer.status(), 503, "{says:?}: {}", answer.text());
+    assert!(answer.keep_alive(), "{says:?}");
+    let answer = client.answer(&Method::Get);
+    assert_eq!(answer.status(), 200, "{says:?}: {}", answer.text());
     assert!(answer.body == content(n), "{says:?}: other bytes");
     if let (Says::NothingInTime, Some(mut wire)) = (says, wire) {
         let accepted = Frame::Accepted {

@@ -4,19 +4,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{CONNECTIONS, OBJECTS, SEED};
-use crate::impair_support::{Bed, Client, Way, content, eventually, path, say, turn};
+use crate::support::bed::{Bed, NumberedClient, Way, content, path};
+use crate::support::{eventually, say, turn};
 
 /// A request for an object of a dead node: an error that S3 clients know.
-fn assert_unavailable(client: &mut Client, n: usize) {
+fn assert_unavailable(client: &mut NumberedClient, n: usize) {
     let answer = client.request("GET", &path(n), b"").unwrap();
-    assert_eq!(answer.status, 503, "{}", answer.text());
+    assert_eq!(answer.status(), 503, "{}", answer.text());
     assert!(
         answer.text().contains("<Code>ServiceUnavailable</Code>"),
         "{}",
         answer.text()
     );
     assert!(
-        answer.keep_alive,
+        answer.keep_alive(),
         "the client's connection is none the worse"
     );
 }
@@ -50,7 +51,7 @@ fn a_dead_backend_is_an_error_on_a_connection_that_lives_on() {
             client.get(from);
             eventually("the backend is used again", Duration::from_secs(3), || {
                 let answer = client.request("GET", &path(dead), b"").unwrap();
-                answer.status == 200 && answer.body == content(dead)
+                answer.status() == 200 && answer.body == content(dead)
             });
         }
         client.get(other);
@@ -85,13 +86,13 @@ fn suffer(bed: &Bed, seed: u64, stop: &AtomicBool) -> Toll {
     while !stop.load(Ordering::Relaxed) {
         let n = random.usize(..OBJECTS);
         match client.request("GET", &path(n), b"") {
-            Ok(answer) if answer.status == 200 => {
+            Ok(answer) if answer.status() == 200 => {
                 assert!(answer.body == content(n), "object {n} has other bytes");
                 toll.answered += 1;
             }
             Ok(answer) => {
-                assert_eq!(answer.status, 503, "{}", answer.text());
-                assert_eq!(bed.owner(n), "be0", "others are well");
+                assert_eq!(answer.status(), 503, "{}", answer.text());
+                assert_eq!(bed.owner_of(n), "be0", "others are well");
                 toll.unavailable += 1;
             }
             Err(_) => {

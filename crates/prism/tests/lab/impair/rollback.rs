@@ -5,7 +5,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use super::OBJECTS;
-use crate::impair_support::{Bed, Client, Way, content, eventually, path, say, turn};
+use crate::support::bed::{Bed, NumberedClient, Way, content, path};
+use crate::support::{eventually, say, turn};
+use prism_http::Method;
 
 /// Connections that a node may have.
 const LIMIT: u32 = 3;
@@ -22,7 +24,12 @@ fn refused(bed: &Bed, host: &str) -> [u64; 2] {
 
 /// Every request of `work`, which says how many they are, is refused by `be0`
 /// and answered through `host`, where the connection stays.
-fn stays(bed: &Bed, host: &str, client: &mut Client, work: impl FnOnce(&mut Client) -> usize) {
+fn stays(
+    bed: &Bed,
+    host: &str,
+    client: &mut NumberedClient,
+    work: impl FnOnce(&mut NumberedClient) -> usize,
+) {
     let before = refused(bed, host);
     let requests = work(client) as u64;
     assert_eq!(
@@ -36,22 +43,22 @@ fn stays(bed: &Bed, host: &str, client: &mut Client, work: impl FnOnce(&mut Clie
 }
 
 /// Requests one by one.
-fn one_by_one(bed: &Bed, client: &mut Client) -> usize {
+fn one_by_one(bed: &Bed, client: &mut NumberedClient) -> usize {
     let n = bed.object_of("be0");
     (0..ROUNDS).for_each(|_| client.get(n));
     ROUNDS
 }
 
 /// Requests that are there together: all but the first are carried along unread.
-fn pipelined(bed: &Bed, client: &mut Client) -> usize {
+fn pipelined(bed: &Bed, client: &mut NumberedClient) -> usize {
     let n = bed.object_of("be0");
     let requests: Vec<_> = (0..ROUNDS)
         .map(|_| client.signed("GET", &path(n), b""))
         .collect();
     client.stream.write_all(&requests.concat()).unwrap();
     for _ in 0..ROUNDS {
-        let answer = client.answer("GET").unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = client.answer(&Method::Get);
+        assert_eq!(answer.status(), 200, "{}", answer.text());
         assert!(answer.body == content(n), "other bytes");
     }
     ROUNDS
@@ -59,7 +66,7 @@ fn pipelined(bed: &Bed, client: &mut Client) -> usize {
 
 /// Requests whose successor comes in two pieces, the second while the first
 /// request's hand-off is under way.
-fn in_pieces(bed: &Bed, client: &mut Client) -> usize {
+fn in_pieces(bed: &Bed, client: &mut NumberedClient) -> usize {
     let n = bed.object_of("be0");
     let requests: Vec<_> = (0..ROUNDS)
         .map(|_| client.signed("GET", &path(n), b""))
@@ -75,22 +82,22 @@ fn in_pieces(bed: &Bed, client: &mut Client) -> usize {
         std::thread::sleep(Duration::from_micros(100));
     }
     for _ in 0..ROUNDS {
-        let answer = client.answer("GET").unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = client.answer(&Method::Get);
+        assert_eq!(answer.status(), 200, "{}", answer.text());
         assert!(answer.body == content(n), "other bytes");
     }
     ROUNDS
 }
 
 /// Bodies that are partly in the socket when it is saved.
-fn uploads(bed: &Bed, client: &mut Client) -> usize {
-    let new = (OBJECTS..).find(|n| bed.owner(*n) == "be0").unwrap();
+fn uploads(bed: &Bed, client: &mut NumberedClient) -> usize {
+    let new = (OBJECTS..).find(|n| bed.owner_of(*n) == "be0").unwrap();
     let body = content(new).repeat(1 << 17 >> 10);
     for _ in 0..5 {
         let put = client.request("PUT", &path(new), &body).unwrap();
-        assert_eq!(put.status, 200, "{}", put.text());
+        assert_eq!(put.status(), 200, "{}", put.text());
         let got = client.request("GET", &path(new), b"").unwrap();
-        assert_eq!(got.status, 200, "{}", got.text());
+        assert_eq!(got.status(), 200, "{}", got.text());
         assert!(got.body == body, "other bytes");
     }
     10
@@ -105,7 +112,7 @@ fn a_connection_that_a_full_target_refuses_again_and_again_is_none_the_worse() {
     bed.fill(OBJECTS);
     bed.assert_drained();
     let resets = bed.watch_resets();
-    let mut holders: Vec<Client> = (0..LIMIT).map(|_| bed.client()).collect();
+    let mut holders: Vec<NumberedClient> = (0..LIMIT).map(|_| bed.client()).collect();
     for holder in &mut holders {
         holder.get_from(&bed, "be0");
     }

@@ -12,8 +12,8 @@ use time::OffsetDateTime;
 use super::objects::Object;
 use super::{BUCKET, Cluster};
 
-/// No single read or write takes this long.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest wait for one read or write, unless [`Client::with_timeout`] says otherwise.
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes read at a time.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -123,6 +123,32 @@ impl<'a> Request<'a> {
     }
 }
 
+/// A signed request with its body. `target` begins with the bucket.
+///
+/// # Errors
+/// When the target cannot be signed.
+pub fn signed(
+    signer: &Signer,
+    host: &str,
+    method: &str,
+    target: &str,
+    body: &[u8],
+) -> io::Result<Vec<u8>> {
+    let mut headers = Headers::new();
+    headers.append("Host", host).unwrap();
+    headers
+        .append("Content-Length", body.len().to_string())
+        .unwrap();
+    let (now, payload) = (OffsetDateTime::now_utc(), Body::Bytes(body));
+    let signature = signer.sign(method, target, &mut headers, payload, now);
+    signature.map_err(io::Error::other)?;
+    let mut bytes = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
+    headers.write_to(&mut bytes);
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(body);
+    Ok(bytes)
+}
+
 /// An answer whose body fits into memory.
 #[derive(Debug)]
 pub struct Answer {
@@ -133,6 +159,10 @@ pub struct Answer {
 impl Answer {
     pub fn status(&self) -> u16 {
         self.head.status()
+    }
+
+    pub fn keep_alive(&self) -> bool {
+        self.head.keep_alive()
     }
 
     pub fn header(&self, name: &str) -> &str {
@@ -149,7 +179,7 @@ impl Answer {
 
 /// One connection of the client's host.
 pub struct Client {
-    stream: TcpStream,
+    pub stream: TcpStream,
     /// Of a connection over TLS.
     tls: Option<Box<rustls::ClientConnection>>,
     buffer: Vec<u8>,
@@ -160,15 +190,21 @@ pub struct Client {
 impl Client {
     pub fn new(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Self {
+        let client = Self {
             stream,
             tls: None,
             buffer: vec![0; BUFFER_BYTES],
             start: 0,
             end: 0,
-        }
+        };
+        client.with_timeout(TIMEOUT)
+    }
+
+    /// With another limit of the wait for one read or write.
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        self.stream.set_read_timeout(Some(timeout)).unwrap();
+        self.stream.set_write_timeout(Some(timeout)).unwrap();
+        self
     }
 
     /// Speaks TLS on this connection from now on, the handshake included.
@@ -227,13 +263,17 @@ impl Client {
 
     /// Sends all of it.
     pub fn send(&mut self, bytes: &[u8]) {
+        self.try_send(bytes).unwrap();
+    }
+
+    fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.tls {
             Some(tls) => {
                 let mut stream = rustls::Stream::new(&mut **tls, &mut self.stream);
-                stream.write_all(bytes).unwrap();
-                stream.flush().unwrap();
+                stream.write_all(bytes)?;
+                stream.flush()
             }
-            None => self.stream.write_all(bytes).unwrap(),
+            None => self.stream.write_all(bytes),
         }
     }
 
@@ -269,50 +309,72 @@ impl Client {
 
     /// The head of the next answer.
     pub fn head(&mut self) -> ResponseHead {
+        self.try_head().unwrap()
+    }
+
+    /// The same. An end before it is an error.
+    fn try_head(&mut self) -> io::Result<ResponseHead> {
         loop {
             let unread = &self.buffer[self.start..self.end];
-            if let Some((head, len)) = ResponseHead::parse(unread, &Limits::ANSWER).unwrap() {
+            let parsed = ResponseHead::parse(unread, &Limits::ANSWER);
+            if let Some((head, len)) = parsed.map_err(io::Error::other)? {
                 self.start += len;
-                return head;
+                return Ok(head);
             }
-            assert!(
-                self.fill().unwrap(),
-                "the connection ended before an answer"
-            );
+            if !self.fill()? {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
         }
     }
 
     /// Gives the body that follows `head` to `take`, piece by piece.
-    pub fn body(&mut self, head: &ResponseHead, method: &Method, mut take: impl FnMut(&[u8])) {
-        let framing = head.framing(method).unwrap();
+    pub fn body(&mut self, head: &ResponseHead, method: &Method, take: impl FnMut(&[u8])) {
+        self.try_body(head, method, take).unwrap();
+    }
+
+    fn try_body(
+        &mut self,
+        head: &ResponseHead,
+        method: &Method,
+        mut take: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
+        let framing = head.framing(method).map_err(io::Error::other)?;
         let mut reader = BodyReader::new(framing, u64::MAX);
         while !reader.is_done() {
-            if self.start == self.end && !self.fill().unwrap() {
-                return reader.end_of_input().unwrap();
+            if self.start == self.end && !self.fill()? {
+                return reader.end_of_input().map_err(io::Error::other);
             }
             let unread = &self.buffer[self.start..self.end];
-            let step = reader.consume(unread).unwrap();
+            let step = reader.consume(unread).map_err(io::Error::other)?;
             take(&unread[step.data]);
             self.start += step.consumed;
         }
+        Ok(())
     }
 
     /// The next answer, to a request of this method.
     pub fn answer(&mut self, method: &Method) -> Answer {
-        let head = self.head();
+        self.try_answer(method).unwrap()
+    }
+
+    /// The same. A connection that breaks is an error.
+    pub fn try_answer(&mut self, method: &Method) -> io::Result<Answer> {
+        let head = self.try_head()?;
         let mut body = Vec::new();
-        self.body(&head, method, |piece| body.extend_from_slice(piece));
-        Answer { head, body }
+        self.try_body(&head, method, |piece| body.extend_from_slice(piece))?;
+        Ok(Answer { head, body })
     }
 
     /// Sends a request, and reads its answer.
     pub fn call(&mut self, request: &[u8]) -> Answer {
-        self.send(request);
-        let method = request.split(|byte| *byte == b' ').next().unwrap();
-        self.answer(match method {
-            b"HEAD" => &Method::Head,
-            _ => &Method::Get,
-        })
+        self.try_call(request).unwrap()
+    }
+
+    /// The same. A connection that breaks is an error.
+    pub fn try_call(&mut self, request: &[u8]) -> io::Result<Answer> {
+        self.try_send(request)?;
+        let is_head = request.starts_with(b"HEAD ");
+        self.try_answer(if is_head { &Method::Head } else { &Method::Get })
     }
 
     /// Reads an answer that has to be `object`.
