@@ -1,6 +1,5 @@
-//! Buckets in clusters whose backends go and come back in the middle of their creation
-//! and deletion. Needs root; without it each test says so and passes, except under CI,
-//! where it fails.
+//! Buckets in clusters whose backends go and come back in the middle of their creation and
+//! deletion.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -258,7 +258,7 @@ fn who_is_dead_is_gone_on_without_and_who_is_cut_off_stops_first() {
     });
     assert_well(&cluster, &objects);
 
-    // Who is back has missed something, and the cluster knows that.
+    // A backend that returns has missed changes, and the cluster knows that.
     cut_off(&cluster, "be2", "del");
     eventually("be2 is back", TAKEN_OUT, || {
         status_of(&seen_by(&cluster.lab, "be0"), "be2") != "out"

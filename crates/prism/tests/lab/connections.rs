@@ -1,6 +1,5 @@
-//! What clients may do to a connection that moves between hosts under their
-//! feet. Each test compares every byte, and the client's packets hold no reset
-//! that the client did not mean.
+//! Clients do with a connection what they may while it moves between hosts. Each test compares
+//! every byte. The client's packets hold no reset that the client did not mean.
 
 use std::time::Duration;
 
@@ -359,8 +358,8 @@ fn a_client_port_may_be_used_again_at_once() {
         for n in 0..=turn % 3 {
             client.get(&cluster, &objects[(turn + n) % 3]);
         }
-        // A RST leaves no TIME_WAIT here. What the server has of it may still
-        // be there when the next connection comes.
+        // A RST leaves no TIME_WAIT here. The server may still have a part of the connection
+        // when the next one comes.
         client.reset();
     }
     cluster.assert_no_flows();

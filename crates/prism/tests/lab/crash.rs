@@ -281,7 +281,7 @@ fn no_orphans(cluster: &Cluster, context: &str) {
     }
 }
 
-/// What a scrub of a backend's store finds.
+/// The findings of a scrub of a backend's store.
 fn scrub(cluster: &Cluster, backend: &str) -> serde_json::Value {
     let run = cluster.lab.ask(backend, "scrub start").unwrap()["run"].clone();
     let mut status = serde_json::Value::Null;

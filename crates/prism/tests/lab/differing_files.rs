@@ -1,5 +1,4 @@
-//! Nodes whose files place objects differently, in groups that agree within themselves. Needs
-//! root; without it each test says so and passes, except under CI, where it fails.
+//! Nodes whose files place objects differently, in groups that agree within themselves.
 
 use std::time::Duration;
 
@@ -7,7 +6,7 @@ use crate::support::client::Request;
 use crate::support::objects::Object;
 use crate::support::{Cluster, eventually, turn};
 
-/// What a list of frontends, a verdict and a first hand-off take.
+/// The longest time of a new list of frontends, a verdict and a first hand-off.
 const SOON: Duration = Duration::from_secs(10);
 /// How long a list of frontends stays as it is, and a little more.
 const CHANGING: Duration = Duration::from_millis(2_500);
@@ -123,7 +122,7 @@ fn groups_of_nodes_whose_files_differ_notice_each_other() {
     stored.extend(more);
     assert_eq!(cluster.accepted("fe1"), before);
 
-    // Where there is no other, that one refuses everything, and says why.
+    // When it is the only frontend, it refuses everything, and logs the cause.
     cluster.lab.stop("fe0").unwrap();
     let only = format!("frontends=[{}]", cluster.lab.address("fe1").unwrap());
     eventually("clients come to fe1", SOON, || {

@@ -1,6 +1,5 @@
-//! Frontends that die and come back: new connections go to those that live, and open
-//! ones stay where they are. Needs root; without it each test says so and passes, except
-//! under CI, where it fails.
+//! Frontends that die and come back: new connections go to those that live, and open ones stay
+//! where they are.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

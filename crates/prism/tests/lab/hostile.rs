@@ -1,7 +1,6 @@
-//! What nobody should send: forged, replayed, cut and senseless messages at
-//! the control address, the node port and the service port. Nothing changes,
-//! it is counted, and the service goes on. Needs root; without it each test
-//! says so and passes, except under CI, where it fails.
+//! Messages that no honest peer sends: forged, replayed, cut and senseless ones at the control
+//! address, the node port and the service port. Nothing changes, they are counted, and the
+//! service goes on.
 
 mod control_port;
 mod frames;

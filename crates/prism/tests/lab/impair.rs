@@ -1,7 +1,5 @@
-//! A bad way to the switch, no way to it, and nodes that die: every request is
-//! answered, once, with the right bytes, on a connection that is not reset.
-//! Needs root; without it each test says so and passes, except under CI, where
-//! it fails.
+//! A bad way to the switch, no way to it, and nodes that die: every request is answered, once,
+//! with the right bytes, on a connection that is not reset.
 
 mod deaths;
 mod rollback;

@@ -95,7 +95,7 @@ fn get_with_new_keys_within(cluster: &Cluster, client: &mut Client, object: &Obj
     client.expect_body(&head, object);
 }
 
-/// What the nodes have counted of kTLS.
+/// The nodes' counts of kTLS.
 #[derive(Debug)]
 struct Used {
     moved: u64,
@@ -125,7 +125,7 @@ impl Used {
     }
 }
 
-/// What the kernel says of a host: sockets that it was given keys for.
+/// The number of sockets of a host whose keys the kernel has.
 fn kernel_counts(cluster: &Cluster, host: &str) -> u64 {
     let mut cat = cluster.lab.command(host, "cat").unwrap();
     let output = cat.arg("/proc/net/tls_stat").output().unwrap();
@@ -291,7 +291,7 @@ fn a_client_that_reads_late_gets_all_answers(cluster: &Cluster, objects: &Object
     client.close_tls();
 }
 
-/// What a client reads, kept as it came from the network.
+/// A stream that keeps the bytes which a client reads, as they came from the network.
 struct Tee {
     stream: std::net::TcpStream,
     received: Vec<u8>,
@@ -355,7 +355,7 @@ fn explicit_nonces_of_tls_1_2_never_come_twice(cluster: &Cluster, objects: &Obje
     tls.write_tls(&mut tee).unwrap();
 }
 
-/// Of every record behind the server's change of cipher, its Finished included.
+/// The nonces of every record behind the server's change of cipher, its Finished included.
 fn explicit_nonces(mut bytes: &[u8]) -> Vec<[u8; 8]> {
     const CHANGE_CIPHER_SPEC: u8 = 20;
     let (mut nonces, mut is_sealed) = (Vec::new(), false);

@@ -1,6 +1,4 @@
 //! Links that fail for a while: how soon requests are answered again.
-//!
-//! Needs root; without it each test says so and passes, except under CI, where it fails.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,4 @@
-//! Connections of clients that are far away. Needs root; without it each test says so
-//! and passes, except under CI, where it fails.
+//! Connections of clients that are far away.
 
 use std::time::{Duration, Instant};
 

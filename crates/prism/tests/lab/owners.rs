@@ -1,6 +1,5 @@
-//! What becomes of connections whose owner dies: their clients are told, the
-//! switch forgets them, and nobody else's connection is touched. Needs root;
-//! without it each test says so and passes, except under CI, where it fails.
+//! Connections whose owner dies: their clients are told, the switch forgets them, and no other
+//! connection is touched.
 
 use std::io::{self, Read};
 use std::process::Command;

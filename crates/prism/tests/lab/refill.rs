@@ -1,10 +1,9 @@
-//! Backends that were away, that are new, and that are to go, in clusters whose state
-//! is in etcd: each gets hold of what it is to have, and of no more, while clients read
-//! and write; then the stores are compared. Needs root; without it each test says so
-//! and passes, except under CI, where it fails.
+//! Backends that were away, that are new, and that are to go, in clusters whose state is in
+//! etcd: each gets hold of what it is to have, and of no more, while clients read and write;
+//! then the stores are compared.
 //!
-//! `PRISM_REFILL_ROUNDS=<n>` has backends killed, and histories of reads and writes
-//! judged, n times instead of once.
+//! `PRISM_REFILL_ROUNDS=<n>` has backends killed, and histories of reads and writes judged, n
+//! times instead of once.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -73,7 +72,7 @@ pub(crate) fn ctl(cluster: &Cluster, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What an operation wrote, or nothing.
+/// The body that an operation wrote, or nothing.
 fn data_of(key: &str, version: u64) -> Vec<u8> {
     let filling = [0, 300, 40_000][usize::try_from(version % 3).unwrap()];
     format!("{key} {version} {}", "x".repeat(filling)).into_bytes()
@@ -204,7 +203,7 @@ pub(crate) fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<String,
     let mut counts = BTreeMap::new();
     for host in cluster.backends() {
         cluster.lab.stop(&host).unwrap();
-        // Those that have come later are in no file but their own.
+        // Later backends are in no file but their own.
         let path = config.node("be0").unwrap().store.with_file_name(&host);
         let store = Store::open(path, prism_store::Config::default()).unwrap();
         assert_eq!(store.recovery().orphans_removed, 0, "{host}");
@@ -230,7 +229,7 @@ pub(crate) fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<String,
                     let (handed, body) = store.catch_up().hand_over(&scope).unwrap().unwrap();
                     let mut line = format!("{handed:?} {:?}", body.as_ref().map(digest));
                     for version in handed.versions.iter().flatten() {
-                        // Of a delete marker nothing is asked.
+                        // A delete marker has no body to compare.
                         if version.marker_ms.is_none() {
                             let found = store.catch_up().hand_over_version(&scope, version.at);
                             let (handed, body) = found.unwrap().unwrap();
@@ -367,7 +366,8 @@ fn a_backend_is_added_and_another_drained_under_load_and_only_their_share_moves(
         "{} operations meanwhile",
         operations.load(Ordering::Relaxed)
     ));
-    // Of two replicas on three backends, the fourth takes half, and nobody else any.
+    // With two replicas on three backends, the fourth backend takes half, and no other takes
+    // any.
     let all = content.values().flatten().count() as u64 + 20;
     assert_eq!(moved[0][..3], [0, 0, 0]);
     assert!((all / 3..all).contains(&moved[0][3]), "{moved:?} of {all}");
@@ -384,7 +384,7 @@ fn a_backend_is_added_and_another_drained_under_load_and_only_their_share_moves(
     say(&format!("held in the end: {counts:?}"));
 }
 
-/// What clients saw of a few keys.
+/// The clients' operations on a few keys.
 struct Seen {
     begun: Instant,
     by_key: Vec<Mutex<Vec<Operation>>>,

@@ -1,5 +1,4 @@
-//! Short answers are relayed, long ones bring the connection to who has them. Needs
-//! root; without it each test says so and passes, except under CI, where it fails.
+//! Short answers are relayed, long ones bring the connection to who has them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +16,7 @@ use crate::support::{BUCKET, Cluster, eventually, say, turn};
 /// The threshold.
 const UP_TO_BYTES: u32 = 4096;
 
-/// What was relayed, moved, and asked for in vain so far.
+/// The counts so far: requests relayed, connections moved, and hand-offs in vain.
 fn counted(cluster: &Cluster) -> [u64; 3] {
     [
         cluster.sum("requests", "relayed"),
@@ -230,7 +229,8 @@ fn with_several_replicas_another_one_answers() {
         spec.configure = Some(Box::new(|config| config.cluster.replicas = 2));
     });
     let objects = objects(&cluster);
-    // What its primary has not told the others to be decided cannot be read without it.
+    // A change can be read without its primary once the primary has told the others its
+    // outcome.
     eventually("all is decided", Duration::from_secs(5), || {
         let open = |host| cluster.counter(host, "store", "open_changes");
         open("be0") + open("be1") == 0

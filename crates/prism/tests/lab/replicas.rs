@@ -1,9 +1,7 @@
-//! Clusters that keep several replicas of each object: clients see no difference
-//! while all is well, reads go on while a backend is down, writes are refused then
-//! and change nothing, and whatever is killed at whatever moment, what clients saw
-//! of each key could have happened one after the other, and the replicas end up
-//! the same. Needs root; without it each test says so and passes, except under CI,
-//! where it fails.
+//! Clusters that keep several replicas of each object: clients see no difference while all is
+//! well, reads go on while a backend is down, writes are refused then and change nothing, and
+//! whatever is killed at whatever moment, what clients saw of each key could have happened one
+//! after the other, and the replicas end up the same.
 //!
 //! `PRISM_REPLICA_KILLS=<n>` kills that many backends instead of a few.
 
@@ -300,7 +298,7 @@ fn with_a_backend_down_reads_and_listings_go_on_and_writes_are_refused() {
 const KEYS: usize = 6;
 const CLIENTS: usize = 4;
 
-/// What clients did to each key.
+/// The clients' operations on each key.
 struct Seen {
     begun: Instant,
     by_key: Vec<Mutex<Vec<Operation>>>,
@@ -436,7 +434,7 @@ fn round(
     // Also takes note of its end.
     let _ = cluster.lab.kill(host);
     cluster.lab.restart(host).unwrap();
-    // What comes back is read as well.
+    // Clients also read while the backend returns.
     let until = Instant::now() + Duration::from_millis(500);
     while Instant::now() < until {
         seen.operate(cluster, rng);

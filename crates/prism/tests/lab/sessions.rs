@@ -27,8 +27,8 @@ const WRITERS: usize = 4;
 /// Folders in the bucket that is listed, and keys in each.
 const FOLDERS: usize = 100;
 
-/// What all sessions read: `large`, `slice` (a part of it), `tree` with files of
-/// many sizes and names, and the listing to be, in `keys` and `folders`.
+/// The files that all sessions read: `large`, `slice` (a part of it), `tree` with files of many
+/// sizes and names, and the expected listing, in `keys` and `folders`.
 struct Shared {
     directory: tempfile::TempDir,
 }

@@ -1,7 +1,6 @@
-//! What others could learn of a TLS session that moves: nothing from the network
-//! between nodes, and nothing from their logs. The sessions' secrets, as the
-//! client knows them, those after KeyUpdates too, and the objects are searched
-//! for in both.
+//! A TLS session that moves shows others nothing, neither on the network between nodes nor in
+//! their logs. The tests search both for the objects and for the session's secrets by the
+//! client, also those after KeyUpdates.
 
 mod generations;
 mod search;
@@ -23,7 +22,7 @@ use search::Search;
 /// How often a session of TLS 1.3 gets new keys in both directions.
 const KEY_UPDATES: usize = 3;
 
-/// What the client knows and nobody else should, with what it is.
+/// The client's secrets, each with its name.
 type Secrets = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 
 /// Keeps the secrets of handshakes.

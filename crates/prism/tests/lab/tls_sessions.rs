@@ -1,6 +1,6 @@
-//! What a TLS session goes through besides requests: new keys at the client's
-//! wish, in the middle of answers too, before further hand-offs; and resumption
-//! through another frontend than the one that issued the ticket.
+//! TLS sessions with more than requests: new keys at the client's wish, also within answers and
+//! before further hand-offs; and resumption through another frontend than the one that issued
+//! the ticket.
 
 use std::sync::Arc;
 

@@ -1,11 +1,9 @@
-//! Versions of objects in clusters that keep several replicas, with their state in etcd:
-//! every version that was answered is there until somebody deletes it, under the name that
-//! was told, while backends go, come back, catch up, are added and drained; then the stores
-//! are compared. Needs root; without it each test says so and passes, except under CI, where
-//! it fails.
+//! Versions of objects in clusters that keep several replicas, with their state in etcd: every
+//! version that was answered is there until somebody deletes it, under the name that was told,
+//! while backends go, come back, catch up, are added and drained; then the stores are compared.
 //!
-//! `PRISM_VERSIONS_ROUNDS=<n>` has backends killed n times instead of once, with two and
-//! with three replicas.
+//! `PRISM_VERSIONS_ROUNDS=<n>` has backends killed n times instead of once, with two and with
+//! three replicas.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -26,7 +24,7 @@ const KEYS: usize = 8;
 /// delete marker.
 type Version = (String, Option<u64>);
 
-/// What clients were told, the newest last.
+/// The versions that clients were told of, the newest last.
 #[derive(Default)]
 struct Known {
     writer: usize,
@@ -111,7 +109,7 @@ impl Known {
     /// such a key can be deleted, and then it is known.
     fn make_sure(&mut self, cluster: &Cluster) {
         for key in std::mem::take(&mut self.unsure) {
-            // Whoever is asked finds out what is open.
+            // Any node that is asked finds out the outcome of open changes.
             let target = format!("/{key}");
             eventually("the key can be read", SETTLED, || {
                 get(cluster, &target).0 != 503

@@ -1,5 +1,4 @@
-//! The congestion window of a connection that has moved. Needs root; without it each
-//! test says so and passes, except under CI, where it fails.
+//! The congestion window of a connection that has moved.
 
 use prism_config::CongestionWindow;
 use prism_sys::tcp::{InitialWindow, ProgramError};
@@ -8,7 +7,7 @@ use crate::support::client::Client;
 use crate::support::objects::Object;
 use crate::support::{Cluster, say, turn};
 
-/// What a new connection has.
+/// The window of a new connection.
 const NEW_SEGMENTS: u32 = 10;
 
 /// The window of the connection's socket on `host`, as its kernel says.

@@ -22,10 +22,10 @@ const KEYS: usize = 10;
 /// Least length of a part that another follows.
 const PART_BYTES: u64 = 5 << 20;
 
-/// What a key holds.
+/// The content of a key.
 type State = Option<Object>;
 
-/// What each key may hold, and what was counted.
+/// The possible contents of each key, and counts.
 #[derive(Default)]
 pub struct Model {
     allowed: BTreeMap<String, Vec<State>>,
@@ -120,7 +120,7 @@ impl Writers {
 fn write(target: &Target, mut model: Model, mut rng: fastrand::Rng, stop: &AtomicBool) -> Model {
     let mut connection = None;
     while !stop.load(Ordering::Relaxed) {
-        // Those about which nothing is in doubt.
+        // Keys with one possible content.
         let keys = model
             .allowed
             .iter()

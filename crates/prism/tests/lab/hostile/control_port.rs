@@ -156,7 +156,7 @@ fn forged_and_malformed_control_datagrams_change_nothing_and_are_counted() {
     bed.assert_drained();
 }
 
-/// What nodes say to the switch while one connection comes, moves and goes.
+/// The nodes' datagrams to the switch while one connection comes, moves and goes.
 fn recorded(bed: &Bed) -> (Vec<Vec<u8>>, SocketAddr) {
     let hosts = ["fe0", "be0", "be1", "be2"];
     let file = |host: &str| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{host}-ctl.pcap"));

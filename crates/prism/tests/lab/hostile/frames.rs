@@ -190,7 +190,7 @@ fn senseless_frames_of_a_node_are_refused_and_counted() {
     }
     assert_eq!(malformed(), start + sent);
 
-    // What has no number ends the channel.
+    // A frame without a number ends the channel.
     let mut fatal = vec![
         vec![],
         vec![0],

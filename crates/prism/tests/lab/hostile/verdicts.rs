@@ -14,7 +14,7 @@ use crate::support::bed::{Bed, NumberedClient, Way, content, path};
 use crate::support::{say, turn};
 use prism_http::Method;
 
-/// What the target says when it has the state.
+/// The target's words when it has the state.
 #[derive(Clone, Copy, Debug)]
 enum Says {
     Refused(Refusal),

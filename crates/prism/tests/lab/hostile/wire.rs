@@ -29,8 +29,8 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// What somebody who trusts the cluster's authority dials with: as `who`, with
-/// the files of that name in a directory, or without a certificate.
+/// The configuration of a dialler that trusts the cluster's authority: as `who`, with the files
+/// of that name in a directory, or without a certificate.
 pub fn dialler(authority: &Path, who: Option<(&Path, &str)>, alpn: &[u8]) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for root in chain(&authority.join("ca.crt")) {
@@ -52,7 +52,7 @@ pub fn dialler(authority: &Path, who: Option<(&Path, &str)>, alpn: &[u8]) -> Arc
     Arc::new(config)
 }
 
-/// What node `name` accepts with; it lets everybody in.
+/// The configuration with which node `name` accepts; it lets everybody in.
 pub fn acceptor(dir: &Path, name: &str) -> Arc<ServerConfig> {
     let key = PrivateKeyDer::from_pem_file(dir.join(format!("{name}.key"))).unwrap();
     let chain = chain(&dir.join(format!("{name}.crt")));

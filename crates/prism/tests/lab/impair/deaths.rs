@@ -71,7 +71,7 @@ fn a_dead_backend_is_an_error_on_a_connection_that_lives_on() {
     assert_eq!(resets.stop().unwrap().captured, 0, "resets");
 }
 
-/// What became of the clients of a run in which a backend died.
+/// The requests of one client while a backend dies.
 #[derive(Debug, Default)]
 struct Toll {
     answered: u64,

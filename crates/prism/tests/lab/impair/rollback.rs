@@ -128,7 +128,8 @@ fn a_connection_that_a_full_target_refuses_again_and_again_is_none_the_worse() {
         stays(&bed, host, &mut client, |client| in_pieces(&bed, client));
         stays(&bed, host, &mut client, |client| uploads(&bed, client));
     }
-    // Those who fill it have not noticed, and once there is room it moves.
+    // The clients that fill the target have not noticed. Once there is room, the connection
+    // moves.
     let n = bed.object_of("be0");
     holders.iter_mut().for_each(|holder| holder.get(n));
     holders.pop();

@@ -31,7 +31,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// Those that take long come first.
+    /// All programs, the slowest first.
     pub const ALL: [Self; 8] = [
         Self::Aws,
         Self::Restic,

@@ -71,7 +71,7 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Of another bucket, which need not exist.
+    /// In another bucket, which need not exist.
     pub fn bucket(mut self, bucket: &str) -> Self {
         let (_, key) = self.target[1..].split_once('/').unwrap_or_default();
         self.target = format!("/{bucket}/{key}");
@@ -180,7 +180,7 @@ impl Answer {
 /// One connection of the client's host.
 pub struct Client {
     pub stream: TcpStream,
-    /// Of a connection over TLS.
+    /// The TLS of the connection, if it has any.
     tls: Option<Box<rustls::ClientConnection>>,
     buffer: Vec<u8>,
     start: usize,
@@ -236,8 +236,8 @@ impl Client {
         }
     }
 
-    /// Ends TLS in order, and gives what it knew. What the server has sent behind its last
-    /// answer, new keys for one, is read before: to close without would be a reset.
+    /// Ends TLS in order, and returns its state. It first reads the server's last messages,
+    /// such as new keys. Closing with unread bytes would send a reset.
     pub fn close_tls(mut self) -> rustls::ClientConnection {
         let mut tls = self.tls.take().unwrap();
         tls.send_close_notify();

@@ -1,8 +1,5 @@
-//! What the tests of whole clusters share: a lab that runs the real program, a
-//! client that speaks for itself (sockets inside the client's namespace, every
-//! byte compared), and the packets that the client saw.
-//!
-//! Needs root; without it each test says so and passes, except under CI.
+//! Shared parts of the tests of whole clusters: a cluster in a lab that runs the built program,
+//! a client that compares every byte, and captures of the client's packets.
 
 pub mod bed;
 pub mod client;
@@ -178,7 +175,7 @@ impl Cluster {
         eventually("every backend hands off", WARM_UP, || {
             let mut client = self.connect();
             let mut objects = objects.iter().chain(objects.iter().rev());
-            // What is written is handed off, whatever its size.
+            // Writes are handed off, whatever their size.
             let are_well = objects.all(|object| client.try_to_put(self, object).status() == 200);
             drop(client);
             let members = self.members();
@@ -318,7 +315,7 @@ impl Cluster {
         sum(name)
     }
 
-    /// What has crossed the frontends' links so far, in both directions.
+    /// The bytes over the frontends' links so far, in both directions.
     pub fn frontend_bytes(&self) -> u64 {
         let frontends = self.frontends();
         let bytes = frontends.iter().map(|host| {

@@ -1,5 +1,5 @@
-//! What the tests of HTTPS share: a cluster that serves it, and a client of
-//! rustls that trusts the cluster's authority.
+//! Shared parts of the tests of HTTPS: a cluster that serves it, and a client of rustls that
+//! trusts the cluster's authority.
 
 pub mod programs;
 pub mod s_client;

@@ -3,7 +3,7 @@
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 
-/// What begins every label of TLS 1.3.
+/// The prefix of every label of TLS 1.3.
 const LABEL_PREFIX: &[u8] = b"tls13 ";
 
 /// One direction's secret between two KeyUpdates.

@@ -37,7 +37,7 @@ impl Search {
         self.add(what, hex(|b| format!("{b:02x}")).join(" ").as_bytes());
     }
 
-    /// What of it is in `bytes`.
+    /// The names of secrets in `bytes`.
     pub fn found(&self, bytes: &[u8]) -> HashSet<&str> {
         let windows = bytes.windows(MARK);
         let marks = windows.filter_map(|window| self.marks.get(window));

@@ -74,7 +74,7 @@ pub fn suite_name(version: Version, aead: Aead, is_openssl: bool) -> &'static st
     }
 }
 
-/// Where the programs are, compiled if they have to be, and what they write.
+/// The directory of the programs, which are compiled if necessary, and of their output.
 pub struct Bench {
     directory: tempfile::TempDir,
 }
@@ -253,7 +253,7 @@ fn source(name: &str) -> PathBuf {
     tests.join("tls_clients").join(name)
 }
 
-/// Where the service has an object.
+/// The service's path of an object.
 pub fn path_of(object: &Object) -> String {
     format!("/{BUCKET}/{}", object.key)
 }
