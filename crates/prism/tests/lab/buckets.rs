@@ -1,5 +1,4 @@
-//! Buckets in clusters whose backends go and come back in the middle of their creation and
-//! deletion.
+//! Buckets in clusters whose backends stop and return while buckets are created and deleted.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -64,7 +63,7 @@ fn begin_uploads(cluster: &Cluster) {
     });
 }
 
-/// All answers to one question about the bucket, which any backend may answer.
+/// All answers to one question about the bucket, from any backends.
 fn answers(cluster: &Cluster, target: &str) -> BTreeSet<(u16, Vec<u8>)> {
     let one = |_| match ask(cluster, "GET", target, b"") {
         (200, text) => (200, text),
@@ -88,7 +87,7 @@ fn agreed(cluster: &Cluster) -> Vec<(u16, Vec<u8>)> {
     all
 }
 
-/// Stops the cluster; what each backend's store knows of the bucket.
+/// Stops the cluster. Returns the bucket's entry in each backend's store.
 fn known(mut cluster: Cluster) -> Vec<Option<Phase>> {
     let config = Config::load(&cluster.lab.config_path()).unwrap();
     let backends = cluster.backends().into_iter();
@@ -117,7 +116,7 @@ fn an_interrupted_deletion_leaves_the_bucket_the_same_everywhere() {
     let mut cluster = up(3, 3, 1);
     make(&cluster);
     begin_uploads(&cluster);
-    // One of the backends, or the frontend that puts the deletion together.
+    // One of the backends, or the frontend that collects the deletion's answers.
     for (host, after) in [("be1", 0), ("fe0", 2), ("fe0", 5), ("be2", 4)] {
         let (status, _) = std::thread::scope(|scope| {
             let deleting = {
@@ -150,7 +149,7 @@ fn an_interrupted_deletion_leaves_the_bucket_the_same_everywhere() {
                 .signing(b"x")
                 .header("Content-Length", "1");
             let mut version = String::new();
-            // Until the deletion is given up, if nobody goes on with it.
+            // The time after which a deletion that nobody continues is given up.
             let attempt = || {
                 let request = [put.encode(&cluster), b"x".to_vec()].concat();
                 let answer = cluster.connect().call(&request);
@@ -209,7 +208,7 @@ fn a_bucket_made_while_a_backend_was_away_keeps_every_answered_object() {
     if status == 503 {
         surely("the bucket", || ask(&cluster, "PUT", "", b"").0, 200);
     }
-    // be0 knows the bucket, or asks: it never says that there is none.
+    // be0 knows the bucket, or asks others. It never answers that there is none.
     let keys: Vec<String> = (0..OBJECTS).map(|n| format!("o{n:03}")).collect();
     for key in &keys {
         let put = || ask(&cluster, "PUT", &format!("/{key}"), key.as_bytes()).0;

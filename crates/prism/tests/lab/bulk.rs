@@ -1,7 +1,6 @@
-//! Much data through a whole cluster: thousands of objects of all sizes over
-//! keep-alive connections that move from backend to backend. Every byte is
-//! compared, the client sees no reset and no address but the service's, and the
-//! objects do not pass the frontend.
+//! Much data through a whole cluster: thousands of objects of all sizes over keep-alive
+//! connections that move from backend to backend. Every byte is compared. The client sees no
+//! reset, and no address but the service's. The objects do not pass the frontend.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,10 +17,10 @@ use crate::support::tls::{self, Version};
 use crate::support::{Cluster, say, turn};
 
 const MIB: u64 = 1 << 20;
-/// The frontends may move this share of the objects' bytes at most.
+/// The most bytes over the frontends' links, as a share of the objects' bytes.
 const MAX_FRONTEND_PERCENT: f64 = 3.0;
 
-/// Takes the time and the frontends' bytes of what happens until it ends.
+/// Measures the time and the frontends' bytes until it ends.
 struct Measure<'c> {
     cluster: &'c Cluster,
     label: &'c str,
@@ -39,7 +38,7 @@ impl<'c> Measure<'c> {
         }
     }
 
-    /// Fails where too much of `object_bytes` passed the frontends.
+    /// Fails when too much of `object_bytes` passed the frontends.
     fn end(self, requests: usize, object_bytes: u64) {
         let seconds = self.begun.elapsed().as_secs_f64();
         let frontend_bytes = self.cluster.frontend_bytes() - self.frontend_bytes;
@@ -53,8 +52,8 @@ impl<'c> Measure<'c> {
     }
 }
 
-/// Does each of `jobs` once, over connections that all stay open until the end.
-/// Which connection does which is left to chance.
+/// Does each of `jobs` once, over connections that stay open until the end. Chance decides
+/// which connection does which job.
 fn spread(clients: Vec<Client>, jobs: &[&Object], job: impl Fn(&mut Client, &Object) + Sync) {
     let next = AtomicUsize::new(0);
     let (next, job) = (&next, &job);
@@ -179,7 +178,7 @@ fn giant(cluster: &Cluster, label: &str, len: u64, connect: impl FnOnce(&Cluster
     watch.finish(ClientResets::None);
 }
 
-/// The most memory that a process has had, in bytes.
+/// The most memory that a process has used, in bytes.
 fn peak_memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:"));

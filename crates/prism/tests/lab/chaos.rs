@@ -1,10 +1,9 @@
-//! Everything at once: clients write, read, and make and delete buckets, while processes
-//! are killed and backends are drained and taken back.
+//! Everything at once: clients write, read, and make and delete buckets, while processes are
+//! killed and backends are drained and taken back.
 //!
-//! An answered write stays, a read gives nothing that could not have been, and in the
-//! end every bucket is the same wherever it is asked for. Forty seconds, or as many as
-//! `PRISM_CHAOS_S` says. Needs root; without it the test says so and passes, except
-//! under CI, where it fails.
+//! An answered write stays, and a read returns only possible values. In the end every node
+//! gives the same answer about every bucket. It takes forty seconds, or as many as
+//! `PRISM_CHAOS_S` says.
 
 mod clients;
 mod known;
@@ -81,8 +80,8 @@ fn up() -> Cluster {
     })
 }
 
-/// Kills a process, sometimes two, and starts them again: at once, or so late that the
-/// others have gone on without them.
+/// Kills a process, sometimes two, and starts them again: at once, or after the others have
+/// gone on without them.
 fn strike(cluster: &mut Cluster, rng: &mut fastrand::Rng) -> usize {
     let mut hosts: Vec<String> = cluster.lab.hosts().map(str::to_owned).collect();
     hosts.retain(|host| host != "client");
@@ -103,7 +102,7 @@ fn strike(cluster: &mut Cluster, rng: &mut fastrand::Rng) -> usize {
     hosts.len()
 }
 
-/// Drains a backend and takes it back, over and over.
+/// Drains a backend and takes it back, again and again.
 #[derive(Default)]
 struct Administrator {
     step: Option<(Child, Instant)>,
@@ -130,7 +129,7 @@ impl Administrator {
         self.steps += 1;
     }
 
-    /// Ends the step under way: what it asked for stays asked for.
+    /// Ends the step under way. Its wish stays in the state.
     fn stop(&mut self) {
         if let Some((mut child, _)) = self.step.take() {
             let _ = child.kill();

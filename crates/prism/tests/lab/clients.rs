@@ -1,5 +1,4 @@
-//! Clients that know nothing of Prism: the AWS command line, boto3, curl and
-//! wrk, as they are installed, against a whole cluster.
+//! Unmodified clients against a whole cluster: the AWS command line, boto3, curl and wrk.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,7 +9,7 @@ use crate::support::objects::Object;
 use crate::support::packets::{ClientResets, Watch};
 use crate::support::{BUCKET, Cluster, say, turn};
 
-/// Runs a program to its end and gives what it printed.
+/// Runs a program to its end and returns its output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -33,7 +32,7 @@ fn the_aws_command_line_moves_real_files() {
     }
     let aws = |arguments: &[&str]| {
         let mut command = cluster.lab.command("client", "aws").unwrap();
-        // Debian 12's is older than its endpoint in the environment.
+        // Debian 12's aws-cli ignores the endpoint in its environment.
         command.args(["--endpoint-url", &cluster.lab.endpoint()]);
         run(command.args(arguments))
     };
@@ -188,7 +187,7 @@ fn wrk_gets_no_error_from_any_backend() {
     watch.finish(ClientResets::AtItsEnd);
 }
 
-/// A script that asks for one object after the other.
+/// A script that asks for the objects in turn.
 fn lua(cluster: &Cluster, objects: &[Object]) -> String {
     let mut script = "local requests = {\n".to_owned();
     for object in objects {

@@ -1,6 +1,6 @@
-//! Clusters whose state is in etcd, a real one: what changes there reaches every
-//! node at once, a backend that is gone is gone on without, and one that cannot
-//! know whether it is stops by itself first.
+//! Clusters whose state is in a real etcd. A change there reaches every node at once. The
+//! others go on without a backend that is gone, and a backend without a lease stops by itself
+//! first.
 
 mod lost;
 
@@ -16,9 +16,9 @@ use crate::support::client::{Client, Request};
 use crate::support::objects::Object;
 use crate::support::{Cluster, eventually, say, turn};
 
-/// How long a change may take to reach every node.
+/// The longest time until a change reaches every node.
 const AT_ONCE: Duration = Duration::from_secs(2);
-/// A lease lasts 5 s; after it has ended the others have to notice, and to agree.
+/// A lease lasts 5 s. After its end the others have to notice, and to agree.
 const TAKEN_OUT: Duration = Duration::from_secs(9);
 
 fn with_etcd(spec: &mut LabSpec) {
@@ -102,8 +102,8 @@ fn put(cluster: &Cluster, object: &Object) -> u16 {
     cluster.connect().call(&request).status()
 }
 
-/// Waits until requests on new connections, one after the other until both
-/// frontends must have had some, are answered so.
+/// Waits until requests on new connections get this answer, in turn, until both frontends must
+/// have had some.
 fn all_answered(cluster: &Cluster, status: u16) -> Duration {
     let begun = Instant::now();
     let list = || {
@@ -150,7 +150,7 @@ fn users_come_and_go_at_once_and_an_etcd_that_is_away_for_a_moment_is_not_missed
     cluster.signer = first;
     let objects: Vec<Object> = (0..6).map(|n| Object::new(format!("o{n}"), 2000)).collect();
     cluster.put_all(&objects);
-    // Away for less than a lease, its own start included.
+    // The backend is away for less than a lease, its own start included.
     cluster.lab.kill("etcd").unwrap();
     let begun = Instant::now();
     let mut answered = 0;
@@ -167,14 +167,14 @@ fn users_come_and_go_at_once_and_an_etcd_that_is_away_for_a_moment_is_not_missed
         assert_eq!(put(&cluster, object), 200);
     }
     say(&format!("{answered} requests answered without etcd"));
-    // It is heard of what changes there, as before; and nothing has.
+    // Nodes hear of changes there as before; nothing has changed.
     cluster.signer = Signer::new("NEWUSER", "x", "us-east-1");
     ctl(&cluster, &add, "x\n");
     all_answered(&cluster, 200);
     assert_eq!(epoch(&cluster.lab, "fe1"), before);
 }
 
-/// Has etcd's answers to `host` vanish, or not any more.
+/// Drops etcd's answers to `host`, or no longer does.
 fn cut_off(cluster: &Cluster, host: &str, how: &str) {
     let address = cluster.lab.address(host).unwrap().to_string();
     let done = cluster
@@ -276,7 +276,7 @@ fn a_backend_that_joins_is_known_to_all_at_once() {
         with_etcd(spec);
     });
     let before = epoch(&cluster.lab, "fe0");
-    // It is healthy when it has leases of the switch, which has to know it then.
+    // A node is healthy when it has leases of the switch, and so when the switch knows it.
     cluster.lab.restart("be3").unwrap();
     assert_eq!(epoch(&cluster.lab, "fe0"), before);
     eventually("be3 has a lease", AT_ONCE, || {

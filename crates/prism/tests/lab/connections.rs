@@ -12,7 +12,7 @@ use crate::support::packets::{ClientResets, Watch};
 use crate::support::{Cluster, eventually, turn};
 
 const MIB: u64 = 1 << 20;
-/// A client port that the kernel gives to nobody by itself.
+/// A client port that the kernel does not give out by itself.
 const PORT: u16 = 9123;
 
 /// A cluster with one object on each of three backends.
@@ -31,8 +31,8 @@ fn gets<'o>(cluster: &Cluster, objects: impl Iterator<Item = &'o Object>) -> Vec
         .collect()
 }
 
-/// The client is done, nothing of it is left at the switch, and it saw nothing
-/// it should not have seen.
+/// Checks the end of the client's work: no flow of it is left at the switch, and it saw nothing
+/// unexpected.
 fn end(cluster: &Cluster, client: Client, watch: Watch) {
     drop(client);
     cluster.assert_no_flows();
@@ -90,7 +90,7 @@ fn a_request_sent_before_the_answer_has_ended_waits_its_turn() {
     end(&cluster, ask_early(&cluster, &objects), watch);
 }
 
-/// Always asks for the next object while the present one is on its way.
+/// Asks for the next object while the present one is on its way.
 fn ask_early(cluster: &Cluster, objects: &[Object]) -> Client {
     let mut client = cluster.connect();
     client.send(&Request::get(&objects[0]).encode(cluster));
@@ -121,7 +121,7 @@ fn continue_is_sent_by_the_holder_and_a_refusal_comes_before_the_body() {
         assert_eq!(client.answer(&Method::Put).status(), 200);
         client.get(&cluster, object);
     }
-    // Refused by the holder: there is no such bucket.
+    // The owner refuses it: there is no such bucket.
     let port = client.port();
     let put = Request::put_unsigned(&objects[0]).header("Expect", "100-continue");
     let put = put.bucket("absent").encode(&cluster);
@@ -132,10 +132,10 @@ fn continue_is_sent_by_the_holder_and_a_refusal_comes_before_the_body() {
         "{}",
         refused.text()
     );
-    // Whether a body comes now cannot be known, so the connection ends.
+    // Whether a body follows is unknown, so the connection ends.
     client.expect_end();
     drop(client);
-    // Refused by the frontend: the signature is wrong.
+    // The frontend refuses it: the signature is wrong.
     let mut client = cluster.connect();
     let put = Request::put_unsigned(&objects[0]).header("Expect", "100-continue");
     let put = String::from_utf8(put.encode(&cluster)).unwrap();
@@ -213,7 +213,7 @@ fn a_reset_in_the_middle_of_an_answer_leaves_nothing_behind() {
         assert_eq!(client.head().status(), 200);
         client.reset();
         if turn % 2 == 0 {
-            // Otherwise the next connection meets what is left of this one.
+            // Otherwise the next connection meets the rest of this one.
             cluster.assert_no_flows();
         }
     }
@@ -275,7 +275,7 @@ fn stall(cluster: &Cluster, objects: &[Object]) -> Client {
         client.expect(&objects[0]);
     }
     clients[2].expect(&objects[1]);
-    // Stalled while the connection is to move with the end of an answer unsent.
+    // It stalls while the connection has to move with the end of an answer unsent.
     let mut client = clients.swap_remove(0);
     let small = objects[1].other(300_000);
     client.put(cluster, &small);
@@ -544,7 +544,7 @@ fn a_body_that_is_not_what_was_signed_is_not_stored() {
         );
         let target = format!("/{}", absent.key);
         assert_eq!(client.call(&cluster.request("HEAD", &target)).status(), 404);
-        // An object that is there stays as it was.
+        // An existing object stays as it was.
         let newer = object.other(object.len);
         client.send(&Request::put_signed(&newer).encode(&cluster));
         client.send_object(object);

@@ -1,10 +1,9 @@
-//! Processes of a whole cluster are killed at any moment while clients write: what
-//! was answered is there afterwards, what was not happened entirely or not at
-//! all, and no file is left that nothing refers to.
+//! Processes of a whole cluster are killed at any moment while clients write. An answered write
+//! stays, another one is whole or absent, and no file is left over.
 //!
-//! Ten kills, five where there are replicas, and three where etcd keeps the state, of
-//! which one has a backend be gone on without. With `PRISM_CRASH_KILLS=300` as many as
-//! that of each; there also members of etcd are killed.
+//! There are ten kills, five with replicas, and three with etcd, one of which lasts until the
+//! others go on without the backend. `PRISM_CRASH_KILLS=300` makes as many kills of each kind,
+//! and kills members of etcd too.
 
 mod writers;
 
@@ -20,11 +19,11 @@ use crate::support::plain::Target;
 use crate::support::{BUCKET, Cluster, eventually, say, turn};
 use writers::{Model, Writers, complete, upload};
 
-/// Kills between two times that everything is read back.
+/// Kills between two checks of all keys.
 const KILLS_PER_ROUND: usize = 5;
-/// How long a backend may be cut off before it is gone on without, in seconds.
+/// The time, in seconds, after which the others go on without a backend.
 const LEASE_S: u16 = 2;
-/// How long a node may take to answer after it was killed.
+/// The longest time of a killed node until it answers.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
@@ -85,7 +84,7 @@ fn damage_is_mended_from_another_replica() {
         }
     }
     assert_eq!(damaged, 2 * objects.len() as u64);
-    // Readers get what was written or an error, and have it mended.
+    // Readers get the written bytes or an error, and their reads start the repair.
     for object in &objects {
         if let Ok((200, found)) = target.get(&object.key) {
             assert_eq!(found, object.bytes());
@@ -98,7 +97,7 @@ fn damage_is_mended_from_another_replica() {
     let mended = backends
         .iter()
         .map(|host| cluster.counter(host, "store", "mended_blocks"));
-    // Three blocks of the file that was lost.
+    // Three blocks of the lost file.
     assert_eq!(mended.sum::<u64>(), damaged + 3);
     for object in &objects {
         assert_eq!(
@@ -108,7 +107,8 @@ fn damage_is_mended_from_another_replica() {
     }
 }
 
-/// A part of an upload under way is not mended by blocks: nobody can be asked for them.
+/// A part of an unfinished upload is not repaired by blocks, as no replica can be asked for
+/// them.
 #[test]
 fn a_damaged_part_of_an_upload_is_taken_in_anew_from_another_replica() {
     let Some(_turn) = turn() else { return };
@@ -138,7 +138,7 @@ fn a_damaged_part_of_an_upload_is_taken_in_anew_from_another_replica() {
     no_faults_are_left(&cluster);
 }
 
-/// Scrubs find less and less.
+/// Scrubs find fewer and fewer faults.
 fn no_faults_are_left(cluster: &Cluster) {
     eventually("no fault is left", PATIENCE, || {
         let backends = cluster.backends();
@@ -192,7 +192,7 @@ fn crash(change: impl FnOnce(&mut LabSpec), kills: usize) {
     );
 }
 
-/// Kills one process, now and then two, at some moment, and starts them again.
+/// Kills one process, sometimes two, at a random moment, and starts them again.
 fn strike(cluster: &mut Cluster, rng: &mut fastrand::Rng) -> usize {
     let mut hosts: Vec<String> = cluster.frontends();
     hosts.extend(cluster.backends());
@@ -206,7 +206,7 @@ fn strike(cluster: &mut Cluster, rng: &mut fastrand::Rng) -> usize {
         std::thread::sleep(Duration::from_micros(rng.u64(..250_000)));
         cluster.lab.kill(host).unwrap();
     }
-    // Nodes are healthy only when the switch answers them, and etcd.
+    // A node is healthy only when the switch and etcd answer it.
     hosts.sort_by_key(|host| (host != "switch", !host.starts_with("etcd")));
     std::thread::sleep(Duration::from_micros(rng.u64(..100_000)));
     for host in &hosts {
@@ -215,7 +215,7 @@ fn strike(cluster: &mut Cluster, rng: &mut fastrand::Rng) -> usize {
     hosts.len()
 }
 
-/// Kills a backend and starts it again when the others have gone on without it.
+/// Kills a backend, and starts it again when the others have gone on without it.
 fn strike_for_long(cluster: &mut Cluster, rng: &mut fastrand::Rng) -> usize {
     let host = rng.choice(cluster.backends()).unwrap();
     std::thread::sleep(Duration::from_micros(rng.u64(..250_000)));
@@ -235,7 +235,7 @@ fn has_etcd(cluster: &Cluster) -> bool {
     !etcd(cluster).is_empty()
 }
 
-/// Every backend is one at which keys are read.
+/// Every backend serves reads.
 fn is_whole(cluster: &Cluster) -> bool {
     let seen = cluster.lab.ask("fe0", "cluster").unwrap();
     let backends = seen["backends"].as_array().unwrap();
@@ -245,7 +245,7 @@ fn is_whole(cluster: &Cluster) -> bool {
             .all(|backend| backend["status"] == "in-sync")
 }
 
-/// Frontends reach every backend again, and nothing is open between replicas.
+/// Frontends reach every backend again, and replicas have no open changes.
 fn wait_until_all_serve(cluster: &Cluster, target: &Target) {
     eventually("nobody lacks anything", PATIENCE, || is_whole(cluster));
     for backend in cluster.backends() {
@@ -265,7 +265,7 @@ fn wait_until_all_serve(cluster: &Cluster, target: &Target) {
     });
 }
 
-/// Each file on a backend's disk is one that its tree knows, and is sound.
+/// Each file on a backend's disk is in its tree, and is sound.
 fn no_orphans(cluster: &Cluster, context: &str) {
     let config = Config::load(&cluster.lab.config_path()).unwrap();
     for backend in cluster.backends() {

@@ -8,9 +8,9 @@ use crate::support::{Cluster, eventually, turn};
 
 /// The longest time of a new list of frontends, a verdict and a first hand-off.
 const SOON: Duration = Duration::from_secs(10);
-/// How long a list of frontends stays as it is, and a little more.
+/// The shortest time between two changes of a list of frontends, and a little more.
 const CHANGING: Duration = Duration::from_millis(2_500);
-/// Rounds of connections that are enough for each of two frontends to get some.
+/// Rounds of connections after which each of two frontends has had some.
 const ROUNDS: usize = 5;
 const FAULT: &str = "places objects differently from most nodes'";
 const WRONG: [&str; 2] = ["fe1", "be3"];
@@ -41,14 +41,14 @@ impl Cluster {
         self.counter(frontend, "handoff", "accepted")
     }
 
-    /// Whether the agent has told the nodes with the wrong file so, and nobody else.
+    /// Whether the agent has told it to the nodes with the wrong file, and to no others.
     fn are_told(&self, wrong: &[&str]) -> bool {
         let hosts = self.frontends().into_iter().chain(self.backends());
         let told = |host: &str| self.counter(host, "handoff", "placement_differs") == 1;
         { hosts }.all(|host| told(&host) == wrong.contains(&host.as_str()))
     }
 
-    /// That a frontend refuses a request because of its file, and sends the client away.
+    /// Checks that a frontend refuses a request because of its file, and sends the client away.
     fn refuses(&self, method: &str, target: &str) {
         let answer = self.connect().call(&self.request(method, target));
         assert_eq!(answer.status(), 503, "{}", answer.text());
@@ -56,7 +56,7 @@ impl Cluster {
         assert_eq!(answer.header("connection"), "close");
     }
 
-    /// Stores what the cluster takes of these; what was refused, was refused with 503.
+    /// Stores the objects that the cluster takes. It refuses others with 503.
     fn store(&self, objects: Vec<Object>) -> Vec<Object> {
         let stores = |object: &Object| {
             let answer = self.connect().try_to_put(self, object);
@@ -66,8 +66,8 @@ impl Cluster {
         objects.into_iter().filter(stores).collect()
     }
 
-    /// Reads what was stored over new connections: it is there, or it is said that this is
-    /// not known. How many are there.
+    /// Reads the stored objects over new connections: each is there, or the answer says that
+    /// this is unknown. Returns the number of those that are there.
     fn find(&self, stored: &[Object]) -> usize {
         let is_found = |object: &&Object| {
             let answer = self.connect().call(&Request::get(object).encode(self));
@@ -93,7 +93,7 @@ fn groups_of_nodes_whose_files_differ_notice_each_other() {
     let mut stored = cluster.one_on_each("before", |_| 1_000);
     cluster.put_all(&stored);
 
-    // A frontend and a backend have a file by which that backend has all objects.
+    // By the file of a frontend and of be3, be3 has all objects.
     let path = cluster.lab.config_path().with_file_name("nodes.toml");
     let config = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, with_one_backend(&config, "be3")).unwrap();

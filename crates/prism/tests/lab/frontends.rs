@@ -14,14 +14,14 @@ use crate::support::{Cluster, eventually, say, turn};
 
 const NEW: usize = 200;
 const RESTING: usize = 24;
-/// Connections that are used again while they are younger than a claim.
+/// Connections that are used again before the frontend claims them.
 const YOUNG: usize = 5;
 const AGENT_STARTS: Duration = Duration::from_secs(2);
-/// The agent's grace, its look around, and what a change of the list takes.
+/// The agent's grace, its check, and the time of a change of the list.
 const BACK_IN: Duration = Duration::from_secs(8);
 
 impl Cluster {
-    /// At which host each client's connection is, by port.
+    /// The host of each client's connection, by port.
     fn hosts_of_flows(&self) -> HashMap<u16, IpAddr> {
         let flows = self.flows().into_iter();
         flows
@@ -62,7 +62,7 @@ fn a_dead_frontend_gets_no_new_connection_and_one_that_is_back_cuts_none() {
     ));
     assert!(count(alive) > 0 && count(dying) > 0);
 
-    // An agent that has just started judges nobody yet.
+    // An agent that has just started judges no host yet.
     std::thread::sleep(AGENT_STARTS);
     cluster.lab.kill("fe1").unwrap();
     std::thread::sleep(Duration::from_secs(1));
@@ -76,7 +76,7 @@ fn a_dead_frontend_gets_no_new_connection_and_one_that_is_back_cuts_none() {
         ask_frontend(&cluster, client);
     }
 
-    // While it comes back, connections are opened all the time, and stay.
+    // Connections are opened all the time while it comes back, and they stay.
     cluster.lab.restart("fe1").unwrap();
     let begun = Instant::now();
     let mut back_since = None;

@@ -1,5 +1,5 @@
-//! A bad way to the switch, no way to it, and nodes that die: every request is answered, once,
-//! with the right bytes, on a connection that is not reset.
+//! A bad way to the switch, no way to it, and nodes that die. Every request is answered once,
+//! with the right bytes, on a connection without a reset.
 
 mod deaths;
 mod rollback;
@@ -12,7 +12,7 @@ use crate::support::{eventually, say, turn};
 use prism_config::HandOffMethod;
 use prism_lab::impair::Faults;
 
-/// Decides which datagrams suffer, and which objects are asked for.
+/// The seed of faulty datagrams and requested objects.
 const SEED: u64 = 0x5eed_2026;
 /// Objects of a run, spread over three backends.
 const OBJECTS: usize = 60;
@@ -140,7 +140,7 @@ fn a_switch_out_of_reach_from_the_start_means_relaying_until_it_is_there() {
     assert_eq!(bed.total("exports_moved"), 0);
     assert!(bed.total("kept_switch_silent") >= relayed.requests);
     assert_eq!(bed.flows(), [], "nobody could have told the switch");
-    // All of that may be over before a node asks again.
+    // The run may end before a node asks again.
     eventually("a node asks for the switch", Duration::from_secs(5), || {
         bed.way().tally().blackholed > 0
     });

@@ -1,6 +1,6 @@
-//! HTTPS connections that move between hosts whose kernels make the records of
-//! large bodies and hosts that make all records themselves. Where the kernel has
-//! no TLS the same connections are served in user space, and the test says so.
+//! HTTPS connections that move between hosts whose kernels make the records of large bodies and
+//! hosts that make all records themselves. On a kernel without TLS user space serves the same
+//! connections, and the test says so.
 
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
@@ -19,16 +19,16 @@ use crate::support::tls::programs::path_of;
 use crate::support::tls::{Aead, Version, config_with, connect, up_configured};
 use crate::support::{Cluster, eventually, say, turn};
 
-/// The backend that makes its records itself; the others leave them to the kernel.
+/// The backend that makes its records itself; the others use the kernel.
 const OFF: &str = "be1";
 /// Each connection moves at least this often.
 const HAND_OFFS: u64 = 20;
-/// How often a connection comes round to every backend.
+/// Rounds of a connection over all backends.
 const ROUNDS: usize = 7;
-/// Connections that a node may have, where one is to be full.
+/// Connections that a node may have, for tests that fill one.
 const LIMIT: u32 = 3;
 
-/// Whether the kernel of this machine has TLS; a word where it has not.
+/// Whether this machine's kernel has TLS. Prints a line if not.
 fn has_ktls() -> bool {
     let probed = Offered::probe();
     if let Err(error) = &probed {
@@ -40,7 +40,7 @@ fn has_ktls() -> bool {
     probed.is_ok()
 }
 
-/// Three backends, one of which does without its kernel.
+/// Three backends, one of which does not use its kernel.
 fn mixed(method: HandOffMethod, change: impl FnOnce(&mut Config) + Send + 'static) -> Cluster {
     up_configured(
         3,
@@ -134,9 +134,9 @@ fn kernel_counts(cluster: &Cluster, host: &str) -> u64 {
     count.map_or(0, |count| count.trim().parse().unwrap())
 }
 
-/// One connection that goes round and round: bodies of both sizes, several from
-/// the same host, new keys in the midst of bodies, before a hand-off and before a
-/// request to the host that it is at.
+/// One connection that moves round and round: bodies of both sizes, several from the same host,
+/// and new keys in the middle of bodies, before a hand-off, and before a request to the same
+/// host.
 fn go_round(cluster: &Cluster, objects: &Objects, version: Version, aead: Aead) {
     let before = Used::now(cluster);
     let mut client = connect(cluster, &config(cluster, version, aead));
@@ -148,7 +148,7 @@ fn go_round(cluster: &Cluster, objects: &Objects, version: Version, aead: Aead) 
                 true => get_with_new_keys_within(cluster, &mut client, large),
                 false => client.get(cluster, large),
             }
-            // After new keys, one that stays and one that goes.
+            // After new keys one request stays, and one moves the connection.
             if round % 2 == 0 {
                 client.get(cluster, small);
                 client.get(cluster, large);
@@ -167,7 +167,7 @@ fn go_round(cluster: &Cluster, objects: &Objects, version: Version, aead: Aead) 
     }
 }
 
-/// All of them on one cluster: an emulated kernel is slow to start one.
+/// All of them use one cluster, as an emulated kernel is slow to start one.
 #[test]
 fn connections_alternate_between_hosts_with_and_without_kernel_tls() {
     let Some(_turn) = turn() else { return };
@@ -212,8 +212,8 @@ fn it_does_so_in_two_phases_through_loss_and_delay() {
     watch.finish(ClientResets::None);
 }
 
-/// The socket is thawed, and its kernel goes on. (In two phases it is built again,
-/// as whenever a key has to change.)
+/// The socket is thawed, and its kernel goes on. In two phases it is built again, as for each
+/// change of keys.
 #[test]
 fn a_hand_off_that_is_refused_leaves_the_session_in_its_kernel() {
     let Some(_turn) = turn() else { return };
@@ -227,7 +227,7 @@ fn a_hand_off_that_is_refused_leaves_the_session_in_its_kernel() {
     for holder in &mut holders {
         holder.get(&cluster, &objects.small[1]);
     }
-    // A frontend that has not heard that they arrived counts them as its own.
+    // A frontend that has not heard of their arrival counts them as its own.
     eventually("the frontend has room", Duration::from_secs(2), || {
         cluster.counter("fe0", "handoff", "connections_open") == 0
     });
@@ -239,10 +239,10 @@ fn a_hand_off_that_is_refused_leaves_the_session_in_its_kernel() {
         if round == 3 {
             client.update_keys();
         }
-        // Refused by one that is full, hence relayed.
+        // A full node refuses them, so they are relayed.
         client.get(&cluster, &objects.large[1]);
         client.get(&cluster, &objects.small[1]);
-        // Still the first socket's, until a key had to change.
+        // They are still those of the first socket, until the keys had to change.
         assert_eq!(count("tls_kernel_begun"), u64::from(has_ktls));
         let has_left = has_ktls && round == 3;
         assert_eq!(count("tls_kernel_left"), u64::from(has_left));
@@ -257,7 +257,8 @@ fn a_hand_off_that_is_refused_leaves_the_session_in_its_kernel() {
     watch.finish(ClientResets::None);
 }
 
-/// The last answer comes whole, and close_notify behind it; gives the client's port.
+/// Checks that the last answer is whole, and that close_notify follows. Returns the client's
+/// port.
 fn the_last_answer_ends_in_order(cluster: &Cluster, version: Version) -> u16 {
     let object = Object::new(cluster.key_on("be0", &format!("{version:?}")), 3 << 20);
     cluster.put_all(std::slice::from_ref(&object));
@@ -265,7 +266,7 @@ fn the_last_answer_ends_in_order(cluster: &Cluster, version: Version) -> u16 {
     client.get(cluster, &object);
     let last = Request::get(&object).header("Connection", "close");
     client.send(&last.encode(cluster));
-    // The server is far ahead of the client, who has not begun to read.
+    // The server is far ahead of the client, which has not begun to read.
     std::thread::sleep(Duration::from_millis(500));
     client.expect(&object);
     // An end without close_notify would be an error.
@@ -315,8 +316,8 @@ impl io::Write for Tee {
     }
 }
 
-/// Of TLS 1.2 with GCM each record's nonce is to be seen, also by whoever could
-/// make use of a repeated one.
+/// In TLS 1.2 with GCM each record shows its nonce, also to those who could abuse a repeated
+/// one.
 fn explicit_nonces_of_tls_1_2_never_come_twice(cluster: &Cluster, objects: &Objects) {
     let before = Used::now(cluster);
     let service = cluster.lab.https_service().unwrap();
@@ -333,7 +334,7 @@ fn explicit_nonces_of_tls_1_2_never_come_twice(cluster: &Cluster, objects: &Obje
         let path = path_of(object);
         write!(stream, "GET {path} HTTP/1.1\r\nHost: s3\r\n\r\n").unwrap();
         let mut answer = vec![0; 4];
-        // The head is of unknown length: up to its empty line.
+        // The length of the head is unknown: it ends with an empty line.
         stream.read_exact(&mut answer).unwrap();
         while !answer.ends_with(b"\r\n\r\n") {
             answer.push(0);

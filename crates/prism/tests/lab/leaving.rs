@@ -1,4 +1,4 @@
-//! Nodes that end in order: by SIGTERM, while clients read and write that never repeat a
+//! Nodes that end in order, by SIGTERM, while clients read and write without repeating a
 //! request.
 
 use std::net::SocketAddr;
@@ -21,9 +21,9 @@ use crate::support::tls;
 use crate::support::{Cluster, eventually, say, turn};
 
 const MIB: u64 = 1 << 20;
-/// How long a node may take to be in sync again.
+/// The longest time until a node is in sync again.
 const IN_SYNC: Duration = Duration::from_secs(30);
-/// The longest answer while a node leaves: what stands still is no better than what is cut.
+/// The longest answer while a node leaves. A stalled request is as bad as a broken one.
 const LONGEST: Duration = Duration::from_secs(3);
 
 fn up(frontends: usize, tls: bool) -> Cluster {
@@ -82,7 +82,7 @@ impl Caller {
         }
     }
 
-    /// One request, and its whole answer; whether the connection goes on.
+    /// One request and its whole answer. Returns whether the connection goes on.
     fn call(&self, client: &mut Client, tls: bool, object: &Object, writes: bool) -> bool {
         let service = match &self.https {
             Some((service, _)) if tls => *service,
@@ -112,7 +112,7 @@ impl Caller {
     }
 }
 
-/// Requests one after the other until told to stop.
+/// Sends requests one after the other until told to stop.
 struct Load {
     begun: Instant,
     /// The host that is being restarted.
@@ -136,7 +136,7 @@ impl Load {
     }
 
     /// One client, which keeps its connections or opens one for each request. It writes and
-    /// reads objects of its own, and never repeats anything.
+    /// reads its own objects, and never repeats a request.
     fn run(&self, caller: &Caller, number: usize, tls: bool, keeps: bool) {
         let objects = (0..4).map(|n| Object::new(format!("c{number}-{n}"), 3000 + 40_000 * n));
         let objects: Vec<Object> = objects.collect();
@@ -144,7 +144,7 @@ impl Load {
         let mut turn = 0;
         while !self.stop.load(Ordering::Relaxed) {
             let object = &objects[turn % objects.len()];
-            // Everything is written before it is read.
+            // It writes each object before it reads it.
             let writes = turn < objects.len() || turn.is_multiple_of(3);
             let begun = Instant::now();
             let called = catch_unwind(AssertUnwindSafe(|| {
@@ -196,7 +196,7 @@ impl Load {
     }
 }
 
-/// Ends a load, however its test ends.
+/// Ends a load when dropped.
 struct Stop<'l>(&'l Load);
 
 impl Drop for Stop<'_> {
@@ -211,7 +211,7 @@ fn end(client: Client, tls: bool) {
     }
 }
 
-/// A client that has asked for `object`, which `host` answers, one of those that have it.
+/// A client that has asked for `object`. `host`, one of its replicas, is answering.
 fn slow_answer_of(cluster: &Cluster, host: &str, object: &Object) -> Client {
     loop {
         let before = cluster.counter(host, "handoff", "imported");
@@ -301,7 +301,7 @@ fn a_backend_that_ends_cuts_nobody_and_keeps_nobody_waiting() {
     watch.finish(ClientResets::None);
 }
 
-/// How many times each process is restarted: `PRISM_ROLLING_ROUNDS`, or once.
+/// The number of restarts of each process: `PRISM_ROLLING_ROUNDS`, or one.
 fn rounds() -> usize {
     let rounds = std::env::var("PRISM_ROLLING_ROUNDS");
     rounds.map_or(1, |rounds| rounds.parse().unwrap())

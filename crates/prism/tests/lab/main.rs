@@ -1,10 +1,10 @@
-//! Tests of the built program: whole clusters in labs on this machine, with the
-//! clients that people have. One program, since each would contain the same: the
-//! lab, the client that compares every byte, TLS, and the store's placement.
+//! Tests of the built program: whole clusters in labs on this machine, with unmodified clients.
+//! They are one program, as all need the lab, the client that compares every byte, TLS, and the
+//! store's placement.
 //!
-//! Each module is a group of tests; one alone runs by `scripts/test.py NAME::`.
-//! Tests take turns within a process. Needs root; without it each test says so
-//! and passes, except under CI, where it fails.
+//! Each module is a group of tests; `scripts/test.py NAME::` runs one alone. Tests take turns
+//! within a process. They need root: without it each test says so and passes, except under CI,
+//! where it fails.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -14,11 +14,11 @@ use crate::support::Cluster;
 use crate::support::plain::{Connection, Target};
 
 const CLIENTS: usize = 8;
-/// Keys of a client in the shared bucket about which nothing is in doubt.
+/// Keys of a client in the shared bucket with one possible value.
 const KEYS: usize = 10;
 /// Keys in a bucket of its own.
 const OWN_KEYS: usize = 3;
-/// Between a request that was not answered and the next.
+/// The pause after a request without an answer.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Clients at work.
@@ -49,7 +49,7 @@ impl Clients {
         }
     }
 
-    /// Whether one of them saw what may not be.
+    /// Whether a client saw an impossible value.
     pub fn have_failed(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }
@@ -90,13 +90,13 @@ impl<'a> Client<'a> {
         self.next
     }
 
-    /// A name that nothing had before.
+    /// A new name.
     fn name(&mut self, kind: &str) -> String {
         let next = self.next();
         format!("{kind}-{}-{next}", self.number)
     }
 
-    /// One request; nothing where no answer came, or one that says "not now".
+    /// One request. None when no answer came, or a 503.
     fn call(&mut self, method: &str, path: &str, body: &[u8]) -> Option<(u16, Vec<u8>)> {
         let open = match self.connection.take() {
             Some(open) => Ok(open),
@@ -117,7 +117,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The same until it is answered, or the end has come.
+    /// The same until an answer, or the end of the run.
     fn insist(&mut self, method: &str, path: &str, body: &[u8]) -> Option<(u16, Vec<u8>)> {
         while !self.stop.load(Ordering::Relaxed) {
             let answer = self.call(method, path, body);
@@ -148,7 +148,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// A key of the shared bucket about which nothing is in doubt.
+    /// A key of the shared bucket with one possible value.
     fn a_key(&mut self) -> String {
         let keys = self.known.shared.keys.iter();
         let sure = keys.filter(|(_, possible)| possible.is_sure());
@@ -217,7 +217,8 @@ impl<'a> Client<'a> {
         self.known.own = Bucket::new(self.known.own.name.clone(), true);
         match &first {
             Some((status, _)) => assert_eq!(*status, 200, "creating {path}"),
-            // It may come into being at any later moment: only to insist makes it sure.
+            // It may come into being at any later moment; only repeating the request makes it
+            // sure.
             None => match self.insist("PUT", &path, b"") {
                 Some((status, _)) => {
                     assert_eq!(status, 200, "creating {path} again");
@@ -235,7 +236,7 @@ impl<'a> Client<'a> {
             return self.rest();
         }
         let is_empty = own.is_surely_empty();
-        // Buckets with objects are to be seldom asked for: they are to become empty.
+        // Buckets with objects are rarely deleted, as they have to become empty first.
         if !is_empty && self.rng.u8(..4) > 0 {
             let keys = self.known.own.keys.iter();
             let held = keys.filter(|(_, possible)| !possible.is_surely_nothing());
@@ -270,14 +271,14 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Leaves the bucket as it is, and goes on with another one.
+    /// Leaves the bucket alone, and goes on with another one.
     fn rest(&mut self) {
         let name = self.name("own");
         let rested = std::mem::replace(&mut self.known.own, Bucket::new(name, false));
         self.known.resting.push(rested);
     }
 
-    /// The end came while a bucket was in doubt: anything may be.
+    /// The run ended while a bucket was in doubt: every state is possible.
     fn forget(&mut self) {
         let name = self.name("own");
         self.known.own = Bucket::new(name, false);
@@ -297,7 +298,7 @@ fn cors(version: u64) -> String {
     )
 }
 
-/// Stops the cluster: each backend has every bucket that a client knows, and of others
+/// Stops the cluster. Each backend has every bucket that a client knows, and of other buckets
 /// only those that all have.
 pub fn compare_buckets(mut cluster: Cluster, known: &[Known]) {
     let config = Config::load(&cluster.lab.config_path()).unwrap();

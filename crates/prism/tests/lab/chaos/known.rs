@@ -1,8 +1,8 @@
-//! A client's own keys and buckets, and all that each of them may hold.
+//! A client's own keys and buckets, with the possible values of each.
 //!
-//! A client does one thing at a time and nobody else writes to its keys. An unanswered
-//! write may have happened, or may happen a moment later: until a read shows it, both
-//! values are possible, and nothing else is written there.
+//! A client does one thing at a time, and nobody else writes to its keys. A write without an
+//! answer may have happened, or may happen later. Until a read shows it, both values are
+//! possible, and the client writes nothing else there.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::refill::SETTLED;
 use crate::support::plain::Target;
 use crate::support::{BUCKET, eventually};
 
-/// Reads of each thing in the end: they reach different nodes.
+/// Reads of each thing at the end; they reach different nodes.
 const READS: usize = 6;
 
 /// The version of a value, or nothing.
 pub type Value = Option<u64>;
 
-/// All values that one thing may have: one, or two while a write is in doubt.
+/// All possible values of one thing: one, or two while a write is in doubt.
 #[derive(Clone, Debug)]
 pub struct Possible(Vec<Value>);
 
@@ -41,7 +41,7 @@ impl Possible {
         }
     }
 
-    /// Fails unless `value` is possible. A value in doubt that was seen has happened.
+    /// Fails unless `value` is possible. A read of a value in doubt decides it.
     pub fn was_read(&mut self, value: Value, context: &str) {
         assert!(
             self.0.contains(&value),
@@ -82,7 +82,7 @@ impl Bucket {
         self.cors.is_sure() && self.keys.values().all(Possible::is_sure)
     }
 
-    /// Reads an object; false where that was not answered.
+    /// Reads an object. Returns false without an answer.
     pub fn read(&mut self, call: impl Fn(&str) -> Option<(u16, Vec<u8>)>, key: &str) -> bool {
         let Some((status, body)) = call(&format!("/{}/{key}", self.name)) else {
             return false;
@@ -102,7 +102,7 @@ impl Bucket {
         true
     }
 
-    /// Reads the document of CORS; false where that was not answered.
+    /// Reads the document of CORS. Returns false without an answer.
     pub fn read_cors(&mut self, call: impl Fn(&str) -> Option<(u16, Vec<u8>)>) -> bool {
         let Some((status, body)) = call(&format!("/{}?cors", self.name)) else {
             return false;
@@ -128,13 +128,13 @@ impl Bucket {
     }
 }
 
-/// All that one client knows.
+/// The whole knowledge of one client.
 pub struct Known {
     /// The bucket that all clients share; the keys are the client's own.
     pub shared: Bucket,
     /// The bucket that it makes and deletes.
     pub own: Bucket,
-    /// Buckets about which something was in doubt once: they stay as they are.
+    /// Buckets that were in doubt once; no client changes them again.
     pub resting: Vec<Bucket>,
     pub answered: u64,
     pub unanswered: u64,

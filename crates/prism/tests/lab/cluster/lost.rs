@@ -1,5 +1,5 @@
-//! An etcd that has lost its data while backends have later states: nothing is served
-//! by what is founded anew, and the state is made again from what the stores say.
+//! An etcd that has lost its data while backends have later states. The new, empty state serves
+//! nothing, and the old one is restored from the stores.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -12,11 +12,11 @@ use super::{AT_ONCE, epoch, get, put, seen_by, status_of};
 use crate::support::objects::Object;
 use crate::support::{Cluster, eventually, say, turn};
 
-/// Until a backend without a lease is gone on without, or one that is back has been
-/// brought up to date.
+/// The longest time until the others go on without a backend, or until a returned one has
+/// caught up.
 const SETTLED: Duration = Duration::from_secs(15);
 
-/// etcd starts anew with nothing.
+/// Restarts etcd without data.
 fn lose_all(cluster: &mut Cluster) {
     cluster.lab.kill("etcd").unwrap();
     let data = cluster.lab.config_path().with_file_name("etcd");
@@ -24,7 +24,7 @@ fn lose_all(cluster: &mut Cluster) {
     cluster.lab.restart("etcd").unwrap();
 }
 
-/// `prism ctl cluster recover`: whether it did, and what it said.
+/// Runs `prism ctl cluster recover`. Returns whether it succeeded, and its output.
 fn recover(cluster: &Cluster, more: &[&str]) -> (bool, Value) {
     let prism = env!("CARGO_BIN_EXE_prism");
     let mut command = cluster.lab.command("fe0", prism).unwrap();
@@ -54,7 +54,7 @@ fn wait_for_faults(cluster: &Cluster, hosts: &[&str]) {
     }
 }
 
-/// Changes a byte in the middle of what the log of a store has.
+/// Changes a byte in the middle of a store's log.
 fn damage_log(db: &Path) {
     let logs = std::fs::read_dir(db)
         .unwrap()
@@ -94,7 +94,7 @@ fn an_etcd_that_lost_its_data_is_filled_from_the_stores_and_nothing_old_is_read(
     let before = epoch(&cluster.lab, "be0");
 
     lose_all(&mut cluster);
-    // It has only what is old, and finds an etcd that knows of nothing.
+    // It has only an old state, and finds an empty etcd.
     cluster.lab.restart("be2").unwrap();
     wait_for_faults(&cluster, &["be0", "be1", "be2"]);
     for object in &last {
@@ -130,7 +130,7 @@ fn an_etcd_that_lost_its_data_is_filled_from_the_stores_and_nothing_old_is_read(
     let error = said["error"].as_str().unwrap();
     assert!(!done && error.contains("nothing to recover"), "{said:#}");
 
-    // One that was in sync says nothing: it may have what nobody else has.
+    // A backend that was in sync does not answer: it may have data that no other has.
     cluster.lab.kill("be1").unwrap();
     lose_all(&mut cluster);
     wait_for_faults(&cluster, &["be0", "be2"]);
@@ -148,7 +148,7 @@ fn an_etcd_that_lost_its_data_is_filled_from_the_stores_and_nothing_old_is_read(
         answered(&cluster, object);
     }
     write_all(&cluster, &last);
-    // Nor can its store be opened any more: it is filled anew.
+    // Its store cannot be opened any more. It is filled again.
     let config = Config::load(&cluster.lab.config_path()).unwrap();
     let store = &config.node("be1").unwrap().store;
     damage_log(&store.join("db"));

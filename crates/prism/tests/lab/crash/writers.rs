@@ -1,9 +1,8 @@
-//! Clients that write down what they were answered, and the judge of what is
-//! there afterwards.
+//! Clients that record their answers, and the judge of the final contents.
 //!
-//! Each writer has keys of its own and does one thing at a time. A write that was
-//! not answered may have happened or not, and may even happen a moment later; so
-//! its key rests until everything is read back.
+//! Each writer has its own keys and does one thing at a time. A write without an answer may
+//! have happened, or may happen later. No client touches its key again until all keys are read
+//! back.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +18,7 @@ use crate::support::{BUCKET, eventually};
 
 const WRITERS: usize = 4;
 const KEYS: usize = 10;
-/// Least length of a part that another follows.
+/// The least length of a part that is not the last.
 const PART_BYTES: u64 = 5 << 20;
 
 /// The content of a key.
@@ -39,19 +38,19 @@ pub struct Writers {
     threads: Vec<JoinHandle<Model>>,
 }
 
-/// Begins an upload and sends its parts; gives what completes it.
+/// Begins an upload and sends its parts. Returns the body that completes it.
 pub fn upload(target: &Target, path: &str, object: &Object) -> io::Result<(String, String)> {
     target.run(|| begin_upload(&mut Connection::open(target)?, path, object))
 }
 
-/// Completes it; gives the status.
+/// Completes the upload. Returns the status.
 pub fn complete(target: &Target, (path, parts): &(String, String)) -> io::Result<u16> {
     let complete = || Connection::open(target)?.call("POST", path, parts.as_bytes());
     Ok(target.run(complete)?.0)
 }
 
 impl Model {
-    /// Reads everything back, and takes what is there as what must be there next.
+    /// Reads all keys. The values found are the expected ones from then on.
     pub fn judge(&mut self, target: &Target, context: &str) {
         for (key, allowed) in &mut self.allowed {
             let mut found = (0, Vec::new());
@@ -166,7 +165,7 @@ enum Done {
     NotBegun,
 }
 
-/// One write. The connection is gone afterwards unless it is good for another.
+/// One write. Drops the connection unless it is good for another request.
 fn attempt(
     target: &Target,
     connection: &mut Option<Connection>,
@@ -211,7 +210,7 @@ fn attempt(
     }
 }
 
-/// Begins an upload and sends its parts; gives what completes it.
+/// Begins an upload and sends its parts. Returns the body that completes it.
 fn begin_upload(
     open: &mut Connection,
     path: &str,

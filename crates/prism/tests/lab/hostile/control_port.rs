@@ -78,7 +78,7 @@ fn key_of(bed: &Bed) -> (u32, ControlKey) {
     )
 }
 
-/// A command that would take the flow to another backend, were it believed.
+/// A command that would take the flow to another backend.
 fn theft(bed: &Bed, known: &Known) -> Request {
     let thief = bed.lab.address("be2").unwrap();
     Request {
@@ -109,7 +109,7 @@ fn forged_and_malformed_control_datagrams_change_nothing_and_are_counted() {
             .to_vec(),
     ];
     let mut malformed: Vec<Vec<u8>> = (0..MESSAGE_BYTES).map(|n| valid[..n].to_vec()).collect();
-    // Each bit of it changed by itself. The first six bytes say what it is.
+    // Each of its bits is changed alone. The first six bytes are the message's type.
     for bit in 0..8 * MESSAGE_BYTES {
         let mut changed = valid.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
@@ -186,7 +186,7 @@ fn replayed_control_datagrams_change_nothing_and_are_counted() {
     let (datagrams, gone) = recorded(&bed);
     // Block and own for the first move, own for three more, and the release.
     assert!(datagrams.len() >= 6, "{}", datagrams.len());
-    // Fresh ones of the flow that is released by now.
+    // The recorded datagrams are fresh, but their flow is released.
     let before = bed.answered();
     bed.send_control("client", &datagrams);
     bed.send_control("be2", &datagrams);
@@ -198,7 +198,7 @@ fn replayed_control_datagrams_change_nothing_and_are_counted() {
     // Four nodes ask for the clock every ten seconds.
     assert!((sent..=sent + 4).contains(&grown), "{grown} of {sent}");
 
-    // Fresh ones of a connection that lives: what its owners have just said.
+    // Fresh datagrams of a live connection, just sent by its owners.
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("live-ctl.pcap");
     let captures = ["be0", "be1"].map(|host| {
         let file = file.with_file_name(format!("{host}-live.pcap"));

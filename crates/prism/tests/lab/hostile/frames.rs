@@ -12,7 +12,7 @@ use crate::support::bed::{Bed, NumberedClient, Way, path};
 use crate::support::{eventually, say, turn};
 use prism_http::Method;
 
-/// A hand-off to `be2`, whose place the test takes.
+/// Intercepts a hand-off to `be2`, whose place the test takes.
 pub fn intercept(
     bed: &Bed,
     client: &mut NumberedClient,
@@ -25,7 +25,7 @@ pub fn intercept(
     while Instant::now() < deadline {
         let request = client.signed("GET", &target, b"");
         client.stream.write_all(&request).unwrap();
-        // Answered once the frontend has tried in vain, without a hand-off.
+        // The frontend answers after a failed attempt, without a hand-off.
         client.stream.set_nonblocking(true).unwrap();
         while client.stream.peek(&mut [0]).is_err() && Instant::now() < deadline {
             let Ok((tcp, _)) = listener.accept() else {
@@ -70,7 +70,7 @@ fn a_hand_off_sent_again_does_not_disturb_the_connection() {
     bed.lab.stop("be2").unwrap();
     let resets = bed.watch_resets();
     let listener = bed.on("be2", || TcpListener::bind(bed.node_port("be2")).unwrap());
-    // The frontend may have found nobody there just now.
+    // The frontend may just have found nobody there.
     std::thread::sleep(Duration::from_millis(400));
     let mut client = bed.client();
     let (mut source, frame) = intercept(&bed, &mut client, &listener);
@@ -94,7 +94,7 @@ fn a_hand_off_sent_again_does_not_disturb_the_connection() {
     let known = bed.flow_of(client.local()).unwrap();
     assert_eq!(known.epoch, sent.epoch, "the hand-off's own epoch");
 
-    // To its owner, at the very epoch of the flow; and to another node.
+    // The frame goes to the flow's owner, with the flow's own epoch, and to another node.
     let stale = Frame::Refused {
         id: sent.id,
         reason: Refusal::Stale,
@@ -102,7 +102,7 @@ fn a_hand_off_sent_again_does_not_disturb_the_connection() {
     let mut other = dial("be1");
     for round in 0..20 {
         for (host, wire) in [("be0", &mut target), ("be1", &mut other)] {
-            // A node that is not to answer may pass it on to the one that is.
+            // A node that does not own the connection may pass the frame on to the owner.
             let before = bed.total("imports_refused");
             wire.send(&frame).unwrap();
             assert_eq!(wire.verdict().unwrap(), stale, "{host}, round {round}");
@@ -111,14 +111,14 @@ fn a_hand_off_sent_again_does_not_disturb_the_connection() {
         }
         client.get(bed.object_of("be0"));
     }
-    // After it has moved on, to the node that it moved from.
+    // The connection has moved on, and the frame goes to the node that it left.
     client.get_from(&bed, "be1");
     let known = bed.flow_of(client.local()).unwrap();
     target.send(&frame).unwrap();
     assert_eq!(target.verdict().unwrap(), stale, "after it moved on");
     client.get(bed.object_of("be1"));
     assert_eq!(bed.flow_of(client.local()).as_ref(), Some(&known));
-    // After it has ended.
+    // The connection has ended.
     let local = client.local();
     drop(client);
     eventually("the flow goes", Duration::from_secs(5), || {
@@ -159,7 +159,7 @@ fn senseless_frames_of_a_node_are_refused_and_counted() {
     let (start, resident) = (malformed(), bed.resident_kib("be0"));
     let mut sent = 0;
 
-    // A hand-off whose body is cut, at every place: refused by its number.
+    // A hand-off whose body is cut at any place is refused by its number.
     let body = &frame[FRAME_PREFIX_BYTES..];
     let mut wire = dial();
     for len in 9..body.len() {
@@ -175,7 +175,7 @@ fn senseless_frames_of_a_node_are_refused_and_counted() {
         );
         assert!(refused, "cut to {len}: {verdict:?}");
     }
-    // With bytes behind its end, and with nonsense behind its number.
+    // The same with bytes behind its end, and with noise behind its number.
     let mut bodies = vec![[body, b"more"].concat()];
     for _ in 0..100 {
         let len = random.usize(0..4_096);
@@ -216,7 +216,7 @@ fn senseless_frames_of_a_node_are_refused_and_counted() {
     });
     assert_eq!(malformed(), start + sent);
 
-    // Verdicts that nobody waits for.
+    // No node waits for these verdicts.
     let before = bed.count("be0", "verdicts_unexpected");
     let mut wire = dial();
     for id in 0..100 {
@@ -227,7 +227,7 @@ fn senseless_frames_of_a_node_are_refused_and_counted() {
         bed.count("be0", "verdicts_unexpected") == before + 100
     });
 
-    // Frames longer than any; and the longest, begun and never ended.
+    // Frames that are too long; and the longest frame, begun and never ended.
     for len in [MAX_FRAME_BYTES + 1, u32::MAX as usize] {
         let mut wire = dial();
         wire.send(&u32::try_from(len).unwrap().to_be_bytes())

@@ -1,4 +1,4 @@
-//! Clients that hold connections without ever being let in.
+//! Clients that hold connections and are never authenticated.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use crate::support::bed::{Bed, NumberedClient, Way};
 use crate::support::{eventually, turn};
 use prism_http::Method;
 
-/// Most connections of the frontend.
+/// The most connections of the frontend.
 const CONNECTIONS: u32 = 60;
 
 fn bed(label: &str, per_address: u32, timeout_s: u32) -> Bed {
@@ -62,7 +62,7 @@ fn hundreds_of_slow_clients_that_are_not_known_shut_nobody_out() {
         }
     }
     known.get(1);
-    // A byte now and then changes nothing.
+    // A later byte changes nothing.
     for client in &mut crowd {
         let _ = client.stream.write_all(b"T");
     }
@@ -117,7 +117,7 @@ fn an_address_and_a_silent_connection_have_no_more_than_their_share() {
         ended(&mut silent) == 40
     });
     assert!(begun.elapsed() >= Duration::from_millis(1_900));
-    // A client that was let in once has no such limit.
+    // A client that was authenticated once has no such limit.
     std::thread::sleep(Duration::from_millis(2_500).saturating_sub(begun.elapsed()));
     known.get(1);
     bed.client().get(2);

@@ -1,4 +1,4 @@
-//! The node port: peers that are none.
+//! The node port: peers that are no nodes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,14 +14,14 @@ use super::{POOLED, bed_with_connection};
 use crate::support::bed::Bed;
 use crate::support::{eventually, turn};
 
-/// Handshakes that one address may have under way.
+/// Handshakes that one address may have open.
 const MOST_OF_ONE_ADDRESS: u64 = 256;
 
-/// Node `host` refuses whoever `dial` makes, before any frame.
+/// Node `host` refuses the connection of `dial` before any frame.
 fn refuses(bed: &Bed, host: &str, what: &str, dial: impl FnOnce(SocketAddr) + Send) {
     let before = bed.count(host, "peers_refused");
     let address = bed.node_port(host);
-    // Not from outside: the switch lets no node's TCP out that is no flow.
+    // It comes from a node: the switch passes no node's TCP to the outside without a flow.
     bed.on("be1", || dial(address));
     eventually(what, Duration::from_secs(3), || {
         bed.count(host, "peers_refused") == before + 1
@@ -60,7 +60,7 @@ fn strangers_at_the_node_port_are_refused_and_counted() {
             }
         });
     }
-    // Many that say nothing: each costs a descriptor for five seconds.
+    // Many silent connections: each costs a descriptor for five seconds.
     let (descriptors, before) = (bed.descriptors("be0"), bed.count("be0", "peers_refused"));
     let address = bed.node_port("be0");
     let silent: Vec<TcpStream> = bed.on("be1", || {

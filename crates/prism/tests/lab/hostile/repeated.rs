@@ -1,5 +1,5 @@
-//! A node that reads a relayed request and goes away without an answer: it may have done
-//! what was asked, so nobody asks it again, unless the request only reads.
+//! A node that reads a relayed request and disappears without an answer. The request may have
+//! been carried out, so it is not repeated unless it only reads.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -16,19 +16,19 @@ use crate::support::{BUCKET, Cluster, turn};
 
 const ANSWER: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
 
-/// Stands in for a node: what it was asked, by method.
+/// A stand-in for a node, with its requests by method.
 #[derive(Default)]
 struct Double {
     asked: Mutex<BTreeMap<String, u32>>,
-    /// From now on it answers nothing: it reads a request, and goes away.
+    /// Whether it reads a request and disappears without an answer.
     breaks: AtomicBool,
-    /// Nor does it read one: it ends its streams in order.
+    /// Whether it ends its streams in order without reading a request.
     ends: AtomicBool,
     over: AtomicBool,
 }
 
 impl Double {
-    /// Answers at the node port, each connection on a thread of its own, until it is over.
+    /// Answers at the node port, each connection on its own thread, until `over` is set.
     fn run(self: &Arc<Self>, listener: &TcpListener, config: &Arc<rustls::ServerConfig>) {
         listener.set_nonblocking(true).unwrap();
         while !self.over.load(Ordering::Relaxed) {
@@ -39,7 +39,7 @@ impl Double {
             tcp.set_nonblocking(false).unwrap();
             let (double, config) = (self.clone(), config.clone());
             std::thread::spawn(move || {
-                // A dialler that goes away is none of the test's concern.
+                // A dialler may disappear.
                 if let Ok(wire) = Wire::accept(tcp, config)
                     && !wire.is_for_hand_offs()
                 {
@@ -68,7 +68,7 @@ impl Double {
     }
 }
 
-/// Reads one relayed request without a body, and gives its method.
+/// Reads one relayed request without a body, and returns its method.
 fn next_request(wire: &mut Wire, read: &mut Vec<u8>) -> std::io::Result<String> {
     loop {
         if let Some((_, preamble)) = Preamble::decode(read).unwrap()
@@ -118,7 +118,7 @@ fn a_change_that_may_have_been_made_is_not_asked_for_again() {
         ("HEAD", "", false),
         ("GET", "?tagging=", false),
     ] {
-        // A stream is in the pool.
+        // The pool has a stream.
         double.breaks.store(false, Ordering::Relaxed);
         assert_eq!(call(delete()), 204);
         double.asked();
@@ -135,7 +135,7 @@ fn a_change_that_may_have_been_made_is_not_asked_for_again() {
         assert_eq!(double.asked(), times, "{method} {suffix}");
     }
 
-    // A stream that has ended in order has not taken the request that was sent on it.
+    // A stream that has ended in order did not take the request that was sent on it.
     double.breaks.store(false, Ordering::Relaxed);
     for _ in 0..20 {
         double.ends.store(true, Ordering::Relaxed);

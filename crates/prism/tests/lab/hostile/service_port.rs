@@ -9,8 +9,7 @@ use crate::support::bed::{Bed, NumberedClient, Way};
 use crate::support::{Known, eventually, say, turn};
 use prism_http::Method;
 
-/// Sends bytes and gives the answer's status, which has to be followed by an
-/// orderly end.
+/// Sends bytes and returns the answer's status. An orderly end has to follow.
 fn ends_with(bed: &Bed, bytes: &[u8]) -> (u16, String) {
     let mut client = bed.client();
     client.stream.write_all(bytes).unwrap();
@@ -126,7 +125,7 @@ fn garbage_at_the_service_port_is_answered_and_ends_the_connection() {
     assert_eq!(resets.stop().unwrap().captured, 0, "resets");
 }
 
-/// Heads that come a byte at a time, for longer than they may.
+/// Heads that come byte by byte, for longer than the limit.
 fn slow_heads_end(bed: &Bed) {
     let start = Instant::now();
     let mut clients: Vec<NumberedClient> = (0..200).map(|_| bed.client()).collect();
@@ -155,7 +154,7 @@ fn thousands_of_connections_leave_nothing_behind() {
     let Some(_turn) = turn() else { return };
     let bed = Bed::up("hos-many", &Way::Direct);
     bed.fill(OBJECTS);
-    // All channels there are, so that none is counted as left behind.
+    // All channels exist, so that none is counted as a leftover.
     let mut client = bed.client();
     for n in (0..OBJECTS).chain(0..OBJECTS) {
         client.get(n);

@@ -1,4 +1,4 @@
-//! SYNs of connections that are there: forged, or a client's that uses a port again.
+//! SYNs for existing connections: forged ones, and those of a client that uses a port again.
 
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
@@ -73,7 +73,7 @@ fn forged_syns_end_no_connection() {
     });
     assert_eq!(bed.flows(), [known], "nothing has changed");
     client.get(bed.object_of("be0"));
-    // While it is handed on, too.
+    // The same while it moves.
     std::thread::scope(|scope| {
         let (bed, from) = (&bed, client.local());
         let forger = scope.spawn(move || bed.forge_syns(from, 5 * FORGED));

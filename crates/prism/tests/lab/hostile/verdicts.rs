@@ -1,5 +1,5 @@
-//! A target that has the state and does not take the connection: it refuses,
-//! knows nothing, goes away, or says nothing at all. The connection comes back.
+//! A target that has the state and does not take the connection: it refuses, knows nothing,
+//! disappears, or stays silent. The source restores the connection.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -21,11 +21,11 @@ enum Says {
     Unknown,
     /// The channel breaks.
     Gone,
-    /// Nothing, and that it accepts when it is too late.
+    /// Nothing, and acceptance when it is too late.
     NothingInTime,
 }
 
-/// Says it. A channel that is still good is given back.
+/// Says it. Returns a channel that is still good.
 fn say_verdict(says: Says, mut wire: Wire, id: u64) -> Option<Wire> {
     let verdict = match says {
         Says::Refused(reason) => Frame::Refused { id, reason },
@@ -37,7 +37,7 @@ fn say_verdict(says: Says, mut wire: Wire, id: u64) -> Option<Wire> {
     Some(wire)
 }
 
-/// Waits for the answer of `client`, while nobody relays for `be2` either.
+/// Waits for the answer of `client`, while no other node relays for `be2`.
 fn shed(listener: &TcpListener, client: &NumberedClient) {
     let deadline = Instant::now() + Duration::from_secs(10);
     client.stream.set_nonblocking(true).unwrap();
@@ -49,8 +49,8 @@ fn shed(listener: &TcpListener, client: &NumberedClient) {
     client.stream.set_nonblocking(false).unwrap();
 }
 
-/// One hand-off from where `client` is, which comes to nothing: its request is
-/// for a node that is not there, and the one behind it is answered.
+/// One hand-off that fails. Its request is for a missing node; the request behind it is
+/// answered.
 fn comes_back(
     bed: &Bed,
     listener: &TcpListener,
@@ -61,7 +61,7 @@ fn comes_back(
     let Ok(Frame::HandOff(sent)) = Frame::decode(&frame[FRAME_PREFIX_BYTES..]) else {
         panic!("no hand-off");
     };
-    // While the connection is nowhere.
+    // No node has the connection now.
     let n = bed.object_of("be1");
     let behind = client.signed("GET", &path(n), b"");
     client.stream.write_all(&behind).unwrap();

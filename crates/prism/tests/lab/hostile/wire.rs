@@ -1,4 +1,4 @@
-//! A node of the test's own making, at either end of the node port.
+//! A stand-in for a node, at either end of the node port.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
-/// How long the other end may take.
+/// The longest wait for the other end.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// A TLS connection to or from a node.
@@ -68,7 +68,7 @@ pub fn acceptor(dir: &Path, name: &str) -> Arc<ServerConfig> {
 }
 
 impl Wire {
-    /// Dials node `name`. Whether it lets us in shows at the first read.
+    /// Dials node `name`. The first read shows whether the node accepts it.
     pub fn dial(address: SocketAddr, name: &str, config: Arc<ClientConfig>) -> io::Result<Self> {
         let mut tcp = TcpStream::connect(address)?;
         tcp.set_read_timeout(Some(PATIENCE))?;
@@ -109,7 +109,7 @@ impl Wire {
         }
     }
 
-    /// Says that nothing more comes.
+    /// Sends an end.
     pub fn end(mut self) {
         match &mut self {
             Self::Dialled(stream) => stream.conn.send_close_notify(),
@@ -119,7 +119,7 @@ impl Wire {
         let _ = self.send(&[]);
     }
 
-    /// Reads what is there, or waits for it; an error at the end.
+    /// Reads the next bytes. The end is an error.
     pub fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<()> {
         let mut bytes = [0; 4096];
         let read = match self {
@@ -140,7 +140,7 @@ impl Wire {
         }
     }
 
-    /// One frame as it came, with its length before it.
+    /// One raw frame, with its length in front.
     pub fn frame(&mut self) -> io::Result<Vec<u8>> {
         let mut prefix = [0; FRAME_PREFIX_BYTES];
         self.read_exact(&mut prefix)?;
@@ -151,13 +151,13 @@ impl Wire {
         Ok(bytes)
     }
 
-    /// One frame, understood.
+    /// One decoded frame.
     pub fn verdict(&mut self) -> io::Result<Frame> {
         let bytes = self.frame()?;
         Frame::decode(&bytes[FRAME_PREFIX_BYTES..]).map_err(io::Error::other)
     }
 
-    /// All that still comes, until the other end ends it.
+    /// All bytes until the other end closes.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let read = match self {
@@ -170,7 +170,7 @@ impl Wire {
         bytes
     }
 
-    /// The other end ends it.
+    /// Checks that the other end closes.
     pub fn assert_ended(&mut self) {
         let ended = self.read_exact(&mut [0]).unwrap_err();
         let waited = [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut];

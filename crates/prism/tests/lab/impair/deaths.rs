@@ -30,7 +30,7 @@ fn a_dead_backend_is_an_error_on_a_connection_that_lives_on() {
     let resets = bed.watch_resets();
     let [dead, other, third] = ["be0", "be1", "be2"].map(|host| bed.object_of(host));
     let mut at_backend = bed.client();
-    // Channels and relay streams from everywhere to everywhere.
+    // These requests open channels and relay streams between all nodes.
     for n in [dead, other, third, dead, third, other] {
         at_backend.get(n);
     }
@@ -46,7 +46,7 @@ fn a_dead_backend_is_an_error_on_a_connection_that_lives_on() {
     bed.lab.restart("be0").unwrap();
     let back = Instant::now();
     for client in [&mut at_frontend, &mut at_backend] {
-        // A node that has dialled it in vain tries again a moment later.
+        // A node that dialled it without success tries again a moment later.
         for from in [other, third] {
             client.get(from);
             eventually("the backend is used again", Duration::from_secs(3), || {
@@ -76,7 +76,7 @@ fn a_dead_backend_is_an_error_on_a_connection_that_lives_on() {
 struct Toll {
     answered: u64,
     unavailable: u64,
-    /// When each connection broke.
+    /// The times at which its connections broke.
     broken: Vec<Instant>,
 }
 
@@ -114,7 +114,7 @@ fn a_backend_killed_amid_hand_offs_takes_only_its_own_connections_along() {
     let rounds = 3;
     let mut kills = Vec::new();
     let tolls = {
-        // The lab is changed while clients only look at the rest of the bed.
+        // This handle changes the lab while clients use the bed.
         let mut handle = prism_lab::Lab::attach(bed.lab.name()).unwrap();
         std::thread::scope(|scope| {
             let (bed, stop) = (&bed, &stop);
@@ -157,7 +157,7 @@ fn a_backend_killed_amid_hand_offs_takes_only_its_own_connections_along() {
         delays.iter().all(|d| *d < Duration::from_secs(3)),
         "{delays:?}"
     );
-    // The dead process's flows: released by nobody, they age out.
+    // Nobody releases the dead process's flows, so they age out.
     bed.lab.restart("be0").unwrap();
     let mut client = bed.client();
     (0..OBJECTS).for_each(|n| client.get(n));

@@ -1,5 +1,5 @@
-//! Targets that refuse a connection whose state they have: it is built again
-//! where it was, and its request is relayed.
+//! Targets that refuse a connection whose state they have. The source builds it again, and
+//! relays its request.
 
 use std::io::Write;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const LIMIT: u32 = 3;
 /// Hand-offs in a row that one connection has refused.
 const ROUNDS: usize = 20;
 
-/// What `host` has been refused, and what `be0` has refused.
+/// The counts of refusals at the source `host` and at `be0`.
 fn refused(bed: &Bed, host: &str) -> [u64; 2] {
     [
         bed.count(host, "kept_target_refused"),
@@ -22,8 +22,8 @@ fn refused(bed: &Bed, host: &str) -> [u64; 2] {
     ]
 }
 
-/// Every request of `work`, which says how many they are, is refused by `be0`
-/// and answered through `host`, where the connection stays.
+/// Checks that `be0` refuses every request of `work`, which returns their number, and that
+/// `host` keeps the connection and answers.
 fn stays(
     bed: &Bed,
     host: &str,
@@ -49,7 +49,7 @@ fn one_by_one(bed: &Bed, client: &mut NumberedClient) -> usize {
     ROUNDS
 }
 
-/// Requests that are there together: all but the first are carried along unread.
+/// Requests that come together. All but the first move unread with the connection.
 fn pipelined(bed: &Bed, client: &mut NumberedClient) -> usize {
     let n = bed.object_of("be0");
     let requests: Vec<_> = (0..ROUNDS)
@@ -64,8 +64,7 @@ fn pipelined(bed: &Bed, client: &mut NumberedClient) -> usize {
     ROUNDS
 }
 
-/// Requests whose successor comes in two pieces, the second while the first
-/// request's hand-off is under way.
+/// Requests that come in two pieces each, the second during the hand-off of the request before.
 fn in_pieces(bed: &Bed, client: &mut NumberedClient) -> usize {
     let n = bed.object_of("be0");
     let requests: Vec<_> = (0..ROUNDS)
