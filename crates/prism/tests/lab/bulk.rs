@@ -79,10 +79,10 @@ fn plain(cluster: &Cluster, connections: usize) -> Vec<Client> {
 
 /// That many connections over HTTPS, half of them of each version of TLS.
 fn secure(cluster: &Cluster, connections: usize) -> Vec<Client> {
-    let config = |version: Version| Arc::new(tls_support::config(cluster, &[version.rustls()]));
+    let config = |version: Version| Arc::new(tls::config(cluster, &[version.rustls()]));
     let configs = Version::ALL.map(config);
     (0..connections)
-        .map(|n| tls_support::connect(cluster, &configs[n % configs.len()]))
+        .map(|n| tls::connect(cluster, &configs[n % configs.len()]))
         .collect()
 }
 
@@ -198,7 +198,7 @@ fn ten_thousand_gets_come_from_the_backends_themselves() {
 #[test]
 fn ten_thousand_gets_over_https_come_from_the_backends_themselves() {
     let Some(_turn) = turn() else { return };
-    let cluster = tls_support::up(5, |_| {});
+    let cluster = tls::up(5, |_| {});
     mass_get(&cluster, "gets-https", 10_000, |cluster| {
         secure(cluster, 50)
     });
@@ -238,7 +238,7 @@ fn objects_are_read_back_as_they_were_put() {
 #[test]
 fn objects_are_read_back_over_https_as_they_were_put() {
     let Some(_turn) = turn() else { return };
-    mass_put(&tls_support::up(5, |_| {}), "puts-https", secure);
+    mass_put(&tls::up(5, |_| {}), "puts-https", secure);
 }
 
 #[test]
@@ -252,9 +252,9 @@ fn two_gibibytes_pass_in_little_memory() {
 #[test]
 fn half_a_gibibyte_passes_over_https_in_little_memory() {
     let Some(_turn) = turn() else { return };
-    let cluster = tls_support::up(2, |_| {});
+    let cluster = tls::up(2, |_| {});
     giant(&cluster, "giant-https", 512 * MIB, |cluster| {
-        let config = tls_support::config(cluster, &[Version::Tls13.rustls()]);
-        tls_support::connect(cluster, &Arc::new(config))
+        let config = tls::config(cluster, &[Version::Tls13.rustls()]);
+        tls::connect(cluster, &Arc::new(config))
     });
 }

@@ -5,9 +5,6 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use prism_config::Config;
-use prism_switch::SwitchView;
-
 use crate::support::client::Client;
 use crate::support::packets::{ClientResets, Watch};
 use crate::support::{Cluster, eventually, say, turn};

@@ -52,7 +52,7 @@ impl Caller {
         let namespace = namespace.file_name().unwrap().to_str().unwrap().to_owned();
         let credential = cluster.lab.credential();
         let https = cluster.lab.https_service().map(|service| {
-            let config = tls_support::config(cluster, rustls::ALL_VERSIONS);
+            let config = tls::config(cluster, rustls::ALL_VERSIONS);
             (SocketAddr::from(service), Arc::new(config))
         });
         Self {

@@ -292,11 +292,11 @@ fn a_connection_moves_from_a_link_that_is_half_full() {
 #[test]
 fn over_https_it_is_the_same() {
     let Some(_turn) = turn() else { return };
-    let cluster = tls_support::up(2, |spec| spec.relay_up_to = RelayUpTo::Bytes(UP_TO_BYTES));
+    let cluster = tls::up(2, |spec| spec.relay_up_to = RelayUpTo::Bytes(UP_TO_BYTES));
     let [[short, long], [other_short, other_long]] = objects(&cluster);
     for version in Version::ALL {
-        let config = Arc::new(tls_support::config(&cluster, &[version.rustls()]));
-        let mut client = tls_support::connect(&cluster, &config);
+        let config = Arc::new(tls::config(&cluster, &[version.rustls()]));
+        let mut client = tls::connect(&cluster, &config);
         adds(&cluster, [2, 0, 0], || {
             client.get(&cluster, &short);
             client.get(&cluster, &other_short);

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use prism_http::Method;
 use prism_proto::node::{ALPN_HAND_OFF, FRAME_PREFIX_BYTES, Frame, MAX_FRAME_BYTES, Refusal};
 
 use super::wire::{Wire, acceptor, dialler, framed};
 use super::{OBJECTS, SEED};
 use crate::support::bed::{Bed, NumberedClient, Way, path};
 use crate::support::{eventually, say, turn};
-use prism_http::Method;
 
 /// Intercepts a hand-off to `be2`, whose place the test takes.
 pub fn intercept(

@@ -3,10 +3,11 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
+use prism_http::Method;
+
 use super::OBJECTS;
 use crate::support::bed::{Bed, NumberedClient, Way};
 use crate::support::{eventually, turn};
-use prism_http::Method;
 
 /// The most connections of the frontend.
 const CONNECTIONS: u32 = 60;

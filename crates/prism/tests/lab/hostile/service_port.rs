@@ -4,10 +4,11 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use prism_http::Method;
+
 use super::{OBJECTS, POOLED, SEED};
 use crate::support::bed::{Bed, NumberedClient, Way};
 use crate::support::{Known, eventually, say, turn};
-use prism_http::Method;
 
 /// Sends bytes and returns the answer's status. An orderly end has to follow.
 fn ends_with(bed: &Bed, bytes: &[u8]) -> (u16, String) {
@@ -161,7 +162,7 @@ fn thousands_of_connections_leave_nothing_behind() {
     }
     drop(client);
     bed.assert_drained();
-    let hosts = impair_support::bed.nodes();
+    let hosts = bed.nodes();
     let count = || hosts.iter().map(|h| bed.descriptors(h)).collect::<Vec<_>>();
     let before = count();
     let start = Instant::now();

@@ -1,6 +1,6 @@
 //! SYNs for existing connections: forged ones, and those of a client that uses a port again.
 
-use std::net::{SocketAddr, SocketAddrV4, TcpStream};
+use std::net::{SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use prism_proto::control::{ControlKey, FlowKey, Ops, Owner, Request};

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use prism_http::Method;
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, Refusal};
 
 use super::OBJECTS;
@@ -12,7 +13,6 @@ use super::frames::intercept;
 use super::wire::Wire;
 use crate::support::bed::{Bed, NumberedClient, Way, content, path};
 use crate::support::{say, turn};
-use prism_http::Method;
 
 /// The target's words when it has the state.
 #[derive(Clone, Copy, Debug)]

@@ -4,10 +4,11 @@
 use std::io::Write;
 use std::time::Duration;
 
+use prism_http::Method;
+
 use super::OBJECTS;
 use crate::support::bed::{Bed, NumberedClient, Way, content, path};
 use crate::support::{eventually, say, turn};
-use prism_http::Method;
 
 /// Connections that a node may have.
 const LIMIT: u32 = 3;
