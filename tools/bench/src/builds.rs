@@ -1,37 +1,32 @@
-//! `prism-lab bench builds`: what a change, or another way to build it, does to what Prism
-//! costs: this program and another one take turns under the same client, with every
-//! connection handed off, and with every answer relayed.
+//! `prism-lab bench builds`: this program beside another build of Prism, under the same client,
+//! with every connection handed off and with every answer relayed.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use prism_config::RelayUpTo;
 
-use crate::prisms::{self, Common, Kind};
+use crate::cluster::System;
+use crate::crossover::{Common, Variant};
+use crate::plan::Kind;
+use crate::rows::Case;
 use crate::summary::{Comparison, Summary};
 use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
-use crate::turns::Job;
 
-/// What is done with a request for another's object.
 const WAYS: [(&str, RelayUpTo); 2] = [
     ("hand-off", RelayUpTo::Bytes(0)),
     ("relay", RelayUpTo::Bytes(u32::MAX)),
 ];
-/// Who takes turns in each way.
-const BUILDS: [&str; 2] = ["this", "other"];
-
-/// This program beside the other.
-const THIS_OVER_OTHER: Comparison = Comparison {
-    title: "Of this program over the other's",
-    base: "this",
-    ..PRISM_OVER_OTHERS
-};
 
 pub(crate) const SUMMARY: Summary = Summary {
     result: "builds",
     title: "GETs by two programs, medians of the rounds, CPU time of the servers for one request",
     columns: COLUMNS,
-    comparisons: &[THIS_OVER_OTHER],
+    comparisons: &[Comparison {
+        title: "Of this program over the other's",
+        base: "this",
+        ..PRISM_OVER_OTHERS
+    }],
 };
 
 /// Measure another build of Prism beside this one.
@@ -47,39 +42,27 @@ pub(crate) struct Args {
     common: Common,
 }
 
-impl Args {
-    fn settle(mut self) -> Result<Self> {
-        let other = self.other.canonicalize();
-        self.other = other.with_context(|| format!("the program {}", self.other.display()))?;
-        ensure!(
-            self.other.is_file(),
-            "{} is not a program: name another build of prism",
-            self.other.display()
-        );
-        self.common.settle()?;
-        Ok(self)
-    }
-
-    fn kinds(&self) -> [Kind<'_>; 4] {
-        let programs = [None, Some(self.other.as_path())];
-        std::array::from_fn(|n| Kind {
-            relay_up_to: WAYS.get(n / 2).map_or(RelayUpTo::Auto, |way| way.1),
-            program: programs.get(n % 2).copied().flatten(),
-        })
-    }
-}
-
 /// Runs the benchmark.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let args = args.settle()?;
-    prisms::run(&args.common, &SUMMARY, args.kinds(), |bytes| {
-        std::array::from_fn(|n| {
-            let way = WAYS.get(n / 2).map_or("", |way| way.0);
-            Job {
-                case: args.common.case(bytes).with("way", way),
-                system: BUILDS.get(n % 2).copied().unwrap_or_default(),
-                what: n,
-            }
+    let other = args.other.canonicalize();
+    let other = other.with_context(|| format!("the program {}", args.other.display()))?;
+    ensure!(
+        other.is_file(),
+        "{} is not a program: name another build of prism",
+        other.display()
+    );
+    let builds = [("this", None), ("other", Some(other.as_path()))];
+    let variants = WAYS.iter().flat_map(|(way, relay_up_to)| {
+        builds.map(|(name, program)| Variant {
+            name,
+            case: Case::default().with("way", *way),
+            kind: Kind {
+                relay_up_to: *relay_up_to,
+                program,
+                ..Kind::new(&[System::Prism])
+            },
         })
-    })
+    });
+    let variants: Vec<Variant<'_>> = variants.collect();
+    args.common.compare(&SUMMARY, &variants)
 }

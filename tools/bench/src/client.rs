@@ -1,5 +1,4 @@
-//! Connections of our own, where `wrk` does not do: over TCP or TLS, from the host
-//! of a lab that clients are on.
+//! Connections for clients other than `wrk`: over TCP or TLS, from the lab's client host.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -14,20 +13,20 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-/// No byte of an answer takes this long.
+/// Longest wait for the next byte of an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// What a socket holds of what was written to it: enough for any link of a lab, and
-/// not so much that what was written is far from what has left.
+/// Size of a socket's send buffer. It is enough for any link of a lab, and so small that the
+/// bytes written are close to the bytes sent.
 const SEND_BYTES: usize = 256 << 10;
-/// How long a server that was just started may refuse connections.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time for which a server may refuse connections after its start.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What a client speaks over.
+/// A TCP or TLS connection.
 pub(crate) trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-/// Who is trusted, and whose name is asked for.
+/// The trusted authority, and the expected name of the server.
 #[derive(Clone)]
 pub(crate) struct Trust {
     config: Arc<ClientConfig>,
@@ -35,8 +34,8 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
-    /// In the authority of this file, for a server of this address, with TLS 1.3 and
-    /// AES-128-GCM, as the papers measured.
+    /// Trusts the authority of this file for a server of this address. TLS 1.3 with
+    /// AES-128-GCM, as in the papers.
     pub(crate) fn new(ca_file: &Path, server: IpAddr) -> Result<Self> {
         let mut roots = rustls::RootCertStore::empty();
         for certificate in CertificateDer::pem_file_iter(ca_file)? {
@@ -64,25 +63,25 @@ impl Trust {
     }
 }
 
-/// A connection, and when it was made.
+/// A connection, and the times of its handshakes.
 pub(crate) struct Connection {
     pub(crate) stream: Box<dyn Stream>,
-    /// The client's.
+    /// The client's port.
     pub(crate) port: u16,
-    /// The handshake of TCP is over.
+    /// The end of the TCP handshake.
     pub(crate) connected: Instant,
-    /// So is that of TLS, if there is one.
+    /// The end of the TLS handshake, if there is one.
     pub(crate) secured: Instant,
 }
 
-/// The network of the host that clients of `lab` are on.
+/// The network namespace of the lab's client host.
 pub(crate) fn network(lab: &Lab) -> Result<NetNs> {
     let path = lab.namespace("client")?;
     let name = path.file_name().and_then(|name| name.to_str());
     Ok(NetNs::named(name.context("a namespace without a name")?)?)
 }
 
-/// Connects from the network of the calling thread.
+/// Connects from the network namespace of the calling thread.
 pub(crate) fn connect(address: SocketAddr, trust: Option<&Trust>) -> Result<Connection> {
     let stream = TcpStream::connect(address)?;
     let connected = Instant::now();
@@ -103,9 +102,9 @@ pub(crate) fn connect(address: SocketAddr, trust: Option<&Trust>) -> Result<Conn
     })
 }
 
-/// The same of a server that may just have been started.
-pub(crate) fn connect_patiently(address: SocketAddr, trust: Option<&Trust>) -> Result<Connection> {
-    let deadline = Instant::now() + PATIENCE;
+/// Connects to a server that may have been started just now.
+pub(crate) fn connect_to_started(address: SocketAddr, trust: Option<&Trust>) -> Result<Connection> {
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
         match connect(address, trust) {
             Err(_) if Instant::now() < deadline => std::thread::sleep(PAUSE),

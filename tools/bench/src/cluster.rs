@@ -1,6 +1,5 @@
-//! Clusters that are compared: Prism's, and nginx and HAProxy as proxies before
-//! nginx on as many backends. Each has a lab of its own, of the same shape; they
-//! stand side by side and take turns.
+//! The clusters of a comparison. Prism has one lab. nginx and HAProxy, as proxies in front of
+//! nginx backends, share another of the same shape.
 
 mod files;
 mod start;
@@ -8,13 +7,11 @@ mod start;
 use std::fs;
 use std::iter::Sum;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use prism_config::{Config, RelayUpTo};
 use prism_lab::Lab;
 use prism_lab::delay::Delay;
 use prism_s3::Signer;
@@ -25,48 +22,34 @@ use super::client::{self, Trust};
 use super::load::{self, Load, Places};
 use super::network::Network;
 use super::objects::{BUCKET, Object, Objects};
+use super::plan::Kind;
 use super::processes::{cpu_of_client, cpu_of_family, memory_of_family};
 use super::rows::Values;
 use super::{http, proxies};
 use files::Files;
 
 const REGION: &str = "us-east-1";
-/// How long Prism may take until connections move.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Objects of each backend that are compared before they are asked for.
+/// Longest time until Prism hands connections off.
+const MOVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Objects of each backend that are compared before the first turn.
 const COMPARED: usize = 8;
 
-/// Who serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A system that serves objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum System {
     Prism,
     Nginx,
     Haproxy,
     /// The backends themselves, which are nginx.
+    #[value(skip)]
     Direct,
 }
 
-/// What is built.
-pub(crate) struct Setup<'s> {
-    pub(crate) network: &'s Network,
-    pub(crate) systems: &'s [System],
-    /// Prism, where it is not the program beside this one.
-    pub(crate) program: Option<&'s Path>,
-    /// How many of Prism's backends have each object.
-    pub(crate) replicas: u16,
-    /// What Prism relays instead of handing connections off.
-    pub(crate) relay_up_to: RelayUpTo,
-    /// Changes what else Prism is told.
-    pub(crate) configure: fn(&mut Config),
-    /// Set when nobody wants it any more.
-    pub(crate) cancel: Arc<AtomicBool>,
-}
-
-/// The labs, ended when dropped.
+/// Both labs, removed when dropped.
 pub(crate) struct Cluster {
     prism: Lab,
     others: Option<Lab>,
-    /// Where clients of each are.
+    /// Namespaces of the clients.
     prism_clients: NetNs,
     others_clients: Option<NetNs>,
     trust: Option<Trust>,
@@ -86,7 +69,7 @@ impl System {
         }
     }
 
-    /// The host of its proxy, if it has one.
+    /// The host of the frontend, if there is one.
     const fn frontend(self) -> Option<&'static str> {
         match self {
             Self::Prism | Self::Nginx => Some("fe0"),
@@ -97,9 +80,10 @@ impl System {
 }
 
 impl Cluster {
-    /// Builds it, with a bucket that everybody may read.
-    pub(crate) fn up(setup: &Setup<'_>) -> Result<Self> {
-        start::up(setup)
+    /// Builds it, with a bucket that everybody may read. `cancel` is set when the command is
+    /// to end.
+    pub(crate) fn up(network: &Network, kind: &Kind<'_>, cancel: Arc<AtomicBool>) -> Result<Self> {
+        start::up(network, kind, cancel)
     }
 
     /// The lab of Prism.
@@ -107,7 +91,7 @@ impl Cluster {
         &self.prism
     }
 
-    /// Whom clients trust, over HTTPS.
+    /// The authority that clients trust over HTTPS.
     pub(crate) fn trust(&self) -> Option<&Trust> {
         self.trust.as_ref()
     }
@@ -119,7 +103,7 @@ impl Cluster {
         }
     }
 
-    /// The network that clients of `system` are in.
+    /// The network namespace of the clients of `system`.
     pub(crate) fn clients(&self, system: System) -> Result<&NetNs> {
         match system {
             System::Prism => Ok(&self.prism_clients),
@@ -127,7 +111,7 @@ impl Cluster {
         }
     }
 
-    /// Makes every way from clients to servers longer, until what it gives is dropped.
+    /// Delays every packet between clients and servers until the result is dropped.
     pub(crate) fn far_away(&self, delay: Duration) -> Result<Vec<Delay>> {
         let others = self.others.as_ref().zip(self.others_clients.as_ref());
         let labs = [Some((&self.prism, &self.prism_clients)), others];
@@ -141,7 +125,7 @@ impl Cluster {
         started.collect()
     }
 
-    /// How often Prism has handed a connection off so far.
+    /// Hand-offs of Prism so far.
     pub(crate) fn moves(&self) -> Result<u64> {
         let backends = (0..self.backends).map(|n| format!("be{n}"));
         let hosts = backends.chain(["fe0".to_owned()]);
@@ -153,7 +137,7 @@ impl Cluster {
         moves.sum()
     }
 
-    /// Where requests for `backend`'s objects are sent.
+    /// The address for requests for `backend`'s objects.
     pub(crate) fn address(&self, system: System, backend: usize) -> Result<SocketAddr> {
         if system == System::Prism {
             let https = self.prism.https_service();
@@ -166,7 +150,7 @@ impl Cluster {
         Ok(SocketAddrV4::new(address, proxies::port(self.tls)).into())
     }
 
-    /// The head of a request that is signed, to `system`.
+    /// The head of a signed request.
     pub(crate) fn signed(
         &self,
         address: SocketAddr,
@@ -189,7 +173,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Stores `objects` for all systems: those of all backends at the same time.
+    /// Stores `objects` for all systems, with a thread for each backend.
     pub(crate) fn store(&self, objects: &Objects) -> Result<()> {
         self.for_all(objects, &|object| {
             let target = format!("/{BUCKET}/{}", object.key);
@@ -202,7 +186,7 @@ impl Cluster {
         })
     }
 
-    /// Removes them again.
+    /// Removes `objects` from all systems.
     pub(crate) fn remove(&self, objects: &Objects) -> Result<()> {
         self.for_all(objects, &|object| {
             self.call_prism("DELETE", &format!("/{BUCKET}/{}", object.key), b"")?;
@@ -230,7 +214,7 @@ impl Cluster {
         })
     }
 
-    /// Whether all systems serve some objects of each backend as they were stored.
+    /// Fetches some objects of each backend from all systems and compares their bytes.
     pub(crate) fn check(&self, objects: &Objects) -> Result<()> {
         for &system in &self.systems {
             for backend in 0..self.backends {
@@ -244,10 +228,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until Prism hands connections off: nodes relay until they have heard from
-    /// the switch.
+    /// Waits until Prism hands connections off. Nodes relay until the switch has answered
+    /// them.
     pub(crate) fn until_moving(&self, objects: &Objects) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MOVE_TIMEOUT;
         loop {
             let counters = self.prism.admin("fe0")?;
             let moved = counters.pointer("/handoff/exports_moved");
@@ -264,7 +248,7 @@ impl Cluster {
 
     fn compare(&self, address: SocketAddr, objects: &Objects, backend: usize) -> Result<()> {
         for object in objects.of(backend).take(COMPARED) {
-            let mut stream = client::connect_patiently(address, self.trust())?.stream;
+            let mut stream = client::connect_to_started(address, self.trust())?.stream;
             let target = format!("/{BUCKET}/{}", object.key);
             let get = http::anonymous(address, &target);
             stream.write_all(&get)?;
@@ -275,7 +259,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Lets `wrk` ask `system` for `seconds`.
+    /// Runs `wrk` against `system` for `seconds`.
     pub(crate) fn load(&self, system: System, load: &Load<'_>, seconds: u64) -> Result<Values> {
         let mut places = Places::default();
         if system == System::Direct {
@@ -308,18 +292,18 @@ impl Cluster {
         Ok(load.values(&said, spent(before, self.cpu(system)?)))
     }
 
-    /// CPU time so far of its frontend, of all backends, and of the client.
+    /// CPU time so far of the frontend, all backends, and the client.
     pub(crate) fn cpu(&self, system: System) -> Result<[Duration; 3]> {
         let [frontend, backends] = self.sums(system, Duration::ZERO, cpu_of_family)?;
         Ok([frontend, backends, cpu_of_client()?])
     }
 
-    /// Memory of its frontend and of all backends, in bytes.
+    /// Memory of the frontend and of all backends, in bytes.
     pub(crate) fn memory(&self, system: System) -> Result<[u64; 2]> {
         self.sums(system, 0, memory_of_family)
     }
 
-    /// What processes have, of its frontend and of all backends.
+    /// Sums over the processes of the frontend and of all backends.
     fn sums<T: Sum>(
         &self,
         system: System,

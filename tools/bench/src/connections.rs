@@ -1,45 +1,45 @@
-//! `prism-lab bench connections`: what connections cost that are kept alive: memory of
-//! the frontend, of the backends and of the kernel, and the time of a request over one of
-//! many. By Prism, and by nginx and HAProxy as proxies.
+//! `prism-lab bench connections`: the cost of kept connections, by Prism and by nginx and
+//! HAProxy as proxies. It is the memory of the frontend, the backends and the kernel, and the
+//! time of a request over one of many connections.
 //!
-//! What a process has taken it seldom gives back, so each turn has servers of its own.
+//! A process seldom returns memory, so each turn starts new servers.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use prism_config::RelayUpTo;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::client::{self, Connection};
-use crate::cluster::{Cluster, Setup, System};
-use crate::handoff::Stats;
+use crate::cluster::{Cluster, System};
 use crate::http;
 use crate::memory::kernel_bytes;
 use crate::network::Network;
 use crate::objects::{BUCKET, Objects};
+use crate::plan::Kind;
 use crate::rows::Values;
-use crate::summary::{Column, Comparison, Over, SYSTEM, Summary};
+use crate::stats::Stats;
+use crate::summary::{Column, Comparison, Over, SYSTEM, Summary, column};
 use crate::turns::{Job, Options, Turns, within};
 
-/// What is asked for is small: the connection is what is measured.
+/// Objects are small, because the connection is measured.
 const OBJECT_BYTES: u64 = 64;
 const OBJECTS: usize = 4;
-/// More than this a proxy of one worker is not told to hold, and a client has no ports for.
+/// Most connections: the proxies are configured for this many, and a client has the ports.
 const MOST_CONNECTIONS: usize = 8_000;
-/// Until processes and kernel are still.
+/// Time after which processes and kernel no longer allocate memory.
 const SETTLING: Duration = Duration::from_millis(500);
 
 pub(crate) const SUMMARY: Summary = Summary {
     result: "connections",
     title: "Connections that are kept alive; memory for each, in bytes",
     columns: &[
-        bytes("frontend", "frontend_bytes"),
-        bytes("backends", "backends_bytes"),
-        bytes("kernel", "kernel_bytes"),
-        us("opened in, µs", "open_us"),
-        us("request, µs", "p50_us"),
-        us("p99", "p99_us"),
+        whole("frontend", "frontend_bytes"),
+        whole("backends", "backends_bytes"),
+        whole("kernel", "kernel_bytes"),
+        whole("opened in, µs", "open_us"),
+        whole("request, µs", "p50_us"),
+        whole("p99", "p99_us"),
     ],
     comparisons: &[Comparison {
         title: "Theirs over Prism's",
@@ -55,20 +55,11 @@ pub(crate) const SUMMARY: Summary = Summary {
     }],
 };
 
-const fn bytes(heading: &'static str, value: &'static str) -> Column {
-    Column {
-        heading,
-        value,
-        unit: 1.0,
-        digits: 0,
-    }
+const fn whole(heading: &'static str, value: &'static str) -> Column {
+    column(heading, value, 1.0, 0)
 }
 
-const fn us(heading: &'static str, value: &'static str) -> Column {
-    bytes(heading, value)
-}
-
-/// Measure what connections cost that are kept alive.
+/// Measure memory and request times of kept connections.
 ///
 /// In the state `silent` nothing has been asked over them yet, in `served` one small object, so
 /// that each of Prism's is with a backend. `frontend` and `backends` are what the memory of their
@@ -86,7 +77,7 @@ pub(crate) struct Args {
         conflicts_with = "quick"
     )]
     connections: Vec<usize>,
-    /// What has been asked over them.
+    /// States of the connections: without a request, or with one answered.
     #[arg(
         long,
         value_delimiter = ',',
@@ -94,14 +85,14 @@ pub(crate) struct Args {
         value_name = "STATE"
     )]
     states: Vec<State>,
-    /// Who serves.
+    /// Systems to measure.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "prism,nginx,haproxy",
         value_name = "SYSTEM"
     )]
-    systems: Vec<Server>,
+    systems: Vec<System>,
     /// Backends.
     #[arg(long, default_value_t = 2, value_name = "N")]
     backends: usize,
@@ -112,31 +103,13 @@ pub(crate) struct Args {
     options: Options,
 }
 
-/// What connections have been used for.
+/// The use of a connection so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum State {
-    /// Nothing yet.
+    /// No request.
     Silent,
-    /// One small object each.
+    /// One request for a small object.
     Served,
-}
-
-/// Who accepts connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Server {
-    Prism,
-    Nginx,
-    Haproxy,
-}
-
-impl Server {
-    const fn system(self) -> System {
-        match self {
-            Self::Prism => System::Prism,
-            Self::Nginx => System::Nginx,
-            Self::Haproxy => System::Haproxy,
-        }
-    }
 }
 
 impl State {
@@ -162,11 +135,11 @@ impl Args {
             for &state in &self.states {
                 let case = network.case().with("connections", connections);
                 let case = case.with("state", state.name());
-                jobs.extend(self.systems.iter().map(|server| Job {
+                jobs.extend(self.systems.iter().map(|system| Job {
                     case: case.clone(),
-                    system: server.system().name(),
+                    system: system.name(),
                     what: What {
-                        system: server.system(),
+                        system: *system,
                         connections,
                         state,
                     },
@@ -195,21 +168,16 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     let mut turns = Turns::begin(&args.options, SUMMARY.result, jobs.len())?;
     let cancel = turns.cancel();
     turns.run_cold(&jobs, |what| {
-        let setup = Setup {
-            network: &network,
-            systems: &[what.system],
+        let kind = Kind {
             program: args.options.prism.as_deref(),
-            replicas: 1,
-            // Whatever the size: it is about connections that move.
-            relay_up_to: RelayUpTo::Bytes(0),
-            // Silent ones are measured, too.
+            // Silent connections are measured, too.
             configure: |config| {
                 config.limits.unauthenticated_per_address = 1_000_000;
                 config.limits.unauthenticated_timeout_s = 3_600;
             },
-            cancel: cancel.clone(),
+            ..Kind::moving(std::slice::from_ref(&what.system))
         };
-        measure(&Cluster::up(&setup)?, what, &args)
+        measure(&Cluster::up(&network, &kind, cancel.clone())?, what, &args)
     })?;
     SUMMARY.tell(turns.rows(), args.options.json)
 }
@@ -251,23 +219,23 @@ fn measure(cluster: &Cluster, what: &What, args: &Args) -> Result<Values> {
     Ok(values)
 }
 
-/// Of the frontend, the backends and the kernel, in bytes.
+/// Memory of the frontend, the backends and the kernel, in bytes.
 fn memory(cluster: &Cluster, system: System) -> Result<[u64; 3]> {
     std::thread::sleep(SETTLING);
     let [frontend, backends] = cluster.memory(system)?;
     Ok([frontend, backends, kernel_bytes()?])
 }
 
-/// Who asks.
+/// The client of a turn.
 struct Client<'c> {
     cluster: &'c Cluster,
     objects: &'c Objects,
-    /// Where requests for the objects of each backend go.
+    /// The address for requests for the objects of each backend.
     addresses: Vec<SocketAddr>,
 }
 
 impl Client<'_> {
-    /// Opens connections, the one after the other.
+    /// Opens connections one by one.
     fn open(&self, count: usize, state: State) -> Result<Vec<Connection>> {
         let address = self.addresses.first().context("no backend")?;
         let mut connections = Vec::with_capacity(count);
@@ -282,7 +250,7 @@ impl Client<'_> {
         Ok(connections)
     }
 
-    /// One object of one of the backends, in turn.
+    /// Fetches an object of the `n`th backend, modulo their number.
     fn get(&self, connection: &mut Connection, n: usize) -> Result<()> {
         let backend = n % self.addresses.len();
         let (Some(address), Some(object)) =
@@ -298,7 +266,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Asks over connections chosen at random; gives the times, in µs.
+    /// Sends requests over random connections. Gives the time of each, in µs.
     fn ask(&self, connections: &mut [Connection], time: Duration) -> Result<Vec<f64>> {
         let mut rng = fastrand::Rng::with_seed(7);
         let (begun, mut took_us) = (Instant::now(), Vec::new());

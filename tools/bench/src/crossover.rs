@@ -1,17 +1,20 @@
-//! `prism-lab bench crossover`: from which size of an object on it is better to hand a
-//! connection off than to relay the answer, where both are Prism. NSDI'21 (5.4) has only
-//! nginx to compare with, and finds 2 KB over HTTP and 16 KB over HTTPS.
+//! `prism-lab bench crossover`: the size of an object from which a hand-off costs less than a
+//! relay. NSDI'21 (5.4) compares hand-offs with nginx only: 2 KB over HTTP, 16 KB over HTTPS.
 //!
-//! Three clusters that differ in nothing but `service.relay_up_to` take turns under the
-//! same client: one hands off always, one relays always, one as `auto` has it.
+//! Three clusters of Prism differ in `service.relay_up_to`: one always hands off, one always
+//! relays, and one decides by itself (`auto`).
 
 use anyhow::Result;
 use prism_config::RelayUpTo;
 
-use crate::prisms::{self, Common, Kind};
+use crate::cluster::System;
+use crate::network::Network;
+use crate::objects::Sizes;
+use crate::plan::{Entry, Kind, Plan, Size};
+use crate::rows::Case;
 use crate::summary::{Comparison, Summary};
-use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
-use crate::turns::Job;
+use crate::sweep::{COLUMNS, OBJECTS, PRISM_OVER_OTHERS};
+use crate::turns::{Options, within};
 
 /// In the order of their turns.
 const WAYS: [(&str, RelayUpTo); 3] = [
@@ -19,18 +22,16 @@ const WAYS: [(&str, RelayUpTo); 3] = [
     ("relay", RelayUpTo::Bytes(u32::MAX)),
     ("auto", RelayUpTo::Auto),
 ];
-/// Hand-offs beside the other ways.
-const HAND_OFF_OVER_OTHERS: Comparison = Comparison {
-    title: "Of hand-offs over the other's",
-    base: "hand-off",
-    ..PRISM_OVER_OTHERS
-};
 
 pub(crate) const SUMMARY: Summary = Summary {
     result: "crossover",
     title: "GETs that are handed off or relayed, medians of the rounds, CPU time of the servers for one request",
     columns: COLUMNS,
-    comparisons: &[HAND_OFF_OVER_OTHERS],
+    comparisons: &[Comparison {
+        title: "Of hand-offs over the other's",
+        base: "hand-off",
+        ..PRISM_OVER_OTHERS
+    }],
 };
 
 /// Measure up to which size of an object relaying is better than handing off.
@@ -42,18 +43,75 @@ pub(crate) struct Args {
     common: Common,
 }
 
+/// Options of `prism-lab bench crossover` and `builds`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Common {
+    /// Sizes of objects: bytes, or with K or M.
+    #[arg(
+        long,
+        default_value = "64,1K,2K,4K,8K,16K,32K,64K",
+        value_name = "SIZE",
+        conflicts_with = "quick"
+    )]
+    sizes: Sizes,
+    #[command(flatten)]
+    network: Network,
+    /// Connections of the client, over all its threads.
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    connections: usize,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// A cluster of Prism, and its name in rows.
+pub(crate) struct Variant<'v> {
+    pub(crate) name: &'static str,
+    pub(crate) case: Case,
+    pub(crate) kind: Kind<'v>,
+}
+
+impl Common {
+    /// Measures the variants, which take turns under the same client.
+    ///
+    /// # Errors
+    /// When an option is out of its range, a cluster cannot be built, or a turn fails.
+    pub(crate) fn compare(
+        mut self,
+        summary: &'static Summary,
+        variants: &[Variant<'_>],
+    ) -> Result<()> {
+        if self.options.quick {
+            self.sizes = Sizes(vec![1 << 10, 4 << 10, 16 << 10]);
+        }
+        self.options.settle(3, 2)?;
+        self.network.check()?;
+        within("--connections", self.connections, 4_000)?;
+        let entries = variants.iter().enumerate().map(|(cluster, variant)| Entry {
+            name: variant.name,
+            system: System::Prism,
+            cluster,
+            case: variant.case.clone(),
+            what: (),
+        });
+        let plan = Plan {
+            sizes: Size::all(&self.sizes, OBJECTS, Some(self.connections)),
+            clusters: variants.iter().map(|variant| variant.kind).collect(),
+            entries: entries.collect(),
+            ..Plan::new(summary, &self.network, &self.options)
+        };
+        plan.run(|asked| asked.wrk(&asked.gets()))
+    }
+}
+
 /// Runs the benchmark.
-pub(crate) fn run(mut args: Args) -> Result<()> {
-    args.common.settle()?;
-    let kinds = WAYS.map(|(_, relay_up_to)| Kind {
-        relay_up_to,
-        program: None,
+pub(crate) fn run(args: Args) -> Result<()> {
+    let variants = WAYS.map(|(name, relay_up_to)| Variant {
+        name,
+        case: Case::default(),
+        kind: Kind {
+            relay_up_to,
+            ..Kind::new(&[System::Prism])
+        },
     });
-    prisms::run(&args.common, &SUMMARY, kinds, |bytes| {
-        std::array::from_fn(|way| Job {
-            case: args.common.case(bytes),
-            system: WAYS.get(way).map_or("", |way| way.0),
-            what: way,
-        })
-    })
+    args.common.compare(&SUMMARY, &variants)
 }

@@ -1,19 +1,17 @@
-//! `prism-lab bench flows`: what the switch costs as its table grows, from one flow to a
-//! million: time of a packet, time of a command, and kernel memory.
+//! `prism-lab bench flows`: the switch as its table grows, from one flow to a million.
+//! Measured are the time of a packet, the time of a command, and kernel memory.
 //!
-//! A switch for each number of flows, all of them loaded at once, so that they take
-//! turns and a ratio is that of neighbours. Each packet and each command is of a flow
-//! chosen at random, as it is for a switch that many clients share: with many flows none
-//! of them is in the processor's caches.
+//! Each number of flows has its own switch. All switches are loaded at once and alternate.
+//! Each packet and each command is of a random flow, so that with many flows the flow is not
+//! in the processor's caches.
 //!
-//! - *Packets* and the *rule* are timed by the kernel, in a run of the program on one
-//!   packet (`BPF_PROG_TEST_RUN`): a client's, the owner's, a command that gives the flow
-//!   to another owner. Reading the clock is part of that; a frame that the program only
-//!   glances at shows how much.
-//! - The *round trip* is that of such commands as real datagrams, from a host that is
-//!   joined to the switch by a veth pair.
-//! - *Memory* is what the kernel accounts for both tables, and what it has really taken
-//!   (`/proc/meminfo`), which others on the machine change too.
+//! - The kernel times *packets* and the *rule* in a run of the program on one packet
+//!   (`BPF_PROG_TEST_RUN`): a client's, the owner's, and a command that changes the owner.
+//!   That includes reading the clock. A frame that the program ignores shows how much.
+//! - The *round trip* is that of such a command as a datagram, from a host that a veth pair
+//!   joins to the switch.
+//! - *Memory* is the size of both tables by the kernel's account, and the growth of
+//!   `/proc/meminfo`, which other programs change too.
 
 mod bed;
 
@@ -24,11 +22,12 @@ use anyhow::{Context, Result};
 use prism_sys::netns::NetNs;
 
 use crate::rows::{Case, Values};
-use crate::summary::{Column, Comparison, Over, Summary};
+use crate::stats::named;
+use crate::summary::{Comparison, Over, Summary, column};
 use crate::turns::{Job, Options, Turns, within};
 use bed::{Bed, MAX_FLOWS, Samples};
 
-/// What was set to the number of flows.
+/// The name of the case for the number of flows.
 const FLOWS: &str = "flows";
 
 pub(crate) const SUMMARY: Summary = Summary {
@@ -62,22 +61,12 @@ pub(crate) const SUMMARY: Summary = Summary {
     }],
 };
 
-const fn column(heading: &'static str, value: &'static str, unit: f64, digits: usize) -> Column {
-    Column {
-        heading,
-        value,
-        unit,
-        digits,
-    }
-}
-
 /// Measure the switch by the number of flows in its table: packets, commands, memory.
 ///
-/// A command is one that changes the owner of a flow, as the last step of each
-/// hand-off. "taken" is what the kernel's memory grew by while the table filled, and its share of
-/// what an empty switch of this size takes; both are of use for many flows only. Needs
-/// root; a million flows take some 400 MB of the kernel's memory, and all numbers
-/// together the sum.
+/// A command changes the owner of a flow, as the last step of each hand-off does. "taken" is
+/// the growth of the kernel's memory while the switch was loaded and its table filled; it
+/// tells little about few flows. Needs root. A million flows take some 400 MB of the kernel's
+/// memory, and all numbers together the sum.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Numbers of flows, up to 4,000,000.
@@ -95,8 +84,8 @@ pub(crate) struct Args {
     /// A first look in seconds: up to 100,000 flows, fewer rounds and samples.
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Where each turn is noted, one JSON object a line. What is there already is
-    /// not measured again: an interrupted run goes on.
+    /// File for the turns, one JSON object a line. A turn that it has already is not
+    /// measured again, so an interrupted run continues.
     #[arg(long, value_name = "FILE")]
     rows: Option<std::path::PathBuf>,
     /// Print JSON with every turn instead of tables.
@@ -155,7 +144,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     SUMMARY.tell(turns.rows(), args.json)
 }
 
-/// In the network of the switches.
+/// Measures in the network namespace of the switches.
 fn measure(flows: &[u32], samples: Samples, turns: &mut Turns, jobs: &[Job<usize>]) -> Result<()> {
     bed::remove_abandoned();
     let mut beds = fill(flows, &turns.cancel())?;
@@ -180,7 +169,7 @@ fn fill(flows: &[u32], cancel: &Arc<AtomicBool>) -> Result<Vec<Bed>> {
     Ok(beds)
 }
 
-/// One turn.
+/// The values of one turn.
 #[allow(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
 fn measured(bed: &mut Bed, samples: Samples) -> Result<Values> {
     let flows = f64::from(bed.flows());
@@ -191,7 +180,7 @@ fn measured(bed: &mut Bed, samples: Samples) -> Result<Values> {
     let round_trip = bed.round_trips(samples.round_trips)?;
     let packet_ns = f64::midpoint(to_owner.p50_ns, to_client.p50_ns);
     let memory = bed.memory();
-    let all = [
+    Ok(named([
         ("glance_ns", glance.p50_ns),
         ("to_owner_ns", to_owner.p50_ns),
         ("to_owner_p99_ns", to_owner.p99_ns),
@@ -208,6 +197,5 @@ fn measured(bed: &mut Bed, samples: Samples) -> Result<Values> {
         ("taken_empty_bytes", memory.taken_empty as f64),
         ("taken_full_bytes", memory.taken_full as f64),
         ("taken_flow_bytes", memory.taken_full as f64 / flows),
-    ];
-    Ok(all.map(|(name, value)| (name.to_owned(), value)).into())
+    ]))
 }

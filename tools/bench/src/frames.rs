@@ -1,12 +1,12 @@
-//! Frames, made byte by byte, for programs that run on packets that no interface saw.
+//! Frames for runs of the eBPF program without an interface.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// Ethernet, IPv4 and UDP.
 pub(crate) const HEADERS_UDP: usize = 14 + 20 + 8;
 
-/// An Ethernet frame of an IPv4 packet for this host, of the largest TTL. Its IP
-/// checksum is right; the one above is not looked at.
+/// An Ethernet frame with an IPv4 packet of the largest TTL. Its IP checksum is right, that of
+/// UDP or TCP is not.
 fn ip_frame(from: SocketAddrV4, to: SocketAddrV4, protocol: u8, l4: &[u8]) -> Vec<u8> {
     let total = u16::try_from(20 + l4.len()).unwrap_or(u16::MAX);
     let mut ip = vec![0x45, 0];
@@ -33,7 +33,7 @@ fn ip_frame(from: SocketAddrV4, to: SocketAddrV4, protocol: u8, l4: &[u8]) -> Ve
     frame
 }
 
-/// Of a protocol for experiments (IEEE 802), which no switch looks into.
+/// EtherType for experiments (IEEE 802), which the switch ignores.
 const FOREIGN: [u8; 2] = [0x88, 0xb5];
 
 /// A frame that is not IP.
@@ -44,7 +44,7 @@ pub(crate) fn foreign_frame(bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// Whether a frame is one of those.
+/// Whether a frame is not IP.
 pub(crate) fn is_foreign(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&FOREIGN)
 }
@@ -55,7 +55,7 @@ fn ports(from: SocketAddrV4, to: SocketAddrV4) -> Vec<u8> {
     l4
 }
 
-/// A datagram in a frame.
+/// A frame with a UDP datagram.
 pub(crate) fn udp(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
     let mut l4 = ports(from, to);
     l4.extend(u16::try_from(8 + payload.len()).unwrap_or(0).to_be_bytes());

@@ -1,33 +1,50 @@
-//! `prism-lab bench handoff`: what a hand-off costs, step by step, as in Table 1 of
-//! NSDI'21, over real nodes in a lab.
+//! `prism-lab bench handoff`: the steps of a hand-off, as in Table 1 of NSDI'21, between
+//! the nodes of a lab.
 //!
-//! One client fetches two small objects of different backends in turn over one
-//! keep-alive connection, so that each request moves it: from backend to backend
-//! (direct), or over the frontend (return). Nodes note when each step happened;
-//! all processes of one machine share the monotonic clock.
+//! One client fetches two small objects of different backends alternately over one connection,
+//! so each request moves it: from backend to backend (direct), or over the frontend (return).
+//! Nodes record the time of each step; all processes share the monotonic clock.
 
 mod awake;
 mod load;
 mod steps;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use prism_config::{HandOffMethod, HandOffMode, RelayUpTo};
-use prism_lab::{Lab, LabName, LabSpec};
+use prism_config::{Config, HandOffMethod, HandOffMode};
+use prism_lab::Lab;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
+use crate::cluster::{Cluster, System};
+use crate::network::Network;
+use crate::objects::Objects;
+use crate::plan::Kind;
+use crate::stats::Stats;
+use crate::summary::{Summary, column};
 use load::Load;
 use steps::Cycle;
 
-pub(crate) use steps::Stats;
-
-/// Requests of one warm-up, and how many there may be.
+/// Bytes of both objects.
+const OBJECT_BYTES: u64 = 8;
+/// Requests of one warm-up, and most warm-ups.
 const WARM_UP: usize = 200;
 const MAX_WARM_UPS: usize = 50;
 const WARM_UP_PAUSE: Duration = Duration::from_millis(100);
+
+pub(crate) const SUMMARY: Summary = Summary {
+    result: "handoff",
+    title: "Steps, in µs",
+    columns: &[
+        column("p50", "p50_us", 1.0, 1),
+        column("p99", "p99_us", 1.0, 1),
+        column("stddev", "stddev_us", 1.0, 1),
+    ],
+    comparisons: &[],
+};
 
 /// Measure hand-offs: each step's p50, p99 and standard deviation.
 ///
@@ -88,9 +105,9 @@ struct Report {
     kernel: String,
     cpus: usize,
     method: HandOffMethod,
-    /// All hosts ran on this one.
+    /// The core of all hosts, if they shared one.
     core: Option<usize>,
-    /// Cores with nothing to do were kept from sleeping.
+    /// Idle cores were kept from sleeping.
     awake: bool,
     modes: Vec<Mode>,
 }
@@ -102,7 +119,7 @@ struct Mode {
     tls: bool,
     count: usize,
     total_us: Stats,
-    /// A whole request, answer included, as the client sees it.
+    /// A request until its answer was read, measured by the client.
     request_us: Stats,
     steps: Vec<StepStats>,
 }
@@ -120,7 +137,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         args.count > 0 && args.count <= 60_000,
         "--count must be 1 to 60,000"
     );
-    let prism = prism_lab::prism_program(args.prism.as_deref())?;
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     let core = (!args.spread).then_some(args.core);
     if let Some(core) = core {
@@ -135,7 +151,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let modes = [HandOffMode::Direct, HandOffMode::Return]
         .into_iter()
-        .map(|mode| measure(args, mode, prism.clone()))
+        .map(|mode| measure(args, mode))
         .collect::<Result<Vec<_>>>()?;
     let report = Report {
         kernel: crate::switch::kernel_release(),
@@ -145,29 +161,38 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         awake: awake.is_some(),
         modes,
     };
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print_table(&report);
-    }
-    Ok(())
+    crate::report::tell(&SUMMARY, &report, args.json)
 }
 
-fn measure(args: &Args, mode: HandOffMode, prism: PathBuf) -> Result<Mode> {
-    let name: LabName = format!("bench-{}", std::process::id()).parse()?;
-    let method = args.method();
-    let mut spec = LabSpec::new(name, prism).configure(move |config| {
-        config.service.hand_off = mode;
-        config.service.hand_off_method = method;
-        config.log.level = "warn".into();
-    });
-    spec.backends = 2;
-    spec.tls = args.tls;
-    spec.relay_up_to = RelayUpTo::Bytes(0);
-    let lab = Lab::up(spec)?;
-    let cycles = load_and_trace(args, &lab, mode);
-    lab.down()?;
-    let (cycles, requests_us) = cycles?;
+/// The change of the configuration for a mode and a method.
+fn configure(mode: HandOffMode, method: HandOffMethod) -> fn(&mut Config) {
+    use HandOffMethod::{Freeze, TwoPhase};
+    use HandOffMode::{Direct, Return};
+    match (mode, method) {
+        (Direct, Freeze) => |config| set(config, Direct, Freeze),
+        (Direct, TwoPhase) => |config| set(config, Direct, TwoPhase),
+        (Return, Freeze) => |config| set(config, Return, Freeze),
+        (Return, TwoPhase) => |config| set(config, Return, TwoPhase),
+    }
+}
+
+fn set(config: &mut Config, mode: HandOffMode, method: HandOffMethod) {
+    config.service.hand_off = mode;
+    config.service.hand_off_method = method;
+}
+
+fn measure(args: &Args, mode: HandOffMode) -> Result<Mode> {
+    let network = Network::unshaped(2, args.tls)?;
+    let kind = Kind {
+        program: args.prism.as_deref(),
+        configure: configure(mode, args.method()),
+        ..Kind::moving(&[System::Prism])
+    };
+    let cluster = Cluster::up(&network, &kind, Arc::default())?;
+    let Measured {
+        cycles,
+        requests_us,
+    } = load_and_trace(args, &cluster, mode)?;
     let label = match mode {
         HandOffMode::Direct => "direct",
         HandOffMode::Return => "return",
@@ -194,15 +219,22 @@ fn measure(args: &Args, mode: HandOffMode, prism: PathBuf) -> Result<Mode> {
     })
 }
 
-fn load_and_trace(args: &Args, lab: &Lab, mode: HandOffMode) -> Result<(Vec<Cycle>, Vec<f64>)> {
-    let load = Load::prepare(lab)?;
+/// The hand-offs of a mode, and the times of the requests that caused them.
+struct Measured {
+    cycles: Vec<Cycle>,
+    requests_us: Vec<f64>,
+}
+
+fn load_and_trace(args: &Args, cluster: &Cluster, mode: HandOffMode) -> Result<Measured> {
+    let objects = Objects::new(2, 1, OBJECT_BYTES)?;
+    let load = Load::prepare(cluster, &objects)?;
+    let lab = cluster.prism();
     warm_up(lab, &load)?;
     let nodes = ["fe0", "be0", "be1"];
     for node in nodes {
         lab.ask(node, "trace on")?;
     }
-    // The first request of the connection is handed over by the frontend, as all
-    // are that are not to be measured here.
+    // The frontend hands the connection off at its first request, which does not count.
     let requests_us = load.alternate(args.count + 1)?;
     let mut records = Vec::new();
     for node in nodes {
@@ -215,11 +247,14 @@ fn load_and_trace(args: &Args, lab: &Lab, mode: HandOffMode) -> Result<(Vec<Cycl
         cycles.len(),
         args.count
     );
-    Ok((cycles, requests_us))
+    Ok(Measured {
+        cycles,
+        requests_us,
+    })
 }
 
-/// Until connections move: a node relays until it has heard from the switch.
-fn warm_up(lab: &Lab, load: &Load) -> Result<()> {
+/// Sends requests until connections move. Nodes relay until the switch has answered them.
+fn warm_up(lab: &Lab, load: &Load<'_>) -> Result<()> {
     for _ in 0..MAX_WARM_UPS {
         load.alternate(WARM_UP)?;
         let counters = lab.admin("be0")?;
@@ -229,47 +264,11 @@ fn warm_up(lab: &Lab, load: &Load) -> Result<()> {
             .is_some_and(|n| n > 0)
         {
             load.alternate(WARM_UP)?;
-            // What the closed connections leave behind is over.
+            // The nodes are done with the closed connections.
             std::thread::sleep(4 * WARM_UP_PAUSE);
             return Ok(());
         }
         std::thread::sleep(WARM_UP_PAUSE);
     }
     bail!("no connection was handed off; see the nodes' logs (`prism-lab status`)")
-}
-
-fn print_table(report: &Report) {
-    let Report { kernel, cpus, .. } = report;
-    let is_tls = report.modes.iter().any(|mode| mode.tls);
-    let scheme = if is_tls { "HTTPS" } else { "HTTP" };
-    let place = match report.core {
-        Some(core) => format!("core {core} of this machine"),
-        None => "this machine".into(),
-    };
-    let method = match report.method {
-        HandOffMethod::Freeze => "freeze",
-        HandOffMethod::TwoPhase => "two-phase",
-    };
-    let idle = match report.awake {
-        true => "kept awake",
-        false => "asleep when idle",
-    };
-    println!(
-        "Linux {kernel}, {cpus} CPUs ({idle}), {method}, one {scheme} connection, \
-         all hosts on {place}\n"
-    );
-    for mode in &report.modes {
-        println!("{}: {} measured, µs", mode.mode, mode.count);
-        println!("  {:<29} {:>9} {:>9} {:>9}", "step", "p50", "p99", "stddev");
-        let total = [
-            ("total".to_owned(), &mode.total_us),
-            ("(request, seen by the client)".to_owned(), &mode.request_us),
-        ];
-        let steps = mode.steps.iter().map(|s| (s.name.clone(), &s.stats));
-        for (name, stats) in steps.chain(total) {
-            let Stats { p50, p99, stddev } = stats;
-            println!("  {name:<29} {p50:>9.1} {p99:>9.1} {stddev:>9.1}");
-        }
-        println!();
-    }
 }

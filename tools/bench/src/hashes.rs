@@ -1,5 +1,5 @@
-//! `prism-lab bench hashes`: what the MD5 and the SHA-256 of a body cost one core, where
-//! several bodies are taken together, beside `openssl speed` in the same run.
+//! `prism-lab bench hashes`: the time of one core for the MD5 and the SHA-256 of bodies
+//! that are hashed together, beside `openssl speed` in the same run.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -8,31 +8,22 @@ use anyhow::Result;
 use prism_s3::hashes::{Hashes, TOGETHER, update_together};
 
 use crate::openssl;
-use crate::rows::{Case, Values};
-use crate::summary::{Column, Comparison, Over, SYSTEM, Summary};
+use crate::rows::Case;
+use crate::stats::named;
+use crate::summary::{Comparison, Over, SYSTEM, Summary, column};
 use crate::turns::{Job, Options, Turns};
 
 /// Bytes of a body.
 const BODY_BYTES: usize = 1 << 20;
-/// Bodies that are hashed in a turn: more than a core's cache holds.
+/// Bodies of a turn: more than fit in a core's cache.
 const BODIES: usize = 8 * TOGETHER;
 
 pub(crate) const SUMMARY: Summary = Summary {
     result: "hashes",
     title: "Time of one core for the hashes of 1 MiB, medians of the rounds",
     columns: &[
-        Column {
-            heading: "MD5, µs",
-            value: "md5_us",
-            unit: 1.0,
-            digits: 0,
-        },
-        Column {
-            heading: "and SHA-256, µs",
-            value: "both_us",
-            unit: 1.0,
-            digits: 0,
-        },
+        column("MD5, µs", "md5_us", 1.0, 0),
+        column("and SHA-256, µs", "both_us", 1.0, 0),
     ],
     comparisons: &[Comparison {
         title: "OpenSSL's time, of one body after the other, over Prism's",
@@ -45,15 +36,15 @@ pub(crate) const SUMMARY: Summary = Summary {
 
 /// Measure the hashes of bodies, alone and together.
 ///
-/// Ours and `openssl speed` take turns, so that both meet the same machine: the
-/// ratio of each pair counts, not the single figures.
+/// Prism's hashes and `openssl speed` alternate on the same machine. The ratio of each pair
+/// counts, not the single figures.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     options: Options,
 }
 
-/// Who hashes.
+/// The hasher of a turn.
 #[derive(Clone, Copy)]
 enum By {
     /// So many bodies together.
@@ -80,27 +71,27 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
             job("openssl", By::Openssl),
         ];
         turns.run_cold(&jobs, |by| match by {
-            By::Prism(together) => Ok(values(
-                measured(&bodies, *together, false, args.options.seconds),
-                measured(&bodies, *together, true, args.options.seconds),
-            )),
+            By::Prism(together) => Ok(named([
+                (
+                    "md5_us",
+                    measured(&bodies, *together, false, args.options.seconds),
+                ),
+                (
+                    "both_us",
+                    measured(&bodies, *together, true, args.options.seconds),
+                ),
+            ])),
             By::Openssl => {
                 let md5_us = openssl_us("md5", args.options.seconds)?;
                 let sha256_us = openssl_us("sha256", args.options.seconds)?;
-                Ok(values(md5_us, md5_us + sha256_us))
+                Ok(named([("md5_us", md5_us), ("both_us", md5_us + sha256_us)]))
             }
         })?;
     }
     SUMMARY.tell(turns.rows(), args.options.json)
 }
 
-fn values(md5_us: f64, both_us: f64) -> Values {
-    let values = [("md5_us", md5_us), ("both_us", both_us)];
-    let values = values.map(|(name, value)| (name.to_owned(), value));
-    values.into_iter().collect()
-}
-
-/// Microseconds for a body, where so many are taken together for so long.
+/// Microseconds for a body, if `together` bodies are hashed at a time for `seconds`.
 fn measured(bodies: &[Vec<u8>], together: usize, with_sha256: bool, seconds: u64) -> f64 {
     let (start, mut count) = (Instant::now(), 0_u32);
     while start.elapsed().as_secs() < seconds {

@@ -1,4 +1,4 @@
-//! Single requests, to store what is measured and to look whether it is served.
+//! Single requests: storing objects and comparing answers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,10 +10,14 @@ use prism_s3::Signer;
 use prism_s3::sign::Body;
 use time::OffsetDateTime;
 
-/// No single answer takes this long.
+/// Longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The head of a request whose body is signed.
+/// Bytes read at a time, at first and after that.
+const SMALL: usize = 4 << 10;
+const LARGE: usize = 64 << 10;
+
+/// The head of a request with a signed body.
 pub(crate) fn signed(
     signer: &Signer,
     address: SocketAddr,
@@ -34,13 +38,12 @@ pub(crate) fn signed(
     Ok(bytes)
 }
 
-/// The head of a GET that nobody signs.
+/// The head of an anonymous GET.
 pub(crate) fn anonymous(address: SocketAddr, target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: {address}\r\n\r\n").into_bytes()
 }
 
-/// One request over a connection of its own. The body of its answer, if that says
-/// that it was done.
+/// Sends one request over a new connection. Gives the body of a successful answer.
 pub(crate) fn call(address: SocketAddr, head: &[u8], body: &[u8]) -> Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
@@ -49,22 +52,26 @@ pub(crate) fn call(address: SocketAddr, head: &[u8], body: &[u8]) -> Result<Vec<
     Ok(answer(&mut stream)?.body)
 }
 
-/// What was answered, and when.
+/// An answer and its times.
 pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
     pub(crate) first_byte: Instant,
     pub(crate) last_byte: Instant,
 }
 
-/// Reads the answer to the only request that was sent.
+/// Reads the answer to the only outstanding request.
 ///
 /// # Errors
-/// Where it does not come in full, or says that it was not done.
+/// When the connection ends early, or the status is not 2xx.
 pub(crate) fn answer(stream: &mut (impl Read + ?Sized)) -> Result<Answer> {
-    let (mut bytes, mut piece) = (Vec::new(), vec![0; 64 << 10]);
+    let (mut bytes, mut piece) = (Vec::new(), vec![0; SMALL]);
     let mut first_byte = None;
     let mut more = |bytes: &mut Vec<u8>| -> Result<()> {
         let n = stream.read(&mut piece)?;
+        // Longer answers are read in longer pieces.
+        if n == SMALL {
+            piece.resize(LARGE, 0);
+        }
         ensure!(n > 0, "the answer ends early");
         first_byte.get_or_insert_with(Instant::now);
         bytes.extend_from_slice(piece.get(..n).unwrap_or_default());

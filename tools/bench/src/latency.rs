@@ -10,13 +10,14 @@ mod fetch;
 mod steps;
 
 use anyhow::Result;
-use prism_config::RelayUpTo;
 
-use crate::cluster::{Cluster, Setup, System};
+use crate::cluster::System;
 use crate::network::Network;
-use crate::objects::{Objects, parse_size};
-use crate::summary::{Column, Comparison, Over, SYSTEM, Summary};
-use crate::turns::{Job, Options, Turns};
+use crate::objects::Sizes;
+use crate::plan::{Entry, Kind, Plan, Size};
+use crate::summary::{Column, Comparison, Over, SYSTEM, Summary, column};
+use crate::sweep::OBJECTS;
+use crate::turns::Options;
 
 /// In the order of their turns.
 const SYSTEMS: [System; 4] = [
@@ -25,16 +26,9 @@ const SYSTEMS: [System; 4] = [
     System::Haproxy,
     System::Direct,
 ];
-/// Objects of each backend.
-const OBJECTS: usize = 8;
 
 const fn us(heading: &'static str, value: &'static str) -> Column {
-    Column {
-        heading,
-        value,
-        unit: 1.0,
-        digits: 0,
-    }
+    column(heading, value, 1.0, 0)
 }
 
 pub(crate) const SUMMARY: Summary = Summary {
@@ -80,13 +74,11 @@ pub(crate) struct Args {
     /// Sizes of objects: bytes, or with K or M.
     #[arg(
         long,
-        value_delimiter = ',',
-        value_parser = parse_size,
         default_value = "4K,64K,2M",
         value_name = "SIZE",
         conflicts_with = "quick"
     )]
-    sizes: Vec<u64>,
+    sizes: Sizes,
     /// Backends.
     #[arg(long, default_value_t = 2, value_name = "N")]
     backends: usize,
@@ -98,60 +90,20 @@ pub(crate) struct Args {
     options: Options,
 }
 
-impl Args {
-    fn jobs(&self, network: &Network, bytes: u64) -> [Job<System>; 4] {
-        let case = network.case().with("bytes", bytes);
-        SYSTEMS.map(|system| Job {
-            case: case.clone(),
-            system: system.name(),
-            what: system,
-        })
-    }
-}
-
 /// Runs the benchmark.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     if args.options.quick {
-        args.sizes = vec![4 << 10, 2 << 20];
+        args.sizes = Sizes(vec![4 << 10, 2 << 20]);
     }
     args.options.settle(3, 2)?;
     let network = Network::unshaped(args.backends, args.tls)?;
     network.check()?;
-    let jobs = args.sizes.len() * SYSTEMS.len();
-    let mut turns = Turns::begin(&args.options, SUMMARY.result, jobs)?;
-    let mut sizes = args.sizes.iter();
-    if sizes.any(|bytes| turns.wants(&args.jobs(&network, *bytes))) {
-        measure(&args, &network, &mut turns)?;
-    }
-    SUMMARY.tell(turns.rows(), args.options.json)
-}
-
-fn measure(args: &Args, network: &Network, turns: &mut Turns) -> Result<()> {
-    let cluster = Cluster::up(&Setup {
-        network,
-        systems: &SYSTEMS,
-        program: args.options.prism.as_deref(),
-        replicas: 1,
-        // Whatever the size: it is about connections that move.
-        relay_up_to: RelayUpTo::Bytes(0),
-        configure: |_| (),
-        cancel: turns.cancel(),
-    })?;
-    for &bytes in &args.sizes {
-        let jobs = args.jobs(network, bytes);
-        if !turns.wants(&jobs) {
-            turns.pass(&jobs);
-            continue;
-        }
-        let objects = Objects::new(network.backends, OBJECTS, bytes)?;
-        cluster.store(&objects)?;
-        cluster.check(&objects)?;
-        cluster.until_moving(&objects)?;
-        turns.run(&jobs, |system, warm_up_s| {
-            let seconds = warm_up_s.unwrap_or(args.options.seconds);
-            steps::run(&cluster, *system, &objects, seconds)
-        })?;
-        cluster.remove(&objects)?;
-    }
-    Ok(())
+    let plan = Plan {
+        sizes: Size::all(&args.sizes, OBJECTS, None),
+        clusters: vec![Kind::moving(&SYSTEMS)],
+        entries: Entry::all(&SYSTEMS, &()),
+        has_to_move: true,
+        ..Plan::new(&SUMMARY, &network, &args.options)
+    };
+    plan.run(steps::run)
 }

@@ -1,9 +1,8 @@
-//! `prism-lab bench`: what Prism's parts cost on this machine, and what they are good for.
+//! `prism-lab bench`: what Prism costs on this machine, beside its alternatives.
 //!
-//! A module for each result, and those that they share: labs to compare
-//! (`cluster`, `proxies`), load (`load`, `client`), who is measured when
-//! (`turns`), what came out (`rows`) and how it is told (`summary`). Nothing here
-//! is in the way of a request.
+//! Each result has a module. They share the table of a comparison (`plan`), labs (`cluster`,
+//! `proxies`), load (`load`, `client`), rounds (`turns`), values (`rows`, `stats`) and tables
+//! (`summary`). Nothing here is part of the product.
 
 #![forbid(unsafe_code)]
 
@@ -24,23 +23,25 @@ mod memory;
 mod network;
 mod objects;
 mod openssl;
+mod plan;
 mod popularity;
-mod prisms;
 mod processes;
 mod proxies;
 mod report;
 mod rows;
 mod scale;
+mod stats;
 mod store;
 mod summary;
 mod sweep;
 mod switch;
+mod test_switch;
 mod tls;
 mod turns;
 mod upload;
 mod ycsb;
 
-/// Measure what Prism's parts cost on this machine.
+/// Measure Prism beside its alternatives on this machine.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -57,22 +58,21 @@ enum Command {
     Hashes(crate::hashes::Args),
     Latency(crate::latency::Args),
     LongPath(crate::long_path::Args),
-    /// Measure a store whose objects are each on one backend, as YCSB does.
+    /// Measure YCSB's requests, with each object on one backend.
     ///
-    /// Reads alone and with writes among them, of objects that are popular to different
-    /// degrees, by Prism with its own store. Needs root and `wrk` (`scripts/setup.sh bench`).
+    /// Reads alone and with writes among them, for several distributions of popularity. Needs root and `wrk` (`scripts/setup.sh bench`).
     Partitioned(crate::ycsb::Args),
-    /// Measure a store whose objects are each on all backends, as YCSB does.
+    /// Measure YCSB's requests, with each object on all backends.
     ///
     /// The same as `partitioned` with as many replicas as there are backends. Needs root
     /// and `wrk` (`scripts/setup.sh bench`).
     Replicated(crate::ycsb::Args),
     Report(crate::report::Args),
     Scale(crate::scale::Args),
-    /// Measure reads when few objects, or one, are what everybody wants.
+    /// Measure reads when few objects, or one, are popular.
     ///
-    /// With each object on one backend, by Prism and by nginx as a proxy before the same
-    /// backends, and with each on all, by Prism. Needs root, `wrk` and `nginx`
+    /// With each object on one backend, by Prism and by nginx as a proxy, and with each on all,
+    /// by Prism. Needs root, `wrk` and `nginx`
     /// (`scripts/setup.sh bench`).
     Skew(crate::ycsb::SkewArgs),
     Store(crate::store::Args),
@@ -85,8 +85,8 @@ enum Command {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When something that it needs is not there, a system under test does not answer
-/// as it should, or the results cannot be written.
+/// When a needed program is missing, a system gives wrong answers, or results cannot be
+/// written.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Builds(args) => crate::builds::run(args),

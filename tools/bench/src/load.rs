@@ -1,4 +1,4 @@
-//! The load: `wrk`, unmodified, which asks for objects over and over.
+//! The load: `wrk`, unmodified, with a script that asks for random objects.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,46 +12,47 @@ use anyhow::{Context, Result, bail, ensure};
 use super::objects::{BUCKET, Objects};
 use super::popularity::Popularity;
 use super::rows::Values;
+use super::stats::named;
 
-/// Of an object.
+/// Least size of an object whose unfinished answers count.
 const LARGE: u64 = 64 << 10;
-/// Of the order in which objects are popular.
+/// Seed of the order of popularity.
 const SEED: u64 = 12;
 
-/// What `wrk` is to ask for.
+/// The requests of `wrk`.
 pub(crate) struct Load<'o> {
     pub(crate) objects: &'o Objects,
-    /// Those of the first so many backends; there is a thread for each.
+    /// The number of backends whose objects are asked for; each has a thread.
     pub(crate) backends: usize,
     pub(crate) connections: usize,
     pub(crate) popularity: Popularity,
-    /// How many of a hundred requests write what they name.
+    /// The percentage of requests that write.
     pub(crate) writes_percent: u8,
 }
 
-/// Where it asks.
+/// Addresses and signed heads of requests.
 #[derive(Default)]
 pub(crate) struct Places<'p> {
-    /// Where given, each thread asks for the objects of one backend, there.
+    /// Addresses of the backends and their port, if each thread asks one backend directly.
     pub(crate) owners: Option<(Vec<Ipv4Addr>, u16)>,
-    /// Heads of requests that write, by key, and the file of [`Objects::pool`].
+    /// Heads of PUTs by key, and the file of [`Objects::pool`].
     pub(crate) writes: Option<(HashMap<&'p str, Vec<u8>>, &'p Path)>,
 }
 
-/// What `wrk` says of a run.
+/// The output of `wrk`.
 pub(crate) struct Said {
     requests: f64,
-    /// Of answers, also of those that did not end in time.
+    /// Bytes of answers, also of unfinished ones.
     read_bytes: f64,
-    /// Requests that wrote, whether or not the last of them were answered in time.
+    /// PUTs that were sent, also unfinished ones.
     writes: f64,
     seconds: f64,
-    /// From the request to the last byte of its answer.
+    /// Times from the request to the last byte of its answer: p50, p90, p99.
     percentiles_us: [f64; 3],
 }
 
 impl<'o> Load<'o> {
-    /// All alike, and nobody writes.
+    /// GETs of all objects alike.
     pub(crate) fn of(objects: &'o Objects, connections: usize) -> Self {
         Self {
             objects,
@@ -108,12 +109,10 @@ impl<'o> Load<'o> {
         wrk.args(["--timeout", ANSWER_TIMEOUT, "-s"]).arg(script);
     }
 
-    /// What a run came to, as rows have it. CPU times are those of the frontend,
-    /// of all backends and of the client.
+    /// The values of a row. CPU times are those of the frontend, all backends and the client.
     #[allow(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
     pub(crate) fn values(&self, said: &Said, cpu: [Duration; 3]) -> Values {
-        // Of large objects those count that were on their way when the turn ended,
-        // and heads as well: they are less than a percent.
+        // Unfinished answers of large objects count. So do heads, which are less than a percent.
         let bytes = self.objects.bytes as f64;
         let moved = match self.objects.bytes {
             LARGE.. => said.read_bytes + said.writes * bytes,
@@ -121,7 +120,7 @@ impl<'o> Load<'o> {
         };
         let [p50_us, p90_us, p99_us] = said.percentiles_us;
         let [frontend, backends, client] = cpu.map(|cpu| cpu.as_secs_f64());
-        let values = [
+        named([
             ("requests", said.requests),
             ("read_bytes", said.read_bytes),
             ("writes", said.writes),
@@ -135,79 +134,20 @@ impl<'o> Load<'o> {
             ("backends_cpu_s", backends),
             ("client_cpu_s", client),
             ("cpu_us", (frontend + backends) * 1e6 / said.requests),
-        ];
-        let values = values.map(|(name, value)| (name.to_owned(), value));
-        values.into_iter().collect()
+        ])
     }
 }
 
-/// Longer than any answer takes: 100 connections share a link of 100 Mbit/s for objects of
-/// 4 MiB, which is 36 s each, if they share it fairly.
+/// Longest wait for an answer. It takes 36 s if 100 connections share a link of 100 Mbit/s
+/// fairly for objects of 4 MiB.
 const ANSWER_TIMEOUT: &str = "90s";
 
-/// A thread of `wrk` has an interpreter of its own, and `setup` and `done` one of
-/// theirs.
-const SCRIPT: &str = r#"
-local threads = {}
-function setup(thread)
-  threads[#threads + 1] = thread
-  thread:set("number", #threads)
-  if #hosts > 0 then
-    thread.addr = wrk.lookup(hosts[#threads], port)[1]
-  end
-end
+const SCRIPT: &str = include_str!("load.lua");
 
-local gets, puts, offsets, pool = {}, {}, {}, nil
-written = 0
-function init(args)
-  math.randomseed(number)
-  for _, object in ipairs(objects) do
-    if #hosts == 0 or object[1] == number then
-      gets[#gets + 1] = wrk.format("GET", "/" .. bucket .. "/" .. object[2])
-      offsets[#offsets + 1] = object[3]
-      puts[#puts + 1] = object[4]
-    end
-  end
-  if writes > 0 then
-    local file = assert(io.open(pool_file, "rb"))
-    pool = file:read("*a")
-    file:close()
-  end
-end
-
-local function pick()
-  if #shares == 0 then
-    return math.random(#gets)
-  end
-  local share, low, high = math.random(), 1, #shares
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if share < shares[middle] then high = middle else low = middle + 1 end
-  end
-  return low
-end
-
-function request()
-  local n = pick()
-  if writes > 0 and math.random() < writes then
-    written = written + 1
-    return puts[n] .. pool:sub(offsets[n] + 1, offsets[n] + bytes)
-  end
-  return gets[n]
-end
-
-function done(summary, latency, requests)
-  local e, all = summary.errors, 0
-  for _, thread in ipairs(threads) do
-    all = all + thread:get("written")
-  end
-  io.write(string.format("RESULT %d %d %d %d %d %f %f %f\n", summary.requests, summary.bytes, all,
-    summary.duration, e.connect + e.read + e.write + e.status + e.timeout,
-    latency:percentile(50), latency:percentile(90), latency:percentile(99)))
-end
-"#;
-
-/// Runs `wrk`. A run with an error does not count: it fails.
+/// Runs `wrk`.
+///
+/// # Errors
+/// When `wrk` reports an error of a request.
 pub(crate) fn run(mut wrk: Command) -> Result<Said> {
     let output = wrk.output().context("running wrk")?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -240,7 +180,7 @@ pub(crate) fn run(mut wrk: Command) -> Result<Said> {
     })
 }
 
-/// Bytes as within a text of Lua.
+/// Appends `bytes` to a string literal of Lua.
 pub(crate) fn escape(bytes: &[u8], out: &mut String) {
     for &byte in bytes {
         match byte {

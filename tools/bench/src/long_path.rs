@@ -1,35 +1,40 @@
-//! `prism-lab bench long-path`: the first second of a connection to servers that are far
-//! away, whose requests are for objects of one backend after the other. How fast a
-//! connection is then is a matter of its congestion window, and each move might cost it
-//! that: by Prism with windows that move (`congestion_window = carry`), by Prism without, whose
-//! hand-offs freeze the socket or take two phases, by nginx as a proxy, and *direct*, over one
-//! connection to one nginx backend, which is the limit.
+//! `prism-lab bench long-path`: the first second of a connection over a long path, with
+//! requests for objects of alternating backends. The congestion window decides how fast it is.
 //!
-//! The way is long in the client's network ([`prism_lab::delay`]); nodes are as near to each other
-//! and to the switch as ever.
+//! Compared are Prism with windows that move (`congestion_window = carry`), Prism without (by
+//! both methods of a hand-off), nginx as a proxy, and *direct*: one connection to one nginx
+//! backend, the limit. [`prism_lab::delay`] delays the client's packets. Nodes and switch are
+//! near each other.
 
 mod second;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use prism_config::{Config, CongestionWindow, HandOffMethod, RelayUpTo};
+use prism_config::{Config, CongestionWindow, HandOffMethod};
 use prism_lab::Rate;
 use prism_sys::tcp::InitialWindow;
 
-use crate::cluster::{Cluster, Setup, System};
+use crate::cluster::System;
 use crate::network::Network;
-use crate::objects::{Objects, parse_size};
-use crate::summary::{Column, Comparison, Over, SYSTEM, Summary};
-use crate::turns::{Job, Options, Turns, within};
+use crate::objects::Sizes;
+use crate::plan::{Entry, Kind, Plan, Size};
+use crate::rows::Case;
+use crate::summary::{Column, Comparison, Over, SYSTEM, Summary, column};
+use crate::sweep::OBJECTS;
+use crate::turns::{Options, within};
 
-/// Changes the configuration of a cluster.
+/// A change of the configuration of a cluster.
 type Configure = fn(&mut Config);
 
-/// Clusters, and who is asked in each, in the order of their turns.
-const CLUSTERS: [(Configure, &[(&str, System)]); 3] = [
+/// The entries of a cluster: their names in rows, and their systems.
+type Entries = &'static [(&'static str, System)];
+
+/// Clusters, their systems, and their entries in the order of the turns.
+const CLUSTERS: [(Configure, &[System], Entries); 3] = [
     (
         |_| (),
+        &[System::Prism, System::Nginx, System::Direct],
         &[
             ("carry", System::Prism),
             ("nginx", System::Nginx),
@@ -38,6 +43,7 @@ const CLUSTERS: [(Configure, &[(&str, System)]); 3] = [
     ),
     (
         |config| config.service.congestion_window = CongestionWindow::Fresh,
+        &[System::Prism],
         &[("fresh", System::Prism)],
     ),
     (
@@ -45,19 +51,13 @@ const CLUSTERS: [(Configure, &[(&str, System)]); 3] = [
             config.service.congestion_window = CongestionWindow::Fresh;
             config.service.hand_off_method = HandOffMethod::TwoPhase;
         },
+        &[System::Prism],
         &[("fresh-two-phase", System::Prism)],
     ),
 ];
-/// Objects of each backend.
-const OBJECTS: usize = 8;
 
 const fn kib(heading: &'static str, value: &'static str) -> Column {
-    Column {
-        heading,
-        value,
-        unit: 1024.0,
-        digits: 0,
-    }
+    column(heading, value, 1024.0, 0)
 }
 
 const fn over(title: &'static str, base: &'static str) -> Comparison {
@@ -79,44 +79,24 @@ pub(crate) const SUMMARY: Summary = Summary {
     result: "long-path",
     title: "First second of a connection, medians of the rounds; KiB until so long after its first packet",
     columns: &[
-        Column {
-            heading: "MB/s",
-            value: "mb_s",
-            unit: 1.0,
-            digits: 1,
-        },
+        column("MB/s", "mb_s", 1.0, 1),
         kib("100 ms", "in_100_ms_bytes"),
         kib("200 ms", "in_200_ms_bytes"),
         kib("300 ms", "in_300_ms_bytes"),
         kib("500 ms", "in_500_ms_bytes"),
-        Column {
-            heading: "connect ms",
-            value: "connect_us",
-            unit: 1e3,
-            digits: 1,
-        },
-        Column {
-            heading: "requests",
-            value: "requests_s",
-            unit: 1.0,
-            digits: 1,
-        },
-        Column {
-            heading: "moves",
-            value: "moves_s",
-            unit: 1.0,
-            digits: 1,
-        },
+        column("connect ms", "connect_us", 1e3, 1),
+        column("requests", "requests_s", 1.0, 1),
+        column("moves", "moves_s", 1.0, 1),
     ],
     comparisons: &[
         over("Over nginx's as a proxy", "nginx"),
-        over("Over Prism's whose connections begin anew", "fresh"),
+        over("Over Prism's with a new window", "fresh"),
     ],
 };
 
-/// Measure the first second of a connection to servers that are far away.
+/// Measure the first second of a connection over a long path.
 ///
-/// Its requests are for objects of one backend after the other: by Prism with
+/// Its requests are for objects of alternating backends: by Prism with
 /// `congestion_window` at `carry`, at `fresh`, and at `fresh` with `hand_off_method` at
 /// `two-phase`, by nginx as a proxy, and by one of the nginx backends itself, for its own
 /// objects. A turn has a connection for each of its seconds. Needs root and `nginx`
@@ -127,14 +107,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 20, value_name = "N")]
     rtt_ms: usize,
     /// Sizes of objects: bytes, or with K or M.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_parser = parse_size,
-        default_value = "1M",
-        value_name = "SIZE"
-    )]
-    sizes: Vec<u64>,
+    #[arg(long, default_value = "1M", value_name = "SIZE")]
+    sizes: Sizes,
     /// Backends; the client's link has as many times the speed of one server's.
     #[arg(long, default_value_t = 2, value_name = "N")]
     backends: usize,
@@ -149,88 +123,44 @@ pub(crate) struct Args {
     options: Options,
 }
 
-impl Args {
-    fn network(&self) -> Result<Network> {
-        let network = Network::shaped(self.backends, self.link, self.tls);
-        network.check()?;
-        within("--rtt-ms", self.rtt_ms, 200)?;
-        ensure!(
-            self.backends > 1,
-            "--backends must be at least 2: connections are to move"
-        );
-        Ok(network)
-    }
-
-    fn jobs(&self, network: &Network, bytes: u64) -> Vec<Job<(usize, System)>> {
-        let case = network.case().with("rtt_ms", self.rtt_ms);
-        let clusters = CLUSTERS.iter().enumerate();
-        let systems = clusters.flat_map(|(n, (_, systems))| systems.iter().map(move |s| (n, s)));
-        let jobs = systems.map(|(n, (name, system))| Job {
-            case: case.clone().with("bytes", bytes),
-            system: name,
-            what: (n, *system),
-        });
-        jobs.collect()
-    }
-}
-
 /// Runs the benchmark.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     args.options.settle(3, 2)?;
-    let network = args.network()?;
-    let of_sizes = args.sizes.iter().map(|bytes| args.jobs(&network, *bytes));
-    let of_sizes: Vec<_> = of_sizes.collect();
-    let jobs = of_sizes.iter().map(Vec::len).sum();
-    let mut turns = Turns::begin(&args.options, SUMMARY.result, jobs)?;
-    if of_sizes.iter().any(|jobs| turns.wants(jobs)) {
-        measure(&args, &network, &mut turns)?;
-    }
-    SUMMARY.tell(turns.rows(), args.options.json)
-}
-
-fn measure(args: &Args, network: &Network, turns: &mut Turns) -> Result<()> {
-    // Nodes would go on without and only warn.
+    let network = Network::shaped(args.backends, args.link, args.tls);
+    network.check()?;
+    within("--rtt-ms", args.rtt_ms, 200)?;
+    ensure!(
+        args.backends > 1,
+        "--backends must be at least 2: connections are to move"
+    );
+    // Without it nodes only warn.
     InitialWindow::new().context("windows cannot be carried here")?;
-    let clusters = CLUSTERS.iter().map(|(configure, systems)| {
-        let systems: Vec<System> = systems.iter().map(|(_, system)| *system).collect();
-        Cluster::up(&Setup {
-            network,
-            systems: &systems,
-            program: args.options.prism.as_deref(),
-            replicas: 1,
-            // Whatever the size: it is about connections that move.
-            relay_up_to: RelayUpTo::Bytes(0),
-            configure: *configure,
-            cancel: turns.cancel(),
-        })
+    let clusters = CLUSTERS.iter().enumerate();
+    let entries = clusters.flat_map(|(cluster, (.., entries))| {
+        entries
+            .iter()
+            .map(move |(name, system)| (cluster, *name, *system))
     });
-    let clusters = clusters.collect::<Result<Vec<_>>>()?;
-    let rtt = Duration::from_millis(args.rtt_ms.try_into()?);
-    let far = clusters.iter().map(|cluster| cluster.far_away(rtt));
-    let far = far.collect::<Result<Vec<_>>>()?;
-    for &bytes in &args.sizes {
-        let jobs = args.jobs(network, bytes);
-        if !turns.wants(&jobs) {
-            turns.pass(&jobs);
-            continue;
-        }
-        let objects = Objects::new(network.backends, OBJECTS, bytes)?;
-        for cluster in &clusters {
-            cluster.store(&objects)?;
-            cluster.check(&objects)?;
-            cluster.until_moving(&objects)?;
-        }
-        turns.run(&jobs, |(cluster, system), warm_up_s| {
-            let cluster = clusters.get(*cluster).context("no such cluster")?;
-            let connections = warm_up_s.unwrap_or(args.options.seconds);
-            let values = second::run(cluster, *system, &objects, connections)?;
-            let dropped = far.iter().flatten().any(|way| way.tally().dropped > 0);
-            ensure!(!dropped, "packets were lost on the long path");
-            Ok(values)
-        })?;
-        for cluster in &clusters {
-            cluster.remove(&objects)?;
-        }
-    }
-    Ok(())
+    let entries = entries.map(|(cluster, name, system)| Entry {
+        name,
+        system,
+        cluster,
+        case: Case::default().with("rtt_ms", args.rtt_ms),
+        what: (),
+    });
+    let plan = Plan {
+        sizes: Size::all(&args.sizes, OBJECTS, None),
+        clusters: CLUSTERS
+            .iter()
+            .map(|(configure, systems, _)| Kind {
+                configure: *configure,
+                ..Kind::moving(systems)
+            })
+            .collect(),
+        entries: entries.collect(),
+        round_trip: Some(Duration::from_millis(args.rtt_ms.try_into()?)),
+        has_to_move: true,
+        ..Plan::new(&SUMMARY, &network, &args.options)
+    };
+    plan.run(second::run)
 }

@@ -1,19 +1,19 @@
-//! What the kernel's memory grows by.
+//! The memory that the kernel uses.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Of `/proc/meminfo`: where maps and their elements are, and sockets.
+/// Lines of `/proc/meminfo` for eBPF maps, their elements, and sockets.
 const KINDS: [&str; 3] = ["SUnreclaim", "VmallocUsed", "Percpu"];
-/// Two readings that differ by less are of a machine at rest.
+/// Two readings that differ by less end the wait.
 const STILL_BYTES: u64 = 256 << 10;
 const PAUSE: Duration = Duration::from_millis(50);
-/// Of waiting for that; a busy machine is never at rest.
+/// Most pauses until then, for a busy machine.
 const MOST_PAUSES: usize = 10;
 
-/// What the kernel has taken, once that is still: maps that are given up are freed later.
+/// Bytes in use, once two readings agree: the kernel frees removed maps later.
 pub(crate) fn kernel_bytes() -> Result<u64> {
     let mut before = read()?;
     for _ in 0..MOST_PAUSES {

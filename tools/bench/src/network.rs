@@ -1,6 +1,6 @@
-//! The options of every command that builds a network, and what they come to.
+//! The options of every command that builds a network.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use prism_lab::{LabSpec, Rate};
 
 use super::rows::Case;
@@ -24,7 +24,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// With links as fast as the machine goes.
+    /// A network without a limit on its links.
     pub(crate) fn unshaped(backends: usize, tls: bool) -> Result<Self> {
         Ok(Self {
             backends,
@@ -34,7 +34,7 @@ impl Network {
         })
     }
 
-    /// With links of this speed.
+    /// A network with links of this speed.
     pub(crate) const fn shaped(backends: usize, link: Rate, tls: bool) -> Self {
         Self {
             backends,
@@ -49,6 +49,17 @@ impl Network {
         within("--backends", self.backends, 20)
     }
 
+    /// Whether it can be built, and gives each backend its share of `connections`.
+    pub(crate) fn check_connections(&self, connections: usize, most: usize) -> Result<()> {
+        self.check()?;
+        within("--connections", connections, most)?;
+        ensure!(
+            connections.is_multiple_of(self.backends),
+            "--connections must be a multiple of --backends: direct, each backend has its share"
+        );
+        Ok(())
+    }
+
     pub(crate) fn link(&self) -> Option<Rate> {
         (!self.unshaped).then_some(self.link)
     }
@@ -57,7 +68,7 @@ impl Network {
         if self.tls { "https" } else { "http" }
     }
 
-    /// What every row has of it.
+    /// The names and values that every row has.
     pub(crate) fn case(&self) -> Case {
         Case::default()
             .with("link_bit_s", self.link().map(Rate::bits_per_s))
@@ -65,8 +76,8 @@ impl Network {
             .with("backends", self.backends)
     }
 
-    /// How long a turn has to be, for the one link of a proxy to give two objects of
-    /// so many bytes to each connection: at least `seconds`.
+    /// The length of a turn in which the one link of a proxy can give each connection two
+    /// objects of so many bytes: at least `seconds`.
     pub(crate) fn turn_s(&self, seconds: u64, bytes: u64, connections: usize) -> u64 {
         let bits = bytes.saturating_mul(8 * 2 * connections as u64);
         let link = self.link();

@@ -1,38 +1,40 @@
-//! What is asked for: objects of one size, the same number on each backend.
+//! Objects of one size, the same number on each backend.
+
+use std::ops::Deref;
+use std::str::FromStr;
 
 use anyhow::Result;
 use prism_cluster::{NodeName, Placement};
 
 /// The bucket that everybody may read.
 pub(crate) const BUCKET: &str = "bench";
-/// Bytes between the beginnings of two objects within what all are cut from.
+/// Distance of the beginnings of two objects in the pool, in bytes.
 const STEP: usize = 64;
 
-/// Objects of one size. The name of each begins with that of its backend, so that
-/// proxies can tell it without a table.
+/// Objects of one size. Each key begins with the name of its backend, so proxies need no
+/// table.
 pub(crate) struct Objects {
     pub(crate) bytes: u64,
     /// Keys, by backend.
     pub(crate) keys: Vec<Vec<String>>,
-    /// Random; each object is a piece of it that begins elsewhere, so that all
-    /// differ in every place.
+    /// Random bytes. Each object is a piece with its own beginning, so all differ.
     pool: Vec<u8>,
 }
 
-/// One of them.
+/// One object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Object<'o> {
     pub(crate) key: &'o str,
-    /// Which backend has it.
+    /// The number of its backend.
     pub(crate) backend: usize,
-    /// Where in the pool it begins.
+    /// Its beginning in the pool.
     pub(crate) offset: usize,
     pub(crate) body: &'o [u8],
 }
 
 impl Objects {
-    /// `each` objects for each of `backends` backends, by names that Prism's
-    /// placement gives to it.
+    /// `each` objects for each of `backends` backends, with keys that Prism's placement gives
+    /// to it.
     pub(crate) fn new(backends: usize, each: usize, bytes: u64) -> Result<Self> {
         let names: Vec<String> = (0..backends).map(|n| format!("be{n}")).collect();
         let nodes = names
@@ -54,12 +56,12 @@ impl Objects {
         Ok(Self { bytes, keys, pool })
     }
 
-    /// What every object is a piece of.
+    /// The bytes that objects are cut from.
     pub(crate) fn pool(&self) -> &[u8] {
         &self.pool
     }
 
-    /// All of them, those of one backend after those of the other.
+    /// All objects, backend by backend.
     pub(crate) fn all(&self) -> impl Iterator<Item = Object<'_>> {
         let keys = self.keys.iter().enumerate();
         let keys = keys.flat_map(|(backend, keys)| keys.iter().map(move |key| (backend, key)));
@@ -75,14 +77,37 @@ impl Objects {
         })
     }
 
-    /// Those of one backend.
+    /// The objects of one backend.
     pub(crate) fn of(&self, backend: usize) -> impl Iterator<Item = Object<'_>> {
         self.all().filter(move |object| object.backend == backend)
     }
 }
 
+/// Sizes of objects, as in `64,4K,1M`.
+#[derive(Debug, Clone)]
+pub(crate) struct Sizes(pub(crate) Vec<u64>);
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.split(',')
+            .map(parse_size)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+impl Deref for Sizes {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        &self.0
+    }
+}
+
 /// Reads `4096`, `4K` or `4M`: at most 64M.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+fn parse_size(text: &str) -> Result<u64, String> {
     let fault = || format!("{text:?} is not a size as in 4096, 4K or 4M");
     let (number, shift) = match text.char_indices().next_back() {
         Some((at, 'k' | 'K')) => (text.get(..at), 10),

@@ -1,11 +1,10 @@
-//! What `openssl speed` says of this machine.
+//! The speed of OpenSSL on this machine, by `openssl speed`.
 
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Bytes that one core encrypts or hashes in a second by this algorithm, 16 KiB at a
-/// time. Takes so many seconds.
+/// Bytes a second that one core encrypts or hashes, 16 KiB at a time. Takes `seconds`.
 pub(crate) fn bytes_per_s(algorithm: &str, seconds: u64) -> Result<f64> {
     let output = Command::new("openssl")
         .args(["speed", "-elapsed", "-mr"])

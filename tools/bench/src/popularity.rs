@@ -1,22 +1,21 @@
-//! How often each object is asked for: as YCSB does it, by the object's rank.
+//! The share of requests for each object, by its rank, as in YCSB.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How requests spread over objects.
+/// The distribution of requests over objects.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Popularity {
-    /// All alike.
+    /// The same for all.
     Uniform,
-    /// The n-th is asked for in proportion to n to the power of minus this.
+    /// Zipf's law: the n-th object has a share in proportion to n to the power of minus this.
     Zipf(f64),
-    /// All ask for the same one.
+    /// One object has all requests.
     Single,
 }
 
 impl Popularity {
-    /// The share of all requests of each rank and those before it: ascending, and
-    /// 1 at the end.
+    /// The share of each rank and all before it: ascending, and 1 at the end.
     pub(crate) fn shares(self, objects: usize) -> Vec<f64> {
         #[allow(clippy::cast_precision_loss, reason = "far below 2^52 objects")]
         let weight = |rank: usize| match self {

@@ -1,11 +1,11 @@
-//! The CPU time and the memory of processes, by `/proc`.
+//! CPU time and memory of processes, from `/proc`.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Of CPU times that the kernel tells: USER_HZ is 100 on all that we run on.
+/// Unit of CPU times in `/proc`: USER_HZ is 100 on all supported machines.
 const TICK: Duration = Duration::from_millis(10);
 
 /// A process and its children.
@@ -23,7 +23,7 @@ pub(crate) fn cpu_of_family(pid: u32) -> Result<Duration> {
     family(pid).into_iter().map(cpu_of).sum()
 }
 
-/// Memory of a process and its children that is theirs alone, in bytes.
+/// Anonymous memory of a process and its children, in bytes.
 pub(crate) fn memory_of_family(pid: u32) -> Result<u64> {
     family(pid).into_iter().map(memory_of).sum()
 }
@@ -43,7 +43,7 @@ pub(crate) fn cpu_of_client() -> Result<Duration> {
     ticks(&fs::read_to_string("/proc/self/stat")?, 4)
 }
 
-/// The same of one process.
+/// User and system time of one process.
 fn cpu_of(pid: u32) -> Result<Duration> {
     ticks(&fs::read_to_string(format!("/proc/{pid}/stat"))?, 2)
 }

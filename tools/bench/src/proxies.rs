@@ -1,6 +1,6 @@
-//! nginx and HAProxy at their best: keep-alive on both sides with room for every
-//! connection, buffers that hold an object, no log, patience with a busy link, one
-//! process for each role, as Prism's nodes in a lab have one worker.
+//! Configurations of nginx and HAProxy at their best: kept connections on both sides, buffers
+//! for an object, no log, and long timeouts. Each role has one process, as each node of Prism
+//! has one worker.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -8,16 +8,16 @@ use std::path::Path;
 
 use super::objects::BUCKET;
 
-/// Where all of them listen, and nginx on backends for the proxies.
+/// The ports of all systems, for HTTP (also of backends) and HTTPS.
 const PLAIN: u16 = 8080;
 const SECURE: u16 = 8443;
 
-/// Where clients connect.
+/// The port for clients.
 pub(crate) const fn port(tls: bool) -> u16 {
     if tls { SECURE } else { PLAIN }
 }
 
-/// nginx that serves the files below `root`, and takes more of them by PUT.
+/// nginx as a backend: serves the files below `root`, and takes PUTs.
 pub(crate) fn nginx_backend(address: Ipv4Addr, root: &Path, tls: Option<&Path>) -> String {
     let listen = nginx_listen(address, tls);
     nginx(&format!(
@@ -28,7 +28,7 @@ pub(crate) fn nginx_backend(address: Ipv4Addr, root: &Path, tls: Option<&Path>) 
     ))
 }
 
-/// nginx before `backends`, the first of which is called `be0`.
+/// nginx as a proxy in front of `backends`, which are called `be0`, `be1` and so on.
 pub(crate) fn nginx_proxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<&Path>) -> String {
     let mut text = format!("map $uri $owner {{ ~^/{BUCKET}/(?<name>be\\d+)- $name; }}\n");
     for (n, backend) in backends.iter().enumerate() {
@@ -50,7 +50,7 @@ pub(crate) fn nginx_proxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<
     nginx(&text)
 }
 
-/// HAProxy before them.
+/// HAProxy as a proxy in front of `backends`.
 pub(crate) fn haproxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<&Path>) -> String {
     let mut text = format!(
         "global\n nbthread 1\n maxconn 9000\n tune.bufsize 65536\n\
@@ -89,7 +89,7 @@ fn nginx_listen(address: Ipv4Addr, tls: Option<&Path>) -> String {
     )
 }
 
-/// What every nginx has; its files lie in its prefix.
+/// The common part of all nginx configurations. Files are below the prefix.
 fn nginx(servers: &str) -> String {
     format!(
         "daemon off; pid pid; worker_processes 1; user root; error_log error.log crit;\n\

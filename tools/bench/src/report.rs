@@ -1,5 +1,5 @@
-//! `prism-lab bench report`: all results as one page, each with its plots and tables, how
-//! it was measured, and what the papers say of it.
+//! `prism-lab bench report`: all results as one page, with plots, tables, conditions and the
+//! papers' values.
 
 mod chart;
 mod headlines;
@@ -13,15 +13,17 @@ mod views;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::summary::Summary;
 
 use input::Input;
 
 /// Draw all results into one HTML file, beside the figures of the papers.
 ///
-/// Reads any number of files: rows, as `--rows` of other commands keeps them, and
-/// what they print with `--json`. The page needs neither a network nor scripts. A result of
-/// which there is nothing is named as missing, with the command that makes it. Of turns that
-/// several files have, those of the first count.
+/// Reads any number of files: rows of `--rows`, and the output of `--json`. The page needs
+/// neither a network nor scripts. It names missing results and the commands that measure
+/// them. If several files have the same turn, the first counts.
 ///
 ///   prism-lab bench flows --rows rows.jsonl
 ///   prism-lab bench handoff --json > handoff.json
@@ -29,12 +31,30 @@ use input::Input;
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// Rows, or what a command printed with `--json`.
+    /// Rows, or the output of a command with `--json`.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Where the page is written to; what is there is replaced.
+    /// The page; an existing file is replaced.
     #[arg(long, short, default_value = "report.html", value_name = "FILE")]
     output: PathBuf,
+}
+
+/// Prints a document of a command that has no rows of its own: as it is, or as a table.
+///
+/// # Errors
+/// When the document is none of those that the report knows.
+pub(crate) fn tell(summary: &Summary, document: &impl Serialize, as_json: bool) -> Result<()> {
+    match as_json {
+        true => println!("{}", serde_json::to_string_pretty(document)?),
+        false => {
+            let document = serde_json::to_value(document)?;
+            for (name, value) in input::conditions(&document) {
+                println!("{name}: {value}");
+            }
+            summary.tell(&input::of_document(&document)?, false)?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes the page.

@@ -1,14 +1,13 @@
-//! Rows: what each turn of each system came to, kept as lines of JSON.
+//! Rows: the values of each turn of each system, as lines of JSON.
 //!
-//! This is the one form of the rows of every command, so that one program can
-//! draw them all, and one file may hold them all:
+//! All commands use this form, so one file may have the rows of all:
 //!
 //! ```json
 //! {"result":"sweep","case":{"bytes":4096,"scheme":"http"},"system":"nginx","round":0,"values":{"mb_s":9.5}}
 //! ```
 //!
-//! `result` names the command, `case` what was set, `system` whose turn it was, and
-//! `values` what came out: measured and derived, with the unit at the end of each name.
+//! `result` names the command, `case` its settings, and `system` the system that had the turn.
+//! `values` are measured or derived; each name ends with the unit.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,27 +19,27 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What was set, by name: numbers and texts.
+/// Settings by name: numbers and strings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Case(BTreeMap<String, Value>);
 
-/// Which turn.
+/// The identity of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Turn {
     /// The command, as in `sweep`.
     pub(crate) result: String,
     pub(crate) case: Case,
-    /// Who served, as in `nginx`.
+    /// The name of the system, as in `nginx`.
     pub(crate) system: String,
-    /// From 0. What is compared has the same one.
+    /// The number of the round, from 0. Ratios are of turns of the same round.
     pub(crate) round: usize,
 }
 
-/// What came out, by name; never NaN or infinite.
+/// Measured values by name; never NaN or infinite.
 pub(crate) type Values = BTreeMap<String, f64>;
 
-/// One turn, and what came of it.
+/// One turn and its values.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Row {
     #[serde(flatten)]
@@ -48,19 +47,25 @@ pub(crate) struct Row {
     pub(crate) values: Values,
 }
 
-/// The rows of one result, and where they are noted.
+/// The rows of one result, and the file that they are added to.
 pub(crate) struct Rows {
     all: Vec<Row>,
     file: Option<File>,
 }
 
 impl Case {
-    /// With `name` set to `value`; unset, where that is null.
+    /// With `name` set to `value`, or removed if that is null.
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         match value.into() {
             Value::Null => self.0.remove(name),
             value => self.0.insert(name.to_owned(), value),
         };
+        self
+    }
+
+    /// With the names and values of `other`.
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        self.0.extend(other.0.clone());
         self
     }
 
@@ -70,7 +75,7 @@ impl Case {
         self
     }
 
-    /// What `name` is set to, in words; empty where it is not.
+    /// The value of `name`; empty if it is not set.
     pub(crate) fn text(&self, name: &str) -> String {
         match self.0.get(name) {
             None => String::new(),
@@ -96,24 +101,23 @@ impl fmt::Display for Case {
 }
 
 impl Row {
-    /// What is called `name`; NaN where it was not measured.
+    /// The value of `name`; NaN if it was not measured.
     pub(crate) fn value(&self, name: &str) -> f64 {
         self.values.get(name).copied().unwrap_or(f64::NAN)
     }
 
-    /// Whether that was measured.
+    /// Whether `name` was measured.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.values.contains_key(name)
     }
 }
 
 impl Rows {
-    /// With what `path` has of `result` already, where it is to be noted too. Rows of
-    /// other results stay as they are. A last line without an end was being written
-    /// when somebody ended the command: it is cut off.
+    /// Opens `path` for rows of `result`, and reads those that it has. Rows of other results
+    /// stay. A last line without an end is from an interrupted command and is cut off.
     ///
     /// # Errors
-    /// Where the file cannot be read or has something else in it.
+    /// When the file cannot be read, or a line is no row.
     pub(crate) fn open(path: Option<&Path>, result: &str) -> Result<Self> {
         let Some(path) = path else {
             let (all, file) = (Vec::new(), None);
@@ -141,10 +145,10 @@ impl Rows {
         self.all.iter().any(|row| row.turn == *turn)
     }
 
-    /// Notes one more.
+    /// Adds a row, also to the file.
     ///
     /// # Errors
-    /// Where it cannot be written, or a value of it is no number.
+    /// When it cannot be written, or a value is NaN or infinite.
     pub(crate) fn add(&mut self, row: Row) -> Result<()> {
         for (name, value) in &row.values {
             ensure!(value.is_finite(), "{name} of {} is {value}", row.turn.case);
@@ -165,7 +169,7 @@ impl Rows {
 /// Reads rows of any results, one a line.
 ///
 /// # Errors
-/// Where a line is no row.
+/// When a line is no row.
 pub(crate) fn parse(text: &str) -> Result<Vec<Row>> {
     let lines = (1..).zip(text.lines());
     lines

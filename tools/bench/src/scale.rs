@@ -1,29 +1,25 @@
-//! `prism-lab bench scale`: GETs from the objects of one backend, of two, up to all, by
-//! Prism, by nginx as a proxy before the same backends, and *direct*: whether
-//! throughput grows as backends are added, and what becomes of latency. As in
+//! `prism-lab bench scale`: GETs from the objects of one backend, of two, up to all, as in
 //! Figures 10 and 11 of NSDI'21.
 //!
-//! There is one cluster of all backends. To measure fewer, only objects of the first
-//! so many are asked for: so every number has its turn in every round, and is compared
-//! with its neighbours. Connections stay the same number in all, as in the paper, where
-//! the latency of a proxy does not change with the backends behind it.
+//! One cluster has all backends. A turn for fewer backends asks only for the objects of the
+//! first ones, so every number has its turn in every round. As in the paper, the number of
+//! connections stays the same.
 
 use anyhow::{Result, ensure};
-use prism_config::RelayUpTo;
 
-use crate::cluster::{Cluster, Setup, System};
+use crate::cluster::System;
 use crate::load::Load;
 use crate::network::Network;
-use crate::objects::{Objects, parse_size};
+use crate::objects::Sizes;
+use crate::plan::{Entry, Kind, Plan, Size};
+use crate::rows::Case;
 use crate::summary::{Comparison, Over, Summary};
-use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
-use crate::turns::{Job, Options, Turns, within};
+use crate::sweep::{COLUMNS, OBJECTS, PRISM_OVER_OTHERS};
+use crate::turns::{Options, within};
 
 /// In the order of their turns.
 const SYSTEMS: [System; 3] = [System::Prism, System::Nginx, System::Direct];
-/// Objects of each backend.
-const OBJECTS: usize = 8;
-/// What was set to the number of backends that have what is asked for.
+/// The name of the case for the number of backends that have the objects.
 const ASKED: &str = "asked_backends";
 
 pub(crate) const SUMMARY: Summary = Summary {
@@ -37,12 +33,7 @@ pub(crate) const SUMMARY: Summary = Summary {
             dimension: ASKED,
             base: "1",
             over: Over::Base,
-            values: &[
-                ("throughput", "mb_s"),
-                ("p50", "p50_us"),
-                ("p90", "p90_us"),
-                ("p99", "p99_us"),
-            ],
+            ..PRISM_OVER_OTHERS
         },
     ],
 };
@@ -56,13 +47,11 @@ pub(crate) struct Args {
     /// Sizes of objects: bytes, or with K or M.
     #[arg(
         long,
-        value_delimiter = ',',
-        value_parser = parse_size,
         default_value = "16K,256K,512K",
         value_name = "SIZE",
         conflicts_with = "quick"
     )]
-    sizes: Vec<u64>,
+    sizes: Sizes,
     #[command(flatten)]
     network: Network,
     /// Connections of the client, over all its threads; a multiple of every number of
@@ -73,96 +62,42 @@ pub(crate) struct Args {
     options: Options,
 }
 
-/// Whom to ask.
-struct Asked {
-    system: System,
-    backends: usize,
-}
-
-impl Args {
-    fn settle(mut self) -> Result<Self> {
-        if self.options.quick {
-            self.sizes = vec![16 << 10, 256 << 10];
-        }
-        self.options.settle(2, 2)?;
-        self.network.check()?;
-        within("--connections", self.connections, 4_000)?;
-        for backends in self.numbers() {
-            ensure!(
-                self.connections.is_multiple_of(backends),
-                "--connections must be a multiple of {backends}, a number of backends"
-            );
-        }
-        Ok(self)
-    }
-
-    /// Of backends, ascending.
-    fn numbers(&self) -> Vec<usize> {
-        let all = self.network.backends;
-        (1..=all)
-            .filter(|n| !self.options.quick || [1, all.div_ceil(2), all].contains(n))
-            .collect()
-    }
-
-    fn jobs(&self, bytes: u64) -> Vec<Job<Asked>> {
-        let numbers = self.numbers().into_iter();
-        let pairs = numbers.flat_map(|n| SYSTEMS.map(|system| (n, system)));
-        pairs
-            .map(|(backends, system)| Job {
-                case: self
-                    .network
-                    .case()
-                    .with("connections", self.connections)
-                    .with("bytes", bytes)
-                    .with(ASKED, backends),
-                system: system.name(),
-                what: Asked { system, backends },
-            })
-            .collect()
-    }
-}
-
 /// Runs the benchmark.
-pub(crate) fn run(args: Args) -> Result<()> {
-    let args = args.settle()?;
-    let sizes = &args.sizes;
-    let jobs = sizes.iter().map(|bytes| args.jobs(*bytes).len()).sum();
-    let mut turns = Turns::begin(&args.options, SUMMARY.result, jobs)?;
-    if sizes.iter().any(|bytes| turns.wants(&args.jobs(*bytes))) {
-        measure(&args, &mut turns)?;
+pub(crate) fn run(mut args: Args) -> Result<()> {
+    if args.options.quick {
+        args.sizes = Sizes(vec![16 << 10, 256 << 10]);
     }
-    SUMMARY.tell(turns.rows(), args.options.json)
-}
-
-fn measure(args: &Args, turns: &mut Turns) -> Result<()> {
-    let (network, sizes) = (&args.network, &args.sizes);
-    let cluster = Cluster::up(&Setup {
-        network,
-        systems: &SYSTEMS,
-        program: args.options.prism.as_deref(),
-        replicas: 1,
-        relay_up_to: RelayUpTo::default(),
-        configure: |_| (),
-        cancel: turns.cancel(),
-    })?;
-    for &bytes in sizes {
-        let jobs = args.jobs(bytes);
-        if !turns.wants(&jobs) {
-            turns.pass(&jobs);
-            continue;
-        }
-        let objects = Objects::new(network.backends, OBJECTS, bytes)?;
-        cluster.store(&objects)?;
-        cluster.check(&objects)?;
-        let turn_s = network.turn_s(args.options.seconds, bytes, args.connections);
-        turns.run(&jobs, |asked, warm_up_s| {
-            let load = Load {
-                backends: asked.backends,
-                ..Load::of(&objects, args.connections)
-            };
-            cluster.load(asked.system, &load, warm_up_s.unwrap_or(turn_s))
-        })?;
-        cluster.remove(&objects)?;
+    args.options.settle(2, 2)?;
+    args.network.check()?;
+    within("--connections", args.connections, 4_000)?;
+    let all = args.network.backends;
+    let numbers =
+        (1..=all).filter(|n| !args.options.quick || [1, all.div_ceil(2), all].contains(n));
+    let mut entries = Vec::new();
+    for backends in numbers {
+        ensure!(
+            args.connections.is_multiple_of(backends),
+            "--connections must be a multiple of {backends}, a number of backends"
+        );
+        entries.extend(
+            Entry::all(&SYSTEMS, &backends)
+                .into_iter()
+                .map(|entry| Entry {
+                    case: Case::default().with(ASKED, backends),
+                    ..entry
+                }),
+        );
     }
-    Ok(())
+    let plan = Plan {
+        sizes: Size::all(&args.sizes, OBJECTS, Some(args.connections)),
+        clusters: vec![Kind::new(&SYSTEMS)],
+        entries,
+        ..Plan::new(&SUMMARY, &args.network, &args.options)
+    };
+    plan.run(|asked| {
+        asked.wrk(&Load {
+            backends: *asked.what,
+            ..asked.gets()
+        })
+    })
 }

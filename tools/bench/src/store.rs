@@ -1,10 +1,9 @@
-//! `prism-lab bench store`: what a request costs a node of Prism in CPU time, beside
-//! other S3 servers and nginx, on this machine and in the same run.
+//! `prism-lab bench store`: CPU time of one node of Prism for a request, beside other S3
+//! servers and nginx.
 //!
-//! Every system serves the same objects from memory (`/dev/shm`), over loopback,
-//! to the same client (`wrk`, unmodified) with the same signed requests. They
-//! take turns; a ratio is that of two neighbours in one round. Other systems are
-//! programs that somebody has built: see `scripts/rivals`.
+//! Every system serves the same objects from memory (`/dev/shm`) over loopback. The client is
+//! `wrk`, unmodified, with the same signed requests. `scripts/rivals` builds the other
+//! servers.
 
 mod load;
 mod system;
@@ -16,7 +15,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::rows::{self, Values};
-use crate::summary::{Column, Comparison, Over, SYSTEM, Summary};
+use crate::stats::named;
+use crate::summary::{Comparison, Over, SYSTEM, Summary, column};
 use crate::turns::{Job, Options, Turns, within};
 use load::{Case, Target};
 use system::{Kind, System};
@@ -25,18 +25,8 @@ pub(crate) const SUMMARY: Summary = Summary {
     result: "store",
     title: "CPU time of the server for one request, medians of the rounds",
     columns: &[
-        Column {
-            heading: "µs",
-            value: "cpu_us",
-            unit: 1.0,
-            digits: 1,
-        },
-        Column {
-            heading: "requests/s",
-            value: "requests_s",
-            unit: 1.0,
-            digits: 0,
-        },
+        column("µs", "cpu_us", 1.0, 1),
+        column("requests/s", "requests_s", 1.0, 0),
     ],
     comparisons: &[Comparison {
         title: "Their CPU time over Prism's",
@@ -50,8 +40,8 @@ pub(crate) const SUMMARY: Summary = Summary {
 /// Measure what requests cost a node, beside other servers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Connections of the client. What is under way when a turn ends has cost something and
-    /// does not count: long turns for many.
+    /// Connections of the client. Unfinished requests cost CPU time and do not count, so many
+    /// connections need long turns.
     #[arg(long, default_value_t = 64, value_name = "N")]
     connections: usize,
     /// The program `minio`, to be measured too.
@@ -96,7 +86,7 @@ impl Args {
         Case::ALL.iter().filter(|case| only(&case.name())).collect()
     }
 
-    /// Of those that do this at all, by their place among `kinds`.
+    /// Turns of the systems that support this case, by their place among `kinds`.
     fn jobs(&self, case: &Case, kinds: &[Kind]) -> Vec<Job<usize>> {
         let case_of = rows::Case::default()
             .with("request", case.name())
@@ -159,7 +149,7 @@ fn turn(system: &System, target: &Target, seconds: u64, connections: usize) -> R
     let cpu_s = system.cpu()?.saturating_sub(before).as_secs_f64();
     #[allow(clippy::cast_precision_loss, reason = "far below 2^52 requests")]
     let requests = ran.requests as f64;
-    let values = [
+    Ok(named([
         ("requests", requests),
         ("seconds", ran.seconds),
         ("requests_s", requests / ran.seconds),
@@ -167,7 +157,5 @@ fn turn(system: &System, target: &Target, seconds: u64, connections: usize) -> R
         ("cpu_s", cpu_s),
         ("client_cpu_s", ran.cpu.as_secs_f64()),
         ("cpu_us", cpu_s * 1e6 / requests),
-    ];
-    let values = values.map(|(name, value)| (name.to_owned(), value));
-    Ok(values.into_iter().collect())
+    ]))
 }

@@ -1,19 +1,19 @@
-//! Medians, ratios of turns of one round, and how they are told: as tables, or as
-//! JSON with every row and the conditions.
+//! Medians and ratios of turns, as tables or as JSON with every row and the conditions.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::rows::{Case, Row};
+use super::stats::{ascending, median};
 
-/// The name under which a system is compared like something that was set.
+/// The name of the system, where a name of the case is expected.
 pub(crate) const SYSTEM: &str = "system";
 
-/// How a result is told.
+/// The columns and comparisons of a result.
 pub(crate) struct Summary {
     /// The command.
     pub(crate) result: &'static str,
-    /// What the first table shows.
+    /// The title of the first table.
     pub(crate) title: &'static str,
     pub(crate) columns: &'static [Column],
     pub(crate) comparisons: &'static [Comparison],
@@ -24,34 +24,49 @@ pub(crate) struct Column {
     pub(crate) heading: &'static str,
     /// Its name in a row.
     pub(crate) value: &'static str,
-    /// It is divided by this.
+    /// Its divisor.
     pub(crate) unit: f64,
     pub(crate) digits: usize,
 }
 
-/// A table of what rows come to.
+/// A column that divides by `unit`.
+pub(crate) const fn column(
+    heading: &'static str,
+    value: &'static str,
+    unit: f64,
+    digits: usize,
+) -> Column {
+    Column {
+        heading,
+        value,
+        unit,
+        digits,
+    }
+}
+
+/// A table of rows' medians or ratios.
 pub(crate) struct Table {
     pub(crate) title: String,
     /// Headings first.
     pub(crate) cells: Vec<Vec<String>>,
-    /// How many columns from the left are words.
+    /// The number of columns with words, from the left.
     pub(crate) words: usize,
 }
 
-/// Turns of one round that differ in nothing but one thing.
+/// A comparison of turns of one round that differ in one name only.
 pub(crate) struct Comparison {
     pub(crate) title: &'static str,
-    /// What they differ in: [`SYSTEM`], or something that was set.
+    /// The name that they differ in: [`SYSTEM`], or a name of the case.
     pub(crate) dimension: &'static str,
-    /// Which of them all others are compared with.
+    /// The value of that name that all others are compared with.
     pub(crate) base: &'static str,
     pub(crate) over: Over,
-    /// Headings, and the names of what is compared; of the first, least and
-    /// greatest are shown too.
+    /// Headings and names of the compared values. The first is shown with its least and
+    /// greatest ratio.
     pub(crate) values: &'static [(&'static str, &'static str)],
 }
 
-/// What is divided by what.
+/// The direction of a ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Over {
     /// The base by each other.
@@ -60,19 +75,19 @@ pub(crate) enum Over {
     Base,
 }
 
-/// What one side of a comparison came to.
+/// The ratios of one side of a comparison.
 struct Ratios<'r> {
     /// A row of that side.
     of: &'r Row,
-    /// For each of the comparison's values, ascending, one for each round.
+    /// For each of the comparison's values: the ratios of all rounds, ascending.
     each: Vec<Vec<f64>>,
 }
 
 impl Summary {
-    /// Prints what `rows` come to.
+    /// Prints the summary of `rows`.
     ///
     /// # Errors
-    /// Where that cannot be written as JSON.
+    /// When JSON cannot be written.
     pub(crate) fn tell(&self, rows: &[Row], as_json: bool) -> Result<()> {
         match as_json {
             true => println!("{}", self.json(rows)?),
@@ -87,7 +102,7 @@ impl Summary {
         tables.collect::<Vec<_>>().join("\n")
     }
 
-    /// What `rows` come to: medians, then each comparison that there is something of.
+    /// The medians of `rows`, then each comparison that has ratios.
     pub(crate) fn tables(&self, rows: &[Row]) -> Vec<Table> {
         let varying = varying(rows);
         let fixed = rows.first().map(|row| {
@@ -133,7 +148,7 @@ impl Summary {
     }
 }
 
-/// Where, when and how something was measured.
+/// Command, version, machine and date of a measurement.
 pub(crate) fn conditions() -> Value {
     let command: Vec<String> = std::env::args().collect();
     json!({
@@ -146,7 +161,7 @@ pub(crate) fn conditions() -> Value {
 }
 
 impl Comparison {
-    /// What `row` is in the comparison's dimension.
+    /// The value of `row` in the comparison's dimension.
     fn side(&self, row: &Row) -> String {
         match self.dimension {
             SYSTEM => row.turn.system.clone(),
@@ -154,7 +169,7 @@ impl Comparison {
         }
     }
 
-    /// Everything else about it.
+    /// The rest of its case, and its system unless that is the dimension.
     fn rest(&self, row: &Row) -> (Case, String) {
         let case = row.turn.case.clone();
         match self.dimension {
@@ -203,7 +218,7 @@ impl Comparison {
             .collect()
     }
 
-    /// `None` where there is nothing to compare.
+    /// `None` if there is no ratio.
     fn table(&self, rows: &[Row], varying: &[&str]) -> Option<Table> {
         let ratios = self.ratios(rows);
         if ratios.is_empty() {
@@ -269,7 +284,7 @@ fn sides(rows: &[Row]) -> Vec<&Row> {
     sides
 }
 
-/// Names of what is not the same in all rows.
+/// Names of the case whose values differ among the rows.
 fn varying(rows: &[Row]) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for row in rows {
@@ -289,7 +304,7 @@ fn labels<'r>(row: &'r Row, varying: &'r [&str]) -> impl Iterator<Item = String>
     case.chain([row.turn.system.clone()])
 }
 
-/// A number; nothing, where there is none.
+/// A number, or a dash if it is not finite.
 fn cell(value: f64, digits: usize) -> String {
     match value.is_finite() {
         true => format!("{value:.digits$}"),
@@ -318,22 +333,6 @@ fn layout(table: &Table) -> String {
         text.push('\n');
     }
     text
-}
-
-pub(crate) fn ascending(values: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
-    values.sort_by(f64::total_cmp);
-    values
-}
-
-/// The one in the middle, or between both; NaN of none.
-pub(crate) fn median(ascending: &[f64]) -> f64 {
-    let at = |n: usize| ascending.get(n).copied().unwrap_or(f64::NAN);
-    let half = ascending.len() / 2;
-    match ascending.len() % 2 {
-        1 => at(half),
-        _ => (at(half.wrapping_sub(1)) + at(half)) / 2.0,
-    }
 }
 
 #[cfg(test)]
@@ -417,7 +416,5 @@ mod tests {
         assert_eq!(words[2], ["64", "prism", "0.080"]);
         assert_eq!(words[4], ["4096", "prism", "0.560"]);
         assert_eq!(words[8], ["64", "nginx", "8.00", "(3.00", "to", "20.00)"]);
-        assert!((median(&[1.0, 2.0]) - 1.5).abs() < 1e-9);
-        assert!(median(&[]).is_nan());
     }
 }

@@ -1,43 +1,56 @@
-//! `prism-lab bench switch`: what the switch costs per packet.
+//! `prism-lab bench switch`: the time of the switch for a packet.
 //!
-//! Two measurements. *Time*: the tc program on one packet, again and again
-//! (`BPF_PROG_TEST_RUN`), with all it does in service: lookups, statistics, next
-//! hop, rewriting, checksums. *Throughput*: one TCP connection through a switch
-//! that rewrites it, and through a plain bridge, in turns.
+//! *Time* is that of the tc program, which the kernel runs on one packet repeatedly
+//! (`BPF_PROG_TEST_RUN`), with lookups, statistics, next hop, rewriting and checksums.
+//! *Throughput* is that of one TCP connection through a switch that rewrites it, and through
+//! a plain bridge, alternately.
 //!
-//! A run of the program leaves the packet rewritten, so two flows are set up of
-//! which each rewrites a packet into one of the other, and the TTL limits a
-//! measurement to 250 runs. Everything happens in namespaces of its own.
+//! A run rewrites the packet. Two flows rewrite packets into one another, and the TTL limits a
+//! measurement to 250 runs. All of it runs in new namespaces.
 //!
-//! A frame that is not for the switch, and that the program lets pass after its first
-//! look, shows how much of each time is the method's own.
+//! A frame that the program ignores shows the time of the method itself.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::Result;
 use clap::Args;
-use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request, Status};
-use prism_switch::bench::{Hook, Verdict};
-use prism_switch::{Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig};
+use prism_switch::bench::Verdict;
+use prism_switch::{Roles, SwitchConfig};
 use prism_sys::netns::NetNs;
 use serde::Serialize;
 
-use crate::frames::{HEADERS_UDP, foreign_frame, frame, is_foreign, udp};
+use crate::frames::{foreign_frame, frame, is_foreign};
+use crate::stats::{ascending, rank};
+use crate::summary::{Summary, column};
+use crate::test_switch::{TestSwitch, is_ok, node, own, senders, service};
 
 mod throughput;
 
-/// Frame sizes, bytes without the checksum of the frame.
+/// Frame sizes in bytes, without the frame's checksum.
 const SIZES: [usize; 3] = [60, 512, 1514];
 /// Runs of one measurement: fewer than the largest TTL.
 const RUNS: u32 = 250;
-/// Measurements of one round; the round is their median.
+/// Measurements of a round, whose median is its value.
 const MEASUREMENTS: usize = 400;
 
 const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 40_000);
 const LEFT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), 80);
 const RIGHT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 2), 9000);
 const CONTROL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 9, 9), 7171);
-const KEY_ID: u32 = 1;
+
+pub(crate) const SUMMARY: Summary = Summary {
+    result: "switch",
+    title: "Time for a packet, and throughput of one connection",
+    columns: &[
+        column("ns", "ns_median", 1.0, 1),
+        column("least", "ns_min", 1.0, 1),
+        column("greatest", "ns_max", 1.0, 1),
+        column("Gbit/s", "gbit_median", 1.0, 2),
+        column("least", "gbit_min", 1.0, 2),
+        column("greatest", "gbit_max", 1.0, 2),
+    ],
+    comparisons: &[],
+};
 
 /// Measure the switch: time per packet, and throughput against a plain bridge.
 #[derive(Args, Clone, Debug)]
@@ -56,7 +69,7 @@ pub(crate) struct BenchSwitchArgs {
     json: bool,
 }
 
-/// Everything that was measured.
+/// The whole result.
 #[derive(Debug, Serialize)]
 struct Report {
     kernel: String,
@@ -89,12 +102,7 @@ pub(crate) fn run(args: &BenchSwitchArgs) -> Result<()> {
             false => throughput::measure(args.rounds)?,
         },
     };
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print(&report);
-    }
-    Ok(())
+    crate::report::tell(&SUMMARY, &report, args.json)
 }
 
 pub(crate) fn kernel_release() -> String {
@@ -102,49 +110,10 @@ pub(crate) fn kernel_release() -> String {
     release.map_or_else(|_| "unknown".into(), |text| text.trim().into())
 }
 
-fn print(report: &Report) {
-    println!(
-        "{:<18} {:>6} {:>9} {:>22}",
-        "direction", "bytes", "flows", "ns/packet (spread)"
-    );
-    for p in &report.packets {
-        println!(
-            "{:<18} {:>6} {:>9} {:>8.1} ({:.1} to {:.1})",
-            p.direction, p.frame_bytes, p.flows, p.ns_median, p.ns_min, p.ns_max
-        );
-    }
-    for t in &report.throughput {
-        println!(
-            "{:<18} {:>7.2} Gbit/s ({:.2} to {:.2}) {}",
-            t.path, t.gbit_median, t.gbit_min, t.gbit_max, t.direction
-        );
-    }
-}
-
 /// Median, smallest and largest.
-pub(crate) fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
-    values.sort_by(f64::total_cmp);
-    let at = |i: usize| values.get(i).copied().unwrap_or(f64::NAN);
-    (
-        at(values.len() / 2),
-        at(0),
-        at(values.len().saturating_sub(1)),
-    )
-}
-
-/// A switch that no interface is attached to; removed at the end.
-struct Bench {
-    switch: Switch,
-    config: SwitchConfig,
-    key: ControlKey,
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        if let Err(e) = Switch::unload(&self.config.pin_dir) {
-            tracing::warn!("{e}");
-        }
-    }
+pub(crate) fn spread(values: Vec<f64>) -> (f64, f64, f64) {
+    let values = ascending(values.into_iter());
+    (rank(&values, 50), rank(&values, 0), rank(&values, 100))
 }
 
 fn packet_costs(args: &BenchSwitchArgs) -> Result<Vec<PacketCost>> {
@@ -179,81 +148,47 @@ fn packet_costs(args: &BenchSwitchArgs) -> Result<Vec<PacketCost>> {
     Ok(costs)
 }
 
+/// A switch that no interface is attached to.
+struct Bench(TestSwitch);
+
 impl Bench {
     fn new() -> Result<Self> {
-        let key = ControlKey::new(*b"not a secret key");
-        let node = |addr: SocketAddrV4| NodeConfig {
-            addr: IpAddr::V4(*addr.ip()),
-            tenant: 1,
-            roles: Roles::default(),
-            link: Some(Link {
-                ifindex: 1,
-                node_mac: [2, 0, 0, 0, 0, 1],
-                own_mac: [2, 0, 0, 0, 0, 2],
-                mtu_bytes: 1500,
-            }),
-        };
-        let config = SwitchConfig {
+        // Clients are nodes too, for next hops without neighbours.
+        let clients = (0..=MAX_CLIENTS / PORTS).map(|host| client(host * PORTS));
+        let nodes = [LEFT, RIGHT].into_iter().chain(clients);
+        let bench = Self(TestSwitch::load(SwitchConfig {
             pin_dir: format!("prism-bench-{}", std::process::id()),
             control: CONTROL,
-            services: Vec::new(),
-            // Clients are nodes too, for next hops without neighbours.
-            nodes: [LEFT, RIGHT]
-                .into_iter()
-                .chain((0..=MAX_CLIENTS / PORTS).map(|host| client(host * PORTS)))
-                .map(node)
+            nodes: nodes
+                .map(|addr| node(*addr.ip(), Roles::default()))
                 .collect(),
-            senders: vec![SenderConfig {
-                key_id: KEY_ID,
-                key: key.clone(),
-                tenant: 1,
-            }],
+            senders: senders(),
             max_flows: 1 << 21,
             ..SwitchConfig::default()
-        };
-        let switch = Switch::load(&config)?;
-        let bench = Self {
-            switch,
-            config,
-            key,
-        };
+        })?);
         bench.with_services()?;
         Ok(bench)
     }
 
     fn with_services(&self) -> Result<()> {
-        let service = |addr: SocketAddrV4| ServiceConfig {
-            addr: addr.into(),
-            tenant: 1,
-            frontends: Vec::new(),
-        };
         let config = SwitchConfig {
             services: [LEFT, RIGHT].map(service).into(),
-            ..self.config.clone()
+            ..self.0.config.clone()
         };
-        Ok(self.switch.update_tables(&config)?)
+        Ok(self.0.switch.update_tables(&config)?)
     }
 
-    /// From here on the sides send as owners only: of a packet that was rewritten once,
-    /// too, the flow is looked for among those that they own.
+    /// Hides the services, so that both sides send as owners only. The program then finds the
+    /// flow of a rewritten packet by its owner.
     fn without_services(&self) -> Result<()> {
-        Ok(self.switch.hide_services()?)
+        Ok(self.0.switch.hide_services()?)
     }
 
-    fn send(&self, request: &Request) -> Result<Answer> {
-        let from = SocketAddrV4::new(*LEFT.ip(), 1);
-        let datagram = udp(from, CONTROL, &request.encode(&self.key));
-        let run = self.switch.run_packet(Hook::Tc, &datagram, 1)?;
-        let payload = run.packet.get(HEADERS_UDP..).context("no answer")?;
-        Ok(Answer::decode(payload, KEY_ID, &self.key)?)
-    }
-
-    /// Two flows of `client`: each side's packets become the other's.
+    /// Makes two flows of `client`; packets of each are rewritten to the other.
     fn pair(&self, client: SocketAddrV4) -> Result<()> {
-        let clock = self.send(&request(client, LEFT, RIGHT, 0))?.time_ns;
+        let clock = self.0.command(&own(client, LEFT, RIGHT, 0))?.0.time_ns;
         for (vip, owner) in [(LEFT, RIGHT), (RIGHT, LEFT)] {
-            let answer = self.send(&request(client, vip, owner, clock))?;
-            ensure!(answer.status == Status::Ok, "{answer:?}");
+            is_ok(&self.0.command(&own(client, vip, owner, clock))?.0)?;
         }
         Ok(())
     }
@@ -268,15 +203,11 @@ impl Bench {
     }
 
     fn time(&self, frame: &[u8], runs: u32) -> Result<f64> {
-        let run = self.switch.run_packet(Hook::Tc, frame, runs)?;
         let expected = match is_foreign(frame) {
             true => Verdict::Pass,
             false => Verdict::Send,
         };
-        if run.verdict != expected {
-            bail!("the program answered {:?}", run.verdict);
-        }
-        Ok(run.time.as_secs_f64() * 1e9)
+        Ok(self.0.time(frame, runs, expected)?.as_secs_f64() * 1e9)
     }
 
     fn cost(
@@ -298,8 +229,8 @@ impl Bench {
         })
     }
 
-    /// With `flows` flows, two packets of each in turn: caches are cold, and the
-    /// clock's own cost, some 20 ns, is not hidden by repetition.
+    /// Times with `flows` flows, two packets of each. Caches are cold, and the times include
+    /// some 20 ns for the clock.
     fn many(&self, flows: usize, rounds: u32) -> Result<Vec<PacketCost>> {
         self.with_services()?;
         let clients: Vec<_> = (0..flows / 2).map(client).collect();
@@ -325,7 +256,7 @@ impl Bench {
     }
 }
 
-/// Most clients, of this many ports each.
+/// Most clients, and the ports of one address.
 const MAX_CLIENTS: usize = 500_000;
 const PORTS: usize = 60_000;
 
@@ -333,22 +264,4 @@ fn client(i: usize) -> SocketAddrV4 {
     let port = u16::try_from(i % PORTS).unwrap_or(0) + 1;
     let host = u8::try_from(i / PORTS).unwrap_or(0);
     SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, host + 1), port)
-}
-
-fn request(client: SocketAddrV4, vip: SocketAddrV4, owner: SocketAddrV4, time_ns: u64) -> Request {
-    Request {
-        key_id: KEY_ID,
-        request_id: 1,
-        time_ns,
-        ops: Ops::OWN.and(Ops::UNBLOCK),
-        epoch: time_ns,
-        flow: FlowKey {
-            client: SocketAddr::V4(client),
-            vip: SocketAddr::V4(vip),
-        },
-        owner: Owner {
-            addr: SocketAddr::V4(owner),
-            via: IpAddr::V4(*owner.ip()),
-        },
-    }
 }

@@ -1,5 +1,5 @@
-//! `prism-lab bench tls`: how fast one core seals and opens records, beside
-//! `openssl speed` in the same run, and what it costs to move a session.
+//! `prism-lab bench tls`: the speed of one core at sealing and opening records, beside
+//! `openssl speed` in the same run, and the time to move a session.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -12,21 +12,41 @@ use prism_tls::{
 use serde::Serialize;
 
 use crate::openssl;
+use crate::stats::{Stats, ascending, median};
+use crate::summary::{Comparison, Summary, column};
+use crate::sweep::PRISM_OVER_OTHERS;
 
 /// Records sealed or opened for one reading.
 const BULK_RECORDS: usize = 64;
-/// Readings in a round; the median counts.
+/// Readings of a round, whose median counts.
 const READINGS: usize = 40;
-/// Sessions moved for the figures of a move.
+/// Moves of a session.
 const MOVES: usize = 20_000;
+
+pub(crate) const SUMMARY: Summary = Summary {
+    result: "tls",
+    title: "One core, records of 16 KiB; moving a session",
+    columns: &[
+        column("seal GB/s", "seal_gb_s", 1.0, 2),
+        column("open GB/s", "open_gb_s", 1.0, 2),
+        column("export µs", "export_us", 1.0, 2),
+        column("p99", "export_p99_us", 1.0, 2),
+        column("rebuild µs", "rebuild_us", 1.0, 2),
+        column("p99", "rebuild_p99_us", 1.0, 2),
+    ],
+    comparisons: &[Comparison {
+        values: &[("seal", "seal_gb_s"), ("open", "open_gb_s")],
+        ..PRISM_OVER_OTHERS
+    }],
+};
 
 /// Measure TLS records and the moving of sessions.
 ///
-/// Ours and `openssl speed` take turns, so that both meet the same machine: the
-/// ratio of each pair counts, not the single figures.
+/// Prism and `openssl speed` alternate on the same machine. The ratio of each pair counts, not
+/// the single figures.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Turns of ours and of OpenSSL's, one second each.
+    /// Rounds, in which OpenSSL has one second.
     #[arg(long, default_value_t = 5, value_name = "N")]
     rounds: usize,
     /// Print JSON instead of a table.
@@ -44,14 +64,8 @@ struct Row {
     open: Vec<f64>,
     openssl: Vec<f64>,
     /// µs: saving and encoding, decoding and restoring.
-    export: Quantiles,
-    rebuild: Quantiles,
-}
-
-#[derive(Debug, Serialize)]
-struct Quantiles {
-    p50: f64,
-    p99: f64,
+    export: Stats,
+    rebuild: Stats,
 }
 
 /// Runs the benchmark.
@@ -72,14 +86,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut rows = Vec::new();
     for (version, version_name) in [(Version::Tls13, "1.3"), (Version::Tls12, "1.2")] {
         for (suite, name, openssl_name) in suites {
+            let (export, rebuild) = moves(version, suite)?;
             let mut row = Row {
                 version: version_name,
                 suite: name,
                 seal: Vec::new(),
                 open: Vec::new(),
                 openssl: Vec::new(),
-                export: Quantiles { p50: 0.0, p99: 0.0 },
-                rebuild: Quantiles { p50: 0.0, p99: 0.0 },
+                export,
+                rebuild,
             };
             for _ in 0..args.rounds {
                 let (seal, open) = bulk(version, suite)?;
@@ -88,46 +103,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 row.openssl
                     .push(openssl::bytes_per_s(openssl_name, 1)? / 1e9);
             }
-            (row.export, row.rebuild) = moves(version, suite)?;
             rows.push(row);
         }
     }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
-    } else {
-        print_table(&rows);
-    }
-    Ok(())
-}
-
-fn print_table(rows: &[Row]) {
-    let kernel = crate::switch::kernel_release();
-    println!("Linux {kernel}, one core, records of 16 KiB sealed in place\n");
-    println!("                          GB/s, median       of openssl, median      µs, p50 (p99)");
-    println!(
-        "                          seal  open openssl   seal         open      export       rebuild"
-    );
-    for row in rows {
-        let name = format!("TLS {} {}", row.version, row.suite);
-        let ratio = |ours: &[f64]| {
-            let mut pairs: Vec<f64> = ours.iter().zip(&row.openssl).map(|(a, b)| a / b).collect();
-            pairs.sort_by(f64::total_cmp);
-            let (least, most) = (pairs.first(), pairs.last());
-            let spread = (least.copied().unwrap_or(0.0), most.copied().unwrap_or(0.0));
-            format!("{:.2} ({:.2}-{:.2})", middle(&pairs), spread.0, spread.1)
-        };
-        let moved = |q: &Quantiles| format!("{:.2} ({:.2})", q.p50, q.p99);
-        println!(
-            "{name:<24} {:>5.2} {:>5.2} {:>7.2}   {} {}   {:<12} {}",
-            median(&row.seal),
-            median(&row.open),
-            median(&row.openssl),
-            ratio(&row.seal),
-            ratio(&row.open),
-            moved(&row.export),
-            moved(&row.rebuild),
-        );
-    }
+    crate::report::tell(&SUMMARY, &rows, args.json)
 }
 
 fn session(version: Version, suite: Suite, read: u8, write: u8) -> Result<Session> {
@@ -172,11 +151,12 @@ fn bulk(version: Version, suite: Suite) -> Result<(f64, f64)> {
         }
         opened.push(rate(start));
     }
-    Ok((median(&sealed), median(&opened)))
+    let median = |rates: Vec<f64>| median(&ascending(rates.into_iter()));
+    Ok((median(sealed), median(opened)))
 }
 
 /// Moves one session from itself to itself.
-fn moves(version: Version, suite: Suite) -> Result<(Quantiles, Quantiles)> {
+fn moves(version: Version, suite: Suite) -> Result<(Stats, Stats)> {
     let mut session = session(version, suite, 1, 2)?;
     let (mut exports, mut rebuilds) = (Vec::new(), Vec::new());
     let us = |start: Instant| start.elapsed().as_nanos() as f64 / 1e3;
@@ -188,27 +168,5 @@ fn moves(version: Version, suite: Suite) -> Result<(Quantiles, Quantiles)> {
         session = black_box(Session::restore(SavedSession::decode(&bytes)?)?);
         rebuilds.push(us(start));
     }
-    Ok((quantiles(exports), quantiles(rebuilds)))
-}
-
-fn quantiles(mut values: Vec<f64>) -> Quantiles {
-    values.sort_by(f64::total_cmp);
-    let at = |percent: usize| {
-        let rank = (values.len() * percent).div_ceil(100).saturating_sub(1);
-        values.get(rank).copied().unwrap_or(0.0)
-    };
-    Quantiles {
-        p50: at(50),
-        p99: at(99),
-    }
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    middle(&sorted)
-}
-
-fn middle(sorted: &[f64]) -> f64 {
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+    Ok((Stats::of(exports), Stats::of(rebuilds)))
 }

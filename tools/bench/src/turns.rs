@@ -1,5 +1,5 @@
-//! Turns: every system has one in every round, so that a ratio is that of
-//! neighbours; each is noted as it ends, and what is noted is not measured again.
+//! Turns: every system has one in every round. A turn's row is written when it ends, and a turn
+//! that has a row is not measured again.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,26 +12,24 @@ use super::rows::{Case, Row, Rows, Turn, Values};
 
 /// Length of a turn that does not count.
 const WARM_UP_S: u64 = 1;
-/// What the line about a turn shows of it, as far as it has them.
+/// Values in the line about a turn.
 const HEADLINES: [&str; 4] = ["mb_s", "requests_s", "startup_us", "p50_us"];
 
-/// How often and how long, and where results go.
+/// Options of all commands with rounds.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
-    /// Rounds in which every system has its turn. A single one is a look whether
-    /// everything works, and has no warm-up.
+    /// Rounds in which every system has its turn. A single round has no warm-up.
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub(crate) rounds: usize,
-    /// Length of a turn; more, where the slowest system could not give every
-    /// connection two objects within it.
+    /// Seconds of a turn; more if the slowest system needs them to give every connection two
+    /// objects.
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub(crate) seconds: u64,
     /// A first look in a minute or a few: fewer cases and rounds, shorter turns.
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
     pub(crate) quick: bool,
-    /// Where each turn is noted, one JSON object a line. What is there already is
-    /// not measured again: an interrupted run goes on. One file may serve several
-    /// commands.
+    /// File for the turns, one JSON object a line. A turn that it has already is not measured
+    /// again, so an interrupted run continues. Several commands may share a file.
     #[arg(long, value_name = "FILE")]
     pub(crate) rows: Option<PathBuf>,
     /// The program `prism` to measure [default: the one beside this program]
@@ -42,29 +40,29 @@ pub(crate) struct Options {
     pub(crate) json: bool,
 }
 
-/// Something to be measured once in every round.
+/// A system and a case, measured once in every round.
 pub(crate) struct Job<J> {
     pub(crate) case: Case,
     pub(crate) system: &'static str,
     pub(crate) what: J,
 }
 
-/// A result under way.
+/// The progress of a command.
 pub(crate) struct Turns {
     result: &'static str,
     rounds: usize,
     rows: Rows,
     begun: Instant,
-    /// Turns in all, those done, and those of them that this run measured.
+    /// All turns, finished turns, and turns that this run measured.
     planned: usize,
     done: usize,
     measured: usize,
-    /// Set when somebody wants the command to end.
+    /// Set when the command is to end.
     cancel: Arc<AtomicBool>,
 }
 
 impl Options {
-    /// With what `--quick` means, rounds and seconds, and checked.
+    /// Applies `--quick` and checks the ranges.
     pub(crate) fn settle(&mut self, quick_rounds: usize, quick_seconds: u64) -> Result<()> {
         if self.quick {
             (self.rounds, self.seconds) = (quick_rounds, quick_seconds);
@@ -84,15 +82,15 @@ pub(crate) fn within(option: &str, value: usize, most: usize) -> Result<()> {
 }
 
 impl Turns {
-    /// `jobs` is how many there will be in all. From now on a signal that would end
-    /// this process lets it remove what it has built first.
+    /// Begins a result with `jobs` jobs in all. From now on a signal lets the command remove
+    /// its labs before it ends.
     pub(crate) fn begin(options: &Options, result: &'static str, jobs: usize) -> Result<Self> {
         let turns = Self::open(options, result, jobs)?;
         prism_lab::cancel_on_signal(turns.cancel())?;
         Ok(turns)
     }
 
-    /// What tells labs that nobody wants them any more.
+    /// Tells labs that the command is to end.
     pub(crate) fn cancel(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancel)
     }
@@ -110,7 +108,7 @@ impl Turns {
         })
     }
 
-    /// Whether a turn of one of `jobs` is missing.
+    /// Whether a turn of `jobs` is missing.
     pub(crate) fn wants<J>(&self, jobs: &[Job<J>]) -> bool {
         let turns = jobs
             .iter()
@@ -119,17 +117,16 @@ impl Turns {
         turns.any(|turn| !self.rows.has(&turn))
     }
 
-    /// Passes over jobs of which no turn is missing.
+    /// Counts `jobs` as done without measuring.
     pub(crate) fn pass<J>(&mut self, jobs: &[Job<J>]) {
         self.done += jobs.len() * self.rounds;
     }
 
-    /// Measures what is missing of `jobs`: in each round one after the other, and
-    /// before the first each for a moment that does not count. `measure` is told
-    /// how long that is, or `None` for the usual length.
+    /// Measures the missing turns of `jobs`, round by round. Before the first round each job has
+    /// a warm-up: `measure` gets its length in seconds, and otherwise `None`.
     ///
     /// # Errors
-    /// The first of `measure`, or when noting fails.
+    /// The first error of `measure`, or of writing a row.
     pub(crate) fn run<J>(
         &mut self,
         jobs: &[Job<J>],
@@ -145,10 +142,10 @@ impl Turns {
         self.run_cold(jobs, |what| measure(what, None))
     }
 
-    /// The same without anything before the first round.
+    /// Measures the missing turns without a warm-up.
     ///
     /// # Errors
-    /// The first of `measure`, or when noting fails.
+    /// The first error of `measure`, or of writing a row.
     pub(crate) fn run_cold<J>(
         &mut self,
         jobs: &[Job<J>],
@@ -164,7 +161,7 @@ impl Turns {
                 self.go_on()?;
                 let values = measure(&job.what);
                 let values = values.with_context(|| format!("{}: {}", job.system, job.case))?;
-                // While it warmed up, that was none of its faults: large objects take a while.
+                // A warm-up may be too short for large objects; a turn is not.
                 let is_some = values
                     .get("requests")
                     .is_none_or(|requests| *requests > 0.0);
@@ -183,7 +180,7 @@ impl Turns {
         Ok(())
     }
 
-    /// All rows, those of earlier runs too.
+    /// All rows, also those of earlier runs.
     pub(crate) fn rows(&self) -> &[Row] {
         self.rows.all()
     }
@@ -220,7 +217,7 @@ impl Turns {
         );
     }
 
-    /// Time for the rest, at the pace of what was measured.
+    /// Time for the remaining turns, at the pace so far.
     fn left(&self) -> Duration {
         let left = self.planned.saturating_sub(self.done);
         let each = self.begun.elapsed() / u32::try_from(self.measured.max(1)).unwrap_or(u32::MAX);

@@ -1,27 +1,25 @@
-//! `prism-lab bench partitioned` and `replicated`: what YCSB asks of a store, of Prism
-//! with its own: reads alone, or with writes among them, of objects that are
-//! popular to different degrees. As in Figures 12 and 13 of NSDI'21. And
-//! `prism-lab bench skew`: what becomes of reads when everybody wants the same, beside nginx.
+//! `prism-lab bench partitioned` and `replicated`: the requests of YCSB to a cluster of Prism, as
+//! in Figures 12 and 13 of NSDI'21. `prism-lab bench skew` compares the reads with nginx.
 //!
-//! Partitioned, each object is on one backend; replicated, each is on all, a write
-//! reaches all before it is answered, and any backend answers a read. Which object
-//! is how popular is drawn once, the same for all. Reads are anonymous, writes are
-//! signed with the SHA-256 of their body, and every object keeps its bytes, so that
-//! they can be compared afterwards.
+//! Partitioned, each object is on one backend. Replicated, it is on all: a write reaches all
+//! before it is answered, and any backend answers a read. The order of popularity is drawn
+//! once. Reads are anonymous. Writes are signed with the SHA-256 of their body, and every object
+//! keeps its bytes, so they can be compared afterwards.
 
 use anyhow::{Result, ensure};
-use prism_config::RelayUpTo;
 
-use crate::cluster::{Cluster, Setup, System};
+use crate::cluster::System;
 use crate::load::Load;
 use crate::network::Network;
-use crate::objects::{Objects, parse_size};
+use crate::objects::Sizes;
+use crate::plan::{Entry, Kind, Plan, Size};
 use crate::popularity::Popularity;
+use crate::rows::Case;
 use crate::summary::{Comparison, Over, Summary};
 use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
-use crate::turns::{Job, Options, Turns, within};
+use crate::turns::{Options, within};
 
-/// Memory that the objects of one size may take, with all their replicas.
+/// Most memory for the objects of one size, with all their replicas.
 const MOST_BYTES: u64 = 8 << 30;
 /// The engine of `prism-store`, as the rows name it: a log-structured merge tree.
 const ENGINE: &str = "lsm";
@@ -33,13 +31,7 @@ const OVER_UNIFORM: Comparison = Comparison {
     dimension: "popularity",
     base: "uniform",
     over: Over::Base,
-    values: &[
-        ("throughput", "mb_s"),
-        ("p50", "p50_us"),
-        ("p90", "p90_us"),
-        ("p99", "p99_us"),
-        ("CPU", "cpu_us"),
-    ],
+    ..PRISM_OVER_OTHERS
 };
 const OVER_READS: Comparison = Comparison {
     title: "With writes over reads alone",
@@ -79,13 +71,11 @@ pub(crate) struct Args {
     /// Sizes of objects: bytes, or with K or M.
     #[arg(
         long,
-        value_delimiter = ',',
-        value_parser = parse_size,
         default_value = "16K,128K,512K",
         value_name = "SIZE",
         conflicts_with = "quick"
     )]
-    sizes: Vec<u64>,
+    sizes: Sizes,
     /// How requests spread over objects: `uniform`, `zipf-` and a parameter, or
     /// `single`, where all ask for the same one.
     #[arg(
@@ -115,13 +105,11 @@ pub(crate) struct SkewArgs {
     /// Sizes of objects: bytes, or with K or M.
     #[arg(
         long,
-        value_delimiter = ',',
-        value_parser = parse_size,
         default_value = "256K",
         value_name = "SIZE",
         conflicts_with = "quick"
     )]
-    sizes: Vec<u64>,
+    sizes: Sizes,
     /// How requests spread over objects: `uniform`, `zipf-` and a parameter, or
     /// `single`, where all ask for the same one.
     #[arg(
@@ -136,7 +124,7 @@ pub(crate) struct SkewArgs {
     common: Common,
 }
 
-/// What all of them take.
+/// Options of all three.
 #[derive(Debug, Clone, clap::Args)]
 struct Common {
     #[command(flatten)]
@@ -156,47 +144,38 @@ struct Common {
     options: Options,
 }
 
-/// What to measure.
-struct Plan {
+/// Each object on one backend, or on all, and the systems that serve them so.
+type Placement = (&'static str, &'static [System]);
+
+/// The table of a command.
+struct Ycsb {
     summary: &'static Summary,
-    /// Names of placements, each with who serves them.
-    placements: &'static [(&'static str, &'static [System])],
-    sizes: Vec<u64>,
+    placements: &'static [Placement],
+    sizes: Sizes,
     popularity: Vec<Popularity>,
     writes: Vec<u8>,
     common: Common,
 }
 
-/// Whom to ask for what.
-struct Asked {
-    /// Number of the placement.
-    placement: usize,
-    system: System,
+/// The requests of a turn.
+struct Requests {
     popularity: Popularity,
     writes_percent: u8,
 }
 
 /// Runs `prism-lab bench partitioned`.
 pub(crate) fn partitioned(args: Args) -> Result<()> {
-    run(plan(
-        args,
-        &OF_PARTITIONED,
-        &[(PARTITIONED, &[System::Prism])],
-    ))
+    args.run(&OF_PARTITIONED, &[(PARTITIONED, &[System::Prism])])
 }
 
 /// Runs `prism-lab bench replicated`.
 pub(crate) fn replicated(args: Args) -> Result<()> {
-    run(plan(
-        args,
-        &OF_REPLICATED,
-        &[(REPLICATED, &[System::Prism])],
-    ))
+    args.run(&OF_REPLICATED, &[(REPLICATED, &[System::Prism])])
 }
 
 /// Runs `prism-lab bench skew`.
 pub(crate) fn skew(args: SkewArgs) -> Result<()> {
-    let mut plan = Plan {
+    let ycsb = Ycsb {
         summary: &OF_SKEW,
         placements: &[
             (PARTITIONED, &[System::Prism, System::Nginx]),
@@ -207,39 +186,65 @@ pub(crate) fn skew(args: SkewArgs) -> Result<()> {
         writes: vec![0],
         common: args.common,
     };
-    if plan.common.options.quick {
-        plan.popularity.retain(|how| *how != Popularity::Zipf(0.9));
-        (plan.sizes, plan.common.objects) = (vec![64 << 10], 200);
-    }
-    run(plan)
+    ycsb.run()
 }
 
-fn plan(
-    args: Args,
-    summary: &'static Summary,
-    placements: &'static [(&'static str, &'static [System])],
-) -> Plan {
-    let mut plan = Plan {
-        summary,
-        placements,
-        sizes: args.sizes,
-        popularity: args.popularity,
-        writes: args.writes,
-        common: args.common,
-    };
-    if plan.common.options.quick {
-        let kept = [
-            Popularity::Uniform,
-            Popularity::Zipf(1.2),
-            Popularity::Single,
-        ];
-        plan.popularity.retain(|how| kept.contains(how));
-        (plan.sizes, plan.common.objects) = (vec![64 << 10], 200);
+impl Args {
+    fn run(self, summary: &'static Summary, placements: &'static [Placement]) -> Result<()> {
+        let ycsb = Ycsb {
+            summary,
+            placements,
+            sizes: self.sizes,
+            popularity: self.popularity,
+            writes: self.writes,
+            common: self.common,
+        };
+        ycsb.run()
     }
-    plan
 }
 
-impl Plan {
+impl Ycsb {
+    fn run(mut self) -> Result<()> {
+        if self.common.options.quick {
+            let few = [
+                Popularity::Uniform,
+                Popularity::Zipf(1.2),
+                Popularity::Single,
+            ];
+            self.popularity.retain(|how| few.contains(how));
+            (self.sizes, self.common.objects) = (Sizes(vec![64 << 10]), 200);
+        }
+        self.check()?;
+        let Common {
+            network,
+            connections,
+            objects,
+            options,
+        } = &self.common;
+        let backends = network.backends;
+        let clusters = self.placements.iter().map(|(name, systems)| Kind {
+            replicas: match *name {
+                REPLICATED => u16::try_from(backends).unwrap_or(u16::MAX),
+                _ => 1,
+            },
+            ..Kind::new(systems)
+        });
+        let plan = Plan {
+            sizes: Size::all(&self.sizes, objects / backends, Some(*connections)),
+            clusters: clusters.collect(),
+            entries: self.entries(),
+            has_writes: true,
+            ..Plan::new(self.summary, network, options)
+        };
+        plan.run(|asked| {
+            asked.wrk(&Load {
+                popularity: asked.what.popularity,
+                writes_percent: asked.what.writes_percent,
+                ..asked.gets()
+            })
+        })
+    }
+
     fn check(&mut self) -> Result<()> {
         let Common {
             network,
@@ -260,7 +265,7 @@ impl Plan {
             "--writes must be 0 to 100"
         );
         let copies = (network.backends + 1) * *objects;
-        for bytes in &self.sizes {
+        for bytes in self.sizes.iter() {
             ensure!(
                 bytes.saturating_mul(copies as u64) <= MOST_BYTES,
                 "so many objects of {bytes} bytes would take more than 8 GiB of memory; use fewer --objects"
@@ -269,114 +274,31 @@ impl Plan {
         Ok(())
     }
 
-    fn jobs(&self, bytes: u64) -> Vec<Job<Asked>> {
-        let Common {
-            network,
-            connections,
-            objects,
-            ..
-        } = &self.common;
-        let mut jobs = Vec::new();
+    fn entries(&self) -> Vec<Entry<Requests>> {
+        // nginx has no engine, and compared turns have the same case.
+        let is_ours = self.summary.result != OF_SKEW.result;
+        let common = Case::default()
+            .with("objects", self.common.objects)
+            .with("engine", is_ours.then_some(ENGINE));
+        let mut entries = Vec::new();
         for &writes_percent in &self.writes {
             for &popularity in &self.popularity {
-                for (placement, (name, systems)) in self.placements.iter().enumerate() {
-                    for &system in *systems {
-                        let case = network.case().with("connections", *connections);
-                        let case = case.with("bytes", bytes).with("objects", *objects);
-                        // Others have none, and what is compared has the same case.
-                        let is_ours = self.summary.result != OF_SKEW.result;
-                        let engine = is_ours.then_some(ENGINE);
-                        jobs.push(Job {
-                            case: case
-                                .with("writes_percent", writes_percent)
-                                .with("popularity", popularity.to_string())
-                                .with("placement", *name)
-                                .with("engine", engine),
-                            system: system.name(),
-                            what: Asked {
-                                placement,
-                                system,
-                                popularity,
-                                writes_percent,
-                            },
-                        });
-                    }
+                for (cluster, (placement, systems)) in self.placements.iter().enumerate() {
+                    let case = common.clone().with("writes_percent", writes_percent);
+                    let case = case.with("popularity", popularity.to_string());
+                    entries.extend(systems.iter().map(|system| Entry {
+                        name: system.name(),
+                        system: *system,
+                        cluster,
+                        case: case.clone().with("placement", *placement),
+                        what: Requests {
+                            popularity,
+                            writes_percent,
+                        },
+                    }));
                 }
             }
         }
-        jobs
+        entries
     }
-
-    fn clusters(&self, turns: &Turns) -> Result<Vec<Cluster>> {
-        let network = &self.common.network;
-        let placements = self.placements.iter();
-        let clusters = placements.map(|(name, systems)| {
-            let replicas = match *name {
-                REPLICATED => u16::try_from(network.backends)?,
-                _ => 1,
-            };
-            Cluster::up(&Setup {
-                network,
-                systems,
-                program: self.common.options.prism.as_deref(),
-                replicas,
-                relay_up_to: RelayUpTo::default(),
-                configure: |_| (),
-                cancel: turns.cancel(),
-            })
-        });
-        clusters.collect()
-    }
-}
-
-fn run(mut plan: Plan) -> Result<()> {
-    plan.check()?;
-    let jobs = plan.sizes.iter().map(|bytes| plan.jobs(*bytes).len()).sum();
-    let options = &plan.common.options;
-    let mut turns = Turns::begin(options, plan.summary.result, jobs)?;
-    let mut sizes = plan.sizes.iter();
-    if sizes.any(|bytes| turns.wants(&plan.jobs(*bytes))) {
-        measure(&plan, &mut turns)?;
-    }
-    plan.summary.tell(turns.rows(), options.json)
-}
-
-fn measure(plan: &Plan, turns: &mut Turns) -> Result<()> {
-    let Common {
-        network,
-        connections,
-        objects,
-        options,
-    } = &plan.common;
-    let clusters = plan.clusters(turns)?;
-    for &bytes in &plan.sizes {
-        let jobs = plan.jobs(bytes);
-        if !turns.wants(&jobs) {
-            turns.pass(&jobs);
-            continue;
-        }
-        let objects = Objects::new(network.backends, *objects / network.backends, bytes)?;
-        for cluster in &clusters {
-            cluster.store(&objects)?;
-            cluster.check(&objects)?;
-        }
-        let turn_s = network.turn_s(options.seconds, bytes, *connections);
-        turns.run(&jobs, |asked, warm_up_s| {
-            let load = Load {
-                popularity: asked.popularity,
-                writes_percent: asked.writes_percent,
-                ..Load::of(&objects, *connections)
-            };
-            let seconds = warm_up_s.unwrap_or(turn_s);
-            let cluster = clusters.get(asked.placement);
-            let cluster = cluster.ok_or_else(|| anyhow::anyhow!("no such placement"))?;
-            cluster.load(asked.system, &load, seconds)
-        })?;
-        for cluster in &clusters {
-            // What was written had the same bytes.
-            cluster.check(&objects)?;
-            cluster.remove(&objects)?;
-        }
-    }
-    Ok(())
 }

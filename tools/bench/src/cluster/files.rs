@@ -1,4 +1,4 @@
-//! What the systems serve and are told, in memory.
+//! Files of the systems, in memory: objects, configurations and certificates.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::objects::BUCKET;
 
-/// Where files are: in memory, so that no disk decides.
+/// Files are in memory, so that the disk is no limit.
 const MEMORY: &str = "/dev/shm";
 
 /// A directory in memory, removed when dropped.
@@ -21,7 +21,7 @@ impl Files {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("prism-bench-{}-{number}", std::process::id());
         let path = Path::new(MEMORY).join(name);
-        // Private keys come into it.
+        // It will have private keys.
         let made = fs::DirBuilder::new().mode(0o700).create(&path);
         made.with_context(|| format!("making {}", path.display()))?;
         Ok(Self(path))
@@ -42,7 +42,7 @@ impl Files {
         self.0.join(name)
     }
 
-    /// What a backend serves: files by bucket and key.
+    /// The root of a backend's files, which are named by bucket and key.
     pub(super) fn root(&self, backend: usize) -> PathBuf {
         self.path(&format!("be{backend}"))
     }

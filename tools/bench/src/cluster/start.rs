@@ -1,11 +1,11 @@
-//! How the labs are built, and what is started in them.
+//! Building the labs and starting their programs.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -13,21 +13,40 @@ use prism_config::{Certificate, Config, TlsSuite, TlsVersion};
 use prism_lab::{Lab, LabName, LabSpec, Programs};
 
 use super::files::Files;
-use super::{Cluster, REGION, Setup, System};
+use super::{Cluster, REGION, System};
 use crate::client::{self, Trust};
+use crate::network::Network;
 use crate::objects::BUCKET;
+use crate::plan::Kind;
 use crate::proxies;
 
 const POLICY: &str = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*",
 "Action":["s3:GetObject"],"Resource":["arn:aws:s3:::bench/*"]}]}"#;
-/// How long nodes may take until each has met all others.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time until each node knows all others.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
-pub(super) fn up(setup: &Setup<'_>) -> Result<Cluster> {
+/// The parts of a cluster that both labs are built from.
+struct Setup<'s> {
+    network: &'s Network,
+    kind: &'s Kind<'s>,
+    cancel: Arc<AtomicBool>,
+}
+
+pub(super) fn up(network: &Network, kind: &Kind<'_>, cancel: Arc<AtomicBool>) -> Result<Cluster> {
+    let setup = &Setup {
+        network,
+        kind,
+        cancel,
+    };
     let files = Files::new()?;
     let (prism, certificate) = prism_lab(setup)?;
-    let others = match setup.systems.iter().any(|system| *system != System::Prism) {
+    let others = match setup
+        .kind
+        .systems
+        .iter()
+        .any(|system| *system != System::Prism)
+    {
         true => Some(other_lab(setup, &files, &certificate)?),
         false => None,
     };
@@ -42,11 +61,11 @@ pub(super) fn up(setup: &Setup<'_>) -> Result<Cluster> {
         others,
         trust,
         files,
-        systems: setup.systems.to_vec(),
+        systems: setup.kind.systems.to_vec(),
         tls: setup.network.tls,
         backends: setup.network.backends,
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + START_TIMEOUT;
     let bucket = format!("/{BUCKET}");
     while let Err(error) = cluster.call_prism("PUT", &bucket, b"") {
         if Instant::now() > deadline {
@@ -58,17 +77,17 @@ pub(super) fn up(setup: &Setup<'_>) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// As in `bench-prism-4711-0`; a process may have several.
+/// The name of a lab, as in `bench-prism-4711-0`.
 fn name(what: &str) -> Result<LabName> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
     Ok(format!("bench-{what}-{process}-{number}").parse()?)
 }
 
-/// The lab of Prism, and the certificate that it has if it needs one.
+/// The lab of Prism, and its certificate; an empty one over HTTP.
 fn prism_lab(setup: &Setup<'_>) -> Result<(Lab, Certificate)> {
-    let prism = prism_lab::prism_program(setup.program)?;
-    let (replicas, configure) = (setup.replicas, setup.configure);
+    let prism = prism_lab::prism_program(setup.kind.program)?;
+    let (replicas, configure) = (setup.kind.replicas, setup.kind.configure);
     let spec = LabSpec::new(name("prism")?, prism);
     let mut spec = setup.network.shape(spec)?.configure(move |config| {
         config.log.level = "warn".into();
@@ -81,7 +100,7 @@ fn prism_lab(setup: &Setup<'_>) -> Result<(Lab, Certificate)> {
         configure(config);
     });
     spec.tls = setup.network.tls;
-    spec.relay_up_to = setup.relay_up_to;
+    spec.relay_up_to = setup.kind.relay_up_to;
     spec.cancel = Arc::clone(&setup.cancel);
     let lab = Lab::up(spec)?;
     let config = Config::load(&lab.config_path())?;
@@ -92,7 +111,7 @@ fn prism_lab(setup: &Setup<'_>) -> Result<(Lab, Certificate)> {
     Ok((lab, certificate.unwrap_or_default()))
 }
 
-/// The lab of the others: nginx on each backend and on `fe0`, HAProxy on `fe1`.
+/// The lab of the other systems: nginx on each backend and on `fe0`, HAProxy on `fe1`.
 fn other_lab(setup: &Setup<'_>, files: &Files, certificate: &Certificate) -> Result<Lab> {
     let empty = Programs::Custom(BTreeMap::new());
     let spec = LabSpec::with_programs(name("other")?, empty);
@@ -130,7 +149,7 @@ fn other_lab(setup: &Setup<'_>, files: &Files, certificate: &Certificate) -> Res
     }
     let proxy = proxies::nginx_proxy(address("fe0")?, &backends, tls.as_deref());
     nginx("fe0", proxy)?;
-    if setup.systems.contains(&System::Haproxy) {
+    if setup.kind.systems.contains(&System::Haproxy) {
         let text = proxies::haproxy(address("fe1")?, &backends, tls.as_deref());
         let config = files.write("fe1.conf", text.as_bytes())?;
         programs.insert("fe1".into(), line(&["haproxy", "-db", "-f"], &[&config]));
@@ -139,7 +158,7 @@ fn other_lab(setup: &Setup<'_>, files: &Files, certificate: &Certificate) -> Res
     Lab::up(spec).context("starting nginx and haproxy (scripts/setup.sh bench installs them)")
 }
 
-/// A command line; a prefix and a configuration are nginx's.
+/// A command line. The second path, if there is one, is nginx's configuration.
 fn line(words: &[&str], paths: &[&PathBuf]) -> Vec<String> {
     let mut line: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     for (n, path) in paths.iter().enumerate() {

@@ -1,21 +1,19 @@
 //! A switch with a table of flows, and a host that sends it commands.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd};
-use std::process::Command;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request, Status};
-use prism_switch::bench::{Hook, Verdict};
-use prism_switch::{
-    InterfaceConfig, Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
-};
+use anyhow::{Context, Result, ensure};
+use prism_proto::control::{Answer, Ops, Owner, Request};
+use prism_switch::bench::Verdict;
+use prism_switch::{InterfaceConfig, Roles, Switch, SwitchConfig};
 use prism_sys::netns::NetNs;
 
-use crate::frames::{HEADERS_UDP, foreign_frame, frame, udp};
+use crate::frames::{foreign_frame, frame};
 use crate::memory::kernel_bytes;
+use crate::stats::{ascending, rank};
+use crate::test_switch::{KEY_ID, TestSwitch, host, is_ok, key, node, own, senders, service, sh};
 
 /// Most flows of a table here: 67 hosts of clients.
 pub(super) const MAX_FLOWS: usize = 4_000_000;
@@ -27,18 +25,17 @@ const CLIENTS: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
 const VIP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), 80);
 const OWNER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 1), 9000);
 const OTHER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 2), 9000);
-const KEY_ID: u32 = 1;
 const CONTROL_PORT: u16 = 7171;
-/// Of a frame without payload.
+/// Size of a frame without payload.
 const FRAME_BYTES: usize = 60;
-/// Flows made before somebody is asked whether to go on.
+/// Flows made between two looks at `cancel`.
 const BATCH: u32 = 4096;
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Names of switches here begin so; the number of the process follows.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The beginning of the names of these switches, before the process id.
 const PIN_PREFIX: &str = "prism-bench-flows-";
 
-/// How many packets and commands one turn has of each kind.
+/// Numbers of packets and commands in one turn.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Samples {
     pub(super) packets: usize,
@@ -59,62 +56,54 @@ impl Samples {
     };
 }
 
-/// What many of a kind took.
+/// Times of packets or commands of one kind.
 pub(super) struct Times {
     pub(super) p50_ns: f64,
     pub(super) p99_ns: f64,
 }
 
-/// Of one switch, in bytes.
+/// Memory of one switch, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Memory {
-    /// Both tables of flows, filled, as the kernel accounts for them.
+    /// Both filled tables of flows, by the kernel's account.
     pub(super) accounted: u64,
-    /// By which the kernel's memory grew when the empty switch was loaded.
+    /// Growth of the kernel's memory when the empty switch was loaded.
     pub(super) taken_empty: u64,
-    /// The same when it was full.
+    /// Its growth until the table was full.
     pub(super) taken_full: u64,
 }
 
 /// One switch, removed when dropped.
 pub(super) struct Bed {
-    switch: Switch,
-    config: SwitchConfig,
-    key: ControlKey,
+    bed: TestSwitch,
     flows: u32,
     host: UdpSocket,
-    /// The switch's clock, and when it was asked.
+    /// The switch's clock, and the time of its answer.
     clock: (u64, Instant),
     epoch: u64,
     memory: Memory,
     random: fastrand::Rng,
 }
 
-impl Drop for Bed {
-    fn drop(&mut self) {
-        if let Err(e) = Switch::unload(&self.config.pin_dir) {
-            tracing::warn!("{e}");
-        }
-    }
-}
-
 impl Bed {
-    /// The `n`th switch in `network`, which the calling thread is in.
+    /// Loads and fills the `n`th switch in `network`, the namespace of the calling thread.
     pub(super) fn filled(
         network: &NetNs,
         n: usize,
         flows: u32,
         cancel: &AtomicBool,
     ) -> Result<Self> {
-        let key = ControlKey::new(*b"not a secret key");
-        let config = config(n, flows, &key)?;
-        let host = join(network, n, *config.control.ip())?;
+        let config = config(n, flows)?;
+        let [a, b, c, _] = config.control.ip().octets();
+        let host = host(network, &format!("f{n}"), Ipv4Addr::new(a, b, c, 2))?;
+        let control = config.control.ip();
+        sh(
+            network,
+            &format!("ip link set lo up; ip addr add {control}/24 dev f{n}"),
+        )?;
         let before = kernel_bytes()?;
-        let switch = Switch::load(&config)?;
         let mut bed = Self {
-            switch,
-            config,
-            key,
+            bed: TestSwitch::load(config)?,
             flows,
             host: host.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??,
             clock: (0, Instant::now()),
@@ -126,18 +115,22 @@ impl Bed {
             },
             random: fastrand::Rng::with_seed(u64::from(flows)),
         };
-        bed.host.connect(bed.config.control)?;
-        bed.host.set_read_timeout(Some(PATIENCE))?;
+        bed.host.connect(bed.bed.config.control)?;
+        bed.host.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         bed.memory.taken_empty = kernel_bytes()?.saturating_sub(before);
         bed.fill(cancel)?;
         bed.memory.taken_full = kernel_bytes()?.saturating_sub(before);
-        bed.memory.accounted = bed.switch.table_bytes()?;
+        bed.memory.accounted = bed.bed.switch.table_bytes()?;
         Ok(bed)
     }
 
     fn fill(&mut self, cancel: &AtomicBool) -> Result<()> {
-        let query = request(0, Ops::QUERY, Owner::NONE, 0, 0);
-        self.clock = (self.answer(&query)?.0.time_ns, Instant::now());
+        let query = Request {
+            ops: Ops::QUERY,
+            owner: Owner::NONE,
+            ..own(client(0), VIP, OWNER, 0)
+        };
+        self.clock = (self.bed.command(&query)?.0.time_ns, Instant::now());
         for i in 0..self.flows {
             if i % BATCH == 0 {
                 ensure!(!cancel.load(Ordering::Relaxed), "interrupted");
@@ -158,14 +151,15 @@ impl Bed {
     /// Times of frames that are not for the switch.
     pub(super) fn glances(&self, count: usize) -> Result<Times> {
         let frame = foreign_frame(FRAME_BYTES);
-        times(count, || self.run(&frame, Verdict::Pass))
+        times(count, || self.bed.time(&frame, 1, Verdict::Pass))
     }
 
     /// Times of clients' packets.
     pub(super) fn packets_to_owner(&mut self, count: usize) -> Result<Times> {
         times(count, || {
             let client = client(self.random.u32(0..self.flows));
-            self.run(&frame(client, VIP, FRAME_BYTES), Verdict::Send)
+            self.bed
+                .time(&frame(client, VIP, FRAME_BYTES), 1, Verdict::Send)
         })
     }
 
@@ -173,12 +167,13 @@ impl Bed {
     pub(super) fn packets_to_client(&mut self, count: usize) -> Result<Times> {
         times(count, || {
             let client = client(self.random.u32(0..self.flows));
-            self.run(&frame(OWNER, client, FRAME_BYTES), Verdict::Send)
+            self.bed
+                .time(&frame(OWNER, client, FRAME_BYTES), 1, Verdict::Send)
         })
     }
 
-    /// Times of commands, in the program. Half of them give flows away, the others
-    /// take them back.
+    /// Times of commands in the program. Half of them give flows to another owner, the others
+    /// give them back.
     pub(super) fn rules(&mut self, count: usize) -> Result<Times> {
         let flows = self.some(count / 2);
         let mut taken = Vec::with_capacity(count);
@@ -197,13 +192,13 @@ impl Bed {
         let mut answer = [0; 256];
         for owner in [OTHER, OWNER] {
             for flow in &flows {
-                let request = self.owning(*flow, owner).encode(&self.key);
+                let request = self.owning(*flow, owner).encode(&key());
                 let start = Instant::now();
                 self.host.send(&request)?;
                 let length = self.host.recv(&mut answer).context("no answer")?;
                 taken.push(start.elapsed());
                 let answer = answer.get(..length).unwrap_or_default();
-                is_ok(&Answer::decode(answer, KEY_ID, &self.key)?)?;
+                is_ok(&Answer::decode(answer, KEY_ID, &key())?)?;
             }
         }
         Ok(Times::of(taken))
@@ -215,10 +210,10 @@ impl Bed {
         (0..count).map(|_| random.u32(0..flows)).collect()
     }
 
-    /// Gives a flow to `owner`; the time of the program.
+    /// Gives a flow to `owner`. Returns the time of the program.
     fn own(&mut self, flow: u32, owner: SocketAddrV4) -> Result<Duration> {
         let request = self.owning(flow, owner);
-        let (answer, time) = self.answer(&request)?;
+        let (answer, time) = self.bed.command(&request)?;
         is_ok(&answer)?;
         Ok(time)
     }
@@ -228,43 +223,21 @@ impl Bed {
         let (then_ns, then) = self.clock;
         let now_ns = then_ns + u64::try_from(then.elapsed().as_nanos()).unwrap_or(0);
         self.epoch = now_ns.max(self.epoch + 1);
-        let owner = Owner {
-            addr: SocketAddr::V4(owner),
-            via: IpAddr::V4(*owner.ip()),
-        };
-        request(flow, Ops::OWN.and(Ops::UNBLOCK), owner, now_ns, self.epoch)
-    }
-
-    fn answer(&self, request: &Request) -> Result<(Answer, Duration)> {
-        let from = SocketAddrV4::new(*OWNER.ip(), 1);
-        let datagram = udp(from, self.config.control, &request.encode(&self.key));
-        let run = self.switch.run_packet(Hook::Tc, &datagram, 1)?;
-        let payload = run.packet.get(HEADERS_UDP..).context("no answer")?;
-        let answer = Answer::decode(payload, KEY_ID, &self.key)?;
-        Ok((answer, run.time))
-    }
-
-    fn run(&self, frame: &[u8], expected: Verdict) -> Result<Duration> {
-        let run = self.switch.run_packet(Hook::Tc, frame, 1)?;
-        if run.verdict != expected {
-            bail!("the program answered {:?}", run.verdict);
+        Request {
+            request_id: self.epoch,
+            epoch: self.epoch,
+            ..own(client(flow), VIP, owner, now_ns)
         }
-        Ok(run.time)
     }
 }
 
 impl Times {
     #[allow(clippy::cast_precision_loss, reason = "far below 2^52 ns")]
-    fn of(mut times: Vec<Duration>) -> Self {
-        times.sort_unstable();
-        let at = |percent: usize| {
-            let rank = (times.len() * percent).div_ceil(100).saturating_sub(1);
-            let time = times.get(rank).copied().unwrap_or_default();
-            time.as_nanos() as f64
-        };
+    fn of(times: Vec<Duration>) -> Self {
+        let times = ascending(times.into_iter().map(|time| time.as_nanos() as f64));
         Self {
-            p50_ns: at(50),
-            p99_ns: at(99),
+            p50_ns: rank(&times, 50),
+            p99_ns: rank(&times, 99),
         }
     }
 }
@@ -274,12 +247,7 @@ fn times(count: usize, mut one: impl FnMut() -> Result<Duration>) -> Result<Time
     Ok(Times::of(times))
 }
 
-fn is_ok(answer: &Answer) -> Result<()> {
-    ensure!(answer.status == Status::Ok, "{answer:?}");
-    Ok(())
-}
-
-/// Removes switches of processes that were killed.
+/// Removes the switches of killed processes.
 pub(super) fn remove_abandoned() {
     let pins = std::fs::read_dir("/sys/fs/bpf");
     for entry in pins.into_iter().flatten().flatten() {
@@ -295,23 +263,15 @@ pub(super) fn remove_abandoned() {
     }
 }
 
-fn config(n: usize, flows: u32, key: &ControlKey) -> Result<SwitchConfig> {
-    let node = |addr: Ipv4Addr, is_owner: bool| NodeConfig {
-        addr: addr.into(),
-        tenant: 1,
-        roles: Roles {
-            frontend: false,
-            backend: is_owner,
-        },
-        link: Some(Link {
-            ifindex: 1,
-            node_mac: [2, 0, 0, 0, 0, 1],
-            own_mac: [2, 0, 0, 0, 0, 2],
-            mtu_bytes: 1500,
-        }),
+fn config(n: usize, flows: u32) -> Result<SwitchConfig> {
+    let roles = |backend: bool| Roles {
+        frontend: false,
+        backend,
     };
+    let owners = [OWNER, OTHER].map(|owner| node(*owner.ip(), roles(true)));
     // Clients are nodes too, for next hops without neighbours.
-    let clients = (0..flows.div_ceil(PORTS)).map(|host| node(*client(host * PORTS).ip(), false));
+    let clients =
+        (0..flows.div_ceil(PORTS)).map(|host| node(*client(host * PORTS).ip(), roles(false)));
     Ok(SwitchConfig {
         pin_dir: format!("{PIN_PREFIX}{}-{n}", std::process::id()),
         interfaces: vec![InterfaceConfig {
@@ -319,78 +279,22 @@ fn config(n: usize, flows: u32, key: &ControlKey) -> Result<SwitchConfig> {
             xdp: false,
         }],
         control: SocketAddrV4::new(control_ip(n)?, CONTROL_PORT),
-        services: vec![ServiceConfig {
-            addr: VIP.into(),
-            tenant: 1,
-            frontends: Vec::new(),
-        }],
-        nodes: [OWNER, OTHER]
-            .map(|owner| node(*owner.ip(), true))
-            .into_iter()
-            .chain(clients)
-            .collect(),
-        senders: vec![SenderConfig {
-            key_id: KEY_ID,
-            key: key.clone(),
-            tenant: 1,
-        }],
+        services: vec![service(VIP)],
+        nodes: owners.into_iter().chain(clients).collect(),
+        senders: senders(),
         max_flows: flows.max(TABLE),
         ..SwitchConfig::default()
     })
 }
 
-/// Where the `n`th switch hears commands.
+/// The control address of the `n`th switch.
 fn control_ip(n: usize) -> Result<Ipv4Addr> {
     let n = u8::try_from(n).context("too many switches")?;
     Ok(Ipv4Addr::new(10, 8, n, 1))
-}
-
-/// A host that is joined to the `n`th switch.
-fn join(network: &NetNs, n: usize, control: Ipv4Addr) -> Result<NetNs> {
-    let host = NetNs::anonymous()?;
-    let [a, b, c, _] = control.octets();
-    let address = Ipv4Addr::new(a, b, c, 2);
-    let fd = host.as_fd().as_raw_fd();
-    let path = format!("/proc/{}/fd/{fd}", std::process::id());
-    sh(
-        network,
-        &format!(
-            "ip link set lo up; ip link add f{n} type veth peer name e0 netns {path}
-             ip addr add {control}/24 dev f{n}; ip link set f{n} up"
-        ),
-    )?;
-    sh(
-        &host,
-        &format!("ip addr add {address}/24 dev e0; ip link set e0 up"),
-    )?;
-    Ok(host)
-}
-
-/// Runs shell commands in a network.
-fn sh(network: &NetNs, commands: &str) -> Result<()> {
-    let out = network.run(|| Command::new("sh").args(["-ec", commands]).output())??;
-    let stderr = String::from_utf8_lossy(&out.stderr);
-    ensure!(out.status.success(), "{commands}: {stderr}");
-    Ok(())
 }
 
 fn client(flow: u32) -> SocketAddrV4 {
     let port = u16::try_from(flow % PORTS + 1).unwrap_or(1);
     let host = u32::from(CLIENTS) + flow / PORTS + 1;
     SocketAddrV4::new(host.into(), port)
-}
-
-fn request(flow: u32, ops: Ops, owner: Owner, time_ns: u64, epoch: u64) -> Request {
-    Request {
-        key_id: KEY_ID,
-        request_id: epoch,
-        time_ns,
-        ops,
-        epoch,
-        flow: FlowKey {
-            client: SocketAddr::V4(client(flow)),
-            vip: SocketAddr::V4(VIP),
-        },
-        owner,
-    }
 }

@@ -1,15 +1,13 @@
-//! Cores that do not sleep while a benchmark runs.
+//! Keeps idle cores awake while a benchmark runs.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 
-/// The longest wake-up that is allowed, in µs, as the kernel reads it: 4 bytes,
-/// native order (`Documentation/power/pm_qos_interface.rst`).
+/// Longest wake-up of a core, in µs. The kernel reads 4 bytes in native order (`Documentation/power/pm_qos_interface.rst`).
 const LONGEST_WAKE_UP_US: i32 = 0;
 
-/// Asks the kernel to keep idle cores polling until what is given back is dropped,
-/// as `tuned`'s profile `network-latency` does for good. `None`, with a warning,
-/// where the kernel does not offer that.
+/// Asks the kernel to keep idle cores polling until the file is dropped. `None`, with a
+/// warning, if the kernel does not support it.
 pub(super) fn hold() -> Option<File> {
     let path = "/dev/cpu_dma_latency";
     let ask = || {

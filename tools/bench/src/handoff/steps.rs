@@ -1,11 +1,11 @@
-//! From the nodes' notes to steps and statistics.
+//! From the nodes' records to steps.
 
 use std::collections::HashMap;
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-/// One node's notes of one hand-off, as the admin socket gives them.
+/// One node's record of one hand-off, as the admin socket gives it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Record {
     id: u64,
@@ -21,7 +21,7 @@ enum Part {
     Target,
 }
 
-/// One hand-off, seen from all nodes that had a part in it.
+/// One hand-off, by the records of all its nodes.
 #[derive(Debug)]
 pub(super) struct Cycle {
     start_ns: u64,
@@ -30,40 +30,14 @@ pub(super) struct Cycle {
     pub(super) steps: Vec<(String, f64)>,
 }
 
-/// Median, 99th percentile and standard deviation, µs.
-#[derive(Debug, Serialize)]
-pub(crate) struct Stats {
-    pub(crate) p50: f64,
-    pub(crate) p99: f64,
-    pub(crate) stddev: f64,
-}
-
-impl Stats {
-    pub(crate) fn of(mut values: Vec<f64>) -> Self {
-        values.sort_by(f64::total_cmp);
-        let count = values.len().max(1) as f64;
-        let mean = values.iter().sum::<f64>() / count;
-        let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count;
-        let rank = |percent: usize| {
-            let at = (values.len() * percent).div_ceil(100).saturating_sub(1);
-            values.get(at).copied().unwrap_or(0.0)
-        };
-        Self {
-            p50: rank(50),
-            p99: rank(99),
-            stddev: variance.sqrt(),
-        }
-    }
-}
-
 /// Reads a node's answer to `trace take`.
 pub(super) fn parse(answer: &serde_json::Value) -> Result<Vec<Record>> {
     let records = answer.get("records").context("the node sent no records")?;
     Ok(serde_json::from_value(records.clone())?)
 }
 
-/// Joins the records of each hand-off, in the order in which they began: those
-/// with a transit, or those without.
+/// Joins the records of each hand-off with a transit, or of each without. The result is in
+/// the order of their beginnings.
 pub(super) fn cycles(records: Vec<Record>, with_transit: bool) -> Vec<Cycle> {
     let mut by_id: HashMap<u64, HashMap<Part, [u64; 7]>> = HashMap::new();
     for record in records {
@@ -113,7 +87,7 @@ impl Cycle {
             ("go live", owned, live),
             ("close (off the path)", sent, closed),
         ]);
-        // Where a moment is missing the hand-off was not finished.
+        // A hand-off without all times was not finished.
         let finished = steps.iter().all(|(_, from, to)| *from != 0 && *to != 0);
         finished.then(|| Self {
             start_ns: start,

@@ -1,4 +1,4 @@
-//! The client: one request after the other, each over a connection of its own.
+//! The client: one request at a time, each over a new connection.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::client::{self, Trust};
-use crate::cluster::{Cluster, System};
 use crate::http;
-use crate::objects::{BUCKET, Objects};
+use crate::objects::BUCKET;
+use crate::plan::Asked;
 
-/// Most requests of a turn: as many hand-offs as a node notes, and their answer fits.
+/// Most requests of a turn: a node records no more hand-offs.
 const MOST: usize = 10_000;
 
-/// When what happened to one request, in ns of the monotonic clock.
+/// The times of one request, in ns of the monotonic clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fetch {
-    /// The client's, to tell connections apart.
+    /// The client's port, which identifies the connection.
     pub(super) port: u16,
-    /// The connection is asked for,
+    /// Before the TCP handshake.
     pub(super) began: u64,
-    /// and there.
+    /// After the TCP handshake.
     pub(super) connected: u64,
-    /// The request is about to be sent, after the handshake of TLS if there is one.
+    /// Before the request, after the TLS handshake if there is one.
     pub(super) asked: u64,
     pub(super) first_byte: u64,
     pub(super) last_byte: u64,
@@ -31,7 +31,7 @@ pub(super) struct Fetch {
     pub(super) closed: u64,
 }
 
-/// The monotonic clock in ns, at moments that were noted otherwise.
+/// Converts instants to ns of the monotonic clock.
 struct Clock {
     at: Instant,
     ns: u64,
@@ -53,13 +53,15 @@ impl Clock {
     }
 }
 
-/// Fetches objects of `system` for `seconds`, from one backend after the other.
-pub(super) fn run(
-    cluster: &Cluster,
-    system: System,
-    objects: &Objects,
-    seconds: u64,
-) -> Result<Vec<Fetch>> {
+/// Fetches objects for the seconds of a turn, from one backend after the other.
+pub(super) fn run(asked: &Asked<'_, ()>) -> Result<Vec<Fetch>> {
+    let Asked {
+        cluster,
+        system,
+        objects,
+        seconds,
+        ..
+    } = *asked;
     let clock = Clock::now();
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut all: Vec<_> = objects.all().collect();
@@ -102,7 +104,7 @@ fn fetch(
         match stream.read(&mut [0; 64]) {
             Ok(0) => break,
             Ok(_) => anyhow::bail!("something follows the answer"),
-            // Over TLS some do not say that they close.
+            // Some servers send no close_notify.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
             Err(error) if error.kind() == ErrorKind::Interrupted => (),
             Err(error) => return Err(error).context("waiting for the end"),

@@ -1,4 +1,4 @@
-//! From what the client and the nodes noted to steps and their statistics.
+//! From the times of the client and the nodes to steps and their statistics.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,12 @@ use prism_lab::Lab;
 use serde::Deserialize;
 
 use super::fetch::{self, Fetch};
-use crate::cluster::{Cluster, System};
-use crate::objects::Objects;
+use crate::cluster::System;
+use crate::plan::Asked;
 use crate::rows::Values;
+use crate::stats::Stats;
 
-/// One node's notes of one hand-off, as the admin socket gives them.
+/// One node's record of one hand-off, as the admin socket gives it.
 #[derive(Debug, Deserialize)]
 struct Record {
     id: u64,
@@ -20,110 +21,87 @@ struct Record {
     at_ns: [u64; 7],
 }
 
-/// A hand-off: when the frontend began it, and when the backend had the connection.
+/// The beginning and the end of a step.
+type Step<T> = fn(&T) -> (u64, u64);
+
+/// A hand-off: its beginning at the frontend, and its end at the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct HandOff {
     began: u64,
     live: u64,
 }
 
-/// Fetches from `system` for `seconds`, and says how long each step took.
-pub(super) fn run(
-    cluster: &Cluster,
-    system: System,
-    objects: &Objects,
-    seconds: u64,
-) -> Result<Values> {
-    let is_ours = system == System::Prism;
-    let nodes: Vec<String> = (0..objects.keys.len()).map(|n| format!("be{n}")).collect();
-    let nodes: Vec<&str> = nodes.iter().map(String::as_str).chain(["fe0"]).collect();
+/// Fetches for the seconds of a turn, and gives the time of each step.
+pub(super) fn run(asked: &Asked<'_, ()>) -> Result<Values> {
+    let is_ours = asked.system == System::Prism;
+    let lab = asked.cluster.prism();
+    let backends = 0..asked.objects.keys.len();
+    let nodes: Vec<String> = backends
+        .map(|n| format!("be{n}"))
+        .chain(["fe0".to_owned()])
+        .collect();
     if is_ours {
         for node in &nodes {
-            cluster.prism().ask(node, "trace on")?;
+            lab.ask(node, "trace on")?;
         }
     }
-    let fetches = fetch::run(cluster, system, objects, seconds)?;
+    let fetches = fetch::run(asked)?;
     let hand_offs = match is_ours {
-        true => hand_offs(cluster.prism(), &nodes)?,
+        true => hand_offs(lab, &nodes)?,
         false => HashMap::new(),
     };
     let mut values = Values::new();
+    let steps: [(&str, Step<Fetch>); 6] = [
+        ("connect", |f| (f.began, f.connected)),
+        ("handshake", |f| (f.connected, f.asked)),
+        ("startup", |f| (f.began, f.first_byte)),
+        ("transfer", |f| (f.first_byte, f.last_byte)),
+        ("teardown", |f| (f.last_byte, f.closed)),
+        ("total", |f| (f.began, f.closed)),
+    ];
+    for (name, step) in steps {
+        note(&mut values, name, fetches.iter().map(step));
+    }
     let count = fetches.len();
-    note(
-        &mut values,
-        "connect",
-        of(&fetches, |f| (f.began, f.connected)),
-    );
-    note(
-        &mut values,
-        "handshake",
-        of(&fetches, |f| (f.connected, f.asked)),
-    );
-    note(
-        &mut values,
-        "startup",
-        of(&fetches, |f| (f.began, f.first_byte)),
-    );
-    note(
-        &mut values,
-        "transfer",
-        of(&fetches, |f| (f.first_byte, f.last_byte)),
-    );
-    note(
-        &mut values,
-        "teardown",
-        of(&fetches, |f| (f.last_byte, f.closed)),
-    );
-    note(&mut values, "total", of(&fetches, |f| (f.began, f.closed)));
-    #[allow(clippy::cast_precision_loss, reason = "far below 2^52 requests")]
     values.insert("requests".to_owned(), count as f64);
     if is_ours {
-        let moved: Vec<_> = fetches
-            .iter()
-            .filter_map(|fetch| Some((*fetch, during(fetch, &hand_offs)?)))
-            .collect();
-        // What was relayed has no such steps.
+        let moved = fetches.iter();
+        let moved = moved.filter_map(|fetch| Some((*fetch, during(fetch, &hand_offs)?)));
+        let moved: Vec<(Fetch, HandOff)> = moved.collect();
+        // Relayed answers have no such steps.
         ensure!(
             moved.len() * 2 > count,
             "only {} of {count} connections were handed off; the others were relayed",
             moved.len()
         );
-        #[allow(clippy::cast_precision_loss, reason = "far below 2^52 requests")]
         values.insert("handed_off".to_owned(), moved.len() as f64);
-        let of = |step: fn(&(Fetch, HandOff)) -> (u64, u64)| moved.iter().map(step).collect();
-        note(&mut values, "parse", of(|(f, h)| (f.asked, h.began)));
-        note(&mut values, "hand_off", of(|(_, h)| (h.began, h.live)));
-        note(&mut values, "answer", of(|(f, h)| (h.live, f.first_byte)));
+        let steps: [(&str, Step<(Fetch, HandOff)>); 3] = [
+            ("parse", |(f, h)| (f.asked, h.began)),
+            ("hand_off", |(_, h)| (h.began, h.live)),
+            ("answer", |(f, h)| (h.live, f.first_byte)),
+        ];
+        for (name, step) in steps {
+            note(&mut values, name, moved.iter().map(step));
+        }
     }
     Ok(values)
 }
 
-fn of(fetches: &[Fetch], step: fn(&Fetch) -> (u64, u64)) -> Vec<(u64, u64)> {
-    fetches.iter().map(step).collect()
-}
-
 /// Median, 99th percentile, mean and standard deviation of a step.
-#[allow(clippy::cast_precision_loss, reason = "far below 2^52 ns")]
-fn note(values: &mut Values, step: &str, moments: Vec<(u64, u64)>) {
-    let took_us = moments.into_iter();
-    let took_us = took_us.map(|(from, to)| to.saturating_sub(from) as f64 / 1e3);
-    let mut took_us: Vec<f64> = took_us.collect();
-    took_us.sort_by(f64::total_cmp);
-    let count = took_us.len().max(1) as f64;
-    let mean = took_us.iter().sum::<f64>() / count;
-    let variance = took_us.iter().map(|us| (us - mean).powi(2)).sum::<f64>() / count;
-    let rank = |percent: usize| {
-        let at = (took_us.len() * percent).div_ceil(100).saturating_sub(1);
-        took_us.get(at).copied().unwrap_or_default()
-    };
-    values.insert(format!("{step}_us"), rank(50));
-    values.insert(format!("{step}_p99_us"), rank(99));
-    values.insert(format!("{step}_mean_us"), mean);
-    values.insert(format!("{step}_stddev_us"), variance.sqrt());
+fn note(values: &mut Values, step: &str, moments: impl Iterator<Item = (u64, u64)>) {
+    let took_us = moments.map(|(from, to)| to.saturating_sub(from) as f64 / 1e3);
+    let stats = Stats::of(took_us.collect());
+    let all = [
+        ("us", stats.p50),
+        ("p99_us", stats.p99),
+        ("mean_us", stats.mean),
+        ("stddev_us", stats.stddev),
+    ];
+    values.extend(all.map(|(unit, value)| (format!("{step}_{unit}"), value)));
 }
 
-/// What all nodes noted, by the client's port.
-fn hand_offs(lab: &Lab, nodes: &[&str]) -> Result<HashMap<u16, Vec<HandOff>>> {
+/// The hand-offs that all nodes noted, by the client's port.
+fn hand_offs(lab: &Lab, nodes: &[String]) -> Result<HashMap<u16, Vec<HandOff>>> {
     let mut records = Vec::new();
     for node in nodes {
         let mut answer = lab.ask(node, "trace take")?;
@@ -154,7 +132,7 @@ fn join(records: &[Record]) -> HashMap<u16, Vec<HandOff>> {
     by_port
 }
 
-/// The hand-off of a connection; ports come again.
+/// The hand-off of a connection, by port and time: ports are reused.
 fn during(fetch: &Fetch, hand_offs: &HashMap<u16, Vec<HandOff>>) -> Option<HandOff> {
     let of_port = hand_offs.get(&fetch.port)?.iter();
     let mut within = of_port.filter(|hand_off| {

@@ -1,4 +1,4 @@
-//! The client: connections one after the other, each for a second.
+//! The client: one connection at a time, each for a second.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -7,29 +7,31 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::client::{self, Stream, Trust};
-use crate::cluster::{Cluster, System};
+use crate::cluster::System;
 use crate::http;
 use crate::objects::{BUCKET, Object, Objects};
+use crate::plan::Asked;
 use crate::rows::Values;
+use crate::stats::named;
 
-/// How long a connection is looked at.
+/// Time for which a connection is measured.
 const SECOND: Duration = Duration::from_secs(1);
-/// It is cut into so many steps.
+/// Steps of that time.
 const STEPS: usize = 10;
 const STEP_MS: u64 = 100;
 
-/// What came of one connection, or of several together.
+/// Sums over the connections of a turn.
 #[derive(Default)]
 struct Second {
-    /// Bytes of answers that came within each step, heads included.
+    /// Bytes of answers in each step, with their heads.
     steps: [u64; STEPS],
-    /// Answers that came in full.
+    /// Complete answers.
     requests: u64,
-    /// Until the connection was there.
+    /// Time of the TCP handshakes.
     connect: Duration,
 }
 
-/// Notes when bytes come.
+/// Counts the bytes of each step.
 struct Noted<'s> {
     stream: &'s mut dyn Stream,
     began: Instant,
@@ -48,14 +50,16 @@ impl Read for Noted<'_> {
     }
 }
 
-/// Lets `connections` ask `system`, each for a second.
+/// Opens as many connections as the turn has seconds, each for one of them.
 #[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
-pub(super) fn run(
-    cluster: &Cluster,
-    system: System,
-    objects: &Objects,
-    connections: u64,
-) -> Result<Values> {
+pub(super) fn run(turn: &Asked<'_, ()>) -> Result<Values> {
+    let Asked {
+        cluster,
+        system,
+        objects,
+        seconds: connections,
+        ..
+    } = *turn;
     let asked = in_turn(objects, system);
     let address = cluster.address(system, 0)?;
     let moved = cluster.moves()?;
@@ -75,8 +79,8 @@ pub(super) fn run(
     Ok(values)
 }
 
-/// Objects in the order in which they are asked for: neighbours are of different backends,
-/// but for one backend that is asked itself.
+/// Objects in the order of their requests. Neighbours are of different backends, except with
+/// *direct*, which asks only one.
 fn in_turn(objects: &Objects, system: System) -> Vec<Object<'_>> {
     let backends = match system {
         System::Direct => 1,
@@ -90,7 +94,7 @@ fn in_turn(objects: &Objects, system: System) -> Vec<Object<'_>> {
 }
 
 impl Second {
-    /// Asks for one object after the other over a new connection.
+    /// Fetches objects over a new connection for a second.
     fn look_at(
         &mut self,
         address: SocketAddr,
@@ -122,7 +126,7 @@ impl Second {
         Ok(())
     }
 
-    /// Means of so many connections.
+    /// Means over the connections.
     #[allow(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
     fn values(&self, connections: f64) -> Values {
         let until = (1..).zip(&self.steps).scan(0, |sum, (n, bytes)| {
@@ -132,14 +136,13 @@ impl Second {
         });
         let mut values: Values = until.collect();
         let bytes = self.steps.iter().sum::<u64>() as f64;
-        let more = [
+        values.extend(named([
             ("connections", connections),
             ("requests", self.requests as f64),
             ("requests_s", self.requests as f64 / connections),
             ("mb_s", bytes / 1e6 / connections),
             ("connect_us", self.connect.as_secs_f64() * 1e6 / connections),
-        ];
-        values.extend(more.map(|(name, value)| (name.to_owned(), value)));
+        ]));
         values
     }
 }

@@ -29,7 +29,7 @@ const VALUE_ROOM: f64 = 46.0;
 /// Most colours of the style.
 const COLOURS: usize = 7;
 
-/// What stands in one panel.
+/// The lines or bars of one panel.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Panel {
     pub(super) title: String,
@@ -90,7 +90,7 @@ impl Axes {
         })
     }
 
-    /// Where a value stands, from 0 at the beginning of the axis to 1 at its end.
+    /// The place of a value, from 0 at the beginning of the axis to 1 at its end.
     fn share(&self, value: f64) -> f64 {
         let at = if self.is_log { value.log10() } else { value };
         (at - self.from) / (self.to - self.from)

@@ -3,14 +3,15 @@
 //! Ours come from rows, by the median over the rounds. The papers' come from their text.
 
 use crate::rows::Row;
-use crate::summary::{Comparison, Over, ascending, median};
+use crate::stats::{ascending, median};
+use crate::summary::{Comparison, Over};
 use crate::sweep::PRISM_OVER_OTHERS;
 
 use super::chart::number;
 use super::human;
 use super::input::Input;
 
-/// One of them.
+/// One card of the page.
 pub(super) struct Headline {
     pub(super) title: &'static str,
     /// The result whose rows are read.
@@ -27,7 +28,7 @@ pub(super) struct Headline {
     pub(super) paper_text: &'static str,
 }
 
-/// What is taken from the rows.
+/// A value that is computed from rows.
 enum Measure {
     /// The greatest or the least median ratio of this value.
     Ratio {

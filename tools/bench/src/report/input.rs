@@ -1,5 +1,5 @@
-//! Files of results, as rows of one form: lines of rows, what a command printed with
-//! `--json`, and the forms of those commands that have no rows.
+//! Files of results as rows of one form: lines of rows, output of `--json`, and the documents
+//! of commands without rows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,32 +9,32 @@ use serde_json::Value;
 
 use crate::rows::{self, Case, Row, Turn, Values};
 
-/// Most of one file, bytes.
+/// Largest file, in bytes.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// All that was read.
+/// The rows of all files.
 #[derive(Debug, Default)]
 pub(super) struct Input {
-    /// None twice, in the order of the files.
+    /// Each turn once, in the order of the files.
     pub(super) rows: Vec<Row>,
-    /// Of each result: file, and how it was measured as far as it says so.
+    /// Files and conditions of each result.
     pub(super) origins: BTreeMap<String, Vec<Origin>>,
 }
 
-/// Where rows of a result are from.
+/// A file with rows of a result, and their conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Origin {
     pub(super) file: String,
-    /// Names and values, as the file has them.
+    /// Names and values from the file.
     pub(super) conditions: Vec<(String, String)>,
 }
 
 impl Input {
-    /// Reads one more file. Gives the number of its rows that earlier files have, and that are
-    /// left out.
+    /// Reads one more file. Gives the number of rows that it left out because an earlier file
+    /// has their turns.
     ///
     /// # Errors
-    /// Where it cannot be read, or has something else in it.
+    /// When the file cannot be read, or is no result.
     pub(super) fn read(&mut self, path: &Path) -> Result<usize> {
         let file = path.display().to_string();
         let reading = || format!("reading {file}");
@@ -48,14 +48,14 @@ impl Input {
     }
 
     pub(super) fn add(&mut self, file: &str, text: &str) -> Result<usize> {
-        // A single row is a document as well.
+        // A single row is a JSON document, too.
         let document = serde_json::from_str::<Value>(text).ok();
         let document = document.filter(|document| document.get("values").is_none());
         let (rows, conditions) = match &document {
             Some(document) => (of_document(document)?, conditions(document)),
             None => (rows::parse(text)?, Vec::new()),
         };
-        // Of a command without rounds each run is one.
+        // Each run of a command without rounds is a round.
         let runs = match document.as_ref().is_some_and(is_one_run) {
             true => rows.first().map_or(0, |row| self.runs_of(&row.turn.result)),
             false => 0,
@@ -94,9 +94,9 @@ impl Input {
     }
 }
 
-/// What a document says of how it was measured: its `conditions`, and else its own
-/// fields that are single words or numbers.
-fn conditions(document: &Value) -> Vec<(String, String)> {
+/// The conditions of a document: its field `conditions`, or its own fields that are strings,
+/// numbers or booleans.
+pub(super) fn conditions(document: &Value) -> Vec<(String, String)> {
     let fields = document.get("conditions").unwrap_or(document).as_object();
     let told = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
@@ -110,14 +110,14 @@ fn conditions(document: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What `prism-lab bench handoff` and `switch` print.
+/// Whether it is a document of `bench handoff` or `switch`.
 fn is_one_run(document: &Value) -> bool {
     ["modes", "packets"]
         .iter()
         .any(|name| document.get(name).is_some())
 }
 
-fn of_document(document: &Value) -> Result<Vec<Row>> {
+pub(super) fn of_document(document: &Value) -> Result<Vec<Row>> {
     let list = |name: &str| document.get(name).and_then(Value::as_array);
     if document.get("result").is_some() {
         let rows = list("rows").context("no rows in it")?.iter();
@@ -164,7 +164,7 @@ fn row(result: &str, case: Case, system: &str, round: usize, values: Values) -> 
     Row { turn, values }
 }
 
-/// The fields of `from` that are numbers, but for those in `case`.
+/// The fields of `from` that are numbers and not in `case`.
 fn numbers(from: &Value, case: &[&str]) -> Values {
     let fields = from.as_object().into_iter().flatten();
     let fields = fields.filter(|(name, _)| !case.contains(&name.as_str()));
@@ -173,7 +173,7 @@ fn numbers(from: &Value, case: &[&str]) -> Values {
         .collect()
 }
 
-/// A row whose case is the fields `case`, and its values all other numbers.
+/// A row with the fields `case` as its case, and all other numbers as values.
 fn flat(result: &str, from: &Value, case: &[&str]) -> Row {
     let values = numbers(from, case);
     let set = case
@@ -185,7 +185,7 @@ fn flat(result: &str, from: &Value, case: &[&str]) -> Row {
     row(result, case, "prism", 0, values)
 }
 
-/// A turn of `prism-lab bench store` before it had rows like the others.
+/// A turn of `bench store` in its first form.
 fn of_store(from: &Value) -> Result<Row> {
     let system = from.get("system").and_then(Value::as_str);
     let round = from.get("round").and_then(Value::as_u64);
@@ -200,7 +200,7 @@ fn of_store(from: &Value) -> Result<Row> {
     Ok(row("store", case, system, round, values))
 }
 
-/// The steps of one mode of `prism-lab bench handoff`.
+/// The steps of one mode of `bench handoff`.
 fn of_mode(document: &Value, mode: &Value) -> Vec<Row> {
     let is_tls = mode.get("tls").and_then(Value::as_bool) == Some(true);
     let scheme = if is_tls { "https" } else { "http" };
@@ -230,7 +230,7 @@ fn is_tls(rows: &[Value]) -> bool {
     !rows.is_empty() && rows.iter().all(|row| row.get("suite").is_some())
 }
 
-/// The rounds of one suite of `prism-lab bench tls`.
+/// The rounds of one suite of `bench tls`.
 fn of_suite(suite: &Value) -> Vec<Row> {
     let case = Case::default()
         .with("version", text(suite, "version"))

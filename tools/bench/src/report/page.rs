@@ -112,7 +112,7 @@ fn add_section(html: &mut String, section: &Section, rows: &[Row], input: &Input
             html,
             "<p class=\"missing\">This result is missing. It is made by <code>{command}</code></p>"
         );
-        add_papers(html, section.papers);
+        add_papers(html, result);
         return;
     }
     let _ = writeln!(html, "<div class=\"two\"><div><p>{text}</p>");
@@ -122,7 +122,7 @@ fn add_section(html: &mut String, section: &Section, rows: &[Row], input: &Input
         .filter_map(|view| views::figure(view, rows))
         .collect();
     html.push_str("</div><div>");
-    add_papers(html, section.papers);
+    add_papers(html, result);
     html.push_str("</div>\n");
     let class = if figures.len() == 1 { "alone" } else { "" };
     for figure in &figures {
@@ -166,18 +166,17 @@ fn add_figure(html: &mut String, figure: &Figure, class: &str) {
     html.push_str("</div></figure>\n");
 }
 
-fn add_papers(html: &mut String, papers: &[papers::Figure]) {
-    if papers.is_empty() {
+fn add_papers(html: &mut String, result: &str) {
+    let head = ["In the papers", "value", "place"];
+    let rows = [head].into_iter().chain(papers::values(result));
+    let cells: Vec<Vec<String>> = rows.map(|row| row.map(str::to_owned).into()).collect();
+    if cells.len() == 1 {
         html.push_str("<p>The papers have no such result.</p>\n");
         return;
     }
-    let row =
-        |figure: &papers::Figure| [figure.what, figure.value, figure.place].map(str::to_owned);
-    let heading = ["In the papers", "value", "place"].map(str::to_owned);
-    let cells = std::iter::once(heading).chain(papers.iter().map(row));
     let table = Table {
         title: String::new(),
-        cells: cells.map(Vec::from).collect(),
+        cells,
         words: 3,
     };
     add_table(html, &table, " class=\"prose\"");

@@ -1,19 +1,16 @@
 //! The sections of the report, in their order: words, figures and the papers' values.
 
-use super::papers::{self, Figure};
-use crate::summary::{Column, Comparison, Over, SYSTEM, Summary};
-use crate::sweep::PRISM_OVER_OTHERS;
+use crate::summary::{SYSTEM, Summary};
 
 /// One result.
 pub(super) struct Section {
     pub(super) heading: &'static str,
-    /// What the section shows, in words.
+    /// A description of the section.
     pub(super) text: &'static str,
     /// The command that measures it.
     pub(super) command: &'static str,
     pub(super) summary: &'static Summary,
     pub(super) views: &'static [View],
-    pub(super) papers: &'static [Figure],
 }
 
 /// One figure: a panel for each case that differs in anything but `x` and `series`.
@@ -94,56 +91,6 @@ const BY_FLOWS: View = View {
     ..LINES
 };
 
-const fn column(heading: &'static str, value: &'static str, digits: usize) -> Column {
-    Column {
-        heading,
-        value,
-        unit: 1.0,
-        digits,
-    }
-}
-
-const HANDOFF: Summary = Summary {
-    result: "handoff",
-    title: "Steps, in µs",
-    columns: &[
-        column("p50", "p50_us", 1),
-        column("p99", "p99_us", 1),
-        column("σ", "stddev_us", 1),
-    ],
-    comparisons: &[],
-};
-const SWITCH: Summary = Summary {
-    result: "switch",
-    title: "Time for a packet, and throughput of one connection",
-    columns: &[
-        column("ns", "ns_median", 1),
-        column("least", "ns_min", 1),
-        column("greatest", "ns_max", 1),
-        column("Gbit/s", "gbit_median", 2),
-        column("least", "gbit_min", 2),
-        column("greatest", "gbit_max", 2),
-    ],
-    comparisons: &[],
-};
-const TLS: Summary = Summary {
-    result: "tls",
-    title: "One core, records of 16 KiB; moving a session",
-    columns: &[
-        column("seal GB/s", "seal_gb_s", 2),
-        column("open GB/s", "open_gb_s", 2),
-        column("export µs", "export_us", 2),
-        column("p99", "export_p99_us", 2),
-        column("rebuild µs", "rebuild_us", 2),
-        column("p99", "rebuild_p99_us", 2),
-    ],
-    comparisons: &[Comparison {
-        over: Over::Others,
-        values: &[("seal", "seal_gb_s"), ("open", "open_gb_s")],
-        ..PRISM_OVER_OTHERS
-    }],
-};
-
 pub(super) const SECTIONS: &[Section] = &[
     Section {
         heading: "GETs by size",
@@ -154,7 +101,6 @@ pub(super) const SECTIONS: &[Section] = &[
         command: "prism-lab bench sweep --rows rows.jsonl (and with --tls, --unshaped)",
         summary: &crate::sweep::SUMMARY,
         views: &[THROUGHPUT, P50, P90, CPU],
-        papers: papers::SWEEP,
     },
     Section {
         heading: "Hand off or relay",
@@ -164,7 +110,6 @@ pub(super) const SECTIONS: &[Section] = &[
         command: "prism-lab bench crossover --unshaped --rows rows.jsonl (and with --tls)",
         summary: &crate::crossover::SUMMARY,
         views: &[THROUGHPUT, CPU],
-        papers: papers::CROSSOVER,
     },
     Section {
         heading: "One to five backends",
@@ -184,7 +129,6 @@ pub(super) const SECTIONS: &[Section] = &[
                 ..P50
             },
         ],
-        papers: papers::SCALE,
     },
     Section {
         heading: "Each object on one backend",
@@ -193,7 +137,6 @@ pub(super) const SECTIONS: &[Section] = &[
         command: "prism-lab bench partitioned --rows rows.jsonl (and with --tls)",
         summary: &crate::ycsb::OF_PARTITIONED,
         views: &[BY_WRITES],
-        papers: papers::PARTITIONED,
     },
     Section {
         heading: "Each object on all backends",
@@ -202,7 +145,6 @@ pub(super) const SECTIONS: &[Section] = &[
         command: "prism-lab bench replicated --rows rows.jsonl (and with --tls)",
         summary: &crate::ycsb::OF_REPLICATED,
         views: &[BY_WRITES],
-        papers: papers::REPLICATED,
     },
     Section {
         heading: "Popular objects, beside nginx",
@@ -211,7 +153,6 @@ pub(super) const SECTIONS: &[Section] = &[
         command: "prism-lab bench skew --rows rows.jsonl",
         summary: &crate::ycsb::OF_SKEW,
         views: &[POPULARITY],
-        papers: papers::SKEW,
     },
     Section {
         heading: "PUTs by size",
@@ -220,7 +161,6 @@ pub(super) const SECTIONS: &[Section] = &[
         command: "prism-lab bench upload --rows rows.jsonl",
         summary: &crate::upload::SUMMARY,
         views: &[LINES, P50, CPU],
-        papers: &[],
     },
     Section {
         heading: "The steps of a hand-off",
@@ -228,7 +168,7 @@ pub(super) const SECTIONS: &[Section] = &[
                to the next owner. Return goes through the frontend, like the cycle of the paper. \
                Total is the time until the connection is live at the target.",
         command: "prism-lab bench handoff --json > handoff.json (and with --tls)",
-        summary: &HANDOFF,
+        summary: &crate::handoff::SUMMARY,
         views: &[View {
             title: "Steps of a hand-off, median",
             x: "step",
@@ -237,7 +177,6 @@ pub(super) const SECTIONS: &[Section] = &[
             series: "mode",
             ..BARS
         }],
-        papers: papers::HANDOFF,
     },
     Section {
         heading: "One request on a new connection",
@@ -262,7 +201,6 @@ pub(super) const SECTIONS: &[Section] = &[
                 ..BARS
             },
         ],
-        papers: papers::LATENCY,
     },
     Section {
         heading: "The first second over a long path",
@@ -275,7 +213,6 @@ pub(super) const SECTIONS: &[Section] = &[
             series: "rtt_ms",
             ..BARS
         }],
-        papers: &[],
     },
     Section {
         heading: "Memory of kept connections",
@@ -300,14 +237,13 @@ pub(super) const SECTIONS: &[Section] = &[
                 ..BARS
             },
         ],
-        papers: &[],
     },
     Section {
         heading: "The switch",
         text: "The kernel times the eBPF program on a single packet. Throughput is that of one \
                connection through the switch, and through a plain bridge.",
         command: "prism-lab bench switch --full --json > switch.json",
-        summary: &SWITCH,
+        summary: &crate::switch::SUMMARY,
         views: &[
             View {
                 title: "Time for a packet",
@@ -327,7 +263,6 @@ pub(super) const SECTIONS: &[Section] = &[
                 ..BARS
             },
         ],
-        papers: papers::SWITCH,
     },
     Section {
         heading: "The switch as its table grows",
@@ -344,7 +279,6 @@ pub(super) const SECTIONS: &[Section] = &[
                 ..BY_FLOWS
             },
         ],
-        papers: papers::FLOWS,
     },
     Section {
         heading: "One node beside other S3 servers",
@@ -368,7 +302,6 @@ pub(super) const SECTIONS: &[Section] = &[
                 ..CPU
             },
         ],
-        papers: &[],
     },
     Section {
         heading: "Hashes of bodies",
@@ -394,14 +327,13 @@ pub(super) const SECTIONS: &[Section] = &[
                 ..LINES
             },
         ],
-        papers: &[],
     },
     Section {
         heading: "TLS records and sessions",
         text: "One core seals records of 16 KiB, beside openssl speed. To rebuild a session is what \
                a hand-off adds over HTTPS.",
         command: "prism-lab bench tls --json > tls.json",
-        summary: &TLS,
+        summary: &crate::tls::SUMMARY,
         views: &[
             View {
                 title: "Sealing",
@@ -418,7 +350,6 @@ pub(super) const SECTIONS: &[Section] = &[
                 ..BARS
             },
         ],
-        papers: papers::TLS,
     },
     Section {
         heading: "Two builds of Prism",
@@ -427,6 +358,5 @@ pub(super) const SECTIONS: &[Section] = &[
         command: "prism-lab bench builds OTHER --unshaped --rows rows.jsonl (and with --tls)",
         summary: &crate::builds::SUMMARY,
         views: &[THROUGHPUT, CPU],
-        papers: &[],
     },
 ];

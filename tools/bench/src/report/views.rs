@@ -1,7 +1,8 @@
 //! From rows to figures: the rows of each panel, and their places in it.
 
 use crate::rows::{Case, Row};
-use crate::summary::{SYSTEM, Table, ascending, median};
+use crate::stats::{ascending, median};
+use crate::summary::{SYSTEM, Table};
 
 use super::chart::{Axes, Panel, Point, Series, number};
 use super::human;

@@ -1,8 +1,8 @@
-//! The load: what is asked, and `wrk`, which asks it over and over.
+//! The load: requests of a case, sent by `wrk` over and over.
 //!
-//! Requests are signed once, for a quarter of an hour: who serves them verifies
-//! each, who sends them pays nothing. Those of anonymous reads are not signed; a
-//! policy of their bucket lets everybody. Answers are checked before the first turn.
+//! Requests are signed once and valid for a quarter of an hour. The server verifies each; the
+//! client spends nothing on it. Anonymous reads have a bucket with a public policy. Answers
+//! are checked before the first turn.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,19 +18,19 @@ use crate::http;
 use crate::load::escape;
 use crate::processes::cpu_of_client;
 
-/// Objects that are read or written in turn.
+/// Objects of a case.
 const OBJECTS: usize = 64;
 const BUCKET: &str = "bench";
-/// Everybody may read what is in this one.
+/// A bucket that everybody may read.
 const PUBLIC: &str = "public";
 const POLICY: &str = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*",
 "Action":["s3:GetObject"],"Resource":["arn:aws:s3:::public/*"]}]}"#;
 
-/// What is measured.
+/// A kind of request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
     pub(super) writes: bool,
-    /// Nobody signs it.
+    /// Requests are not signed.
     pub(super) anonymous: bool,
     bytes: usize,
 }
@@ -75,22 +75,22 @@ impl Case {
     }
 }
 
-/// A case, ready to be run against one system.
+/// A case that is prepared for one system.
 pub(super) struct Target {
     address: SocketAddrV4,
     script: PathBuf,
 }
 
-/// What a run came to.
+/// The result of a run.
 pub(super) struct Ran {
     pub(super) requests: u64,
     pub(super) seconds: f64,
-    /// Of the client.
+    /// CPU time of the client.
     pub(super) cpu: Duration,
 }
 
 impl Target {
-    /// Stores the objects, looks whether they are served, and writes the script.
+    /// Stores the objects, checks the answers, and writes the script.
     pub(super) fn prepare(system: &System, case: &Case) -> Result<Self> {
         let mut bodies = Vec::new();
         for n in 0..OBJECTS {
@@ -132,7 +132,10 @@ impl Target {
         })
     }
 
-    /// Runs the client. A run with an error does not count: it fails.
+    /// Runs the client.
+    ///
+    /// # Errors
+    /// When `wrk` reports an error of a request.
     pub(super) fn run(&self, time: Duration, connections: usize) -> Result<Ran> {
         let mut wrk = Command::new("wrk");
         wrk.args(["-t1", &format!("-c{connections}")]);
@@ -174,7 +177,7 @@ fn store(system: &System, case: &Case, bodies: &[Vec<u8>]) -> Result<()> {
         return Ok(());
     }
     let bucket = request(system, "PUT", &format!("/{}", case.bucket()), b"")?;
-    // Of an earlier case, it is there.
+    // It may exist from an earlier case.
     let _ = http::call(system.address.into(), &bucket, &[]);
     if case.anonymous {
         let target = format!("/{PUBLIC}?policy");

@@ -1,5 +1,4 @@
-//! The servers: started on a free port of loopback with a store in memory, asked
-//! for their CPU time, ended.
+//! The servers: each on a free port of loopback, with a store in memory.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
@@ -13,16 +12,16 @@ use prism_s3::Signer;
 use super::load::Case;
 use crate::processes::{cpu_of_family, family};
 
-/// Where stores are: in memory, so that no disk decides.
+/// Stores are in memory, so that the disk is no limit.
 const MEMORY: &str = "/dev/shm";
-/// The only user, named in the one way that all of them take.
+/// The only user. All servers accept this form of name.
 const ACCESS_KEY: &str = "GK000000000000000000000001";
 const SECRET_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 pub(super) const REGION: &str = "us-east-1";
-/// How long a server may take to listen.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time until a server listens.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A program that serves.
+/// A server's program.
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
     Prism(PathBuf),
@@ -32,7 +31,7 @@ pub(super) enum Kind {
     Nginx(PathBuf),
 }
 
-/// One that runs; ended, and its store removed, when dropped.
+/// A running server. It is killed and its store removed when dropped.
 pub(super) struct System {
     kind: Kind,
     process: Child,
@@ -68,12 +67,12 @@ impl System {
         self.kind.name()
     }
 
-    /// Where objects are files, the directory of them.
+    /// The directory of objects, if the server stores them as plain files.
     pub(super) fn files(&self) -> Option<PathBuf> {
         matches!(self.kind, Kind::Nginx(_)).then(|| self.directory.join("store"))
     }
 
-    /// Where the load may keep files.
+    /// A directory for files of the load.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -82,13 +81,13 @@ impl System {
         Signer::new(ACCESS_KEY, SECRET_KEY, REGION)
     }
 
-    /// User and system time of its processes so far.
+    /// User and system time of all its processes so far.
     pub(super) fn cpu(&self) -> Result<Duration> {
         cpu_of_family(self.process.id())
     }
 
     fn wait(&mut self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while TcpStream::connect(self.address).is_err() {
             if let Some(status) = self.process.try_wait()? {
                 bail!("{} has ended: {status}", self.name());
@@ -119,11 +118,11 @@ impl Drop for System {
 }
 
 impl Kind {
-    /// Whether it can do this at all.
+    /// Whether it supports this case.
     pub(super) fn does(&self, case: &Case) -> bool {
         match self {
             Self::Nginx(_) => !case.writes,
-            // Its S3 serves nobody without a signature.
+            // Garage refuses unsigned requests.
             Self::Garage(_) => !case.anonymous,
             _ => true,
         }
@@ -155,7 +154,7 @@ impl Kind {
                 let mut command = Command::new(program);
                 command.args(["--port", &listen, "--region", REGION]);
                 command.args(["--access", ACCESS_KEY, "--secret", SECRET_KEY]);
-                // Not its default, but everybody's else.
+                // All other servers keep connections by default.
                 command.args(["--quiet", "--keep-alive", "posix"]);
                 command.arg(&store);
                 command
@@ -191,8 +190,7 @@ impl Kind {
     }
 }
 
-/// Garage as it is, but that it compresses nothing, which random bytes would cost
-/// in vain.
+/// Garage's defaults, without compression, which random bytes do not profit from.
 fn garage_config(store: &Path, listen: &str) -> Result<String> {
     let (store, rpc) = (store.display(), free_address()?);
     let secret = SECRET_KEY;

@@ -3,21 +3,19 @@
 
 use std::io::{Read, Write};
 use std::net::UdpSocket;
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::process::Command;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use prism_proto::control::{Answer, ControlKey, Request, Status};
-use prism_switch::{
-    InterfaceConfig, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
-};
+use anyhow::{Context, Result, bail};
+use prism_proto::control::{Answer, Request};
+use prism_switch::{InterfaceConfig, NodeConfig, Roles, ServiceConfig, Switch, SwitchConfig};
 use prism_sys::netns::NetNs;
 use prism_sys::tcp::{Paused, restore};
 use serde::Serialize;
 
-use super::{CONTROL, KEY_ID, request, spread};
+use super::{CONTROL, spread};
+use crate::test_switch::{KEY_ID, host, is_ok, key, own, senders, sh};
 
 const VIP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), 80);
 const FRONTEND: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -25,8 +23,8 @@ const BACKEND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 1), 9000
 const BRIDGED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 2), 80);
 /// Time of one transfer.
 const TRANSFER: Duration = Duration::from_secs(1);
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for a connection or an answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Throughput of one path, Gbit/s of payload, over all rounds.
@@ -39,7 +37,7 @@ pub(crate) struct Throughput {
     pub(crate) gbit_max: f64,
 }
 
-/// Measures both paths in turns.
+/// Measures both paths alternately.
 pub(crate) fn measure(rounds: u32) -> Result<Vec<Throughput>> {
     let switched = Switched::new()?;
     let bridged = Bridged::new()?;
@@ -70,7 +68,7 @@ pub(crate) fn measure(rounds: u32) -> Result<Vec<Throughput>> {
     Ok(report)
 }
 
-/// Gbit/s of a second of data; the byte count goes first.
+/// Sends data for a second. Gives Gbit/s.
 fn transfer(mut from: &TcpStream, mut to: &TcpStream) -> Result<f64> {
     let start = Instant::now();
     let received = std::thread::scope(|s| -> Result<u64> {
@@ -99,30 +97,6 @@ fn transfer(mut from: &TcpStream, mut to: &TcpStream) -> Result<f64> {
     Ok(received as f64 * 8.0 / start.elapsed().as_secs_f64() / 1e9)
 }
 
-/// Runs shell commands in a namespace.
-fn sh(ns: &NetNs, commands: &str) -> Result<()> {
-    let out = ns.run(|| Command::new("sh").args(["-ec", commands]).output())??;
-    if !out.status.success() {
-        bail!("{commands}: {}", String::from_utf8_lossy(&out.stderr));
-    }
-    Ok(())
-}
-
-/// A host, its `e0` joined to `link` of `middle`.
-fn host(middle: &NetNs, link: &str, address: IpAddr) -> Result<NetNs> {
-    let ns = NetNs::anonymous()?;
-    let path = format!("/proc/{}/fd/{}", std::process::id(), ns.as_fd().as_raw_fd());
-    sh(
-        middle,
-        &format!("ip link add {link} type veth peer name e0 netns {path}; ip link set {link} up"),
-    )?;
-    sh(
-        &ns,
-        &format!("ip link set lo up; ip link set e0 up; ip addr add {address}/24 dev e0"),
-    )?;
-    Ok(ns)
-}
-
 struct Bridged {
     client: TcpStream,
     server: TcpStream,
@@ -133,14 +107,14 @@ impl Bridged {
     fn new() -> Result<Self> {
         let middle = NetNs::anonymous()?;
         sh(&middle, "ip link add br0 type bridge; ip link set br0 up")?;
-        let a = host(&middle, "s0", Ipv4Addr::new(192, 0, 2, 1).into())?;
-        let b = host(&middle, "s1", (*BRIDGED.ip()).into())?;
+        let a = host(&middle, "s0", Ipv4Addr::new(192, 0, 2, 1))?;
+        let b = host(&middle, "s1", *BRIDGED.ip())?;
         sh(
             &middle,
             "ip link set s0 master br0; ip link set s1 master br0",
         )?;
         let listener = b.run(|| TcpListener::bind(BRIDGED))??;
-        let client = a.run(|| TcpStream::connect_timeout(&BRIDGED.into(), PATIENCE))??;
+        let client = a.run(|| TcpStream::connect_timeout(&BRIDGED.into(), TIMEOUT))??;
         let (server, _) = listener.accept()?;
         Ok(Self {
             client,
@@ -178,9 +152,9 @@ impl Switched {
             &format!("{gateways}; ip addr add {}/32 dev lo", CONTROL.ip()),
         )?;
         let client_ip = Ipv4Addr::new(192, 0, 2, 1);
-        let a = host(&middle, "s0", client_ip.into())?;
-        let f = host(&middle, "s1", FRONTEND.into())?;
-        let b = host(&middle, "s2", (*BACKEND.ip()).into())?;
+        let a = host(&middle, "s0", client_ip)?;
+        let f = host(&middle, "s1", FRONTEND)?;
+        let b = host(&middle, "s2", *BACKEND.ip())?;
         for (ns, link, net) in [
             (&a, "s0", "192.0.2"),
             (&f, "s1", "10.0.0"),
@@ -201,10 +175,6 @@ impl Switched {
             _hosts: [a, f, b],
         })
     }
-}
-
-fn key() -> ControlKey {
-    ControlKey::new(*b"not a secret key")
 }
 
 fn config() -> SwitchConfig {
@@ -231,11 +201,7 @@ fn config() -> SwitchConfig {
             frontends: vec![FRONTEND.into()],
         }],
         nodes: vec![node(FRONTEND, true), node(*BACKEND.ip(), false)],
-        senders: vec![SenderConfig {
-            key_id: KEY_ID,
-            key: key(),
-            tenant: 1,
-        }],
+        senders: senders(),
         max_flows: 1024,
         ..SwitchConfig::default()
     }
@@ -244,7 +210,7 @@ fn config() -> SwitchConfig {
 /// Connects to the VIP, and moves the accepted end to the backend.
 fn moved(client: &NetNs, frontend: &NetNs, backend: &NetNs) -> Result<(TcpStream, TcpStream)> {
     let listener = frontend.run(|| TcpListener::bind(VIP))??;
-    let stream = client.run(|| TcpStream::connect_timeout(&VIP.into(), PATIENCE))??;
+    let stream = client.run(|| TcpStream::connect_timeout(&VIP.into(), TIMEOUT))??;
     let (accepted, peer) = listener.accept()?;
     let SocketAddr::V4(peer) = peer else {
         bail!("the client is {peer}");
@@ -254,16 +220,16 @@ fn moved(client: &NetNs, frontend: &NetNs, backend: &NetNs) -> Result<(TcpStream
     paused.close_silently();
     let restored = backend.run(|| restore(&state, BACKEND.into()))??;
     let control = frontend.run(|| UdpSocket::bind((FRONTEND, 0)))??;
-    own(&control, peer)?;
+    give(&control, peer)?;
     let server = TcpStream::from(restored.go_live()?.fd);
     server.set_nonblocking(false)?;
     Ok((stream, server))
 }
 
 /// Gives the flow of `client` to the backend.
-fn own(control: &UdpSocket, client: SocketAddrV4) -> Result<()> {
+fn give(control: &UdpSocket, client: SocketAddrV4) -> Result<()> {
     control.connect(CONTROL)?;
-    control.set_read_timeout(Some(PATIENCE))?;
+    control.set_read_timeout(Some(TIMEOUT))?;
     let exchange = |request: &Request| -> Result<Answer> {
         control.send(&request.encode(&key()))?;
         let mut buffer = [0; 256];
@@ -271,8 +237,6 @@ fn own(control: &UdpSocket, client: SocketAddrV4) -> Result<()> {
         let datagram = buffer.get(..length).unwrap_or_default();
         Ok(Answer::decode(datagram, KEY_ID, &key())?)
     };
-    let clock = exchange(&request(client, VIP, BACKEND, 0))?.time_ns;
-    let answer = exchange(&request(client, VIP, BACKEND, clock))?;
-    ensure!(answer.status == Status::Ok, "{answer:?}");
-    Ok(())
+    let clock = exchange(&own(client, VIP, BACKEND, 0))?.time_ns;
+    is_ok(&exchange(&own(client, VIP, BACKEND, clock))?)
 }

@@ -10,34 +10,36 @@ use anyhow::{Context, Result, anyhow};
 use crate::client::{self, Trust};
 use crate::cluster::{Cluster, System, spent};
 use crate::http;
-use crate::objects::{BUCKET, Object, Objects};
+use crate::objects::{BUCKET, Object};
+use crate::plan::Asked;
 use crate::rows::Values;
+use crate::stats::{ascending, named, rank};
 
-/// Time until all connections are busy and their sockets full. What is in sockets
-/// then and at the end is as much, so that bytes written are bytes that have left.
+/// Time until all connections are busy and their sockets full. The sockets are as full at the
+/// end, so the bytes written in between are the bytes sent.
 const RAMP: Duration = Duration::from_millis(500);
-/// How often it is looked whether a connection has failed.
+/// Time between two looks for failed connections.
 const LOOK: Duration = Duration::from_millis(50);
-/// Written at a time.
+/// Bytes written at a time.
 const PIECE: usize = 64 << 10;
 
-/// What is written to one system.
+/// The writers of one turn.
 struct Puts<'p> {
     trust: Option<&'p Trust>,
-    /// Each with its head, and where it goes.
+    /// Address, head and object of each request.
     requests: Vec<(SocketAddr, Vec<u8>, Object<'p>)>,
     /// Bytes of bodies so far, over all connections.
     sent: AtomicU64,
     stop: AtomicBool,
 }
 
-/// An answer: when it was here, and how long after its request began.
+/// An answer: its time, and the time since its request began.
 struct Done {
     at: Instant,
     took: Duration,
 }
 
-/// The time that counts, and what was done in it.
+/// The time that counts, and the bytes and CPU time in it.
 struct Measured {
     from: Instant,
     until: Instant,
@@ -45,14 +47,16 @@ struct Measured {
     cpu: [Duration; 3],
 }
 
-/// Writes to `system` for `seconds`, after a moment that does not count.
-pub(super) fn run(
-    cluster: &Cluster,
-    system: System,
-    objects: &Objects,
-    connections: usize,
-    seconds: u64,
-) -> Result<Values> {
+/// Writes for the seconds of a turn, after a moment that does not count.
+pub(super) fn run(asked: &Asked<'_, ()>) -> Result<Values> {
+    let Asked {
+        cluster,
+        system,
+        objects,
+        connections,
+        seconds,
+        ..
+    } = *asked;
     let requests = objects.all().map(|object| {
         let address = cluster.address(system, object.backend)?;
         let target = format!("/{BUCKET}/{}", object.key);
@@ -93,7 +97,7 @@ pub(super) fn run(
 }
 
 impl Puts<'_> {
-    /// Lets time pass, and says what was done in it.
+    /// Waits for the ramp and the turn. Gives the bytes and CPU time of the turn.
     fn watch(
         &self,
         cluster: &Cluster,
@@ -121,13 +125,13 @@ impl Puts<'_> {
         })
     }
 
-    /// Writes objects at random over one connection, those of one backend or all.
+    /// Writes random objects over one connection, of one backend or of all.
     fn work(&self, number: usize, only: Option<usize>) -> Result<Vec<Done>> {
         let its = self.requests.iter();
         let its = its.filter(|request| only.is_none_or(|only| request.2.backend == only));
         let its: Vec<_> = its.collect();
         let (address, ..) = its.first().context("nothing to write")?;
-        let mut stream = client::connect_patiently(*address, self.trust)?.stream;
+        let mut stream = client::connect_to_started(*address, self.trust)?.stream;
         let mut random = fastrand::Rng::with_seed(number as u64);
         let mut done = Vec::new();
         while let Some((_, head, object)) = random.choice(its.iter().copied()) {
@@ -160,31 +164,24 @@ impl Measured {
         let counting = done
             .iter()
             .filter(|done| (self.from..self.until).contains(&done.at));
-        let mut took_us: Vec<f64> = counting.map(|done| done.took.as_secs_f64() * 1e6).collect();
-        took_us.sort_by(f64::total_cmp);
-        let rank = |percent: usize| {
-            let at = (took_us.len() * percent).div_ceil(100).saturating_sub(1);
-            took_us.get(at).copied().unwrap_or_default()
-        };
+        let took_us = ascending(counting.map(|done| done.took.as_secs_f64() * 1e6));
         let seconds = (self.until - self.from).as_secs_f64();
-        // Parts of objects count as such.
+        // Unfinished objects count in part.
         let written = self.sent as f64 / bytes as f64;
         let [frontend, backends, client] = self.cpu.map(|cpu| cpu.as_secs_f64());
-        let values = [
+        named([
             ("requests", took_us.len() as f64),
             ("sent_bytes", self.sent as f64),
             ("seconds", seconds),
             ("mb_s", self.sent as f64 / seconds / 1e6),
             ("requests_s", written / seconds),
-            ("p50_us", rank(50)),
-            ("p90_us", rank(90)),
-            ("p99_us", rank(99)),
+            ("p50_us", rank(&took_us, 50)),
+            ("p90_us", rank(&took_us, 90)),
+            ("p99_us", rank(&took_us, 99)),
             ("frontend_cpu_s", frontend),
             ("backends_cpu_s", backends),
             ("client_cpu_s", client),
             ("cpu_us", (frontend + backends) * 1e6 / written),
-        ];
-        let values = values.map(|(name, value)| (name.to_owned(), value));
-        values.into_iter().collect()
+        ])
     }
 }
