@@ -1,4 +1,4 @@
-//! Processes that end and come back while clients are connected.
+//! Processes that end and return while clients are connected.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -118,8 +118,8 @@ fn transfers_go_on_while_the_switch_agent_restarts() {
     watch.finish(ClientResets::None);
 }
 
-/// Reads an answer in small steps until told to go on at full speed. Returns
-/// how much had been read by then.
+/// Reads an answer in small steps until told to go on at full speed. Returns the bytes read by
+/// then.
 fn read_slowly(client: &mut Client, object: &Object, go_on: &AtomicBool) -> u64 {
     let head = client.head();
     assert_eq!(head.status(), 200);

@@ -1,4 +1,4 @@
-//! Links that fail for a while: how soon requests are answered again.
+//! Links that fail for a while, and the time until requests are answered again.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use crate::support::{Cluster, say, turn};
 const OUTAGE: Duration = Duration::from_millis(3200);
 /// Far more than the time until a probe is answered, and less than until TCP sends again.
 const BACK_IN: Duration = Duration::from_millis(1800);
-/// How long requests are watched after the link is back.
+/// The time for which requests are watched after the link is back.
 const WATCHED: Duration = Duration::from_secs(4);
 const REST: Duration = Duration::from_millis(5);
-/// A request for it is handed off.
+/// A request for such an object is handed off.
 const LEN: u64 = 20_000;
 const CLIENTS: usize = 4;
 
@@ -54,7 +54,7 @@ fn link_of_backend(cluster: &Cluster, is_up: bool) {
     run(cluster, "switch", &format!("link set be0 {state}"));
 }
 
-/// What `fe0` sends to `be0` reaches nobody, or `be0` again.
+/// Drops what `fe0` sends to `be0`, or no longer does.
 fn way_of_frontend(cluster: &Cluster, is_up: bool) {
     let to = cluster.lab.address("be0").unwrap();
     let nobody = format!("neigh replace {to} lladdr 02:00:00:00:00:01 nud permanent dev eth0");

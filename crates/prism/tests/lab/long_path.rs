@@ -7,13 +7,13 @@ use prism_lab::delay::{Delay, DelayTally};
 use crate::support::packets::{ClientResets, Watch};
 use crate::support::{Cluster, turn};
 
-/// The way to the servers, and what it may take longer on a busy machine.
+/// The added round trip, and its tolerance on a busy machine.
 const RTT: Duration = Duration::from_millis(20);
 const LATE: Duration = Duration::from_millis(500);
 /// Requests over one connection.
 const FETCHES: usize = 12;
 
-/// How long a connection takes to come about.
+/// The time that a new connection takes.
 fn connect_time(cluster: &Cluster) -> Duration {
     let began = Instant::now();
     drop(cluster.connect());
@@ -50,7 +50,7 @@ fn a_far_client_gets_every_byte_over_a_connection_that_moves() {
     let tally = delay.tally();
     assert!(tally.passed > 0 && tally.dropped == 0, "{tally:?}");
 
-    // The way is as short as before.
+    // The path is as short as before.
     drop(delay);
     let took: Vec<_> = (0..5).map(|_| connect_time(&cluster)).collect();
     assert!(took.iter().min() < Some(&RTT), "{took:?}");

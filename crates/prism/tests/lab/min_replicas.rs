@@ -1,5 +1,5 @@
-//! Writes where fewer copies are in sync than they need. Needs root and etcd; without root
-//! each test says so and passes, except under CI, where it fails.
+//! Writes that need more copies in sync than there are. The tests need root and etcd; without
+//! root each says so and passes, except under CI, where it fails.
 
 use std::time::{Duration, Instant};
 
@@ -76,7 +76,7 @@ fn writes_are_refused_while_one_of_three_copies_is_in_sync_and_taken_again_with_
     }
 }
 
-/// The status; 503 also where a connection breaks, with the backend that had it.
+/// The status. A broken connection to its backend counts as 503.
 fn put_object(cluster: &Cluster, object: &Object) -> u16 {
     put(cluster, &object.key, object.bytes()).map_or(503, |(status, _)| status)
 }

@@ -1,6 +1,5 @@
-//! Everything that clients do, by many of them at once and in an order left to
-//! chance: what no single test thinks of. The seed is printed; `PRISM_SEED` in
-//! the environment sets it.
+//! Everything that clients do, by many of them at once and in random order, for cases that no
+//! single test covers. The seed is printed; `PRISM_SEED` in the environment sets it.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::support::{Cluster, eventually, say, turn};
 const CLIENTS: u64 = 24;
 /// Connections that each client makes, one after the other.
 const CONNECTIONS: usize = 12;
-/// Most things done on one connection.
+/// The most things done on one connection.
 const MAX_STEPS: usize = 12;
 
 /// One client's life; the seed decides all of it.

@@ -1,6 +1,6 @@
-//! Connections that move while the network loses, delays and reorders packets:
-//! those of the clients, the control commands, and those between the nodes. By
-//! netem, which not every kernel has: without it each test says so and passes.
+//! Connections that move while the network loses, delays and reorders packets: those of
+//! clients, commands, and those between nodes. Netem does this, which not every kernel has:
+//! without it each test says so and passes.
 
 use crate::support::client::Request;
 use crate::support::netem::{has_netem, impair_all};

@@ -1,6 +1,5 @@
-//! S3 as clients use it beyond GET and PUT, against a whole cluster of several
-//! backends: uploads in parts, copies, listings, deletions, presigned URLs. The
-//! clients are as they are installed; every byte is compared.
+//! S3 beyond GET and PUT by unmodified clients, against a cluster of several backends: uploads
+//! in parts, copies, listings, deletions, presigned URLs. Every byte is compared.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +9,7 @@ use crate::support::client::{Client, Request};
 use crate::support::packets::{ClientResets, Watch};
 use crate::support::{Cluster, python, say, turn};
 
-/// Runs a program to its end and gives what it printed.
+/// Runs a program to its end and returns its output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -63,8 +62,8 @@ fn boto3_keeps_versions_of_objects_on_all_backends() {
     watch.finish(ClientResets::AtItsEnd);
 }
 
-/// While objects are written and deleted, others try to delete their bucket: a
-/// write that was answered is there, and a bucket that was deleted has nothing.
+/// Clients try to delete a bucket while others write and delete its objects. An answered write
+/// is there, and a deleted bucket has no objects.
 #[test]
 fn a_bucket_is_deleted_with_nothing_in_it_or_not_at_all() {
     let Some(_turn) = turn() else { return };
@@ -103,7 +102,7 @@ fn a_bucket_is_deleted_with_nothing_in_it_or_not_at_all() {
             assert!([200, 404, 503].contains(&status), "PUT {n}: {status}");
             if status == 200 {
                 stored += 1;
-                // Answered, so it is there, and with it its bucket.
+                // The write was answered, so the object and its bucket are there.
                 assert_eq!(call("GET", &mut client), 200, "object {n} is gone");
                 assert_eq!(call("DELETE", &mut client), 204);
             }

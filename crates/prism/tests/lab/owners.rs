@@ -13,14 +13,13 @@ use prism_config::Config;
 use prism_lab::{Capture, CaptureOptions};
 use prism_switch::SwitchView;
 
-/// Within this a client knows that its owner has died.
+/// The longest time until a client knows that its owner has died.
 const TOLD: Duration = Duration::from_millis(2_500);
-/// The same where the owner's host does not answer either: ten seconds of
-/// keepalives, and the above.
+/// The same where the owner's host does not answer either: ten seconds of keepalives more.
 const TOLD_OF_HOST: Duration = Duration::from_millis(14_000);
-/// By then all nodes have probed one that did not answer again.
+/// The time after which all nodes have probed a silent node again.
 const PROBED: Duration = Duration::from_secs(1);
-/// More than sockets and switch hold between them.
+/// A size beyond the buffers of sockets and switch.
 const LARGE: u64 = 24 << 20;
 
 fn switch_counter(cluster: &Cluster, name: &str) -> u64 {
@@ -30,7 +29,7 @@ fn switch_counter(cluster: &Cluster, name: &str) -> u64 {
     counters.iter().find(|c| c.name == name).unwrap().value
 }
 
-/// A client whose connection is at the backend of `object`, at rest.
+/// A client with an idle connection at the backend of `object`.
 fn resting(cluster: &Cluster, object: &Object) -> Client {
     let mut client = cluster.connect();
     client.get(cluster, object);
@@ -45,7 +44,7 @@ fn amid_answer(cluster: &Cluster, object: &Object) -> Client {
     client
 }
 
-/// Reads until the connection ends; how it did, and when.
+/// Reads until the connection ends. Returns how and when it ended.
 fn end_of(client: &Client) -> (io::Result<()>, Instant) {
     let mut stream = client.stream();
     let mut buffer = vec![0; 256 << 10];
@@ -60,7 +59,7 @@ fn end_of(client: &Client) -> (io::Result<()>, Instant) {
     }
 }
 
-/// All of `clients` learn of the end within `limit` of `begun`.
+/// All of `clients` learn of the end within `limit` after `begun`.
 fn assert_all_told(clients: &[Client], begun: Instant, limit: Duration) {
     let ends: Vec<_> = std::thread::scope(|scope| {
         let waiting: Vec<_> = clients.iter().map(|c| scope.spawn(|| end_of(c))).collect();
@@ -90,7 +89,7 @@ fn a_killed_backends_clients_are_told_and_its_flows_forgotten() {
     let begun = Instant::now();
     cluster.lab.kill("be0").unwrap();
     assert_all_told(&clients, begun, TOLD);
-    // They have not closed: it is the switch that gives the flows up.
+    // The clients have not closed: the switch itself removes the flows.
     let port = unconcerned.port();
     eventually("the dead owner's flows are gone", TOLD * 2, || {
         cluster.flow_ports() == [port]
@@ -99,7 +98,7 @@ fn a_killed_backends_clients_are_told_and_its_flows_forgotten() {
     let ended = ["flow_expired", "flow_reset"].map(|name| switch_counter(&cluster, name));
     assert!(ended.iter().sum::<u64>() >= 4, "{ended:?}");
 
-    // A new connection gets what others have, and an answer for the rest.
+    // A new connection gets the others' objects, and an error for the dead node's.
     let mut again = cluster.connect();
     again.get(&cluster, &objects[1]);
     again.get(&cluster, &objects[2]);
@@ -108,9 +107,9 @@ fn a_killed_backends_clients_are_told_and_its_flows_forgotten() {
     unconcerned.get(&cluster, &objects[2]);
     unconcerned.get(&cluster, &objects[1]);
 
-    // Its next run's connections are its own.
+    // The connections of its next run are new.
     cluster.lab.restart("be0").unwrap();
-    // A frontend and a backend find that out each for itself.
+    // A frontend and a backend find that out independently.
     eventually("it serves again", Duration::from_secs(5), || {
         let clients = [&mut again, &mut cluster.connect()];
         clients.into_iter().all(|client| {
@@ -203,7 +202,7 @@ fn neither_a_new_agent_nor_a_backend_that_stands_still_costs_a_connection() {
     }
     assert_eq!(switch_counter(&cluster, "flow_reset"), 0);
 
-    // One that ends in order hands its connections on.
+    // A node that ends in order hands its connections off.
     let mut moved = resting(&cluster, &objects[2]);
     let port = moved.port();
     drop(client);

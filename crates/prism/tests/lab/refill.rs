@@ -1,9 +1,9 @@
-//! Backends that were away, that are new, and that are to go, in clusters whose state is in
-//! etcd: each gets hold of what it is to have, and of no more, while clients read and write;
-//! then the stores are compared.
+//! Backends that were away, that are new, and that leave, in clusters whose state is in etcd.
+//! Each receives exactly its objects while clients read and write. Then the stores are
+//! compared.
 //!
-//! `PRISM_REFILL_ROUNDS=<n>` has backends killed, and histories of reads and writes judged, n
-//! times instead of once.
+//! `PRISM_REFILL_ROUNDS=<n>` repeats the kills of backends, and the judged histories of reads
+//! and writes, n times.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -22,7 +22,7 @@ use crate::replicas;
 use crate::support::client::Request;
 use crate::support::{BUCKET, Cluster, eventually, say, turn};
 
-/// How long a cluster may take to have everything where it is to be.
+/// The longest time until a cluster has moved everything to its place.
 pub(crate) const SETTLED: Duration = Duration::from_secs(40);
 /// Keys written while a backend is away.
 const KEYS: usize = 240;
@@ -78,7 +78,7 @@ fn data_of(key: &str, version: u64) -> Vec<u8> {
     format!("{key} {version} {}", "x".repeat(filling)).into_bytes()
 }
 
-/// The status; 503 also where a connection breaks, with the backend that had it.
+/// The status. A broken connection to its backend counts as 503.
 fn put(cluster: &Cluster, key: &str, data: &[u8]) -> u16 {
     replicas::put(cluster, key, data).map_or(503, |(status, _)| status)
 }
@@ -87,7 +87,7 @@ fn call(cluster: &Cluster, method: &str, target: &str) -> (u16, Vec<u8>) {
     replicas::call(cluster, method, target).unwrap_or((503, Vec::new()))
 }
 
-/// Until it is done: the cluster may be changing.
+/// Repeats it until it is done, as the cluster may be changing.
 pub(crate) fn surely(what: &str, mut attempt: impl FnMut() -> u16, wanted: u16) {
     let begun = Instant::now();
     loop {
@@ -99,7 +99,7 @@ pub(crate) fn surely(what: &str, mut attempt: impl FnMut() -> u16, wanted: u16) 
     }
 }
 
-/// Keys and what they hold; nothing for those that were deleted.
+/// Keys and their contents; none for deleted ones.
 type Content = BTreeMap<String, Option<u64>>;
 
 /// Overwrites, deletes and adds.
@@ -190,8 +190,8 @@ pub(crate) fn digest(body: &Body) -> (u64, u64) {
     (hash.finish(), len)
 }
 
-/// Stops the cluster and compares what its backends hold: everything is on `replicas`
-/// of them, as it was written. Gives how many things each has.
+/// Stops the cluster and compares its backends' stores: everything is on `replicas` of them, as
+/// it was written. Returns the number of things of each.
 pub(crate) fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<String, usize> {
     eventually("nothing is open", SETTLED, || {
         let backends = cluster.backends();
@@ -295,7 +295,7 @@ fn a_backend_that_was_away_gets_what_it_missed_while_writes_go_on() {
     }
 }
 
-/// Reads and writes keys until told to stop: every answered write is there.
+/// Reads and writes keys until told to stop. Every answered write stays.
 fn work(cluster: &Cluster, stop: &AtomicBool, first: usize, operations: &AtomicU64) {
     let (mut content, mut version) = (Content::new(), 1);
     while !stop.load(Ordering::Relaxed) {
@@ -371,7 +371,7 @@ fn a_backend_is_added_and_another_drained_under_load_and_only_their_share_moves(
     let all = content.values().flatten().count() as u64 + 20;
     assert_eq!(moved[0][..3], [0, 0, 0]);
     assert!((all / 3..all).contains(&moved[0][3]), "{moved:?} of {all}");
-    // Another goes, which had half: what it had is shared.
+    // Another backend leaves, and its half is shared.
     assert!(
         moved[1][0] == 0 && moved[1][1..].iter().sum::<u64>() < all,
         "{moved:?} of {all}"
@@ -398,7 +398,7 @@ impl Seen {
 
     fn operate(&self, cluster: &Cluster, rng: &mut fastrand::Rng) {
         let number = rng.usize(..self.by_key.len());
-        // As many as the judge takes.
+        // The most operations that the judge takes.
         if self.by_key[number].lock().unwrap().len() >= OPERATIONS_MAX - 4 {
             return std::thread::sleep(Duration::from_millis(5));
         }

@@ -1,4 +1,4 @@
-//! Short answers are relayed, long ones bring the connection to who has them.
+//! Short answers are relayed, and long ones move the connection to their owner.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ fn counted(cluster: &Cluster) -> [u64; 3] {
     ]
 }
 
-/// Asserts that `work` adds so much to what was counted.
+/// Asserts that `work` adds this to the counts.
 fn adds(cluster: &Cluster, more: [u64; 3], work: impl FnOnce()) {
     let before = counted(cluster);
     work();
@@ -58,7 +58,7 @@ fn an_answer_is_relayed_up_to_the_length_that_is_configured() {
         client.get(&cluster, &short);
         client.get(&cluster, &other_short);
     });
-    // Asked for once, and from then on known to be long.
+    // After the first request it is known to be long.
     adds(&cluster, [1, 1, 1], || client.get(&cluster, &long));
     adds(&cluster, [0, 0, 0], || client.get(&cluster, &short));
     adds(&cluster, [1, 0, 0], || client.get(&cluster, &other_short));
@@ -81,7 +81,7 @@ fn an_answer_is_relayed_up_to_the_length_that_is_configured() {
         assert_eq!(answer.status(), 404, "{}", answer.text());
     });
 
-    // All at once: none is lost or out of turn.
+    // All come at once: none is lost or out of order.
     let mixed = [&short, &long, &other_short, &other_long, &short, &long];
     let requests = mixed.map(|object| Request::get(object).encode(&cluster));
     client.send(&requests.concat());
@@ -119,7 +119,7 @@ fn a_connection_lives_on_when_the_owner_of_a_short_object_is_dead() {
     client.get(&cluster, &short);
 }
 
-/// A request for the tags of `object`, and its body, which a node passes on as it comes.
+/// A request for the tags of `object`, and its body, which a node passes on.
 fn put_tags(cluster: &Cluster, object: &Object, is_chunked: bool) -> (Vec<u8>, Vec<u8>) {
     let tag = "<Tag><Key>k</Key><Value>v</Value></Tag>";
     let body = format!("<Tagging><TagSet>{tag}</TagSet></Tagging>").into_bytes();
@@ -160,7 +160,7 @@ fn a_relay_that_breaks_within_a_body_is_told_at_once_and_the_next_request_is_fou
         assert_eq!(answer.status(), 503, "{}", answer.text());
         let waited = killed.elapsed();
         assert!(waited < Duration::from_secs(2), "{waited:?}");
-        // The client goes on where it is, with a request behind.
+        // The connection stays, with a second request behind.
         let next = Request::get(&short).encode(&cluster);
         client.send(&[rest, &next].concat());
         client.expect(&short);
@@ -184,7 +184,7 @@ fn a_client_that_reads_nothing_for_long_gets_all_of_a_relayed_answer() {
     adds(&cluster, [1, 0, 0], || {
         client.send(&Request::get(&object).encode(&cluster));
         let head = client.head();
-        // Longer than a dead node is waited for.
+        // Longer than the wait for a dead node.
         std::thread::sleep(Duration::from_secs(9));
         client.expect_body(&head, &object);
     });
@@ -203,7 +203,7 @@ fn a_node_that_is_cut_off_is_noticed_by_all_who_wait_for_it() {
     eventually("it is relayed", Duration::from_secs(5), || {
         cluster.counter("be1", "requests", "served_relayed") > served
     });
-    // Leaves another stream behind, which is used again.
+    // It leaves another stream in the pool, which is used again.
     asks.get(&cluster, &other_short);
     let frontend = cluster.lab.address("fe0").unwrap().to_string();
     let mut ip = cluster.lab.command("be1", "ip").unwrap();
@@ -253,7 +253,7 @@ fn a_node_that_is_to_find_out_relays_what_is_tiny_and_nothing_large() {
     adds(&cluster, [1_000, 0, 0], || {
         (0..1_000).for_each(|_| client.get(&cluster, &tiny));
     });
-    // Trials are asked for in vain, and their connections move all the same.
+    // Trials of hand-offs are refused, and their connections move all the same.
     let before = counted(&cluster);
     for _ in 0..500 {
         client.get(&cluster, &large);
@@ -271,7 +271,7 @@ fn a_node_that_is_to_find_out_relays_what_is_tiny_and_nothing_large() {
 #[test]
 fn a_connection_moves_from_a_link_that_is_half_full() {
     let Some(_turn) = turn() else { return };
-    // As slow as they come: the answer takes 37 ms of it, which nothing else here does.
+    // The slowest link: the answer takes 37 ms on it, far longer than all else here.
     let slow = Rate::new(1_000_000).unwrap();
     let cluster = Cluster::up_with(2, |spec| {
         spec.relay_up_to = RelayUpTo::Auto;
@@ -401,7 +401,7 @@ fn what_an_object_keeps_comes_back_through_every_node_or_is_refused() {
     let mut client = cluster.connect();
     let target = format!("/{}", cluster.key_on("be1", "object"));
     let names: Vec<String> = (0..95).map(|n| format!("x-amz-meta-{n}")).collect();
-    // As many as a request has room for besides what signs it.
+    // As many tags as a request has room for beside its signature.
     for count in [92, 95] {
         let named = &names[..count];
         let put = Request::new("PUT", &target).header("Content-Length", "0");

@@ -1,7 +1,7 @@
-//! Clusters that keep several replicas of each object: clients see no difference while all is
-//! well, reads go on while a backend is down, writes are refused then and change nothing, and
-//! whatever is killed at whatever moment, what clients saw of each key could have happened one
-//! after the other, and the replicas end up the same.
+//! Clusters with several replicas of each object. Clients see no difference while all is well.
+//! Reads go on while a backend is down; writes are then refused and change nothing. After kills
+//! at any moment, the operations on each key could have happened one after the other, and the
+//! replicas end up the same.
 //!
 //! `PRISM_REPLICA_KILLS=<n>` kills that many backends instead of a few.
 
@@ -21,7 +21,7 @@ use prism_history::{Action, OPERATIONS_MAX, Operation, is_linearizable};
 use prism_http::{BodyReader, Limits, Method, ResponseHead};
 use prism_store::{Position, Step, Store};
 
-/// How long replicas may take to learn what became of what was open.
+/// The longest time until replicas know the outcome of open changes.
 const SETTLED: Duration = Duration::from_secs(15);
 
 pub(crate) fn attempt(cluster: &Cluster, head: &[u8], body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
@@ -85,7 +85,7 @@ pub(crate) fn call(cluster: &Cluster, method: &str, target: &str) -> io::Result<
     attempt(cluster, &cluster.request(method, target), &[])
 }
 
-/// Nothing is open at any backend.
+/// No backend has open changes.
 fn settle(cluster: &Cluster) {
     eventually("all changes are over", SETTLED, || {
         let backends = cluster.backends();
@@ -95,8 +95,8 @@ fn settle(cluster: &Cluster) {
     });
 }
 
-/// Stops the cluster and compares what its backends have; every object is on
-/// `replicas` of them, as it was written.
+/// Stops the cluster and compares its backends' stores: every object is on `replicas` of them,
+/// as it was written.
 pub(crate) fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<(String, String), u64> {
     settle(&cluster);
     let config = Config::load(&cluster.lab.config_path()).unwrap();
@@ -158,7 +158,7 @@ fn boto3_sees_no_difference_and_every_object_is_on_two_of_three_backends() {
         "{} objects on two of three backends",
         objects.len()
     ));
-    // The scripts delete what they make.
+    // The scripts delete their objects.
     assert!(objects.len() >= 3);
 }
 
@@ -197,7 +197,7 @@ fn of_many_deletions_each_has_its_own_answer_while_a_backend_is_down() {
     assert_eq!(said.len(), keys.len(), "{said:?}");
     let mut refused = 0;
     for (key, said) in &said {
-        // One whose primary is down may be read from the other replica.
+        // The other replica may serve an object whose primary is down.
         let (status, _) = call(&cluster, "GET", &format!("/{key}")).unwrap();
         let expected = match said.as_str() {
             "Deleted" => 404,
@@ -218,7 +218,7 @@ fn of_many_deletions_each_has_its_own_answer_while_a_backend_is_down() {
     assert!(!left.keys().any(|(_, key)| keys.contains(key)), "{left:?}");
 }
 
-/// What `prism ctl cluster` says, and whether all backends are in reach.
+/// The output of `prism ctl cluster`, and whether all backends are in reach.
 fn ctl_cluster(cluster: &Cluster) -> (serde_json::Value, bool) {
     let output = Command::new(env!("CARGO_BIN_EXE_prism"))
         .args(["ctl", "cluster", "--json", "--node", "fe0", "--config"])
@@ -311,10 +311,10 @@ impl Seen {
         u64::try_from(self.begun.elapsed().as_nanos()).unwrap()
     }
 
-    /// One operation on a key, and what became of it.
+    /// One operation on a key, and its outcome.
     fn operate(&self, cluster: &Cluster, rng: &mut fastrand::Rng) {
         let number = rng.usize(..KEYS);
-        // As many as the judge takes.
+        // The most operations that the judge takes.
         if self.by_key[number].lock().unwrap().len() >= OPERATIONS_MAX - CLIENTS {
             return std::thread::sleep(Duration::from_millis(1));
         }
@@ -328,7 +328,7 @@ impl Seen {
             0..4 => {
                 let value = self.next.fetch_add(1, Ordering::Relaxed);
                 operation.action = Action::Write(Some(value));
-                // Some in the tree, some in files.
+                // Some objects are in the tree, and some in files.
                 let filling = "x".repeat([0, 40_000][rng.usize(..2)]);
                 let done = put(cluster, &key, format!("{value} {filling}").as_bytes());
                 if matches!(done, Ok((200, _))) {
@@ -431,7 +431,7 @@ fn round(
             stop.store(true, Ordering::Relaxed);
         });
     }
-    // Also takes note of its end.
+    // It also records its end.
     let _ = cluster.lab.kill(host);
     cluster.lab.restart(host).unwrap();
     // Clients also read while the backend returns.

@@ -1,7 +1,7 @@
-//! `prism serve` as its users meet it: one command without privilege, a real
-//! client, a restart, and what it says where it cannot serve.
+//! `prism serve` as a user runs it: one command without privilege, a real client, a restart,
+//! and the messages when it cannot serve.
 //!
-//! Needs no root; where the tests have it, `serve` gets a user without any.
+//! It needs no root. Where the tests have it, `serve` runs as a user without privilege.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,8 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 const UID: u32 = 65_534;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A place that belongs to a user without privilege, with the program in it:
-/// it may have been built where that user cannot look.
+/// A directory of a user without privilege, with a copy of the program: that user may not see
+/// the directory of the build.
 struct Place {
     dir: tempfile::TempDir,
 }
@@ -73,7 +73,7 @@ impl Place {
         command
     }
 
-    /// What `serve` says where it does not serve.
+    /// The message of `serve` when it cannot serve.
     fn refused(&self, mut command: Command) -> String {
         let Output { status, stderr, .. } = command.output().unwrap();
         let said = String::from_utf8(stderr).unwrap();
@@ -82,13 +82,13 @@ impl Place {
     }
 }
 
-/// One that serves.
+/// A running `serve`.
 struct Server {
     child: Child,
     endpoint: String,
     access_key: String,
     secret_key: String,
-    /// Kept, or what it says later would end it.
+    /// The pipe stays open, as its next message would end the program otherwise.
     _said: BufReader<ChildStdout>,
 }
 
@@ -217,7 +217,7 @@ fn one_command_without_privilege_serves_a_real_client_and_a_restart_keeps_everyt
     second.own_session(&place, "check");
     assert!(second.end(Signal::INT).success());
 
-    // The environment's key counts, and the file's does not then.
+    // The key in the environment counts, and the one in the file does not.
     let mut command = place.serve(&place.data(), "127.0.0.1:0");
     command
         .env("AWS_ACCESS_KEY_ID", "theirs")
@@ -263,7 +263,7 @@ fn what_cannot_be_meant_is_refused_with_the_reason() {
     half.env("AWS_ACCESS_KEY_ID", "only this");
     let half = place.refused(half);
     assert!(half.contains("or neither"), "{half}");
-    // The program lies there, which is not ours to serve from.
+    // The directory has the program, which `serve` must not serve.
     let foreign = place.refused(place.serve(place.dir.path(), "127.0.0.1:0"));
     assert!(foreign.contains("has other contents"), "{foreign}");
     assert!(!place.dir.path().join("store").exists());
@@ -322,7 +322,7 @@ fn a_full_disk_is_answered_507_and_hurts_nobody() {
     }
     let server = Server::start(outer);
     server.full(&place, &["fill", "33554432"]);
-    // Somebody else takes all that is left, reserve included.
+    // Another program takes all space that is left, reserve included.
     let filler = dir.join("filler");
     let inside = |script: &str| {
         let target = server.child.id().to_string();

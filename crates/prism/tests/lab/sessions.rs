@@ -1,13 +1,12 @@
-//! S3 clients of eight makes, as their users have them: each does a session of
-//! its own (see the scripts beside this file) against a whole cluster, several at
-//! a time, and every byte that it gets is compared.
+//! Eight S3 clients, as their users have them. Each runs a session of its own (see the scripts
+//! beside this file) against a whole cluster, several at a time. Every byte is compared.
 //!
-//! Each makes a bucket, stores files, reads them back whole and in part, uploads
-//! a large file in parts, copies it, has a URL presigned, lists 10,000 keys, and
-//! deletes what it made; restic backs a tree up, checks and restores it.
+//! Each makes a bucket, stores files, reads them back whole and in part, uploads a large file
+//! in parts, copies it, has a URL presigned, lists 10,000 keys, and deletes its objects. Restic
+//! backs a tree up, checks and restores it.
 //!
-//! `make test` runs each once, with a file of 24 MiB, some over HTTP and some over
-//! HTTPS. With `PRISM_SESSIONS=full` each runs over both, with 200 MiB.
+//! `make test` runs each once, with a file of 24 MiB, some over HTTP and some over HTTPS. With
+//! `PRISM_SESSIONS=full` each runs over both, with 200 MiB.
 
 mod programs;
 
@@ -20,7 +19,7 @@ use crate::support::packets::{ClientResets, Watch};
 use crate::support::{Cluster, say, turn};
 use programs::{Program, Transport};
 
-/// Sessions at a time: more would only wait for each other.
+/// Sessions at a time. More would only wait for each other.
 const AT_A_TIME: usize = 3;
 /// Connections that store the keys to be listed.
 const WRITERS: usize = 4;

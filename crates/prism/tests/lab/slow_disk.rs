@@ -1,6 +1,6 @@
-//! Replicas of which one has a slow disk: a file system of its own on a loop device that
-//! the kernel throttles (blkio). Needs root, loop devices and that controller; without
-//! them each test says so and passes, except under CI, where it fails.
+//! Replicas of which one has a slow disk: a file system on a loop device that the kernel
+//! throttles (blkio). The tests need root, loop devices and that controller; without them each
+//! says so and passes, except under CI, where it fails.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use crate::support::client::Request;
 use crate::support::{Cluster, say, turn};
 
 const THROTTLE: &str = "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device";
-/// Longest time that another replica may be silent, in a node.
+/// The longest silence of another replica, in a node.
 const SILENCE: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -51,7 +51,7 @@ impl SlowDisk {
         })
     }
 
-    /// From now on it takes so many bytes in a second; 0 for as many as it can.
+    /// Limits its bytes per second from now on; 0 removes the limit.
     fn throttle(&self, bytes_per_s: u64) {
         fs::write(THROTTLE, format!("{} {bytes_per_s}", self.number)).unwrap();
     }
@@ -81,7 +81,7 @@ fn up(disk: &SlowDisk) -> Cluster {
     })
 }
 
-/// The status, and how long it took.
+/// The status and the time of the request.
 fn put(cluster: &Cluster, key: &str, data: &[u8]) -> (u16, Duration) {
     let put = Request::new("PUT", &format!("/{key}"))
         .signing(data)
@@ -131,7 +131,7 @@ fn a_replica_may_take_no_bytes_for_long_while_its_disk_is_at_work() {
     let key = cluster.key_on("be0", "stalled");
     // More than the buffers between the two have room for.
     let data = vec![b'y'; 64 << 20];
-    // Takes longer for one step than another replica may be silent.
+    // One step takes longer than another replica may be silent.
     disk.throttle(90_000);
     let (status, took) = std::thread::scope(|scope| {
         let put = scope.spawn(|| put(&cluster, &key, &data));

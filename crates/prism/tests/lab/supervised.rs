@@ -10,13 +10,13 @@ use crate::support::client::Request;
 use crate::support::objects::Object;
 use crate::support::{Cluster, eventually, turn};
 
-/// How long the node cannot open anything.
+/// The time during which the node can open nothing.
 const SHORTAGE: Duration = Duration::from_secs(1);
-/// More than the client's kernel takes without being read, and less than the node's
-/// takes of an answer; a file would take a descriptor.
+/// More than the client's kernel takes unread, and less than the node's kernel takes of an
+/// answer. An object in a file would take a descriptor.
 const LEN: u64 = 12 << 10;
 
-/// Bounds the descriptors of a process of a lab, and gives the bound that it had.
+/// Limits the descriptors of a process of a lab, and returns its former limit.
 fn bound_descriptors(pid: u32, current: Option<u64>) -> Option<u64> {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap());
     // The hard limit of all processes that the test has started.
@@ -37,8 +37,8 @@ fn flows_are_released_also_after_the_kernel_refused_to_tell_of_closed_sockets() 
     assert_eq!(restarts(), 0);
     let backend = cluster.lab.pid("be0").unwrap();
     let usual = bound_descriptors(backend, Some(0));
-    // The backend closes with most of the answer unread: the socket stays in its kernel,
-    // and to be told of its end takes a descriptor.
+    // The backend closes with most of the answer unread. The socket stays in its kernel, and
+    // the news of its end takes a descriptor.
     client.send(&Request::get(&object).encode(&cluster));
     client.half_close();
     std::thread::sleep(SHORTAGE);
@@ -66,7 +66,7 @@ fn a_node_that_comes_into_another_control_group_freezes_sockets_again() {
     let group = own_group();
     let below = group.join(format!("prism-test-{}", std::process::id()));
     create_dir(&below).unwrap();
-    // Programs of the group above count below it too: so it starts there.
+    // Programs of the group above also count below it, so the test starts there.
     let move_to = |group: &Path, pid: u32| {
         write(group.join("cgroup.procs"), pid.to_string()).unwrap();
     };

@@ -1,7 +1,6 @@
-//! HTTPS clients of seven makes, as they are installed. Each holds one
-//! connection while it moves from backend to backend, with every version and
-//! suite that it can be told to use; every byte is compared, and nobody sees a
-//! reset, or an alert but close_notify.
+//! Seven HTTPS clients, unmodified. Each holds one connection while it moves from backend to
+//! backend, with every version and suite that the client can be told to use. Every byte is
+//! compared. No client sees a reset, or an alert other than close_notify.
 
 use prism_config::{Tls, TlsSuite};
 
@@ -15,7 +14,7 @@ use crate::support::{Cluster, say, turn};
 const BACKENDS: usize = 5;
 /// Each connection moves at least this often.
 const HAND_OFFS: u64 = 20;
-/// How often each of the objects is fetched over one connection.
+/// The number of fetches of each object over one connection.
 const ROUNDS: usize = 5;
 
 /// Objects of less than a record, of several, and of many, on all backends.
@@ -27,8 +26,8 @@ fn objects(cluster: &Cluster) -> Vec<Object> {
     objects
 }
 
-/// Runs one client, which fetches `wanted` over one connection, and checks from
-/// outside that it was one, that it moved, and how it was.
+/// Runs one client, which fetches `wanted` over one connection. Checks from outside that it was
+/// one connection, that it moved, and its version and suite.
 fn observe(cluster: &Cluster, label: &str, fetch: impl FnOnce()) {
     let watch = Watch::all(cluster, label);
     let count = |name| cluster.sum("handoff", name);

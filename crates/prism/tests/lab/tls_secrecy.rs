@@ -19,7 +19,7 @@ use crate::support::{Cluster, say, turn};
 use generations::TrafficSecret;
 use search::Search;
 
-/// How often a session of TLS 1.3 gets new keys in both directions.
+/// The number of times that a session of TLS 1.3 gets new keys in both directions.
 const KEY_UPDATES: usize = 3;
 
 /// The client's secrets, each with its name.
@@ -36,7 +36,7 @@ impl KeyLog for Keeper {
     }
 }
 
-/// Whole packets on the links of all nodes.
+/// Captures of whole packets on the links of all nodes.
 struct Recording {
     directory: tempfile::TempDir,
     captures: Vec<Capture>,
@@ -63,7 +63,7 @@ impl Recording {
         }
     }
 
-    /// All that was recorded.
+    /// All captured bytes.
     fn stop(self) -> Vec<u8> {
         for capture in self.captures {
             assert_eq!(capture.stop().unwrap().dropped, 0, "the capture has gaps");
@@ -93,7 +93,7 @@ fn use_session(client: &mut Client, version: Version, objects: &[Object]) {
     }
 }
 
-/// The keys in use at a connection's end: of what was sent, and received.
+/// The keys in use at a connection's end, for sent and received records.
 fn last_keys(client: Client) -> [Vec<u8>; 2] {
     let tls = client.close_tls();
     let secrets = tls.dangerous_extract_secrets().unwrap();
@@ -108,8 +108,8 @@ fn last_keys(client: Client) -> [Vec<u8>; 2] {
     })
 }
 
-/// Every secret and key of TLS 1.3 from the handshake to the connection's end,
-/// whose keys are `last`. That they are met shows that none is missed.
+/// Every secret and key of TLS 1.3 from the handshake to the connection's end. Reaching the
+/// last keys, `last`, shows that none is missed.
 fn add_generations(search: &mut Search, kept: &Secrets, last: &[Vec<u8>; 2]) {
     let kept = kept.lock().unwrap();
     let labels = ["CLIENT_TRAFFIC_SECRET_0", "SERVER_TRAFFIC_SECRET_0"];
@@ -140,7 +140,7 @@ fn no_secret_and_no_plaintext_of_moving_sessions_is_seen_between_nodes_or_in_log
         plaintext.add_object(object);
     }
 
-    // The search sees what passes in the clear.
+    // The search finds text that passes in the clear.
     let recording = Recording::start(&cluster);
     get_all(&mut cluster.connect(), &objects);
     let seen = recording.stop();
@@ -188,7 +188,7 @@ fn no_secret_and_no_plaintext_of_moving_sessions_is_seen_between_nodes_or_in_log
     assert!(bytes > 10_000, "the logs are not those of level trace");
 }
 
-/// Gives how long it is.
+/// Returns the length.
 fn check_log(log: &Path, secrets: &Search) -> usize {
     let bytes = std::fs::read(log).unwrap();
     assert_eq!(

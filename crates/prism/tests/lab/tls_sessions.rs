@@ -15,14 +15,14 @@ use crate::support::tls::{Aead, Version, config, connect, up};
 use crate::support::{Cluster, say, turn};
 
 const MIB: u64 = 1 << 20;
-/// Connections until both frontends must have been met in turn.
+/// Connections after which both frontends must have had some.
 const MAX_CONNECTIONS: usize = 40;
 
 fn moved(cluster: &Cluster) -> u64 {
     cluster.sum("handoff", "exports_moved")
 }
 
-/// How many messages of `-msg` are KeyUpdates of this direction.
+/// The number of KeyUpdates of this direction in the messages of `-msg`.
 fn key_updates(messages: &[String], direction: &str) -> usize {
     let lines = messages.iter();
     lines
@@ -61,7 +61,7 @@ fn new_keys_between_requests_are_followed_after_hand_offs() {
         say(&format!(
             "{aead:?}: {moved} hand-offs, {sent} KeyUpdates sent, {received} received"
         ));
-        // Two at once may become one on their way.
+        // Two at once may merge on the way.
         assert!(sent >= asked * 2 / 3 && received > 0, "{sent} {received}");
         assert!(moved >= 20, "{moved} hand-offs");
         cluster.assert_no_flows();
@@ -85,7 +85,7 @@ fn new_keys_in_the_middle_of_a_large_answer_are_followed_after_hand_offs() {
         client.send_get(large);
         let len = client.head();
         client.body(large, 0, MIB);
-        // The answer stands still meanwhile: nobody reads it.
+        // The answer stalls meanwhile, as the client does not read.
         client.command(if n % 2 == 0 { 'K' } else { 'k' });
         client.body(large, MIB, len - MIB);
         client.get(small);
@@ -103,7 +103,7 @@ fn new_keys_in_the_middle_of_a_large_answer_are_followed_after_hand_offs() {
     watch.finish(ClientResets::None);
 }
 
-/// KeyUpdates sent that many records were received after, before anything else
+/// The number of KeyUpdates sent after which many records were received before the next record
 /// was sent.
 fn updates_within_answers(messages: &[String]) -> usize {
     let is_update = |line: &String| line.starts_with('>') && line.contains("KeyUpdate");
@@ -115,7 +115,7 @@ fn updates_within_answers(messages: &[String]) -> usize {
     answered.count()
 }
 
-/// Which frontend has accepted how many connections.
+/// The number of connections that each frontend has accepted.
 fn accepted(cluster: &Cluster) -> Vec<u64> {
     let frontends = cluster.frontends();
     let counts = frontends

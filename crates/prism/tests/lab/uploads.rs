@@ -1,6 +1,6 @@
-//! Uploads as the AWS tools make them over HTTPS: the body in chunks, with a
-//! checksum behind it, signed or not. The connections move between nodes
-//! meanwhile, so the node that verifies is not the one that knew the caller.
+//! Uploads as the AWS tools make them over HTTPS: the body in chunks, with a checksum behind
+//! it, signed or not. The connections move meanwhile, so another node verifies than the one
+//! that authenticated the caller.
 
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,14 +11,14 @@ use prism_store::{ObjectMeta, Store, UploadName};
 use crate::support::packets::{ClientResets, Watch};
 use crate::support::{BUCKET, Cluster, eventually, python, say, turn};
 
-/// How long what is due may take.
+/// The longest time until a condition holds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Bodies for which boto3 was told which checksum to send, whatever its
-/// version does of its own accord.
+/// Bodies for which the test tells boto3 which checksum to send, whatever its version does by
+/// itself.
 const TOLD_A_CHECKSUM: u32 = 24;
 
-/// Runs a program to its end and gives what it printed.
+/// Runs a program to its end and returns its output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -62,7 +62,7 @@ fn the_aws_command_line_uploads_over_https() {
     let endpoint = cluster.lab.https_endpoint().unwrap();
     let aws = |arguments: &[&str]| {
         let mut command = cluster.lab.command("client", "aws").unwrap();
-        // Debian 12's is older than its endpoint in the environment.
+        // Debian 12's aws-cli ignores the endpoint in its environment.
         command.args(["--endpoint-url", &endpoint]);
         run(command.args(arguments))
     };
@@ -139,7 +139,7 @@ fn a_presigned_url_stores_no_other_body_behind_a_relay() {
     relays_only("presigned.py");
 }
 
-/// Runs a script against a cluster in which nothing can be handed off.
+/// Runs a script against a cluster that hands nothing off.
 fn relays_only(name: &str) {
     let cluster = Cluster::relaying(3);
     let mut python = python(&cluster.lab);

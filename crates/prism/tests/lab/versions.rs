@@ -1,9 +1,9 @@
-//! Versions of objects in clusters that keep several replicas, with their state in etcd: every
-//! version that was answered is there until somebody deletes it, under the name that was told,
-//! while backends go, come back, catch up, are added and drained; then the stores are compared.
+//! Versions of objects in clusters with several replicas and etcd. Every answered version stays
+//! under its name until a client deletes it, while backends stop, return, catch up, are added
+//! and drained. Then the stores are compared.
 //!
-//! `PRISM_VERSIONS_ROUNDS=<n>` has backends killed n times instead of once, with two and with
-//! three replicas.
+//! `PRISM_VERSIONS_ROUNDS=<n>` kills backends n times instead of once, with two and with three
+//! replicas.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -20,8 +20,7 @@ use crate::support::{Cluster, eventually, say, turn};
 const WRITERS: usize = 3;
 const KEYS: usize = 8;
 
-/// A version that there has to be: its name, and what it was written with; nothing for a
-/// delete marker.
+/// An expected version: its name, and its content; none for a delete marker.
 type Version = (String, Option<u64>);
 
 /// The versions that clients were told of, the newest last.
@@ -29,7 +28,7 @@ type Version = (String, Option<u64>);
 struct Known {
     writer: usize,
     by_key: BTreeMap<String, Vec<Version>>,
-    /// Keys with an operation that was not answered: what became of it is not known.
+    /// Keys with an operation without an answer, whose outcome is unknown.
     unsure: Vec<String>,
     next: u64,
     answered: u64,
@@ -105,8 +104,8 @@ impl Known {
         }
     }
 
-    /// Whatever was not answered: nobody knows what became of it, but all that there is of
-    /// such a key can be deleted, and then it is known.
+    /// Decides the operations without an answer. Their outcome is unknown, but deleting
+    /// everything of such a key makes it known.
     fn make_sure(&mut self, cluster: &Cluster) {
         for key in std::mem::take(&mut self.unsure) {
             // Any node that is asked finds out the outcome of open changes.
@@ -122,7 +121,7 @@ impl Known {
         }
     }
 
-    /// All is there, by name, in order, and nothing else.
+    /// Every version is there, by name and in order, and no other.
     fn check(&self, cluster: &Cluster) {
         for (key, versions) in &self.by_key {
             if self.unsure.contains(key) {
@@ -193,7 +192,7 @@ fn work(cluster: &Cluster, known: &mut Known, stop: &AtomicBool, rng: &mut fastr
     }
 }
 
-/// A backend is killed in the middle of it, and gone on without.
+/// A backend is killed meanwhile, and the others go on without it.
 fn lose(cluster: &Cluster, host: &str, writers: &mut [Known], rng: &mut fastrand::Rng) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -209,7 +208,7 @@ fn lose(cluster: &Cluster, host: &str, writers: &mut [Known], rng: &mut fastrand
             let pid = cluster.lab.pid(host).unwrap().to_string();
             let killed = Command::new("kill").args(["-KILL", &pid]).status();
             assert!(killed.unwrap().success());
-            // All are asked, but those that are out.
+            // All backends that are not out are compared.
             keep_versions(cluster, "Suspended");
             std::thread::sleep(Duration::from_millis(500));
             keep_versions(cluster, "Enabled");
@@ -227,7 +226,7 @@ fn versions_outlive_the_loss_and_return_of_backends() {
     let rounds = asked.as_ref().map_or(1, |n| n.parse().unwrap());
     for replicas in [2, 3] {
         if replicas == 3 && asked.is_none() {
-            // Takes its time; all of it is asked with two.
+            // Three replicas take long, so they run only when asked for.
             continue;
         }
         let mut cluster = up(3, 3, replicas);

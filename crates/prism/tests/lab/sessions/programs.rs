@@ -1,4 +1,4 @@
-//! The clients: whether they are there, and how a session is run.
+//! The clients: whether they are installed, and how a session runs.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::support::{Cluster, clients};
 
-/// How a session reaches the service.
+/// The transport of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     Http,
@@ -43,8 +43,8 @@ impl Program {
         Self::S5cmd,
     ];
 
-    /// The transport of its only session in the short form: both are used, by
-    /// clients of each language.
+    /// The transport of its only session in the short form. Both are used, by clients of each
+    /// language.
     pub const fn transport(self) -> &'static Transport {
         match self {
             Self::S3cmd | Self::Restic => &Transport::Http,
@@ -83,7 +83,7 @@ impl Program {
         }
     }
 
-    /// Runs its session to the end. If it fails, says what it said.
+    /// Runs its session to the end. A failure shows its output.
     pub fn session(
         self,
         cluster: &Cluster,

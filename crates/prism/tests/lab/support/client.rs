@@ -1,4 +1,4 @@
-//! A client that does just what the test says, over ordinary sockets.
+//! A client that does exactly what the test says, over ordinary sockets.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -101,7 +101,7 @@ impl<'a> Request<'a> {
         self.encode_by(&cluster.signer, cluster.service)
     }
 
-    /// The same for one who has no hold of the cluster.
+    /// The same without a cluster.
     pub fn encode_by(&self, signer: &Signer, service: SocketAddr) -> Vec<u8> {
         let mut headers = Headers::new();
         headers.append("Host", service.to_string()).unwrap();
@@ -216,13 +216,12 @@ impl Client {
         self
     }
 
-    /// What TLS knows of this connection.
+    /// The TLS state of this connection.
     pub fn tls(&self) -> &rustls::ClientConnection {
         self.tls.as_ref().unwrap()
     }
 
-    /// With the next bytes sent, TLS 1.3 goes over to new keys and asks the
-    /// other side to do the same.
+    /// The next bytes sent carry new keys of TLS 1.3, and ask the other side for new keys.
     pub fn ask_for_new_keys(&mut self) {
         self.tls.as_mut().unwrap().refresh_traffic_keys().unwrap();
     }
@@ -290,7 +289,7 @@ impl Client {
             .unwrap();
     }
 
-    /// Reads more; false at the end of the stream.
+    /// Reads more. Returns false at the end of the stream.
     pub fn fill(&mut self) -> io::Result<bool> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);

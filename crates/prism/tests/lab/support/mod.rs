@@ -29,9 +29,9 @@ use objects::Object;
 
 /// The bucket of every test; made with the cluster.
 pub const BUCKET: &str = "bucket";
-/// How long nodes may take until they hand off instead of relaying.
+/// The longest time until nodes hand off instead of relaying.
 const WARM_UP: Duration = Duration::from_secs(10);
-/// How hand-offs end, and the time until their sources know.
+/// The ends of hand-offs, and the longest time until their sources count them.
 const ENDS: [&str; 4] = [
     "exports_moved",
     "exports_kept",
@@ -42,7 +42,7 @@ const VERDICTS_IN: Duration = Duration::from_secs(1);
 /// Lines of each host's log that a failing test shows.
 const LOG_LINES: usize = 25;
 
-/// Where `scripts/setup.sh tests` keeps what Debian does not have.
+/// The directory in which `scripts/setup.sh tests` keeps clients that Debian lacks.
 pub fn clients() -> PathBuf {
     let home = || std::env::var_os("HOME").unwrap_or_default();
     std::env::var_os("PRISM_TEST_CLIENTS").map_or_else(
@@ -51,8 +51,8 @@ pub fn clients() -> PathBuf {
     )
 }
 
-/// Python on the client's host, with a boto3 that knows all of the API that is
-/// tested, which Debian's does not.
+/// Python on the client's host, with a boto3 that has the whole tested API. Debian's boto3
+/// lacks some.
 pub fn python(lab: &Lab) -> Command {
     let mut command = lab.command("client", "python3").unwrap();
     command.env("PYTHONPATH", clients().join("python"));
@@ -67,8 +67,8 @@ pub struct Cluster {
     netns: NetNs,
     placement: Placement,
     pin_dir: String,
-    /// Ports of flows that the cluster's first requests left: a frontend that refuses a
-    /// body closes first, and its flow stays as long as TIME_WAIT does.
+    /// Ports of the flows of the cluster's first requests. A frontend that refuses a body
+    /// closes first, and the flow stays as long as its TIME_WAIT.
     left: Vec<u16>,
 }
 
@@ -99,8 +99,8 @@ impl Cluster {
         Self::up_with(backends, |spec| spec.configure = Some(Box::new(change)))
     }
 
-    /// One frontend and `backends` backends that hand nothing off, as they find no switch:
-    /// every request of another node's is relayed.
+    /// One frontend and `backends` backends that find no switch and so hand nothing off: every
+    /// request for another node's object is relayed.
     pub fn relaying(backends: usize) -> Self {
         Self::relaying_replicated(backends, 1)
     }
@@ -151,8 +151,8 @@ impl Cluster {
         }
     }
 
-    /// On a slow processor the nodes' first handshakes with each other, all at
-    /// once, may take longer than a request waits for them.
+    /// On a slow processor the nodes' first handshakes come all at once, and may take longer
+    /// than a request waits.
     fn make_bucket(&self) {
         eventually("the bucket is made", WARM_UP, || {
             let made = self.connect().call(&self.request("PUT", ""));
@@ -161,8 +161,8 @@ impl Cluster {
         });
     }
 
-    /// Nodes relay until they have heard from the switch and from each other, and
-    /// write nothing that they can not tell all replicas.
+    /// Nodes relay until they have heard from the switch and from each other. They refuse
+    /// writes while they cannot reach all replicas.
     fn warm_up(&self) {
         let objects = self.one_on_each("warm", |_| 1);
         eventually("every backend writes", WARM_UP, || {
@@ -269,7 +269,7 @@ impl Cluster {
         self.hosts_of("be")
     }
 
-    /// Names of those that the cluster began with.
+    /// Names of the backends with which the cluster began.
     fn members(&self) -> Vec<String> {
         let members = self.placement.nodes();
         members.map(NodeName::to_string).collect()

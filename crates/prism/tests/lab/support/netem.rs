@@ -1,18 +1,16 @@
-//! A network that loses, delays and reorders packets, by netem, which not every
-//! kernel has.
+//! A network that loses, delays and reorders packets, by netem, which not every kernel has.
 
 use std::io::{self, Write};
 use std::process::{Command, Output};
 
 use super::Cluster;
 
-/// The way to the clients: the jitter is larger than the time between packets,
-/// so it reorders.
+/// Faults on the way to clients. The jitter exceeds the time between packets, so it reorders.
 const FAR: &str = "delay 4ms 3ms loss 1%";
-/// The ways to the backends, over which commands and hand-offs go as well.
+/// Faults on the ways to backends, which commands and hand-offs use too.
 const NEAR: &str = "delay 500us 300us loss 1%";
 
-/// Both directions of a host's link are impaired until this is dropped.
+/// Impairs both directions of a host's link until it is dropped.
 pub struct Impaired<'c> {
     cluster: &'c Cluster,
     host: String,
@@ -46,8 +44,8 @@ impl Drop for Impaired<'_> {
     }
 }
 
-/// Whether the kernel has netem, or else a word that it has not. It is tried out
-/// on the loopback device of a namespace that ends with the command.
+/// Whether the kernel has netem; prints a line if not. It is tried on the loopback device of a
+/// namespace that ends with the command.
 pub fn has_netem() -> bool {
     let mut tc = Command::new("unshare");
     tc.args(["--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem"]);

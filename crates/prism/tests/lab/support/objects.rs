@@ -1,12 +1,12 @@
-//! Objects whose every byte is known without being kept: pieces of one pool of
-//! pseudo-random bytes, each from a place of its own.
+//! Objects with known bytes that take no memory: pieces of one pool of pseudo-random bytes,
+//! each from another start.
 
 use std::sync::OnceLock;
 
-/// Larger than the largest object that is to be one slice (64 MiB), by room for
-/// different starts. Objects beyond it go round.
+/// It exceeds the largest object that has to be one slice (64 MiB), with room for different
+/// starts. Longer objects wrap around.
 const POOL_BYTES: usize = (65 << 20) + 7;
-/// Starts of objects differ within this.
+/// The range of objects' starts.
 const STARTS: u64 = 1 << 20;
 
 /// An object of a test.
@@ -37,8 +37,8 @@ impl Object {
         }
     }
 
-    /// Bytes of the object from `offset` on: at least one, unless that is its
-    /// end, but not always all.
+    /// Bytes of the object from `offset` on: at least one unless that is its end, but perhaps
+    /// not all.
     pub fn at(&self, offset: u64) -> &'static [u8] {
         let pool = pool();
         let begin = (self.start as u64 + offset) % pool.len() as u64;

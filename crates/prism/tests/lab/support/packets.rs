@@ -1,5 +1,4 @@
-//! The packets that the client saw: no reset that nobody meant, and no address
-//! but the service's.
+//! The packets that the client saw: no unintended reset, and no address but the service's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +18,7 @@ pub enum ClientResets {
     None,
     /// The test makes it.
     Meant,
-    /// A program that ends without reading what it asked for does.
+    /// A program that ends with unread answers makes it.
     AtItsEnd,
 }
 
@@ -36,8 +35,8 @@ impl Watch {
         Self::start(cluster, label, "ip")
     }
 
-    /// Records the packets that begin or end connections, and those that should
-    /// not be: for tests that move much.
+    /// Records only packets that begin or end connections, and unexpected ones, for tests that
+    /// move much data.
     pub fn events(cluster: &Cluster, label: &str) -> Self {
         let vip = cluster.vip();
         let filter = format!(
@@ -60,7 +59,7 @@ impl Watch {
         }
     }
 
-    /// Stops, and checks what was recorded.
+    /// Stops the capture and checks it.
     pub fn finish(mut self, client: ClientResets) {
         let stats = self.capture.take().unwrap().stop().unwrap();
         assert_eq!(stats.dropped, 0, "the capture has gaps");
@@ -82,8 +81,8 @@ impl Watch {
         std::fs::remove_file(&self.file).unwrap();
     }
 
-    /// None may reach the client, whatever state its connection is in: the switch
-    /// drops those of a connection that is over on both sides.
+    /// No reset may reach the client in any state of its connection: the switch drops those of
+    /// a connection that has ended on both sides.
     fn check_received_resets(&self) {
         let resets = self.packets(&format!("src host {} and {RST}", self.vip));
         let Some(reset) = resets.first() else {
@@ -97,10 +96,9 @@ impl Watch {
         panic!("the client received a reset: {reset}");
     }
 
-    /// None may leave the client for a connection that lives. One that it has
-    /// closed may draw one, as with any server, by a packet that comes late; so may
-    /// an old socket of the server, which acknowledges what it knows of the
-    /// connection before, when the client asks for a new one on the same port.
+    /// No reset may leave the client for a live connection. A closed connection may send one
+    /// for a late packet, as with any server. So may a new connection on the same port, when an
+    /// old socket of the server acknowledges bytes of the connection before.
     fn check_sent_resets(&self) {
         for reset in self.packets(&format!("dst host {} and {RST}", self.vip)) {
             // "IP 10.1.2.4.5678 > 10.1.2.3.80: Flags [R], ..."
@@ -115,12 +113,12 @@ impl Watch {
         }
     }
 
-    /// How many packets in the file match.
+    /// The number of packets in the file that match.
     fn count(&self, filter: &str) -> usize {
         self.packets(filter).len()
     }
 
-    /// The packets in the file that match, a line each.
+    /// The matching packets in the file, a line each.
     fn packets(&self, filter: &str) -> Vec<String> {
         let mut tcpdump = Command::new("tcpdump");
         tcpdump

@@ -1,5 +1,5 @@
-//! A client for clusters whose processes are killed: a broken connection is an error,
-//! and no test fails for it.
+//! A client for clusters whose processes are killed: a broken connection is an error and fails
+//! no test.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use super::{BUCKET, Cluster};
 /// The longest wait for an answer.
 const IO_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The service, and the client's host and credential.
+/// The address of the service, and the client's namespace and signer.
 #[derive(Clone)]
 pub struct Target {
     service: SocketAddr,
@@ -49,7 +49,7 @@ impl Target {
     }
 }
 
-/// A connection whose end is no surprise.
+/// A connection that may break.
 pub struct Connection {
     client: Client,
     host: String,

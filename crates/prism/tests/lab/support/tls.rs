@@ -17,7 +17,7 @@ use rustls::{ClientConnection, RootCertStore, SupportedProtocolVersion};
 use crate::support::Cluster;
 use crate::support::client::Client;
 
-/// The AEADs of TLS as Prism has them.
+/// The AEADs of TLS that Prism has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aead {
     Aes128,
@@ -69,7 +69,7 @@ pub fn up_configured(
     })
 }
 
-/// A client's side that trusts the cluster's authority.
+/// A client's configuration that trusts the cluster's authority.
 pub fn config(cluster: &Cluster, versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     config_with(cluster, versions, provider)

@@ -1,5 +1,5 @@
-//! The secrets of TLS 1.3 after KeyUpdates, which no key log has: they follow
-//! from those of the handshake (RFC 8446, sections 7.2 and 7.3).
+//! The secrets of TLS 1.3 after KeyUpdates, which no key log has. They follow from those of the
+//! handshake (RFC 8446, sections 7.2 and 7.3).
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 
@@ -29,8 +29,7 @@ impl TrafficSecret {
         self.expand(b"key", bytes)
     }
 
-    /// HKDF-Expand-Label without a context. The hash is that with which the
-    /// secret was made, as its length says.
+    /// HKDF-Expand-Label without a context. The length of the secret tells its hash.
     fn expand(&self, label: &[u8], bytes: usize) -> Vec<u8> {
         let algorithm = match self.0.len() {
             32 => HKDF_SHA256,

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use crate::support::objects::Object;
 
-/// Bytes by which content is recognised: none of 2^128 comes by chance.
+/// The bytes by which content is recognised. None of 2^128 occurs by chance.
 const MARK: usize = 16;
-/// Distance of the marks of an object: that much of it cannot pass unseen.
+/// The distance of an object's marks. Longer pieces of it cannot pass unseen.
 const STRIDE: usize = 64;
 
 /// Finds any of many byte strings, by their first [`MARK`] bytes.
@@ -27,7 +27,7 @@ impl Search {
         }
     }
 
-    /// As it is, and as programs print bytes.
+    /// The raw form, and forms in which programs print bytes.
     pub fn add_secret(&mut self, what: &str, secret: &[u8]) {
         let hex = |digits: fn(&u8) -> String| secret.iter().map(digits).collect::<Vec<_>>();
         self.add(what, secret);

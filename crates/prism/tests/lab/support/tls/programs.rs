@@ -1,5 +1,5 @@
-//! Clients of several makes as the tests run them: what each is told of version
-//! and suite, and what it says was negotiated.
+//! TLS clients of the tests: their options for version and suite, and the negotiated values
+//! that they print.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ impl Program {
     }
 }
 
-/// The name of a suite, as IANA has it or as OpenSSL does.
+/// The name of a suite, by IANA or by OpenSSL.
 pub fn suite_name(version: Version, aead: Aead, is_openssl: bool) -> &'static str {
     match (version, aead, is_openssl) {
         (Version::Tls13, Aead::Aes128, _) => "TLS_AES_128_GCM_SHA256",
@@ -140,7 +140,7 @@ impl Bench {
         }
     }
 
-    /// It has to be one line: one connection.
+    /// One line means one connection.
     fn check_negotiated(&self, said: &str, version: Version, aead: Aead) {
         let (names, suites) = match version {
             Version::Tls12 => (["TLSv1.2", "TLS 1.2"], [true, false]),
@@ -193,7 +193,7 @@ impl Bench {
         command
     }
 
-    /// Tells OpenSSL below a program that has no option for it.
+    /// Configures OpenSSL for programs without an option of their own.
     fn openssl_conf(&self, version: Version, aead: Aead) -> PathBuf {
         let suite = suite_name(version, aead, true);
         let choice = match version {
@@ -208,8 +208,7 @@ impl Bench {
         path
     }
 
-    /// Says what the others say, and fails where curl saw an alert other than
-    /// close_notify.
+    /// Prints the same as the others, and fails when curl saw an alert other than close_notify.
     fn curl(&self, cluster: &Cluster, version: Version, aead: Aead, objects: &[&Object]) -> String {
         let suite = suite_name(version, aead, true);
         let mut curl = cluster.lab.command("client", "curl").unwrap();
@@ -258,7 +257,7 @@ pub fn path_of(object: &Object) -> String {
     format!("/{BUCKET}/{}", object.key)
 }
 
-/// Runs a program to its end and gives what it printed.
+/// Runs a program to its end and returns its output.
 pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,5 +1,5 @@
-//! `openssl s_client`, driven as somebody would by hand: requests and commands
-//! on its standard input, answers from its standard output.
+//! `openssl s_client` as a person drives it: requests and commands on its standard input,
+//! answers on its standard output.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -14,14 +14,13 @@ use super::{Aead, Version};
 use crate::support::Cluster;
 use crate::support::objects::Object;
 
-/// No answer takes longer.
+/// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// In this time it has read a command by itself: what is written together with
-/// other bytes is data.
+/// The time in which it reads a command. Other bytes written in the same moment would make it
+/// data.
 const COMMAND: Duration = Duration::from_millis(60);
 
-/// Pieces of output that wait for the test: few, so that s_client stops
-/// receiving when the test does.
+/// Unread pieces of output. They are few, so that s_client stops receiving when the test does.
 const QUEUE: usize = 2;
 
 /// A running `openssl s_client`.
@@ -39,7 +38,7 @@ impl SClient {
         let directory = tempfile::tempdir().unwrap();
         let messages = directory.path().join("messages");
         let mut openssl = cluster.lab.command("client", "openssl").unwrap();
-        // Quiet, or its notes are among the data; but with commands.
+        // With notes its output would mix with data; commands stay on.
         openssl.args(["s_client", "-quiet", "-no_ign_eof"]);
         openssl
             .args(["-verify_return_error", "-msg", "-msgfile"])
@@ -92,7 +91,7 @@ impl SClient {
         self.body(object, 0, len);
     }
 
-    /// The head of the next answer; gives the length of the body.
+    /// The head of the next answer. Returns the length of the body.
     pub fn head(&mut self) -> u64 {
         loop {
             if let Some((head, len)) = ResponseHead::parse(&self.unread, &Limits::DEFAULT).unwrap()
@@ -128,7 +127,7 @@ impl SClient {
         }
     }
 
-    /// Ends it in order, and gives the TLS messages it has seen, a line each.
+    /// Ends it in order, and returns the TLS messages that it saw, a line each.
     pub fn finish(mut self) -> Vec<String> {
         drop(self.stdin.take());
         let deadline = Instant::now() + PATIENCE;
@@ -164,7 +163,7 @@ impl SClient {
     }
 }
 
-/// Passes on what s_client prints, while somebody takes it.
+/// Passes on the output of s_client.
 fn pass_on(mut stdout: ChildStdout, sender: &SyncSender<Vec<u8>>) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(n @ 1..) = stdout.read(&mut buffer) {
