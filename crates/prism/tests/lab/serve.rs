@@ -1,7 +1,7 @@
 //! `prism serve` as a user runs it: one command without privilege, a real client, a restart,
 //! and the messages when it cannot serve.
 //!
-//! It needs no root. Where the tests have it, `serve` runs as a user without privilege.
+//! It needs no root. As root the tests run `serve` as a user without privilege.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
