@@ -55,6 +55,8 @@ pub(crate) struct Channel {
     /// The deferred work has an entry that sends the outbox.
     will_send: Cell<bool>,
     deferred: Rc<DeferredWork>,
+    importer: Weak<Shared>,
+    counters: Arc<Counters>,
     verdicts: Verdicts,
     open: Cell<bool>,
     /// Set when the peer has said on this channel that it leaves.
@@ -80,6 +82,8 @@ impl Channel {
             outbox: Outbox::default(),
             will_send: Cell::default(),
             deferred,
+            importer,
+            counters,
             verdicts: RefCell::default(),
             open: Cell::new(true),
             leaver: RefCell::default(),
@@ -93,7 +97,7 @@ impl Channel {
         });
         let reading = Closing(channel.clone());
         tokio::task::spawn_local(async move {
-            if let Err(error) = reading.0.read(reader, &importer, &counters).await {
+            if let Err(error) = reading.0.read(reader).await {
                 tracing::info!(peer = reading.0.peer, %error, "a channel to a node has ended");
             }
         });
@@ -196,12 +200,7 @@ impl Channel {
         }
     }
 
-    async fn read(
-        self: &Rc<Self>,
-        tcp: OwnedReadHalf,
-        importer: &Weak<Shared>,
-        counters: &Counters,
-    ) -> Result<(), ChannelError> {
+    async fn read(self: &Rc<Self>, tcp: OwnedReadHalf) -> Result<(), ChannelError> {
         let mut sealed = Vec::with_capacity(SEALED_BYTES);
         let mut frames = Vec::new();
         let mut two_way = TwoWay::default();
@@ -222,7 +221,7 @@ impl Channel {
                     Event::Incomplete { .. } => break,
                     Event::Data(place) => {
                         let data = records.get_mut(place).unwrap_or_default();
-                        self.on_data(data, &mut frames, importer, counters).await?;
+                        self.on_data(data, &mut frames).await?;
                         data.zeroize();
                     }
                     Event::Empty | Event::KeyUpdate => {}
@@ -239,53 +238,37 @@ impl Channel {
     }
 
     /// Handles the frames that end within `data`. `part` keeps the beginning of the next one.
-    async fn on_data(
-        self: &Rc<Self>,
-        data: &[u8],
-        part: &mut Vec<u8>,
-        importer: &Weak<Shared>,
-        counters: &Counters,
-    ) -> Result<(), ChannelError> {
+    async fn on_data(self: &Rc<Self>, data: &[u8], part: &mut Vec<u8>) -> Result<(), ChannelError> {
         // Most frames fill one record, and are decoded in place.
         if part.is_empty() {
-            let read = self.on_frames(data, importer, counters).await?;
+            let read = self.on_frames(data).await?;
             append(part, data.get(read..).unwrap_or_default());
         } else {
             append(part, data);
-            let read = self.on_frames(part, importer, counters).await?;
+            let read = self.on_frames(part).await?;
             consume(part, read);
         }
         Ok(())
     }
 
     /// Handles the whole frames at the start of `bytes`, and returns their length.
-    async fn on_frames(
-        self: &Rc<Self>,
-        bytes: &[u8],
-        importer: &Weak<Shared>,
-        counters: &Counters,
-    ) -> Result<usize, ChannelError> {
+    async fn on_frames(self: &Rc<Self>, bytes: &[u8]) -> Result<usize, ChannelError> {
         let mut read = 0;
         loop {
             let rest = bytes.get(read..).unwrap_or_default();
-            let Some(len) = announced_len(rest, counters)? else {
+            let Some(len) = self.announced_len(rest)? else {
                 return Ok(read);
             };
             let end = FRAME_PREFIX_BYTES + len;
             let Some(frame) = rest.get(FRAME_PREFIX_BYTES..end) else {
                 return Ok(read);
             };
-            self.on_frame(frame, importer, counters).await?;
+            self.on_frame(frame).await?;
             read += end;
         }
     }
 
-    async fn on_frame(
-        self: &Rc<Self>,
-        bytes: &[u8],
-        importer: &Weak<Shared>,
-        counters: &Counters,
-    ) -> Result<(), ChannelError> {
+    async fn on_frame(self: &Rc<Self>, bytes: &[u8]) -> Result<(), ChannelError> {
         let at_ns = crate::control::now_ns();
         match Frame::decode(bytes) {
             Ok(Frame::HandOff(hand_off)) => {
@@ -294,13 +277,13 @@ impl Channel {
                     channel: self.clone(),
                     at_ns,
                 };
-                if let Some(shared) = importer.upgrade() {
+                if let Some(shared) = self.importer.upgrade() {
                     crate::import::begin(shared, arrived).await;
                 }
                 Ok(())
             }
             Ok(Frame::Ask { id }) => {
-                self.answer(id, importer);
+                self.answer(id);
                 Ok(())
             }
             Ok(
@@ -311,12 +294,12 @@ impl Channel {
             ) => {
                 match self.verdicts.borrow_mut().remove(&id) {
                     Some(waiting) => drop(waiting.send(verdict)),
-                    None => counters.verdicts_unexpected.add_one(),
+                    None => self.counters.verdicts_unexpected.add_one(),
                 }
                 Ok(())
             }
             Ok(Frame::Leaving { id }) => {
-                if let Some(shared) = importer.upgrade() {
+                if let Some(shared) = self.importer.upgrade() {
                     let leaver = shared.process.leavers.add(&self.peer);
                     self.leaver.replace(Some(leaver));
                     shared.peers.forget_relays(&self.peer);
@@ -325,8 +308,9 @@ impl Channel {
                 Ok(())
             }
             Err(error) => {
-                counters.frames_malformed.add_one();
-                tracing::warn!(peer = self.peer, %error, "a node sent a frame that cannot be decoded; compare the versions of the nodes");
+                self.counters.frames_malformed.add_one();
+                tracing::warn!(peer = self.peer, %error,
+                    "a node sent a frame that cannot be decoded; compare the nodes' versions");
                 match Frame::peek_hand_off_id(bytes) {
                     Some(id) => {
                         let reason = Refusal::Malformed;
@@ -341,10 +325,16 @@ impl Channel {
 }
 
 impl Channel {
+    /// The length of the next frame. A frame over the limit ends the channel, because the start
+    /// of the one behind it cannot be found.
+    fn announced_len(&self, buffer: &[u8]) -> Result<Option<usize>, DecodeError> {
+        Frame::announced_len(buffer).inspect_err(|_| self.counters.frames_malformed.add_one())
+    }
+
     /// Answers a source that asks for the outcome of its hand-off. There is no answer while the
     /// switch has not decided, so the source asks again.
-    fn answer(self: &Rc<Self>, id: u64, importer: &Weak<Shared>) {
-        let Some(shared) = importer.upgrade() else {
+    fn answer(self: &Rc<Self>, id: u64) {
+        let Some(shared) = self.importer.upgrade() else {
             return;
         };
         let told = shared.process.given_up.ask(id);
@@ -431,12 +421,6 @@ fn append(buffer: &mut Vec<u8>, bytes: &[u8]) {
         std::mem::replace(buffer, larger).zeroize();
     }
     buffer.extend_from_slice(bytes);
-}
-
-/// The length of the next frame. A frame over the limit ends the channel, because the start of the
-/// one behind it cannot be found.
-fn announced_len(buffer: &[u8], counters: &Counters) -> Result<Option<usize>, DecodeError> {
-    Frame::announced_len(buffer).inspect_err(|_| counters.frames_malformed.add_one())
 }
 
 #[derive(Debug, thiserror::Error)]

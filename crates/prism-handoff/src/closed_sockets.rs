@@ -272,7 +272,8 @@ impl ClosedSockets {
                     Ok((release, outcome)) => self.on_asked(release, outcome),
                     Err(error) => {
                         self.counters.releases_failed.add_one();
-                        tracing::warn!(%error, "the release of a flow has panicked; the switch will age the flow out");
+                        tracing::warn!(%error,
+                            "the release of a flow has panicked; the switch will age the flow out");
                     }
                 },
                 () = self.released.notified() => {}

@@ -224,7 +224,8 @@ async fn own_connection(
                     Event::Restored(owner)
                 }
                 Err(error) => {
-                    tracing::warn!(%error, client = %hand_off.tcp.remote, "cannot build the socket of a hand-off; it is refused");
+                    tracing::warn!(%error, client = %hand_off.tcp.remote,
+                        "cannot build the socket of a hand-off; it is refused");
                     Event::RestoreFailed
                 }
             },

@@ -374,3 +374,7 @@ impl Deleted {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "question_tests.rs"]
+mod tests;

@@ -196,7 +196,8 @@ impl Shared {
                 accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??
             }
             () = newcomer.leave.told() => {
-                return Err(io::Error::other("it gave way to other handshakes, because too many are under way"));
+                let why = "it gave way to other handshakes, because too many are under way";
+                return Err(io::Error::other(why));
             }
         };
         drop(newcomer);

@@ -126,7 +126,8 @@ impl Driver<'_> {
         let paused = match paused {
             Ok(paused) => paused,
             Err(error) => {
-                tracing::debug!(error = %error.reason, client = %flow.client, "cannot pause a connection; it stays here");
+                tracing::debug!(error = %error.reason, client = %flow.client,
+                    "cannot pause a connection; it stays here");
                 return Socket::Live(error.fd);
             }
         };
@@ -139,7 +140,8 @@ impl Driver<'_> {
             Ok(Some((tls, kernel))) => (self.tls, self.kernel) = (Some(tls), kernel),
             // Dropping the paused socket closes the connection in the ordinary way.
             Err(error) => {
-                tracing::warn!(%error, client = %flow.client, "cannot save a TLS session; its connection is closed");
+                tracing::warn!(%error, client = %flow.client,
+                    "cannot save a TLS session; its connection is closed");
                 return Socket::Gone;
             }
         }
@@ -153,7 +155,8 @@ impl Driver<'_> {
                 Socket::Paused(paused, Box::new(tcp))
             }
             Err(error) => {
-                tracing::warn!(%error, client = %flow.client, "cannot save a connection; it stays here");
+                tracing::warn!(%error, client = %flow.client,
+                    "cannot save a connection; it stays here");
                 paused.resume().map_or(Socket::Gone, Socket::Live)
             }
         }
@@ -331,13 +334,15 @@ impl Driver<'_> {
             Ok(Some(records)) => state.tls = Some(records),
             Ok(None) => {}
             Err(error) => {
-                tracing::error!(%error, "cannot restore a TLS session after a failed hand-off; its connection is lost");
+                tracing::error!(%error,
+                    "cannot restore a TLS session after a failed hand-off; its connection is lost");
                 end_silently(socket);
                 return Exported::Lost;
             }
         }
         if let Err(error) = self.stay_in_kernel(&socket, state) {
-            tracing::error!(%error, "cannot go on with a TLS session in its socket; its connection is lost");
+            tracing::error!(%error,
+                "cannot go on with a TLS session in its socket; its connection is lost");
             end_silently(socket);
             return Exported::Lost;
         }

@@ -52,7 +52,8 @@ pub(super) fn rebuild(socket: Socket, local: SocketAddr) -> (Socket, Event) {
             return (Socket::Gone, Event::Returned);
         }
         Err(error) => {
-            tracing::error!(%error, client = %state.remote, "cannot rebuild a socket after a failed hand-off; its connection is lost");
+            tracing::error!(%error, client = %state.remote,
+                "cannot rebuild a socket after a failed hand-off; its connection is lost");
         }
     }
     (Socket::Gone, Event::RebuildFailed)

@@ -16,9 +16,6 @@ use crate::document::{self, Example};
 const PROTOCOL: &str = include_str!("../../../../docs/protocol.md");
 const KEY_ID: u32 = 7;
 
-/// The types of these are in the program's own crates; here they are read as JSON.
-const MESSAGES: &str = "messages";
-
 type Row = (&'static str, String);
 
 #[test]
@@ -27,7 +24,7 @@ fn every_example_is_what_the_code_reads() {
     let names: Vec<&str> = examples.iter().map(|e| e.name.as_str()).collect();
     let checked = [
         "request", "answer", "digests", "frames", "hand-off", "preamble", "session", "weights",
-        "owners", MESSAGES,
+        "owners", "question", "reply", "prepare", "handed",
     ];
     assert_eq!(
         names, checked,
@@ -44,7 +41,8 @@ fn every_example_is_what_the_code_reads() {
             "session" => session(example),
             "weights" => weights(example),
             "owners" => owners(example),
-            _ => messages(example),
+            // `prism-replicas` has the types of these, and a test.
+            _ => assert!(example.block.starts_with('{'), "{}", example.name),
         }
     }
 }
@@ -300,14 +298,6 @@ fn owners(example: &Example) {
     for row in &example.rows {
         let owners = placement.owners("bucket", &row[0], 3).map(NodeName::as_str);
         assert_eq!(row[1], owners.collect::<Vec<_>>().join(", "));
-    }
-}
-
-fn messages(example: &Example) {
-    let messages = serde_json::Deserializer::from_str(&example.block);
-    let messages = messages.into_iter::<serde_json::Value>();
-    for message in messages {
-        assert!(message.unwrap().is_object());
     }
 }
 

@@ -1,0 +1,37 @@
+//! The messages in docs/protocol.md are what this crate reads and writes.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use prism_store::{Handed, Prepare};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::*;
+
+#[path = "../../prism-handoff/tests/it/document.rs"]
+#[allow(missing_docs, unreachable_pub, dead_code)]
+mod document;
+
+/// Reads a message as a `T`, which has to write the same again.
+fn check<T: Serialize + DeserializeOwned>(message: &str) {
+    let read: T = serde_json::from_str(message).unwrap();
+    let documented: Value = serde_json::from_str(message).unwrap();
+    assert_eq!(serde_json::to_value(read).unwrap(), documented);
+}
+
+#[test]
+fn every_message_of_the_document_is_read_and_written_as_it_is_there() {
+    let examples = document::examples(include_str!("../../../docs/protocol.md"));
+    let messages = examples.iter().filter(|e| e.block.starts_with('{'));
+    let mut names = Vec::new();
+    for example in messages {
+        match example.name.as_str() {
+            "question" => check::<Asked>(&example.block),
+            "reply" => check::<Reply>(&example.block),
+            "prepare" => check::<Prepare>(&example.block),
+            "handed" => check::<Handed>(&example.block),
+            name => panic!("the example {name} has no check"),
+        }
+        names.push(&example.name);
+    }
+    assert_eq!(names, ["question", "reply", "prepare", "handed"]);
+}
