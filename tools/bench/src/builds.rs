@@ -23,7 +23,7 @@ pub(crate) const SUMMARY: Summary = Summary {
     title: "GETs by two programs, medians of the rounds, CPU time of the servers for one request",
     columns: COLUMNS,
     comparisons: &[Comparison {
-        title: "Of this program over the other's",
+        title: "This program over the other",
         base: "this",
         ..PRISM_OVER_OTHERS
     }],

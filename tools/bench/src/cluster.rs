@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::client::{self, Trust};
 use super::load::{self, Load, Places};
 use super::network::Network;
-use super::objects::{BUCKET, Object, Objects};
+use super::objects::{Object, Objects};
 use super::plan::Kind;
 use super::processes::{cpu_of_client, cpu_of_family, memory_of_family};
 use super::rows::Values;
@@ -125,16 +125,22 @@ impl Cluster {
         started.collect()
     }
 
-    /// Hand-offs of Prism so far.
-    pub(crate) fn moves(&self) -> Result<u64> {
+    /// The hosts of Prism's nodes.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = String> {
         let backends = (0..self.backends).map(|n| format!("be{n}"));
-        let hosts = backends.chain(["fe0".to_owned()]);
-        let moves = hosts.map(|host| {
-            let counters = self.prism.admin(&host)?;
-            let moved = counters.pointer("/handoff/exports_moved");
-            moved.and_then(Value::as_u64).context("no such counter")
-        });
-        moves.sum()
+        backends.chain(["fe0".to_owned()])
+    }
+
+    /// Hand-offs of all of Prism's nodes so far.
+    pub(crate) fn moves(&self) -> Result<u64> {
+        self.nodes().map(|host| self.moves_of(&host)).sum()
+    }
+
+    /// Hand-offs of one of Prism's nodes so far.
+    pub(crate) fn moves_of(&self, host: &str) -> Result<u64> {
+        let counters = self.prism.admin(host)?;
+        let moved = counters.pointer("/handoff/exports_moved");
+        moved.and_then(Value::as_u64).context("no such counter")
     }
 
     /// The address for requests for `backend`'s objects.
@@ -176,7 +182,7 @@ impl Cluster {
     /// Stores `objects` for all systems, with a thread for each backend.
     pub(crate) fn store(&self, objects: &Objects) -> Result<()> {
         self.for_all(objects, &|object| {
-            let target = format!("/{BUCKET}/{}", object.key);
+            let target = object.target();
             self.call_prism("PUT", &target, object.body)?;
             if self.others.is_some() {
                 let file = self.files.of(object.backend, object.key);
@@ -189,7 +195,7 @@ impl Cluster {
     /// Removes `objects` from all systems.
     pub(crate) fn remove(&self, objects: &Objects) -> Result<()> {
         self.for_all(objects, &|object| {
-            self.call_prism("DELETE", &format!("/{BUCKET}/{}", object.key), b"")?;
+            self.call_prism("DELETE", &object.target(), b"")?;
             let file = self.files.of(object.backend, object.key);
             match fs::remove_file(file) {
                 Err(error) if self.others.is_some() => Err(error.into()),
@@ -233,9 +239,7 @@ impl Cluster {
     pub(crate) fn until_moving(&self, objects: &Objects) -> Result<()> {
         let deadline = Instant::now() + MOVE_TIMEOUT;
         loop {
-            let counters = self.prism.admin("fe0")?;
-            let moved = counters.pointer("/handoff/exports_moved");
-            if moved.and_then(Value::as_u64).is_some_and(|moved| moved > 0) {
+            if self.moves_of("fe0")? > 0 {
                 return Ok(());
             }
             ensure!(
@@ -249,7 +253,7 @@ impl Cluster {
     fn compare(&self, address: SocketAddr, objects: &Objects, backend: usize) -> Result<()> {
         for object in objects.of(backend).take(COMPARED) {
             let mut stream = client::connect_to_started(address, self.trust())?.stream;
-            let target = format!("/{BUCKET}/{}", object.key);
+            let target = object.target();
             let get = http::anonymous(address, &target);
             stream.write_all(&get)?;
             let answer = http::answer(&mut *stream);
@@ -275,7 +279,7 @@ impl Cluster {
             fs::write(&pool, load.objects.pool())?;
             let address = self.address(system, 0)?;
             let heads = load.objects.all().map(|object| {
-                let target = format!("/{BUCKET}/{}", object.key);
+                let target = object.target();
                 let head = self.signed(address, "PUT", &target, object.body)?;
                 Ok((object.key, head))
             });

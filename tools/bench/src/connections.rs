@@ -15,7 +15,7 @@ use crate::cluster::{Cluster, System};
 use crate::http;
 use crate::memory::kernel_bytes;
 use crate::network::Network;
-use crate::objects::{BUCKET, Objects};
+use crate::objects::Objects;
 use crate::plan::Kind;
 use crate::rows::Values;
 use crate::stats::Stats;
@@ -32,7 +32,7 @@ const SETTLING: Duration = Duration::from_millis(500);
 
 pub(crate) const SUMMARY: Summary = Summary {
     result: "connections",
-    title: "Connections that are kept alive; memory for each, in bytes",
+    title: "Kept connections; memory for each, in bytes",
     columns: &[
         whole("frontend", "frontend_bytes"),
         whole("backends", "backends_bytes"),
@@ -42,7 +42,7 @@ pub(crate) const SUMMARY: Summary = Summary {
         whole("p99", "p99_us"),
     ],
     comparisons: &[Comparison {
-        title: "Theirs over Prism's",
+        title: "The other system over Prism",
         dimension: SYSTEM,
         base: "prism",
         over: Over::Base,
@@ -258,7 +258,7 @@ impl Client<'_> {
         else {
             anyhow::bail!("no object to ask for");
         };
-        let target = format!("/{BUCKET}/{}", object.key);
+        let target = object.target();
         let request = http::anonymous(*address, &target);
         connection.stream.write_all(&request)?;
         let answer = http::answer(&mut *connection.stream)?;

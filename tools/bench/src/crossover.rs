@@ -28,7 +28,7 @@ pub(crate) const SUMMARY: Summary = Summary {
     title: "GETs that are handed off or relayed, medians of the rounds, CPU time of the servers for one request",
     columns: COLUMNS,
     comparisons: &[Comparison {
-        title: "Of hand-offs over the other's",
+        title: "Hand-offs over the other way",
         base: "hand-off",
         ..PRISM_OVER_OTHERS
     }],

@@ -32,11 +32,11 @@ const FLOWS: &str = "flows";
 
 pub(crate) const SUMMARY: Summary = Summary {
     result: "flows",
-    title: "The switch by number of flows, medians of the rounds; each packet of another flow",
+    title: "The switch by number of flows, medians of the rounds",
     columns: &[
         column("to owner ns", "to_owner_ns", 1.0, 0),
         column("to client ns", "to_client_ns", 1.0, 0),
-        column("(glance ns)", "glance_ns", 1.0, 0),
+        column("(ignored ns)", "glance_ns", 1.0, 0),
         column("rule ns", "rule_ns", 1.0, 0),
         column("p99", "rule_p99_ns", 1.0, 0),
         column("round trip µs", "round_trip_us", 1.0, 1),
@@ -46,7 +46,7 @@ pub(crate) const SUMMARY: Summary = Summary {
         column("and at first, MB", "taken_empty_bytes", 1e6, 1),
     ],
     comparisons: &[Comparison {
-        title: "Over that with 1,000 flows; net: without the frame that is only glanced at",
+        title: "Over 1,000 flows; net is without the time of an ignored frame",
         dimension: FLOWS,
         base: "1000",
         over: Over::Base,

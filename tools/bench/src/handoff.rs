@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use prism_config::{Config, HandOffMethod, HandOffMode};
-use prism_lab::Lab;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
@@ -25,6 +24,7 @@ use crate::objects::Objects;
 use crate::plan::Kind;
 use crate::stats::Stats;
 use crate::summary::{Summary, column};
+use crate::trace;
 use load::Load;
 use steps::Cycle;
 
@@ -228,19 +228,11 @@ struct Measured {
 fn load_and_trace(args: &Args, cluster: &Cluster, mode: HandOffMode) -> Result<Measured> {
     let objects = Objects::new(2, 1, OBJECT_BYTES)?;
     let load = Load::prepare(cluster, &objects)?;
-    let lab = cluster.prism();
-    warm_up(lab, &load)?;
-    let nodes = ["fe0", "be0", "be1"];
-    for node in nodes {
-        lab.ask(node, "trace on")?;
-    }
+    warm_up(cluster, &load)?;
+    trace::start(cluster)?;
     // The frontend hands the connection off at its first request, which does not count.
     let requests_us = load.alternate(args.count + 1)?;
-    let mut records = Vec::new();
-    for node in nodes {
-        records.extend(steps::parse(&lab.ask(node, "trace take")?)?);
-    }
-    let cycles = steps::cycles(records, mode == HandOffMode::Return);
+    let cycles = steps::cycles(trace::take(cluster)?, mode == HandOffMode::Return);
     ensure!(
         cycles.len() * 100 >= args.count * 99,
         "only {} of {} hand-offs happened; the others were relayed",
@@ -254,15 +246,10 @@ fn load_and_trace(args: &Args, cluster: &Cluster, mode: HandOffMode) -> Result<M
 }
 
 /// Sends requests until connections move. Nodes relay until the switch has answered them.
-fn warm_up(lab: &Lab, load: &Load<'_>) -> Result<()> {
+fn warm_up(cluster: &Cluster, load: &Load<'_>) -> Result<()> {
     for _ in 0..MAX_WARM_UPS {
         load.alternate(WARM_UP)?;
-        let counters = lab.admin("be0")?;
-        let moved = counters.pointer("/handoff/exports_moved");
-        if moved
-            .and_then(serde_json::Value::as_u64)
-            .is_some_and(|n| n > 0)
-        {
+        if cluster.moves_of("be0")? > 0 {
             load.alternate(WARM_UP)?;
             // The nodes are done with the closed connections.
             std::thread::sleep(4 * WARM_UP_PAUSE);

@@ -26,7 +26,7 @@ pub(crate) const SUMMARY: Summary = Summary {
         column("and SHA-256, µs", "both_us", 1.0, 0),
     ],
     comparisons: &[Comparison {
-        title: "OpenSSL's time, of one body after the other, over Prism's",
+        title: "OpenSSL, one body at a time, over Prism",
         dimension: SYSTEM,
         base: "prism",
         over: Over::Base,

@@ -48,7 +48,7 @@ pub(crate) const SUMMARY: Summary = Summary {
         us("total p99", "total_p99_us"),
     ],
     comparisons: &[Comparison {
-        title: "Theirs over Prism's",
+        title: "The other system over Prism",
         dimension: SYSTEM,
         base: "prism",
         over: Over::Base,

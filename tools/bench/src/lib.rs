@@ -37,6 +37,7 @@ mod sweep;
 mod switch;
 mod test_switch;
 mod tls;
+mod trace;
 mod turns;
 mod upload;
 mod ycsb;

@@ -77,7 +77,7 @@ const fn over(title: &'static str, base: &'static str) -> Comparison {
 
 pub(crate) const SUMMARY: Summary = Summary {
     result: "long-path",
-    title: "First second of a connection, medians of the rounds; KiB until so long after its first packet",
+    title: "First second of a connection, medians of the rounds; KiB by time after its first packet",
     columns: &[
         column("MB/s", "mb_s", 1.0, 1),
         kib("100 ms", "in_100_ms_bytes"),
@@ -89,8 +89,8 @@ pub(crate) const SUMMARY: Summary = Summary {
         column("moves", "moves_s", 1.0, 1),
     ],
     comparisons: &[
-        over("Over nginx's as a proxy", "nginx"),
-        over("Over Prism's with a new window", "fresh"),
+        over("Over nginx as a proxy", "nginx"),
+        over("Over Prism with a new window", "fresh"),
     ],
 };
 

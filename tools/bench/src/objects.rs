@@ -32,6 +32,13 @@ pub(crate) struct Object<'o> {
     pub(crate) body: &'o [u8],
 }
 
+impl Object<'_> {
+    /// The target of requests for it.
+    pub(crate) fn target(&self) -> String {
+        format!("/{BUCKET}/{}", self.key)
+    }
+}
+
 impl Objects {
     /// `each` objects for each of `backends` backends, with keys that Prism's placement gives
     /// to it.

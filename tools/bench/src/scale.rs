@@ -29,7 +29,7 @@ pub(crate) const SUMMARY: Summary = Summary {
     comparisons: &[
         PRISM_OVER_OTHERS,
         Comparison {
-            title: "Of so many backends over that of one",
+            title: "Over one backend",
             dimension: ASKED,
             base: "1",
             over: Over::Base,

@@ -29,7 +29,7 @@ pub(crate) const SUMMARY: Summary = Summary {
         column("requests/s", "requests_s", 1.0, 0),
     ],
     comparisons: &[Comparison {
-        title: "Their CPU time over Prism's",
+        title: "The other server over Prism",
         dimension: SYSTEM,
         base: "prism",
         over: Over::Base,

@@ -124,8 +124,10 @@ impl Summary {
             });
             cells.push(labels(first, &varying).chain(values).collect());
         }
+        let fixed = fixed.unwrap_or_default().to_string();
+        let colon = if fixed.is_empty() { "" } else { ": " };
         let medians = Table {
-            title: format!("{}: {}", self.title, fixed.unwrap_or_default()),
+            title: format!("{}{colon}{fixed}", self.title),
             cells,
             words: varying.len() + 1,
         };
@@ -162,7 +164,7 @@ pub(crate) fn conditions() -> Value {
 
 impl Comparison {
     /// The value of `row` in the comparison's dimension.
-    fn side(&self, row: &Row) -> String {
+    pub(crate) fn side(&self, row: &Row) -> String {
         match self.dimension {
             SYSTEM => row.turn.system.clone(),
             name => row.turn.case.text(name),

@@ -34,7 +34,7 @@ pub(crate) const COLUMNS: &[Column] = &[
 
 /// Prism's values over those of other systems.
 pub(crate) const PRISM_OVER_OTHERS: Comparison = Comparison {
-    title: "Prism's over theirs",
+    title: "Prism over the other system",
     dimension: SYSTEM,
     base: "prism",
     over: Over::Others,

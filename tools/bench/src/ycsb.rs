@@ -27,14 +27,14 @@ const PARTITIONED: &str = "partitioned";
 const REPLICATED: &str = "replicated";
 
 const OVER_UNIFORM: Comparison = Comparison {
-    title: "Over those whose objects are all alike",
+    title: "Over uniform requests",
     dimension: "popularity",
     base: "uniform",
     over: Over::Base,
     ..PRISM_OVER_OTHERS
 };
 const OVER_READS: Comparison = Comparison {
-    title: "With writes over reads alone",
+    title: "With writes over reads",
     dimension: "writes_percent",
     base: "0",
     ..OVER_UNIFORM

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 
 use crate::cluster::{Cluster, System};
-use crate::objects::{BUCKET, Object, Objects};
+use crate::objects::{Object, Objects};
 use crate::{client, http};
 
 /// Requests that are ready to be sent.
@@ -28,7 +28,7 @@ impl<'l> Load<'l> {
         cluster.check(objects)?;
         let service = cluster.address(System::Prism, 0)?;
         let gets = objects.all().map(|object| {
-            let target = format!("/{BUCKET}/{}", object.key);
+            let target = object.target();
             let head = cluster.signed(service, "GET", &target, b"")?;
             Ok(Get { head, object })
         });

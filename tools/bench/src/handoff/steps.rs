@@ -2,24 +2,7 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result};
-use serde::Deserialize;
-
-/// One node's record of one hand-off, as the admin socket gives it.
-#[derive(Debug, Deserialize)]
-pub(super) struct Record {
-    id: u64,
-    part: Part,
-    at_ns: [u64; 7],
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash)]
-#[serde(rename_all = "lowercase")]
-enum Part {
-    Source,
-    Transit,
-    Target,
-}
+use crate::trace::{Part, Record};
 
 /// One hand-off, by the records of all its nodes.
 #[derive(Debug)]
@@ -28,12 +11,6 @@ pub(super) struct Cycle {
     end_ns: u64,
     /// Name and duration in µs.
     pub(super) steps: Vec<(String, f64)>,
-}
-
-/// Reads a node's answer to `trace take`.
-pub(super) fn parse(answer: &serde_json::Value) -> Result<Vec<Record>> {
-    let records = answer.get("records").context("the node sent no records")?;
-    Ok(serde_json::from_value(records.clone())?)
 }
 
 /// Joins the records of each hand-off with a transit, or of each without. The result is in

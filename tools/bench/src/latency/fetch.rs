@@ -8,7 +8,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::client::{self, Trust};
 use crate::http;
-use crate::objects::BUCKET;
 use crate::plan::Asked;
 
 /// Most requests of a turn: a node records no more hand-offs.
@@ -69,7 +68,7 @@ pub(super) fn run(asked: &Asked<'_, ()>) -> Result<Vec<Fetch>> {
     all.sort_by_key(|object| object.offset / 64 % objects.keys.first().map_or(1, Vec::len).max(1));
     let requests = all.into_iter().map(|object| {
         let address = cluster.address(system, object.backend)?;
-        let target = format!("/{BUCKET}/{}", object.key);
+        let target = object.target();
         let get = format!("GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
         Ok((address, get, object.body))
     });

@@ -2,24 +2,14 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result, ensure};
-use prism_lab::Lab;
-use serde::Deserialize;
+use anyhow::{Result, ensure};
 
 use super::fetch::{self, Fetch};
 use crate::cluster::System;
 use crate::plan::Asked;
 use crate::rows::Values;
 use crate::stats::Stats;
-
-/// One node's record of one hand-off, as the admin socket gives it.
-#[derive(Debug, Deserialize)]
-struct Record {
-    id: u64,
-    client_port: u16,
-    part: String,
-    at_ns: [u64; 7],
-}
+use crate::trace::{self, Part, Record};
 
 /// The beginning and the end of a step.
 type Step<T> = fn(&T) -> (u64, u64);
@@ -34,20 +24,12 @@ struct HandOff {
 /// Fetches for the seconds of a turn, and gives the time of each step.
 pub(super) fn run(asked: &Asked<'_, ()>) -> Result<Values> {
     let is_ours = asked.system == System::Prism;
-    let lab = asked.cluster.prism();
-    let backends = 0..asked.objects.keys.len();
-    let nodes: Vec<String> = backends
-        .map(|n| format!("be{n}"))
-        .chain(["fe0".to_owned()])
-        .collect();
     if is_ours {
-        for node in &nodes {
-            lab.ask(node, "trace on")?;
-        }
+        trace::start(asked.cluster)?;
     }
     let fetches = fetch::run(asked)?;
     let hand_offs = match is_ours {
-        true => hand_offs(lab, &nodes)?,
+        true => join(&trace::take(asked.cluster)?),
         false => HashMap::new(),
     };
     let mut values = Values::new();
@@ -100,26 +82,12 @@ fn note(values: &mut Values, step: &str, moments: impl Iterator<Item = (u64, u64
     values.extend(all.map(|(unit, value)| (format!("{step}_{unit}"), value)));
 }
 
-/// The hand-offs that all nodes noted, by the client's port.
-fn hand_offs(lab: &Lab, nodes: &[String]) -> Result<HashMap<u16, Vec<HandOff>>> {
-    let mut records = Vec::new();
-    for node in nodes {
-        let mut answer = lab.ask(node, "trace take")?;
-        let of_node = answer
-            .get_mut("records")
-            .context("the node sent no records")?;
-        let of_node: Vec<Record> = serde_json::from_value(of_node.take())?;
-        records.extend(of_node);
-        lab.ask(node, "trace off")?;
-    }
-    Ok(join(&records))
-}
-
+/// The hand-offs of all records, by the client's port.
 fn join(records: &[Record]) -> HashMap<u16, Vec<HandOff>> {
-    let targets = records.iter().filter(|record| record.part == "target");
+    let targets = records.iter().filter(|record| record.part == Part::Target);
     let targets: HashMap<u64, [u64; 7]> = targets.map(|target| (target.id, target.at_ns)).collect();
     let mut by_port: HashMap<u16, Vec<HandOff>> = HashMap::new();
-    for source in records.iter().filter(|record| record.part == "source") {
+    for source in records.iter().filter(|record| record.part == Part::Source) {
         let target = targets.get(&source.id);
         if let ([began, ..], Some([_, _, _, live, ..])) = (source.at_ns, target) {
             let hand_off = HandOff { began, live: *live };
@@ -149,21 +117,21 @@ mod tests {
 
     #[test]
     fn a_hand_off_is_that_of_its_connection_and_its_time() {
-        let record = |id, part: &str, at_ns: [u64; 4]| {
+        let record = |id, part, at_ns: [u64; 4]| {
             let [a, b, c, d] = at_ns;
             Record {
                 id,
                 client_port: 10_000,
-                part: part.to_owned(),
+                part,
                 at_ns: [a, b, c, d, 0, 0, 0],
             }
         };
         let records = [
-            record(1, "source", [110, 111, 112, 113]),
-            record(1, "target", [120, 121, 122, 123]),
-            record(2, "source", [210, 211, 212, 213]),
-            record(2, "target", [220, 221, 222, 223]),
-            record(3, "source", [310, 311, 312, 313]),
+            record(1, Part::Source, [110, 111, 112, 113]),
+            record(1, Part::Target, [120, 121, 122, 123]),
+            record(2, Part::Source, [210, 211, 212, 213]),
+            record(2, Part::Target, [220, 221, 222, 223]),
+            record(3, Part::Source, [310, 311, 312, 313]),
         ];
         let hand_offs = join(&records);
         let fetch = Fetch {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::client::{self, Stream, Trust};
 use crate::cluster::System;
 use crate::http;
-use crate::objects::{BUCKET, Object, Objects};
+use crate::objects::{Object, Objects};
 use crate::plan::Asked;
 use crate::rows::Values;
 use crate::stats::named;
@@ -108,7 +108,7 @@ impl Second {
             if began.elapsed() >= SECOND {
                 break;
             }
-            let target = format!("/{BUCKET}/{}", object.key);
+            let target = object.target();
             let stream = &mut *connection.stream;
             stream.write_all(&http::anonymous(address, &target))?;
             let mut noted = Noted {

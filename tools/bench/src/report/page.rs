@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 
 use crate::rows::Row;
+use crate::stats::ascending;
 use crate::summary::Table;
 
 use super::chart;
@@ -121,6 +122,9 @@ fn add_section(html: &mut String, section: &Section, rows: &[Row], input: &Input
         .iter()
         .filter_map(|view| views::figure(view, rows))
         .collect();
+    if let Some(digest) = digest(section, rows) {
+        let _ = writeln!(html, "<p>{}</p>", escape(&digest));
+    }
     html.push_str("</div><div>");
     add_papers(html, result);
     html.push_str("</div>\n");
@@ -144,6 +148,30 @@ fn add_section(html: &mut String, section: &Section, rows: &[Row], input: &Input
     html.push_str("</details>\n");
     let origins = input.origins.get(result);
     add_origins(html, section.command, origins.map_or(&[], Vec::as_slice));
+}
+
+/// The range of a section's first ratio for each system, as in *Prism's over theirs,
+/// throughput: nginx 0.96 to 5.76*.
+fn digest(section: &Section, rows: &[Row]) -> Option<String> {
+    let comparison = section.summary.comparisons.first()?;
+    let (heading, _) = comparison.values.first()?;
+    let mut ranges: Vec<(String, Vec<f64>)> = Vec::new();
+    for (row, ratios) in comparison.medians(rows) {
+        let ratio = *ratios.first()?;
+        let side = human::value(comparison.dimension, &comparison.side(row));
+        match ranges.iter_mut().find(|(known, _)| *known == side) {
+            Some((_, ratios)) => ratios.push(ratio),
+            None => ranges.push((side, vec![ratio])),
+        }
+    }
+    let ranges = ranges.into_iter().filter_map(|(side, ratios)| {
+        let ratios = ascending(ratios.into_iter());
+        let (least, most) = (ratios.first()?, ratios.last()?);
+        Some(format!("{side} {least:.2} to {most:.2}"))
+    });
+    let ranges: Vec<String> = ranges.collect();
+    let title = comparison.title;
+    (!ranges.is_empty()).then(|| format!("{title}, {heading}: {}.", ranges.join("; ")))
 }
 
 fn add_figure(html: &mut String, figure: &Figure, class: &str) {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use crate::client::{self, Trust};
 use crate::cluster::{Cluster, System, spent};
 use crate::http;
-use crate::objects::{BUCKET, Object};
+use crate::objects::Object;
 use crate::plan::Asked;
 use crate::rows::Values;
 use crate::stats::{ascending, named, rank};
@@ -59,7 +59,7 @@ pub(super) fn run(asked: &Asked<'_, ()>) -> Result<Values> {
     } = *asked;
     let requests = objects.all().map(|object| {
         let address = cluster.address(system, object.backend)?;
-        let target = format!("/{BUCKET}/{}", object.key);
+        let target = object.target();
         let head = cluster.signed(address, "PUT", &target, object.body)?;
         Ok((address, head, object))
     });

@@ -194,7 +194,7 @@ fn what_was_measured_before_an_interruption_is_not_measured_again() {
 
     // With all turns in the file it only prints the results.
     let said = bench.run();
-    assert!(said.contains("Prism's over theirs"), "{said}");
+    assert!(said.contains("Prism over the other system"), "{said}");
     assert_eq!(fs::read_to_string(bench.path()).unwrap(), after);
 }
 
