@@ -15,12 +15,15 @@ pub enum OpenError {
     /// The directory holds something that is not a store.
     #[error("{0} is neither empty nor a prism store")]
     NotAStore(PathBuf),
-    /// Written by a newer release.
-    #[error("the store has format {found}, this release reads up to {supported}")]
-    NewerFormat {
+    /// Written by another release.
+    #[error(
+        "the store has format {found}, this release reads {supported}: start the release that \
+         wrote it, or copy its objects to a new store through S3"
+    )]
+    OtherFormat {
         /// The version the directory records.
         found: u32,
-        /// The newest version this release reads.
+        /// The version that this release reads.
         supported: u32,
     },
     /// Object files without the tree that names them. Opening the store would remove all of

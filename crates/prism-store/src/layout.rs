@@ -17,20 +17,7 @@ use std::{
 
 use crate::error::OpenError;
 
-/// The newest format that this release reads, and the one that it writes.
-///
-/// | format | added |
-/// |---|---|
-/// | 2 | objects of several files |
-/// | 3 | stamps and versions |
-/// | 4 | epochs |
-/// | 5 | stamps of the last changes of keys with versions |
-/// | 6 | lives of buckets, the tag of the log |
-///
-/// A program for format 5 cannot read lives of buckets. It writes batches without the tag,
-/// which would be cut off the log after a crash. Objects of an older store have the stamp
-/// [`NONE`](prism_replica::Stamp::NONE) until they are written again. An older store becomes
-/// one of this format when it is opened, and cannot go back.
+/// The format that this release reads and writes.
 pub const FORMAT_VERSION: u32 = 6;
 
 const FORMAT_PREFIX: &str = "prism-store format ";
@@ -208,8 +195,7 @@ fn lock(root: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Whether the directory has the format that this release writes. `false` if it has none, or an
-/// older one: then only the number changes.
+/// Whether the directory has the format that this release writes; `false` if it has none.
 fn check_format(root: &Path) -> Result<bool, OpenError> {
     let text = match fs::read_to_string(root.join("FORMAT")) {
         Ok(text) => text,
@@ -219,8 +205,7 @@ fn check_format(root: &Path) -> Result<bool, OpenError> {
     let version = text.trim_end().strip_prefix(FORMAT_PREFIX);
     match version.and_then(|version| version.parse().ok()) {
         Some(FORMAT_VERSION) => Ok(true),
-        Some(1..FORMAT_VERSION) => Ok(false),
-        Some(found) if found > FORMAT_VERSION => Err(OpenError::NewerFormat {
+        Some(found) => Err(OpenError::OtherFormat {
             found,
             supported: FORMAT_VERSION,
         }),
@@ -265,30 +250,15 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_refused_and_named() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("FORMAT"), "prism-store format 7\n").unwrap();
-        let error = Layout::open(dir.path()).unwrap_err();
-        assert!(matches!(
-            error,
-            OpenError::NewerFormat {
-                found: 7,
-                supported: 6
-            }
-        ));
-    }
-
-    #[test]
-    fn an_older_format_is_taken_over_and_no_format_at_all_is_not() {
+    fn another_format_is_refused_and_named_and_no_format_is_no_store() {
         let dir = tempfile::tempdir().unwrap();
         let format = dir.path().join("FORMAT");
-        for older in 1..FORMAT_VERSION {
-            fs::write(&format, format!("{FORMAT_PREFIX}{older}\n")).unwrap();
-            drop(Layout::open(dir.path()).unwrap());
-            let text = fs::read_to_string(&format).unwrap();
-            assert_eq!(text, format!("{FORMAT_PREFIX}{FORMAT_VERSION}\n"));
+        for other in [FORMAT_VERSION - 1, FORMAT_VERSION + 1] {
+            fs::write(&format, format!("{FORMAT_PREFIX}{other}\n")).unwrap();
+            let error = Layout::open(dir.path()).unwrap_err();
+            assert!(matches!(error, OpenError::OtherFormat { found, .. } if found == other));
         }
-        for none in ["", "prism-store format 0\n", "prism-store format x\n"] {
+        for none in ["", "prism-store format x\n"] {
             fs::write(&format, none).unwrap();
             assert!(matches!(
                 Layout::open(dir.path()),

@@ -66,7 +66,6 @@ mod scrub;
 mod store;
 mod together;
 mod types;
-mod upgrade;
 mod uploads;
 mod usage;
 mod versions;

@@ -2,9 +2,9 @@
 //! knows. After a loss of power the log may end with a part of a batch, and an object in it may
 //! look like a whole batch. The number tells them apart: see `audit`.
 //!
-//! The file `LOGTAG` has the number: 32 hexadecimal digits, and 8 of their CRC32C. A store of an
-//! older release lacks the file. Then everything that looks like a batch counts as one: the store
-//! rather refuses to start than cuts its log too early.
+//! The file `LOGTAG` has the number: 32 hexadecimal digits, and 8 of their CRC32C. A store whose
+//! creation was interrupted lacks the file. Then everything that looks like a batch counts as one:
+//! the store rather refuses to start than cuts its log too early.
 
 use std::{
     fmt,

@@ -50,7 +50,6 @@ const SCRUBBED_KEY: &str = "scrubbed";
 const EPOCH_KEY: &str = "epoch";
 /// The cluster's state in that epoch, as it was saved.
 const CLUSTER_KEY: &str = "cluster";
-const CHANGES_KEY: &str = "changes";
 
 /// The trees.
 pub(crate) struct Lsm {
@@ -113,7 +112,7 @@ impl Lsm {
             ..Self::open_at(&layout.db(), config, log_tag)?
         };
         if known.is_none() {
-            // Before the tag is written, so that all batches of older releases precede it.
+            // Before the tag is written: all batches without it precede it.
             lsm.seal_log().map_err(OpenError::from_store)?;
             log_tag.write(layout)?;
         }
@@ -220,25 +219,6 @@ impl Lsm {
 
     pub(crate) fn stage_epoch(&self, batch: &mut Batch, epoch: u64) {
         batch.insert(&self.system, EPOCH_KEY, epoch.to_be_bytes());
-    }
-
-    /// Whether the tree `changes` is complete: an older format had none.
-    pub(crate) fn has_changes(&self) -> Result<bool, OpenError> {
-        Ok(self.system.get(CHANGES_KEY)?.is_some())
-    }
-
-    pub(crate) fn stage_has_changes(&self, batch: &mut Batch) {
-        batch.insert(&self.system, CHANGES_KEY, []);
-    }
-
-    /// Makes the store look like one of an older format.
-    #[cfg(test)]
-    pub(crate) fn forget_changes(&self) -> Result<(), Error> {
-        self.system.remove(CHANGES_KEY)?;
-        for guard in self.changes.iter() {
-            self.changes.remove(guard.key()?)?;
-        }
-        Ok(self.db.persist(PersistMode::SyncAll)?)
     }
 
     /// When the last complete scrub began; 0 if none did.

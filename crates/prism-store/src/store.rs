@@ -32,7 +32,6 @@ use crate::{
     replica::{CatchUp, OpenChanges, Replicas},
     scrub::{Corruption, Integrity},
     types::{Body, Derived, Object, ObjectInfo, check_bucket, check_key},
-    upgrade::note_changes,
     uploads::Garbage,
     versions::VersionId,
     view::View,
@@ -84,7 +83,6 @@ impl Store {
         config.check()?;
         let layout = Layout::open(dir.as_ref())?;
         let lsm = Arc::new(Lsm::open(&layout, &config)?);
-        note_changes(&lsm)?;
         let generation = lsm.next_generation()?;
         let identity = lsm.identity()?.unwrap_or_default();
         let files = Arc::new(Files::open(layout, generation, &config)?);

@@ -365,44 +365,33 @@ pub(crate) fn bucket_value(record: &Bucket) -> Vec<u8> {
     value
 }
 
-/// Reads [`bucket_value`]. A value of an older release may end after any field but `life`.
+/// Reads [`bucket_value`].
 fn bucket_info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
     let name = std::str::from_utf8(name).map_err(|_| Error::corrupt("bucket name"))?;
     let mut reader = Reader(value);
     let read = |reader: &mut Reader<'_>| {
         let created_ms = u64::from_be_bytes(reader.array()?);
-        let mut info = BucketInfo {
-            name: name.to_owned(),
-            created_ms,
-            versioning: Versioning::Never,
-            which: BucketStamp {
-                stamp: Stamp::NONE,
-                life: Stamp::NONE,
-                phase: Phase::Live,
-            },
-        };
-        if reader.0.is_empty() {
-            return Some(info);
-        }
-        info.versioning = match reader.u8()? {
+        let versioning = match reader.u8()? {
             NEVER => Versioning::Never,
             ENABLED => Versioning::Enabled,
             SUSPENDED => Versioning::Suspended,
             _ => return None,
         };
-        if reader.0.is_empty() {
-            return Some(info);
-        }
-        info.which.stamp = Stamp::from_bytes(reader.array()?);
-        if reader.0.is_empty() {
-            return Some(info);
-        }
-        info.which.life = Stamp::from_bytes(reader.array()?);
-        info.which.phase = match reader.u8()? {
-            LIVE => Phase::Live,
-            DELETING => Phase::Deleting,
-            GONE => Phase::Gone,
-            _ => return None,
+        let which = BucketStamp {
+            stamp: Stamp::from_bytes(reader.array()?),
+            life: Stamp::from_bytes(reader.array()?),
+            phase: match reader.u8()? {
+                LIVE => Phase::Live,
+                DELETING => Phase::Deleting,
+                GONE => Phase::Gone,
+                _ => return None,
+            },
+        };
+        let info = BucketInfo {
+            name: name.to_owned(),
+            created_ms,
+            versioning,
+            which,
         };
         reader.0.is_empty().then_some(info)
     };

@@ -25,13 +25,9 @@ use crate::{
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PendingRecord {
     pub(crate) scope: Scope,
-    /// Missing in records of older releases, which had one epoch.
-    #[serde(default = "first_epoch")]
     epoch: u64,
     pub(crate) stamp: Stamp,
     /// The stamp of the key before the change, at a replica that the change can build on.
-    /// Missing in records of older releases.
-    #[serde(default)]
     pub(super) before: Option<Stamp>,
     pub(super) change: Change,
     bytes: Option<StoredBytes>,
@@ -43,10 +39,6 @@ struct StoredBytes {
     id: u64,
     /// The CRC32C of bytes in the tree `inline`; none for a file.
     crc: Option<u32>,
-}
-
-fn first_epoch() -> u64 {
-    1
 }
 
 impl PendingRecord {
@@ -320,7 +312,3 @@ fn part_scope(scope: &Scope, id: UploadId, number: u16) -> Scope {
         ..scope.clone()
     }
 }
-
-#[cfg(test)]
-#[path = "prepare_tests.rs"]
-mod tests;

@@ -1,5 +1,5 @@
 //! Buckets by records that were agreed elsewhere: the later record counts, a life ends with all of
-//! its objects, and records of older releases are read.
+//! its objects.
 
 use std::time::{Duration, Instant};
 
