@@ -122,10 +122,8 @@ impl Objects {
     fn check_region(&self, body: &[u8]) -> Result<(), S3Error> {
         let region = &self.node.config.cluster.region;
         match xml::parse_location_constraint(body)? {
-            Some(other) if other != *region => Err(S3Error::with_message(
-                Code::InvalidArgument,
-                format!("Buckets can be created in {region} only."),
-            )),
+            Some(other) if other != *region => Err(Code::InvalidArgument
+                .with_message(format!("Buckets can be created in {region} only."))),
             _ => Ok(()),
         }
     }
@@ -228,8 +226,7 @@ impl Objects {
     ) -> Result<Vec<u8>, S3Error> {
         let expected = Expected::from_request(request.head.headers(), &request.meaning.payload)?;
         if !expected.is_checked() {
-            return Err(S3Error::with_message(
-                Code::InvalidRequest,
+            return Err(Code::InvalidRequest.with_message(
                 "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
             ));
         }
@@ -312,7 +309,7 @@ fn deleted(deleted: Deleted) -> Result<xml::Deleted, S3Error> {
         Deleted::Done { marker } => Ok(xml::Deleted { marker }),
         Deleted::Refused { code, message } => {
             let code = Code::parse(&code).unwrap_or(Code::InternalError);
-            Err(S3Error::with_message(code, message))
+            Err(code.with_message(message))
         }
     }
 }

@@ -89,10 +89,8 @@ impl Objects {
             let is_itself = (&copy.source.bucket, &copy.source.key) == (bucket, key)
                 && copy.source.version.is_none();
             if is_itself && copy.headers.is_none() && copy.tags.is_none() {
-                return Err(S3Error::with_message(
-                    Code::InvalidRequest,
-                    "An object can be copied to itself only with other metadata.",
-                ));
+                return Err(Code::InvalidRequest
+                    .with_message("An object can be copied to itself only with other metadata."));
             }
             let wanted = Wanted {
                 source: &copy.source,
@@ -398,10 +396,7 @@ fn source_error(status: u16, xml: &[u8]) -> S3Error {
     });
     match (status, code) {
         (304, _) => Code::PreconditionFailed.into(),
-        (416, _) => S3Error::with_message(
-            Code::InvalidArgument,
-            "The range does not lie within the source.",
-        ),
+        (416, _) => Code::InvalidArgument.with_message("The range does not lie within the source."),
         (405, _) => source_of_copy(&prism_store::Error::IsDeleteMarker),
         (_, Some(code)) => code.into(),
         (_, None) => Code::ServiceUnavailable.into(),
@@ -411,18 +406,14 @@ fn source_error(status: u16, xml: &[u8]) -> S3Error {
 /// What a client is told of a source that cannot be read.
 fn source_of_copy(error: &prism_store::Error) -> S3Error {
     match error {
-        prism_store::Error::IsDeleteMarker => S3Error::with_message(
-            Code::InvalidRequest,
-            "The source of a copy request may not specifically refer to a delete marker by version id.",
-        ),
+        prism_store::Error::IsDeleteMarker => Code::InvalidRequest.with_message("The source of a copy request may not specifically refer to a delete marker by version id."),
         error => store_error(error),
     }
 }
 
 fn check_length(len: u64) -> Result<(), S3Error> {
     if len > MAX_COPY_BYTES {
-        return Err(S3Error::with_message(
-            Code::InvalidRequest,
+        return Err(Code::InvalidRequest.with_message(
             "The copy source is larger than 5368709120 bytes, the most that one copy takes.",
         ));
     }
@@ -432,10 +423,9 @@ fn check_length(len: u64) -> Result<(), S3Error> {
 /// Unlike that of a GET, the range of a copy must not go beyond the end.
 fn check_range(range: Option<(u64, u64)>, total: u64) -> Result<(), S3Error> {
     match range {
-        Some((_, last)) if last >= total => Err(S3Error::with_message(
-            Code::InvalidArgument,
-            format!("The range does not lie within the source of {total} bytes."),
-        )),
+        Some((_, last)) if last >= total => Err(Code::InvalidArgument.with_message(format!(
+            "The range does not lie within the source of {total} bytes."
+        ))),
         _ => Ok(()),
     }
 }
@@ -452,7 +442,7 @@ fn checked(digests: &Digests, md5: Option<&str>) -> Result<String, S3Error> {
 
 fn out_of_reach(peer: &str, error: &dyn std::fmt::Display) -> S3Error {
     tracing::warn!(peer, %error, "the source of a copy cannot be read");
-    S3Error::with_message(Code::ServiceUnavailable, "A storage node is out of reach.")
+    Code::ServiceUnavailable.with_message("A storage node is out of reach.")
 }
 
 fn answer(is_part: bool, copied: &Copied) -> Result<Answer, S3Error> {

@@ -261,10 +261,9 @@ fn check_sizes(parts: &[Part], complete: &CompleteUpload) -> Result<(), S3Error>
     }
     let len: u64 = parts.iter().map(|part| part.len).sum();
     if complete.size.is_some_and(|size| size != len) {
-        return Err(S3Error::with_message(
-            Code::InvalidRequest,
-            "The parts do not add up to x-amz-mp-object-size.",
-        ));
+        return Err(
+            Code::InvalidRequest.with_message("The parts do not add up to x-amz-mp-object-size.")
+        );
     }
     Ok(())
 }
@@ -280,7 +279,7 @@ fn describe(
         Some(wanted) => Some(whole_checksum(wanted, parts)?),
         None => None,
     };
-    let bad = |message| Err(S3Error::with_message(Code::InvalidRequest, message));
+    let bad = |message| Err(Code::InvalidRequest.with_message(message));
     match (&checksum, complete.checksum_type) {
         (Some((_, _, kind)), Some(claimed)) if *kind != claimed => {
             return bad("The upload was not begun with this checksum type.");

@@ -189,7 +189,7 @@ mod tests {
         };
         let text = serde_json::to_string(&question).unwrap();
         assert_eq!(serde_json::from_str::<Question>(&text).unwrap(), question);
-        let error = S3Error::with_message(Code::BucketNotEmpty, "no");
+        let error = Code::BucketNotEmpty.with_message("no");
         let reply = Reply::from_result(Err(error.clone()));
         let text = serde_json::to_string(&reply).unwrap();
         let read: Reply = serde_json::from_str(&text).unwrap();

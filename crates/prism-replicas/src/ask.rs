@@ -55,7 +55,7 @@ impl Replicator {
         let unavailable = |what: &dyn std::fmt::Display| {
             tracing::warn!(node, error = %what, "a backend did not answer");
             self.node.replication.avoid(node);
-            S3Error::with_message(Code::ServiceUnavailable, "A storage node is out of reach.")
+            Code::ServiceUnavailable.with_message("A storage node is out of reach.")
         };
         let body = Asked::encode(&self.node.replication, question)?;
         let head = head_for(body.len())?;

@@ -13,9 +13,8 @@ pub fn named(version: Option<&str>) -> Result<Option<VersionId>, S3Error> {
     let Some(text) = version else {
         return Ok(None);
     };
-    let id = VersionId::parse(text).ok_or_else(|| {
-        S3Error::with_message(Code::InvalidArgument, "Invalid version id specified.")
-    })?;
+    let id = VersionId::parse(text)
+        .ok_or_else(|| Code::InvalidArgument.with_message("Invalid version id specified."))?;
     Ok(Some(id))
 }
 
@@ -61,10 +60,8 @@ pub fn conditions_error(conditions: &prism_s3::Conditions, error: &prism_store::
         prism_store::Error::ConditionFailed { exists: false } if conditions.needs_object() => {
             Code::NoSuchKey.into()
         }
-        prism_store::Error::Busy => S3Error::with_message(
-            Code::ServiceUnavailable,
-            "The bucket may be about to be deleted. Please try again.",
-        ),
+        prism_store::Error::Busy => Code::ServiceUnavailable
+            .with_message("The bucket may be about to be deleted. Please try again."),
         error => store_error(error),
     }
 }

@@ -11,7 +11,7 @@ pub fn store_error(error: &prism_store::Error) -> S3Error {
         Error::NoSuchVersion => Code::NoSuchVersion.into(),
         // Of a version that was named.
         Error::IsDeleteMarker => Code::MethodNotAllowed.into(),
-        Error::TooManyVersions => S3Error::with_message(Code::InvalidRequest, error.to_string()),
+        Error::TooManyVersions => Code::InvalidRequest.with_message(error.to_string()),
         Error::BucketChanged => Code::OperationAborted.into(),
         Error::NoSuchUpload => Code::NoSuchUpload.into(),
         Error::PartChanged => Code::InvalidPart.into(),
@@ -22,21 +22,19 @@ pub fn store_error(error: &prism_store::Error) -> S3Error {
         Error::TooLarge => Code::EntityTooLarge.into(),
         Error::LengthMismatch { .. } => Code::IncompleteBody.into(),
         Error::MetaTooLarge => Code::MetadataTooLarge.into(),
-        Error::InvalidName(what) => S3Error::with_message(Code::InvalidArgument, *what),
+        Error::InvalidName(what) => Code::InvalidArgument.with_message(*what),
         Error::NoSpace => Code::InsufficientStorage.into(),
         Error::Stalled => Code::SlowDown.into(),
         // It may have been written, if that is decided without this node.
         Error::OtherEpoch | Error::Unsettled => {
-            let message = "The cluster has just changed. Try again.";
-            S3Error::with_message(Code::ServiceUnavailable, message)
+            Code::ServiceUnavailable.with_message("The cluster has just changed. Try again.")
         }
         Error::Unreplicated { .. }
         | Error::TooFewCopies { .. }
         | Error::NotPrimary
-        | Error::Refused(_) => S3Error::with_message(
-            Code::ServiceUnavailable,
-            format!("Nothing was written: {error}."),
-        ),
+        | Error::Refused(_) => {
+            Code::ServiceUnavailable.with_message(format!("Nothing was written: {error}."))
+        }
         Error::TooManyBuckets | Error::WritesDisabled => Code::ServiceUnavailable.into(),
         error => {
             tracing::error!(%error, "store");

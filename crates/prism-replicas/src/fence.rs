@@ -23,15 +23,14 @@ const ADOPT_AGAIN: Duration = Duration::from_secs(1);
 
 /// The answer of a backend that must not answer.
 pub fn cut_off() -> S3Error {
-    let message = "This storage node is cut off from its cluster.";
-    S3Error::with_message(Code::ServiceUnavailable, message)
+    Code::ServiceUnavailable.with_message("This storage node is cut off from its cluster.")
 }
 
 /// The answer of a node whose placement is not that of most nodes.
 pub fn differs() -> S3Error {
     let message = "This node's configuration places objects differently from most nodes': \
                    compare the nodes' files.";
-    S3Error::with_message(Code::ServiceUnavailable, message)
+    Code::ServiceUnavailable.with_message(message)
 }
 
 /// The answer to a node that takes this one for a key's owner, or asks by an old view of the
@@ -39,7 +38,7 @@ pub fn differs() -> S3Error {
 pub fn elsewhere() -> S3Error {
     let message = "This storage node is not the one to ask: the cluster has just changed, or the \
                    nodes' configurations differ.";
-    S3Error::with_message(Code::ServiceUnavailable, message)
+    Code::ServiceUnavailable.with_message(message)
 }
 
 impl Node {

@@ -218,7 +218,7 @@ impl Replicator {
     ) -> Result<Option<(Arriving, Handed)>, S3Error> {
         let failed = |error: io::Error| {
             tracing::debug!(source, ?question, %error, "not fetched");
-            S3Error::with_message(Code::ServiceUnavailable, "Another node breaks off.")
+            Code::ServiceUnavailable.with_message("Another node breaks off.")
         };
         let body = Asked::encode(&self.node.replication, question)?;
         let head = head_for(body.len())?;

@@ -234,7 +234,7 @@ impl Reply {
         match self {
             Self::Refused { code, message } => {
                 let code = Code::parse(&code).unwrap_or(Code::InternalError);
-                Err(S3Error::with_message(code, message))
+                Err(code.with_message(message))
             }
             reply => Ok(reply),
         }

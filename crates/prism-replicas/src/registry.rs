@@ -256,7 +256,7 @@ fn refused(refusal: BucketRefusal) -> S3Error {
 
 /// The answer where something has to settle first; asking again helps.
 pub fn not_yet(why: &'static str) -> S3Error {
-    S3Error::with_message(Code::ServiceUnavailable, why)
+    Code::ServiceUnavailable.with_message(why)
 }
 
 fn out_of_reach(error: &anyhow::Error) -> S3Error {
@@ -264,8 +264,8 @@ fn out_of_reach(error: &anyhow::Error) -> S3Error {
         error = format!("{error:#}"),
         "etcd does not say what buckets there are"
     );
-    let message = "It cannot be found out what buckets there are. Try again.";
-    S3Error::with_message(Code::ServiceUnavailable, message)
+    Code::ServiceUnavailable
+        .with_message("It cannot be found out what buckets there are. Try again.")
 }
 
 /// Microseconds since the Unix epoch.

@@ -129,10 +129,9 @@ impl Replicator {
             let reply = self.ask_as(primary, &nobody, &question);
             let reply = tokio::time::timeout(PATIENCE, reply).await;
             let reply = reply.ok().and_then(Result::ok).ok_or_else(|| {
-                S3Error::with_message(
-                    Code::ServiceUnavailable,
-                    format!("A change was under way when node {primary} went out of reach."),
-                )
+                Code::ServiceUnavailable.with_message(format!(
+                    "A change was under way when node {primary} went out of reach."
+                ))
             })?;
             let Reply::Standings { standings, epoch } = reply else {
                 return Err(Code::InternalError.into());
@@ -224,10 +223,8 @@ impl Replicator {
         match resolve.verdict() {
             Verdict::Apply => Ok(true),
             Verdict::Drop => Ok(false),
-            Verdict::Wait => Err(S3Error::with_message(
-                Code::ServiceUnavailable,
-                "Not all can be asked what became of an earlier change.",
-            )),
+            Verdict::Wait => Err(Code::ServiceUnavailable
+                .with_message("Not all can be asked what became of an earlier change.")),
         }
     }
 

@@ -102,8 +102,8 @@ impl Canonical<'_> {
             separator = b',';
         }
         if separator == b':' {
-            let message = "A header that was signed is not present in the request.";
-            return Err(S3Error::with_message(Code::AccessDenied, message));
+            return Err(Code::AccessDenied
+                .with_message("A header that was signed is not present in the request."));
         }
         out.push(b'\n');
         Ok(())

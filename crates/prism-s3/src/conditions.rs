@@ -87,10 +87,9 @@ impl Conditions {
     pub fn of_write(headers: &Headers) -> Result<Self, S3Error> {
         let conditions = Self::from_headers(headers);
         match conditions.if_none_match {
-            Some(Tags::These(_)) => Err(S3Error::with_message(
-                Code::NotImplemented,
-                "If-None-Match of a write can be * only.",
-            )),
+            Some(Tags::These(_)) => {
+                Err(Code::NotImplemented.with_message("If-None-Match of a write can be * only."))
+            }
             _ => Ok(conditions),
         }
     }

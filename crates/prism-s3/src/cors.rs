@@ -38,7 +38,7 @@ impl CorsConfig {
     /// `MalformedXML` if there is no rule, or one lacks an origin or a method; `InvalidRequest`
     /// for an invalid method or pattern.
     pub fn new(rules: Vec<CorsRule>) -> Result<Self, S3Error> {
-        let invalid = |message: String| S3Error::with_message(Code::InvalidRequest, message);
+        let invalid = |message: String| Code::InvalidRequest.with_message(message);
         if rules.is_empty() || rules.len() > Self::MAX_RULES {
             return Err(Code::MalformedXML.into());
         }
@@ -150,18 +150,14 @@ pub fn asked(request: &Headers) -> Result<(&str, &str), S3Error> {
     let origin = request.get_str("origin");
     let method = request.get_str("access-control-request-method");
     origin.zip(method).ok_or_else(|| {
-        let message = "A preflight needs Origin and Access-Control-Request-Method.";
-        S3Error::with_message(Code::BadRequest, message)
+        Code::BadRequest.with_message("A preflight needs Origin and Access-Control-Request-Method.")
     })
 }
 
 /// The answer to a preflight that no rule allows.
 #[must_use]
 pub fn forbidden() -> S3Error {
-    S3Error::with_message(
-        Code::AccessForbidden,
-        "CORSResponse: This CORS request is not allowed.",
-    )
+    Code::AccessForbidden.with_message("CORSResponse: This CORS request is not allowed.")
 }
 
 impl CorsRule {

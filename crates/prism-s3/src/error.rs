@@ -97,6 +97,18 @@ codes! {
     XAmzContentSHA256Mismatch 400 "The body does not have the hash of x-amz-content-sha256.",
 }
 
+impl Code {
+    /// An error with a message of its own. The client sees the message, so it must not hold
+    /// secrets, addresses or paths of this host.
+    #[must_use]
+    pub fn with_message(self, message: impl Into<Cow<'static, str>>) -> S3Error {
+        S3Error {
+            message: message.into(),
+            ..S3Error::new(self)
+        }
+    }
+}
+
 /// An error as a client sees it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", code.as_str())]
@@ -116,18 +128,6 @@ impl S3Error {
             code,
             status: code.status(),
             message: Cow::Borrowed(code.message()),
-            region: None,
-        }
-    }
-
-    /// An error with a message of its own. The client sees the message, so it must not hold
-    /// secrets, addresses or paths of this host.
-    #[must_use]
-    pub fn with_message(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            code,
-            status: code.status(),
-            message: message.into(),
             region: None,
         }
     }
@@ -190,10 +190,8 @@ impl From<HeadError> for S3Error {
             _ => Code::InvalidRequest,
         };
         Self {
-            code,
             status: error.status(),
-            message: error.to_string().into(),
-            region: None,
+            ..code.with_message(error.to_string())
         }
     }
 }
@@ -213,10 +211,8 @@ impl From<BodyError> for S3Error {
             _ => Code::InvalidRequest,
         };
         Self {
-            code,
             status: error.status(),
-            message: error.to_string().into(),
-            region: None,
+            ..code.with_message(error.to_string())
         }
     }
 }
@@ -228,7 +224,7 @@ mod tests {
 
     #[test]
     fn the_body_names_code_resource_and_request_and_is_escaped() {
-        let error = S3Error::with_message(Code::NoSuchKey, "no <such> & key");
+        let error = Code::NoSuchKey.with_message("no <such> & key");
         let body = String::from_utf8(error.xml("/b/a&b", "r1")).unwrap();
         assert_eq!(
             body,

@@ -137,10 +137,8 @@ pub(crate) fn page_size(query: &Query, name: &str) -> Result<usize, S3Error> {
             Ok(n) if n >= 0 && !text.starts_with('+') => Ok(usize::try_from(n)
                 .unwrap_or_default()
                 .min(ListObjects::MAX_KEYS)),
-            _ => Err(S3Error::with_message(
-                Code::InvalidArgument,
-                format!("{name} must be a number from 0 to 2147483647"),
-            )),
+            _ => Err(Code::InvalidArgument
+                .with_message(format!("{name} must be a number from 0 to 2147483647"))),
         },
     }
 }
@@ -252,5 +250,5 @@ impl ListVersions {
 }
 
 fn invalid(message: &'static str) -> S3Error {
-    S3Error::with_message(Code::InvalidArgument, message)
+    Code::InvalidArgument.with_message(message)
 }

@@ -149,10 +149,7 @@ fn value_to_keep(name: &str, value: &[u8]) -> Result<Option<String>, S3Error> {
         return Ok(None);
     }
     let value = std::str::from_utf8(value).map_err(|_| {
-        S3Error::with_message(
-            Code::InvalidArgument,
-            format!("The header {name} is not UTF-8."),
-        )
+        Code::InvalidArgument.with_message(format!("The header {name} is not UTF-8."))
     })?;
     if name == "content-encoding" {
         return Ok(without_transport_coding(value));
@@ -186,7 +183,7 @@ mod tests {
 
     #[test]
     fn only_the_objects_own_headers_are_kept() {
-        let kept = ObjectHeaders::from_request(&headers(&[
+        let object = ObjectHeaders::from_request(&headers(&[
             ("Host", "h"),
             ("X-Amz-Meta-B", "1"),
             ("Content-Type", "text/plain"),
@@ -196,7 +193,7 @@ mod tests {
             ("Content-Length", "3"),
         ]))
         .unwrap();
-        let fields: Vec<_> = kept.iter().collect();
+        let fields: Vec<_> = object.iter().collect();
         assert_eq!(
             fields,
             [
@@ -205,7 +202,7 @@ mod tests {
                 ("x-amz-meta-b", "1,2")
             ]
         );
-        assert_eq!(ObjectHeaders::from_stored(kept.iter()).unwrap(), kept);
+        assert_eq!(ObjectHeaders::from_stored(object.iter()).unwrap(), object);
     }
 
     #[test]
@@ -241,18 +238,18 @@ mod tests {
         let word = "=?UTF-8?B?w4RN?=";
         let text = ["\u{c4}M", word, "=?UTF-8?Q?=C3=84M?="];
         for value in text {
-            let kept = ObjectHeaders::from_request(&headers(&[
+            let object = ObjectHeaders::from_request(&headers(&[
                 ("x-amz-meta-k", value),
                 ("Content-Disposition", value),
             ]));
-            let kept = kept.unwrap();
-            assert_eq!(kept.get("x-amz-meta-k"), Some("\u{c4}M"));
-            assert_eq!(kept.get("content-disposition"), Some(value));
+            let object = object.unwrap();
+            assert_eq!(object.get("x-amz-meta-k"), Some("\u{c4}M"));
+            assert_eq!(object.get("content-disposition"), Some(value));
             let mut answer = ResponseHead::new(200);
-            kept.add_to(&mut answer).unwrap();
+            object.add_to(&mut answer).unwrap();
             let told = answer.headers().get_str("x-amz-meta-k");
             assert_eq!(told, Some(word));
-            assert_eq!(ObjectHeaders::from_stored(kept.iter()).unwrap(), kept);
+            assert_eq!(ObjectHeaders::from_stored(object.iter()).unwrap(), object);
         }
     }
 

@@ -69,10 +69,7 @@ impl ObjectKey {
     /// `KeyTooLongError`, or `InvalidArgument` for an empty one.
     pub fn parse(key: &str) -> Result<Self, S3Error> {
         match key.len() {
-            0 => Err(S3Error::with_message(
-                Code::InvalidArgument,
-                "the key is empty",
-            )),
+            0 => Err(Code::InvalidArgument.with_message("the key is empty")),
             1..=Self::MAX_BYTES => Ok(Self(key.into())),
             _ => Err(Code::KeyTooLongError.into()),
         }

@@ -103,7 +103,7 @@ impl Policy {
     /// # Errors
     /// `MalformedPolicy`; `NotImplemented` for a policy with more than reading by everybody.
     pub fn parse(bucket: &BucketName, body: &[u8]) -> Result<Self, S3Error> {
-        let malformed = |why: String| S3Error::with_message(Code::MalformedPolicy, why);
+        let malformed = |why: String| Code::MalformedPolicy.with_message(why);
         if body.len() > Self::MAX_BYTES {
             return Err(malformed("The policy is longer than 20 KiB.".to_owned()));
         }
@@ -154,8 +154,7 @@ impl Resource {
 impl Statement {
     fn from_rule(bucket: &BucketName, rule: Rule) -> Result<Self, S3Error> {
         let refused = |what: &str| {
-            let message = format!("A policy with {what} is not implemented.");
-            S3Error::with_message(Code::NotImplemented, message)
+            Code::NotImplemented.with_message(format!("A policy with {what} is not implemented."))
         };
         if rule.effect != "Allow" {
             return Err(refused("an effect other than Allow"));
@@ -182,10 +181,8 @@ impl Statement {
                 None => (resource, Resource::Bucket),
             };
             if of != bucket.as_str() {
-                return Err(S3Error::with_message(
-                    Code::MalformedPolicy,
-                    "The policy has a resource of another bucket.",
-                ));
+                return Err(Code::MalformedPolicy
+                    .with_message("The policy has a resource of another bucket."));
             }
             resources.push(resource);
         }

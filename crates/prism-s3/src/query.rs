@@ -63,14 +63,11 @@ pub fn decode(text: &str) -> Result<Cow<'_, str>, S3Error> {
             .is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit))
     });
     if !sound {
-        return Err(S3Error::with_message(
-            Code::InvalidURI,
-            "malformed percent-encoding",
-        ));
+        return Err(Code::InvalidURI.with_message("malformed percent-encoding"));
     }
     percent_decode_str(text)
         .decode_utf8()
-        .map_err(|_| S3Error::with_message(Code::InvalidURI, "the URI is not UTF-8"))
+        .map_err(|_| Code::InvalidURI.with_message("the URI is not UTF-8"))
 }
 
 /// The parameters of a query, decoded, in the order they came.
@@ -94,10 +91,7 @@ impl Query {
             return Ok(Self::default());
         };
         if raw.split('&').count() > Self::MAX_PARAMETERS {
-            return Err(S3Error::with_message(
-                Code::InvalidURI,
-                "the query has too many parameters",
-            ));
+            return Err(Code::InvalidURI.with_message("the query has too many parameters"));
         }
         let pairs = raw
             .split('&')

@@ -34,18 +34,17 @@ impl Tags {
             prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(SYSTEM_PREFIX))
         };
         if pairs.iter().any(|(key, _)| is_systems(key)) {
-            let message = "A tag's key must not begin with aws:, which is the system's.";
-            return Err(S3Error::with_message(Code::InvalidTag, message));
+            return Err(Code::InvalidTag
+                .with_message("A tag's key must not begin with aws:, which is the system's."));
         }
         Self::checked(pairs)
     }
 
     /// Checks tags of a stored object, which may be the system's.
     fn checked(pairs: Vec<(String, String)>) -> Result<Self, S3Error> {
-        let invalid = |message: &'static str| S3Error::with_message(Code::InvalidTag, message);
+        let invalid = |message: &'static str| Code::InvalidTag.with_message(message);
         if pairs.len() > Self::MAX {
-            let message = "An object cannot have more than 10 tags.";
-            return Err(S3Error::with_message(Code::BadRequest, message));
+            return Err(Code::BadRequest.with_message("An object cannot have more than 10 tags."));
         }
         for (n, (key, value)) in pairs.iter().enumerate() {
             let key_chars = key.chars().count();
@@ -79,8 +78,7 @@ impl Tags {
     /// As for [`Tags::new`], but system tags are allowed.
     pub fn decode(text: &str) -> Result<Self, S3Error> {
         let query = Query::parse(Some(text)).map_err(|_| {
-            let message = "x-amz-tagging must be encoded as a query is.";
-            S3Error::with_message(Code::InvalidArgument, message)
+            Code::InvalidArgument.with_message("x-amz-tagging must be encoded as a query is.")
         })?;
         let pairs = query.iter().map(|(k, v)| (k.to_owned(), v.to_owned()));
         Self::checked(pairs.collect())

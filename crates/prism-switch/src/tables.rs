@@ -67,12 +67,12 @@ fn add_ports(map: &impl MapCore, ports: &[u8]) -> libbpf_rs::Result<()> {
 }
 
 fn replace(map: &impl MapCore, wanted: impl Iterator<Item = Entry>) -> libbpf_rs::Result<()> {
-    let mut kept = HashSet::new();
+    let mut written = HashSet::new();
     for (key, value) in wanted {
         map.update(&key, &value, MapFlags::ANY)?;
-        kept.insert(key);
+        written.insert(key);
     }
-    let stale: Vec<_> = map.keys().filter(|key| !kept.contains(key)).collect();
+    let stale: Vec<_> = map.keys().filter(|key| !written.contains(key)).collect();
     stale.iter().try_for_each(|key| map.delete(key))
 }
 

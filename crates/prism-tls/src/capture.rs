@@ -21,8 +21,8 @@ pub struct Capture(Arc<Captured>);
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CaptureError {
     /// rustls does not give the secrets away.
-    #[error("rustls keeps the session: {0}")]
-    Kept(#[from] rustls::Error),
+    #[error("rustls does not give the secrets away: {0}")]
+    Extraction(#[from] rustls::Error),
     /// A secret is missing, or of a suite that Prism does not know.
     #[error("the handshake left no usable secrets")]
     NoSecrets,

@@ -8,28 +8,34 @@ use zeroize::Zeroizing;
 /// Longest secret of any suite: the traffic secret of a SHA-384 suite.
 pub const MAX_SECRET_BYTES: usize = 48;
 
-/// Protocol version of a session.
+/// Protocol version of a session. The numbers are the codes of saved sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
     /// RFC 5246, with ECDHE and an AEAD.
-    Tls12,
+    Tls12 = 2,
     /// RFC 8446.
-    Tls13,
+    Tls13 = 3,
+}
+
+impl Version {
+    pub(crate) const ALL: [Self; 2] = [Self::Tls12, Self::Tls13];
 }
 
 /// AEAD of a session. It decides the hash of TLS 1.3: SHA-384 for [`Suite::Aes256Gcm`], else
-/// SHA-256.
+/// SHA-256. The numbers are the codes of saved sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Suite {
     /// AES-128-GCM.
-    Aes128Gcm,
+    Aes128Gcm = 1,
     /// AES-256-GCM.
-    Aes256Gcm,
+    Aes256Gcm = 2,
     /// ChaCha20-Poly1305.
-    ChaCha20Poly1305,
+    ChaCha20Poly1305 = 3,
 }
 
 impl Suite {
+    pub(crate) const ALL: [Self; 3] = [Self::Aes128Gcm, Self::Aes256Gcm, Self::ChaCha20Poly1305];
+
     /// Bytes of the AEAD's key.
     #[must_use]
     pub const fn key_bytes(self) -> usize {

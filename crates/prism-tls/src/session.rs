@@ -97,7 +97,7 @@ impl<W: NonceWitness> Session<W> {
     /// The room that a record needs around its plaintext.
     #[must_use]
     pub fn surroundings(&self) -> Surroundings {
-        self.writer.half().framing().surroundings()
+        self.writer.half.framing().surroundings()
     }
 }
 

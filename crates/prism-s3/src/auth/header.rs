@@ -55,12 +55,9 @@ fn after_algorithm(value: &str) -> Result<&str, S3Error> {
     let (scheme, rest) = value.split_once(' ').unwrap_or((value, ""));
     match scheme {
         ALGORITHM => Ok(rest),
-        _ if scheme.starts_with("AWS4-") => Err(S3Error::with_message(
-            Code::NotImplemented,
-            "Of the version 4 signatures only AWS4-HMAC-SHA256 is implemented.",
-        )),
-        _ => Err(S3Error::with_message(
-            Code::InvalidRequest,
+        _ if scheme.starts_with("AWS4-") => Err(Code::NotImplemented
+            .with_message("Of the version 4 signatures only AWS4-HMAC-SHA256 is implemented.")),
+        _ => Err(Code::InvalidRequest.with_message(
             "The authorization mechanism is not supported. Please use AWS4-HMAC-SHA256.",
         )),
     }
@@ -126,6 +123,6 @@ pub(super) fn parse_hex(hex: &str) -> Option<[u8; 32]> {
 }
 
 pub(super) fn malformed(why: &str) -> S3Error {
-    let message = format!("The authorization header is malformed: {why}.");
-    S3Error::with_message(Code::AuthorizationHeaderMalformed, message)
+    Code::AuthorizationHeaderMalformed
+        .with_message(format!("The authorization header is malformed: {why}."))
 }

@@ -69,10 +69,8 @@ impl Principal {
         match (self, operation) {
             (Self::AccessKey(_), _) => Ok(()),
             (_, Operation::Object(_, Get(read) | Head(read))) if !read.overrides.is_empty() => {
-                Err(S3Error::with_message(
-                    Code::InvalidRequest,
-                    "Headers of the answer can be set by signed requests only.",
-                ))
+                Err(Code::InvalidRequest
+                    .with_message("Headers of the answer can be set by signed requests only."))
             }
             _ if operation.may_be_anonymous() => Ok(()),
             _ => Err(Code::AccessDenied.into()),
@@ -159,8 +157,7 @@ impl Authenticator {
         let authorization = single(head.headers(), "authorization")?;
         if let Some(value) = authorization {
             if is_presigned(&query) || query.has("Signature") {
-                return Err(S3Error::with_message(
-                    Code::InvalidArgument,
+                return Err(Code::InvalidArgument.with_message(
                     "Only one authorization mechanism is allowed: header or query.",
                 ));
             }
@@ -186,8 +183,8 @@ impl Authenticator {
         let payload = presigned.payload(head.headers())?;
         let announced = Announced::parse(payload)?;
         if let Announced::Streaming(Form { signed: true, .. }) = announced {
-            let message = "The chunks of a presigned upload cannot be signed.";
-            return Err(S3Error::with_message(Code::InvalidRequest, message));
+            return Err(Code::InvalidRequest
+                .with_message("The chunks of a presigned upload cannot be signed."));
         }
         let signed_query = query.without("X-Amz-Signature");
         let canonical = Canonical {
@@ -238,10 +235,7 @@ impl Authenticator {
         }
         let time_text = self.check_scope(time, &authorization)?;
         let payload_text = single(headers, CONTENT_SHA256)?.ok_or_else(|| {
-            S3Error::with_message(
-                Code::MissingSecurityHeader,
-                "x-amz-content-sha256 is missing.",
-            )
+            Code::MissingSecurityHeader.with_message("x-amz-content-sha256 is missing.")
         })?;
         let announced = Announced::parse(payload_text)?;
         let canonical = Canonical {
@@ -350,10 +344,8 @@ fn require_signed(headers: &Headers, signed: &[&str]) -> Result<(), S3Error> {
     };
     let mut must = headers.with_prefix("x-amz-");
     if must.any(|(name, _)| !is_signed(name)) || !is_signed(b"host") {
-        return Err(S3Error::with_message(
-            Code::AccessDenied,
-            "There were headers present in the request which were not signed.",
-        ));
+        return Err(Code::AccessDenied
+            .with_message("There were headers present in the request which were not signed."));
     }
     Ok(())
 }
@@ -366,10 +358,7 @@ fn request_time(headers: &Headers) -> Result<OffsetDateTime, S3Error> {
         }
     };
     time.ok_or_else(|| {
-        S3Error::with_message(
-            Code::AccessDenied,
-            "A valid x-amz-date or Date header is needed.",
-        )
+        Code::AccessDenied.with_message("A valid x-amz-date or Date header is needed.")
     })
 }
 
@@ -382,12 +371,12 @@ impl Announced {
             return Ok(Self::Streaming(form));
         }
         if Form::is_announced(text.as_bytes()) {
-            let message = format!("A body in chunks of the form {text:.64} is not implemented.");
-            return Err(S3Error::with_message(Code::NotImplemented, message));
+            return Err(Code::NotImplemented.with_message(format!(
+                "A body in chunks of the form {text:.64} is not implemented."
+            )));
         }
         parse_hex(text).map(Self::Sha256).ok_or_else(|| {
-            S3Error::with_message(
-                Code::InvalidArgument,
+            Code::InvalidArgument.with_message(
                 "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, a SHA-256 in lower-case hex, \
                  or name a form of chunks.",
             )
@@ -411,9 +400,8 @@ impl Announced {
 pub(crate) fn single<'a>(headers: &'a Headers, name: &str) -> Result<Option<&'a str>, S3Error> {
     let mut values = headers.get_all(name);
     let (first, second) = (values.next(), values.next());
-    let invalid = |what: &str| {
-        S3Error::with_message(Code::InvalidRequest, format!("The header {name} {what}."))
-    };
+    let invalid =
+        |what: &str| Code::InvalidRequest.with_message(format!("The header {name} {what}."));
     if second.is_some() {
         return Err(invalid("is present more than once"));
     }

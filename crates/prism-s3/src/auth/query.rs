@@ -82,8 +82,8 @@ pub fn with_hoisted(head: &RequestHead) -> Result<Option<RequestHead>, S3Error> 
     for (name, value) in query.iter().filter(|(name, _)| is_amz(name) && !own(name)) {
         if head.headers().get(name).is_none() {
             extra.append(name, value).map_err(|_| {
-                let message = format!("The parameter {name:.64} cannot be a header.");
-                S3Error::with_message(Code::InvalidRequest, message)
+                Code::InvalidRequest
+                    .with_message(format!("The parameter {name:.64} cannot be a header."))
             })?;
         }
     }
@@ -93,9 +93,8 @@ pub fn with_hoisted(head: &RequestHead) -> Result<Option<RequestHead>, S3Error> 
     // The limit of headers is the same wherever they stand.
     let whole = head.clone().with_headers(&extra).ok();
     let whole = whole.filter(|whole| whole.headers().len() <= Limits::DEFAULT.headers);
-    let whole = whole.ok_or_else(|| {
-        S3Error::with_message(Code::MetadataTooLarge, "The query holds too many headers.")
-    })?;
+    let whole = whole
+        .ok_or_else(|| Code::MetadataTooLarge.with_message("The query holds too many headers."))?;
     Ok(Some(whole))
 }
 
@@ -103,8 +102,7 @@ impl<'q> Presigned<'q> {
     /// `None` if the query holds no signature at all.
     pub(super) fn parse(query: &'q Query) -> Result<Option<Self>, S3Error> {
         if query.has("Signature") && query.has("AWSAccessKeyId") {
-            return Err(S3Error::with_message(
-                Code::InvalidRequest,
+            return Err(Code::InvalidRequest.with_message(
                 "The authorization mechanism is not supported. Please use AWS4-HMAC-SHA256.",
             ));
         }
@@ -152,7 +150,7 @@ impl<'q> Presigned<'q> {
 
     /// Checks that the URL is valid at the time `now`.
     pub(super) fn check_time(&self, now: OffsetDateTime) -> Result<(), S3Error> {
-        let denied = |message| Err(S3Error::with_message(Code::AccessDenied, message));
+        let denied = |message| Err(Code::AccessDenied.with_message(message));
         if self.time - now > MAX_SKEW {
             return denied("Request is not valid yet.");
         }
@@ -170,14 +168,12 @@ impl<'q> Presigned<'q> {
 }
 
 fn malformed(why: &str) -> S3Error {
-    let message = format!("The query parameters of the signature are malformed: {why}.");
-    S3Error::with_message(Code::AuthorizationQueryParametersError, message)
+    Code::AuthorizationQueryParametersError.with_message(format!(
+        "The query parameters of the signature are malformed: {why}."
+    ))
 }
 
 /// Turns an error about a part that headers have too into one about the query.
 fn as_parameter(error: S3Error) -> S3Error {
-    S3Error::with_message(
-        Code::AuthorizationQueryParametersError,
-        error.message().to_owned(),
-    )
+    Code::AuthorizationQueryParametersError.with_message(error.message().to_owned())
 }

@@ -118,7 +118,7 @@ impl Algorithm {
         found.ok_or_else(|| {
             let message = "The checksum algorithm must be one of CRC32, CRC32C, CRC64NVME, SHA1 \
                            and SHA256.";
-            S3Error::with_message(Code::InvalidRequest, message)
+            Code::InvalidRequest.with_message(message)
         })
     }
 
@@ -240,7 +240,7 @@ fn values(headers: &Headers) -> Result<Vec<(Algorithm, &str)>, S3Error> {
             continue;
         }
         let algorithm = Algorithm::from_header(&name).ok_or_else(|| {
-            S3Error::with_message(Code::NotImplemented, format!("{name} is not implemented."))
+            Code::NotImplemented.with_message(format!("{name} is not implemented."))
         })?;
         let value = single(headers, algorithm.header())?;
         found.push((algorithm, value.unwrap_or_default()));

@@ -50,8 +50,8 @@ impl Expected {
         let in_trailer = announced_trailer(headers)?.map(|a| (a, Checksum::InTrailer));
         let has_trailer = matches!(payload, Payload::Streaming(s) if s.trailer);
         if in_trailer.is_some() && !has_trailer {
-            let message = "x-amz-trailer is for bodies in chunks with a trailer.";
-            return Err(S3Error::with_message(Code::InvalidRequest, message));
+            return Err(Code::InvalidRequest
+                .with_message("x-amz-trailer is for bodies in chunks with a trailer."));
         }
         if in_head.is_some() && in_trailer.is_some() {
             return Err(more_than_one());
@@ -72,7 +72,7 @@ impl Expected {
             Some((given, _)) if *given != wanted => {
                 let (wanted, given) = (wanted.name(), given.name());
                 let message = format!("Expecting a checksum of type {wanted}, not {given}.");
-                Err(S3Error::with_message(Code::InvalidRequest, message))
+                Err(Code::InvalidRequest.with_message(message))
             }
             Some(_) => Ok(self),
             None => {
@@ -90,8 +90,7 @@ impl Expected {
 }
 
 fn more_than_one() -> S3Error {
-    let message = "Expecting a single x-amz-checksum- header.";
-    S3Error::with_message(Code::InvalidRequest, message)
+    Code::InvalidRequest.with_message("Expecting a single x-amz-checksum- header.")
 }
 
 fn base64(text: &str, bytes: usize) -> Result<Vec<u8>, S3Error> {

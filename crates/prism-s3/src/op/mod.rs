@@ -199,7 +199,7 @@ impl Operation {
     /// The error that answers an unsupported operation.
     #[must_use]
     pub fn not_implemented(what: &str) -> S3Error {
-        S3Error::with_message(Code::NotImplemented, format!("{what} is not implemented."))
+        Code::NotImplemented.with_message(format!("{what} is not implemented."))
     }
 }
 

@@ -182,8 +182,9 @@ impl ReadObject {
         let range = RangeSpec::from_headers(head.headers());
         let part = query.get("partNumber").map(part_number).transpose()?;
         if range.is_some() && part.is_some() {
-            let message = "Range and partNumber cannot both be given.";
-            return Err(S3Error::with_message(Code::InvalidRequest, message));
+            return Err(
+                Code::InvalidRequest.with_message("Range and partNumber cannot both be given.")
+            );
         }
         let mut overrides = Vec::new();
         for (parameter, header) in OVERRIDES {
@@ -193,8 +194,8 @@ impl ReadObject {
             // The value must be valid in a header.
             let mut probe = Headers::new();
             probe.append(header, value).map_err(|_| {
-                let message = format!("{parameter} cannot be the value of a header.");
-                S3Error::with_message(Code::InvalidArgument, message)
+                Code::InvalidArgument
+                    .with_message(format!("{parameter} cannot be the value of a header."))
             })?;
             overrides.push((header, value.to_owned()));
         }
@@ -210,14 +211,13 @@ impl ReadObject {
 
 impl CopyObject {
     pub(super) fn parse(headers: &Headers, source: CopySource) -> Result<Self, S3Error> {
-        let replaces = |directive: &str| match single(headers, directive)? {
-            None | Some("COPY") => Ok(false),
-            Some("REPLACE") => Ok(true),
-            Some(_) => Err(S3Error::with_message(
-                Code::InvalidArgument,
-                format!("{directive} must be COPY or REPLACE."),
-            )),
-        };
+        let replaces =
+            |directive: &str| match single(headers, directive)? {
+                None | Some("COPY") => Ok(false),
+                Some("REPLACE") => Ok(true),
+                Some(_) => Err(Code::InvalidArgument
+                    .with_message(format!("{directive} must be COPY or REPLACE."))),
+            };
         let replaced = match replaces("x-amz-metadata-directive")? {
             true => Some(ObjectHeaders::from_request(headers)?),
             false => None,
@@ -240,7 +240,7 @@ impl CopyObject {
 
 impl CreateUpload {
     pub(super) fn parse(headers: &Headers) -> Result<Self, S3Error> {
-        let invalid = |message: &'static str| S3Error::with_message(Code::InvalidRequest, message);
+        let invalid = |message: &'static str| Code::InvalidRequest.with_message(message);
         let algorithm = single(headers, "x-amz-checksum-algorithm")?
             .map(Algorithm::from_name)
             .transpose()?;
@@ -292,10 +292,8 @@ impl CopyPart {
                 first,
                 last: Some(last),
             }) => Ok((first, last)),
-            _ => Err(S3Error::with_message(
-                Code::InvalidArgument,
-                "x-amz-copy-source-range must be bytes=first-last.",
-            )),
+            _ => Err(Code::InvalidArgument
+                .with_message("x-amz-copy-source-range must be bytes=first-last.")),
         });
         Ok(Self {
             upload: upload_id(query),
@@ -326,8 +324,7 @@ impl CompleteUpload {
         let size = single(headers, "x-amz-mp-object-size")?;
         let size = size.map(|text| {
             text.parse().map_err(|_| {
-                let message = "x-amz-mp-object-size must be a number of bytes.";
-                S3Error::with_message(Code::InvalidRequest, message)
+                Code::InvalidRequest.with_message("x-amz-mp-object-size must be a number of bytes.")
             })
         });
         Ok(Self {
@@ -342,7 +339,7 @@ impl CompleteUpload {
 
 impl Attributes {
     pub(super) fn parse(headers: &Headers, query: &Query) -> Result<Self, S3Error> {
-        let invalid = |message| S3Error::with_message(Code::InvalidArgument, message);
+        let invalid = |message| Code::InvalidArgument.with_message(message);
         let max_parts = match single(headers, "x-amz-max-parts")? {
             None => crate::ListObjects::MAX_KEYS,
             Some(text) => text
@@ -378,10 +375,7 @@ impl Attributes {
 /// The name of a version, of any form: only the backend that has it can check it.
 pub(super) fn version_id(query: &Query) -> Result<Option<String>, S3Error> {
     match query.get("versionId") {
-        Some("") => Err(S3Error::with_message(
-            Code::InvalidArgument,
-            "versionId must not be empty.",
-        )),
+        Some("") => Err(Code::InvalidArgument.with_message("versionId must not be empty.")),
         named => Ok(named.map(str::to_owned)),
     }
 }
@@ -395,8 +389,8 @@ fn checksum_type(headers: &Headers) -> Result<Option<ChecksumType>, S3Error> {
     let text = single(headers, integrity::TYPE_HEADER)?;
     text.map(|text| {
         ChecksumType::parse(text).ok_or_else(|| {
-            let message = "x-amz-checksum-type must be COMPOSITE or FULL_OBJECT.";
-            S3Error::with_message(Code::InvalidRequest, message)
+            Code::InvalidRequest
+                .with_message("x-amz-checksum-type must be COMPOSITE or FULL_OBJECT.")
         })
     })
     .transpose()
@@ -407,8 +401,8 @@ fn part_number(text: &str) -> Result<u16, S3Error> {
     number
         .filter(|number| (1..=MAX_PARTS).contains(number))
         .ok_or_else(|| {
-            let message = "A part number must be an integer between 1 and 10000, inclusive.";
-            S3Error::with_message(Code::InvalidArgument, message)
+            Code::InvalidArgument
+                .with_message("A part number must be an integer between 1 and 10000, inclusive.")
         })
 }
 
@@ -417,10 +411,9 @@ fn marker(text: Option<&str>) -> Result<u16, S3Error> {
         None | Some("") => Ok(0),
         Some(text) => match text.parse::<u32>() {
             Ok(number) => Ok(u16::try_from(number).unwrap_or(u16::MAX)),
-            Err(_) => Err(S3Error::with_message(
-                Code::InvalidArgument,
-                "A part number marker must be a number.",
-            )),
+            Err(_) => {
+                Err(Code::InvalidArgument.with_message("A part number marker must be a number."))
+            }
         },
     }
 }

@@ -25,8 +25,8 @@ impl CopySource {
         let path = decode(path)?;
         let path = path.strip_prefix('/').unwrap_or(&path);
         let (bucket, key) = path.split_once('/').ok_or_else(|| {
-            let message = "x-amz-copy-source must be a bucket, a slash and a key.";
-            S3Error::with_message(Code::InvalidArgument, message)
+            Code::InvalidArgument
+                .with_message("x-amz-copy-source must be a bucket, a slash and a key.")
         })?;
         Ok(Self {
             bucket: BucketName::parse(bucket)?,

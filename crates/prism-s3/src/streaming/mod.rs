@@ -75,8 +75,8 @@ impl Form {
 /// `MissingContentLength`, or `InvalidRequest` if it is no number.
 pub(crate) fn decoded_length(headers: &Headers) -> Result<u64, S3Error> {
     let text = single(headers, DECODED_LENGTH)?.ok_or_else(|| {
-        let message = "A body in chunks needs x-amz-decoded-content-length.";
-        S3Error::with_message(Code::MissingContentLength, message)
+        Code::MissingContentLength
+            .with_message("A body in chunks needs x-amz-decoded-content-length.")
     })?;
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let length = text.parse().ok().filter(|_| digits);
@@ -297,17 +297,16 @@ fn parse_signature(hex: &str) -> Option<[u8; 32]> {
 }
 
 fn invalid(what: &str) -> S3Error {
-    S3Error::with_message(Code::InvalidRequest, format!("The request: {what}."))
+    Code::InvalidRequest.with_message(format!("The request: {what}."))
 }
 
 fn wrong_length() -> S3Error {
-    S3Error::with_message(
-        Code::IncompleteBody,
-        "The chunks do not hold the bytes of x-amz-decoded-content-length.",
-    )
+    Code::IncompleteBody
+        .with_message("The chunks do not hold the bytes of x-amz-decoded-content-length.")
 }
 
 fn malformed_trailer(what: &str) -> S3Error {
-    let message = format!("The trailers behind the body are malformed: {what}.");
-    S3Error::with_message(Code::MalformedTrailerError, message)
+    Code::MalformedTrailerError.with_message(format!(
+        "The trailers behind the body are malformed: {what}."
+    ))
 }

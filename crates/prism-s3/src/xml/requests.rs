@@ -84,10 +84,8 @@ pub fn parse_delete(body: &[u8]) -> Result<DeleteRequest, S3Error> {
             ["Object", "ETag"] => target.etag = given(&text),
             ["Object", "LastModifiedTime" | "Size"] => {
                 let what = path.last().copied().unwrap_or_default();
-                return Err(S3Error::with_message(
-                    Code::NotImplemented,
-                    format!("DeleteObjects with {what} is not implemented."),
-                ));
+                return Err(Code::NotImplemented
+                    .with_message(format!("DeleteObjects with {what} is not implemented.")));
             }
             _ => return Err(malformed()),
         }
@@ -111,18 +109,13 @@ pub fn parse_versioning(body: &[u8]) -> Result<bool, S3Error> {
             (["Status"], "Suspended") => enabled = Some(false),
             (["MfaDelete" | "MFADelete"], "Disabled") => {}
             (["MfaDelete" | "MFADelete"], "Enabled") => {
-                return Err(S3Error::with_message(
-                    Code::NotImplemented,
-                    "MFA delete is not implemented.",
-                ));
+                return Err(Code::NotImplemented.with_message("MFA delete is not implemented."));
             }
             _ => return Err(malformed()),
         }
         Ok(())
     })?;
-    enabled.ok_or_else(|| {
-        S3Error::with_message(Code::MalformedXML, "Status must be Enabled or Suspended.")
-    })
+    enabled.ok_or_else(|| Code::MalformedXML.with_message("Status must be Enabled or Suspended."))
 }
 
 /// The trimmed text of an element, or `None` if it is empty.

@@ -105,7 +105,7 @@ impl ServerConfig {
         // rustls skips early data for a foreign ticket. It gives up past 16 KiB, and the client
         // comes again without early data.
         config.max_early_data_size = 0;
-        // A session that this frontend kept would be of no use at another one.
+        // A session in this frontend would be of no use at another one.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         if let Some(tickets) = tickets {

@@ -92,7 +92,7 @@ impl From<rustls::Error> for AcceptError {
 impl From<CaptureError> for AcceptError {
     fn from(error: CaptureError) -> Self {
         match error {
-            CaptureError::Kept(error) => Self::Local(error),
+            CaptureError::Extraction(error) => Self::Local(error),
             CaptureError::NoSecrets => Self::NoSecrets,
         }
     }

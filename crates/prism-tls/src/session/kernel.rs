@@ -152,7 +152,7 @@ impl<W: NonceWitness> Session<W> {
         if self.wants_control() {
             return Err(KernelError::ControlFirst);
         }
-        let keys = KernelKeys::of_half(self.writer.half())?;
+        let keys = KernelKeys::of_half(&self.writer.half)?;
         self.writer.state = WriteState::InKernel;
         Ok(keys)
     }
@@ -166,7 +166,7 @@ impl<W: NonceWitness> Session<W> {
         if self.writer.state != WriteState::InKernel {
             return Err(KernelError::State);
         }
-        let half = self.writer.half_mut();
+        let half = &mut self.writer.half;
         if sequence < half.sequence() || sequence == u64::MAX {
             return Err(KernelError::Sequence);
         }
@@ -193,7 +193,7 @@ impl<W: NonceWitness> Session<W> {
         if self.writer.state != WriteState::Open {
             return Err(KernelError::State);
         }
-        if sequence != self.writer.half().sequence() {
+        if sequence != self.writer.half.sequence() {
             return Err(KernelError::Sequence);
         }
         self.writer.state = WriteState::InKernel;

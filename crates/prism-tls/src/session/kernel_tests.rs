@@ -143,7 +143,7 @@ fn a_key_update_that_is_due_stays_so_beside_the_kernel() {
     let (mut server, _) = tls13();
     server.write_to_kernel().unwrap();
     server.update_write_key().unwrap();
-    let sequence = server.writer.half().sequence();
+    let sequence = server.writer.half.sequence();
     server.write_from_kernel(sequence).unwrap();
     server = Session::restore(server.save().unwrap()).unwrap();
     server.write_still_in_kernel(sequence).unwrap();

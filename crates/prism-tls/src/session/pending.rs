@@ -1,18 +1,19 @@
 //! The KeyUpdates that this side still has to send.
 
-/// The KeyUpdates that must be sent, in order, before any more data.
+/// The KeyUpdates that must be sent, in order, before any more data. The numbers are the codes of
+/// saved sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum PendingUpdate {
     /// Nothing.
     #[default]
-    Nothing,
+    Nothing = 0,
     /// One that answers the peer's requests, however many they are, or replaces a key that is
     /// used up.
-    Update,
+    Update = 1,
     /// One that asks the peer for one.
-    Request,
+    Request = 2,
     /// Both, because an answer must not ask (RFC 8446 section 4.6.3).
-    UpdateThenRequest,
+    UpdateThenRequest = 3,
 }
 
 /// Values of a KeyUpdate's `request_update` field.
@@ -44,22 +45,13 @@ impl PendingUpdate {
         }
     }
 
-    pub(super) fn code(self) -> u8 {
-        match self {
-            Self::Nothing => 0,
-            Self::Update => 1,
-            Self::Request => 2,
-            Self::UpdateThenRequest => 3,
-        }
-    }
-
     pub(super) fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            0 => Self::Nothing,
-            1 => Self::Update,
-            2 => Self::Request,
-            3 => Self::UpdateThenRequest,
-            _ => return None,
-        })
+        let all = [
+            Self::Nothing,
+            Self::Update,
+            Self::Request,
+            Self::UpdateThenRequest,
+        ];
+        all.into_iter().find(|pending| *pending as u8 == code)
     }
 }

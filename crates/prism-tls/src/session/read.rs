@@ -64,7 +64,7 @@ pub(super) enum ReadState {
 }
 
 pub(super) struct Reader {
-    half: Half,
+    pub(super) half: Half,
     pub(super) state: ReadState,
     /// Records in a row without data.
     pub(super) barren: u8,
@@ -80,14 +80,6 @@ impl Reader {
             barren: 0,
             updates: 0,
         }
-    }
-
-    pub(super) fn half(&self) -> &Half {
-        &self.half
-    }
-
-    pub(super) fn into_half(self) -> Half {
-        self.half
     }
 
     /// Length of the first record of `input`, if its header is whole. A header that cannot be

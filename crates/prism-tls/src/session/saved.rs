@@ -117,7 +117,7 @@ impl<W: NonceWitness> Session<W> {
             WriteState::Closed => true,
             WriteState::InKernel => return Err(SaveError::InKernel),
         };
-        let sequences = [self.reader.half().sequence(), self.writer.half().sequence()];
+        let sequences = [self.reader.half.sequence(), self.writer.half.sequence()];
         if sequences.contains(&u64::MAX) {
             return Err(SaveError::Failed);
         }
@@ -130,8 +130,8 @@ impl<W: NonceWitness> Session<W> {
             barren: self.reader.barren,
             max_fragment: self.writer.max_fragment,
             updates: self.reader.updates,
-            read: self.reader.into_half().into_keys(),
-            write: self.writer.into_half().into_keys(),
+            read: self.reader.half.into_keys(),
+            write: self.writer.half.into_keys(),
         })
     }
 
@@ -182,11 +182,11 @@ impl SavedSession {
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&[
             LAYOUT,
-            version_code(self.version),
-            suite_code(self.suite),
+            self.version as u8,
+            self.suite as u8,
             u8::from(self.read_closed),
             u8::from(self.write_closed),
-            self.pending.code(),
+            self.pending as u8,
             self.barren,
             0,
         ]);
@@ -224,8 +224,10 @@ impl SavedSession {
         if layout != LAYOUT {
             return Err(RestoreError::Layout(layout));
         }
-        let version = version_from(version).ok_or(RestoreError::Field("protocol"))?;
-        let suite = suite_from(suite).ok_or(RestoreError::Field("suite"))?;
+        let version = Version::ALL.into_iter().find(|v| *v as u8 == version);
+        let version = version.ok_or(RestoreError::Field("protocol"))?;
+        let suite = Suite::ALL.into_iter().find(|s| *s as u8 == suite);
+        let suite = suite.ok_or(RestoreError::Field("suite"))?;
         let (read_keys, rest) = decode_direction(version, suite, rest)?;
         let (write_keys, rest) = decode_direction(version, suite, rest)?;
         if !rest.is_empty() {
@@ -316,38 +318,6 @@ fn decode_direction(
 fn decode_secret(len: usize, bytes: &[u8]) -> Result<(Secret, &[u8]), RestoreError> {
     let (secret, rest) = bytes.split_at_checked(len).ok_or(RestoreError::Length)?;
     Ok((Secret::new(secret)?, rest))
-}
-
-const fn version_code(version: Version) -> u8 {
-    match version {
-        Version::Tls12 => 2,
-        Version::Tls13 => 3,
-    }
-}
-
-const fn version_from(code: u8) -> Option<Version> {
-    match code {
-        2 => Some(Version::Tls12),
-        3 => Some(Version::Tls13),
-        _ => None,
-    }
-}
-
-const fn suite_code(suite: Suite) -> u8 {
-    match suite {
-        Suite::Aes128Gcm => 1,
-        Suite::Aes256Gcm => 2,
-        Suite::ChaCha20Poly1305 => 3,
-    }
-}
-
-const fn suite_from(code: u8) -> Option<Suite> {
-    match code {
-        1 => Some(Suite::Aes128Gcm),
-        2 => Some(Suite::Aes256Gcm),
-        3 => Some(Suite::ChaCha20Poly1305),
-        _ => None,
-    }
 }
 
 const fn flag(code: u8) -> Option<bool> {

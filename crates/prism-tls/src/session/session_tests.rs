@@ -68,7 +68,7 @@ fn forge(by: &mut Session, kind: u8, content: &[u8]) -> Vec<u8> {
     let mut record = vec![0; by.surroundings().before];
     record.extend_from_slice(content);
     record.resize(record.len() + by.surroundings().after, 0);
-    let half = by.writer.half_mut();
+    let half = &mut by.writer.half;
     half.seal(&mut record, content.len(), kind, &mut Unwitnessed)
         .unwrap();
     record

@@ -38,7 +38,7 @@ pub(super) enum WriteState {
 }
 
 pub(super) struct Writer {
-    half: Half,
+    pub(super) half: Half,
     pub(super) state: WriteState,
     pub(super) pending: PendingUpdate,
     pub(super) max_fragment: u16,
@@ -93,18 +93,6 @@ impl Writer {
         };
         writer.rekey_in_time();
         writer
-    }
-
-    pub(super) fn half(&self) -> &Half {
-        &self.half
-    }
-
-    pub(super) fn half_mut(&mut self) -> &mut Half {
-        &mut self.half
-    }
-
-    pub(super) fn into_half(self) -> Half {
-        self.half
     }
 
     fn check_open(&self) -> Result<(), SealError> {

@@ -146,7 +146,7 @@ fn a_sequence_number_never_wraps() {
         assert_eq!(Session::new(keys).unwrap_err(), KeysError::Exhausted);
         let mut server = at(version, suite, 0, u64::MAX - 1);
         let mut record = vec![0; 64];
-        let half = server.writer.half_mut();
+        let half = &mut server.writer.half;
         half.seal(&mut record, 1, kind::ALERT, &mut Unwitnessed)
             .unwrap();
         assert!(
