@@ -73,12 +73,6 @@ impl CorsConfig {
         Ok(Self { rules })
     }
 
-    /// The rules.
-    #[must_use]
-    pub fn rules(&self) -> &[CorsRule] {
-        &self.rules
-    }
-
     /// The document, as [`crate::xml::parse_cors`] reads it.
     #[must_use]
     pub fn xml(&self) -> Vec<u8> {

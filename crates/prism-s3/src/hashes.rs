@@ -182,7 +182,7 @@ fn update_with<'h, 'b: 'h>(
         .collect();
     loop {
         lanes.retain_mut(Lane::is_under_way);
-        // Neighbors have about as many blocks left.
+        // Neighbours have about as many blocks left.
         lanes.sort_by_key(|lane| Reverse(lane.blocks.len()));
         match (lanes.as_mut_slice(), avx512) {
             ([], _) => return,

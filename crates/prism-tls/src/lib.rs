@@ -68,7 +68,7 @@ pub mod session;
 pub use capture::{Capture, CaptureError};
 pub use keys::{DirectionKeys, KeysError, Secret, SessionKeys, Suite, Version};
 pub use session::{
-    Event, HEADER_BYTES, KernelError, KernelKeys, MAX_OVERHEAD_BYTES, MAX_PLAINTEXT_BYTES,
-    MAX_RECORD_BYTES, MAX_SAVED_BYTES, MIN_FRAGMENT_BYTES, NonceWitness, OpenError, Opened,
-    RestoreError, SaveError, SavedSession, SealError, Session, Surroundings, Unwitnessed,
+    Event, HEADER_BYTES, KernelError, KernelKeys, MAX_PLAINTEXT_BYTES, MAX_RECORD_BYTES,
+    MAX_SAVED_BYTES, MIN_FRAGMENT_BYTES, NonceWitness, OpenError, Opened, RestoreError, SaveError,
+    SavedSession, SealError, Session, Surroundings, Unwitnessed,
 };

@@ -23,9 +23,7 @@ mod write;
 pub use kernel::{KernelError, KernelKeys};
 pub use open_error::OpenError;
 pub use read::{Event, Opened};
-pub use record::{
-    HEADER_BYTES, MAX_OVERHEAD_BYTES, MAX_PLAINTEXT_BYTES, MAX_RECORD_BYTES, Surroundings,
-};
+pub use record::{HEADER_BYTES, MAX_PLAINTEXT_BYTES, MAX_RECORD_BYTES, Surroundings};
 pub use saved::{MAX_SAVED_BYTES, RestoreError, SaveError, SavedSession};
 pub use witness::{NonceWitness, Unwitnessed};
 pub use write::{MIN_FRAGMENT_BYTES, SealError};

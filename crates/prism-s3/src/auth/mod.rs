@@ -137,12 +137,6 @@ impl Authenticator {
         }
     }
 
-    /// The region that signatures must be for.
-    #[must_use]
-    pub fn region(&self) -> &str {
-        &self.region
-    }
-
     /// Verifies a request at the time `now`.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use rustls::AlertDescription;
 use zeroize::Zeroizing;
 
 use super::half::Half;
-use super::record::{Framing, RECORD_VERSION};
+use super::record::Framing;
 use super::schedule;
 use super::witness::NonceWitness;
 use super::write::{FATAL, WARNING, WriteState};
@@ -52,16 +52,6 @@ impl KernelKeys {
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
-    }
-
-    /// `tls_crypto_info.version`.
-    #[must_use]
-    pub fn version_code(&self) -> u16 {
-        let base = u16::from_be_bytes(RECORD_VERSION);
-        match self.version {
-            Version::Tls12 => base,
-            Version::Tls13 => base + 1,
-        }
     }
 
     /// AEAD, which decides between the kernel's structures.

@@ -11,9 +11,6 @@ pub const MAX_PLAINTEXT_BYTES: usize = 1 << 14;
 /// Longest record that a peer may send, in any version: an input buffer of this size always
 /// makes progress. TLS 1.3 allows 256 bytes more than the plaintext.
 pub const MAX_RECORD_BYTES: usize = HEADER_BYTES + MAX_PLAINTEXT_BYTES + 256;
-/// Most bytes that a record made here adds to its plaintext: header, explicit nonce and tag of
-/// TLS 1.2 with GCM.
-pub const MAX_OVERHEAD_BYTES: usize = HEADER_BYTES + EXPLICIT_BYTES + TAG_BYTES;
 
 pub(super) const TAG_BYTES: usize = 16;
 pub(super) const EXPLICIT_BYTES: usize = 8;
