@@ -235,7 +235,7 @@ impl<'b> Lane<'b> {
     /// Whether there are whole blocks. If not, stores the rest of the bytes.
     fn is_under_way(&mut self) -> bool {
         if self.blocks.is_empty() {
-            // A tail that completed no block is stored already; this one is then empty.
+            // Bytes that `new` has stored already are not in the tail.
             let rest = self.hashes.rest.iter_mut();
             rest.zip(self.tail).for_each(|(to, from)| *to = *from);
         }
