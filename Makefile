@@ -22,7 +22,7 @@ help:
 	@echo 'make demo    a lab of three backends serves real clients, under a minute'
 	@echo 'make test    all tests; as root, or those that need privilege are skipped'
 	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: some 12 minutes'
-	@echo 'make lint    formatting, clippy, where unsafe code is, links and width of the documents'
+	@echo 'make lint    formatting, clippy, fuzz targets, places of unsafe code, documents'
 	@echo 'make bench   make dist, then time of a hand-off, and of a packet in the switch'
 	@echo 'make clean   remove all build results'
 
@@ -49,9 +49,13 @@ test: $(call installed,tests)
 test-kernels: $(call installed,kernels)
 	python3 scripts/kernels.py
 
+# Fuzz targets are checked with the workspace's profile, so that both share dependencies. Nothing
+# is linked, so libFuzzer need not exist.
 lint: $(call installed,lint)
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --locked -- -D warnings
+	CUSTOM_LIBFUZZER_PATH=/none cargo check --release --locked --config Cargo.toml \
+		--manifest-path fuzz/Cargo.toml --target-dir $(TARGET)
 	scripts/check-unsafe.sh
 	scripts/check_docs.py
 
