@@ -1,5 +1,6 @@
-//! Requests that other nodes answer: the connection moves there, or what is said passes
-//! through this node. Also where a node that was asked is not the one any more.
+//! Requests that other nodes answer: the connection moves there, or this node relays.
+//!
+//! A node that no longer answers a key sends the request back, and it is routed again.
 
 use std::time::Instant;
 
@@ -13,13 +14,13 @@ use prism_service::{Fault, PeerRequest, RelayError, Request, Route, Service};
 use crate::gateway::Gateway;
 use crate::session::Next;
 
-/// How many times a request is placed again after such news.
+/// Most times that a request is routed.
 const MAX_TRIES: u32 = 3;
-/// Nodes that a connection is offered to.
+/// Most nodes that a connection is offered to.
 const MAX_OFFERS: usize = 3;
 
 impl<S: Service> Gateway<S> {
-    /// Moves the connection to one of those whom it is for; relays where none takes it.
+    /// Moves the connection to the first of `peers` that takes it; relays if none does.
     pub(crate) async fn hand_off(
         &self,
         mut client: Connection,
@@ -42,7 +43,7 @@ impl<S: Service> Gateway<S> {
                 Exported::Kept { connection, reason } => {
                     tracing::debug!(client = %connection.client(), target, ?reason, "not moved");
                     client = connection;
-                    // One that leaves says so; and the way back to an origin may be gone.
+                    // A node that leaves is unwilling. An origin may be gone.
                     let is_origin = origin.as_ref() == Some(target);
                     let is_unwilling = reason == Kept::TargetRefused(Refusal::Unwilling);
                     let others_may = is_unwilling || is_origin && reason == Kept::TargetSilent;
@@ -128,14 +129,18 @@ impl<S: Service> Gateway<S> {
             Some(RelayError::Body(error)) => self.service.error_for(Fault::Body(error)),
             Some(RelayError::Elsewhere) => self.service.error_for(Fault::Elsewhere),
             failure => {
-                tracing::warn!(?peers, ?failure, "cannot relay");
+                tracing::warn!(
+                    ?peers,
+                    ?failure,
+                    "cannot relay a request; the client gets an error"
+                );
                 self.service.error_for(Fault::OutOfReach)
             }
         };
         self.refuse(client, &request.head, body, &error).await
     }
 
-    /// Precedes a client's request.
+    /// The preamble of a client's request.
     pub(crate) fn preamble_for(&self, request: &Request<S::Meaning>) -> Preamble {
         Preamble {
             alone: false,
@@ -144,7 +149,7 @@ impl<S: Service> Gateway<S> {
         }
     }
 
-    /// `peer` did not answer: others are asked first for a while.
+    /// Notes that `peer` did not answer: others are asked first for a while.
     pub(crate) fn avoid(&self, peer: &str) {
         self.shared.process.health.avoid(peer, Instant::now());
     }

@@ -1,11 +1,10 @@
-//! Whether an object that another node has is likely small, by what that node said
-//! when it was last asked.
+//! The forecast: whether an object of another node is likely small, by that node's earlier
+//! answers.
 //!
-//! Whether a GET is relayed or its connection handed off depends on how long the
-//! answer is, which only the object's owner knows. To ask costs a round trip, which is
-//! lost where the connection moves after all; hence this guess, made as processors
-//! predict branches: counters that saturate, found by hashes. A wrong guess costs time,
-//! nothing else.
+//! The length of an answer decides between relay and hand-off, but only the object's owner knows
+//! it. Asking costs a round trip, which is lost if the connection moves after all. The forecast
+//! works like a processor's branch prediction: saturating counters, found by hashes. A wrong
+//! guess costs time and nothing else.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
@@ -14,31 +13,31 @@ use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 const KEYS: usize = 1 << 13;
 /// Buckets remembered, 1 byte each for each class: a power of two.
 const BUCKETS: usize = 1 << 8;
-/// A bucket's counter ends here, and says "small" from half of it on.
+/// The largest value of a bucket's counter. From `HALF` on it means "small".
 const FULL: u8 = 15;
 const HALF: u8 = FULL / 2 + 1;
 
-/// How short an object may be said to be.
+/// The classes of short objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// To be relayed.
+    /// Short enough to relay.
     Short,
-    /// To be relayed even where links are busy.
+    /// Short enough to relay even while the link is busy.
     Tiny,
 }
 
 const CLASSES: usize = 2;
 
-/// What was learned of keys and of buckets, for each class.
+/// Guesses by key and by bucket, for each class.
 pub(crate) struct Forecast<S = RandomState> {
-    /// The hash's upper 15 bits, above the bit that says "small"; 0 where nothing is known.
+    /// The upper 15 bits of the key's hash, above the bit for "small"; 0 for an unknown key.
     keys: Box<[AtomicU16]>,
-    /// How often objects of a bucket were small lately.
+    /// Saturating counters: how often objects of a bucket were small lately.
     buckets: Box<[AtomicU8]>,
     hash: S,
 }
 
-/// Where something about an object is kept.
+/// The entries of an object.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     key: usize,
@@ -47,7 +46,7 @@ pub(crate) struct Place {
 }
 
 impl Forecast {
-    /// Knows nothing, and expects objects to be small.
+    /// An empty forecast, which expects objects to be small.
     pub(crate) fn new() -> Self {
         Self::hashing_with(RandomState::new())
     }
@@ -64,7 +63,7 @@ impl<S: BuildHasher> Forecast<S> {
         }
     }
 
-    /// Where what is known of an object is found.
+    /// The entries of an object.
     pub(crate) fn place(&self, bucket: &str, key: &str) -> Place {
         let of_key = self.hash.hash_one((bucket, key));
         let of_bucket = self.hash.hash_one(bucket);
@@ -76,7 +75,7 @@ impl<S: BuildHasher> Forecast<S> {
         }
     }
 
-    /// Whether it is worth while to ask for an object before its connection is handed off.
+    /// Whether an object is likely in `class`.
     pub(crate) fn is_likely(&self, place: Place, class: Class) -> bool {
         let known = self.keys.get(place.key + class as usize);
         let known = known.map_or(0, |known| known.load(Ordering::Relaxed));
@@ -88,7 +87,7 @@ impl<S: BuildHasher> Forecast<S> {
         }
     }
 
-    /// What was said of an object. Of what two threads say at once, one counts.
+    /// Learns whether an object was in `class`. One of two simultaneous updates counts.
     pub(crate) fn learn(&self, place: Place, class: Class, small: bool) {
         if let Some(known) = self.keys.get(place.key + class as usize) {
             known.store(place.tag & !1 | u16::from(small), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What one thread of a node is made of, and its life.
+//! One thread that serves connections, and the data that these threads share.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ pub struct Neighbour {
     pub is_frontend: bool,
 }
 
-/// What the threads of a node share to serve connections.
+/// The data that the threads of a node share to serve connections.
 pub struct Shared {
     config: Arc<Config>,
     pub(crate) name: String,
@@ -39,24 +39,24 @@ pub struct Shared {
     pub(crate) neighbours: Box<dyn Fn() -> Vec<Neighbour> + Send + Sync>,
 }
 
-/// What [`Shared::new`] is given by the rest of the node.
+/// The parts of a node that [`Shared::new`] needs.
 pub struct Parts {
     /// The configuration of the cluster.
     pub config: Arc<Config>,
     /// The hand-off library's part of the process.
     pub process: Arc<Process>,
-    /// What is counted.
+    /// Counters of requests.
     pub counters: Arc<RequestCounters>,
-    /// How busy the node's link is.
+    /// The load of the node's link.
     pub link: Arc<Link>,
-    /// How far the node has come towards its end.
+    /// The orders to the node's threads.
     pub orders: Orders,
     /// The other nodes.
     pub neighbours: Box<dyn Fn() -> Vec<Neighbour> + Send + Sync>,
 }
 
 impl Shared {
-    /// For the node that is configured as `node`.
+    /// The shared data of the node that is configured as `node`.
     #[must_use]
     pub fn new(node: &prism_config::Node, parts: Parts) -> Self {
         let relay_up_to = parts.config.service.relay_up_to;
@@ -91,7 +91,7 @@ impl Shared {
         &self.config
     }
 
-    /// Plain HTTP is answered with a redirect.
+    /// Whether plain HTTP is redirected to HTTPS.
     pub(crate) fn redirects(&self) -> bool {
         let tls = self.config.service.tls.as_ref();
         tls.is_some_and(|tls| tls.redirect_http)
@@ -112,7 +112,7 @@ pub struct Gateway<S> {
 }
 
 impl<S: Service> Gateway<S> {
-    /// One for the calling thread, whose connections are at the endpoint of `handle`.
+    /// The gateway of the calling thread, whose connections arrive at the endpoint of `handle`.
     #[must_use]
     pub fn new(shared: Arc<Shared>, service: S, handle: Handle, peers: Rc<Peers>) -> Self {
         Self {
@@ -127,8 +127,7 @@ impl<S: Service> Gateway<S> {
         }
     }
 
-    /// Serves until the node ends, and then until all requests are answered or their time
-    /// has passed.
+    /// Serves until the node ends and all requests are answered, or the drain time has passed.
     pub async fn run(self: Rc<Self>, mut endpoint: Endpoint) {
         let mut orders = self.following.clone();
         let mut left = pin!(async {
@@ -165,11 +164,11 @@ impl<S: Service> Gateway<S> {
         let deadline = deadline.unwrap_or_else(tokio::time::Instant::now);
         let ended = tokio::time::timeout_at(deadline, sessions.ended()).await;
         if ended.is_err() {
-            tracing::warn!("requests were still under way at the end of the drain time");
+            tracing::warn!("closed requests that were under way at the end of the drain time");
         }
     }
 
-    /// Resolves when what waits for a request is to end.
+    /// Resolves when connections that wait for a request have to end.
     pub(crate) async fn told_to_stop(&self) {
         self.idle.until(|| self.is_ending()).await;
     }
@@ -178,7 +177,7 @@ impl<S: Service> Gateway<S> {
         self.following.borrow().stage == Stage::Ending
     }
 
-    /// Connections end behind their next answer.
+    /// Whether connections end after their next answer.
     pub(crate) fn is_stopping(&self) -> bool {
         self.following.borrow().stage >= Stage::Closing
     }

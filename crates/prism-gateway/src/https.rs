@@ -1,5 +1,6 @@
-//! The node's side of HTTPS: what the configuration names is loaded, and loaded
-//! again when it changes. The handshake is prism-tls's, its sockets prism-handoff's.
+//! Loads the certificates and ticket secrets of HTTPS, again whenever the files change.
+//!
+//! Not here: the handshake (`prism-tls`) and its sockets (`prism-handoff`).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,27 +12,30 @@ use prism_sys::tcp::ktls::Offered;
 use prism_tls::accept::{CertificateFiles, Certificates, Clock, ServerConfig, Settings, Tickets};
 use prism_tls::{Secret, Version};
 
-/// How often the files are looked at.
+/// Time between two looks at the files.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// HTTPS on this node.
 pub struct Https {
-    /// Its part of an endpoint.
+    /// The HTTPS part of an endpoint.
     pub service: TlsService,
-    /// Of a node that accepts clients.
+    /// The files; `None` at a node that accepts no clients.
     files: Option<Files>,
     config: Tls,
 }
 
 struct Files {
     certificates: Arc<Certificates>,
-    /// Where a file with secrets is named.
+    /// The ticket secrets, if the configuration names a file of them.
     tickets: Option<Arc<Tickets>>,
 }
 
 impl Https {
-    /// Loads what `[service.tls]` names; `None` where there is none. A node that
-    /// accepts no clients needs no certificates.
+    /// Loads the files of `[service.tls]`; `None` without that section. A node that accepts no
+    /// clients needs no certificates.
+    ///
+    /// # Errors
+    /// A file cannot be read or used.
     pub fn load(config: &Config, node: &Node) -> anyhow::Result<Option<Self>> {
         let (Some(tls), Some(address)) = (&config.service.tls, config.tls_address()) else {
             return Ok(None);
@@ -68,8 +72,8 @@ impl Https {
         }))
     }
 
-    /// Loads certificates and ticket secrets again whenever their files have
-    /// changed. What cannot be loaded leaves the old in force.
+    /// Loads certificates and ticket secrets again whenever their files have changed. Files that
+    /// cannot be loaded leave the old ones in use. Never returns.
     pub async fn keep_current(&self) {
         loop {
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -82,7 +86,7 @@ impl Https {
         }
     }
 
-    /// Loads them now. No connection is touched.
+    /// Loads certificates and ticket secrets now. Open connections keep theirs.
     pub fn reload(&self) {
         let Some(files) = &self.files else {
             return;
@@ -90,7 +94,9 @@ impl Https {
         let certificates = &files.certificates;
         match certificates.reload() {
             Ok(()) => tracing::info!(names = ?certificates.names(), "certificates loaded again"),
-            Err(error) => tracing::error!(%error, "certificates stay as they are"),
+            Err(error) => {
+                tracing::error!(%error, "cannot load the certificates; the old ones stay in use")
+            }
         }
         let Some(tickets) = &files.tickets else {
             return;
@@ -100,13 +106,13 @@ impl Https {
         if let Err(error) = replaced {
             tracing::error!(
                 error = format!("{error:#}"),
-                "ticket secrets stay as they are"
+                "cannot load the ticket secrets; the old ones stay in use"
             );
         }
     }
 }
 
-/// What the host's kernel can do of TLS, where it is to.
+/// The cipher suites of the host's kernel, if the configuration allows kernel TLS.
 fn kernel_tls(node: &Node) -> Option<Offered> {
     if node.kernel_tls == KernelTls::Off {
         return None;

@@ -1,12 +1,13 @@
-//! Those who wait for a client's or a node's next request, and are told when the node
-//! stops. They are many, and each waits anew behind each request: what is known of one
-//! is a waker in a place of its own, and nothing is locked.
+//! Wakes the tasks that wait for a next request, when the node stops.
+//!
+//! There are many such tasks, and each begins to wait after every request. So each has one waker
+//! in a place of its own, and no locks are taken.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// Those of one worker.
+/// The waiting tasks of one worker.
 #[derive(Default)]
 pub(crate) struct Idle(RefCell<Places>);
 
@@ -33,7 +34,7 @@ impl Idle {
         .await;
     }
 
-    /// Has all who wait look again.
+    /// Has all waiting tasks check again.
     pub(crate) fn wake(&self) {
         let places = self.0.borrow();
         let waiting = places.wakers.iter().flatten();
@@ -41,7 +42,7 @@ impl Idle {
     }
 }
 
-/// One of them; free again when dropped.
+/// The place of one task. It is free again when this is dropped.
 struct Place<'i> {
     idle: &'i Idle,
     at: Option<usize>,
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn all_who_wait_are_woken_and_who_waits_no_longer_leaves_its_place() {
+    fn all_waiting_tasks_are_woken_and_a_task_that_ends_frees_its_place() {
         let (idle, stops) = (Idle::default(), Cell::new(false));
         let count = Arc::new(Count::default());
         let waker = Waker::from(count.clone());

@@ -2,9 +2,11 @@
 //! go on without it, moves its connections to other nodes, and closes the remaining ones
 //! between requests.
 //!
-//! One task of the process gives [`Orders`], by the clock; each worker follows them.
-//! `prism-handoff` tells the peers and moves connections; `cluster` has the cluster go on
-//! without a backend.
+//! One task of the process gives [`Orders`](prism_service::Orders) by the clock, and each worker
+//! follows them.
+//!
+//! Not here: telling the peers and moving connections (`prism-handoff`), and how the cluster goes
+//! on without a backend (`prism-membership`).
 
 use std::time::Duration;
 
@@ -16,30 +18,30 @@ use crate::gateway::Gateway;
 
 /// Time to close the connections that are left at the end of the drain.
 pub const CLOSED_IN: Duration = Duration::from_millis(500);
-/// Connections of one worker that move at the same time: far below what a node takes in
-/// at once.
+/// Connections of one worker that move at the same time: far fewer than a node can import at
+/// once.
 pub(crate) const MOVES_AT_ONCE: usize = 64;
-/// Nodes that one connection is offered to at a time.
+/// Most nodes that one connection is offered to.
 const MAX_OFFERS: usize = 3;
 
-/// Each worker holds this until it has done its part of leaving.
+/// Each worker holds one, and drops its parts as it has done its part of leaving.
 #[derive(Clone)]
 pub struct Farewell {
-    /// Until peers have heard that the node leaves.
+    /// Held until peers know that the node leaves.
     pub(crate) told: mpsc::Sender<()>,
-    /// Until new clients go elsewhere, and the last have been accepted.
+    /// Held until new clients go elsewhere, and the last ones have been accepted.
     pub(crate) accepts: mpsc::Sender<()>,
 }
 
-/// The ends of what all workers hold.
+/// The receivers that close when all workers have dropped a part.
 pub struct Farewells {
-    /// Ends when all peers have heard that the node leaves.
+    /// Closes when all peers know that the node leaves.
     pub told: mpsc::Receiver<()>,
-    /// Ends when no new clients come any more.
+    /// Closes when no new clients come any more.
     pub accepts: mpsc::Receiver<()>,
 }
 
-/// What each thread holds, and what the task that ends the node waits for.
+/// A farewell for the workers to clone, and its receivers for the task that ends the node.
 #[must_use]
 pub fn farewells() -> (Farewell, Farewells) {
     let ((told, all_told), (accepts, none_accepts)) = (mpsc::channel(1), mpsc::channel(1));
@@ -51,7 +53,7 @@ pub fn farewells() -> (Farewell, Farewells) {
 }
 
 impl<S: Service> Gateway<S> {
-    /// Follows orders until the last. The parts of `farewell` are dropped when they are done.
+    /// Follows orders until the last one. Drops the parts of `farewell` when they are done.
     pub async fn follow_orders(&self, farewell: &mut Option<Farewell>) {
         let mut orders = self.following.clone();
         loop {
@@ -86,22 +88,22 @@ impl<S: Service> Gateway<S> {
         }
     }
 
-    /// The order by which a connection is to move that has followed `told` orders.
+    /// The present number of orders, if a connection that has followed `told` has to move.
     pub(crate) fn is_to_move(&self, told: u32) -> Option<u32> {
         let moves = self.following.borrow().moves;
         (moves != told).then_some(moves)
     }
 
-    /// Resolves when a connection that waits for a request is to move, or to end.
+    /// Resolves when a connection that waits for a request has to move or to end.
     pub(crate) async fn told_to_go(&self, told: u32) {
         let is_told = || self.is_ending() || self.is_to_move(told).is_some();
         self.idle.until(is_told).await;
     }
 
-    /// Moves a connection that waits for its next request to another node. It stays where
-    /// none takes it.
+    /// Moves a connection that waits for its next request to another node. Returns it if none
+    /// takes it.
     pub(crate) async fn move_away(&self, mut client: Connection) -> Option<Connection> {
-        // It does not end: nobody closes it.
+        // Never an error, because the semaphore is not closed.
         let _turn = self.moving.acquire().await;
         for peer in self.successors() {
             match self.handle.pass_over(client, &peer).await {
@@ -118,15 +120,15 @@ impl<S: Service> Gateway<S> {
         Some(client)
     }
 
-    /// Whether a connection that is told to go is worth an offer; one that nobody can take
-    /// ends with the node.
+    /// Whether a connection that has to go is offered to other nodes. One that no node can take
+    /// ends with this node.
     pub(crate) fn stays_or_moves(&self) -> bool {
         let stage = self.following.borrow().stage;
         let can_move = self.shared.config().switch.is_some() && !self.successors().is_empty();
         stage == Stage::Serving || stage < Stage::Ending && can_move
     }
 
-    /// Other nodes that take connections, those first that do what this one does.
+    /// Other nodes that take connections: nodes in reach first, then nodes of the same role.
     fn successors(&self) -> Vec<String> {
         let shared = &self.shared;
         let others = (shared.neighbours)().into_iter();

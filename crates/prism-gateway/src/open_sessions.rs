@@ -1,14 +1,14 @@
 //! The clients and nodes that a worker serves at a time.
 //!
-//! They come and go with every hand-off, and nobody asks what became of one: so they are
-//! counted, where a `JoinSet` would keep a list and wake its owner for each.
+//! Sessions begin and end with every hand-off, and nothing needs their results. So they are only
+//! counted: a `JoinSet` would keep a list, and wake its owner at each end.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use tokio::sync::Notify;
 
-/// What is under way.
+/// The sessions of one worker.
 #[derive(Default)]
 pub(crate) struct OpenSessions {
     open: Cell<usize>,
@@ -16,11 +16,11 @@ pub(crate) struct OpenSessions {
 }
 
 impl OpenSessions {
-    /// Serves one, in a task of its own.
+    /// Runs a session in a task of its own.
     pub(crate) fn run(self: &Rc<Self>, session: impl Future<Output = ()> + 'static) {
         self.open.set(self.open.get() + 1);
         let open = Open(self.clone());
-        // A task is moved some six times before it begins.
+        // Boxed, because `spawn_local` moves a task some six times before it begins.
         let session = Box::pin(session);
         tokio::task::spawn_local(async move {
             let _open = open;
@@ -28,7 +28,7 @@ impl OpenSessions {
         });
     }
 
-    /// Waits until none is under way.
+    /// Waits until all sessions have ended.
     pub(crate) async fn ended(&self) {
         while self.open.get() > 0 {
             self.none_left.notified().await;
@@ -36,7 +36,7 @@ impl OpenSessions {
     }
 }
 
-/// A session that has not ended: not even by a panic.
+/// An open session. A panic also drops it.
 struct Open(Rc<OpenSessions>);
 
 impl Drop for Open {

@@ -1,6 +1,8 @@
-//! Relaying: a request is answered by another node, and its bytes pass through
-//! this one, as at an ordinary proxy. For answers too small to be worth a
-//! hand-off, and for every hand-off that could not be.
+//! Relays a request to another node and the answer back to the client, as a proxy does.
+//!
+//! This is for answers that are too short for a hand-off, and for hand-offs that fail. Not here:
+//! the choice between the two (`short.rs`, `elsewhere.rs`), and the node that answers
+//! (`upstream.rs`).
 
 mod passing;
 
@@ -8,23 +10,23 @@ use prism_handoff::{Connection, RelayStream};
 use prism_http::{BodyReader, Exchange, PlainAnswer, ResponseFraming};
 use prism_proto::relay::HAND_OVER;
 
-use passing::{Head, copy_answer, invitation, is_simple, read_plain, send_body, write_head};
 use prism_service::{
     Io as _, PeerRequest, RelayError, RequestBody, Service, encode_head, has_body, read_answer,
 };
 
 use crate::gateway::Gateway;
+use passing::{Head, copy_answer, invitation, is_simple, read_plain, send_body, write_head};
 
 /// An answer that was relayed.
 pub(crate) struct Answered {
     /// Whether the client's connection lives on.
     pub(crate) keep_alive: bool,
-    /// Length of its body, if it had said so.
+    /// Length of its body, if the head declared it.
     pub(crate) body_bytes: Option<u64>,
 }
 
 impl<S: Service> Gateway<S> {
-    /// Relays one request of `client` to `peer` and its answer back.
+    /// Relays one request of `client` to `peer`, and the answer back.
     pub(crate) async fn relay(
         &self,
         client: &mut Connection,
@@ -36,7 +38,9 @@ impl<S: Service> Gateway<S> {
         let (mut upstream, answer) = self.exchange(client, peer, request, body).await?;
         let answer = match answer {
             Head::Plain(plain) => {
-                return self.pass_on(client, (peer, upstream), request, plain).await;
+                return self
+                    .send_plain(client, peer, upstream, request, plain)
+                    .await;
             }
             Head::Parsed(answer) => answer,
         };
@@ -70,11 +74,12 @@ impl<S: Service> Gateway<S> {
         })
     }
 
-    /// Gives the client an answer as it came; in one piece, where all of it is here.
-    async fn pass_on(
+    /// Sends the client an answer as it came: in one write, if all of it is here.
+    async fn send_plain(
         &self,
         client: &mut Connection,
-        (peer, mut upstream): (&str, RelayStream),
+        peer: &str,
+        mut upstream: RelayStream,
         request: &PeerRequest<'_>,
         answer: PlainAnswer,
     ) -> Result<Answered, RelayError> {
@@ -116,9 +121,10 @@ impl<S: Service> Gateway<S> {
         })
     }
 
-    /// Sends the request, and reads the head of the answer. A pooled stream may end
-    /// meanwhile: a fresh one is tried where nothing of the body is lost, and the request was
-    /// certainly not read or may be answered twice.
+    /// Sends the request, and reads the head of the answer.
+    ///
+    /// A pooled stream may end meanwhile. Then a fresh one is tried, if no byte of the body is
+    /// lost, and if the request was not read or may be answered twice.
     async fn exchange(
         &self,
         client: &mut Connection,

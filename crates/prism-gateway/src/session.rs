@@ -1,8 +1,8 @@
-//! A client's connection, request after request: read a head, know the caller,
-//! decide who answers, and answer, hand the connection over, or relay.
+//! The loop of a client's connection: read a head, find the caller and the nodes that answer,
+//! then answer, hand the connection off, or relay.
 //!
-//! Frontends and backends run the same loop: whoever holds a connection reads
-//! its next request.
+//! Frontends and backends run the same loop: the node that has a connection reads its next
+//! request.
 
 use std::io;
 use std::rc::Rc;
@@ -15,10 +15,12 @@ use prism_service::{Asker, Fault, MAX_SKIP_BYTES, Request, RequestBody, Route, S
 
 use crate::gateway::Gateway;
 
-/// What becomes of a connection after a request.
+/// The fate of a connection after a request.
 pub(crate) enum Next {
+    /// The next request is read here.
     Again(Connection),
     Close(Connection),
+    /// The connection has moved or broken.
     Gone,
 }
 
@@ -30,9 +32,9 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Why no request was read.
+/// The reason why no request was read.
 enum NoRequest {
-    /// The client is done, or broke off, or the node stops.
+    /// The client has ended the connection, or the node stops.
     End,
     /// The connection is to go to another node.
     Move,
@@ -44,7 +46,7 @@ impl<S: Service> Gateway<S> {
     /// Serves a client until its connection ends or moves.
     pub(crate) async fn serve_client(self: Rc<Self>, mut client: Connection) {
         client.set_io_timeout(self.shared.config().limits.stall_timeout());
-        let mut verified = brought(&client);
+        let mut verified = verified_by_source(&client);
         let mut told = self.told_moves();
         loop {
             let read = self.read_head(&mut client, told).await;
@@ -56,9 +58,9 @@ impl<S: Service> Gateway<S> {
                 }
                 continue;
             }
-            // What answers takes memory while it runs: not to be held by a connection that
-            // waits for its next request, as most do. And it is moved there, which takes time:
-            // what is large and not for every request is apart.
+            // The future is boxed, so that a connection that waits for its next request does
+            // not hold its memory. Large and rare parts of it are boxed again, because moving
+            // the future into the box takes time.
             let next = Box::pin(self.serve_request(client, read, verified.take())).await;
             match next {
                 Next::Again(connection) => client = connection,
@@ -106,7 +108,7 @@ impl<S: Service> Gateway<S> {
             return self.refuse(client, &request.head, body, &error).await;
         }
         client.caller_is_known();
-        // Decided by the cluster as it is behind a pause.
+        // Decided after a pause, by the cluster's state of then.
         let change = self.service.begin(&request.meaning).await;
         let route = self.service.route(&request.meaning);
         let change = change.filter(|_| matches!(route, Route::Here));
@@ -115,7 +117,7 @@ impl<S: Service> Gateway<S> {
         next
     }
 
-    /// Lets a request in, where this node may say which nodes answer it.
+    /// Admits a request, if this node's placement is that of most nodes.
     async fn admit(&self, request: &mut Request<S::Meaning>) -> Result<(), S::Error> {
         if self.shared.process.places_differently() {
             return Err(self.service.error_for(Fault::Differs));
@@ -135,7 +137,7 @@ impl<S: Service> Gateway<S> {
     ) -> Next {
         match route {
             Route::Here => self.serve_here(client, request).await,
-            // Each of these is larger than all that answers a GET here.
+            // Boxed, because each of these futures is larger than the one of a GET here.
             Route::HandOff(peers) => {
                 if let Some(guess) = self.guess(request, &peers) {
                     let relayed = Box::pin(self.relay_if_short(client, request, guess));
@@ -177,7 +179,7 @@ impl<S: Service> Gateway<S> {
             }
             let filled = tokio::select! {
                 filled = client.fill() => filled,
-                () = self.told_to_go(told), if idle => return Err(self.where_to()),
+                () = self.told_to_go(told), if idle => return Err(self.move_or_end()),
             };
             client.set_io_timeout(limits.stall_timeout());
             match filled {
@@ -191,7 +193,7 @@ impl<S: Service> Gateway<S> {
         }
     }
 
-    fn where_to(&self) -> NoRequest {
+    fn move_or_end(&self) -> NoRequest {
         match self.stays_or_moves() {
             true => NoRequest::Move,
             false => NoRequest::End,
@@ -253,7 +255,7 @@ impl<S: Service> Gateway<S> {
         self.serve_behind_head(client, request).await
     }
 
-    /// The same where the head has been consumed.
+    /// Answers a request here whose head is consumed.
     pub(crate) async fn serve_behind_head(
         &self,
         mut client: Connection,
@@ -271,8 +273,8 @@ impl<S: Service> Gateway<S> {
         next(client, done)
     }
 
-    /// Answers with an error, at once; the connection lives on where the rest of the body is
-    /// short, and comes.
+    /// Answers with an error at once. The connection lives on if the rest of the body is short
+    /// and arrives in time.
     pub(crate) async fn refuse(
         &self,
         mut client: Connection,
@@ -285,7 +287,7 @@ impl<S: Service> Gateway<S> {
             self.shared.counters.failed.add_one();
         }
         if client.is_newcomer() && !body.is_done() {
-            // Nothing more is read from a caller who is not known.
+            // No more is read from an unknown caller.
             body = RequestBody::unknown();
         }
         // Another frontend may serve the client.
@@ -311,17 +313,17 @@ impl<S: Service> Gateway<S> {
 
 /// The source's verification of a connection's next request. If it is missing or malformed,
 /// the request is verified here.
-fn brought(client: &Connection) -> Option<Verified> {
+fn verified_by_source(client: &Connection) -> Option<Verified> {
     let context = client.context();
     if context.is_empty() {
         return None;
     }
     let read = Verified::decode(context);
-    let refused = |error| tracing::warn!(client = %client.client(), %error, "verified again");
+    let refused = |error| tracing::warn!(client = %client.client(), %error, "cannot read the verification of a hand-off; verifying again");
     read.map_err(refused).ok()
 }
 
-/// What to do with a connection whose request was answered, or was not.
+/// The fate of a connection by the result of its answer.
 pub(crate) fn next(client: Connection, done: io::Result<bool>) -> Next {
     match done {
         Ok(true) => Next::Again(client),

@@ -1,5 +1,7 @@
-//! GETs whose answers are likely short: their owner is asked with the request itself
-//! before the connection moves.
+//! GETs whose answers are likely short: this node relays the request with a bound on the answer,
+//! and hands the connection off only if the answer is longer.
+//!
+//! Not here: the bound (`threshold.rs`) and the likelihood (`forecast.rs`).
 
 use std::pin::pin;
 use std::time::Instant;
@@ -17,12 +19,13 @@ use crate::threshold::{Chance, LEAST_BYTES};
 
 /// A GET whose answer is likely short, or is tried.
 pub(crate) struct Guess<'p> {
-    /// Who is asked, and who else could be.
+    /// The node to ask.
     peer: &'p str,
+    /// The other nodes that may answer.
     others: &'p [String],
     place: Place,
     chance: Chance,
-    /// Longest answer that is wanted.
+    /// Longest answer to relay.
     most_bytes: u32,
     link_is_free: bool,
 }
@@ -102,7 +105,7 @@ impl<S: Service> Gateway<S> {
                 forecast.learn(place, class, bytes <= up_to.into());
             };
             learn(Class::Tiny, LEAST_BYTES);
-            // Of what is not tiny no more was said.
+            // The bound was that of tiny answers, so a longer one may still be short.
             if link_is_free || bytes <= LEAST_BYTES.into() {
                 learn(Class::Short, threshold.up_to_bytes());
             }
@@ -120,13 +123,13 @@ impl<S: Service> Gateway<S> {
                 Ok(next(client, Ok(keep_alive)))
             }
             Err(RelayError::Connection(error)) => Ok(next(client, Err(error))),
-            // Nor does a connection get there.
+            // A hand-off would not reach the node either.
             Err(RelayError::Peer(error)) => {
                 tracing::debug!(%peer, %error, "out of reach");
                 self.avoid(peer);
                 Ok(Box::pin(self.relay_to(client, request, others)).await)
             }
-            // Nothing was said to the client yet.
+            // The client has got nothing yet.
             Err(error) => {
                 if matches!(error, RelayError::TooLong) {
                     self.shared.counters.asked_in_vain.add_one();

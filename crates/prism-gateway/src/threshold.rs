@@ -1,15 +1,16 @@
-//! Up to which length an answer is relayed, by what relaying and handing off cost here.
+//! The threshold: the longest answer that is relayed, by the measured costs of relaying and of
+//! handing off.
 //!
-//! A hand-off costs the same whatever is sent afterwards; relaying costs more with each
-//! byte. A node measures both as processor time, on some of the hand-offs that it began, at
-//! both ends, and on some of the answers that it relayed. Where the line through these
-//! meets the hand-off's, it stops to relay.
+//! The cost of a hand-off does not depend on the length of the answer, but the cost of relaying
+//! grows with each byte. A node measures the processor time of some of its hand-offs, at both
+//! ends, and of some of its relayed answers. The threshold is the length at which the two costs
+//! are equal.
 //!
-//! Of links processor time says nothing, and a relayed answer takes of this node's where
-//! that of a connection that has moved does not. So nothing is relayed while answers,
-//! relayed or this node's own, take more than half of what the link carries: connections
-//! move then, unless they are at a backend and their objects are so short that moving would
-//! take as much of the link. Where the link is not known, only what is short is relayed.
+//! Processor time says nothing about links. A relayed answer uses this node's link, and the
+//! answer on a moved connection does not. So nothing is relayed while answers take more than
+//! half of the link; connections move then. An exception are backends, for objects so short that
+//! the hand-off itself would take as much of the link. Without a known link speed, only very
+//! short answers are relayed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -18,36 +19,39 @@ use std::time::Duration;
 use prism_config::RelayUpTo;
 use prism_handoff::cost::Mean;
 
-/// One of so many relayed answers is measured.
+/// One of this number of relayed answers is measured.
 const SAMPLED: u32 = 16;
-/// Of so many GETs the first few are trials: in a row, as what is done seldom takes longer,
-/// and the first of them do not count.
+/// GETs in one round of trials.
 const TRIALS_EVERY: u32 = 1024;
+/// Trials at the start of each round. They come in a row, because rare operations take longer.
 const TRIALS: u32 = 16;
+/// Trials of a round that are not measured: the first ones, which take longer.
 const TRIALS_NOT_MEASURED: u32 = 8;
-/// The bounds of what `auto` chooses: the lower of the upper ones where nothing is known of
-/// the link.
+/// The least threshold that `auto` chooses.
 pub(crate) const LEAST_BYTES: u32 = 512;
+/// The largest threshold that `auto` chooses.
 const MOST_BYTES: u32 = 32 << 10;
+/// The largest threshold that `auto` chooses without a known link speed.
 const MOST_BYTES_BLINDLY: u32 = 4 << 10;
-/// What the owner of an object spends on a relayed answer, of what the relaying node does:
-/// it opens and seals records, and parses a head, but serves nobody else's
-/// connection. Hand-offs are measured at both ends, relays at this one.
+/// The owner's cost of a relayed answer, as a share of the relaying node's cost. The owner opens
+/// and seals records and parses a head. Hand-offs are measured at both ends, relays only here.
 const OWNERS_SHARE: f64 = 0.5;
-/// What is assumed before anything is measured, and counts like so many measurements:
-/// that relaying so many bytes takes so much of what a hand-off does.
+/// The weight of each point of [`PRIOR`], in measurements.
 const PRIOR_WEIGHT: f64 = 16.0;
+/// The assumption before any measurement: lengths of answers, and the cost to relay them as a
+/// share of a hand-off's.
 const PRIOR: [(f64, f64); 2] = [(0.0, 0.6), (8192.0, 0.74)];
-/// How a GET is dealt with.
+
+/// The treatment of one GET.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Chance {
-    /// PeerRequest if that is possible at all: what is never tried is never known.
+    /// Relay it up to the largest threshold, so that long answers are measured too.
     pub(crate) is_trial: bool,
     pub(crate) is_measured: bool,
 }
 
 impl Chance {
-    /// The longest answer to relay, where it usually is `up_to_bytes`.
+    /// The longest answer to relay.
     pub(crate) fn most_bytes(self, relaying: &Threshold) -> u32 {
         match self.is_trial {
             true => relaying.most_bytes,
@@ -58,18 +62,18 @@ impl Chance {
 
 /// The threshold of a node.
 pub(crate) struct Threshold {
-    /// 0 where nothing is relayed.
+    /// 0 if nothing is relayed.
     up_to_bytes: AtomicU32,
-    /// What was relayed, where the threshold is to be found out.
+    /// The measured costs of relaying; `None` for a configured threshold.
     relayed_ns: Option<Mutex<Line>>,
-    /// It never gets above this by itself.
+    /// The largest threshold that `auto` may choose.
     most_bytes: u32,
-    /// GETs that were considered.
+    /// GETs so far.
     turns: AtomicU32,
 }
 
 impl Threshold {
-    /// `link_is_known`: somebody has said how fast the link is.
+    /// `link_is_known`: the configuration has the speed of the link.
     pub(crate) fn new(up_to: RelayUpTo, link_is_known: bool) -> Self {
         let most_bytes = match link_is_known {
             true => MOST_BYTES,
@@ -79,7 +83,7 @@ impl Threshold {
             RelayUpTo::Bytes(bytes) => (bytes, None),
             RelayUpTo::Auto => {
                 let nothing = Line::default();
-                // Whatever a hand-off takes.
+                // Without measurements the result does not depend on the cost of a hand-off.
                 let bytes = crossover_bytes(1.0, &nothing, most_bytes);
                 (bytes, Some(Mutex::new(nothing)))
             }
@@ -92,12 +96,12 @@ impl Threshold {
         }
     }
 
-    /// The longest answer that is relayed; 0 where none is.
+    /// The longest answer that is relayed; 0 if none is.
     pub(crate) fn up_to_bytes(&self) -> u32 {
         self.up_to_bytes.load(Ordering::Relaxed)
     }
 
-    /// What to do with the next GET.
+    /// The treatment of the next GET.
     pub(crate) fn next(&self) -> Chance {
         if self.relayed_ns.is_none() {
             return Chance::default();
@@ -114,14 +118,15 @@ impl Threshold {
         }
     }
 
-    /// Processor time that relaying an answer took lately, in ns; 0 where it is unknown.
+    /// Processor time that relaying an answer took lately, in ns; 0 if it is unknown.
     pub(crate) fn relay_ns(&self) -> f64 {
         let relayed_ns = self.relayed_ns.as_ref();
         let line = relayed_ns.map(|line| line.lock().unwrap_or_else(PoisonError::into_inner));
         line.and_then(|line| line.y.get()).unwrap_or_default()
     }
 
-    /// An answer of so many bytes was relayed, while a hand-off takes `hand_off_ns`.
+    /// Learns that an answer of `bytes` was relayed in the processor time `spent`, while a
+    /// hand-off takes `hand_off_ns`.
     pub(crate) fn relayed(&self, bytes: u64, spent: Duration, hand_off_ns: Option<f64>) {
         let Some(relayed_ns) = &self.relayed_ns else {
             return;
@@ -138,7 +143,7 @@ impl Threshold {
     }
 }
 
-/// The length of an answer that costs as much to relay as a hand-off, within bounds.
+/// The length at which relaying costs as much as a hand-off, within bounds.
 fn crossover_bytes(hand_off_ns: f64, relayed_ns: &Line, most_bytes: u32) -> u32 {
     let mut relayed_ns = relayed_ns.clone();
     for (bytes, share) in PRIOR {
@@ -151,7 +156,7 @@ fn crossover_bytes(hand_off_ns: f64, relayed_ns: &Line, most_bytes: u32) -> u32 
     bytes.clamp(LEAST_BYTES.into(), most_bytes.into()) as u32
 }
 
-/// A line through points, by least squares; what is older counts less.
+/// A line through points, by least squares. Older points count less.
 #[derive(Clone, Default)]
 struct Line {
     x: Mean,

@@ -1,5 +1,5 @@
-//! Requests that other nodes pass on, for their clients or for themselves: the
-//! other end of `relay` and `ask`.
+//! Answers requests of other nodes, for their clients or for themselves: the other end of
+//! `relay.rs` and of `prism_service::Peers`.
 
 use std::io;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ impl<S: Service> Gateway<S> {
         let mut io = stream;
         io.set_io_timeout(self.shared.config().limits.stall_timeout());
         loop {
-            // An idle stream would otherwise hold up the end of the node.
+            // An idle stream must not delay the end of the node.
             let begun = tokio::select! {
                 filled = io.fill(), if io.is_clean() => filled,
                 () = self.told_to_stop(), if io.is_clean() => return io.close().await,
@@ -41,23 +41,23 @@ impl<S: Service> Gateway<S> {
     async fn serve_relayed(&self, io: &mut RelayStream, peer: &str) -> io::Result<bool> {
         let (preamble, len) = match read_preamble(io).await? {
             Some(Ok(read)) => read,
-            // Nothing says that what follows is HTTP, or where it would begin.
+            // The start of the next request is unknown.
             Some(Err(error)) => {
                 self.shared.counters.malformed.add_one();
-                tracing::warn!(peer, %error, "a node's request is not understood");
+                tracing::warn!(peer, %error, "a node's request has a malformed preamble; its stream is closed");
                 return Ok(false);
             }
             None => return Ok(false),
         };
         io.consume(len);
-        // A change travels with its description.
+        // The description of a change precedes its body.
         let more = match preamble.alone {
             true => S::NODE_HEADER_BYTES,
             false => 0,
         };
         let limits = prism_http::Limits {
             body_bytes: self.service.limits().body_bytes.saturating_add(more),
-            // The relaying node has counted them, and may have added one.
+            // The relaying node has checked their number, and may have added one.
             headers: prism_http::Limits::MAX_HEADERS,
             ..*self.service.limits()
         };
@@ -68,7 +68,7 @@ impl<S: Service> Gateway<S> {
                 Ok(None) => {}
                 Err(error) => {
                     let error = self.service.error_for(Fault::Head(error));
-                    return self.refuse_head_of_node(io, &error).await;
+                    return self.refuse_malformed(io, &error).await;
                 }
             }
         };
@@ -81,10 +81,10 @@ impl<S: Service> Gateway<S> {
         }
         let mut head = head;
         let verified = Some(preamble.verified.clone());
-        let refused = match self.service.understand(&mut head, verified) {
+        let (head, error) = match self.service.understand(&mut head, verified) {
             Ok(meaning) => {
                 let mut request = Request::relayed(head, &preamble, meaning);
-                // Nodes may read for themselves, whatever a policy says.
+                // A node's own reads need no permission.
                 let admitted = match preamble.alone {
                     true => Ok(()),
                     false => self.service.admit(&mut request).await,
@@ -96,15 +96,12 @@ impl<S: Service> Gateway<S> {
             }
             Err(error) => (head, error),
         };
-        self.refuse_relayed(io, &refused).await
+        self.refuse_relayed(io, &head, &error).await
     }
 
-    /// Answers a request whose head makes no sense. The next one cannot be found.
-    async fn refuse_head_of_node(
-        &self,
-        io: &mut RelayStream,
-        error: &S::Error,
-    ) -> io::Result<bool> {
+    /// Answers a request with a malformed head. The stream ends, because the start of the next
+    /// request is unknown.
+    async fn refuse_malformed(&self, io: &mut RelayStream, error: &S::Error) -> io::Result<bool> {
         self.shared.counters.malformed.add_one();
         let date = self.date.now();
         let exchange = Exchange {
@@ -122,7 +119,8 @@ impl<S: Service> Gateway<S> {
     async fn refuse_relayed(
         &self,
         io: &mut Asker<'_>,
-        (head, error): &(RequestHead, S::Error),
+        head: &RequestHead,
+        error: &S::Error,
     ) -> io::Result<bool> {
         let mut body = RequestBody::new(head, MAX_SKIP_BYTES);
         let date = self.date.now();
@@ -138,11 +136,9 @@ impl<S: Service> Gateway<S> {
             .await;
         body.skip_behind(io, answered).await
     }
-}
 
-impl<S: Service> Gateway<S> {
-    /// Answers what this node may answer, and tells the other node where that is not so: it
-    /// knows, or is about to hear, who does.
+    /// Answers a request, or sends it back if other nodes answer it. The relaying node knows
+    /// them, or is about to.
     async fn answer_relayed(
         &self,
         io: &mut Asker<'_>,
@@ -150,13 +146,13 @@ impl<S: Service> Gateway<S> {
     ) -> io::Result<bool> {
         let date = self.date.now();
         let exchange = request.head.exchange(&date);
-        // Decided by the cluster as it is behind a pause.
+        // Decided after a pause, by the cluster's state of then.
         let _change = self.service.begin(&request.meaning).await;
         if request.is_for_node || !self.service.is_elsewhere(&request.meaning) {
             return self.service.serve(io, request, &exchange).await;
         }
         let error = self.service.error_for(Fault::Elsewhere);
-        tracing::info!(%error, path = request.head.path(), "sent back");
+        tracing::info!(%error, path = request.head.path(), "sent a request back to the relaying node");
         let mut body = request.take_body(MAX_SKIP_BYTES);
         let exchange = Exchange {
             keep_alive: exchange.keep_alive && body.can_skip_rest(io).await,
@@ -167,7 +163,7 @@ impl<S: Service> Gateway<S> {
     }
 }
 
-/// The next preamble with its length, or what is wrong with it; `None` at the end.
+/// The next preamble with its length, or its error; `None` at the end of the stream.
 async fn read_preamble(
     io: &mut RelayStream,
 ) -> io::Result<Option<Result<(Preamble, usize), DecodeError>>> {

@@ -151,17 +151,17 @@ impl Keys {
     }
 
     /// Asks all backends to pause their writes.
-    pub fn put_pause(&self, pause: &Pause) -> anyhow::Result<Change> {
+    pub(crate) fn put_pause(&self, pause: &Pause) -> anyhow::Result<Change> {
         self.put(&Key::Pause, pause)
     }
 
     /// Registers a node.
-    pub fn put_node(&self, name: &str, host: &Host) -> anyhow::Result<Change> {
+    pub(crate) fn put_node(&self, name: &str, host: &Host) -> anyhow::Result<Change> {
         self.put(&Key::Node(name), host)
     }
 
     /// Publishes the testimony of a backend's store.
-    pub fn put_testimony(&self, name: &NodeName, testimony: &Testimony) -> anyhow::Result<Change> {
+    pub(crate) fn put_testimony(&self, name: &NodeName, testimony: &Testimony) -> anyhow::Result<Change> {
         self.put(&Key::Testimony(name.as_str()), testimony)
     }
 
@@ -179,7 +179,7 @@ impl Keys {
     }
 
     /// Replaces a bucket's record.
-    pub fn put_bucket(&self, name: &str, bucket: &Bucket) -> anyhow::Result<Change> {
+    pub(crate) fn put_bucket(&self, name: &str, bucket: &Bucket) -> anyhow::Result<Change> {
         self.put(&Key::Bucket(name), bucket)
     }
 

@@ -55,7 +55,7 @@ impl Lease {
     }
 
     /// Whether this node may serve.
-    pub fn is_valid(&self) -> bool {
+    pub(crate) fn is_valid(&self) -> bool {
         self.begin().is_some()
     }
 
@@ -64,15 +64,15 @@ impl Lease {
     pub fn begin(&self) -> Option<LeaseTerm> {
         let term = self.0.term.load(Ordering::Acquire);
         let until_ns = self.0.until_ns.load(Ordering::Acquire);
-        let held = term % 2 == 1 && (until_ns == FOR_EVER || now_ns() < until_ns);
-        held.then_some(LeaseTerm(term))
+        let is_valid = term % 2 == 1 && (until_ns == FOR_EVER || now_ns() < until_ns);
+        is_valid.then_some(LeaseTerm(term))
     }
 
     /// Whether the lease has lasted since `begin`. A node asks this before it answers. A lease
     /// that was lost and granted again does not count, because the cluster may have gone on
     /// in between.
-    pub fn is_still(&self, held: LeaseTerm) -> bool {
-        self.begin() == Some(held)
+    pub fn is_still(&self, term: LeaseTerm) -> bool {
+        self.begin() == Some(term)
     }
 
     /// The remaining time; `None` for ever.
@@ -127,19 +127,19 @@ mod tests {
         let lease = Lease::none();
         let ttl = Duration::from_secs(60);
         lease.extend(now_ns(), ttl);
-        let held = lease.begin().unwrap();
+        let term = lease.begin().unwrap();
         lease.extend(now_ns(), ttl);
-        assert!(lease.is_still(held));
+        assert!(lease.is_still(term));
         lease.end();
-        assert!(!lease.is_still(held));
+        assert!(!lease.is_still(term));
         lease.extend(now_ns(), ttl);
-        assert!(lease.is_valid() && !lease.is_still(held));
+        assert!(lease.is_valid() && !lease.is_still(term));
         // The same where nobody has noticed its end.
-        let held = lease.begin().unwrap();
+        let term = lease.begin().unwrap();
         lease.0.until_ns.store(1, Ordering::Release);
-        assert!(!lease.is_still(held));
+        assert!(!lease.is_still(term));
         lease.extend(now_ns(), ttl);
-        assert!(lease.is_valid() && !lease.is_still(held));
+        assert!(lease.is_valid() && !lease.is_still(term));
     }
 
     #[test]

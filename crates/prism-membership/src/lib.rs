@@ -4,7 +4,7 @@
 //! With a static file only the users change. With etcd the backends agree there on the
 //! owners of keys; [`etcd_state`] follows and advances that state.
 //!
-//! Not here: acting by the state (`node`), and the rules of safe steps (`prism-cluster`).
+//! Not here: acting by the state (`prism-replicas`), and the rules of safe steps (`prism-cluster`).
 
 mod directory;
 pub mod etcd;
@@ -27,9 +27,10 @@ pub use directory::{Directory, Host};
 pub use etcd_state::{Fault, Known, observe};
 pub use lease::{Lease, LeaseTerm};
 pub use registry::Registry;
+
 use users::UsersFile;
 
-/// The users: each may do everything.
+/// The users. Each of them may do everything.
 pub type Users = Arc<Vec<Credential>>;
 
 /// The agreed records of buckets, by name.

@@ -1,7 +1,7 @@
 //! The registry of buckets in etcd: one key for each name. A change succeeds only if no
 //! other change came first. The thread that follows etcd does the calls of all workers.
 //!
-//! Not here: the records' contents, and telling other nodes (`node`).
+//! Not here: the records' contents, and telling other nodes (`prism-replicas`).
 
 use std::sync::Arc;
 

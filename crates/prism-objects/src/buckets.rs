@@ -15,8 +15,8 @@ use prism_http::{Exchange, ResponseHead};
 use prism_replica::Bucket;
 use prism_replicas::{Deleted, Question, Reply, Target, done_by_all, now_ms};
 use prism_s3::{
-    BucketName, BucketOperation, Code, Document, Expected, ObjectKey, Operation, Policy, Principal,
-    S3Error, xml,
+    BucketName, BucketOperation, Code, Document, Expected, ObjectKey, Operation, Policy, S3Error,
+    xml,
 };
 use prism_service::{Io, join_all};
 use prism_store::CONFIG_MAX;
@@ -143,9 +143,9 @@ impl Objects {
         };
         match self.node.cluster.is_in_etcd() {
             // A backend that misses the message reads etcd.
-            true => self.replicator.tell_most(name, &record).await,
+            true => self.replicator.try_push_record(name, &record).await,
             // Without etcd only these copies survive a loss of the keeper's disk.
-            false => self.replicator.tell_all(name, &record).await?,
+            false => self.replicator.push_record(name, &record).await?,
         }
         // us-east-1 accepts a repeated creation, as S3 does.
         if existed && self.node.config.cluster.region != "us-east-1" {
@@ -165,11 +165,7 @@ impl Objects {
             bucket: name.to_owned(),
             record: Box::new(deleting.clone()),
         };
-        let empty = done_by_all(
-            self.replicator
-                .ask_everyone(&Principal::Anonymous, &seal)
-                .await,
-        );
+        let empty = done_by_all(self.replicator.ask_all(&seal).await);
         let stamp = self.node.stamp_above(Some(deleting.stamp));
         let ended = deleting.end_deletion(stamp, empty.is_ok());
         let is_agreed = self
@@ -177,7 +173,7 @@ impl Objects {
             .agree(name, Some(deleting.stamp), &ended)
             .await;
         if let Ok(true) = is_agreed {
-            self.replicator.tell_most(name, &ended).await;
+            self.replicator.try_push_record(name, &ended).await;
         }
         empty?;
         match is_agreed? {
@@ -198,7 +194,7 @@ impl Objects {
             .replicator
             .alter_bucket(name, |known, stamp| Bucket::change(known, stamp, &change));
         let record = changed.await?;
-        self.replicator.tell_all(name, &record).await
+        self.replicator.push_record(name, &record).await
     }
 
     async fn set_document(
@@ -253,7 +249,7 @@ impl Objects {
                 (
                     owner,
                     self.replicator
-                        .ask_as(owner, &request.meaning.principal, &question)
+                        .ask_for(owner, &request.meaning.principal, &question)
                         .await,
                 )
             }

@@ -244,7 +244,7 @@ impl Objects {
         for node in self.node.replication.readers(bucket, key) {
             let opened = match node == self.node.name {
                 true => {
-                    self.replicator.make_certain(bucket, key).await?;
+                    self.replicator.resolve_key(bucket, key).await?;
                     let opened = self.open_here(wanted).await;
                     self.if_still(request, opened)
                 }
@@ -381,10 +381,7 @@ fn source_head(wanted: &Wanted<'_>) -> Result<prism_http::RequestHead, S3Error> 
     let mut text = format!("GET /{}/{key}{query} HTTP/1.1\r\n", bucket.as_str()).into_bytes();
     headers.write_to(&mut text);
     text.extend_from_slice(b"\r\n");
-    match prism_http::RequestHead::parse(&text, &prism_http::Limits::DEFAULT) {
-        Ok(Some((head, _))) => Ok(head),
-        _ => Err(Code::InternalError.into()),
-    }
+    prism_service::parse_own_head(&text).map_err(|_| Code::InternalError.into())
 }
 
 /// What the destination's client is told of the source's answer.

@@ -197,7 +197,7 @@ impl Objects {
                     Err(error) => return self.send_damaged(io, request, exchange, &error).await,
                 };
                 io.write_more(&bytes).await?;
-                checked_file::send(io, file, (offset, good, end)).await?;
+                checked_file::send(io, file, offset..end, good).await?;
             }
             Body::Parts(parts) => {
                 let segments = parts.segments(offset, len);
@@ -217,7 +217,7 @@ impl Objects {
                         None => open(parts, &segment).await.map_err(io::Error::other)?,
                     };
                     let end = segment.offset + segment.len;
-                    checked_file::send(io, &file, (segment.offset, good, end)).await?;
+                    checked_file::send(io, &file, segment.offset..end, good).await?;
                 }
             }
         }

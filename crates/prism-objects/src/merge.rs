@@ -111,7 +111,7 @@ impl Objects {
                 let question = question(source.after.clone(), piece);
                 match self
                     .replicator
-                    .ask_as(&source.node, &request.meaning.principal, &question)
+                    .ask_for(&source.node, &request.meaning.principal, &question)
                     .await
                 {
                     Ok(Reply::Share(share)) if share.epoch == epoch => Ok(Some(share)),

@@ -7,7 +7,7 @@ use std::io;
 use prism_http::{Exchange, ResponseHead};
 use prism_replicas::delete::{conditions_error, holds};
 use prism_replicas::meta::{
-    checksum_wanted, part_checksum, set_checksum, want_checksum, without_wishes,
+    checksum_wanted, part_checksum, set_checksum, want_checksum, without_checksum_wanted,
 };
 use prism_replicas::{Node, blocking, joined, meta, now_ms, store_error};
 use prism_s3::integrity::etag_of_parts;
@@ -55,7 +55,7 @@ pub(crate) fn create(
     };
     let mut head = ResponseHead::new(200);
     if let Some((algorithm, kind)) = create.checksum {
-        want_checksum(&mut meta, (algorithm, kind));
+        want_checksum(&mut meta, algorithm, kind);
         set(&mut head, "x-amz-checksum-algorithm", algorithm.name()).map_err(internal)?;
         set(&mut head, "x-amz-checksum-type", kind.as_str()).map_err(internal)?;
     }
@@ -176,7 +176,7 @@ fn complete_here(
     let parts = chosen(parts.map_err(|e| store_error(&e))?.0, &wanted)?;
     check_sizes(&parts, complete)?;
     let completed = describe(&upload, &parts, complete)?;
-    let mut meta = without_wishes(upload.meta);
+    let mut meta = without_checksum_wanted(upload.meta);
     completed.etag.trim_matches('"').clone_into(&mut meta.etag);
     meta.created_ms = now_ms();
     if let Some(sum) = &completed.checksum {

@@ -107,7 +107,7 @@ impl Objects {
 
     /// Whether this node may begin to answer a request from its store.
     pub(crate) fn may_answer(&self, meaning: &Meaning) -> Result<(), S3Error> {
-        self.node.may_look(meaning.lease_term)?;
+        self.node.check_lease(meaning.lease_term)?;
         match route::may_answer(&self.node, &meaning.operation) {
             true => Ok(()),
             false => Err(elsewhere()),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use prism_replicas::{Node, Question, Replicator, Reply};
 use prism_s3::cors::CorsConfig;
-use prism_s3::{BucketName, Code, Document, Operation, Policy, Principal, S3Error, xml};
+use prism_s3::{BucketName, Code, Document, Operation, Policy, S3Error, xml};
 use prism_store::Store;
 
 use crate::route;
@@ -108,11 +108,7 @@ impl BucketRules {
         }
         let mut failure = S3Error::from(Code::ServiceUnavailable);
         for node in nodes {
-            match self
-                .replicator
-                .ask_as(&node, &Principal::Anonymous, question)
-                .await
-            {
+            match self.replicator.ask(&node, question).await {
                 Ok(Reply::Document(document)) => return Ok(document),
                 Ok(_) => return Err(Code::InternalError.into()),
                 Err(error) if error.code() == Code::NoSuchBucket => return Ok(None),

@@ -79,12 +79,12 @@ impl Objects {
     /// Makes sure that this store's copy is current.
     async fn make_sure(&self, request: &Request) -> Result<(), S3Error> {
         if let Some(bucket) = request.meaning.operation.bucket() {
-            self.replicator.know_bucket(bucket.as_str()).await?;
+            self.replicator.ensure_bucket(bucket.as_str()).await?;
         }
         match request.meaning.operation.object() {
             Some(ObjectRef { bucket, key }) => {
                 self.replicator
-                    .make_certain_soon(bucket.as_str(), key.as_str())
+                    .resolve_key_with_retry(bucket.as_str(), key.as_str())
                     .await
             }
             None => Ok(()),

@@ -1,4 +1,6 @@
-//! How a backend answers other nodes' questions from its own store.
+//! Answers other nodes' questions from this node's store.
+//!
+//! Not here: asking them (`ask.rs`), and receiving changes (`prepare.rs`).
 
 use std::io;
 use std::time::Duration;
@@ -10,17 +12,17 @@ use prism_store::{Replicas, Store};
 
 use crate::delete::delete_here;
 use crate::errors::store_error;
-use crate::fence::{cut_off, elsewhere};
+use crate::fence::elsewhere;
+use crate::hand_over::hand_over;
 use crate::question::{Asked, ListWanted, Question, Reply};
-use crate::registry::take_record;
-use crate::{Node, Replicator, catch_up_page, shares};
+use crate::registry::apply_record;
+use crate::{Node, Replicator, catch_up_page, resolve, shares};
 
-/// Longest question: 1,000 keys of 1 KiB, each byte of which JSON writes with up
-/// to six.
+/// Longest question: 1,000 keys of 1 KiB. JSON writes each byte of a key with up to six.
 const MAX_QUESTION_BYTES: u64 = 8 << 20;
 
 impl Replicator {
-    /// Answers another node's question.
+    /// Answers another node's question. Returns whether the connection lives on.
     pub async fn serve_question(
         &self,
         io: &mut impl Io,
@@ -43,11 +45,11 @@ impl Replicator {
             Ok(Asked {
                 question: Question::Fetch(scope),
                 ..
-            }) => return self.hand_over(io, exchange, (scope, None)).await,
+            }) => return hand_over(&self.node, io, exchange, scope, None).await,
             Ok(Asked {
                 question: Question::FetchVersion { scope, at },
                 ..
-            }) => return self.hand_over(io, exchange, (scope, Some(at))).await,
+            }) => return hand_over(&self.node, io, exchange, scope, Some(at)).await,
             Ok(Asked { question, .. }) => self.answer_here(question).await,
             Err(error) => Err(error),
         };
@@ -61,29 +63,27 @@ impl Replicator {
         send(io, &exchange, head, &reply).await
     }
 
-    /// Answers where this node may, as [`Question::is_of_store`] says.
+    /// Answers a question, if this node may serve from its store or the question does not need
+    /// that ([`Question::is_of_store`]).
     pub(crate) async fn answer_here(&self, question: Question) -> Result<Reply, S3Error> {
-        let fenced = question.is_of_store();
-        let held = self.node.replication.begin();
-        if fenced {
-            self.node.may_look(held)?;
+        if !question.is_of_store() {
+            return self.answer_current(question).await;
         }
-        let reply = self.answer_for_sure(question).await?;
-        match fenced && !self.node.replication.is_still(held) {
-            true => Err(cut_off()),
-            false => Ok(reply),
-        }
+        let term = self.node.replication.begin();
+        self.node.check_lease(term)?;
+        let reply = self.answer_current(question).await?;
+        self.node.replication.if_still(term, Ok(reply))
     }
 
-    async fn answer_for_sure(&self, question: Question) -> Result<Reply, S3Error> {
-        // First of all, what is open here: the answer is of what counts.
+    /// Answers a question after the open changes that it concerns are resolved.
+    async fn answer_current(&self, question: Question) -> Result<Reply, S3Error> {
         if let Some(bucket) = question.bucket() {
-            self.know_bucket(bucket).await?;
+            self.ensure_bucket(bucket).await?;
         }
         match &question {
             Question::SealBucket { bucket, .. } => {
                 let all = self.node.replication.backends();
-                self.make_bucket_certain(bucket, &all).await?;
+                self.resolve_bucket(bucket, &all).await?;
             }
             Question::ListObjects(ListWanted {
                 bucket, without, ..
@@ -93,8 +93,8 @@ impl Replicator {
             })
             | Question::ListVersions(ListWanted {
                 bucket, without, ..
-            }) => self.make_bucket_certain(bucket, without).await?,
-            Question::Standing { changes, .. } => self.make_all_certain(changes).await?,
+            }) => self.resolve_bucket(bucket, without).await?,
+            Question::Standing { changes, .. } => self.resolve_own_keys(changes).await?,
             _ => {}
         }
         self.node
@@ -115,30 +115,30 @@ fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Err
         }
         Question::Decided(decided) => store.open_changes().decided(decided),
         Question::Standing { changes, epoch } => {
-            return crate::resolve::standings(store, replication, (&changes, epoch));
+            return resolve::standings(store, replication, &changes, epoch);
         }
         Question::Settled { epoch } => return catch_up_page::settled(store, epoch),
         Question::Buckets { after, unless } => {
-            return catch_up_page::buckets(store, (&after, unless));
+            return catch_up_page::buckets(store, &after, unless);
         }
         Question::Agreed { bucket } => return catch_up_page::agreed(node, store, &bucket),
         Question::Agree {
             bucket,
             before,
             next,
-        } => return catch_up_page::agree(node, store, (&bucket, before), &next),
+        } => return catch_up_page::agree(node, store, &bucket, before, &next),
         Question::TakeBucket { bucket, record } => {
-            return take_record(node, store, &bucket, &record).map(|()| Reply::Done);
+            return apply_record(node, store, &bucket, &record).map(|()| Reply::Done);
         }
         Question::SealBucket { bucket, record } => {
-            take_record(node, store, &bucket, &record)?;
-            // Others may have deleted what is here and not read here.
+            apply_record(node, store, &bucket, &record)?;
+            // This node may have objects that it does not read, and that others have deleted.
             store
                 .buckets()
                 .check_deletable(&bucket, |key| replication.is_reader(&bucket, key))
         }
         Question::CatchUpPage(wanted) => return catch_up_page::page(store, replication, &wanted),
-        // Answered before.
+        // `serve_question` answers these.
         Question::Fetch(_) | Question::FetchVersion { .. } => {
             return Err(Code::InternalError.into());
         }
@@ -178,7 +178,7 @@ mod tests {
     use crate::question::Target;
 
     #[test]
-    fn what_nodes_say_to_each_other_survives_the_way() {
+    fn questions_and_replies_are_read_as_they_are_written() {
         let question = Question::DeleteObjects {
             bucket: "b".into(),
             targets: vec![Target {

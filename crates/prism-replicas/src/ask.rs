@@ -1,49 +1,77 @@
-//! How a node asks others when an operation concerns more than its own store.
+//! Questions of this node to other backends, and to itself.
+//!
+//! Not here: the answers (`answer.rs`) and the wire format (`question.rs`).
 
-use prism_http::{Limits, RequestHead};
+use prism_http::RequestHead;
 use prism_proto::relay::Preamble;
 use prism_proto::verified::{Body, Caller, Policy, Verified};
 use prism_s3::{Code, Principal, S3Error};
-use prism_service::{PeerRequest, join_all};
+use prism_service::{PeerRequest, join_all, parse_own_head};
 use prism_store::Replicas;
 
 use crate::Replicator;
 use crate::question::{Asked, Question, Reply};
+use crate::replication::Replication;
 
 /// Longest answer: a page of a listing, with the same keys.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
-/// How often all are asked while the cluster changes.
-const EVERYONE_TRIES: u32 = 3;
+/// Most rounds of one question to all backends while the cluster changes.
+const MAX_ROUNDS: u32 = 3;
+
+/// A question as it travels: an HTTP request between nodes.
+pub(crate) struct EncodedQuestion {
+    pub(crate) head: RequestHead,
+    pub(crate) body: Vec<u8>,
+}
+
+impl EncodedQuestion {
+    pub(crate) fn new(replication: &Replication, question: &Question) -> Result<Self, S3Error> {
+        let body = Asked::encode(replication, question)?;
+        let len = body.len();
+        let text = format!("POST / HTTP/1.1\r\nHost: prism\r\nContent-Length: {len}\r\n\r\n");
+        let head = parse_own_head(text.as_bytes()).map_err(|_| Code::InternalError)?;
+        Ok(Self { head, body })
+    }
+
+    pub(crate) fn request(&self, principal: &Principal, is_repeatable: bool) -> PeerRequest<'_> {
+        PeerRequest {
+            head: &self.head,
+            preamble: preamble_for(principal),
+            is_repeatable,
+        }
+    }
+}
 
 impl Replicator {
-    /// The answers of all backends but those that are out, this node's own included.
-    /// They are asked at the same time.
-    pub async fn ask_everyone(
-        &self,
-        principal: &Principal,
-        question: &Question,
-    ) -> Vec<Result<Reply, S3Error>> {
-        let mut tries = 1;
+    /// Asks all backends at the same time, this node included. Leaves out those that are out.
+    pub async fn ask_all(&self, question: &Question) -> Vec<Result<Reply, S3Error>> {
+        let mut round = 1;
         loop {
             let epoch = self.node.replication.epoch();
-            let nodes = self.node.replication.takers();
-            let asked = nodes
-                .iter()
-                .map(|node| self.ask_as(node, principal, question));
+            let nodes = self.node.replication.not_out();
+            let asked = nodes.iter().map(|node| self.ask(node, question));
             let answers = join_all(asked.collect()).await;
-            // Somebody may have come meanwhile who has to be told as well.
-            if self.node.replication.epoch() == epoch || tries == EVERYONE_TRIES {
+            // A backend that has joined meanwhile has to hear the question too.
+            if self.node.replication.epoch() == epoch || round == MAX_ROUNDS {
                 return answers;
             }
-            tries += 1;
+            round += 1;
         }
     }
 
-    /// The answer of one backend, which may be this node, on behalf of `principal`.
+    /// Asks the backend `node`, which may be this node, on behalf of nobody.
     ///
     /// # Errors
-    /// Those of the answer; unavailable where the backend is out of reach.
-    pub async fn ask_as(
+    /// Those of [`Self::ask_for`].
+    pub async fn ask(&self, node: &str, question: &Question) -> Result<Reply, S3Error> {
+        self.ask_for(node, &Principal::Anonymous, question).await
+    }
+
+    /// Asks the backend `node`, which may be this node, on behalf of `principal`.
+    ///
+    /// # Errors
+    /// The error that the backend answers; unavailable if the backend is out of reach.
+    pub async fn ask_for(
         &self,
         node: &str,
         principal: &Principal,
@@ -57,16 +85,11 @@ impl Replicator {
             self.node.replication.avoid(node);
             Code::ServiceUnavailable.with_message("A storage node is out of reach.")
         };
-        let body = Asked::encode(&self.node.replication, question)?;
-        let head = head_for(body.len())?;
-        let relayed = PeerRequest {
-            head: &head,
-            preamble: preamble_for(principal),
-            is_repeatable: question.is_repeatable(),
-        };
+        let encoded = EncodedQuestion::new(&self.node.replication, question)?;
+        let request = encoded.request(principal, question.is_repeatable());
         let asked = self
             .peers
-            .ask(node, &relayed, &body, MAX_ANSWER_BYTES)
+            .ask(node, &request, &encoded.body, MAX_ANSWER_BYTES)
             .await;
         let (answer, bytes) = asked.map_err(|e| unavailable(&e))?;
         if answer.status() != 200 {
@@ -77,15 +100,7 @@ impl Replicator {
     }
 }
 
-pub(crate) fn head_for(body_len: usize) -> Result<RequestHead, S3Error> {
-    let text = format!("POST / HTTP/1.1\r\nHost: prism\r\nContent-Length: {body_len}\r\n\r\n");
-    match RequestHead::parse(text.as_bytes(), &Limits::DEFAULT) {
-        Ok(Some((head, _))) => Ok(head),
-        _ => Err(Code::InternalError.into()),
-    }
-}
-
-/// What precedes a request of this node itself, on behalf of somebody.
+/// The preamble of this node's own request on behalf of `principal`.
 pub fn preamble_for(principal: &Principal) -> Preamble {
     let caller = match principal {
         Principal::Anonymous => Caller::Anonymous(Policy::NotAsked),
@@ -101,8 +116,10 @@ pub fn preamble_for(principal: &Principal) -> Preamble {
     }
 }
 
-/// Whether all have done it. An error that the client can fix comes before a node out of
-/// reach.
+/// Succeeds if all backends have done their part.
+///
+/// # Errors
+/// The first error by status: the client can fix a 4xx, but not a node out of reach.
 pub fn done_by_all(answers: Vec<Result<Reply, S3Error>>) -> Result<(), S3Error> {
     let errors = answers.into_iter().filter_map(Result::err);
     match errors.min_by_key(|error| error.status()) {
@@ -116,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_client_can_act_on_is_said_first() {
+    fn an_error_that_the_client_can_fix_comes_first() {
         let error = |code: Code| Err(S3Error::from(code));
         assert_eq!(done_by_all(vec![Ok(Reply::Done), Ok(Reply::Done)]), Ok(()));
         let mixed = vec![
@@ -124,7 +141,7 @@ mod tests {
             error(Code::BucketNotEmpty),
             Ok(Reply::Done),
         ];
-        let said = done_by_all(mixed).map_err(|error| error.code());
-        assert_eq!(said, Err(Code::BucketNotEmpty));
+        let code = done_by_all(mixed).map_err(|error| error.code());
+        assert_eq!(code, Err(Code::BucketNotEmpty));
     }
 }

@@ -1,4 +1,4 @@
-//! Work that may block on the disk, away from the threads that serve connections.
+//! Runs work that may block on the disk, away from the threads that serve connections.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ impl Node {
     /// Runs `work` on this node's store where it may block.
     ///
     /// # Errors
-    /// Those of `work`; an internal error where it panics, or there is no store.
+    /// Those of `work`; an internal error if it panics or there is no store.
     pub async fn on_store<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self, &Store) -> Result<T, S3Error> + Send + 'static,

@@ -1,6 +1,9 @@
-//! This backend's copy of the agreed records of buckets, updated whenever they change. This
-//! task also finishes what others left behind: abandoned deletions, the remains of deleted
+//! This store's copy of the agreed records of buckets, updated whenever they change.
+//!
+//! The same task finishes what others left behind: abandoned deletions, the remains of deleted
 //! buckets, and records that are no longer needed.
+//!
+//! Not here: the registry itself (`registry.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -15,40 +18,42 @@ use prism_store::{BUCKET_RECORDS_MAX, Stamp, Store};
 
 use crate::blocking::{blocking, joined};
 use crate::errors::store_error;
-use crate::registry::{now_us, take_record};
+use crate::registry::{apply_record, now_us};
 use crate::{Node, Replicator};
 
-/// How often is looked without news.
+/// Time between two looks without news.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The same while a node has begun and does not know yet what is agreed.
-const LOOK_SOON: Duration = Duration::from_millis(50);
-/// A deletion that has not ended by then is given up: the bucket lives on.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
-/// How old the record of a deletion is before it may be forgotten: no message of before it
-/// is under way any more. And how often that is looked at.
+/// Time between two looks after a start, until the agreed records are known.
+const LOOK_AT_START: Duration = Duration::from_millis(50);
+/// Time after which a deletion that has not ended is given up: the bucket lives on.
+const DELETION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Age at which the record of a deletion may be forgotten, in microseconds. No message from
+/// before the deletion is under way by then.
 const REMEMBERED_US: u64 = 3_600_000_000;
+/// Time between two looks for such records.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// Records forgotten at a time.
 const FORGOTTEN_AT_ONCE: usize = 100;
 
-/// The versions that this backend has seen so far.
+/// The versions that this task has seen so far.
 #[derive(Default)]
 struct Seen {
     /// The revision of etcd.
     revision: u64,
-    /// The records that the store acts by.
+    /// The agreed records that the store acts by.
     agreed: Option<Arc<Buckets>>,
-    /// The versions of the keeper's records and of this store's own.
+    /// The version of the keeper's records.
     version: Option<u64>,
+    /// The version of this store's own records.
     own_version: Option<u64>,
-    /// Whether the records of this store from before the start are agreed on.
+    /// Whether the registry has the records that this store had at the start.
     is_adopted: bool,
-    /// Deletions under way, and since when.
+    /// Deletions under way, and when this task first saw them.
     deleting: HashMap<String, (Stamp, Instant)>,
     forgotten: Option<Instant>,
 }
 
-/// The one task of a node that keeps its buckets as agreed.
+/// The one task of a node that has its store act by the agreed records.
 pub(crate) struct BucketFollower {
     replicator: Rc<Replicator>,
     seen: Seen,
@@ -70,10 +75,10 @@ impl BucketFollower {
         loop {
             let mut pause = LOOK_EVERY;
             if let Err(error) = self.follow_once().await {
-                tracing::debug!(%error, "buckets are not up to date yet");
-                // Clients may wait for it.
+                tracing::debug!(%error, "cannot follow the registry of buckets yet; trying again");
+                // Clients may wait for their buckets.
                 if !self.seen.is_adopted {
-                    pause = LOOK_SOON;
+                    pause = LOOK_AT_START;
                 }
             }
             let node = &self.replicator.node;
@@ -94,7 +99,7 @@ impl BucketFollower {
             .ok_or(Code::InternalError)?;
         let own_version = Some(store.buckets().version());
         if let Some((agreed, version)) = self.news_of_buckets().await? {
-            self.replicator.take_all(&agreed).await?;
+            self.replicator.apply_records(&agreed).await?;
             self.adopt_own(&agreed, !self.seen.is_adopted).await?;
             self.seen.is_adopted = true;
             self.forget_missing(&agreed).await?;
@@ -130,7 +135,7 @@ impl BucketFollower {
             .ok_or(Code::ServiceUnavailable)?;
         if keeper == self.replicator.node.name {
             if !self.seen.is_adopted {
-                self.hear_all().await?;
+                self.collect_records().await?;
                 self.seen.is_adopted = true;
             }
             return Ok(None);
@@ -143,29 +148,31 @@ impl BucketFollower {
         Ok(is_new.then(|| (Arc::new(found), Some(version))))
     }
 
-    /// As the keeper: knows what any backend knows, before it says what there is not.
-    async fn hear_all(&self) -> Result<(), S3Error> {
+    /// As the keeper, adds the records of all other backends. Until then a bucket that is missing
+    /// here may exist.
+    async fn collect_records(&self) -> Result<(), S3Error> {
         let others = self.replicator.node.replication.backends().into_iter();
         for other in others.filter(|other| *other != self.replicator.node.name) {
             let (_, found) = self.replicator.buckets_of(&other, None).await?;
             for (name, record) in found {
                 let node = &self.replicator.node;
-                joined(blocking(node, move |node| hear(node, &name, &record))).await?;
+                node.on_store(move |node, store| merge_record(node, store, &name, &record))
+                    .await?;
             }
         }
-        self.replicator.node.has_heard_all();
+        self.replicator.node.set_has_all_records();
         Ok(())
     }
 
     /// Adds buckets that the registry lacks: they are older than the registry, or the
     /// registry has lost them. Buckets of a store that belongs to no member do not count.
     async fn adopt_own(&self, agreed: &Buckets, is_first: bool) -> Result<(), S3Error> {
-        if !self.is_of_member()? {
+        if !self.is_store_of_member()? {
             return Ok(());
         }
         let lacks = |name: &String, which: &BucketStamp| match agreed.get(name) {
             None => which.phase != Phase::Gone,
-            // Stores of before may each have a part of what was said of it.
+            // Records of earlier releases may each have a part of the documents.
             Some(_) => is_first && which.life == Stamp::NONE,
         };
         let known = self.known_here().await?.into_iter();
@@ -182,15 +189,15 @@ impl BucketFollower {
             if let Some(next) = Bucket::adopt(known.as_ref(), &here, stamp)
                 && self.replicator.agree(&name, before, &next).await?
             {
-                tracing::info!(bucket = name, "a bucket of this store is agreed on now");
-                self.replicator.tell_most(&name, &next).await;
+                tracing::info!(bucket = name, "the registry has got a bucket of this store");
+                self.replicator.try_push_record(&name, &next).await;
             }
         }
         Ok(())
     }
 
-    /// Whether the cluster speaks of this store, or of none of this node's yet.
-    fn is_of_member(&self) -> Result<bool, S3Error> {
+    /// Whether this store is the member's store, by the view, or the view names none yet.
+    fn is_store_of_member(&self) -> Result<bool, S3Error> {
         let store = self
             .replicator
             .node
@@ -212,7 +219,7 @@ impl BucketFollower {
             .await
     }
 
-    /// A deletion that the registry has forgotten need not be remembered here.
+    /// Forgets old deletions that the registry has forgotten.
     async fn forget_missing(&self, agreed: &Buckets) -> Result<(), S3Error> {
         let known = self.known_here().await?.into_iter();
         let mut missing: Vec<(String, Stamp)> = known
@@ -232,8 +239,8 @@ impl BucketFollower {
             .await
     }
 
-    /// Has buckets live on whose deletion nobody goes on with: that harms nobody, whatever
-    /// became of whoever began it.
+    /// Ends abandoned deletions: the bucket lives on. The node that began the deletion may be
+    /// gone; if it is not, its deletion fails.
     async fn give_up_deletions(&mut self) -> Result<(), S3Error> {
         let known = self.known_here().await?;
         self.seen.deleting.retain(|name, (stamp, _)| {
@@ -246,14 +253,14 @@ impl BucketFollower {
             }
             let begun = self.seen.deleting.entry(name.clone());
             let (_, begun) = begun.or_insert((which.stamp, Instant::now()));
-            if begun.elapsed() < GIVEN_UP_AFTER {
+            if begun.elapsed() < DELETION_TIMEOUT {
                 continue;
             }
             let Some(agreed) = self.replicator.agreed(&name).await? else {
                 continue;
             };
             if agreed.stamp != which.stamp {
-                self.replicator.take_bucket(&name, agreed).await?;
+                self.replicator.apply_record(&name, agreed).await?;
                 continue;
             }
             let live =
@@ -265,15 +272,15 @@ impl BucketFollower {
             {
                 tracing::warn!(
                     bucket = name,
-                    "a deletion was not finished: the bucket lives on"
+                    "gave up a deletion that did not end: the bucket lives on"
                 );
-                self.replicator.tell_most(&name, &live).await;
+                self.replicator.try_push_record(&name, &live).await;
             }
         }
         Ok(())
     }
 
-    /// Forgets deletions of buckets that every backend there is has heard of, long ago.
+    /// Forgets old deletions of buckets, once all backends have their records.
     async fn forget_deletions_of_buckets(&self) -> Result<(), S3Error> {
         let replication = &self.replicator.node.replication;
         let first = replication.in_sync().into_iter().next();
@@ -287,19 +294,19 @@ impl BucketFollower {
                 continue;
             };
             if agreed.stamp != which.stamp
-                || self.replicator.tell_all(&name, &agreed).await.is_err()
+                || self.replicator.push_record(&name, &agreed).await.is_err()
             {
                 continue;
             }
             match self.replicator.node.cluster.registry() {
                 Some(etcd) => drop(etcd.change(&name, Some(agreed.stamp), None).await),
-                None => self.forget_missing_one(name, which.stamp).await?,
+                None => self.forget_record(name, which.stamp).await?,
             }
         }
         Ok(())
     }
 
-    async fn forget_missing_one(&self, name: String, stamp: Stamp) -> Result<(), S3Error> {
+    async fn forget_record(&self, name: String, stamp: Stamp) -> Result<(), S3Error> {
         self.replicator
             .node
             .on_store(move |_, store| {
@@ -310,14 +317,14 @@ impl BucketFollower {
     }
 
     async fn known_here(&self) -> Result<BTreeMap<String, BucketStamp>, S3Error> {
-        joined(blocking(&self.replicator.node, |node| {
-            known_by(node.store.as_ref().ok_or(Code::InternalError)?)
-        }))
-        .await
+        self.replicator
+            .node
+            .on_store(|_, store| known_by(store))
+            .await
     }
 }
 
-/// Removes what deleted buckets have left, until the node stops. One worker does it.
+/// Removes the remains of deleted buckets, until the node stops. One worker runs it.
 pub(crate) async fn purge_buckets(replicator: &Replicator) {
     let node = &replicator.node;
     loop {
@@ -326,7 +333,7 @@ pub(crate) async fn purge_buckets(replicator: &Replicator) {
             None => Ok(()),
         }));
         if let Err(error) = purged.await {
-            tracing::warn!(%error, "what a deleted bucket has left was not removed");
+            tracing::warn!(%error, "cannot remove the remains of a deleted bucket");
         }
         tokio::select! {
             () = node.purge.notified() => {}
@@ -335,7 +342,7 @@ pub(crate) async fn purge_buckets(replicator: &Replicator) {
     }
 }
 
-/// No message that was sent before this is under way any more.
+/// Whether no message from before `stamp` is under way any more.
 fn is_old(stamp: Stamp) -> bool {
     now_us().saturating_sub(stamp.time_us) > REMEMBERED_US
 }
@@ -346,39 +353,42 @@ fn known_by(store: &Store) -> Result<BTreeMap<String, BucketStamp>, S3Error> {
     Ok(all.map(|info| (info.name, info.which)).collect())
 }
 
-/// Has a store act by all that is agreed on and newer than what it knows. Blocks on disk.
-pub(crate) fn take_newer(node: &Node, store: &Store, agreed: &Buckets) -> Result<(), S3Error> {
+/// Has a store act by the agreed records that are newer than its own. Blocks on disk.
+pub(crate) fn apply_newer_records(
+    node: &Node,
+    store: &Store,
+    agreed: &Buckets,
+) -> Result<(), S3Error> {
     let known = known_by(store)?;
     for (name, record) in agreed {
         let is_known = known
             .get(name)
             .is_some_and(|known| known.stamp >= record.stamp);
         if !is_known {
-            take_record(node, store, name, record)?;
+            apply_record(node, store, name, record)?;
         }
     }
     Ok(())
 }
 
-/// As the keeper: has what another backend knows of a bucket. Blocks on disk.
-fn hear(node: &Node, name: &str, theirs: &Bucket) -> Result<(), S3Error> {
-    let store = node.store.as_ref().ok_or(Code::InternalError)?;
+/// As the keeper, adds another backend's record of a bucket. Blocks on disk.
+fn merge_record(node: &Node, store: &Store, name: &str, theirs: &Bucket) -> Result<(), S3Error> {
     let mine = store.buckets().record(name).map_err(|e| store_error(&e))?;
     let stamp = node.stamp_above(mine.as_ref().map(|mine| mine.stamp));
     match Bucket::adopt(mine.as_ref(), theirs, stamp) {
-        Some(next) if theirs.life == Stamp::NONE => take_record(node, store, name, &next),
-        _ => take_record(node, store, name, theirs),
+        Some(next) if theirs.life == Stamp::NONE => apply_record(node, store, name, &next),
+        _ => apply_record(node, store, name, theirs),
     }
 }
 
-/// Removes what buckets that are gone have left. Blocks on disk.
+/// Removes the remains of all deleted buckets. Blocks on disk.
 fn purge_all(store: &Store) -> Result<(), S3Error> {
     for (name, which) in known_by(store)? {
         if which.phase != Phase::Gone {
             continue;
         }
         match store.buckets().purge(&name) {
-            // It has another life by now, and nothing of this one.
+            // The bucket was made again, after its remains had gone.
             Ok(()) | Err(prism_store::Error::AlreadyExists) => {}
             Err(error) => return Err(store_error(&error)),
         }

@@ -1,12 +1,12 @@
-//! Getting hold of what this node has missed, or is to have from now on, and throwing
-//! away what is no longer its own. What is missed, and whether something may be taken
-//! in, is decided by `prism-replica` and the store; here others are asked.
+//! Catches up: fetches the keys that this node lacks, and removes the keys that it no longer
+//! has by placement.
 //!
-//! It is done in one epoch, from the beginning whenever that changes: what is here
-//! already is then only compared. First all others have to be in that epoch and have
-//! nothing open of before it. Then, bucket by bucket, the primary of each key is
-//! asked what it holds, page by page, and what differs is fetched, a few things at
-//! once.
+//! All of it happens in one epoch. When the epoch changes, it starts again, and what is here
+//! already is only compared. First all other nodes have to be in that epoch, without open
+//! changes of earlier ones. Then this node asks the primary of each key, bucket by bucket and
+//! page by page, and fetches what differs.
+//!
+//! Not here: the comparison of a page, and what may be taken in (`prism-replica`, the store).
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -14,24 +14,43 @@ use std::time::{Duration, Instant};
 use prism_cluster::{NodeName, Phase, Status, View};
 use prism_membership::Buckets;
 use prism_replica::Phase as BucketPhase;
-use prism_s3::{Code, Principal, S3Error};
+use prism_s3::{Code, S3Error};
 use prism_service::{Stage, join_all};
 use prism_store::{Missing, PageRequest, Scope, ScopePage, Store};
 
-use crate::blocking::{blocking, joined};
 use crate::errors::store_error;
 use crate::question::{CatchUpPageWanted, Question, Reply};
 use crate::registry::not_yet;
 use crate::{Node, Replicator};
 
-/// How often the cluster's view is looked at.
+/// Time between two looks at the cluster's view.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// After a failure it is tried again so much later.
-const REST: Duration = Duration::from_secs(1);
-/// Another node answers within this time.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Things fetched at once, each with two pieces of its bytes in memory.
-const AT_ONCE: usize = 4;
+/// Pause after a failure.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Time for another node to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Scopes fetched at once, each with two pieces of its bytes in memory.
+const FETCHES_AT_ONCE: usize = 4;
+
+/// A position among the scopes of one bucket.
+#[derive(Clone)]
+struct PageStart {
+    bucket: String,
+    /// The uploads and their parts, not the objects.
+    uploads: bool,
+    /// The last scope of the page before.
+    after: Option<Scope>,
+}
+
+impl PageStart {
+    fn request(&self) -> PageRequest<'_> {
+        PageRequest {
+            bucket: &self.bucket,
+            uploads: self.uploads,
+            after: self.after.as_ref(),
+        }
+    }
+}
 
 /// The one task of a node that catches up.
 pub(crate) struct CatchUp {
@@ -43,14 +62,14 @@ impl CatchUp {
         Self { replicator }
     }
 
-    /// Catches up whenever that is needed, until the node stops.
+    /// Catches up whenever the view says so, until the node stops.
     pub(crate) async fn run(&self) {
         let Some(store) = &self.replicator.node.store else {
             return;
         };
-        // After a start nobody knows what was left undone.
+        // The process before this one may have stopped before it removed such keys.
         let mut may_have_extra = true;
-        // Who was never one of this cluster has nothing of which that could judge.
+        // The view says nothing about the keys of a store that was never a member.
         let mut was_member = false;
         loop {
             tokio::select! {
@@ -67,7 +86,7 @@ impl CatchUp {
                 .is_store_of(&self.replicator.node.name, store.identity());
             let result = match wanted {
                 Some(wanted) if progress.caught_up() < wanted => {
-                    progress.running(true);
+                    progress.set_running(true);
                     self.fetch_missing(&view).await
                 }
                 None if is_settled && may_have_extra && was_member => {
@@ -78,21 +97,21 @@ impl CatchUp {
                 _ => Ok(()),
             };
             if let Err(error) = result {
-                tracing::debug!(%error, "not caught up yet");
-                progress.hindered(error.message().to_owned());
-                tokio::time::sleep(REST).await;
+                tracing::debug!(%error, "catching up failed; trying again");
+                progress.set_hindrance(error.message().to_owned());
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
         }
     }
 
-    /// Fetches all that is missing as of the view's epoch.
+    /// Fetches everything that this node lacks, as of the view's epoch.
     async fn fetch_missing(&self, view: &View) -> Result<(), S3Error> {
         let begun = Instant::now();
         self.wait_until_settled(view).await?;
         self.replicator.node.progress.all_settled(view.epoch());
-        // As of now: nobody was told of what was agreed while nothing was told here.
+        // Read now, because this node may have missed changes of buckets while it was away.
         let agreed = self.replicator.all_agreed().await?;
-        self.replicator.take_all(&agreed).await?;
+        self.replicator.apply_records(&agreed).await?;
         self.compare_buckets(view, &agreed).await?;
         let existing = agreed.iter().filter(|(_, b)| b.phase != BucketPhase::Gone);
         for (bucket, _) in existing {
@@ -105,14 +124,14 @@ impl CatchUp {
         self.still_in(view)?;
         let own = self.store()?.open_changes().begun_before(view.epoch());
         if !own.is_empty() {
-            return Err(not_yet("Changes of before are open here."));
+            return Err(not_yet("Changes of earlier epochs are open here."));
         }
         self.replicator.node.progress.done(view.epoch());
         self.replicator.node.cluster.caught_up(view.epoch());
         tracing::info!(
             epoch = view.epoch(),
             seconds = begun.elapsed().as_secs_f64(),
-            "everything that this node is to have is here"
+            "this node has caught up"
         );
         Ok(())
     }
@@ -125,7 +144,7 @@ impl CatchUp {
             .ok_or(Code::InternalError.into())
     }
 
-    /// The cluster has not changed: pages of one view do not fit another.
+    /// Checks that the epoch is still the view's. Pages of different views do not fit together.
     fn still_in(&self, view: &View) -> Result<(), S3Error> {
         let epoch = view.epoch();
         let is_still = self.replicator.node.replication.view().epoch() == epoch;
@@ -135,7 +154,7 @@ impl CatchUp {
         }
     }
 
-    /// All others are in this epoch, and have nothing open of before it.
+    /// Waits until all other backends are in this epoch, without open changes of earlier ones.
     async fn wait_until_settled(&self, view: &View) -> Result<(), S3Error> {
         self.still_in(view)?;
         let others = view.state().backends.iter().filter(|(name, backend)| {
@@ -152,14 +171,12 @@ impl CatchUp {
     }
 
     async fn ask_other(&self, name: &str, question: &Question) -> Result<Reply, S3Error> {
-        let nobody = Principal::Anonymous;
-        let reply = self.replicator.ask_as(name, &nobody, question);
-        let reply = tokio::time::timeout(PATIENCE, reply).await;
+        let reply = self.replicator.ask(name, question);
+        let reply = tokio::time::timeout(ANSWER_TIMEOUT, reply).await;
         reply.unwrap_or_else(|_| Err(not_yet("Another node takes too long to answer.")))
     }
 
-    /// All that the sources have is agreed on: a registry that has lost its data does not
-    /// mean that there are no buckets.
+    /// Checks that the registry has the buckets of all sources: it may have lost its data.
     async fn compare_buckets(&self, view: &View, agreed: &Buckets) -> Result<(), S3Error> {
         for source in sources(view, &self.replicator.node.name) {
             let (_, theirs) = self.replicator.buckets_of(&source, None).await?;
@@ -173,7 +190,7 @@ impl CatchUp {
         Ok(())
     }
 
-    /// Has what one other node is the primary of, in one bucket.
+    /// Fetches what this node lacks of one bucket's keys whose primary is `source`.
     async fn catch_up_with(
         &self,
         view: &View,
@@ -181,13 +198,17 @@ impl CatchUp {
         bucket: &str,
         uploads: bool,
     ) -> Result<(), S3Error> {
-        let mut after: Option<Scope> = None;
+        let mut start = PageStart {
+            bucket: bucket.to_owned(),
+            uploads,
+            after: None,
+        };
         loop {
             self.still_in(view)?;
             let question = Question::CatchUpPage(CatchUpPageWanted {
                 bucket: bucket.to_owned(),
                 uploads,
-                after: after.clone(),
+                after: start.after.clone(),
                 source: source.to_owned(),
                 by: self.replicator.node.name.clone(),
                 epoch: view.epoch(),
@@ -197,22 +218,18 @@ impl CatchUp {
                 Ok(_) => return Err(Code::InternalError.into()),
                 // If the bucket's deletion is agreed, there is nothing to copy.
                 Err(error) if error.code() == Code::NoSuchBucket => {
-                    return self
-                        .is_gone(bucket)
-                        .await
-                        .and_then(|is_gone| match is_gone {
-                            true => Ok(()),
-                            false => Err(error),
-                        });
+                    return match self.is_gone(bucket).await? {
+                        true => Ok(()),
+                        false => Err(error),
+                    };
                 }
                 Err(error) => return Err(error),
             };
             let end = page.end.clone();
-            let place = (bucket.to_owned(), uploads, after);
-            let missing = self.compare(view, source, place, page).await?;
+            let missing = self.compare(view, source, start.clone(), page).await?;
             self.fetch_all(view, source, missing.take).await?;
             match end {
-                Some(end) => after = Some(end),
+                Some(end) => start.after = Some(end),
                 None => return Ok(()),
             }
         }
@@ -223,26 +240,24 @@ impl CatchUp {
         Ok(agreed.is_none_or(|agreed| agreed.phase == BucketPhase::Gone))
     }
 
-    /// What is missing of a page; what others do not have is removed.
+    /// Compares a page of the source with this store. Removes what the source does not have, and
+    /// returns what is missing here.
     async fn compare(
         &self,
         view: &View,
         source: &str,
-        (bucket, uploads, after): (String, bool, Option<Scope>),
+        start: PageStart,
         page: ScopePage,
     ) -> Result<Missing, S3Error> {
         let (view, source) = (view.clone(), source.to_owned());
         self.replicator
             .node
             .on_store(move |node, store| {
-                let wanted = |key: &str| is_of(&view, &source, &node.name, &bucket, key);
+                let wanted =
+                    |key: &str| fetches_from(&view, &source, &node.name, &start.bucket, key);
                 let since = view.epoch();
-                let request = PageRequest {
-                    bucket: &bucket,
-                    uploads,
-                    after: after.as_ref(),
-                };
-                let found = store.catch_up().compare(request, &page, since, wanted);
+                let found = store.catch_up();
+                let found = found.compare(start.request(), &page, since, wanted);
                 let mut found = found.map_err(|e| store_error(&e))?;
                 let remove = std::mem::take(&mut found.remove);
                 node.progress.add_compared(page.items.len());
@@ -254,7 +269,7 @@ impl CatchUp {
             .await
     }
 
-    /// Uploads come before their parts.
+    /// Fetches scopes, a few at once: uploads before their parts.
     async fn fetch_all(
         &self,
         view: &View,
@@ -263,11 +278,14 @@ impl CatchUp {
     ) -> Result<(), S3Error> {
         let is_part = |scope: &Scope| matches!(scope.upload, Some((_, Some(_))));
         let (parts, first): (Vec<_>, Vec<_>) = scopes.into_iter().partition(is_part);
-        for scopes in first.chunks(AT_ONCE).chain(parts.chunks(AT_ONCE)) {
+        for scopes in first
+            .chunks(FETCHES_AT_ONCE)
+            .chain(parts.chunks(FETCHES_AT_ONCE))
+        {
             self.still_in(view)?;
             let fetched = scopes
                 .iter()
-                .map(|scope| self.replicator.fetch(source, scope, view.epoch()));
+                .map(|scope| self.replicator.fetcher.fetch(source, scope, view.epoch()));
             for fetched in join_all(fetched.collect()).await {
                 fetched?;
             }
@@ -275,7 +293,7 @@ impl CatchUp {
         Ok(())
     }
 
-    /// Throws away what this node has no place for, once all others know that.
+    /// Removes the keys that this node no longer has, once all others act by the same view.
     async fn trim(&self, view: &View) -> Result<(), S3Error> {
         self.wait_until_settled(view).await?;
         for bucket in self.replicator.names_of_buckets().await? {
@@ -287,38 +305,38 @@ impl CatchUp {
     }
 
     async fn trim_bucket(&self, view: &View, bucket: &str, uploads: bool) -> Result<(), S3Error> {
-        let mut after = None;
+        let mut start = PageStart {
+            bucket: bucket.to_owned(),
+            uploads,
+            after: None,
+        };
         loop {
             self.still_in(view)?;
-            let (view, bucket, begin) = (view.clone(), bucket.to_owned(), after);
-            after = joined(blocking(&self.replicator.node, move |node| {
-                trim_page(node, &view, &bucket, uploads, begin)
-            }))
-            .await?;
-            if after.is_none() {
-                return Ok(());
+            let (view, here) = (view.clone(), start.clone());
+            let end = self
+                .replicator
+                .node
+                .on_store(move |node, store| trim_page(node, store, &view, &here))
+                .await?;
+            match end {
+                Some(end) => start.after = Some(end),
+                None => return Ok(()),
             }
         }
     }
 }
 
+/// Removes one page of keys, and returns its end; `None` after the last page.
 fn trim_page(
     node: &Node,
+    store: &Store,
     view: &View,
-    bucket: &str,
-    uploads: bool,
-    after: Option<Scope>,
+    start: &PageStart,
 ) -> Result<Option<Scope>, S3Error> {
-    let store = node.store.as_ref().ok_or(Code::InternalError)?;
-    let has_place = |key: &str| view.has_place(&node.name, bucket, key);
-    let request = PageRequest {
-        bucket,
-        uploads,
-        after: after.as_ref(),
-    };
-    let page = match store.catch_up().without_place(request, has_place) {
+    let has_place = |key: &str| view.has_place(&node.name, &start.bucket, key);
+    let page = match store.catch_up().without_place(start.request(), has_place) {
         Ok(page) => page,
-        // It has just gone.
+        // The bucket has just been deleted.
         Err(prism_store::Error::NoSuchBucket) => return Ok(None),
         Err(error) => return Err(store_error(&error)),
     };
@@ -329,7 +347,7 @@ fn trim_page(
     Ok(page.end)
 }
 
-/// Those that are the primaries of some keys, this node aside.
+/// The other backends that may be primaries of keys.
 fn sources(view: &View, me: &str) -> Vec<String> {
     let state = view.state();
     let members = state.placing.members.iter().map(NodeName::as_str);
@@ -337,8 +355,9 @@ fn sources(view: &View, me: &str) -> Vec<String> {
     sources.map(str::to_owned).collect()
 }
 
-/// Whether `by` has to get hold of a key from `source`.
-pub(crate) fn is_of(view: &View, source: &str, by: &str, bucket: &str, key: &str) -> bool {
+/// Whether the node `by` has to fetch a key from `source`: it lacks the key, and `source` is the
+/// primary.
+pub(crate) fn fetches_from(view: &View, source: &str, by: &str, bucket: &str, key: &str) -> bool {
     let primary = view.primary(bucket, key);
     primary.is_some_and(|name| name.as_str() == source) && view.lacks(by, bucket, key)
 }

@@ -1,35 +1,36 @@
-//! What a node that catches up is told by another one.
+//! Answers the questions of a node that catches up, and those about the registry of buckets.
+//!
+//! Not here: the asking node (`catch_up.rs`, `registry.rs`).
 
 use prism_replica::{Bucket, Phase};
 use prism_s3::S3Error;
 use prism_store::{Error, PageRequest, Stamp, Store};
 
 use crate::Node;
-use crate::catch_up::is_of;
+use crate::catch_up::fetches_from;
 use crate::errors::store_error;
 use crate::question::{CatchUpPageWanted, Reply};
 use crate::registry::not_yet;
 use crate::replication::Replication;
 
-/// Buckets of one answer: with two documents of 64 KiB each, in which JSON may write
-/// a byte with two, below 8 MiB.
+/// Buckets of one answer: below 8 MiB with two documents of 64 KiB each, of which JSON may write
+/// each byte with two.
 const BUCKETS_AT_ONCE: usize = 25;
 
-/// Whether nothing is open here of before an epoch that this node is in, or beyond.
+/// Whether this node is in `epoch` or a later one, without open changes of earlier epochs.
 pub(crate) fn settled(store: &Store, epoch: u64) -> Result<Reply, S3Error> {
     match store.epoch() >= epoch && store.open_changes().begun_before(epoch).is_empty() {
         true => Ok(Reply::Done),
-        false => Err(not_yet("Changes of before are open at another node.")),
+        false => Err(not_yet(
+            "Changes of earlier epochs are open at another node.",
+        )),
     }
 }
 
-/// This node's records of the next buckets after `after`; none if its version is still
+/// This node's records of the next buckets after `after`; none if their version is still
 /// `unless`.
-pub(crate) fn buckets(
-    store: &Store,
-    (after, unless): (&str, Option<u64>),
-) -> Result<Reply, S3Error> {
-    // First: what comes later is news the next time.
+pub(crate) fn buckets(store: &Store, after: &str, unless: Option<u64>) -> Result<Reply, S3Error> {
+    // Read first, so that the next call finds later changes.
     let version = store.buckets().version();
     let mut page = Vec::new();
     if unless == Some(version) {
@@ -45,7 +46,7 @@ pub(crate) fn buckets(
     Ok(Reply::Buckets { version, page })
 }
 
-/// The agreed record of a bucket, which this node keeps.
+/// As the keeper, the agreed record of a bucket.
 pub(crate) fn agreed(node: &Node, store: &Store, bucket: &str) -> Result<Reply, S3Error> {
     node.check_keeper()?;
     let found = store
@@ -55,17 +56,18 @@ pub(crate) fn agreed(node: &Node, store: &Store, bucket: &str) -> Result<Reply, 
     Ok(Reply::Agreed(found.map(Box::new)))
 }
 
-/// Agrees on something else, if what is agreed has this stamp.
+/// As the keeper, replaces the agreed record by `next`, if its stamp is `before`.
 pub(crate) fn agree(
     node: &Node,
     store: &Store,
-    (bucket, before): (&str, Option<Stamp>),
+    bucket: &str,
+    before: Option<Stamp>,
     next: &Bucket,
 ) -> Result<Reply, S3Error> {
     node.check_keeper()?;
     let mut changed = store.buckets().change_record(bucket, before, next);
     if let Err(Error::Busy) = changed {
-        // Objects of the bucket's earlier life are deleted first.
+        // The remains of the deleted bucket of that name go first.
         let purged = store.buckets().purge(bucket);
         changed = purged.and_then(|()| store.buckets().change_record(bucket, before, next));
     }
@@ -80,7 +82,7 @@ pub(crate) fn agree(
     }
 }
 
-/// A page of what this node holds.
+/// A page of what this node has and the asking node lacks.
 pub(crate) fn page(
     store: &Store,
     replication: &Replication,
@@ -88,9 +90,10 @@ pub(crate) fn page(
 ) -> Result<Reply, S3Error> {
     let view = replication.view();
     if view.epoch() != wanted.epoch || store.epoch() != wanted.epoch {
-        return Err(not_yet("Another node is not in that epoch."));
+        return Err(not_yet("Another node is in another epoch."));
     }
-    let is_wanted = |key: &str| is_of(&view, &wanted.source, &wanted.by, &wanted.bucket, key);
+    let is_wanted =
+        |key: &str| fetches_from(&view, &wanted.source, &wanted.by, &wanted.bucket, key);
     let request = PageRequest {
         bucket: &wanted.bucket,
         uploads: wanted.uploads,

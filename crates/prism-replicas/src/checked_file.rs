@@ -1,39 +1,47 @@
-//! Sending an object's bytes, each block compared with its checksum before.
+//! Sends an object's bytes, and compares each block with its checksum before.
 
 use std::io;
+use std::ops::Range;
 
 use prism_service::Io;
 use prism_store::{CheckedFile, Error};
 
-/// Compares the block that holds the byte `at`, unless it is known to be good,
-/// and says up to where the bytes `[at, end)` are. Reads where it may block.
-pub async fn check(file: &CheckedFile, at: u64, end: u64) -> Result<u64, Error> {
-    let known = file.good_until(at, end);
-    if known > at || at == end {
+/// Compares the block of the byte `start` with its checksum, unless the block is known to be
+/// good. Returns the end of the good bytes, at most `end`. Reads the disk on another thread.
+///
+/// # Errors
+/// The block is damaged or cannot be read.
+pub async fn check(file: &CheckedFile, start: u64, end: u64) -> Result<u64, Error> {
+    let known = file.good_until(start, end);
+    if known > start || start == end {
         return Ok(known);
     }
     let file = file.clone();
-    let reading = tokio::task::spawn_blocking(move || file.check(at, end));
+    let reading = tokio::task::spawn_blocking(move || file.check(start, end));
     match reading.await {
         Ok(checked) => checked,
         Err(error) => Err(io::Error::other(error).into()),
     }
 }
 
-/// Sends the bytes `[at, end)`, of which those before `good` were found good. The
-/// next block is read and compared while one is sent; where it is not what was
-/// written, sending ends with an error, and the client sees the answer break off.
+/// Sends the bytes of `range`, of which [`check`] has checked those before `checked_until`.
+/// Checks the next block while it sends one.
+///
+/// # Errors
+/// Those of the connection. A damaged block ends the answer in its middle.
 pub async fn send(
     io: &mut impl Io,
     file: &CheckedFile,
-    (mut at, mut good, end): (u64, u64, u64),
+    range: Range<u64>,
+    checked_until: u64,
 ) -> io::Result<()> {
-    while at < end {
-        let sending = io.send_file(file.file(), at, good - at);
-        let (sent, next) = tokio::join!(sending, check(file, good, end));
+    let (mut at, mut checked_until) = (range.start, checked_until);
+    while at < range.end {
+        let sending = io.send_file(file.file(), at, checked_until - at);
+        let (sent, next) = tokio::join!(sending, check(file, checked_until, range.end));
         sent?;
-        at = good;
-        good = next.map_err(io::Error::other)?;
+        at = checked_until;
+        checked_until = next.map_err(io::Error::other)?;
     }
     Ok(())
 }

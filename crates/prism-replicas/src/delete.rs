@@ -1,14 +1,17 @@
-//! Deletions in this node's store.
+//! Deletions in this node's store, with their conditions and versions.
 
 use prism_s3::{Code, Conditions, Outcome, S3Error};
-use prism_store::{ObjectMeta, Removed, Store, ToDelete, VersionId, Versioning};
+use prism_store::{Error, ObjectMeta, Removed, Store, ToDelete, VersionId, Versioning};
 
 use crate::errors::store_error;
 use crate::fence::elsewhere;
 use crate::question::{Deleted, Target};
 use crate::replication::Replication;
 
-/// The version that a client names, if it names one.
+/// The version that a request names, if it names one.
+///
+/// # Errors
+/// The text is no version id.
 pub fn named(version: Option<&str>) -> Result<Option<VersionId>, S3Error> {
     let Some(text) = version else {
         return Ok(None);
@@ -26,7 +29,7 @@ pub fn delete(
     conditions: &Conditions,
 ) -> Result<Option<Removed>, S3Error> {
     let done = match conditions.is_empty() {
-        // Deleting what is not there need not wait for the disk.
+        // A missing object needs no write.
         true if deletion.version.is_none() && is_absent(store, bucket, deletion.key)? => Ok(None),
         true => store.delete_version(bucket, deletion, None),
         false => {
@@ -38,7 +41,7 @@ pub fn delete(
     done.map_err(|e| conditions_error(conditions, &e))
 }
 
-/// There is nothing, and nothing to be remembered of it.
+/// Whether a deletion of the key changes nothing, not even by a delete marker.
 fn is_absent(store: &Store, bucket: &str, key: &str) -> Result<bool, S3Error> {
     let found = store.head(bucket, key).map_err(|e| store_error(&e))?;
     if found.is_some() {
@@ -49,25 +52,26 @@ fn is_absent(store: &Store, bucket: &str, key: &str) -> Result<bool, S3Error> {
 }
 
 /// Whether the conditions of a write hold for what its key has now.
-pub fn holds(conditions: &prism_s3::Conditions, current: Option<&ObjectMeta>) -> bool {
+pub fn holds(conditions: &Conditions, current: Option<&ObjectMeta>) -> bool {
     let etag = current.map(|meta| meta.etag.as_str());
     conditions.for_write(etag) == Outcome::Proceed
 }
 
-/// What a client is told of a write that did not happen.
-pub fn conditions_error(conditions: &prism_s3::Conditions, error: &prism_store::Error) -> S3Error {
+/// The error of a conditional write.
+pub fn conditions_error(conditions: &Conditions, error: &Error) -> S3Error {
     match error {
-        prism_store::Error::ConditionFailed { exists: false } if conditions.needs_object() => {
+        Error::ConditionFailed { exists: false } if conditions.needs_object() => {
             Code::NoSuchKey.into()
         }
-        prism_store::Error::Busy => Code::ServiceUnavailable
+        Error::Busy => Code::ServiceUnavailable
             .with_message("The bucket may be about to be deleted. Please try again."),
         error => store_error(error),
     }
 }
-/// Deletes those of a DeleteObjects that this node owns: together, but for those
-/// with conditions. Blocks on disk.
-pub fn delete_here(
+
+/// Deletes the targets whose primary is this node: in one commit, except those with a condition.
+/// Blocks on disk.
+pub(crate) fn delete_here(
     store: &Store,
     replication: &Replication,
     bucket: &str,
@@ -78,7 +82,7 @@ pub fn delete_here(
     for (target, result) in targets.iter().zip(&mut results) {
         if !replication.is_primary(bucket, &target.key) {
             let error = elsewhere();
-            tracing::warn!(%error, bucket, key = target.key, "nothing was deleted");
+            tracing::warn!(%error, bucket, key = target.key, "did not delete a key: this node is not its primary");
             *result = Some(Deleted::from_result(Err(error)));
             continue;
         }

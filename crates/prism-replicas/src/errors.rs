@@ -1,15 +1,15 @@
-//! What a client is told of a store's error.
+//! A store's errors as S3 errors.
 
 use prism_s3::{Code, S3Error};
 
-/// The error in S3's terms; those that are ours are logged.
+/// A store's error as an S3 error. Internal errors are logged.
 pub fn store_error(error: &prism_store::Error) -> S3Error {
     use prism_store::Error;
     match error {
         Error::NoSuchBucket => Code::NoSuchBucket.into(),
         Error::NoSuchObject => Code::NoSuchKey.into(),
         Error::NoSuchVersion => Code::NoSuchVersion.into(),
-        // Of a version that was named.
+        // The request named a version that is a delete marker.
         Error::IsDeleteMarker => Code::MethodNotAllowed.into(),
         Error::TooManyVersions => Code::InvalidRequest.with_message(error.to_string()),
         Error::BucketChanged => Code::OperationAborted.into(),
@@ -25,7 +25,7 @@ pub fn store_error(error: &prism_store::Error) -> S3Error {
         Error::InvalidName(what) => Code::InvalidArgument.with_message(*what),
         Error::NoSpace => Code::InsufficientStorage.into(),
         Error::Stalled => Code::SlowDown.into(),
-        // It may have been written, if that is decided without this node.
+        // Other nodes decide, so the change may take effect.
         Error::OtherEpoch | Error::Unsettled => {
             Code::ServiceUnavailable.with_message("The cluster has just changed. Try again.")
         }
@@ -37,7 +37,7 @@ pub fn store_error(error: &prism_store::Error) -> S3Error {
         }
         Error::TooManyBuckets | Error::WritesDisabled => Code::ServiceUnavailable.into(),
         error => {
-            tracing::error!(%error, "store");
+            tracing::error!(%error, "the store failed");
             Code::InternalError.into()
         }
     }

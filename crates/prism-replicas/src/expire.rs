@@ -1,6 +1,6 @@
-//! Uploads that nobody goes on with are aborted after a time, where the configuration
-//! says so. What idle means is `prism-store`'s, and how an upload ends on all
-//! replicas; here is when it is looked for, and by whom.
+//! Aborts idle uploads after the configured time (`store.expire_uploads_days`).
+//!
+//! Not here: what makes an upload idle, and how it ends on all replicas (`prism-store`).
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::{Replicator, now_ms};
 
 /// A day in milliseconds.
 const DAY_MS: u64 = 86_400_000;
-/// From the start to the first look: others are being connected to until then.
-const FIRST: Duration = Duration::from_secs(1);
-/// Between two looks.
+/// Pause before the first look, in which the node connects to others.
+const START_PAUSE: Duration = Duration::from_secs(1);
+/// Pause between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
-/// After one that did not come to its end.
-const AGAIN: Duration = Duration::from_secs(60);
-/// Uploads looked at in one go.
+/// Pause after a look that failed.
+const RETRY_PAUSE: Duration = Duration::from_secs(60);
+/// Uploads in one call of the store.
 const PAGE: usize = 100;
 
-/// Where a look goes on.
-type At = Option<(String, UploadId)>;
+/// The last upload of a page: its key and id.
+type LastUpload = Option<(String, UploadId)>;
 
 /// Aborts idle uploads of which this node is the primary, until the node stops.
 /// One worker does it.
@@ -32,7 +32,7 @@ pub(crate) async fn expire_uploads(replicator: &Replicator) {
     if days == 0 || replicator.node.store.is_none() {
         return;
     }
-    let mut pause = FIRST;
+    let mut pause = START_PAUSE;
     loop {
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
@@ -42,16 +42,12 @@ pub(crate) async fn expire_uploads(replicator: &Replicator) {
         pause = match expire_all(replicator, before_ms).await {
             Ok(0) => LOOK_EVERY,
             Ok(uploads) => {
-                tracing::info!(
-                    uploads,
-                    days,
-                    "uploads that nobody went on with were aborted"
-                );
+                tracing::info!(uploads, days, "aborted idle uploads");
                 LOOK_EVERY
             }
             Err(error) => {
-                tracing::debug!(%error, "not all idle uploads were looked for");
-                AGAIN
+                tracing::debug!(%error, "looking for idle uploads failed; trying again");
+                RETRY_PAUSE
             }
         };
     }
@@ -60,7 +56,7 @@ pub(crate) async fn expire_uploads(replicator: &Replicator) {
 async fn expire_all(replicator: &Replicator, before_ms: u64) -> Result<usize, S3Error> {
     let mut aborted = 0;
     for bucket in replicator.names_of_buckets().await? {
-        let mut at: At = None;
+        let mut at: LastUpload = None;
         loop {
             let (name, begin) = (bucket.clone(), at);
             let (idle, next) = replicator
@@ -68,7 +64,7 @@ async fn expire_all(replicator: &Replicator, before_ms: u64) -> Result<usize, S3
                 .on_store(move |_, store| {
                     let begin = begin.as_ref().map(|(key, id)| (key.as_str(), Some(*id)));
                     match store.uploads().list_idle(&name, before_ms, begin, PAGE) {
-                        // Deleted meanwhile.
+                        // The bucket was deleted meanwhile.
                         Err(Error::NoSuchBucket) => Ok((Vec::new(), None)),
                         found => found.map_err(|e| store_error(&e)),
                     }
@@ -86,7 +82,7 @@ async fn expire_all(replicator: &Replicator, before_ms: u64) -> Result<usize, S3
     Ok(aborted)
 }
 
-/// Whether this node is the one to do it, and has.
+/// Aborts an upload, if this node is the primary of its key. Returns whether it did.
 async fn expire(
     replicator: &Replicator,
     bucket: &str,
@@ -100,7 +96,7 @@ async fn expire(
     if replication.begin().is_none() {
         return Err(Code::ServiceUnavailable.into());
     }
-    replicator.make_certain(bucket, &key).await?;
+    replicator.resolve_key(bucket, &key).await?;
     let bucket = bucket.to_owned();
     replicator
         .node

@@ -1,27 +1,27 @@
-//! What a backend asks itself before it answers from its store: whether it is one
-//! that may, by the cluster as it is now.
+//! The fence: whether this backend may answer from its store, by the cluster as it is now.
 //!
-//! A node that has lost its lease does not know how the cluster is; the others may
-//! have gone on without it. A node whose placement is not that of most nodes stores where they
-//! do not look: it passes no request on either. A node that asks by an old view, or by a configuration in which
-//! keys have other owners, is sent back: what it stored here would not be found.
+//! - A node without a lease does not know the cluster's state: the others may have gone on
+//!   without it.
+//! - A node whose placement is not that of most nodes stores objects where the others do not
+//!   look. It relays no requests either.
+//! - A node that asks by an old view, or by another placement, is sent back: nobody would find
+//!   what it stores here.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use prism_cluster::{State, Status};
-use prism_s3::{Code, S3Error};
-
 use prism_membership::LeaseTerm;
+use prism_s3::{Code, S3Error};
 
 use crate::Node;
 use crate::replication::Replication;
 use crate::saved_state;
 
-/// After what time a store that could not adopt an epoch tries again.
-const ADOPT_AGAIN: Duration = Duration::from_secs(1);
+/// Pause after a failure to adopt an epoch.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// The answer of a backend that must not answer.
+/// The answer of a backend without a lease.
 pub fn cut_off() -> S3Error {
     Code::ServiceUnavailable.with_message("This storage node is cut off from its cluster.")
 }
@@ -33,8 +33,7 @@ pub fn differs() -> S3Error {
     Code::ServiceUnavailable.with_message(message)
 }
 
-/// The answer to a node that takes this one for a key's owner, or asks by an old view of the
-/// cluster.
+/// The answer to a node that takes this one for a key's owner, or asks by an old view.
 pub fn elsewhere() -> S3Error {
     let message = "This storage node is not the one to ask: the cluster has just changed, or the \
                    nodes' configurations differ.";
@@ -42,9 +41,12 @@ pub fn elsewhere() -> S3Error {
 }
 
 impl Node {
-    /// Whether this node may look into its store, as it might when it got `held`.
-    pub fn may_look(&self, held: Option<LeaseTerm>) -> Result<(), S3Error> {
-        match held {
+    /// Checks that this node may serve from its store, under the lease of `term`.
+    ///
+    /// # Errors
+    /// Unavailable without a lease, or if this node's placement differs from most nodes'.
+    pub fn check_lease(&self, term: Option<LeaseTerm>) -> Result<(), S3Error> {
+        match term {
             _ if self.process.places_differently() => Err(differs()),
             Some(_) => Ok(()),
             None => Err(cut_off()),
@@ -53,10 +55,10 @@ impl Node {
 }
 
 impl Replication {
-    /// What was found or done, if this node might serve all the time since `term` began.
+    /// Returns `result`, if the lease of `term` has lasted until now.
     ///
     /// # Errors
-    /// Unavailable, where its lease has ended meanwhile.
+    /// Unavailable if the lease has ended meanwhile; the error of `result`.
     pub fn if_still<T>(
         &self,
         term: Option<LeaseTerm>,
@@ -69,13 +71,13 @@ impl Replication {
     }
 }
 
-/// Adopts every view of the cluster that comes, and says so.
+/// Adopts each new view of the cluster, and reports it. Never returns.
 pub async fn follow_views(node: &Arc<Node>) {
     let mut views = node.cluster.view.clone();
     loop {
         let view = views.borrow_and_update().clone();
         adopt(node, view.state()).await;
-        greet(node, view.state());
+        mark_returned_alive(node, view.state());
         node.replication.adopt(view.clone());
         node.cluster.adopted(view.state());
         if views.changed().await.is_err() {
@@ -85,9 +87,9 @@ pub async fn follow_views(node: &Arc<Node>) {
     }
 }
 
-/// Backends that were out and have come back live, whatever was found out about them
-/// meanwhile: the first write in the new epoch needs them.
-fn greet(node: &Node, state: &State) {
+/// Marks the backends that were out and are back as alive, because the first write in the new
+/// epoch needs them.
+fn mark_returned_alive(node: &Node, state: &State) {
     let before = node.replication.view();
     for (name, backend) in &state.backends {
         let was_out = before.state().status(name.as_str()) == Some(Status::Out);
@@ -97,8 +99,8 @@ fn greet(node: &Node, state: &State) {
     }
 }
 
-/// Has the store act by a state, before anything else does: from then on it prepares
-/// and commits nothing of an earlier one. Where the state may be lost, it notes it.
+/// Has the store act by a state, before anything else does. From then on the store prepares and
+/// commits no change of an earlier epoch. With etcd the store also saves the state.
 async fn adopt(node: &Arc<Node>, state: &State) {
     let epoch = state.epoch;
     loop {
@@ -110,10 +112,12 @@ async fn adopt(node: &Arc<Node>, state: &State) {
         });
         match adopting.await {
             Ok(Ok(())) => return,
-            // The cluster waits for this node, or goes on without it.
-            Ok(Err(error)) => tracing::error!(%error, epoch, "the epoch was not adopted"),
-            Err(error) => tracing::error!(%error, epoch, "the epoch was not adopted"),
+            // The cluster waits until this node has adopted it or its lease has ended.
+            Ok(Err(error)) => {
+                tracing::error!(%error, epoch, "cannot adopt the epoch; trying again")
+            }
+            Err(error) => tracing::error!(%error, epoch, "cannot adopt the epoch; trying again"),
         }
-        tokio::time::sleep(ADOPT_AGAIN).await;
+        tokio::time::sleep(RETRY_PAUSE).await;
     }
 }

@@ -1,24 +1,42 @@
-//! The wire format of a change or a thing between nodes: four bytes with the length of its
-//! description in JSON, the description, and its bytes.
+//! The wire format of a change, or of a scope, between nodes: four bytes with the length of
+//! its description in JSON, the description, and its bytes.
 
 use std::io;
 
 use prism_service::Input;
+use serde::de::DeserializeOwned;
 
 /// Bytes of a body that are written or sent at a time.
 pub const PIECE_BYTES: usize = 512 << 10;
 
-/// Longest description of a change: 10,000 parts of 120 bytes in JSON, or 1,000
-/// keys of 1 KiB, each byte of which JSON writes with up to six.
+/// Longest description of a change: 10,000 parts of 120 bytes in JSON, or 1,000 keys of 1 KiB.
+/// JSON writes each byte of a key with up to six.
 pub const MAX_HEADER_BYTES: usize = 8 << 20;
-/// What precedes the bytes of a change: the length of its description, and that.
+
+/// A description as it precedes its bytes.
 pub(crate) fn prefix(header: &[u8]) -> io::Result<Vec<u8>> {
     let len = u32::try_from(header.len()).map_err(io::Error::other)?;
     Ok([&len.to_be_bytes(), header].concat())
 }
 
-/// The next bytes that were read and belong to the body, at most `max`.
-pub(crate) fn take_piece(io: &mut impl Input, max: usize, left: &mut u64, into: &mut Vec<u8>) {
+/// Reads a description from a body of which `left` bytes are unread.
+pub(crate) async fn read_header<T: DeserializeOwned>(
+    io: &mut impl Input,
+    left: &mut u64,
+) -> io::Result<T> {
+    let bad = || io::Error::from(io::ErrorKind::InvalidData);
+    let len = read_exactly(io, 4, left).await?;
+    let len = len.try_into().map(u32::from_be_bytes).map_err(|_| bad())?;
+    let len = usize::try_from(len).map_err(|_| bad())?;
+    if len > MAX_HEADER_BYTES {
+        return Err(bad());
+    }
+    let header = read_exactly(io, len, left).await?;
+    serde_json::from_slice(&header).map_err(io::Error::other)
+}
+
+/// Appends the bytes of the body that the connection has buffered, at most `max`, to `into`.
+pub(crate) fn take_buffered(io: &mut impl Input, max: usize, left: &mut u64, into: &mut Vec<u8>) {
     let most = usize::try_from(*left).unwrap_or(usize::MAX).min(max);
     let piece = io.buffered();
     let piece = piece.get(..piece.len().min(most)).unwrap_or_default();
@@ -28,11 +46,7 @@ pub(crate) fn take_piece(io: &mut impl Input, max: usize, left: &mut u64, into: 
     *left -= taken as u64;
 }
 
-pub(crate) async fn read_exactly(
-    io: &mut impl Input,
-    len: usize,
-    left: &mut u64,
-) -> io::Result<Vec<u8>> {
+async fn read_exactly(io: &mut impl Input, len: usize, left: &mut u64) -> io::Result<Vec<u8>> {
     if len as u64 > *left {
         return Err(io::ErrorKind::InvalidData.into());
     }
@@ -42,7 +56,7 @@ pub(crate) async fn read_exactly(
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let missing = len - bytes.len();
-        take_piece(io, missing, left, &mut bytes);
+        take_buffered(io, missing, left, &mut bytes);
     }
     Ok(bytes)
 }

@@ -1,21 +1,20 @@
 //! One backend among its replicas.
 //!
-//! A [`Node`] is what all threads of a node share: its store, its view of the cluster, its
-//! progress. A [`Replicator`] is one thread's way to other nodes: it asks and answers
-//! [`Question`]s, prepares changes at other replicas, and makes sure that what is here is
-//! current before it is read.
+//! All threads of a node share one [`Node`]: its store, its view of the cluster, its progress.
+//! Each thread has a [`Replicator`]: it asks and answers [`Question`]s, prepares changes at other
+//! replicas, and resolves open changes of a key before the key is read.
 //!
 //! | question | file |
 //! |---|---|
 //! | may this node answer now? | `fence.rs` |
 //! | how does a change reach other replicas? | `replicate.rs`; received: `prepare.rs` |
-//! | what became of a change that was left open? | `resolve.rs` |
-//! | how does a node get what it missed? | `catch_up.rs`, `fetch.rs` |
+//! | what is the outcome of an open change? | `resolve.rs`, begun by `open_changes.rs` |
+//! | how does a node get what it missed? | `catch_up.rs`, `fetch.rs`; sent: `hand_over.rs` |
 //! | where are buckets agreed on? | `registry.rs`, `buckets.rs` |
 //! | how is damage found and repaired? | `scrub.rs`, `repair.rs` |
 //!
-//! Not here: what a client is told (`prism-objects`), the rules of replication
-//! (`prism-replica`), and who is in the cluster (`prism-membership`).
+//! Not here: answers to clients (`prism-objects`), the rules of replication (`prism-replica`),
+//! and the members of the cluster (`prism-membership`).
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -31,8 +30,10 @@ mod expire;
 mod fence;
 mod fetch;
 mod framed;
+mod hand_over;
 pub mod meta;
 mod node;
+mod open_changes;
 mod pace;
 mod pause;
 mod prepare;
@@ -63,6 +64,6 @@ pub use question::{
 pub use registry::not_yet;
 pub use replicate::Replicator;
 pub use replication::Replication;
-pub use scrub::Scrubber;
+pub use scrub::{ScrubTotals, Scrubber};
 pub use shares::{Line, place};
 pub use tasks::keep_tasks;

@@ -1,5 +1,4 @@
-//! What is kept with an object, as the store has it: headers that answers
-//! repeat, and a few that are for us.
+//! An object's metadata as the store has it: headers that answers repeat, tags and checksums.
 
 use prism_s3::integrity::TYPE_HEADER;
 use prism_s3::{Algorithm, ChecksumType, ObjectHeaders, Tags};
@@ -7,11 +6,11 @@ use prism_store::ObjectMeta;
 
 /// The object's tags, as [`Tags::encode`] writes them.
 pub const TAGS: &str = "x-amz-tagging";
-/// Of an upload: the algorithm of its parts' checksums.
+/// The algorithm of the checksums of an upload's parts.
 const ALGORITHM: &str = "x-amz-checksum-algorithm";
 const USER_PREFIX: &str = "x-amz-meta-";
 
-/// Metadata without ETag and time.
+/// The metadata of a new object, without ETag and time.
 pub fn stored_meta(
     headers: &ObjectHeaders,
     tags: &Tags,
@@ -46,35 +45,35 @@ pub fn tags(meta: &ObjectMeta) -> Tags {
         .unwrap_or_default()
 }
 
-/// Notes which checksum the parts of an upload are to have.
-pub fn want_checksum(meta: &mut ObjectMeta, (algorithm, kind): (Algorithm, ChecksumType)) {
+/// Sets the checksum that the parts of an upload are to have.
+pub fn want_checksum(meta: &mut ObjectMeta, algorithm: Algorithm, kind: ChecksumType) {
     let mut push = |name: &str, value: &str| meta.headers.push((name.to_owned(), value.to_owned()));
     push(ALGORITHM, algorithm.name());
     push(TYPE_HEADER, kind.as_str());
 }
 
-/// What [`want_checksum`] has noted.
+/// The checksum that [`want_checksum`] has set.
 pub fn checksum_wanted(meta: &ObjectMeta) -> Option<(Algorithm, ChecksumType)> {
     let algorithm = Algorithm::from_name(header(&meta.headers, ALGORITHM)?).ok()?;
     let kind = ChecksumType::parse(header(&meta.headers, TYPE_HEADER)?)?;
     Some((algorithm, kind))
 }
 
-/// An upload's metadata as that of the object.
-pub fn without_wishes(mut meta: ObjectMeta) -> ObjectMeta {
-    let wish = |name: &str| name == ALGORITHM || name == TYPE_HEADER;
-    meta.headers.retain(|(name, _)| !wish(name));
+/// The metadata of the object that an upload becomes.
+pub fn without_checksum_wanted(mut meta: ObjectMeta) -> ObjectMeta {
+    let is_of_parts = |name: &str| name == ALGORITHM || name == TYPE_HEADER;
+    meta.headers.retain(|(name, _)| !is_of_parts(name));
     meta
 }
 
-/// The object's checksum. Objects that came in one piece have one of all bytes.
+/// The object's checksum. Without a type it is that of the full object, as of a single PUT.
 pub fn checksum(meta: &ObjectMeta) -> Option<(Algorithm, String, ChecksumType)> {
     let (algorithm, value) = part_checksum(&meta.headers)?;
     let kind = header(&meta.headers, TYPE_HEADER).and_then(ChecksumType::parse);
     Some((algorithm, value, kind.unwrap_or(ChecksumType::FullObject)))
 }
 
-/// Keeps the checksum of an object made of parts.
+/// Sets the checksum of an object made of parts.
 pub fn set_checksum(meta: &mut ObjectMeta, sum: &(Algorithm, String, ChecksumType)) {
     let (algorithm, value, kind) = sum;
     let mut push = |name: &str, value: &str| meta.headers.push((name.to_owned(), value.to_owned()));
@@ -89,7 +88,7 @@ pub fn part_checksum(headers: &[(String, String)]) -> Option<(Algorithm, String)
         .find_map(|(name, value)| Some((Algorithm::from_header(name)?, value.clone())))
 }
 
-/// Whether a kept header is told by other means than by repeating it.
+/// Whether answers show a stored header in another way than by repeating it.
 pub fn is_hidden(name: &str) -> bool {
     name == TAGS || name.starts_with("x-amz-checksum-")
 }
@@ -105,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_found_again_and_wishes_end_with_the_upload() {
+    fn metadata_is_read_as_it_was_set_and_wanted_checksums_end_with_the_upload() {
         let mut headers = prism_http::Headers::new();
         headers.append("Content-Type", "a/b").unwrap();
         headers.append("x-amz-meta-K", "v").unwrap();
@@ -123,12 +122,12 @@ mod tests {
         let mut meta = stored_meta(&headers, &given, None);
         assert_eq!((checksum(&meta), checksum_wanted(&meta)), (None, None));
         let wish = (Algorithm::Sha256, ChecksumType::Composite);
-        want_checksum(&mut meta, wish);
+        want_checksum(&mut meta, wish.0, wish.1);
         assert_eq!(
             (checksum(&meta), checksum_wanted(&meta)),
             (None, Some(wish))
         );
-        let mut meta = without_wishes(meta);
+        let mut meta = without_checksum_wanted(meta);
         assert_eq!((checksum_wanted(&meta), tags(&meta)), (None, given));
         let sum = (Algorithm::Sha256, "x-3".to_owned(), ChecksumType::Composite);
         set_checksum(&mut meta, &sum);

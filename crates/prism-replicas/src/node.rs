@@ -1,4 +1,4 @@
-//! What all threads of a node share.
+//! The part of a node that all of its threads share.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,24 +20,23 @@ use crate::progress::Progress;
 use crate::replication::Replication;
 use crate::scrub::Scrubber;
 
-/// What all threads of a node share: its store, if it is a backend, and its place in the
-/// cluster.
+/// A node: its store, if it is a backend, and its place in the cluster. All threads share it.
 pub struct Node {
     /// Its name in the configuration.
     pub name: String,
     /// The cluster's configuration.
     pub config: Arc<Config>,
-    /// Who is in the cluster.
+    /// The members, addresses and users of the cluster.
     pub cluster: Cluster,
-    /// Which nodes have a key, and the way to them.
+    /// The nodes that have each key, and the jobs for them.
     pub replication: Arc<Replication>,
-    /// None at a node that is only a frontend.
+    /// The store; `None` at a node that is only a frontend.
     pub store: Option<Store>,
     /// Runs of the scrubber.
     pub scrub: Scrubber,
     /// Writes under way, and pauses between them.
     pub pauses: Pauses,
-    /// What was counted.
+    /// Counters of requests.
     pub counters: Arc<RequestCounters>,
     /// The hand-off library's part of the process.
     pub process: Arc<Process>,
@@ -46,17 +45,17 @@ pub struct Node {
     pub(crate) progress: Progress,
     /// The clock of stamps for buckets' records.
     pub(crate) stamps: StampClock,
-    /// Notified when remains of a deleted bucket are to be purged.
+    /// Notified when there are remains of a deleted bucket.
     pub(crate) purge: Notify,
-    /// As the keeper of what is agreed about buckets: what others had is known.
-    pub(crate) heard_all: AtomicBool,
+    /// Whether this node, as the keeper, has the records of all backends.
+    pub(crate) has_all_records: AtomicBool,
 }
 
 impl Node {
     /// The node called `name`, with its store, if it has one. Blocks on disk.
     ///
     /// # Errors
-    /// Where the store refuses the cluster's buckets, or another number of replicas.
+    /// The store refuses the cluster's buckets, or has another number of replicas.
     pub fn new(
         config: Arc<Config>,
         name: &str,
@@ -83,27 +82,28 @@ impl Node {
             progress: Progress::default(),
             stamps: StampClock::new(prism_replica::origin(name, fastrand::u64(..))),
             purge: Notify::new(),
-            heard_all: AtomicBool::new(false),
+            has_all_records: AtomicBool::new(false),
         };
         if let Some(store) = &node.store {
-            node.tie(store)?;
-            // Before anybody is served: buckets may have been made and deleted meanwhile.
+            node.join_store(store)?;
+            // Before any request: buckets may have been made and deleted meanwhile.
             if let Some(known) = node.cluster.known() {
-                buckets::take_newer(&node, store, &known.buckets).map_err(refused_buckets)?;
+                buckets::apply_newer_records(&node, store, &known.buckets)
+                    .map_err(refused_buckets)?;
             }
         }
         Ok(node)
     }
 
-    /// Makes a store one of its cluster's.
-    fn tie(&self, store: &Store) -> anyhow::Result<()> {
+    /// Makes a store part of the cluster.
+    fn join_store(&self, store: &Store) -> anyhow::Result<()> {
         if self.cluster.is_in_etcd() {
             self.replication.set_store(store.identity());
             self.cluster.has_store(store.identity());
         } else {
             store.expect_replicas(self.config.cluster.replicas.into())?;
         }
-        // Where the cluster may change, there may be replicas at any time.
+        // A cluster in etcd may get replicas at any time.
         if self.replication.is_on() || self.cluster.is_in_etcd() {
             store.replicate(self.replication.clone());
             store.integrity().set_repair(self.replication.clone());

@@ -1,30 +1,29 @@
-//! Writes pause while the cluster takes a step. A write is made in one epoch; one that
-//! meets the next would fail, and its client would have to begin again. So the backend
-//! that makes the step asks all for a pause: each lets its writes end, holds new ones
-//! back, and goes on when it has adopted the step, or when none comes.
+//! Pauses of writes while the cluster takes a step.
 //!
-//! Nothing depends on it: a write that takes longer than the others wait is refused by
-//! the rules of replication, as without a pause.
+//! A write is made in one epoch. A write that meets the next epoch fails, and its client has to
+//! begin again. So the backend that makes the step asks all backends for a pause. Each lets its
+//! writes end and holds new ones back, until it has adopted the step or the pause times out.
+//!
+//! Safety does not depend on pauses: the rules of replication refuse a write that takes longer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
-
 use prism_membership::etcd::Pause;
+use tokio::sync::{Notify, watch};
 
 use crate::Node;
 
-/// How long writes under way may take until the others are told that they have ended.
-const FINISHED_IN: Duration = Duration::from_millis(800);
-/// How long a pause lasts where no step comes.
-const OVER_IN: Duration = Duration::from_secs(3);
+/// Time for the writes under way to end. Afterwards this node reports that they have ended.
+const WRITES_TIMEOUT: Duration = Duration::from_millis(800);
+/// Length of a pause without a step.
+const PAUSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The writes of this node.
 #[derive(Debug)]
 pub struct Pauses {
-    /// Writes of the present generation and of the one before, which alternate.
+    /// Numbers of writes of the present generation and of the one before. The two alternate.
     under_way: [AtomicUsize; 2],
     generation: AtomicUsize,
     ended: Notify,
@@ -42,7 +41,7 @@ impl Default for Pauses {
     }
 }
 
-/// A write that has begun; over when dropped.
+/// A write that has begun. It ends when this is dropped.
 pub struct UnderWay<'p> {
     pauses: &'p Pauses,
     count: &'p AtomicUsize,
@@ -57,8 +56,8 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Pauses {
-    /// Begins a write, as soon as there is no pause. The caller reads the view of the cluster
-    /// after that.
+    /// Begins a write as soon as there is no pause. The caller reads the cluster's view after
+    /// that.
     pub async fn begin(&self) -> UnderWay<'_> {
         loop {
             let begun = self.count_one();
@@ -84,9 +83,9 @@ impl Pauses {
         }
     }
 
-    /// Resolves when the writes have ended that are under way now. Others may begin. Once
-    /// in a life.
-    pub async fn present_ended(&self) {
+    /// Resolves when the writes have ended that are under way now. Others may begin. May be
+    /// called once in the life of a process.
+    pub async fn present_writes_ended(&self) {
         let before = self.generation.fetch_add(1, Ordering::SeqCst) % 2;
         let none_left = || {
             let count = self.under_way.get(before);
@@ -95,7 +94,7 @@ impl Pauses {
         self.until(none_left).await;
     }
 
-    /// No write begins from now on; resolves when none is under way.
+    /// Holds new writes back. Resolves when none is under way.
     async fn stop(&self) {
         self.is_on.send_replace(true);
         let none_left = || {
@@ -107,7 +106,7 @@ impl Pauses {
 
     async fn until(&self, is_over: impl Fn() -> bool) {
         loop {
-            // First: what ends from now on is heard.
+            // Created before the check, so that no end of a write is missed.
             let ended = self.ended.notified();
             if is_over() {
                 return;
@@ -116,12 +115,12 @@ impl Pauses {
         }
     }
 
-    fn go_on(&self) {
+    fn resume(&self) {
         self.is_on.send_replace(false);
     }
 }
 
-/// Pauses whenever the cluster asks for it. Never ends.
+/// Pauses writes whenever the cluster asks for it. Never returns.
 pub async fn follow(node: &Arc<Node>) {
     let Some(mut asked) = node.cluster.pauses() else {
         return std::future::pending().await;
@@ -129,7 +128,7 @@ pub async fn follow(node: &Arc<Node>) {
     loop {
         let pause = *asked.borrow_and_update();
         if pause.number != 0 && pause.epoch == node.replication.view().epoch() {
-            keep(node, pause).await;
+            hold_writes(node, pause).await;
         }
         if asked.changed().await.is_err() {
             return std::future::pending().await;
@@ -137,18 +136,18 @@ pub async fn follow(node: &Arc<Node>) {
     }
 }
 
-async fn keep(node: &Node, pause: Pause) {
+async fn hold_writes(node: &Node, pause: Pause) {
     let begun = tokio::time::Instant::now();
-    if tokio::time::timeout(FINISHED_IN, node.pauses.stop())
+    if tokio::time::timeout(WRITES_TIMEOUT, node.pauses.stop())
         .await
         .is_err()
     {
-        tracing::debug!("writes take longer than the cluster waits for them");
+        tracing::debug!("some writes take longer than the cluster's step waits for them");
     }
     node.cluster.paused(pause);
-    let left = OVER_IN.saturating_sub(begun.elapsed());
+    let left = PAUSE_TIMEOUT.saturating_sub(begun.elapsed());
     node.replication.wait_beyond(pause.epoch, left).await;
-    node.pauses.go_on();
+    node.pauses.resume();
 }
 
 #[cfg(test)]
@@ -157,7 +156,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_pause_waits_for_the_writes_before_it_and_holds_back_those_behind() {
+    async fn a_pause_waits_for_earlier_writes_and_holds_back_later_ones() {
         let pauses = Pauses::default();
         let first = pauses.begin().await;
         let short = Duration::from_millis(20);
@@ -167,13 +166,13 @@ mod tests {
         drop(first);
         let long = Duration::from_secs(10);
         tokio::time::timeout(long, pauses.stop()).await.unwrap();
-        let (begun, ()) = tokio::join!(pauses.begin(), async { pauses.go_on() });
+        let (begun, ()) = tokio::join!(pauses.begin(), async { pauses.resume() });
         drop(begun);
         tokio::time::timeout(long, pauses.stop()).await.unwrap();
     }
 
     #[tokio::test]
-    async fn those_that_are_there_are_waited_for_and_those_behind_them_are_not() {
+    async fn present_writes_are_waited_for_and_later_ones_are_not() {
         let pauses = Pauses::default();
         let first = pauses.begin().await;
         let begins_another = async {
@@ -182,7 +181,7 @@ mod tests {
             drop(first);
             second
         };
-        let both = async { tokio::join!(pauses.present_ended(), begins_another) };
+        let both = async { tokio::join!(pauses.present_writes_ended(), begins_another) };
         let long = Duration::from_secs(10);
         let ((), second) = tokio::time::timeout(long, both).await.unwrap();
         let short = Duration::from_millis(20);

@@ -1,5 +1,9 @@
-//! Changes that come from their primaries: taken in and prepared. While the disk is at
-//! work the primary is told so, for a slow disk is not a dead node.
+//! Receives changes from their primaries, and prepares them.
+//!
+//! While the disk is at work, the primary gets interim answers, so that it does not take a slow
+//! disk for a dead node.
+//!
+//! Not here: the primary's side (`replicate.rs`).
 
 use std::io;
 use std::time::Duration;
@@ -12,15 +16,14 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::Replicator;
 use crate::errors::store_error;
-use crate::framed::{MAX_HEADER_BYTES, PIECE_BYTES, read_exactly, take_piece};
+use crate::framed::{PIECE_BYTES, read_header, take_buffered};
 use crate::question::Reply;
 
-/// How often a primary is told that the disk is at work: several times within the 10 s
-/// in which it wants to hear something.
-const TOLD_EVERY: Duration = Duration::from_secs(2);
+/// Time between two interim answers: several within the 10 s after which the primary gives up.
+const INTERIM_EVERY: Duration = Duration::from_secs(2);
 
 impl Replicator {
-    /// Takes in a change from its primary, and answers.
+    /// Answers a change of the primary `peer`. Returns whether the connection lives on.
     pub async fn serve_prepare(
         &self,
         io: &mut impl Io,
@@ -62,17 +65,9 @@ impl Replicator {
         peer: &str,
         left: &mut u64,
     ) -> io::Result<Result<(), Error>> {
-        let bad = || io::Error::from(io::ErrorKind::InvalidData);
-        let len = read_exactly(io, 4, left).await?;
-        let len = len.try_into().map(u32::from_be_bytes).map_err(|_| bad())?;
-        let len = usize::try_from(len).map_err(|_| bad())?;
-        if len > MAX_HEADER_BYTES {
-            return Err(bad());
-        }
-        let header = read_exactly(io, len, left).await?;
-        let prepare: Prepare = serde_json::from_slice(&header).map_err(io::Error::other)?;
+        let prepare: Prepare = read_header(io, left).await?;
         if prepare.body_len().unwrap_or(0) != *left {
-            return Err(bad());
+            return Err(io::ErrorKind::InvalidData.into());
         }
         let mut changes = prepare.changes.iter();
         let replication = &self.node.replication;
@@ -88,16 +83,19 @@ impl Replicator {
             let store = node.store.as_ref().ok_or(Error::NotPrimary)?;
             store.open_changes().begin_prepare(prepare)
         };
-        let mut told = Instant::now();
+        let mut disk = DiskWait {
+            last_interim: Instant::now(),
+            stall_timeout: self.node.config.limits.stall_timeout(),
+        };
         let mut writing = spawn_blocking(begin);
         let mut piece = Vec::new();
         while *left > 0 {
             if io.buffered().is_empty() && io.fill().await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            take_piece(io, usize::MAX, left, &mut piece);
+            take_buffered(io, usize::MAX, left, &mut piece);
             if piece.len() >= PIECE_BYTES {
-                let writer = match self.waiting(io, &mut told, writing).await? {
+                let writer = match disk.wait(io, writing).await? {
                     Ok(writer) => writer,
                     Err(error) => return Ok(Err(error)),
                 };
@@ -105,67 +103,67 @@ impl Replicator {
                 writing = spawn_blocking(move || append(writer, &piece));
             }
         }
-        let written = self.waiting(io, &mut told, writing).await?;
+        let written = disk.wait(io, writing).await?;
         let prepared = match written {
-            Ok(writer) => self.prepare_written(io, told, writer, piece).await?,
+            Ok(writer) => prepare_written(io, &mut disk, writer, piece).await?,
             Err(error) => Err(error),
         };
-        let had = match (&prepared, bucket) {
-            (Err(Error::Refused(Refusal::Lacking)), _) => self.fetch_lacking(lacking).await,
-            // Its primary knows more of the bucket than this node, or less.
-            (Err(Error::NoSuchBucket), Some(bucket)) => self.learn_bucket(&bucket).await,
+        let fetched = match (&prepared, bucket) {
+            (Err(Error::Refused(Refusal::Lacking)), _) => self.fetcher.fetch_lacking(lacking).await,
+            // This node may have missed the bucket's creation.
+            (Err(Error::NoSuchBucket), Some(bucket)) => self.refresh_bucket(&bucket).await,
             _ => Ok(()),
         };
-        if let Err(error) = had {
-            tracing::debug!(%error, "what a change builds on was not had");
+        if let Err(error) = fetched {
+            tracing::debug!(%error, "cannot fetch what a change builds on");
         }
         Ok(prepared)
     }
+}
 
-    /// Writes the last piece, and prepares, in steps of which each takes a disk that works
-    /// a moment.
-    async fn prepare_written(
-        &self,
-        io: &mut impl Io,
-        mut told: Instant,
-        writer: PutWriter,
-        piece: Vec<u8>,
-    ) -> io::Result<Result<(), Error>> {
-        let mut step = spawn_blocking(move || prepare_some(append(writer, &piece)?));
-        loop {
-            match self.waiting(io, &mut told, step).await? {
-                Ok(Some(writer)) => step = spawn_blocking(move || prepare_some(writer)),
-                Ok(None) => return Ok(Ok(())),
-                Err(error) => return Ok(Err(error)),
-            }
+/// Writes the last piece, and prepares, in steps that a working disk does in a moment.
+async fn prepare_written(
+    io: &mut impl Io,
+    disk: &mut DiskWait,
+    writer: PutWriter,
+    piece: Vec<u8>,
+) -> io::Result<Result<(), Error>> {
+    let mut step = spawn_blocking(move || prepare_some(append(writer, &piece)?));
+    loop {
+        match disk.wait(io, step).await? {
+            Ok(Some(writer)) => step = spawn_blocking(move || prepare_some(writer)),
+            Ok(None) => return Ok(Ok(())),
+            Err(error) => return Ok(Err(error)),
         }
     }
+}
 
-    /// Waits for one step of the disk. The primary is told that it goes on, but not for
-    /// ever: a disk that has stopped is no better than a dead node.
-    async fn waiting<T>(
-        &self,
-        io: &mut impl Io,
-        // When it was told last, or asked.
-        told: &mut Instant,
-        mut step: JoinHandle<T>,
-    ) -> io::Result<T> {
+/// Waits for the disk, and has the primary know that it is at work.
+struct DiskWait {
+    /// The time of the last interim answer, or of the request.
+    last_interim: Instant,
+    /// A step that takes longer is a stopped disk, no better than a dead node.
+    stall_timeout: Duration,
+}
+
+impl DiskWait {
+    /// Waits for one step, and sends interim answers meanwhile.
+    async fn wait<T>(&mut self, io: &mut impl Io, mut step: JoinHandle<T>) -> io::Result<T> {
         let begun = Instant::now();
-        let longest = self.node.config.limits.stall_timeout();
         loop {
-            // Many short steps take long as well.
-            match timeout_at(*told + TOLD_EVERY, &mut step).await {
+            // Many short steps need interim answers as well, so the time runs across steps.
+            match timeout_at(self.last_interim + INTERIM_EVERY, &mut step).await {
                 Ok(done) => return done.map_err(io::Error::other),
-                Err(_) => *told = Instant::now(),
+                Err(_) => self.last_interim = Instant::now(),
             }
-            if begun.elapsed() < longest {
+            if begun.elapsed() < self.stall_timeout {
                 io.write_all(PROCESSING).await?;
             }
         }
     }
 }
 
-/// Waits for some bytes to reach the disk, or prepares where none are on their way.
+/// Waits for some bytes to reach the disk; prepares when all have. `None` when it is done.
 fn prepare_some(mut writer: PutWriter) -> Result<Option<PutWriter>, Error> {
     match writer.wait_for_disk()? {
         true => Ok(Some(writer)),

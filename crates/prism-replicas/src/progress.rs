@@ -1,11 +1,11 @@
-//! How far this node has come in getting hold of what it missed, for whoever asks.
+//! This node's progress in catching up, as it reports it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// Counted by the one task that catches up.
+/// The progress of the one task that catches up.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     caught_up: AtomicU64,
@@ -15,53 +15,52 @@ pub(crate) struct Progress {
     fetched_bytes: AtomicU64,
     removed: AtomicU64,
     trimmed: AtomicU64,
-    /// The epoch of which everything that is open before is settled everywhere, so that
-    /// something may be taken in.
+    /// The epoch before which no change is open anywhere. Fetches may begin in it.
     settled: AtomicU64,
     hindrance: Mutex<String>,
 }
 
-/// What is said of it.
+/// The report of a node's progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgressReport {
-    /// The epoch as of which this node has everything that it is to have; 0: it never
-    /// had to fetch anything, or has not got all.
+    /// The epoch as of which this node has all of its keys; 0 if it never had to fetch any, or
+    /// lacks some.
     pub caught_up: u64,
-    /// It is fetching.
+    /// Whether it is catching up now.
     pub is_running: bool,
-    /// Objects, uploads and parts that were compared with another node's, in this life
-    /// of the process, as are the others.
+    /// Objects, uploads and parts that were compared with another node's. This and the other
+    /// counts begin with the process.
     pub compared: u64,
-    /// Those that were fetched.
+    /// Objects, uploads and parts that were fetched.
     pub fetched: u64,
-    /// Their bytes.
+    /// Bytes that were fetched.
     pub fetched_bytes: u64,
-    /// Those that were removed, because others do not have them any more.
+    /// Objects, uploads and parts that were removed, because their primary has none.
     pub removed: u64,
-    /// Those that were thrown away, because they have no place here.
+    /// Objects, uploads and parts that were removed, because this node no longer has their keys.
     pub trimmed: u64,
-    /// What was in the way last; empty if nothing is.
+    /// The last error; empty if the last try succeeded.
     pub hindrance: String,
 }
 
 impl Progress {
-    /// Everything is here, as of this epoch.
+    /// Everything is here as of `epoch`.
     pub(crate) fn done(&self, epoch: u64) {
         self.caught_up.store(epoch, Ordering::Release);
-        self.running(false);
-        self.hindered(String::new());
+        self.set_running(false);
+        self.set_hindrance(String::new());
     }
 
-    /// The epoch of which [`Progress::done`] was said last.
+    /// The epoch of the last call of [`Progress::done`].
     pub(crate) fn caught_up(&self) -> u64 {
         self.caught_up.load(Ordering::Acquire)
     }
 
-    pub(crate) fn running(&self, is_running: bool) {
+    pub(crate) fn set_running(&self, is_running: bool) {
         self.is_running.store(is_running, Ordering::Relaxed);
     }
 
-    /// Nothing of before this epoch is open anywhere.
+    /// No change of an epoch before `epoch` is open anywhere.
     pub(crate) fn all_settled(&self, epoch: u64) {
         self.settled.store(epoch, Ordering::Release);
     }
@@ -70,9 +69,9 @@ impl Progress {
         self.settled.load(Ordering::Acquire)
     }
 
-    pub(crate) fn hindered(&self, by: String) {
+    pub(crate) fn set_hindrance(&self, error: String) {
         let hindrance = self.hindrance.lock();
-        *hindrance.unwrap_or_else(PoisonError::into_inner) = by;
+        *hindrance.unwrap_or_else(PoisonError::into_inner) = error;
     }
 
     pub(crate) fn add_compared(&self, count: usize) {

@@ -1,7 +1,7 @@
-//! What nodes ask each other, as it travels.
+//! The questions and replies between backends, as they travel.
 //!
-//! A question is the JSON body of a `POST` behind a preamble that says so; the answer is JSON
-//! as well. All of it lies within the nodes' mutual TLS. `docs/protocol.md` has the schemas.
+//! A question is the JSON body of a `POST` after a preamble of the node itself. The answer is
+//! JSON as well. Both travel in the nodes' mutual TLS. `docs/protocol.md` has the schemas.
 
 use std::collections::VecDeque;
 
@@ -18,13 +18,13 @@ use crate::replication::Replication;
 /// A question with the epoch of the node that asks it.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Asked {
-    /// The epoch by which the asking node chose whom to ask.
+    /// The epoch by which the asking node chose the asked nodes.
     pub(crate) epoch: u64,
     pub(crate) question: Question,
 }
 
 impl Asked {
-    /// A question of this node, as it travels.
+    /// Encodes a question of this node.
     pub(crate) fn encode(
         replication: &Replication,
         question: &Question,
@@ -37,74 +37,74 @@ impl Asked {
     }
 }
 
-/// Something that a backend is asked. A repeated question does no harm, except where
-/// [`Question::is_repeatable`] says so.
+/// A question to a backend. It may be repeated, unless [`Question::is_repeatable`] is false.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
-    /// The primary says that a change is over.
+    /// The primary tells the outcome of a change.
     Decided(Decided),
-    /// How is the asked backend?
+    /// Asks for the report of a backend.
     Report,
-    /// What became of these changes, whose primary is the asked node?
+    /// Asks for the outcomes of changes whose primary is the asked node.
     Standing {
         /// The changes, by key and stamp.
         changes: Vec<(Scope, Stamp)>,
         /// The asked node answers in this epoch or a later one.
         epoch: u64,
     },
-    /// Is the asked node in this epoch, with nothing open of before it?
+    /// Whether the asked node is in this epoch, without open changes of earlier ones.
     Settled {
         /// The epoch.
         epoch: u64,
     },
-    /// The asked node's records of buckets.
+    /// Asks for the asked node's records of buckets, page by page.
     Buckets {
-        /// Names behind this one.
+        /// The page begins after this name.
         after: String,
-        /// None are wanted if the records' version is still this one.
+        /// The answer has no records if their version is still this one.
         unless: Option<u64>,
     },
-    /// The agreed record of a bucket, asked of the node that keeps the registry.
+    /// Asks the keeper for the agreed record of a bucket.
     Agreed {
         /// Its name.
         bucket: String,
     },
-    /// Another record is to be agreed, if what is agreed has a certain stamp.
+    /// Has the keeper replace the agreed record, if it has the stamp `before`.
     Agree {
         /// The bucket's name.
         bucket: String,
-        /// That stamp; none where nothing was ever agreed.
+        /// The stamp; `None` if there was never a record.
         before: Option<Stamp>,
-        /// The other record.
+        /// The new record.
         next: Box<Bucket>,
     },
-    /// A record is agreed, and the asked node acts by it from now on.
+    /// Has the asked node act by an agreed record.
     TakeBucket {
         /// The bucket's name.
         bucket: String,
         /// Its record.
         record: Box<Bucket>,
     },
-    /// The same of a bucket that is to be deleted: is it empty?
+    /// Has the asked node act by the record of a bucket that is about to be deleted, and asks
+    /// whether the bucket is empty.
     SealBucket {
         /// The bucket's name.
         bucket: String,
         /// Its record.
         record: Box<Bucket>,
     },
-    /// A page of what the asked node has and the asking one may lack.
+    /// Asks for a page of what the asked node has and the asking node may lack.
     #[serde(rename = "Held")]
     CatchUpPage(CatchUpPageWanted),
-    /// One thing with its bytes. The answer is no [`Reply`]; see `fetch`.
+    /// Asks for one scope with its bytes. The answer is no [`Reply`]; see `hand_over.rs`.
     Fetch(Scope),
-    /// One version of a key, in the same way.
+    /// Asks for one version of a key, in the same way.
     FetchVersion {
         /// The key.
         scope: Scope,
-        /// Where the version lies.
+        /// The stamp of the version.
         at: Stamp,
     },
-    /// Does the asked node, in this epoch, have a change that is open elsewhere?
+    /// Whether the asked node, in this epoch, has a change that is open at another node.
     HasChange {
         /// The key.
         scope: Scope,
@@ -113,23 +113,23 @@ pub enum Question {
         /// The epoch.
         epoch: u64,
     },
-    /// A bucket's policy.
+    /// Asks for a bucket's policy.
     Policy {
         /// The bucket's name.
         bucket: String,
     },
-    /// A bucket's CORS rules.
+    /// Asks for a bucket's CORS rules.
     Cors {
         /// The bucket's name.
         bucket: String,
     },
-    /// The asked node's share of a listing of keys.
+    /// Asks for the asked node's share of a listing of keys.
     ListObjects(ObjectsWanted),
-    /// Its share of a listing of uploads.
+    /// Asks for its share of a listing of uploads.
     ListUploads(UploadsWanted),
-    /// Its share of a listing of versions.
+    /// Asks for its share of a listing of versions.
     ListVersions(VersionsWanted),
-    /// Keys to delete whose primary is the asked node.
+    /// Has the asked node delete keys whose primary it is.
     DeleteObjects {
         /// The bucket's name.
         bucket: String,
@@ -138,20 +138,20 @@ pub enum Question {
     },
 }
 
-/// What a backend says.
+/// The reply of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// It was done.
+    /// Done.
     Done,
     /// A share of a listing.
     Share(ListShare),
-    /// What became of each target, in their order.
+    /// The outcome of each deletion, in the order of the question.
     Deleted(Vec<Deleted>),
     /// A document of a bucket, if it has one.
     Document(Option<String>),
-    /// What became of changes, in the order of the question.
+    /// The outcomes of changes, in the order of the question.
     Standings {
-        /// One for each change.
+        /// One outcome for each change.
         standings: Vec<Standing>,
         /// The epoch of the asked node.
         epoch: u64,
@@ -162,42 +162,42 @@ pub enum Reply {
     Buckets {
         /// The records' version.
         version: u64,
-        /// The next ones, with their names; empty behind the last.
+        /// The records with their names; empty after the last page.
         page: Vec<(String, Bucket)>,
     },
-    /// An agreed record; none where nothing was ever agreed.
+    /// An agreed record; `None` if there was never one.
     Agreed(Option<Box<Bucket>>),
     /// A page of what the asked node has.
     #[serde(rename = "Held")]
     CatchUpPage(ScopePage),
     /// A change was not prepared.
     NotPrepared(Refusal),
-    /// How a backend is.
+    /// The report of a backend.
     Report {
-        /// Changes that are open there.
+        /// Open changes of the backend.
         open_changes: u64,
         /// Bytes of its store's objects.
         bytes_used: u64,
-        /// How far it has come in catching up.
+        /// Its progress in catching up.
         progress: ProgressReport,
     },
-    /// An error in S3's words.
+    /// An S3 error.
     Refused {
         /// Its code.
         code: String,
-        /// What the client is told.
+        /// The message for the client.
         message: String,
     },
 }
 
 impl Question {
-    /// Whether it changes something that every backend has. A node that asks by an old view
-    /// would leave the newest backends out.
+    /// Whether the question changes a record that every backend has. A node that asks by an old
+    /// view would leave out the newest backends.
     pub(crate) fn is_for_all(&self) -> bool {
         matches!(self, Self::TakeBucket { .. } | Self::SealBucket { .. })
     }
 
-    /// The bucket whose objects in this node's store the answer is about.
+    /// The bucket whose objects the answer depends on.
     pub(crate) fn bucket(&self) -> Option<&str> {
         match self {
             Self::ListObjects(ListWanted { bucket, .. })
@@ -209,14 +209,14 @@ impl Question {
         }
     }
 
-    /// Whether asking twice is as good as asking once. A repeated deletion adds a delete
-    /// marker where versions are kept.
+    /// Whether the question may be repeated. A repeated deletion adds a second delete marker in a
+    /// bucket with versions.
     pub(crate) fn is_repeatable(&self) -> bool {
         !matches!(self, Self::DeleteObjects { .. })
     }
 
-    /// Whether the answer says what counts in the cluster. Other questions are about
-    /// the asked node itself, or tell it something.
+    /// Whether only a node with a lease may answer. The other questions are about the node
+    /// itself, or tell it something.
     pub(crate) fn is_of_store(&self) -> bool {
         !matches!(self, Self::Report | Self::Decided(_))
     }
@@ -241,14 +241,14 @@ impl Reply {
     }
 }
 
-/// A page of what a node has.
+/// A page of what one node has and another lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CatchUpPageWanted {
     /// The bucket's name.
     pub bucket: String,
-    /// Uploads and their parts are wanted, not objects.
+    /// Whether uploads and their parts are wanted, or objects.
     pub uploads: bool,
-    /// The page begins behind this.
+    /// The page begins after this scope.
     pub after: Option<Scope>,
     /// The asked node: only keys whose primary it is are wanted.
     pub source: String,
@@ -265,23 +265,23 @@ pub struct ListWanted<P> {
     pub bucket: String,
     /// Names begin with this.
     pub prefix: String,
-    /// Names are cut behind its first occurrence after the prefix.
+    /// Names are cut after its first occurrence behind the prefix.
     pub delimiter: Option<String>,
-    /// The share begins behind this.
+    /// The share begins after this place.
     pub after: Option<P>,
     /// Most lines.
     pub max: usize,
-    /// These nodes are out of reach: others that have their keys list them.
+    /// Nodes out of reach, whose keys other replicas list.
     pub without: Vec<String>,
 }
 
-/// A share of the keys, behind a key or a common prefix.
+/// A share of the keys, after a key or a common prefix.
 pub(crate) type ObjectsWanted = ListWanted<String>;
 
-/// A share of the uploads, behind those of a key; with an id, behind that upload of it.
+/// A share of the uploads, after all of a key, or after the upload of it with an id.
 pub(crate) type UploadsWanted = ListWanted<(String, String)>;
 
-/// A share of the versions, behind those of a key; with a name, behind that one of it.
+/// A share of the versions, after all of a key, or after the version of it with an id.
 pub(crate) type VersionsWanted = ListWanted<(String, String)>;
 
 /// One line of a listing.
@@ -302,7 +302,7 @@ pub enum Item {
     Upload {
         /// Its name.
         id: String,
-        /// When it was begun.
+        /// When it was begun, in milliseconds since the Unix epoch.
         created_ms: u64,
         /// Algorithm and type of its parts' checksums.
         checksum: Option<(String, String)>,
@@ -311,21 +311,21 @@ pub enum Item {
     Version {
         /// Its name.
         id: String,
-        /// It is what a GET without a version reads.
+        /// Whether a GET without a version reads it.
         is_latest: bool,
-        /// When it was made.
+        /// When it was made, in milliseconds since the Unix epoch.
         created_ms: u64,
-        /// ETag and length; none of a delete marker.
+        /// ETag and length; `None` for a delete marker.
         object: Option<(String, u64)>,
     },
 }
 
-/// What one backend has, in order.
+/// One backend's share of a listing, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListShare {
-    /// Names and what they stand for.
+    /// Names and the lines for them.
     pub items: VecDeque<(String, Item)>,
-    /// There is more behind the last.
+    /// Whether there is more after the last line.
     pub truncated: bool,
     /// The epoch of the view by which the backend left keys to others.
     pub epoch: u64,
@@ -336,25 +336,25 @@ pub struct ListShare {
 pub struct Target {
     /// The key.
     pub key: String,
-    /// The name of the version to delete, if the client has given one.
+    /// The id of the version to delete, if the client named one.
     pub version: Option<String>,
-    /// The ETag that the object has to have, if the client has given one.
+    /// The ETag that the object has to have, if the client named one.
     pub etag: Option<String>,
 }
 
-/// What became of it.
+/// The outcome of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Deleted {
-    /// It is gone.
+    /// The key, or the version, is gone.
     Done {
-        /// The delete marker that was made, or that is gone.
+        /// The delete marker that was made or removed.
         marker: Option<String>,
     },
-    /// It is still there.
+    /// Nothing was deleted.
     Refused {
-        /// S3's code for the reason.
+        /// S3's code of the error.
         code: String,
-        /// What the client is told.
+        /// The message for the client.
         message: String,
     },
 }

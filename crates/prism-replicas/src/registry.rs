@@ -1,10 +1,10 @@
-//! The registry of buckets' records: read, changed, and passed on to all backends.
+//! The registry of buckets' records: reads it, changes it, and passes changes to all backends.
 //!
-//! With etcd the registry is in etcd. Without it, the first backend by name keeps it in its
-//! store: members never change then, and a change that not all of them have taken is answered
-//! with an error. Either way a change counts as soon as the registry has it, and backends
-//! that miss it catch up (`follow`). `prism_replica` defines the changes, and which record
-//! counts.
+//! With etcd the registry is in etcd. Without etcd the members never change, and the first
+//! backend by name, the keeper, has the registry in its store. A change counts as soon as the
+//! registry has it. Backends that miss it follow later (`buckets.rs`).
+//!
+//! Not here: the changes, and which of two records counts (`prism_replica`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,23 +12,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prism_membership::Buckets;
 use prism_replica::{Bucket, BucketRefusal, Phase};
-use prism_s3::{Code, Principal, S3Error};
+use prism_s3::{Code, S3Error};
 use prism_store::{Stamp, Store};
 
 use crate::ask::done_by_all;
-use crate::blocking::{blocking, joined};
 use crate::buckets;
 use crate::errors::store_error;
 use crate::question::{Question, Reply};
 use crate::{Node, Replicator};
 
-/// How often a change is tried where others change the same bucket.
+/// Most tries of a change while other nodes change the same bucket.
 const TRIES: u32 = 5;
-/// Longest wait for those that need not have heard of a change.
-const TOLD_WITHIN: Duration = Duration::from_secs(2);
+/// Time for backends to get a record that they may also get later.
+const PUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Replicator {
     /// The agreed record of a bucket at this moment.
+    ///
+    /// # Errors
+    /// Unavailable if the registry is out of reach.
     pub async fn agreed(&self, bucket: &str) -> Result<Option<Bucket>, S3Error> {
         if let Some(etcd) = self.node.cluster.registry() {
             return etcd.read(bucket).await.map_err(|e| out_of_reach(&e));
@@ -40,7 +42,11 @@ impl Replicator {
         }
     }
 
-    /// Agrees on `next`, if what was agreed has the stamp `before`; says whether it had.
+    /// Replaces the agreed record by `next`, if its stamp is `before`. False: another change
+    /// came first.
+    ///
+    /// # Errors
+    /// Unavailable if the registry is out of reach. The change may have been made.
     pub async fn agree(
         &self,
         bucket: &str,
@@ -62,8 +68,8 @@ impl Replicator {
         }
     }
 
-    /// All that is agreed about buckets at this moment, where that is in etcd.
-    pub async fn all_agreed(&self) -> Result<Arc<Buckets>, S3Error> {
+    /// All agreed records at this moment; only with etcd.
+    pub(crate) async fn all_agreed(&self) -> Result<Arc<Buckets>, S3Error> {
         let etcd = self.node.cluster.registry();
         let etcd = etcd.ok_or(Code::InternalError)?;
         etcd.all().await.map(Arc::new).map_err(|e| out_of_reach(&e))
@@ -71,10 +77,13 @@ impl Replicator {
 
     async fn ask_keeper(&self, question: &Question) -> Result<Reply, S3Error> {
         let keeper = self.node.keeper().ok_or(Code::ServiceUnavailable)?;
-        self.ask_as(&keeper, &Principal::Anonymous, question).await
+        self.ask(&keeper, question).await
     }
 
-    /// Changes what is agreed about a bucket; gives what is agreed then.
+    /// Changes the agreed record of a bucket, and returns the new one.
+    ///
+    /// # Errors
+    /// A refusal of `alter`; [`Code::OperationAborted`] if other changes come first each time.
     pub async fn alter_bucket(
         &self,
         bucket: &str,
@@ -91,42 +100,45 @@ impl Replicator {
         Err(Code::OperationAborted.into())
     }
 
-    /// Has every backend act by a record that is agreed on: all, or an error.
-    pub async fn tell_all(&self, bucket: &str, record: &Bucket) -> Result<(), S3Error> {
+    /// Has all backends act by an agreed record.
+    ///
+    /// # Errors
+    /// One of the backends does not.
+    pub async fn push_record(&self, bucket: &str, record: &Bucket) -> Result<(), S3Error> {
         let question = Question::TakeBucket {
             bucket: bucket.to_owned(),
             record: Box::new(record.clone()),
         };
-        done_by_all(self.ask_everyone(&Principal::Anonymous, &question).await)
+        done_by_all(self.ask_all(&question).await)
     }
 
-    /// The same, where those that it does not reach will follow.
-    pub async fn tell_most(&self, bucket: &str, record: &Bucket) {
-        let told = tokio::time::timeout(TOLD_WITHIN, self.tell_all(bucket, record));
-        if !matches!(told.await, Ok(Ok(()))) {
-            tracing::debug!(bucket, "not all have heard of a bucket's change yet");
+    /// Has the backends that are in reach act by an agreed record. The others follow later.
+    pub async fn try_push_record(&self, bucket: &str, record: &Bucket) {
+        let pushed = tokio::time::timeout(PUSH_TIMEOUT, self.push_record(bucket, record));
+        if !matches!(pushed.await, Ok(Ok(()))) {
+            tracing::debug!(bucket, "some backends miss a bucket's change for now");
         }
     }
 
-    /// Has this node's store know a bucket, if there is one: to be asked before the store
-    /// is. It may have been made while this node was away, or a moment ago.
+    /// Has this node's store know a bucket that may have been made a moment ago, or while this
+    /// node was away. Called before the store is asked.
     ///
     /// # Errors
-    /// [`Code::NoSuchBucket`]; unavailable where that is not known.
-    pub async fn know_bucket(&self, bucket: &str) -> Result<(), S3Error> {
+    /// [`Code::NoSuchBucket`]; unavailable if the registry is out of reach.
+    pub async fn ensure_bucket(&self, bucket: &str) -> Result<(), S3Error> {
         match &self.node.store {
             Some(store) if !store.buckets().has(bucket) => {
-                Box::pin(self.learn_bucket(bucket)).await
+                Box::pin(self.refresh_bucket(bucket)).await
             }
             _ => Ok(()),
         }
     }
 
-    /// The same, whatever the store knows.
-    pub async fn learn_bucket(&self, bucket: &str) -> Result<(), S3Error> {
+    /// Has this node's store act by the agreed record of a bucket.
+    pub(crate) async fn refresh_bucket(&self, bucket: &str) -> Result<(), S3Error> {
         let record = self.agreed(bucket).await?.ok_or(Code::NoSuchBucket)?;
         let is_gone = record.phase == Phase::Gone;
-        self.take_bucket(bucket, record).await?;
+        self.apply_record(bucket, record).await?;
         match is_gone {
             true => Err(Code::NoSuchBucket.into()),
             false => Ok(()),
@@ -143,8 +155,9 @@ impl Replicator {
             .await
     }
 
-    /// All records of buckets in a backend's store, unless its version is still `unless`.
-    pub async fn buckets_of(
+    /// All records of buckets in a backend's store, with their version. No records if the
+    /// version is still `unless`.
+    pub(crate) async fn buckets_of(
         &self,
         name: &str,
         unless: Option<u64>,
@@ -156,12 +169,12 @@ impl Replicator {
                 unless: unless.filter(|_| after.is_none()),
                 after: after.unwrap_or_default(),
             };
-            match self.ask_as(name, &Principal::Anonymous, &question).await? {
+            match self.ask(name, &question).await? {
                 Reply::Buckets { version, page } if page.is_empty() => {
                     return Ok((first.unwrap_or(version), found));
                 }
                 Reply::Buckets { version, page } => {
-                    // Changes between pages are found by the next look.
+                    // The next call finds changes between two pages, because the version is the first.
                     first = first.or(Some(version));
                     found.extend(page.into_iter().map(|(name, b)| (name, Arc::new(b))));
                 }
@@ -170,56 +183,50 @@ impl Replicator {
         }
     }
 
-    /// Has the store act by all that is agreed on.
-    pub async fn take_all(&self, agreed: &Arc<Buckets>) -> Result<(), S3Error> {
+    /// Has this node's store act by all agreed records.
+    pub(crate) async fn apply_records(&self, agreed: &Arc<Buckets>) -> Result<(), S3Error> {
         let agreed = agreed.clone();
         self.node
-            .on_store(move |node, store| buckets::take_newer(node, store, &agreed))
+            .on_store(move |node, store| buckets::apply_newer_records(node, store, &agreed))
             .await
     }
 
     /// Has this node's store act by a record.
-    pub async fn take_bucket(&self, bucket: &str, record: Bucket) -> Result<(), S3Error> {
+    pub(crate) async fn apply_record(&self, bucket: &str, record: Bucket) -> Result<(), S3Error> {
         let bucket = bucket.to_owned();
-        joined(blocking(&self.node, move |node| {
-            take_record(
-                node,
-                node.store.as_ref().ok_or(Code::InternalError)?,
-                &bucket,
-                &record,
-            )
-        }))
-        .await
+        self.node
+            .on_store(move |node, store| apply_record(node, store, &bucket, &record))
+            .await
     }
 }
 
 impl Node {
-    /// The backend whose store is the registry, where there is no etcd.
-    pub fn keeper(&self) -> Option<String> {
+    /// The backend whose store is the registry without etcd: the first by name.
+    pub(crate) fn keeper(&self) -> Option<String> {
         self.replication.backends().into_iter().next()
     }
 
-    /// This node is that one, and knows what any backend knew when it was started.
+    /// Checks that this node is the keeper, and has the records of all backends.
     ///
     /// # Errors
-    /// Unavailable, where it is not.
-    pub fn check_keeper(&self) -> Result<(), S3Error> {
+    /// Unavailable otherwise.
+    pub(crate) fn check_keeper(&self) -> Result<(), S3Error> {
         let is_keeper = self.keeper().is_some_and(|keeper| keeper == self.name);
         let is_only = self.replication.backends().len() == 1;
-        match is_keeper && (is_only || self.heard_all.load(Ordering::Acquire)) {
+        match is_keeper && (is_only || self.has_all_records.load(Ordering::Acquire)) {
             true => Ok(()),
             false => Err(not_yet(
-                "Not all backends have said yet what buckets they have.",
+                "The registry of buckets waits for the records of all backends.",
             )),
         }
     }
 
-    /// It knows that from now on.
-    pub fn has_heard_all(&self) {
-        self.heard_all.store(true, Ordering::Release);
+    /// Notes that this node, the keeper, has the records of all backends.
+    pub(crate) fn set_has_all_records(&self) {
+        self.has_all_records.store(true, Ordering::Release);
     }
 
-    /// A stamp for a bucket's record that is above this one.
+    /// A new stamp for a bucket's record, above `above`.
     pub fn stamp_above(&self, above: Option<Stamp>) -> Stamp {
         let epoch = self.replication.view().epoch();
         self.stamps
@@ -227,9 +234,9 @@ impl Node {
     }
 }
 
-/// Has a store act by a record; what a deleted bucket leaves is removed in the
-/// background. Blocks on disk.
-pub(crate) fn take_record(
+/// Has a store act by a record. The remains of a deleted bucket are removed in the background.
+/// Blocks on disk.
+pub(crate) fn apply_record(
     node: &Node,
     store: &Store,
     bucket: &str,
@@ -254,7 +261,7 @@ fn refused(refusal: BucketRefusal) -> S3Error {
     }
 }
 
-/// The answer where something has to settle first; asking again helps.
+/// The answer to a request that succeeds a moment later: the client tries again.
 pub fn not_yet(why: &'static str) -> S3Error {
     Code::ServiceUnavailable.with_message(why)
 }
@@ -262,10 +269,9 @@ pub fn not_yet(why: &'static str) -> S3Error {
 fn out_of_reach(error: &anyhow::Error) -> S3Error {
     tracing::warn!(
         error = format!("{error:#}"),
-        "etcd does not say what buckets there are"
+        "cannot read the registry of buckets in etcd"
     );
-    Code::ServiceUnavailable
-        .with_message("It cannot be found out what buckets there are. Try again.")
+    Code::ServiceUnavailable.with_message("The registry of buckets is out of reach. Try again.")
 }
 
 /// Microseconds since the Unix epoch.

@@ -1,12 +1,13 @@
-//! Damaged objects are put right with the bytes of another replica. What is
-//! damaged, and whether what comes is what was written, the store says.
+//! Repairs damaged objects with the bytes of another replica.
+//!
+//! Not here: the store says what is damaged, and accepts only the bytes that were written.
 
 use std::io;
 
-use prism_http::{Headers, Limits, RequestHead};
+use prism_http::{Headers, RequestHead};
 use prism_s3::query::encode_path;
 use prism_s3::{Code, Principal, S3Error};
-use prism_service::{PeerRequest, read_all};
+use prism_service::{PeerRequest, parse_own_head, read_all};
 use prism_store::{DamagedBlock, Place, Scope, ScrubFault};
 
 use crate::Replicator;
@@ -17,88 +18,85 @@ use crate::errors::store_error;
 const MAX_BLOCK_BYTES: usize = prism_store::BLOCK_LEN as usize;
 
 impl Replicator {
-    /// Mends what a fault is in, as far as others have it: by whole, where blocks will
-    /// not do, or all of the file.
-    pub(crate) async fn mend(&self, fault: &ScrubFault) {
+    /// Repairs the object that `fault` is in, as far as other replicas have it. Objects that
+    /// have no blocks of their own are replaced whole.
+    pub(crate) async fn repair(&self, fault: &ScrubFault) {
         let Place::Object { bucket, key, .. } = &fault.place else {
             return;
         };
         let place = fault.place.clone();
         let scope = self.node.on_store(move |_, store| {
-            store
-                .integrity()
-                .damaged_scope(&place)
-                .map_err(|e| store_error(&e))
+            let scope = store.integrity().damaged_scope(&place);
+            scope.map_err(|e| store_error(&e))
         });
         match scope.await {
             Ok(None) => {}
-            Ok(Some(scope)) => return self.mend_whole(&scope).await,
-            Err(error) => return tracing::error!(%fault, %error, "not mended"),
+            Ok(Some(scope)) => return self.repair_whole(&scope).await,
+            Err(error) => return tracing::error!(%fault, %error, "damage is not repaired"),
         }
         let place = fault.place.clone();
         let damaged = self.node.on_store(move |_, store| {
-            store
-                .integrity()
-                .damaged_blocks(&place)
-                .map_err(|e| store_error(&e))
+            let blocks = store.integrity().damaged_blocks(&place);
+            blocks.map_err(|e| store_error(&e))
         });
         for block in damaged.await.unwrap_or_default() {
-            match self.mend_block(bucket, key, &block).await {
+            match self.repair_block(bucket, key, &block).await {
                 Ok(peer) => {
-                    self.node.scrub.count_mended();
-                    tracing::info!(bucket, key, bytes = ?block.bytes, peer, "mended from another replica");
+                    self.node.scrub.count_repaired();
+                    tracing::info!(bucket, key, bytes = ?block.bytes, peer, "repaired a block from another replica");
                 }
                 Err(error) => {
-                    tracing::error!(bucket, key, bytes = ?block.bytes, %error, "not mended");
+                    tracing::error!(bucket, key, bytes = ?block.bytes, %error, "a damaged block is not repaired");
                     return;
                 }
             }
         }
     }
 
-    /// Takes in anew what another replica has of a scope.
-    async fn mend_whole(&self, scope: &Scope) {
+    /// Replaces a scope by the copy of another replica.
+    async fn repair_whole(&self, scope: &Scope) {
         let (bucket, key) = (&scope.bucket, &scope.key);
-        let peers = self.node.replication.readers(bucket, key);
-        for peer in peers.into_iter().filter(|peer| *peer != self.node.name) {
-            match self.fetch_again(&peer, scope).await {
+        for peer in self.other_readers(bucket, key) {
+            match self.fetcher.fetch_again(&peer, scope).await {
                 Ok(true) => {
-                    self.node.scrub.count_mended();
-                    return tracing::info!(bucket, key, peer, "taken in anew from another replica");
+                    self.node.scrub.count_repaired();
+                    return tracing::info!(
+                        bucket,
+                        key,
+                        peer,
+                        "replaced by the copy of another replica"
+                    );
                 }
-                // It has changed meanwhile, here or there.
+                // The object has changed meanwhile, here or there.
                 Ok(false) => tracing::debug!(peer, "a replica has something else"),
-                Err(error) => tracing::debug!(peer, %error, "a replica cannot mend another"),
+                Err(error) => tracing::debug!(peer, %error, "a replica cannot repair this one"),
             }
         }
-        tracing::error!(bucket, key, upload = ?scope.upload, "not mended: no other replica has it");
+        tracing::error!(bucket, key, upload = ?scope.upload, "damage is not repaired: no other replica has it");
     }
 
-    /// Asks the other replicas one after the other; gives the one that had it.
-    async fn mend_block(
+    /// Asks the other replicas one after the other. Returns the one that had the block.
+    async fn repair_block(
         &self,
         bucket: &str,
         key: &str,
         block: &DamagedBlock,
     ) -> Result<String, S3Error> {
         let mut failure = S3Error::from(Code::ServiceUnavailable);
-        let peers = self.node.replication.readers(bucket, key);
-        for peer in peers.into_iter().filter(|peer| *peer != self.node.name) {
-            let data = match self.read_block(&peer, (bucket, key), block).await {
+        for peer in self.other_readers(bucket, key) {
+            let data = match self.read_block(&peer, bucket, key, block).await {
                 Ok(data) => data,
                 Err(error) => {
-                    tracing::debug!(peer, %error, "a replica cannot mend another");
+                    tracing::debug!(peer, %error, "a replica cannot repair this one");
                     continue;
                 }
             };
             let place = block.place.clone();
-            let mended = self.node.on_store(move |_, store| {
-                store
-                    .integrity()
-                    .write_block(&place, &data)
-                    .map_err(|e| store_error(&e))
+            let written = self.node.on_store(move |_, store| {
+                let written = store.integrity().write_block(&place, &data);
+                written.map_err(|e| store_error(&e))
             });
-            match mended.await {
+            match written.await {
                 Ok(()) => return Ok(peer),
                 Err(error) => failure = error,
             }
@@ -106,14 +104,20 @@ impl Replicator {
         Err(failure)
     }
 
+    fn other_readers(&self, bucket: &str, key: &str) -> impl Iterator<Item = String> {
+        let peers = self.node.replication.readers(bucket, key).into_iter();
+        peers.filter(|peer| *peer != self.node.name)
+    }
+
     async fn read_block(
         &self,
         peer: &str,
-        (bucket, key): (&str, &str),
+        bucket: &str,
+        key: &str,
         block: &DamagedBlock,
     ) -> io::Result<Vec<u8>> {
-        let head = head_of(bucket, key, block)?;
-        // The node itself; others believe it.
+        let head = block_head(bucket, key, block)?;
+        // The node reads for itself; other nodes trust its preamble.
         let itself = Principal::AccessKey(String::from("prism"));
         let request = PeerRequest {
             head: &head,
@@ -135,21 +139,16 @@ impl Replicator {
     }
 }
 
-fn head_of(bucket: &str, key: &str, block: &DamagedBlock) -> io::Result<RequestHead> {
+/// The head of a GET of one block.
+fn block_head(bucket: &str, key: &str, block: &DamagedBlock) -> io::Result<RequestHead> {
+    let last = block.bytes.end.saturating_sub(1);
+    let range = format!("bytes={}-{last}", block.bytes.start);
     let mut headers = Headers::new();
-    let range = format!(
-        "bytes={}-{}",
-        block.bytes.start,
-        block.bytes.end.saturating_sub(1)
-    );
     for (name, value) in [("Host", "prism"), ("Range", range.as_str())] {
         headers.append(name, value).map_err(io::Error::other)?;
     }
     let mut text = format!("GET /{bucket}/{} HTTP/1.1\r\n", encode_path(key)).into_bytes();
     headers.write_to(&mut text);
     text.extend_from_slice(b"\r\n");
-    match RequestHead::parse(&text, &Limits::DEFAULT) {
-        Ok(Some((head, _))) => Ok(head),
-        _ => Err(io::ErrorKind::InvalidData.into()),
-    }
+    parse_own_head(&text)
 }

@@ -1,5 +1,7 @@
-//! Changes on their way between replicas: sent to those that are to prepare
-//! them, and asked about where nobody has told. How they are taken in is in `prepare`.
+//! Sends this primary's changes to the other replicas, and their outcomes.
+//!
+//! Not here: the receiver of a change (`prepare.rs`), and changes that stay open
+//! (`open_changes.rs`).
 
 use std::io::{self, ErrorKind::TimedOut};
 use std::rc::Rc;
@@ -9,62 +11,54 @@ use std::time::Duration;
 use prism_handoff::RelayStream;
 use prism_http::{Limits, RequestHead, ResponseHead};
 use prism_replica::{Step, Write};
-use prism_s3::{Code, Principal, S3Error};
+use prism_s3::{Code, Principal};
 use prism_service::{
-    Io as _, PeerRequest, Peers, RelayError, Stage, encode_head, join_all, read_all, read_answer,
+    Io as _, PeerRequest, Peers, RelayError, encode_head, join_all, parse_own_head, read_all,
+    read_answer,
 };
 use prism_store::{Bytes, Decided, Refusal, Unprepared};
 use tokio::sync::mpsc;
 
+use crate::Node;
 use crate::ask::preamble_for;
-use crate::errors::store_error;
+use crate::fetch::Fetcher;
 use crate::framed::prefix;
-use crate::pace::Pace;
 use crate::question::{Question, Reply};
 use crate::replication::Job;
-use crate::{Node, now_ms};
 
 /// Longest answer to a change.
 const MAX_REPLY_BYTES: usize = 64 << 10;
-/// Another replica answers, takes bytes, or says that it is at work, within this time, or
-/// the change is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long what another replica has said may take to be read, when it is there.
-const AT_HAND: Duration = Duration::from_millis(10);
-/// How long a replica that is behind may take until it is not.
-const CATCH_UP: Duration = Duration::from_secs(3);
-/// After what time it is asked again.
-const AGAIN: Duration = Duration::from_millis(50);
-/// After what time a change counts as open, and is asked about.
-const OPEN_AFTER: Duration = Duration::from_secs(2);
-/// How often that is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often deletions are looked at that may be forgotten.
-const FORGET_EVERY: Duration = Duration::from_secs(60);
+/// Another replica answers, takes bytes, or says that its disk is at work, within this time.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time to read an interim answer that may have arrived already.
+const INTERIM_TIMEOUT: Duration = Duration::from_millis(10);
+/// Time for which a change is sent again to a replica that is behind.
+const BEHIND_TIMEOUT: Duration = Duration::from_secs(3);
+/// Pause before a change is sent again.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// One thread's way to other nodes.
+/// One thread's exchange with other backends.
 pub struct Replicator {
-    /// What all threads share.
+    /// The node, which all threads share.
     pub node: Arc<Node>,
     /// The streams to other nodes.
     pub peers: Rc<Peers>,
-    /// Of catching up.
-    pub(crate) refill: Pace,
+    pub(crate) fetcher: Fetcher,
 }
 
 impl Replicator {
-    /// One for the calling thread.
+    /// The replicator of the calling thread.
     #[must_use]
     pub fn new(node: Arc<Node>, peers: Rc<Peers>) -> Self {
         Self {
-            refill: Pace::new(node.config.store.refill_bytes_per_s),
+            fetcher: Fetcher::new(node.clone(), peers.clone()),
             node,
             peers,
         }
     }
 
-    /// Carries out what the store leaves, until the worker ends.
-    pub(crate) async fn carry_out(self: &Rc<Self>, jobs: &mut mpsc::Receiver<Job>) {
+    /// Runs the jobs that the store submits, until the worker ends.
+    pub(crate) async fn run_jobs(self: &Rc<Self>, jobs: &mut mpsc::Receiver<Job>) {
         while let Some(job) = jobs.recv().await {
             let worker = self.clone();
             tokio::task::spawn_local(async move {
@@ -82,35 +76,33 @@ impl Replicator {
                         let answers = join_all(asked.collect()).await;
                         let _ = answer.send(verdict(&others, answers));
                     }
-                    Job::Decided { others, decided } => worker.tell(&others, decided).await,
+                    Job::Decided { others, decided } => {
+                        worker.announce_outcome(&others, decided).await;
+                    }
                     Job::Survey(answer) => {
                         let _ = answer.send(worker.survey().await);
                     }
-                    Job::Mend(fault) => {
-                        worker.mend(&fault).await;
-                        worker.node.replication.mended(&fault);
+                    Job::Repair(fault) => {
+                        worker.repair(&fault).await;
+                        worker.node.replication.repair_ended(&fault);
                     }
                 }
             });
         }
     }
 
-    /// Tells others what became of a change; whether all have heard it.
-    pub(crate) async fn tell(&self, others: &[String], decided: Decided) {
+    /// Tells other replicas the outcome of a change. A replica that misses it asks later.
+    pub(crate) async fn announce_outcome(&self, others: &[String], decided: Decided) {
         let question = Question::Decided(decided);
-        let nobody = Principal::Anonymous;
-        let asked = others
-            .iter()
-            .map(|peer| self.ask_as(peer, &nobody, &question));
+        let asked = others.iter().map(|peer| self.ask(peer, &question));
         for answer in join_all(asked.collect()).await {
             if let Err(error) = answer {
-                // It asks in time.
-                tracing::debug!(%error, "a replica has not heard of a change");
+                tracing::debug!(%error, "a replica missed the outcome of a change");
             }
         }
     }
 
-    /// Has one replica prepare a change.
+    /// Has one replica prepare a change. Tries again while the replica is behind.
     async fn prepare_at(
         &self,
         peer: &str,
@@ -120,9 +112,8 @@ impl Replicator {
     ) -> Result<(), Unprepared> {
         let begun = tokio::time::Instant::now();
         let mut result = self.try_prepare_at(peer, header, bytes, len).await;
-        // It learns of the cluster's state, or gets hold of what it lacks.
-        while self.is_behind(&result) && begun.elapsed() < CATCH_UP {
-            tokio::time::sleep(AGAIN).await;
+        while self.is_behind(&result) && begun.elapsed() < BEHIND_TIMEOUT {
+            tokio::time::sleep(RETRY_PAUSE).await;
             result = self.try_prepare_at(peer, header, bytes, len).await;
         }
         let reply = result.map_err(|error| {
@@ -138,18 +129,21 @@ impl Replicator {
                 Some(Code::OperationAborted) => Unprepared::Busy,
                 _ => Unprepared::Failed(peer.to_owned(), message),
             }),
-            _ => Err(Unprepared::Failed(peer.to_owned(), "strange answer".into())),
+            _ => Err(Unprepared::Failed(
+                peer.to_owned(),
+                "an answer of the wrong kind".into(),
+            )),
         }
     }
 
-    /// Whether a replica may do soon what it does not do now.
+    /// Whether the replica lacks a state, an earlier change or a bucket that it will soon have.
     fn is_behind(&self, result: &Result<Reply, RelayError>) -> bool {
         match result {
             Ok(Reply::NotPrepared(Refusal::Epoch(epoch))) => {
                 *epoch < self.node.replication.view().epoch()
             }
             Ok(Reply::NotPrepared(Refusal::Lacking)) => true,
-            // This node has the bucket.
+            // This node has the bucket, so it exists.
             Ok(Reply::Refused { code, .. }) => Code::parse(code) == Some(Code::NoSuchBucket),
             _ => false,
         }
@@ -163,23 +157,23 @@ impl Replicator {
         len: u64,
     ) -> Result<Reply, RelayError> {
         let prefix = prefix(header).map_err(RelayError::Broken)?;
-        let head = head_of(prefix.len() as u64 + len).map_err(RelayError::Broken)?;
+        let head = put_head(prefix.len() as u64 + len).map_err(RelayError::Broken)?;
         let request = PeerRequest {
             head: &head,
             preamble: preamble_for(&Principal::Anonymous),
             is_repeatable: true,
         };
         let (mut upstream, used) = self.peers.begin(peer, &request).await?;
-        upstream.set_io_timeout(PATIENCE);
+        upstream.set_io_timeout(ANSWER_TIMEOUT);
         let mut answer = send_change(&mut upstream, &prefix, bytes, len).await;
-        // Preparing twice does no harm, and an idle stream may have been closed.
+        // Another node may have closed an idle stream. Preparing twice has the same effect as once.
         let is_lost = match &answer {
             Err(RelayError::Broken(error)) => error.kind() != TimedOut,
             answer => matches!(answer, Err(RelayError::NotRead)),
         };
         if used && is_lost {
             upstream = self.peers.fresh(peer).await?;
-            upstream.set_io_timeout(PATIENCE);
+            upstream.set_io_timeout(ANSWER_TIMEOUT);
             let again = upstream.write_more(&encode_head(&request)).await;
             again.map_err(RelayError::Broken)?;
             answer = send_change(&mut upstream, &prefix, bytes, len).await;
@@ -192,91 +186,9 @@ impl Replicator {
         }
         serde_json::from_slice(&text).map_err(|e| RelayError::Broken(io::Error::other(e)))
     }
-
-    /// Asks about what has been open for long, or since before the present epoch, and
-    /// forgets deletions, until the node stops. One worker does it.
-    pub(crate) async fn tidy(&self) {
-        let mut forgotten = tokio::time::Instant::now();
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => {}
-                () = self.node.orders.reached(Stage::Leaving) => return,
-            }
-            let Some(store) = &self.node.store else {
-                return;
-            };
-            // Others wait for this who have to get hold of what they missed.
-            let before = store.open_changes().begun_before(store.epoch()).into_iter();
-            let mut open: Vec<_> = before.map(|(scope, open)| (scope, open.stamp)).collect();
-            for late in store.open_changes().older_than(OPEN_AFTER, None) {
-                if !open.contains(&late) {
-                    open.push(late);
-                }
-            }
-            if let Err(error) = self.find_out(open).await {
-                tracing::debug!(%error, "changes stay open");
-            }
-            // Who has missed some must not hear of one from before it as if it were new.
-            if forgotten.elapsed() >= FORGET_EVERY && self.node.replication.is_calm() {
-                forgotten = tokio::time::Instant::now();
-                if let Err(error) = self.forget_deletions().await {
-                    tracing::debug!(%error, "deletions stay remembered");
-                }
-            }
-        }
-    }
-
-    async fn forget_deletions(&self) -> Result<(), S3Error> {
-        let mut after = Vec::new();
-        loop {
-            let begin = after.clone();
-            let (old, last) = self
-                .node
-                .on_store(move |_, store| {
-                    let found = store.old_deletions(&begin, now_ms());
-                    found.map_err(|e| store_error(&e))
-                })
-                .await?;
-            let mut gone = Vec::new();
-            for deletion in old {
-                let (bucket, key) = (&deletion.scope.bucket, &deletion.scope.key);
-                if !self.node.replication.is_primary(bucket, key)
-                    || self.all_have_applied(&deletion).await.is_ok()
-                {
-                    gone.push(deletion);
-                }
-            }
-            self.node
-                .on_store(move |_, store| {
-                    store.forget_deletions(&gone).map_err(|e| store_error(&e))
-                })
-                .await?;
-            match last {
-                Some(last) => after = last,
-                None => return Ok(()),
-            }
-        }
-    }
-
-    async fn all_have_applied(&self, deletion: &prism_store::Deletion) -> Result<(), S3Error> {
-        let scope = deletion.scope.clone();
-        let decided = Decided {
-            stamp: deletion.stamp,
-            committed: true,
-            scopes: vec![scope.clone()],
-            epoch: self.node.replication.view().epoch(),
-        };
-        let question = Question::Decided(decided);
-        let nobody = Principal::Anonymous;
-        let replication = &self.node.replication;
-        for peer in replication.other_writers(&scope.bucket, &scope.key) {
-            self.ask_as(&peer, &nobody, &question).await?;
-        }
-        Ok(())
-    }
 }
 
-/// All have to have it.
+/// The outcome of the answers: all other replicas have to prepare a change.
 fn verdict(others: &[String], answers: Vec<Result<(), Unprepared>>) -> Result<(), Unprepared> {
     let mut write = Write::new(others.iter());
     for (peer, answer) in others.iter().zip(answers) {
@@ -288,7 +200,7 @@ fn verdict(others: &[String], answers: Vec<Result<(), Unprepared>>) -> Result<()
     Err(Unprepared::Overloaded)
 }
 
-/// Sends a change, and reads the head of the answer, which may come early.
+/// Sends a change and reads the head of the answer. A refusal may come before the last byte.
 async fn send_change(
     upstream: &mut RelayStream,
     prefix: &[u8],
@@ -296,7 +208,7 @@ async fn send_change(
     len: u64,
 ) -> Result<ResponseHead, RelayError> {
     if let Err(error) = send_whole(upstream, prefix, bytes, len).await {
-        tracing::debug!(%error, "a change was not sent whole");
+        tracing::debug!(%error, "a change was not sent to its end");
     }
     read_answer(upstream).await
 }
@@ -316,8 +228,9 @@ async fn send_whole(
             while at < len {
                 let piece_bytes = (RelayStream::PIECE_BYTES as u64).min(len - at);
                 let mut sent = upstream.send_file(file, at, piece_bytes).await;
-                // It takes nothing because its disk does not. The piece is sealed whole.
-                while is_late(&sent) && is_at_work(upstream).await {
+                // A replica with a slow disk reads nothing. The piece is sealed already, so a
+                // flush sends the rest of it.
+                while is_timeout(&sent) && is_at_work(upstream).await {
                     sent = upstream.flush().await;
                 }
                 sent?;
@@ -328,16 +241,16 @@ async fn send_whole(
     }
 }
 
-fn is_late(sent: &io::Result<()>) -> bool {
+fn is_timeout(sent: &io::Result<()>) -> bool {
     matches!(sent, Err(error) if error.kind() == TimedOut)
 }
 
-/// Whether a replica has said, since it was last asked, that it is at work.
+/// Whether the replica has said, since the last call, that its disk is at work.
 async fn is_at_work(upstream: &mut RelayStream) -> bool {
-    let _ = tokio::time::timeout(AT_HAND, upstream.fill()).await;
+    let _ = tokio::time::timeout(INTERIM_TIMEOUT, upstream.fill()).await;
     let mut is_at_work = false;
     while let Ok(Some((head, len))) = ResponseHead::parse(upstream.buffered(), &Limits::DEFAULT) {
-        // The final answer is left where it is.
+        // The caller reads the final answer.
         if head.status() >= 200 {
             return false;
         }
@@ -347,12 +260,9 @@ async fn is_at_work(upstream: &mut RelayStream) -> bool {
     is_at_work
 }
 
-fn head_of(len: u64) -> io::Result<RequestHead> {
+fn put_head(len: u64) -> io::Result<RequestHead> {
     let text = format!("PUT / HTTP/1.1\r\nHost: prism\r\nContent-Length: {len}\r\n\r\n");
-    match RequestHead::parse(text.as_bytes(), &Limits::DEFAULT) {
-        Ok(Some((head, _))) => Ok(head),
-        _ => Err(io::ErrorKind::InvalidData.into()),
-    }
+    parse_own_head(text.as_bytes())
 }
 
 #[cfg(test)]

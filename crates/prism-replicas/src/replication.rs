@@ -1,8 +1,10 @@
-//! This node as one of several replicas: which nodes have a key, and how changes
-//! get to the others. What is kept, and when a change counts, is the store's.
+//! This node as one of several replicas, for all of its threads: the nodes that have a key, and
+//! the jobs of its store for other replicas.
 //!
-//! A store waits for others where it may block; the connections to them belong to
-//! the workers. So the store leaves a job with a worker, and waits for its answer.
+//! The store waits for other replicas on threads that may block, but the streams to them belong
+//! to the workers. So the store submits a job to a worker, and waits for the answer.
+//!
+//! Not here: what is stored, and when a change counts (`prism-store`, `prism-replica`).
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,54 +14,56 @@ use std::time::{Duration, Instant};
 
 use prism_cluster::{MinReplicas, NodeName, Phase, Status, TooFewCopies, View};
 use prism_handoff::Health;
+use prism_membership::{Lease, LeaseTerm};
 use prism_store::{
     Bytes, Decided, Error, Place, Prepare, Repair, Replicas, Scope, ScrubFault, Unprepared,
 };
 use tokio::sync::{mpsc, oneshot, watch};
-
-use prism_membership::{Lease, LeaseTerm};
 
 use crate::shares::Lister;
 
 /// Jobs that wait for one worker.
 const JOBS_MAX: usize = 1024;
 
-/// Something for other replicas.
-pub enum Job {
+/// Work of a worker for the store.
+pub(crate) enum Job {
+    /// Has other replicas prepare a change.
     Prepare {
         others: Vec<String>,
-        /// As it travels.
+        /// The description of the change, in JSON.
         header: Arc<Vec<u8>>,
         len: u64,
         bytes: Arc<Bytes>,
         answer: SyncSender<Result<(), Unprepared>>,
     },
+    /// Tells other replicas the outcome of a change.
     Decided {
         others: Vec<String>,
         decided: Decided,
     },
-    /// To be put right with the bytes of others.
-    Mend(ScrubFault),
-    /// Asked by the admin socket.
+    /// Repairs damage with the bytes of another replica.
+    Repair(ScrubFault),
+    /// Describes the cluster for the admin socket.
     Survey(oneshot::Sender<serde_json::Value>),
 }
 
-/// Who has what, and the way to them.
+/// The nodes that have each key, and the jobs for them.
 pub struct Replication {
     name: String,
     /// The cluster as this node acts by it.
     view: RwLock<Arc<View>>,
-    /// Its epoch, for those who wait for a later one.
+    /// The epoch of `view`, for tasks that wait for a later one.
     adopted: watch::Sender<u64>,
     min_replicas: MinReplicas,
     lease: Lease,
-    /// The identity of this node's store, where the cluster asks for it.
+    /// The identity of this node's store; only with etcd.
     store: OnceLock<u64>,
     workers: Mutex<Vec<mpsc::Sender<Job>>>,
+    /// The worker of the next job.
     next: AtomicUsize,
     health: Arc<Health>,
-    /// What is being mended, or waits for it.
-    mending: Mutex<HashSet<Place>>,
+    /// Files that are being repaired, or wait for it.
+    under_repair: Mutex<HashSet<Place>>,
 }
 
 impl Replication {
@@ -80,19 +84,18 @@ impl Replication {
             workers: Mutex::default(),
             next: AtomicUsize::new(0),
             health,
-            mending: Mutex::default(),
+            under_repair: Mutex::default(),
         }
     }
 
-    /// The cluster as this node sees it now. Whoever asks twice may be answered by
-    /// two views, which are one step apart.
+    /// The cluster as this node sees it now. Two calls may return different views.
     pub fn view(&self) -> Arc<View> {
         let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
         view.clone()
     }
 
-    /// From now on this node acts by `view`, if it is a later one.
-    pub fn adopt(&self, view: Arc<View>) {
+    /// Has this node act by `view`, if it is later than the present one.
+    pub(crate) fn adopt(&self, view: Arc<View>) {
         let mut present = self.view.write().unwrap_or_else(PoisonError::into_inner);
         if view.epoch() > present.epoch() {
             let epoch = view.epoch();
@@ -102,7 +105,7 @@ impl Replication {
         }
     }
 
-    /// Waits until this node acts by a view behind that of `epoch`, at most for so long;
+    /// Waits until this node acts by a view of a later epoch, at most for `limit`. Returns
     /// whether it does.
     pub async fn wait_beyond(&self, epoch: u64, limit: Duration) -> bool {
         let mut adopted = self.adopted.subscribe();
@@ -110,50 +113,49 @@ impl Replication {
         tokio::time::timeout(limit, later).await.is_ok()
     }
 
-    /// The cluster speaks of this store when it speaks of this node; of another one
-    /// nothing is served.
-    pub fn set_store(&self, identity: u64) {
+    /// Sets the identity of this node's store. This node serves only while the view names that
+    /// store for it.
+    pub(crate) fn set_store(&self, identity: u64) {
         let _ = self.store.set(identity);
     }
 
-    /// To be asked before anything is looked up here or begun: none where this node
-    /// must not serve what it stores.
+    /// The present term of the lease, for the start of a read or a change. `None`: this node
+    /// must not serve from its store.
     pub fn begin(&self) -> Option<LeaseTerm> {
-        let held = self.lease.begin()?;
+        let term = self.lease.begin()?;
         let is_meant = |store: &u64| self.view().state().is_store_of(&self.name, *store);
-        self.store.get().is_none_or(is_meant).then_some(held)
+        self.store.get().is_none_or(is_meant).then_some(term)
     }
 
-    /// To be asked after it, before anybody is told what was found.
-    pub fn is_still(&self, held: Option<LeaseTerm>) -> bool {
-        held.is_some_and(|held| self.lease.is_still(held))
+    /// Whether the lease has lasted since [`Self::begin`]. Asked before the answer leaves.
+    pub(crate) fn is_still(&self, term: Option<LeaseTerm>) -> bool {
+        term.is_some_and(|term| self.lease.is_still(term))
     }
 
-    /// There are keys that another node has as well, or is about to have.
-    pub fn is_on(&self) -> bool {
+    /// Whether some keys have more than one replica, or are about to.
+    pub(crate) fn is_on(&self) -> bool {
         self.view().is_replicated()
     }
 
-    /// Every backend of the cluster, by name.
-    pub fn backends(&self) -> Vec<String> {
-        self.those(|_| true)
+    /// All backends of the cluster, by name.
+    pub(crate) fn backends(&self) -> Vec<String> {
+        self.backends_with(|_| true)
     }
 
-    /// Those that are told of everything.
-    pub fn takers(&self) -> Vec<String> {
-        self.those(|status| status != Status::Out)
+    /// The backends that are not out.
+    pub(crate) fn not_out(&self) -> Vec<String> {
+        self.backends_with(|status| status != Status::Out)
     }
 
-    /// Those that know every bucket, and have all keys between them: of those that
-    /// keys are read at, the ones in sync.
+    /// The members in sync. They know all buckets, and have all keys between them.
     pub fn in_sync(&self) -> Vec<String> {
-        let mut names = self.those(|status| status == Status::InSync);
+        let mut names = self.backends_with(|status| status == Status::InSync);
         let view = self.view();
         names.retain(|name| view.state().placing.members.contains(name.as_str()));
         names
     }
 
-    /// Whether this node is one of them.
+    /// Whether this node is a member in sync.
     pub fn is_in_sync(&self) -> bool {
         let view = self.view();
         let state = view.state();
@@ -161,34 +163,34 @@ impl Replication {
         is_member && state.status(&self.name) == Some(Status::InSync)
     }
 
-    fn those(&self, wanted: impl Fn(Status) -> bool) -> Vec<String> {
+    fn backends_with(&self, wanted: impl Fn(Status) -> bool) -> Vec<String> {
         let view = self.view();
         let backends = view.state().backends.iter();
         let wanted = backends.filter(|(_, backend)| wanted(backend.status));
         wanted.map(|(name, _)| name.to_string()).collect()
     }
 
-    /// Who makes the changes of a key.
-    pub fn primary(&self, bucket: &str, key: &str) -> Option<String> {
+    /// The primary of a key; `None` if no replica is in sync.
+    pub(crate) fn primary(&self, bucket: &str, key: &str) -> Option<String> {
         let view = self.view();
         view.primary(bucket, key).map(NodeName::to_string)
     }
 
-    /// Whether that is this node.
-    pub fn is_primary(&self, bucket: &str, key: &str) -> bool {
+    /// Whether this node is the primary of a key.
+    pub(crate) fn is_primary(&self, bucket: &str, key: &str) -> bool {
         let view = self.view();
         let primary = view.primary(bucket, key);
         primary.is_some_and(|name| name.as_str() == self.name)
     }
 
-    /// Every other backend that the changes of a key are made at.
-    pub fn other_writers(&self, bucket: &str, key: &str) -> Vec<String> {
+    /// The other backends that get the changes of a key.
+    pub(crate) fn other_writers(&self, bucket: &str, key: &str) -> Vec<String> {
         others_of(&self.view(), &self.name, bucket, key)
     }
 
-    /// Whether a change of a key that is made here as well comes from the key's primary.
-    /// Changes of another epoch are left to the store's own check.
-    pub fn may_come_from(&self, primary: &str, epoch: u64, scope: &Scope) -> bool {
+    /// Whether `primary` may send this node a change of a key. The store itself checks changes of
+    /// another epoch.
+    pub(crate) fn may_come_from(&self, primary: &str, epoch: u64, scope: &Scope) -> bool {
         let view = self.view();
         if view.epoch() != epoch {
             return true;
@@ -202,8 +204,8 @@ impl Replication {
                 .any(|name| name.as_str() == self.name)
     }
 
-    /// Who may answer an operation on a key, in the order in which they are to be
-    /// asked: this node first, those out of reach last.
+    /// The nodes that may answer an operation on a key, in the order to ask them: this node
+    /// first, nodes out of reach last.
     pub fn answerers(&self, reads_only: bool, bucket: &str, key: &str) -> Vec<String> {
         let view = self.view();
         if !view.is_replicated() || !reads_only {
@@ -223,13 +225,13 @@ impl Replication {
     }
 
     /// Whether a key may be read here.
-    pub fn is_reader(&self, bucket: &str, key: &str) -> bool {
+    pub(crate) fn is_reader(&self, bucket: &str, key: &str) -> bool {
         let view = self.view();
         view.readers(bucket, key)
             .any(|name| name.as_str() == self.name)
     }
 
-    /// Nodes at which a key may be read, this one first if it is one.
+    /// The nodes at which a key may be read, in the order of [`Self::answerers`].
     pub fn readers(&self, bucket: &str, key: &str) -> Vec<String> {
         self.readers_of(&self.view(), bucket, key)
     }
@@ -245,17 +247,17 @@ impl Replication {
         readers
     }
 
-    /// What this node lists, where `without` are out of reach.
-    pub fn lister<'a>(&'a self, bucket: &'a str, without: &'a [String]) -> Lister<'a> {
+    /// The keys of a bucket that this node lists while the nodes `without` are out of reach.
+    pub(crate) fn lister<'a>(&'a self, bucket: &'a str, without: &'a [String]) -> Lister<'a> {
         Lister::new(self.view(), &self.name, bucket, without)
     }
 
-    /// How many copies of a key have to be in sync for it to be written, by the view.
-    pub fn min_replicas(&self) -> u16 {
+    /// The number of replicas in sync that a write needs, by the view.
+    pub(crate) fn min_replicas(&self) -> u16 {
         self.min_replicas.of(self.view().state().placing.replicas)
     }
 
-    /// How many of those in sync may be out of reach with every key still in reach.
+    /// The number of members in sync that may be out of reach while every key stays in reach.
     pub fn spare(&self) -> usize {
         let view = self.view();
         let placing = &view.state().placing;
@@ -265,44 +267,43 @@ impl Replication {
         usize::from(placing.replicas).saturating_sub(missing + 1)
     }
 
-    /// Nobody has to get hold of anything, and nothing moves.
-    pub fn is_calm(&self) -> bool {
+    /// Whether all backends are in sync and no keys move.
+    pub(crate) fn is_calm(&self) -> bool {
         let view = self.view();
         let state = view.state();
         let mut backends = state.backends.values();
         state.phase == Phase::Settled && backends.all(|b| b.status == Status::InSync)
     }
 
-    /// The cluster as this node sees it; none if no worker answers.
+    /// The cluster as this node sees it, as a JSON document; `None` if no worker answers.
     pub async fn survey(&self) -> Option<serde_json::Value> {
         let (answer, answered) = oneshot::channel();
-        match self.leave(Job::Survey(answer)) {
+        match self.submit(Job::Survey(answer)) {
             true => answered.await.ok(),
             false => None,
         }
     }
 
-    /// `name` did not do what it was asked for: others are asked first for a while.
-    pub fn avoid(&self, name: &str) {
+    /// Notes that the node `name` did not answer: others are asked first for a while.
+    pub(crate) fn avoid(&self, name: &str) {
         self.health.avoid(name, Instant::now());
     }
 
-    /// A job to mend this is over.
-    pub fn mended(&self, fault: &ScrubFault) {
-        locked(&self.mending).remove(&whole(&fault.place));
+    /// Notes that the repair of `fault` is over.
+    pub(crate) fn repair_ended(&self, fault: &ScrubFault) {
+        locked(&self.under_repair).remove(&file_of(&fault.place));
     }
 
-    /// A worker that carries jobs out; whether it is the first.
-    pub fn join(&self) -> (mpsc::Receiver<Job>, bool) {
+    /// Adds a worker that runs jobs. Returns whether it is the first.
+    pub(crate) fn add_worker(&self) -> (mpsc::Receiver<Job>, bool) {
         let (sender, receiver) = mpsc::channel(JOBS_MAX);
         let mut workers = locked(&self.workers);
         workers.push(sender);
         (receiver, workers.len() == 1)
     }
 
-    /// Leaves a job with the workers in turn; drops it if all have too many, and
-    /// says whether one has taken it.
-    fn leave(&self, mut job: Job) -> bool {
+    /// Gives a job to the workers in turn. False: all queues are full, and the job is dropped.
+    fn submit(&self, mut job: Job) -> bool {
         let workers = locked(&self.workers);
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         for n in 0..workers.len() {
@@ -345,7 +346,7 @@ impl Replicas for Replication {
         let (answer, answered) = sync_channel(1);
         let len = prepare.body_len().unwrap_or(0);
         match serde_json::to_vec(&prepare) {
-            Ok(header) => drop(self.leave(Job::Prepare {
+            Ok(header) => drop(self.submit(Job::Prepare {
                 others: others.to_vec(),
                 header: Arc::new(header),
                 len,
@@ -357,25 +358,25 @@ impl Replicas for Replication {
                 let _ = answer.send(Err(why));
             }
         }
-        // Without a worker the answer's sender is gone: that is heard as well.
+        // Without a worker the sender is dropped, and the receiver returns an error.
         answered
     }
 
     fn decided(&self, others: &[String], decided: Decided) {
         let others = others.to_vec();
-        self.leave(Job::Decided { others, decided });
+        self.submit(Job::Decided { others, decided });
     }
 }
 
 impl Repair for Replication {
     fn damaged(&self, fault: &ScrubFault) {
-        let place = whole(&fault.place);
-        let mut mending = locked(&self.mending);
-        // Of more than that, the next reader or scrub will tell again.
-        if mending.len() < JOBS_MAX && mending.insert(place.clone()) {
-            drop(mending);
-            if !self.leave(Job::Mend(fault.clone())) {
-                locked(&self.mending).remove(&place);
+        let place = file_of(&fault.place);
+        let mut under_repair = locked(&self.under_repair);
+        // The next read or scrub reports what is beyond the limit.
+        if under_repair.len() < JOBS_MAX && under_repair.insert(place.clone()) {
+            drop(under_repair);
+            if !self.submit(Job::Repair(fault.clone())) {
+                locked(&self.under_repair).remove(&place);
             }
         }
     }
@@ -387,8 +388,8 @@ fn others_of(view: &View, name: &str, bucket: &str, key: &str) -> Vec<String> {
     others.map(NodeName::to_string).collect()
 }
 
-/// The file that a place is in: it is mended whole.
-fn whole(place: &Place) -> Place {
+/// The file that a place is in, which is repaired as a whole.
+fn file_of(place: &Place) -> Place {
     let mut place = place.clone();
     if let Place::Object { offset, .. } = &mut place {
         *offset = 0;
@@ -396,7 +397,7 @@ fn whole(place: &Place) -> Place {
     place
 }
 
-/// No lock here guards anything a panic could leave half-changed.
+/// Locks a mutex. A poisoned one is still valid, because no holder panics between two changes.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

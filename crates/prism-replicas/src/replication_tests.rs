@@ -1,11 +1,9 @@
-//! Tests of who has what by a view of the cluster.
+//! Tests of the nodes that have a key, by a view of the cluster.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use prism_cluster::{Backend, Placing, State};
 
 use super::*;
-
-use crate::replication::Replication;
 
 fn view(replicas: u16) -> State {
     let names = ["a", "b", "c", "d"].map(|name| name.parse().unwrap());
@@ -70,15 +68,19 @@ fn a_change_is_taken_from_the_primary_that_this_node_knows_and_from_no_other() {
         let primary = nodes[0].primary("bucket", &scope.key).unwrap();
         let writers = nodes[0].view().writers("bucket", &scope.key).len();
         let takes = |from: &str, epoch| {
-            let takers = nodes
+            let not_out = nodes
                 .iter()
                 .filter(|n| n.may_come_from(from, epoch, &scope));
-            takers.count()
+            not_out.count()
         };
         assert_eq!(takes(&primary, 1), writers);
         let others = nodes.iter().filter(|n| n.name != primary);
-        assert!(others.map(|n| takes(&n.name, 1)).all(|takers| takers == 0));
-        // A store knows what an epoch is that this node has not adopted.
+        assert!(
+            others
+                .map(|n| takes(&n.name, 1))
+                .all(|not_out| not_out == 0)
+        );
+        // The store itself judges an epoch that this node has not adopted.
         assert_eq!(takes("a", 2), nodes.len());
     }
 }
@@ -95,7 +97,7 @@ fn only_an_owner_may_answer_in_the_first_epoch_as_in_any() {
 }
 
 #[test]
-fn who_is_out_is_asked_nothing_and_whom_it_takes_with_it_is_known() {
+fn a_backend_that_is_out_is_not_asked_and_leaves_less_to_spare() {
     let node = replication("a", 3);
     assert_eq!((node.spare(), node.is_calm()), (2, true));
     let mut state = view(3);
@@ -110,13 +112,13 @@ fn who_is_out_is_asked_nothing_and_whom_it_takes_with_it_is_known() {
     assert_eq!(node.epoch(), 2);
     assert_eq!((node.spare(), node.is_calm()), (1, false));
     assert_eq!(node.backends(), ["a", "b", "c", "d"]);
-    assert_eq!(node.takers(), ["a", "c", "d"]);
+    assert_eq!(node.not_out(), ["a", "c", "d"]);
     assert_eq!(node.in_sync(), ["a", "c", "d"]);
     for key in 0..50 {
         let readers = node.readers("bucket", &key.to_string());
         assert!(!readers.contains(&"b".to_owned()) && readers.len() >= 2);
     }
-    // Who is about to join need not know the buckets yet.
+    // A backend that is about to join need not know the buckets yet.
     let mut state = view(3);
     state.epoch = 3;
     let joins = Backend {
@@ -126,9 +128,9 @@ fn who_is_out_is_asked_nothing_and_whom_it_takes_with_it_is_known() {
     };
     state.backends.insert("e".parse().unwrap(), joins);
     node.adopt(Arc::new(View::new(state).unwrap()));
-    assert_eq!(node.takers(), ["a", "b", "c", "d", "e"]);
+    assert_eq!(node.not_out(), ["a", "b", "c", "d", "e"]);
     assert_eq!(node.in_sync(), ["a", "b", "c", "d"]);
-    // What comes late does not count.
+    // An earlier view that comes late does not count.
     node.adopt(Arc::new(View::new(view(3)).unwrap()));
     assert_eq!(node.epoch(), 3);
 }
@@ -159,8 +161,8 @@ fn a_change_without_a_worker_is_answered() {
     };
     let answer = node.prepare(&["b".into()], prepare.clone(), Bytes::None);
     assert!(answer.recv().is_err());
-    let (jobs, first) = node.join();
-    assert!(first && !node.join().1);
+    let (jobs, first) = node.add_worker();
+    assert!(first && !node.add_worker().1);
     let answer = node.prepare(&["b".into()], prepare, Bytes::None);
     drop(jobs);
     node.workers.lock().unwrap().clear();

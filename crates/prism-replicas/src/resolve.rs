@@ -1,16 +1,17 @@
-//! Finding out what became of changes that are open here: before what this node holds
-//! of their keys is read or changed, and when another node waits for it.
+//! Finds the outcome of changes that are open here, before their keys are read or changed, and
+//! when another node waits for it.
 //!
-//! The present primary of a key is asked. Where that is this node, another one was it
-//! when the change was begun, and may be gone: then all that would have it are asked.
-//! What follows from their answers is decided by `prism-replica`.
+//! The present primary of a key is asked. If this node is the primary, another one was it when
+//! the change began, and may be gone. Then all replicas that would have the change are asked.
+//!
+//! Not here: the verdict from their answers (`prism-replica`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prism_cluster::{NodeName, View};
 use prism_replica::{Resolve, Verdict};
-use prism_s3::{Code, Principal, S3Error};
+use prism_s3::{Code, S3Error};
 use prism_service::join_all;
 use prism_store::{Decided, Pending, Scope, Stamp, Standing, Store};
 
@@ -19,42 +20,40 @@ use crate::errors::store_error;
 use crate::question::{Question, Reply};
 use crate::replication::Replication;
 
-/// Another node answers within this time, or nothing is known.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Open changes asked about at once.
-const ASKED_AT_ONCE: usize = 1000;
-
-/// The primary may have changed: time to wait for the new epoch.
-const NEWS_IN: Duration = Duration::from_millis(200);
+/// Time for another node to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Open changes in one question.
+const CHANGES_AT_ONCE: usize = 1000;
+/// Time to wait for a new epoch, if the primary is out of reach.
+const EPOCH_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Replicator {
-    /// [`Self::make_certain`], repeated once if the epoch has just changed, and with it the
-    /// primary.
-    pub async fn make_certain_soon(&self, bucket: &str, key: &str) -> Result<(), S3Error> {
+    /// [`Self::resolve_key`], repeated once if a new epoch, and perhaps a new primary, begins.
+    ///
+    /// # Errors
+    /// Unavailable if an outcome stays unknown.
+    pub async fn resolve_key_with_retry(&self, bucket: &str, key: &str) -> Result<(), S3Error> {
         let replication = &self.node.replication;
         let epoch = replication.view().epoch();
-        let certain = self.make_certain(bucket, key).await;
-        if certain.is_ok() || !self.node.cluster.is_in_etcd() {
-            return certain;
+        let resolved = self.resolve_key(bucket, key).await;
+        if resolved.is_ok() || !self.node.cluster.is_in_etcd() {
+            return resolved;
         }
-        match replication.wait_beyond(epoch, NEWS_IN).await {
-            true => self.make_certain(bucket, key).await,
-            false => certain,
+        match replication.wait_beyond(epoch, EPOCH_TIMEOUT).await {
+            true => self.resolve_key(bucket, key).await,
+            false => resolved,
         }
     }
 
-    /// Finds out the outcome of this key's open changes: this node's copy of it is current
-    /// then.
-    pub async fn make_certain(&self, bucket: &str, key: &str) -> Result<(), S3Error> {
-        let Some(store) = self
-            .node
-            .store
-            .as_ref()
-            .filter(|s| !s.open_changes().is_empty())
-        else {
+    /// Finds the outcome of a key's open changes. This node's copy of the key is then current.
+    ///
+    /// # Errors
+    /// Unavailable if an outcome stays unknown.
+    pub async fn resolve_key(&self, bucket: &str, key: &str) -> Result<(), S3Error> {
+        let Some(store) = self.store_with_open_changes() else {
             return Ok(());
         };
-        // A primary also looks at uploads, which only it is asked for.
+        // Only the primary answers requests about uploads.
         let open: Vec<_> = match self.node.replication.is_primary(bucket, key) {
             true => store.open_changes().of_key(bucket, key),
             false => store
@@ -65,23 +64,18 @@ impl Replicator {
         };
         match open.is_empty() {
             true => Ok(()),
-            false => self.find_out(without_epochs(open)).await,
+            false => self.resolve_changes(without_epochs(open)).await,
         }
     }
 
-    /// The same of a whole bucket: of what was left open by others, and of keys of
-    /// these primaries.
-    pub(crate) async fn make_bucket_certain(
+    /// Finds the outcome of the open changes of a bucket's keys whose primary is this node or
+    /// one of `primaries`.
+    pub(crate) async fn resolve_bucket(
         &self,
         bucket: &str,
         primaries: &[String],
     ) -> Result<(), S3Error> {
-        let Some(store) = self
-            .node
-            .store
-            .as_ref()
-            .filter(|s| !s.open_changes().is_empty())
-        else {
+        let Some(store) = self.store_with_open_changes() else {
             return Ok(());
         };
         let replication = &self.node.replication;
@@ -92,11 +86,14 @@ impl Replicator {
             let primary = replication.primary(&scope.bucket, &scope.key);
             primary.is_some_and(|name| name == self.node.name || primaries.contains(&name))
         });
-        self.find_out(open).await
+        self.resolve_changes(open).await
     }
 
-    /// Finds out what became of these, as far as that is possible.
-    pub(crate) async fn find_out(&self, open: Vec<(Scope, Stamp)>) -> Result<(), S3Error> {
+    /// Finds the outcome of `open`, as far as that is possible.
+    ///
+    /// # Errors
+    /// Unavailable if one of the outcomes stays unknown.
+    pub(crate) async fn resolve_changes(&self, open: Vec<(Scope, Stamp)>) -> Result<(), S3Error> {
         let mut by_primary: BTreeMap<String, Vec<(Scope, Stamp)>> = BTreeMap::new();
         let mut result = Ok(());
         for (scope, stamp) in open {
@@ -108,26 +105,30 @@ impl Replicator {
         let own = by_primary.remove(&self.node.name).unwrap_or_default();
         let asked = by_primary
             .iter()
-            .map(|(primary, open)| self.learn_from(primary, open));
+            .map(|(primary, open)| self.settle_by_primary(primary, open));
         let learned: Result<(), S3Error> = join_all(asked.collect()).await.into_iter().collect();
         result = result.and(learned);
-        // A change at a time: there are few of them.
+        // One change at a time, because there are few of them.
         for (scope, stamp) in own {
-            let resolved = self.resolve(scope, stamp).await;
+            let resolved = self.decide_change(scope, stamp).await;
             result = result.and(resolved);
         }
         result
     }
 
-    async fn learn_from(&self, primary: &str, open: &[(Scope, Stamp)]) -> Result<(), S3Error> {
-        let nobody = Principal::Anonymous;
-        for open in open.chunks(ASKED_AT_ONCE) {
+    /// Settles open changes by the answers of their keys' primary.
+    async fn settle_by_primary(
+        &self,
+        primary: &str,
+        open: &[(Scope, Stamp)],
+    ) -> Result<(), S3Error> {
+        for open in open.chunks(CHANGES_AT_ONCE) {
             let question = Question::Standing {
                 changes: open.to_vec(),
                 epoch: self.node.replication.view().epoch(),
             };
-            let reply = self.ask_as(primary, &nobody, &question);
-            let reply = tokio::time::timeout(PATIENCE, reply).await;
+            let reply = self.ask(primary, &question);
+            let reply = tokio::time::timeout(ANSWER_TIMEOUT, reply).await;
             let reply = reply.ok().and_then(Result::ok).ok_or_else(|| {
                 Code::ServiceUnavailable.with_message(format!(
                     "A change was under way when node {primary} went out of reach."
@@ -151,8 +152,8 @@ impl Replicator {
         Ok(())
     }
 
-    /// Decides about a change that another primary has left open.
-    async fn resolve(&self, scope: Scope, stamp: Stamp) -> Result<(), S3Error> {
+    /// As the key's primary, decides a change that an earlier primary has left open.
+    async fn decide_change(&self, scope: Scope, stamp: Stamp) -> Result<(), S3Error> {
         let Some(store) = &self.node.store else {
             return Err(Code::InternalError.into());
         };
@@ -177,7 +178,7 @@ impl Replicator {
             bucket = scope.bucket,
             key = scope.key,
             happened,
-            "decided what another primary has left open"
+            "decided a change that another primary has left open"
         );
         let others = self
             .node
@@ -189,11 +190,11 @@ impl Replicator {
             committed: happened,
             epoch,
         };
-        self.tell(&others, decided).await;
+        self.announce_outcome(&others, decided).await;
         Ok(())
     }
 
-    /// Whether a change has happened, as those say that would have it.
+    /// Whether a change has happened, by the answers of the replicas that would have it.
     async fn ask_witnesses(
         &self,
         view: &View,
@@ -209,10 +210,9 @@ impl Replicator {
             open,
             epoch: view.epoch(),
         };
-        let nobody = Principal::Anonymous;
         let asked = others.iter().map(|name| {
-            let reply = self.ask_as(name, &nobody, &question);
-            tokio::time::timeout(PATIENCE, reply)
+            let reply = self.ask(name, &question);
+            tokio::time::timeout(ANSWER_TIMEOUT, reply)
         });
         let replies = join_all(asked.collect()).await;
         for (name, reply) in others.iter().zip(replies) {
@@ -224,19 +224,13 @@ impl Replicator {
             Verdict::Apply => Ok(true),
             Verdict::Drop => Ok(false),
             Verdict::Wait => Err(Code::ServiceUnavailable
-                .with_message("Not all can be asked what became of an earlier change.")),
+                .with_message("The outcome of an earlier change is unknown while its replicas are out of reach.")),
         }
     }
 
-    /// As the primary of keys, knows what became of all their changes before it is
-    /// asked about some.
-    pub(crate) async fn make_all_certain(&self, changes: &[(Scope, Stamp)]) -> Result<(), S3Error> {
-        let Some(store) = self
-            .node
-            .store
-            .as_ref()
-            .filter(|s| !s.open_changes().is_empty())
-        else {
+    /// As the primary of some of these keys, finds the outcome of all their open changes.
+    pub(crate) async fn resolve_own_keys(&self, changes: &[(Scope, Stamp)]) -> Result<(), S3Error> {
+        let Some(store) = self.store_with_open_changes() else {
             return Ok(());
         };
         let mut open = Vec::new();
@@ -246,22 +240,28 @@ impl Replicator {
             let left = store.open_changes().of_key(&scope.bucket, &scope.key);
             open.extend(without_epochs(left));
         }
-        self.find_out(open).await
+        self.resolve_changes(open).await
+    }
+    /// This node's store, if it has open changes.
+    fn store_with_open_changes(&self) -> Option<&Store> {
+        let store = self.node.store.as_ref();
+        store.filter(|store| !store.open_changes().is_empty())
     }
 }
 
-/// What became of changes of which this node is the primary, by its own view, which
-/// has to be that of whoever asks, or a later one.
+/// The outcomes of changes whose primary is this node. `asker_epoch` is the epoch of the node
+/// that asks; this node has to be in that epoch or a later one.
 pub(crate) fn standings(
     store: &Store,
     replication: &Replication,
-    (changes, asker): (&[(Scope, Stamp)], u64),
+    changes: &[(Scope, Stamp)],
+    asker_epoch: u64,
 ) -> Result<Reply, S3Error> {
-    // First: what follows is of this epoch or of a later one.
+    // Read first, so that the outcomes are of this epoch or a later one.
     let epoch = store.epoch();
     let is_primary =
         |(scope, _): &(Scope, Stamp)| replication.is_primary(&scope.bucket, &scope.key);
-    if epoch < asker || !changes.iter().all(is_primary) {
+    if epoch < asker_epoch || !changes.iter().all(is_primary) {
         return Err(Code::ServiceUnavailable.into());
     }
     let standing = |(scope, stamp): &(Scope, Stamp)| -> Result<Standing, S3Error> {

@@ -1,33 +1,31 @@
-//! The cluster's state as a node's store notes it: what is needed to make the state
-//! anew where etcd has lost it.
+//! The cluster's state as a node's store saves it, to restore the state that etcd has lost.
 
 use anyhow::Context;
 use prism_cluster::{State, Testimony};
 use prism_store::{Error, Store};
 
-/// Has the store act by a state and note it. Blocks on disk.
-pub fn write(store: &Store, state: &State) -> Result<(), Error> {
+/// Has the store act by a state and save it. Blocks on disk.
+pub(crate) fn write(store: &Store, state: &State) -> Result<(), Error> {
     match serde_json::to_vec(state) {
-        Ok(note) => store.adopt_with_state(state.epoch, note),
-        // Cannot be: names and numbers. Without the note the epoch still counts.
+        Ok(text) => store.adopt_with_state(state.epoch, text),
+        // Does not happen to names and numbers. The epoch counts without the saved state.
         Err(_) => store.adopt(state.epoch),
     }
 }
 
-/// What the store has noted.
+/// The store's testimony about the cluster. Blocks on disk.
 ///
 /// # Errors
-/// When it cannot be read, or was written by a later release.
+/// The saved state cannot be read, or a later release has written it.
 pub fn read(store: &Store) -> anyhow::Result<Testimony> {
-    let noted = store.saved_state().context("reading the cluster's state")?;
-    let state = match noted {
-        Some(noted) => {
-            let state: State = serde_json::from_slice(&noted).context(
-                "the store has noted a state of the cluster that this release cannot read",
-            )?;
+    let saved = store.saved_state().context("reading the cluster's state")?;
+    let state = match saved {
+        Some(saved) => {
+            let state: State = serde_json::from_slice(&saved)
+                .context("this release cannot read the cluster's state that the store has saved")?;
             state
                 .check()
-                .context("the state that the store has noted")?;
+                .context("the cluster's state that the store has saved")?;
             Some(state)
         }
         None => None,

@@ -1,5 +1,6 @@
-//! When a backend's store is looked through, how fast, and what was found. What
-//! looking through means is `prism-store`'s; asking for it, the admin socket's.
+//! The runs of the scrubber: their time, their pace, and their findings.
+//!
+//! Not here: reading and comparing the store (`prism-store`), and the commands (the admin socket).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::{Node, now_ms};
 
-/// Faults of a run that are kept to be shown; all are counted and logged.
-const FAULTS_KEPT: usize = 1_000;
-/// How long a run sleeps at most before it looks whether it is to end.
+/// Most faults of a run that its status shows. All faults are counted and logged.
+const MAX_SHOWN_FAULTS: usize = 1_000;
+/// Longest sleep of a run, after which it checks whether it has to end.
 const NAP: Duration = Duration::from_millis(50);
 
 /// The runs of one node.
@@ -21,25 +22,38 @@ const NAP: Duration = Duration::from_millis(50);
 pub struct Scrubber {
     state: Mutex<State>,
     changed: Condvar,
-    mended: AtomicU64,
+    repaired: AtomicU64,
+}
+
+/// Sums over all runs of a scrubber, the present one included.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScrubTotals {
+    /// Runs that have begun.
+    pub runs: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Faults found.
+    pub faults: u64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Asked for, and not begun; bytes per second, 0 for as fast as it goes.
+    /// The pace of a run that was asked for and has not begun, in bytes per second; 0 for no
+    /// bound.
     wanted: Option<u64>,
-    /// The present run or the last.
+    /// The present run, or the last one.
     run: Run,
     is_running: bool,
     ending: bool,
-    /// Of all runs that have ended.
+    /// Faults of all runs that have ended.
     faults: u64,
+    /// Bytes of all runs that have ended.
     bytes: u64,
 }
 
 #[derive(Debug, Default)]
 struct Run {
-    /// From 1 on; 0 before the first.
+    /// Counts from 1; 0 before the first run.
     number: u64,
     started_ms: u64,
     finished_ms: Option<u64>,
@@ -48,27 +62,26 @@ struct Run {
     bytes: u64,
     fault_count: u64,
     faults: VecDeque<ScrubFault>,
-    /// It went through to the end.
+    /// Whether the run reached the end of the store.
     complete: bool,
     error: Option<String>,
 }
 
 impl Scrubber {
-    /// Looks through the store whenever it is due or asked for, until
-    /// [`Scrubber::end`].
+    /// Scrubs the store whenever that is due or asked for, until [`Scrubber::end`]. Blocks.
     pub fn run(&self, node: &Node, store: &Store) {
         let interval = Duration::from_secs(node.config.store.scrub_interval_s.into());
         let background = node.config.store.scrub_bytes_per_s;
-        // One that panicked is over.
+        // A run that panicked is over.
         self.locked().is_running = false;
-        // A new store is due after an interval, not at once.
+        // A new store is due after an interval.
         if store.integrity().last_scrub_ms() == 0
             && let Err(error) = store.integrity().note_scrub(now_ms())
         {
-            tracing::warn!(%error, "the time of the scrub was not noted");
+            tracing::warn!(%error, "cannot save the time of the scrub");
         }
         while let Some(rate) = self.wait(store, interval, background) {
-            self.once(store, rate);
+            self.scrub_once(store, rate);
         }
     }
 
@@ -78,7 +91,7 @@ impl Scrubber {
         self.changed.notify_all();
     }
 
-    /// Asks for a run, unless there is one; gives its number.
+    /// Asks for a run of `rate` bytes per second, unless one is running. Returns its number.
     pub fn ask(&self, rate: u64) -> u64 {
         let mut state = self.locked();
         if state.is_running {
@@ -89,7 +102,7 @@ impl Scrubber {
         state.run.number + 1
     }
 
-    /// The present run, or the last.
+    /// The present run, or the last one, as a JSON document.
     pub fn status(&self) -> Value {
         let state = self.locked();
         let run = &state.run;
@@ -108,27 +121,31 @@ impl Scrubber {
         })
     }
 
-    /// A damaged block was put right.
-    pub fn count_mended(&self) {
-        self.mended.fetch_add(1, Ordering::Relaxed);
+    /// Counts a repair.
+    pub(crate) fn count_repaired(&self) {
+        self.repaired.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Blocks that were put right.
-    pub fn mended(&self) -> u64 {
-        self.mended.load(Ordering::Relaxed)
+    /// Repairs so far: blocks, and objects that were replaced whole.
+    pub fn repaired(&self) -> u64 {
+        self.repaired.load(Ordering::Relaxed)
     }
 
-    /// Runs, bytes and faults so far.
-    pub fn totals(&self) -> (u64, u64, u64) {
+    /// Sums over all runs.
+    pub fn totals(&self) -> ScrubTotals {
         let state = self.locked();
         let (bytes, faults) = match state.is_running {
             true => (state.run.bytes, state.run.fault_count),
             false => (0, 0),
         };
-        (state.run.number, state.bytes + bytes, state.faults + faults)
+        ScrubTotals {
+            runs: state.run.number,
+            bytes: state.bytes + bytes,
+            faults: state.faults + faults,
+        }
     }
 
-    /// Waits until a run is due, and gives its speed; `None` to end.
+    /// Waits until a run is due, and returns its pace; `None` to end.
     fn wait(&self, store: &Store, interval: Duration, background: u64) -> Option<u64> {
         let mut state = self.locked();
         loop {
@@ -148,14 +165,14 @@ impl Scrubber {
             if due.is_zero() {
                 return Some(background);
             }
-            // A clock that is set is noticed within the hour.
+            // A change of the clock is noticed within an hour.
             let nap = due.min(Duration::from_secs(3_600));
             let woken = self.changed.wait_timeout(state, nap);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn once(&self, store: &Store, rate: u64) {
+    fn scrub_once(&self, store: &Store, rate: u64) {
         {
             let mut state = self.locked();
             state.wanted = None;
@@ -168,7 +185,7 @@ impl Scrubber {
         }
         let mut speed = Speed::new(rate);
         let mut pace = |bytes| {
-            speed.take(bytes, || self.locked().ending);
+            speed.wait_after(bytes, || self.locked().ending);
             let mut state = self.locked();
             state.run.bytes += bytes;
             !state.ending
@@ -177,7 +194,7 @@ impl Scrubber {
             tracing::error!(%fault, "scrub found damage");
             let mut state = self.locked();
             state.run.fault_count += 1;
-            if state.run.faults.len() < FAULTS_KEPT {
+            if state.run.faults.len() < MAX_SHOWN_FAULTS {
                 state.run.faults.push_back(fault.clone());
             }
         };
@@ -190,24 +207,29 @@ impl Scrubber {
                 state.run.complete = report.complete;
             }
             Err(error) => {
-                tracing::error!(%error, "scrub broken off");
+                tracing::error!(%error, "the scrub failed");
                 state.run.error = Some(error.to_string());
             }
         }
         let run = &mut state.run;
         run.finished_ms = Some(now_ms());
         let (bytes, faults) = (run.bytes, run.fault_count);
-        tracing::info!(bytes, faults, complete = run.complete, "scrub ended");
+        tracing::info!(
+            bytes,
+            faults,
+            complete = run.complete,
+            "the scrub has ended"
+        );
         if run.complete
             && let Err(error) = store.integrity().note_scrub(run.started_ms)
         {
-            tracing::warn!(%error, "the time of the scrub was not noted");
+            tracing::warn!(%error, "cannot save the time of the scrub");
         }
         state.is_running = false;
         state.bytes += bytes;
         state.faults += faults;
         if !state.run.complete && !state.ending && state.wanted.is_none() {
-            // Not at once again, as a run that is due would.
+            // A run that failed is due again at once, so it waits.
             let nap = self.changed.wait_timeout(state, Duration::from_secs(60));
             drop(nap);
         }
@@ -257,8 +279,8 @@ impl Speed {
         }
     }
 
-    /// Sleeps for as long as these bytes may take.
-    fn take(&mut self, bytes: u64, mut ending: impl FnMut() -> bool) {
+    /// Sleeps until the bytes so far have had their time, or `ending` is true.
+    fn wait_after(&mut self, bytes: u64, mut ending: impl FnMut() -> bool) {
         self.bytes += bytes;
         if self.rate == 0 {
             return;
@@ -283,10 +305,10 @@ mod tests {
         let mut speed = Speed::new(1_000_000);
         let begun = Instant::now();
         for _ in 0..10 {
-            speed.take(10_000, || false);
+            speed.wait_after(10_000, || false);
         }
         assert!(begun.elapsed() >= Duration::from_millis(100));
-        speed.take(1_000_000_000, || true);
+        speed.wait_after(1_000_000_000, || true);
         assert!(begun.elapsed() < Duration::from_secs(10));
     }
 }

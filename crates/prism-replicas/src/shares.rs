@@ -1,4 +1,6 @@
-//! What one backend has of a listing: its share, in order.
+//! A backend's share of a listing, in order.
+//!
+//! Not here: merging the shares of several backends (`prism-objects`).
 
 use std::sync::Arc;
 
@@ -12,8 +14,8 @@ use crate::meta::checksum_wanted;
 use crate::question::{Item, ListShare, ObjectsWanted, UploadsWanted, VersionsWanted};
 use crate::replication::Replication;
 
-/// Which keys a node lists: of those that have a key, one does.
-pub struct Lister<'a> {
+/// The keys that a node lists: exactly one of the replicas of a key lists it.
+pub(crate) struct Lister<'a> {
     view: Arc<View>,
     name: &'a str,
     bucket: &'a str,
@@ -21,7 +23,12 @@ pub struct Lister<'a> {
 }
 
 impl<'a> Lister<'a> {
-    pub fn new(view: Arc<View>, name: &'a str, bucket: &'a str, without: &'a [String]) -> Self {
+    pub(crate) fn new(
+        view: Arc<View>,
+        name: &'a str,
+        bucket: &'a str,
+        without: &'a [String],
+    ) -> Self {
         Self {
             view,
             name,
@@ -30,14 +37,14 @@ impl<'a> Lister<'a> {
         }
     }
 
-    /// Another node may list other keys by another view.
-    pub fn epoch(&self) -> u64 {
+    /// The epoch of the view. Another node may list other keys by another view.
+    pub(crate) fn epoch(&self) -> u64 {
         self.view.epoch()
     }
 
-    /// Whether this node lists a key that it has.
-    pub fn lists(&self, key: &str) -> bool {
-        // Nobody has ever had anything but what is its own.
+    /// Whether this node lists a key of its store.
+    pub(crate) fn lists(&self, key: &str) -> bool {
+        // In the first epoch a store without replicas has only its own keys.
         if self.view.epoch() == 1 && !self.view.is_replicated() {
             return true;
         }
@@ -48,7 +55,7 @@ impl<'a> Lister<'a> {
     }
 }
 
-/// This store's part of the keys. Blocks on disk.
+/// This store's share of the keys. Blocks on disk.
 pub(crate) fn objects(
     store: &Store,
     replication: &Replication,
@@ -58,7 +65,7 @@ pub(crate) fn objects(
     let folder = |key: &str| common_prefix(&wanted.prefix, wanted.delimiter.as_deref(), key);
     let begin = match wanted.after.as_deref() {
         None => Position::Start,
-        // All that is below a common prefix has been listed with it.
+        // The common prefix stands for all keys below it.
         Some(after) if folder(after).as_deref() == Some(after) => Position::Behind(after),
         Some(after) => Position::After(after),
     };
@@ -92,7 +99,7 @@ pub(crate) fn objects(
     Ok(share)
 }
 
-/// This store's part of the uploads. Blocks on disk.
+/// This store's share of the uploads. Blocks on disk.
 pub(crate) fn uploads(
     store: &Store,
     replication: &Replication,
@@ -160,7 +167,7 @@ pub(crate) fn common_prefix(prefix: &str, delimiter: Option<&str>, key: &str) ->
     found.map(str::to_owned)
 }
 
-/// This store's part of the versions. Blocks on disk.
+/// This store's share of the versions. Blocks on disk.
 pub(crate) fn versions(
     store: &Store,
     replication: &Replication,
@@ -173,7 +180,7 @@ pub(crate) fn versions(
         Some((after, id)) => match named(Some(id).filter(|id| !id.is_empty()).map(String::as_str))?
         {
             Some(id) => VersionPosition::AfterVersion(after, id),
-            // All that is below a common prefix has been listed with it.
+            // The common prefix stands for all keys below it.
             None if folder(after).as_deref() == Some(after) => {
                 VersionPosition::Key(Position::Behind(after))
             }
@@ -218,8 +225,8 @@ fn line(entry: VersionEntry) -> Line {
 /// A line of a listing.
 pub type Line = (String, Item);
 
-/// The place of a line: names in order, then uploads by age. Versions of one key
-/// are all on one node, in their order.
+/// The place of a line in the order of a listing: by name, then by id. Ids of uploads grow with
+/// time. All versions of one key come from one node, in their order.
 pub fn place((name, item): &Line) -> (&str, &str) {
     match item {
         Item::Upload { id, .. } | Item::Version { id, .. } => (name.as_str(), id.as_str()),

@@ -1,34 +1,31 @@
-//! What the cluster looks like from this node: who its backends are, and what
-//! those that are in reach say of themselves.
+//! The cluster as this node sees it, for the admin socket: the agreed state, and the reports
+//! of the backends that are in reach.
 
 use std::time::Duration;
 
 use prism_cluster::{Phase, State};
-use prism_s3::Principal;
-use prism_store::Replicas;
-use serde_json::{Value, json};
-
 use prism_membership::Known;
 use prism_service::join_all;
+use prism_store::Replicas;
+use serde_json::{Value, json};
 
 use crate::Replicator;
 use crate::question::{Question, Reply};
 
-/// How long a backend may take to answer; below that of the admin socket.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Time for a backend to answer; below the deadline of the admin socket (5 s).
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Replicator {
-    /// Asks all backends at the same time.
+    /// Asks all backends at the same time. Returns the document that the admin socket shows.
     pub(crate) async fn survey(&self) -> Value {
         let replication = &self.node.replication;
         let nodes = replication.backends();
         let asked = nodes.iter().map(|node| self.report_of(node));
-        let backends = join_all(asked.collect()).await;
+        let mut backends = join_all(asked.collect()).await;
         let view = replication.view();
         let state = view.state();
         let known = self.node.cluster.known();
         let lease_ms = self.node.cluster.lease.left().map(|left| left.as_millis());
-        let mut backends: Vec<Value> = backends;
         for backend in &mut backends {
             describe(backend, state, known.as_deref());
         }
@@ -53,9 +50,8 @@ impl Replicator {
     }
 
     async fn report_of(&self, node: &str) -> Value {
-        let nobody = Principal::Anonymous;
-        let asked = self.ask_as(node, &nobody, &Question::Report);
-        let reply = tokio::time::timeout(PATIENCE, asked).await;
+        let asked = self.ask(node, &Question::Report);
+        let reply = tokio::time::timeout(ANSWER_TIMEOUT, asked).await;
         match reply.ok().and_then(Result::ok) {
             Some(Reply::Report {
                 open_changes,
@@ -81,7 +77,7 @@ fn phase(phase: &Phase) -> &'static str {
     }
 }
 
-/// Adds what the cluster has agreed on about a backend, and what that has reported.
+/// Adds the agreed status of a backend, and its report in etcd.
 fn describe(backend: &mut Value, state: &State, known: Option<&Known>) {
     let Some(fields) = backend.as_object_mut() else {
         return;

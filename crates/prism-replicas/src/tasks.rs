@@ -8,13 +8,14 @@ use crate::Replicator;
 use crate::buckets::{BucketFollower, purge_buckets};
 use crate::catch_up::CatchUp;
 use crate::expire::expire_uploads;
+use crate::open_changes::settle_open_changes;
 
-/// Spawns what goes on beside serving; most of it at one thread only.
+/// Spawns the background tasks of the calling thread. Only the first thread runs most of them.
 pub fn keep_tasks(replicator: &Rc<Replicator>) {
     let node = &replicator.node;
-    let (mut jobs, is_first) = node.replication.join();
+    let (mut jobs, is_first) = node.replication.add_worker();
     let own = replicator.clone();
-    keep("replication", async move || own.carry_out(&mut jobs).await);
+    keep("replication", async move || own.run_jobs(&mut jobs).await);
     if !is_first {
         return;
     }
@@ -28,7 +29,9 @@ pub fn keep_tasks(replicator: &Rc<Replicator>) {
     keep("deleted buckets", async move || purge_buckets(&own).await);
     if node.replication.is_on() || node.cluster.is_in_etcd() {
         let own = replicator.clone();
-        keep("open changes", async move || own.tidy().await);
+        keep("open changes", async move || {
+            settle_open_changes(&own).await;
+        });
         let own = replicator.clone();
         keep("catch-up", async move || {
             CatchUp::new(own.clone()).run().await;

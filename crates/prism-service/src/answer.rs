@@ -1,4 +1,4 @@
-//! Answers that fit into memory.
+//! Sends answers that fit into memory.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::Io;
 /// Sends a whole answer. Returns whether the connection lives on.
 ///
 /// # Errors
-/// Those of the connection, on which no further request can be answered.
+/// Those of the connection, which then can have no further request.
 pub async fn send(
     io: &mut impl Io,
     exchange: &Exchange<'_>,
@@ -33,7 +33,7 @@ pub async fn send(
 /// Sets a header field.
 ///
 /// # Errors
-/// When the value cannot stand in a header: it should have been checked before.
+/// The value is not allowed in a header. The caller should have checked it.
 pub fn set(head: &mut ResponseHead, name: &str, value: impl AsRef<[u8]>) -> io::Result<()> {
     head.headers_mut()
         .set(name, value)

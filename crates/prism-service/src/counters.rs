@@ -23,24 +23,24 @@ macro_rules! counters {
 counters! {
     /// Request heads read from clients here.
     requests,
-    /// Requests answered from this node's store, to the client itself.
+    /// Requests answered from this node's store, directly to the client.
     served_direct,
     /// Requests answered from this node's store, through another node.
     served_relayed,
-    /// Requests passed on to another node as a proxy does.
+    /// Requests relayed to another node.
     relayed,
-    /// Objects that were asked for to relay them, and were too long for that.
+    /// Requests relayed in the hope of a short answer, which was too long.
     asked_in_vain,
     /// Requests refused for their form.
     malformed,
-    /// Requests refused for their signature, or for having none.
+    /// Requests refused for a wrong or missing signature.
     unauthenticated,
     /// Requests that ended with an answer of 500 or above.
     failed,
     /// Changes prepared for other nodes, the primaries of their keys.
     prepared,
-    /// Object bytes sent to clients themselves.
+    /// Object bytes sent directly to clients.
     bytes_out,
-    /// Object bytes taken from clients themselves.
+    /// Object bytes received directly from clients.
     bytes_in,
 }

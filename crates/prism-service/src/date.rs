@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_kept_within_a_second() {
+    fn the_text_is_formatted_once_a_second() {
         let cache = DateCache::default();
         let shared = (0..1000).filter(|_| Rc::ptr_eq(&cache.now(), &cache.now()));
         assert!(shared.count() > 990);

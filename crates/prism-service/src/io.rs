@@ -1,22 +1,21 @@
-//! One way to answer, whether the client's own connection is here or another
-//! node relays for it.
+//! The connection that a request came on: the client's own, or the stream of a node that relays.
 
 use std::fs::File;
 use std::io;
 
 use prism_handoff::{Connection, RelayStream};
 
-/// Where bytes come from.
+/// A source of bytes.
 pub trait Input {
-    /// Bytes read and not consumed.
+    /// The bytes that were read and not consumed.
     fn buffered(&self) -> &[u8];
-    /// Drops the first `n` of them.
+    /// Drops the first `n` buffered bytes.
     fn consume(&mut self, n: usize);
-    /// Reads more; 0 at the end. May be cancelled without loss.
+    /// Reads more bytes; 0 at the end. May be cancelled without loss.
     async fn fill(&mut self) -> io::Result<usize>;
 
-    /// Moves what is buffered to `room`, or reads to it; 0 at the end. May be
-    /// cancelled without loss.
+    /// Moves buffered bytes to `room`, or reads to it; 0 at the end. May be cancelled without
+    /// loss.
     async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         if self.buffered().is_empty() && self.fill().await? == 0 {
             return Ok(0);
@@ -27,13 +26,13 @@ pub trait Input {
     }
 }
 
-/// Whom a request came from and its answer goes to.
+/// A connection: the source of a request and the sink of its answer.
 pub trait Io: Input {
-    /// Writes all, and lets it leave.
+    /// Writes all bytes, and flushes.
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Writes all, with more to follow at once.
+    /// Writes all bytes. More follow at once.
     async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Sends a part of a file.
+    /// Sends `len` bytes of a file from `offset` on.
     async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()>;
 }
 
@@ -69,11 +68,11 @@ impl Io for Connection {
     }
 }
 
-/// Either of those that a request comes from. What answers is compiled once, for this.
+/// Either kind of connection. Services are compiled once, for this type.
 pub enum Asker<'a> {
-    /// The client itself.
+    /// The client's own connection.
     Client(&'a mut Connection),
-    /// Another node, which relays.
+    /// The stream of a node that relays.
     Node(&'a mut RelayStream),
 }
 

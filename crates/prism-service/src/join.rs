@@ -1,7 +1,6 @@
-//! Several futures on one thread.
+//! Runs several futures on one thread.
 
-/// Runs a few futures at the same time, on this thread; their results come in
-/// their order.
+/// Runs a few futures at the same time on this thread. Returns their results in the same order.
 pub async fn join_all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
     let mut running: Vec<_> = futures
         .into_iter()

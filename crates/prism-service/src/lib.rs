@@ -4,9 +4,9 @@
 //!   answer it, and answers it.
 //! - [`Request`] is one request with its unread body; [`Io`] is the connection that it came on.
 //! - [`Peers`] sends requests of this node's own to other nodes.
-//! - [`Orders`] tell the threads of a node how far it has come towards its end.
+//! - [`Orders`] tell the threads of a node how it ends.
 //!
-//! Not here: who reads requests and moves connections (`prism-gateway`), and any service.
+//! Not here: reading requests and moving connections (`prism-gateway`), and any service.
 #![forbid(unsafe_code)]
 #![expect(async_fn_in_trait, reason = "all of it runs on one thread")]
 
@@ -30,7 +30,9 @@ pub use io::{Asker, Input, Io};
 pub use join::join_all;
 pub use link::Link;
 pub use orders::{Order, Orders, Stage};
-pub use peers::{PeerRequest, Peers, RelayError, encode_head, has_body, read_all, read_answer};
+pub use peers::{
+    PeerRequest, Peers, RelayError, encode_head, has_body, parse_own_head, read_all, read_answer,
+};
 pub use request::Request;
 pub use request_body::{BodyFailure, MAX_SKIP_BYTES, RequestBody};
 pub use service::{Fault, Route, Service, Subject};

@@ -1,20 +1,20 @@
-//! How busy this node's link is.
+//! The load of this node's link.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Nothing is relayed while more than one of so many bytes is taken that the link carries.
+/// Relaying stops while answers take more than one of this number of bytes of the link.
 const LINK_SHARE: u64 = 2;
-/// What an answer takes of the link besides its body: its head, and what records, packets
-/// and acknowledgements add; for a relayed one the request, too, which is passed on.
+/// Bytes of an answer on the link besides its body: its head, TLS records, packet headers and
+/// acknowledgements; for a relayed answer also the request.
 const AROUND_BYTES: u64 = 600;
-/// How much may leave at once, as the time that half of the link needs for it.
+/// The largest burst, as the time that half of the link needs for it.
 const AHEAD: Duration = Duration::from_millis(10);
-/// Of a link that was busy for longer no more is known.
+/// The longest backlog that is counted.
 const LONGEST_BUSY: Duration = Duration::from_secs(1);
 
-/// How busy a link is: half of it needs up to a time for what has left. Nothing is saved
-/// up.
+/// The load of a link, as the time at which half of the link would have sent all answers so far.
+/// An idle time does not allow a longer burst afterwards.
 #[derive(Debug)]
 pub struct Link(Option<Known>);
 
@@ -22,12 +22,12 @@ pub struct Link(Option<Known>);
 struct Known {
     ns_per_kib: u64,
     begun: Instant,
-    /// That time, in ns from `begun`.
+    /// The end of the backlog, in ns from `begun`.
     until_ns: AtomicU64,
 }
 
 impl Link {
-    /// `mbit_s` is 0 where nobody has said how fast the link is.
+    /// A link of `mbit_s` Mbit/s; 0 if its speed is unknown.
     #[must_use]
     pub fn new(mbit_s: u32) -> Self {
         let ns_per_kib = LINK_SHARE * 1024 * 8 * 1_000 / u64::from(mbit_s.max(1));
@@ -38,19 +38,19 @@ impl Link {
         }))
     }
 
-    /// Whether it is known how fast the link is.
+    /// Whether the speed of the link is known.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether as much of the link is free as relaying leaves to others.
+    /// Whether the link has room for a relayed answer. Always true for an unknown link.
     #[must_use]
     pub fn is_free(&self, now: Instant) -> bool {
         self.0.as_ref().is_none_or(|link| link.is_free(now))
     }
 
-    /// An answer of so many bytes has left.
+    /// Counts an answer whose body has `bytes`.
     pub fn answered(&self, bytes: u64) {
         if let Some(link) = &self.0 {
             link.takes(bytes.saturating_add(AROUND_BYTES), Instant::now());
@@ -78,7 +78,7 @@ impl Known {
             Some(until_ns.min(most_ns))
         };
         let (stored, seen) = (Ordering::Relaxed, Ordering::Relaxed);
-        // The closure never gives up.
+        // The closure never returns `None`.
         let _ = self.until_ns.fetch_update(stored, seen, later);
     }
 }

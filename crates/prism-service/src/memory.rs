@@ -1,4 +1,4 @@
-//! A connection in memory, for tests of what answers.
+//! A connection in memory, for tests of services.
 
 use std::fs::File;
 use std::io;
@@ -6,17 +6,17 @@ use std::os::unix::fs::FileExt;
 
 use crate::{Input, Io};
 
-/// A client that has sent all of its requests, and keeps what it is told.
+/// A client that has sent all of its requests, and keeps the answers.
 #[derive(Debug, Default)]
 pub struct MemoryIo {
     unread: Vec<u8>,
-    /// Bytes of it that were read and not consumed.
+    /// The number of `unread` bytes that were read and not consumed.
     buffered: usize,
     /// Everything that was written.
     pub written: Vec<u8>,
 }
 
-/// Bytes that one read gives.
+/// Most bytes of one read.
 const READ_BYTES: usize = 1 << 10;
 
 impl MemoryIo {
@@ -29,7 +29,7 @@ impl MemoryIo {
         }
     }
 
-    /// The bytes that nobody has consumed.
+    /// The bytes that were not consumed.
     #[must_use]
     pub fn unread(&self) -> &[u8] {
         &self.unread

@@ -1,16 +1,16 @@
-//! How a node ends: one task of the process gives [`Orders`], each thread follows them.
+//! The orders to end a node: one task of the process gives [`Orders`], each thread follows them.
 
 use tokio::sync::watch;
 
-/// How far a node has come towards its end.
+/// The stages of a node on the way to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// It serves.
     #[default]
     Serving,
-    /// It takes no connection from another node, and moves those that it has.
+    /// It takes no connection from another node, and moves its own connections.
     Leaving,
-    /// Answers say that the connection ends.
+    /// Each connection ends after its next answer.
     Closing,
     /// Connections that wait for a request are closed.
     Ending,
@@ -19,9 +19,9 @@ pub enum Stage {
 /// An order to all threads of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Order {
-    /// How far the node has come.
+    /// The stage of the node.
     pub stage: Stage,
-    /// Number of orders to move: a connection that has followed fewer is to move.
+    /// The number of orders to move so far. A connection that has followed another number moves.
     pub moves: u32,
 }
 
@@ -30,7 +30,7 @@ pub struct Order {
 pub struct Orders(watch::Sender<Order>);
 
 impl Default for Orders {
-    /// Those of a node that serves.
+    /// The orders of a node that serves.
     fn default() -> Self {
         Self(watch::Sender::new(Order::default()))
     }
@@ -47,13 +47,13 @@ impl Orders {
         self.0.send_modify(|order| order.stage = stage);
     }
 
-    /// All present connections are to move to other nodes, each after its present answer.
+    /// Moves all present connections to other nodes, each after its present answer.
     pub fn move_all(&self) {
         self.0
             .send_modify(|order| order.moves = order.moves.wrapping_add(1));
     }
 
-    /// Follows the orders; the receiver counts as a thread for [`Self::all_have_ended`].
+    /// Follows the orders. The receiver counts as a thread for [`Self::all_have_ended`].
     #[must_use]
     pub fn follow(&self) -> watch::Receiver<Order> {
         self.0.subscribe()
@@ -61,7 +61,7 @@ impl Orders {
 
     /// Resolves when the node has entered `stage` or a later one.
     pub async fn reached(&self, stage: Stage) {
-        // The sender is here.
+        // Never an error, because `self` has the sender.
         let _ = self.follow().wait_for(|order| order.stage >= stage).await;
     }
 

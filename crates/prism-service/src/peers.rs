@@ -1,5 +1,5 @@
-//! Requests that this node makes of other nodes: for itself, or for a client whose request
-//! it relays. They travel on pooled streams, behind a preamble (`prism_proto::relay`).
+//! Requests to other nodes: this node's own, and those of clients that it relays. They travel on
+//! pooled streams, after a preamble (`prism_proto::relay`).
 
 use std::future::poll_fn;
 use std::io;
@@ -9,42 +9,41 @@ use std::time::Duration;
 
 use prism_handoff::{Handle, PeerError, RelayStream};
 use prism_http::{
-    BodyError, BodyFraming, BodyReader, HeadError, Headers, RequestHead, ResponseFraming,
+    BodyError, BodyFraming, BodyReader, HeadError, Headers, Limits, RequestHead, ResponseFraming,
     ResponseHead,
 };
 use prism_proto::relay::Preamble;
 
 use crate::Io;
 
-/// Why a request was not answered by the other node. Nothing of the answer has
-/// been written to the client, except where it says so.
+/// The reason why another node did not answer a request. The client has got no byte of an answer,
+/// except where a variant says so.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     /// The node is out of reach.
     #[error(transparent)]
     Peer(#[from] PeerError),
-    /// The node broke off before its answer began. It may have done what was asked.
+    /// The stream broke before the answer began. The node may have carried the request out.
     #[error("the node broke off: {0}")]
     Broken(#[source] io::Error),
-    /// The node has ended an idle stream, and not read the request.
+    /// The node has closed an idle stream without reading the request.
     #[error("the node ended the connection")]
     NotRead,
-    /// The node's answer makes no sense.
+    /// The node's answer is malformed.
     #[error("the node's answer is malformed: {0}")]
     Answer(#[from] HeadError),
-    /// The client's body makes no sense.
+    /// The client's body is malformed.
     #[error("the request's body is malformed: {0}")]
     Body(#[from] BodyError),
-    /// The answer would be longer than is to be relayed. The client's connection is
-    /// as it was.
+    /// The answer is longer than the preamble allows. The client's connection is unchanged.
     #[error("the answer is too long to be relayed")]
     TooLong,
-    /// The node is not one that answers this, as it sees the cluster. The client's
-    /// connection is as it was, but for what was read of a body.
+    /// Other nodes answer the request, by that node's view of the cluster. The client's connection
+    /// is unchanged, except for bytes that were read of a body.
     #[error("the node is not one that answers this")]
     Elsewhere,
-    /// The client broke off, or the answer did in its middle: the connection
-    /// cannot go on.
+    /// The client's connection broke, or the answer did in its middle. The connection cannot go
+    /// on.
     #[error("the connection broke: {0}")]
     Connection(#[source] io::Error),
 }
@@ -53,9 +52,9 @@ pub enum RelayError {
 pub struct PeerRequest<'r> {
     /// Its head.
     pub head: &'r RequestHead,
-    /// What this node says of it.
+    /// The preamble, with what this node has verified.
     pub preamble: Preamble,
-    /// Whether answering it twice has the same effect as once.
+    /// Whether two answers have the same effect as one.
     pub is_repeatable: bool,
 }
 
@@ -69,7 +68,7 @@ impl PeerRequest<'_> {
         }
     }
 
-    /// Whether the request may be sent again after this, if nothing of its body is lost.
+    /// Whether the request may be sent again after `error`, if no byte of its body is lost.
     #[must_use]
     pub fn may_follow(&self, error: &RelayError) -> bool {
         match error {
@@ -80,15 +79,15 @@ impl PeerRequest<'_> {
     }
 }
 
-/// One thread's way to other nodes.
+/// One thread's streams to other nodes.
 pub struct Peers {
-    /// None in a test of a node that has no others.
+    /// `None` in tests of a single node.
     handle: Option<Handle>,
     stall_timeout: Duration,
 }
 
 impl Peers {
-    /// `stall_timeout`: a stream on which nothing moves for so long has failed.
+    /// `stall_timeout`: a stream on which no byte moves for this time has failed.
     #[must_use]
     pub fn new(handle: Handle, stall_timeout: Duration) -> Self {
         Self {
@@ -106,11 +105,10 @@ impl Peers {
         }
     }
 
-    /// Asks `peer` for this node itself; gives the whole answer, at most `max_bytes` of its
-    /// body.
+    /// Sends `peer` a request of this node itself, and returns the whole answer.
     ///
     /// # Errors
-    /// Where the answer is missing, broken, malformed or too long.
+    /// The answer is missing, broken or malformed, or its body is longer than `max_bytes`.
     pub async fn ask(
         &self,
         peer: &str,
@@ -127,10 +125,10 @@ impl Peers {
         Ok((answer, bytes))
     }
 
-    /// The same, of which only the head of the answer has been read.
+    /// Sends `peer` a request of this node itself, and returns after the head of the answer.
     ///
     /// # Errors
-    /// Where the head is missing or malformed.
+    /// The head is missing or malformed.
     pub async fn begin_asking(
         &self,
         peer: &str,
@@ -157,13 +155,13 @@ impl Peers {
         }
     }
 
-    /// Sends a request's head to `peer`, and says whether the stream was used
-    /// before. A used one that is seen to have ended is replaced: before the head is sent where
-    /// the request cannot be repeated whole, and where the head did not leave whole, as
-    /// nobody answers a part of one.
+    /// Sends a request's head to `peer`, and returns whether the stream was used before.
+    ///
+    /// A used stream may have ended. If the request cannot be repeated whole, this is checked
+    /// before the head is sent. A head that did not leave whole is sent again on a fresh stream.
     ///
     /// # Errors
-    /// Where the peer is out of reach, or breaks off.
+    /// The peer is out of reach, or breaks off.
     pub async fn begin(
         &self,
         peer: &str,
@@ -172,8 +170,8 @@ impl Peers {
         let head = encode_head(request);
         let (stream, used) = self.handle(peer)?.relay(peer).await?;
         let mut upstream = self.in_time(stream);
-        let looks = used && (has_body(request.head) || !request.is_repeatable);
-        let sent = match looks && is_closed(&mut upstream).await {
+        let checks = used && (has_body(request.head) || !request.is_repeatable);
+        let sent = match checks && is_closed(&mut upstream).await {
             true => Err(io::ErrorKind::NotConnected.into()),
             false => upstream.write_all(&head).await,
         };
@@ -187,15 +185,15 @@ impl Peers {
         Ok((upstream, used))
     }
 
-    /// A stream on which nothing was sent yet.
+    /// A stream that was not used before.
     ///
     /// # Errors
-    /// Where the peer is out of reach.
+    /// The peer is out of reach.
     pub async fn fresh(&self, peer: &str) -> Result<RelayStream, RelayError> {
         Ok(self.in_time(self.handle(peer)?.fresh_relay(peer).await?))
     }
 
-    /// Keeps a stream that is between two requests for the next.
+    /// Keeps a stream that is between two requests for the next one.
     pub fn keep(&self, peer: &str, upstream: RelayStream) {
         if let Some(handle) = &self.handle {
             handle.keep_relay(peer, upstream);
@@ -219,15 +217,26 @@ pub fn has_body(head: &RequestHead) -> bool {
     !matches!(head.framing(), BodyFraming::None | BodyFraming::Length(0))
 }
 
+/// Parses the head of a request of this node itself, whose text this node wrote.
+///
+/// # Errors
+/// The text is no whole head.
+pub fn parse_own_head(text: &[u8]) -> io::Result<RequestHead> {
+    match RequestHead::parse(text, &Limits::DEFAULT) {
+        Ok(Some((head, _))) => Ok(head),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
 /// A request's preamble and head as they travel.
 #[must_use]
 pub fn encode_head(request: &PeerRequest<'_>) -> Vec<u8> {
     let mut head = Vec::with_capacity(1024);
     request.preamble.encode(&mut head);
     let mut extra = Headers::new();
-    // A node that does not answer this says so before anything of the body is gone.
+    // A node that sends the request back does so before the body is read.
     if !request.preamble.alone && has_body(request.head) {
-        // Both are well-formed.
+        // Never an error: name and value are well-formed.
         let _ = extra.append("Expect", "100-continue");
     }
     let framing = request.head.framing();
@@ -235,24 +244,22 @@ pub fn encode_head(request: &PeerRequest<'_>) -> Vec<u8> {
     head
 }
 
-/// The peer has ended an idle stream.
+/// Whether the peer has closed an idle stream.
 async fn is_closed(upstream: &mut RelayStream) -> bool {
     let mut filled = pin!(upstream.fill());
-    // The runtime's clock knows milliseconds: no time would be one of them.
+    // A timeout of zero would wait a millisecond, the resolution of the runtime's clock.
     let looked = poll_fn(|cx| Poll::Ready(filled.as_mut().poll(cx))).await;
     matches!(looked, Poll::Ready(Ok(0) | Err(_)))
 }
 
-/// The head of the final answer; those of interim answers (1xx) are skipped.
+/// The head of the final answer. Interim answers (1xx) are skipped.
 ///
 /// # Errors
-/// [`RelayError::NotRead`] where the stream ends before anything was said.
+/// [`RelayError::NotRead`] if the stream ends before the first answer.
 pub async fn read_answer(upstream: &mut RelayStream) -> Result<ResponseHead, RelayError> {
     let mut was_read = false;
     loop {
-        if let Some((head, len)) =
-            ResponseHead::parse(upstream.buffered(), &prism_http::Limits::ANSWER)?
-        {
+        if let Some((head, len)) = ResponseHead::parse(upstream.buffered(), &Limits::ANSWER)? {
             upstream.consume(len);
             if head.status() >= 200 {
                 return Ok(head);
@@ -271,10 +278,10 @@ pub async fn read_answer(upstream: &mut RelayStream) -> Result<ResponseHead, Rel
     }
 }
 
-/// The rest of an answer, at most `max_bytes`.
+/// The body of an answer.
 ///
 /// # Errors
-/// Where it is longer, malformed, or breaks off.
+/// The body is longer than `max_bytes`, malformed, or breaks off.
 pub async fn read_all(
     upstream: &mut RelayStream,
     framing: ResponseFraming,

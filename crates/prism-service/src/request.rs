@@ -13,13 +13,13 @@ pub struct Request<M> {
     pub head: RequestHead,
     /// Bytes of the head that the connection still holds.
     pub head_bytes: usize,
-    /// Another node has passed it on.
+    /// Whether another node has relayed it.
     pub is_relayed: bool,
-    /// Another node's own request, not a client's.
+    /// Whether it is another node's own request.
     pub is_for_node: bool,
     /// Longest body of an answer that the relaying node accepts, in bytes.
     pub max_answer_bytes: Option<u32>,
-    /// What the service has understood.
+    /// The meaning that the service has found.
     pub meaning: M,
     is_body_taken: Cell<bool>,
 }
@@ -38,7 +38,7 @@ impl<M> Request<M> {
         }
     }
 
-    /// A request that another node has passed on, whose head is consumed.
+    /// A request that another node has relayed. Its head is consumed.
     pub fn relayed(head: RequestHead, preamble: &Preamble, meaning: M) -> Self {
         Self {
             is_relayed: true,
@@ -48,8 +48,8 @@ impl<M> Request<M> {
         }
     }
 
-    /// The body, of which at most `max_bytes` are read where it is chunked. It has one owner:
-    /// a second one gets a body of which nothing is known.
+    /// The body; of a chunked one at most `max_bytes` are read. A body has one owner: a second
+    /// call returns [`RequestBody::unknown`].
     pub fn take_body(&self, max_bytes: u64) -> RequestBody {
         match self.is_body_taken.replace(true) {
             false => RequestBody::new(&self.head, max_bytes),
@@ -57,7 +57,7 @@ impl<M> Request<M> {
         }
     }
 
-    /// Lets the body be taken again, of which nothing was read.
+    /// Lets the body be taken again, if no byte of it was read.
     pub fn give_body_back(&self) {
         self.is_body_taken.set(false);
     }

@@ -1,8 +1,7 @@
-//! The body of a request: how much of it was read, and what becomes of the rest when the
-//! request is answered before its end.
+//! The body of a request, and its rest when the request is answered before the body's end.
 //!
-//! A body has one owner from the end of its head on. A refusal in the middle of a body
-//! reads on where the owner stopped, so the next request is found where it begins.
+//! A body has one owner from the end of its head on. A refusal in the middle of a body reads on
+//! where the owner stopped, and so finds the next request.
 
 use std::io;
 use std::time::Duration;
@@ -11,19 +10,19 @@ use prism_http::{BodyError, BodyReader, CONTINUE, RequestHead, Step};
 
 use crate::io::{Input, Io};
 
-/// The rest of a refused body is read past up to this length, so that the connection lives
-/// on. A longer rest costs more than a new connection does.
+/// Longest rest of a refused body that is skipped, so that the connection lives on. A longer rest
+/// costs more than a new connection.
 pub const MAX_SKIP_BYTES: u64 = 256 << 10;
-/// The rest has to come within this time: 256 KiB at 0.5 Mbit/s.
+/// Time for the rest to arrive: 256 KiB at 0.5 Mbit/s.
 const MAX_SKIP_TIME: Duration = Duration::from_secs(4);
 
-/// Why a body could not be read.
+/// The reason why a body could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyFailure {
     /// It is longer than it may be.
     #[error("the body is too long")]
     TooLong,
-    /// Its framing makes no sense.
+    /// Its framing is malformed.
     #[error(transparent)]
     Malformed(#[from] BodyError),
     /// The connection broke.
@@ -37,12 +36,12 @@ pub struct RequestBody {
     reader: BodyReader,
     /// The client may wait for `100 Continue` before it sends.
     expects_continue: bool,
-    /// Something of it was read, or asked for.
+    /// Whether a byte of it was read or asked for.
     has_begun: bool,
 }
 
 impl RequestBody {
-    /// The whole body behind `head`; of a chunked one at most `max_bytes`.
+    /// The whole body after `head`; of a chunked one at most `max_bytes`.
     pub fn new(head: &RequestHead, max_bytes: u64) -> Self {
         Self {
             reader: BodyReader::new(head.framing().into(), max_bytes),
@@ -51,7 +50,7 @@ impl RequestBody {
         }
     }
 
-    /// A body of which somebody else has read an unknown part: no request is found behind it.
+    /// A body of which an unknown part was read. No request can be found after it.
     pub fn unknown() -> Self {
         Self {
             reader: BodyReader::UntilClose { left: 0 },
@@ -60,44 +59,44 @@ impl RequestBody {
         }
     }
 
-    /// Bytes still to come, where that is known.
+    /// The number of unread bytes, if it is known.
     pub fn left(&self) -> Option<u64> {
         self.reader.left()
     }
 
-    /// Whether all of it was read.
+    /// Whether the body was read to its end.
     pub fn is_done(&self) -> bool {
         self.reader.is_done()
     }
 
-    /// Whether another owner would not find all of it.
+    /// Whether another owner would miss a part of it.
     pub fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// Whether it comes in chunks, of a length that nobody has said.
+    /// Whether it comes in chunks, without a declared length.
     pub fn is_chunked(&self) -> bool {
         matches!(self.reader, BodyReader::Chunked(_))
     }
 
-    /// Looks at the next bytes of the connection, as [`BodyReader::consume`].
+    /// Parses the next bytes of the connection, as [`BodyReader::consume`] does.
     pub fn consume(&mut self, input: &[u8]) -> Result<Step, BodyError> {
         self.has_begun = true;
         self.reader.consume(input)
     }
 
-    /// The connection has ended.
+    /// Checks that the body may end where the connection has ended.
     pub fn end_of_input(&self) -> Result<(), BodyError> {
         self.reader.end_of_input()
     }
 
-    /// For readers of bodies that need not be a request's.
+    /// The reader, for code that also reads bodies of answers.
     pub fn reader(&mut self) -> &mut BodyReader {
         self.has_begun = true;
         &mut self.reader
     }
 
-    /// Has the client send the body, if it waits for that.
+    /// Sends `100 Continue`, if the client waits for that.
     pub async fn invite(&mut self, io: &mut impl Io) -> io::Result<()> {
         match self.is_held_back(io) {
             true => {
@@ -108,10 +107,10 @@ impl RequestBody {
         }
     }
 
-    /// Reads the body to its end, after the client was told to send it.
+    /// Reads the body to its end. Sends `100 Continue` first, if the client waits for that.
     ///
     /// # Errors
-    /// Where it is longer than `max_bytes`, malformed, or breaks off.
+    /// The body is longer than `max_bytes`, malformed, or breaks off.
     pub async fn read_to_end(
         &mut self,
         io: &mut impl Io,
@@ -133,13 +132,13 @@ impl RequestBody {
         Ok(bytes)
     }
 
-    /// The client has not begun to send, and does not before it is told to.
+    /// Whether the client waits for `100 Continue`.
     fn is_held_back(&self, io: &impl Input) -> bool {
         self.expects_continue && io.buffered().is_empty()
     }
 
-    /// Before an answer that does not wait for the rest: whether the connection can live on
-    /// behind it, if [`Self::skip_rest`] finds the end then.
+    /// Whether the connection can live on after an answer that does not wait for the rest. After
+    /// the answer, [`Self::skip_rest`] has to find the end.
     pub async fn can_skip_rest(&mut self, io: &mut impl Io) -> bool {
         if self.is_done() {
             // An empty body may be expected too: see `RequestHead::expects_continue`.
@@ -153,16 +152,16 @@ impl RequestBody {
         may_be_short && !self.is_held_back(io)
     }
 
-    /// Reads past the rest, in bounded time. Whether the next bytes are another request.
+    /// Skips the rest, in bounded time. Returns whether the next bytes are another request.
     pub async fn skip_rest(&mut self, io: &mut impl Io) -> bool {
         if !self.can_skip_rest(io).await {
             return false;
         }
-        let skipping = tokio::time::timeout(MAX_SKIP_TIME, self.read_past(io));
+        let skipping = tokio::time::timeout(MAX_SKIP_TIME, self.skip(io));
         matches!(skipping.await, Ok(true))
     }
 
-    /// The same behind an answer, of which `answered` says whether the connection lives on.
+    /// Skips the rest after an answer. `answered` and the result: whether the connection lives on.
     pub async fn skip_behind(
         mut self,
         io: &mut impl Io,
@@ -171,7 +170,7 @@ impl RequestBody {
         Ok(answered? && self.skip_rest(io).await)
     }
 
-    async fn read_past(&mut self, io: &mut impl Io) -> bool {
+    async fn skip(&mut self, io: &mut impl Io) -> bool {
         let mut seen = 0;
         while !self.is_done() {
             if io.buffered().is_empty() && !matches!(io.fill().await, Ok(1..)) {

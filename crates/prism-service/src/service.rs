@@ -1,4 +1,4 @@
-//! What a service implements.
+//! The interface that a service implements.
 
 use std::io;
 
@@ -12,34 +12,34 @@ use crate::{Io, Request};
 pub enum Route {
     /// This node.
     Here,
-    /// The first of these nodes, to the client itself; or through this one, the
-    /// first that is in reach.
+    /// The first of these nodes answers the client directly, or the first in reach through this
+    /// node.
     HandOff(Vec<String>),
-    /// The first of these nodes that is in reach, through this one.
+    /// The first of these nodes that is in reach answers, through this node.
     Relay(Vec<String>),
 }
 
-/// Why the connection refuses a request. The service says it in its own words.
+/// The reason why the gateway refuses a request. The service turns it into its own error.
 #[derive(Debug)]
 pub enum Fault {
     /// The head is malformed.
     Head(HeadError),
     /// The body is malformed.
     Body(BodyError),
-    /// The rest of the head did not come in time.
+    /// The rest of the head did not arrive in time.
     TimedOut,
-    /// The nodes that were asked say that others answer this.
+    /// The asked nodes have sent the request back.
     Elsewhere,
-    /// No node that answers this is in reach.
+    /// No node that may answer is in reach.
     OutOfReach,
     /// This node's configuration places requests differently from most nodes'.
     Differs,
 }
 
-/// What a GET reads, for the forecast of its answer's length.
+/// The object that a GET reads, for the forecast of its answer's length.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'r> {
-    /// What it belongs to: a new object is taken to be like others of its group.
+    /// The group of the object. A new object is expected to be like others of its group.
     pub group: &'r str,
     /// Its name in the group.
     pub name: &'r str,
@@ -47,62 +47,66 @@ pub struct Subject<'r> {
 
 /// A service of which several nodes answer requests.
 ///
-/// Every node that holds a client's connection asks it the same questions in the same order:
-/// understand, admit, begin, route; then the gateway hands the connection off, relays the
-/// request, or has the service serve it.
+/// Every node that has a client's connection calls the service in the same order: understand,
+/// admit, begin, route. Then the gateway hands the connection off, relays the request, or has
+/// the service serve it.
 pub trait Service: 'static {
-    /// What the service understands of a request.
+    /// The meaning of a request.
     type Meaning;
-    /// Why it refuses one.
+    /// The reason for a refusal.
     type Error: std::fmt::Display;
-    /// Held while a request that changes something is placed and answered.
+    /// A guard that is held while a change is routed and answered.
     type Change<'s>;
 
-    /// Longest description, in bytes, that may precede the body of another node's own request.
+    /// Longest description, in bytes, before the body of another node's own request.
     const NODE_HEADER_BYTES: u64;
 
     /// Limits of requests.
     fn limits(&self) -> &Limits;
 
-    /// Who is calling, what is wanted, and whether that is allowed. `verified`: another node
-    /// has verified the caller. May put another head in the place of `head`.
+    /// Finds the caller and the operation, and whether it is allowed. `verified`: another node has
+    /// verified the caller. May replace `head`.
     ///
     /// # Errors
-    /// Where the request makes no sense or is forbidden.
+    /// The request is malformed or forbidden.
     fn understand(
         &self,
         head: &mut RequestHead,
         verified: Option<Verified>,
     ) -> Result<Self::Meaning, Self::Error>;
 
-    /// Whether a client's request may be answered: what takes other nodes to find out.
+    /// Checks a client's request as far as that needs other nodes.
+    ///
+    /// # Errors
+    /// The request is forbidden, or the other nodes are out of reach.
     async fn admit(&self, request: &mut Request<Self::Meaning>) -> Result<(), Self::Error>;
 
-    /// Before a request is routed: a change waits here while the cluster takes a step.
+    /// Begins a request before it is routed. A change waits here while the cluster takes a step.
     async fn begin(&self, meaning: &Self::Meaning) -> Option<Self::Change<'_>>;
 
-    /// Which nodes answer a request. The one place where that is decided.
+    /// The nodes that answer a request. Only this decides it.
     fn route(&self, meaning: &Self::Meaning) -> Route;
 
-    /// Whether this node must not answer a request that another one has relayed to it.
+    /// Whether this node has to send a relayed request back.
     fn is_elsewhere(&self, meaning: &Self::Meaning) -> bool;
 
-    /// Whether the client's connection may stay here behind the answer.
+    /// Whether the client's connection may stay here after the answer.
     fn may_stay(&self, meaning: &Self::Meaning) -> bool;
 
     /// The number of the cluster's present state, by which [`Self::route`] decides.
     fn epoch(&self) -> u64;
 
-    /// Waits for a state after `epoch`. `was_sent_elsewhere`: another node has one already.
+    /// Waits for a state after `epoch`, and returns whether it has come. `was_sent_elsewhere`:
+    /// another node has it already.
     async fn has_moved_on(&self, epoch: u64, was_sent_elsewhere: bool) -> bool;
 
-    /// What was verified, for the node that answers the request.
+    /// The verification of a request, for the node that answers it.
     fn vouch(&self, meaning: &Self::Meaning) -> Verified;
 
-    /// What a request reads, where its answer may be short.
+    /// The object that a request reads, if its answer may be short.
     fn subject<'m>(&self, meaning: &'m Self::Meaning) -> Option<Subject<'m>>;
 
-    /// Answers a request here. Says whether the connection lives on.
+    /// Answers a request here. Returns whether the connection lives on.
     ///
     /// # Errors
     /// Those of the connection.
@@ -113,7 +117,7 @@ pub trait Service: 'static {
         exchange: &Exchange<'_>,
     ) -> io::Result<bool>;
 
-    /// Answers another node's own request that changes or asks something.
+    /// Answers another node's own request. Returns whether the connection lives on.
     ///
     /// # Errors
     /// Those of the connection.
@@ -128,13 +132,13 @@ pub trait Service: 'static {
     /// Header fields of every answer to a request, errors included.
     async fn extra_fields(&self, head: &RequestHead) -> Option<Headers>;
 
-    /// The error that stands for a fault of the connection or of other nodes.
+    /// The service's error for a fault that the gateway has found.
     fn error_for(&self, fault: Fault) -> Self::Error;
 
-    /// The status code of an error, and whether it is this system's own fault.
+    /// The status code of an error, and whether the fault is this system's own.
     fn status_of(&self, error: &Self::Error) -> (u16, bool);
 
-    /// Sends an error about the resource `path`. Says whether the connection lives on.
+    /// Sends an error about the resource `path`. Returns whether the connection lives on.
     ///
     /// # Errors
     /// Those of the connection.

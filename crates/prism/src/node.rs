@@ -1,9 +1,10 @@
-//! A node: a frontend, a backend, or both, from one configuration. Here its parts are opened
-//! and tied together; what they do is theirs.
+//! Opens the parts of a node by its configuration, and ties them together.
 //!
-//! One process, one thread per worker; each worker has its own runtime,
-//! listeners (`SO_REUSEPORT`), channels to other nodes and socket to the
-//! switch, so that a connection never changes threads.
+//! A node is a process with one thread per worker. Each worker has its own runtime, listeners
+//! (`SO_REUSEPORT`), channels to other nodes and socket to the switch. So a connection never
+//! changes threads.
+//!
+//! Not here: what the parts do.
 
 mod admin;
 mod leave;
@@ -53,10 +54,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
     crate::log::init(&config.log)?;
     check_name(&config, &args.node)?;
-    // The store first: it knows in which state the cluster was.
+    // The store is opened first, because it has saved the cluster's last state.
     let store = open_store(&config, &args.node)?;
-    let said = store.as_ref().map(saved_state::read).transpose()?;
-    let cluster = Cluster::open(&config, &args.node, said)?;
+    let testimony = store.as_ref().map(saved_state::read).transpose()?;
+    let cluster = Cluster::open(&config, &args.node, testimony)?;
     run::until_stopped(Server::open(config, &args.node, cluster, store)?, || {})
 }
 
@@ -92,8 +93,8 @@ impl Server {
         })
     }
 
-    /// There is no other node and never will be: a configuration that was read
-    /// from a file has an authority, and may be given more nodes.
+    /// Whether there are never other nodes. A configuration from a file names an authority, and
+    /// may get more nodes.
     fn is_alone(&self) -> bool {
         self.node.config.peers.ca_file.as_os_str().is_empty()
     }
@@ -152,15 +153,15 @@ impl Server {
         })
     }
 
-    /// Where a connection goes whose next request this node only has to look at,
-    /// as a frontend does to which backends return connections.
+    /// Finds the node for a connection by its next request, at a frontend to which backends return
+    /// connections.
     fn transit(&self) -> Transit {
         let (node, objects) = (Arc::downgrade(&self.node), self.objects.clone());
         Arc::new(move |_, unread| owner_of_unread(&*node.upgrade()?, objects.limits(), unread))
     }
 }
 
-/// The other nodes, as the hand-off library knows them.
+/// The other nodes, for the hand-off library.
 fn other_nodes(own_name: &str, directory: &Directory) -> Vec<Peer> {
     let others = directory.iter().filter(|(name, _)| *name != own_name);
     others
@@ -171,7 +172,7 @@ fn other_nodes(own_name: &str, directory: &Directory) -> Vec<Peer> {
         .collect()
 }
 
-/// The other nodes, as connections move to them.
+/// The other nodes, for connections that move when this node ends.
 fn neighbours(own_name: &str, directory: &Directory) -> Vec<Neighbour> {
     let others = directory.iter().filter(|(name, _)| *name != own_name);
     others
@@ -194,7 +195,7 @@ fn check_name<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a prism_co
     Ok(settings)
 }
 
-/// The store of the node called `name`, if it is to have one.
+/// Opens the store of the node called `name`, if it is a backend.
 pub(crate) fn open_store(config: &Config, name: &str) -> anyhow::Result<Option<Store>> {
     let node = check_name(config, name)?;
     if !node.is_backend() {

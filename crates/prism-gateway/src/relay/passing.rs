@@ -1,5 +1,5 @@
-//! The bytes that pass through a relay, piece by piece: the body of a request to the node
-//! that answers, heads and bodies of answers back.
+//! Copies the bytes of a relayed request, piece by piece: its body to the node that answers, the
+//! answer's head and body to the client.
 
 use std::io;
 
@@ -15,12 +15,12 @@ const PIECE_BYTES: usize = 64 << 10;
 
 /// The head of an answer, as it came from the other node.
 pub(crate) enum Head {
-    /// The client can have it as it is; it is not consumed.
+    /// An unconsumed head that the client gets as it is.
     Plain(PlainAnswer),
     Parsed(ResponseHead),
 }
 
-/// Waits until the peer wants the body; an answer instead is the final one.
+/// Waits until the peer wants the body. Returns the final answer, if the peer sends that instead.
 pub(crate) async fn invitation(
     upstream: &mut RelayStream,
 ) -> Result<Option<ResponseHead>, RelayError> {
@@ -43,7 +43,7 @@ pub(crate) async fn invitation(
     }
 }
 
-/// Passes the body on until it ends or the answer begins, whichever is first.
+/// Sends the body until it ends or the answer begins, whichever is first.
 pub(crate) async fn send_body(
     upstream: &mut RelayStream,
     client: &mut Connection,
@@ -53,11 +53,11 @@ pub(crate) async fn send_body(
     let is_chunked = body.is_chunked();
     while !body.is_done() {
         if client.buffered().is_empty() {
-            // The client may take its time.
+            // The client may be slow, so what it has sent leaves now.
             if upstream.flush().await.is_err() {
                 return read_answer(upstream).await;
             }
-            // Both ways at once: a node that refuses early is heard.
+            // The peer may refuse before the end of the body.
             tokio::select! {
                 read = client.fill() => {
                     if read.map_err(RelayError::Connection)? == 0 {
@@ -93,11 +93,11 @@ pub(crate) async fn send_body(
         };
         client.consume(step.consumed);
         if sent.is_err() {
-            // It may have answered before it stopped reading.
+            // The peer may have answered before it stopped reading.
             return read_answer(upstream).await;
         }
     }
-    // As above.
+    // After an error here the peer may have answered too.
     let _ = upstream.flush().await;
     read_answer(upstream).await
 }
@@ -110,7 +110,7 @@ pub(crate) fn is_simple(head: &RequestHead) -> bool {
         && *head.method() != Method::Head
 }
 
-/// The head of the final answer, as it is if the client can have it so.
+/// Reads the head of the final answer; unparsed, if the client can get it as it is.
 pub(crate) async fn read_plain(upstream: &mut RelayStream) -> Result<Head, RelayError> {
     let is_empty = upstream.buffered().is_empty();
     if is_empty && upstream.fill().await.map_err(RelayError::Broken)? == 0 {

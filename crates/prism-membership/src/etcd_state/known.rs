@@ -63,7 +63,7 @@ impl Known {
     }
 
     /// Whether all others that live act by a state in which this backend is out.
-    pub fn is_without(&self, name: &NodeName) -> bool {
+    pub(crate) fn is_without(&self, name: &NodeName) -> bool {
         let Some((state, _)) = &self.state else {
             return false;
         };
@@ -74,7 +74,7 @@ impl Known {
     }
 
     /// Whether no other backend has this backend's keys.
-    pub fn is_only_owner(&self, name: &NodeName) -> bool {
+    pub(crate) fn is_only_owner(&self, name: &NodeName) -> bool {
         self.state
             .iter()
             .any(|(state, _)| state.placing.replicas == 1 && state.placing.members.contains(name))

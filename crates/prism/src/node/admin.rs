@@ -10,21 +10,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_handoff::trace::Part;
+use prism_replicas::Node;
 use prism_store::Store;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
-use prism_replicas::Node;
-
 use super::Server;
 
 /// Longest command line.
 const MAX_LINE_BYTES: u64 = 256;
-/// How long one exchange may take.
+/// Time for one exchange.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// The listening socket; its file is removed when dropped.
+/// The listening socket. Its file is removed when this is dropped.
 pub(crate) struct Admin {
     listener: UnixListener,
     path: PathBuf,
@@ -51,7 +50,7 @@ impl Admin {
         })
     }
 
-    /// Answers one exchange after the other until dropped.
+    /// Answers one exchange after the other. Never returns.
     pub(crate) async fn run(&self, server: &Arc<Server>) {
         loop {
             match self.listener.accept().await {
@@ -59,7 +58,7 @@ impl Admin {
                     let _ = tokio::time::timeout(DEADLINE, answer(stream, server)).await;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "admin socket");
+                    tracing::warn!(%error, "the admin socket cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -118,15 +117,15 @@ fn counters(server: &Server) -> Value {
 }
 
 fn of_store(node: &Node, store: &Store) -> Vec<(&'static str, u64)> {
-    let (runs, bytes, faults) = node.scrub.totals();
+    let scrub = node.scrub.totals();
     let open_changes = store.open_changes().older_than(Duration::ZERO, None).len() as u64;
     vec![
         ("bytes_used", store.bytes_used()),
         ("corrupt_reads", store.integrity().corrupt_reads()),
-        ("scrub_runs", runs),
-        ("scrub_bytes", bytes),
-        ("scrub_faults", faults),
-        ("mended_blocks", node.scrub.mended()),
+        ("scrub_runs", scrub.runs),
+        ("scrub_bytes", scrub.bytes),
+        ("scrub_faults", scrub.faults),
+        ("mended_blocks", node.scrub.repaired()),
         ("open_changes", open_changes),
     ]
 }
@@ -152,7 +151,7 @@ fn scrub(node: &Node, what: &str) -> Value {
     }
 }
 
-/// Has the connections that are here move to other nodes, each behind its present answer.
+/// Moves all present connections to other nodes, each after its present answer.
 fn drain_connections(node: &Node) -> Value {
     let connections = node.process.counters.connections_open.read();
     node.orders.move_all();

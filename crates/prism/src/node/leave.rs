@@ -12,21 +12,21 @@ use prism_replicas::Node;
 use prism_service::Stage;
 use tokio::time::Instant;
 
-/// How often connections that are still here are told again to move.
-const AGAIN: Duration = Duration::from_millis(250);
-/// How often it is looked whether any are left.
+/// Time between two orders to move to the remaining connections.
+const MOVE_EVERY: Duration = Duration::from_millis(250);
+/// Time between two looks at the remaining connections.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Ends a node, by the time that it has for that.
+/// Ends a node within its drain time.
 pub(super) async fn wind_down(node: &Node, mut farewells: Farewells) {
     let (begun, limit) = (Instant::now(), node.config.limits.drain_timeout());
     node.orders.enter(Stage::Leaving);
     let leaving = async {
         while farewells.told.recv().await.is_some() {}
-        // A write that the cluster's steps meet has to be made again: these are finished
-        // here, where their bodies are.
-        let _ = tokio::time::timeout(limit / 4, node.pauses.present_ended()).await;
-        // Half of the time is the clients'.
+        // A client has to repeat a write that meets the cluster's step, so the present writes end
+        // first.
+        let _ = tokio::time::timeout(limit / 4, node.pauses.present_writes_ended()).await;
+        // The other half of the time is for the clients.
         node.cluster
             .leave((limit / 2).saturating_sub(begun.elapsed()))
             .await;
@@ -37,7 +37,7 @@ pub(super) async fn wind_down(node: &Node, mut farewells: Farewells) {
     let accepts = &farewells.accepts;
     // New clients are counted before their listener is closed.
     while (!accepts.is_closed() || open.read() > 0) && begun.elapsed() < limit {
-        if moved.is_none_or(|moved| moved.elapsed() >= AGAIN) {
+        if moved.is_none_or(|moved| moved.elapsed() >= MOVE_EVERY) {
             moved = Some(Instant::now());
             node.orders.move_all();
         }
@@ -49,11 +49,11 @@ pub(super) async fn wind_down(node: &Node, mut farewells: Farewells) {
     if open.read() > 0 {
         tracing::warn!(
             connections = open.read(),
-            "not all connections have moved in time"
+            "closing the connections that have not moved in the drain time"
         );
     }
     node.orders.enter(Stage::Ending);
-    // Each worker listens for orders until it ends, and answers others until then.
+    // A worker answers other nodes until it ends, so the lease is given back after that.
     let ended =
         tokio::time::timeout_at(begun + limit + 2 * CLOSED_IN, node.orders.all_have_ended());
     if ended.await.is_ok() {

@@ -4,16 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use prism_handoff::supervise::{supervise, supervise_thread};
-use tokio::sync::{mpsc, watch};
-
 use prism_gateway::{Farewells, farewells};
+use prism_handoff::supervise::{supervise, supervise_thread};
 use prism_replicas::{Node, follow_pauses, follow_views};
 use prism_service::Stage;
+use tokio::sync::{mpsc, watch};
 
 use super::{Server, admin, leave, worker};
 
-/// How long the log's end stays one that a write may have been interrupted at.
+/// Time between two seals of the store's log.
 const SEAL_EVERY: Duration = Duration::from_secs(2);
 
 /// Serves until SIGTERM or SIGINT. `ready` is called once clients are accepted.
@@ -21,7 +20,7 @@ pub(crate) fn until_stopped(server: Server, ready: impl FnOnce()) -> anyhow::Res
     let server = Arc::new(server);
     let node = &server.node;
     if let Err(error) = prism_sys::process::raise_open_files() {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let workers = match server.settings()?.workers {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -52,11 +51,11 @@ pub(crate) fn until_stopped(server: Server, ready: impl FnOnce()) -> anyhow::Res
     });
     let scrubbing = scrubbing.transpose().context("starting the scrubber")?;
     let attended = attend(&server, all_bound, farewells, workers, ready);
-    // A worker that failed to start does not end the others by itself.
+    // The other workers have to end too, if one has failed to start.
     node.orders.enter(Stage::Ending);
     node.scrub.end();
     if let Some(thread) = scrubbing {
-        // It is supervised, and ends in order.
+        // Never an error, because the thread is supervised.
         let _ = thread.join();
     }
     for thread in threads {
@@ -89,7 +88,7 @@ fn attend(
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
         let (hung_up, mut again) = watch::channel(());
-        let pass_on = async {
+        let forward_hang_ups = async {
             while hang_up.recv().await.is_some() {
                 hung_up.send_replace(());
             }
@@ -107,7 +106,7 @@ fn attend(
             };
             node.cluster.keep_current(look).await;
         });
-        // Ends where a worker could not start: the process does then, too.
+        // Ends if a worker could not start, and with it the process.
         let accepting = async {
             let mut started = 0;
             while bound.recv().await.is_some() {
@@ -118,7 +117,7 @@ fn attend(
                 std::future::pending().await
             }
         };
-        // All others go on meanwhile.
+        // The other tasks go on meanwhile.
         let stopped = async {
             tokio::select! {
                 _ = terminate.recv() => {}
@@ -131,7 +130,7 @@ fn attend(
         };
         tokio::select! {
             () = supervise("the log's end", async || keep_sealed(node).await) => {}
-            () = pass_on => {}
+            () = forward_hang_ups => {}
             () = keep_https => {}
             () = keep_users => {}
             () = supervise("views", async || follow_views(node).await) => {}
@@ -145,7 +144,7 @@ fn attend(
     })
 }
 
-/// Keeps the certificates as their files say, and looks at once when told to.
+/// Loads certificates whenever their files change or SIGHUP arrives. Never returns.
 async fn keep_https(server: &Server, hung_up: &mut watch::Receiver<()>) {
     let Some(https) = &server.https else {
         return std::future::pending().await;
@@ -158,7 +157,7 @@ async fn keep_https(server: &Server, hung_up: &mut watch::Receiver<()>) {
     }
 }
 
-/// Lets those call who may, whenever that changes.
+/// Gives the service the present users, whenever they change. Never returns.
 async fn follow_users(server: &Server) {
     let mut users = server.node.cluster.users.clone();
     loop {
@@ -170,7 +169,7 @@ async fn follow_users(server: &Server) {
     }
 }
 
-/// Seals the log of the store, if there is one, from time to time.
+/// Seals the log of the store, if there is one, from time to time. Never returns.
 async fn keep_sealed(node: &Arc<Node>) {
     if node.store.is_none() {
         return std::future::pending().await;
@@ -183,7 +182,7 @@ async fn keep_sealed(node: &Arc<Node>) {
             None => Ok(()),
         });
         if let Ok(Err(error)) = sealing.await {
-            tracing::debug!(%error, "the log was not sealed");
+            tracing::debug!(%error, "cannot seal the log");
         }
     }
 }

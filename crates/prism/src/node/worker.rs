@@ -1,4 +1,4 @@
-//! One thread of a node.
+//! The life of one worker thread.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use tokio::task::LocalSet;
 
 use super::{Server, other_nodes};
 
-/// Serves until the node ends. `bound` is told once the listeners are there; the parts of
-/// `farewell` are dropped when peers and clients have heard that the node leaves.
+/// Serves until the node ends. Sends to `bound` once the listeners exist. Drops the parts of
+/// `farewell` when peers know that the node leaves, and new clients go elsewhere.
 pub(super) fn run(
     server: &Server,
     endpoint: EndpointConfig,
@@ -59,7 +59,7 @@ pub(super) fn run(
     })
 }
 
-/// Finds the other nodes where they are, whenever that changes.
+/// Gives the endpoint the addresses of the other nodes, whenever they change.
 async fn follow_directory(node: &Arc<Node>, handle: &Handle) {
     let mut directory = node.cluster.directory.clone();
     loop {

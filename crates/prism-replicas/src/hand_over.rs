@@ -1,0 +1,77 @@
+//! The source's side of a fetch: what this node has of a scope, as the answer to
+//! [`Question::Fetch`](crate::Question::Fetch).
+//!
+//! The answer is a description in JSON and then the bytes (`framed.rs`). At most one block of
+//! them is in memory.
+
+use std::io;
+use std::sync::Arc;
+
+use prism_http::{AnswerBody, Exchange, ResponseHead};
+use prism_s3::Code;
+use prism_service::{Io, send};
+use prism_store::{Body, CheckedFile, Scope, Stamp};
+
+use crate::errors::store_error;
+use crate::framed::prefix;
+use crate::{Node, checked_file};
+
+/// Sends what this node has of `scope`; with `version`, only that version of the key. Returns
+/// whether the connection lives on.
+pub(crate) async fn hand_over(
+    node: &Arc<Node>,
+    io: &mut impl Io,
+    exchange: &Exchange<'_>,
+    scope: Scope,
+    version: Option<Stamp>,
+) -> io::Result<bool> {
+    let found = node.on_store(move |_, store| {
+        let found = match version {
+            None => store.catch_up().hand_over(&scope),
+            Some(version) => store.catch_up().hand_over_version(&scope, version),
+        };
+        let found = found.map_err(|e| store_error(&e))?;
+        found.ok_or(Code::NoSuchKey.into())
+    });
+    let (handed, body) = match found.await {
+        Ok(found) => found,
+        Err(error) => {
+            let head = ResponseHead::new(error.status());
+            return send(io, exchange, head, &[]).await;
+        }
+    };
+    let header = serde_json::to_vec(&handed).map_err(io::Error::other)?;
+    let prefix = prefix(&header)?;
+    let len = prefix.len() as u64 + handed.len.unwrap_or(0);
+    let mut bytes = Vec::with_capacity(1024 + prefix.len());
+    let head = ResponseHead::new(200);
+    let written = head.write_to(exchange, AnswerBody::Length(len), &mut bytes);
+    bytes.extend_from_slice(&prefix);
+    io.write_more(&bytes).await?;
+    match body {
+        None => {}
+        Some(Body::Inline(data)) => io.write_more(&data).await?,
+        Some(Body::File(file)) => send_checked(io, &file, 0, file.len()).await?,
+        Some(Body::Parts(parts)) => {
+            for segment in parts.segments(0, parts.len()) {
+                let file = parts.open(segment.index).map_err(io::Error::other)?;
+                let end = segment.offset + segment.len;
+                send_checked(io, &file, segment.offset, end).await?;
+            }
+        }
+    }
+    // Flushes the writes above.
+    io.write_all(&[]).await?;
+    Ok(written.keep_alive)
+}
+
+async fn send_checked(
+    io: &mut impl Io,
+    file: &CheckedFile,
+    start: u64,
+    end: u64,
+) -> io::Result<()> {
+    let checked = checked_file::check(file, start, end).await;
+    let checked_until = checked.map_err(io::Error::other)?;
+    checked_file::send(io, file, start..end, checked_until).await
+}

@@ -1,0 +1,100 @@
+//! Settles changes that stay open, and forgets old deletions.
+//!
+//! Not here: how the outcome of an open change is found (`resolve.rs`).
+
+use std::time::Duration;
+
+use prism_s3::S3Error;
+use prism_service::Stage;
+use prism_store::{Decided, Deletion};
+use tokio::time::Instant;
+
+use crate::errors::store_error;
+use crate::question::Question;
+use crate::{Replicator, now_ms};
+
+/// Age of a change whose outcome this node asks for.
+const OPEN_AFTER: Duration = Duration::from_secs(2);
+/// Time between two looks at open changes.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Time between two looks at old deletions.
+const FORGET_EVERY: Duration = Duration::from_secs(60);
+
+/// Settles open changes until the node stops. One worker runs it.
+pub(crate) async fn settle_open_changes(replicator: &Replicator) {
+    let node = &replicator.node;
+    let mut forgotten = Instant::now();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = node.orders.reached(Stage::Leaving) => return,
+        }
+        let Some(store) = &node.store else {
+            return;
+        };
+        // Nodes that catch up wait for changes of earlier epochs, so these need no age.
+        let before = store.open_changes().begun_before(store.epoch()).into_iter();
+        let mut open: Vec<_> = before.map(|(scope, open)| (scope, open.stamp)).collect();
+        for late in store.open_changes().older_than(OPEN_AFTER, None) {
+            if !open.contains(&late) {
+                open.push(late);
+            }
+        }
+        if let Err(error) = replicator.resolve_changes(open).await {
+            tracing::debug!(%error, "changes stay open");
+        }
+        // A replica that is not in sync may have missed a deletion, and must not take an
+        // earlier change for a new one.
+        if forgotten.elapsed() >= FORGET_EVERY && node.replication.is_calm() {
+            forgotten = Instant::now();
+            if let Err(error) = forget_deletions(replicator).await {
+                tracing::debug!(%error, "deletions stay remembered");
+            }
+        }
+    }
+}
+
+/// Forgets the old deletions that all replicas have applied.
+async fn forget_deletions(replicator: &Replicator) -> Result<(), S3Error> {
+    let node = &replicator.node;
+    let mut after = Vec::new();
+    loop {
+        let begin = after.clone();
+        let (old, last) = node
+            .on_store(move |_, store| {
+                let found = store.old_deletions(&begin, now_ms());
+                found.map_err(|e| store_error(&e))
+            })
+            .await?;
+        let mut gone = Vec::new();
+        for deletion in old {
+            let (bucket, key) = (&deletion.scope.bucket, &deletion.scope.key);
+            if !node.replication.is_primary(bucket, key)
+                || apply_everywhere(replicator, &deletion).await.is_ok()
+            {
+                gone.push(deletion);
+            }
+        }
+        node.on_store(move |_, store| store.forget_deletions(&gone).map_err(|e| store_error(&e)))
+            .await?;
+        match last {
+            Some(last) => after = last,
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Has all other replicas apply a deletion.
+async fn apply_everywhere(replicator: &Replicator, deletion: &Deletion) -> Result<(), S3Error> {
+    let (replication, scope) = (&replicator.node.replication, &deletion.scope);
+    let question = Question::Decided(Decided {
+        stamp: deletion.stamp,
+        committed: true,
+        scopes: vec![scope.clone()],
+        epoch: replication.view().epoch(),
+    });
+    for peer in replication.other_writers(&scope.bucket, &scope.key) {
+        replicator.ask(&peer, &question).await?;
+    }
+    Ok(())
+}
