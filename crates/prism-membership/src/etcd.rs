@@ -161,7 +161,11 @@ impl Keys {
     }
 
     /// Publishes the testimony of a backend's store.
-    pub(crate) fn put_testimony(&self, name: &NodeName, testimony: &Testimony) -> anyhow::Result<Change> {
+    pub(crate) fn put_testimony(
+        &self,
+        name: &NodeName,
+        testimony: &Testimony,
+    ) -> anyhow::Result<Change> {
         self.put(&Key::Testimony(name.as_str()), testimony)
     }
 

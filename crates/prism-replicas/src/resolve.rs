@@ -223,8 +223,9 @@ impl Replicator {
         match resolve.verdict() {
             Verdict::Apply => Ok(true),
             Verdict::Drop => Ok(false),
-            Verdict::Wait => Err(Code::ServiceUnavailable
-                .with_message("The outcome of an earlier change is unknown while its replicas are out of reach.")),
+            Verdict::Wait => Err(Code::ServiceUnavailable.with_message(
+                "The outcome of an earlier change is unknown while its replicas are out of reach.",
+            )),
         }
     }
 
