@@ -80,8 +80,8 @@ impl EtcdState {
         });
     }
 
-    /// Takes over the state that the store has recorded as the one that it acts by.
-    pub(super) fn noted(&self, state: &State) {
+    /// Updates the store's testimony: the store has saved `state` and acts by it.
+    pub(super) fn set_saved_state(&self, state: &State) {
         self.testimony
             .send_if_modified(|testimony| match testimony {
                 Some(testimony) => {

@@ -120,7 +120,7 @@ impl Cluster {
     /// now on the node acts by no earlier state.
     pub fn adopted(&self, state: &State) {
         if let Kind::Etcd(etcd) = &self.kind {
-            etcd.noted(state);
+            etcd.set_saved_state(state);
         }
         self.report(|report| report.epoch = report.epoch.max(state.epoch));
     }

@@ -133,7 +133,7 @@ impl Participant {
             (true, _) => state,
             (false, Some(_)) => return,
             // The node starts without a lease, so that it can report the fault.
-            (false, None) => self.noted(),
+            (false, None) => self.saved_state(),
         };
         // `Known` has checked the state, so the view has no error.
         if let Some(Ok(view)) = state.map(View::new) {
@@ -141,8 +141,8 @@ impl Participant {
         }
     }
 
-    /// The state that this node's store has recorded.
-    fn noted(&self) -> Option<State> {
+    /// The state that this node's store has saved.
+    fn saved_state(&self) -> Option<State> {
         self.me.as_ref()?.testimony.borrow().as_ref()?.state.clone()
     }
 }

@@ -89,13 +89,13 @@ impl Participant {
 
     /// Obtains a lease and renews it until its end.
     async fn have_lease(&self, me: &Me) -> Over {
-        let (granted, noted) = self.take_lease(me).await;
+        let (granted, published) = self.obtain_lease(me).await;
         tracing::info!(node = %me.name, "this backend has a lease in etcd");
-        self.keep_lease(me, granted, noted).await
+        self.keep_lease(me, granted, published).await
     }
 
     /// Obtains a lease and publishes this node's report under it.
-    async fn take_lease(&self, me: &Me) -> (Granted, Report) {
+    async fn obtain_lease(&self, me: &Me) -> (Granted, Report) {
         let mut reports = me.reports.clone();
         let mut known = self.known.subscribe();
         let mut granted: Option<Granted> = None;
@@ -148,8 +148,8 @@ impl Participant {
         self.granted.set(Some(id));
         *former = Some(granted);
         let unchanged = Condition::At(self.keys.path(&Key::State), revision);
-        let noted = self.note(me, id, report)?;
-        let done = self.client.change(&[unchanged], &[noted]).await?.done;
+        let living = self.living(me, id, report)?;
+        let done = self.client.change(&[unchanged], &[living]).await?.done;
         if done {
             me.lease.extend(asked_ns, ttl);
         }
@@ -171,7 +171,7 @@ impl Participant {
     }
 
     /// Renews the lease and publishes this node's reports, until the end of the lease.
-    async fn keep_lease(&self, me: &Me, granted: Granted, mut noted: Report) -> Over {
+    async fn keep_lease(&self, me: &Me, granted: Granted, mut published: Report) -> Over {
         let mut reports = me.reports.clone();
         let every = renewed_every(granted.ttl);
         let mut last_ns = granted.asked_ns;
@@ -184,9 +184,9 @@ impl Participant {
                 _ = reports.changed() => {}
             }
             let report = *reports.borrow();
-            if report != noted {
-                match self.renew_note(me, granted.id, report).await {
-                    Ok(()) => noted = report,
+            if report != published {
+                match self.publish_report(me, granted.id, report).await {
+                    Ok(()) => published = report,
                     Err(error) => tracing::debug!(%error, "cannot publish a report in etcd"),
                 }
             }
@@ -216,14 +216,14 @@ impl Participant {
         }
     }
 
-    async fn renew_note(&self, me: &Me, lease: LeaseId, report: Report) -> anyhow::Result<()> {
-        let note = self.note(me, lease, report)?;
+    async fn publish_report(&self, me: &Me, lease: LeaseId, report: Report) -> anyhow::Result<()> {
+        let living = self.living(me, lease, report)?;
         // etcd refuses the change if the lease has ended.
-        self.client.change(&[], &[note]).await?;
+        self.client.change(&[], &[living]).await?;
         Ok(())
     }
 
-    fn note(&self, me: &Me, lease: LeaseId, report: Report) -> anyhow::Result<Change> {
+    fn living(&self, me: &Me, lease: LeaseId, report: Report) -> anyhow::Result<Change> {
         let run = me.run;
         Ok(Change::Put {
             key: self.keys.path(&Key::Live(me.name.as_str())),
