@@ -160,7 +160,7 @@ mod tests {
         }
         assert!(!is_likely(&forecast, "films", "new"));
         assert!(is_likely(&forecast, "notes", "new"));
-        // Not for ever.
+        // A bucket may change.
         for n in 0..usize::from(FULL) {
             learn(&forecast, "films", &n.to_string(), true);
         }

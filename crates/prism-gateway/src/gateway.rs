@@ -81,7 +81,7 @@ impl Shared {
         self.threshold.up_to_bytes()
     }
 
-    /// Processor time that relaying an answer took lately, in ns; 0 where it is unknown.
+    /// Processor time that relaying an answer took lately, in ns; 0 if it is unknown.
     #[must_use]
     pub fn relay_ns(&self) -> f64 {
         self.threshold.relay_ns()

@@ -37,7 +37,7 @@ pub struct Farewell {
 pub struct Farewells {
     /// Closes when all peers know that the node leaves.
     pub told: mpsc::Receiver<()>,
-    /// Closes when no new clients come any more.
+    /// Closes when new clients no longer arrive.
     pub accepts: mpsc::Receiver<()>,
 }
 

@@ -1,9 +1,9 @@
-//! A client's connection: read a request, know which node answers it, and answer, hand the
+//! A client's connection: read a request, find the node that answers it, then answer, hand the
 //! connection off, or relay.
 //!
 //! Frontends and backends run the same loop: the node that holds a connection reads its next
 //! request. A [`Gateway`] is one thread of a node; the [`prism_service::Service`] that it is
-//! given decides what a request means and who answers it.
+//! given decides the meaning of a request and the nodes that answer it.
 //!
 //! | question | file |
 //! |---|---|

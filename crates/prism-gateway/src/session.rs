@@ -84,7 +84,7 @@ impl<S: Service> Gateway<S> {
         if !client.is_tls() && self.shared.redirects() {
             return self.redirect(client, &head).await;
         }
-        // A request that came with a hand-off was counted where it was read.
+        // The source of a hand-off has counted its request.
         if verified.is_none() {
             self.shared.counters.requests.add_one();
         }

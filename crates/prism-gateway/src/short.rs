@@ -63,8 +63,7 @@ impl<S: Service> Gateway<S> {
         })
     }
 
-    /// Relays the answer where the object's owner finds that it is short; else gives the
-    /// connection back.
+    /// Relays the answer if the object's owner finds it short. Otherwise returns the connection.
     pub(crate) async fn relay_if_short(
         &self,
         mut client: Connection,

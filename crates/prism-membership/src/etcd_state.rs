@@ -41,7 +41,7 @@ pub(super) struct EtcdState {
     fault: watch::Receiver<Option<Fault>>,
     /// True asks for the lease to be given back.
     giving_back: watch::Sender<bool>,
-    /// True once etcd has been told.
+    /// True once etcd has ended the lease.
     given_back: watch::Receiver<bool>,
     pub(super) registry: Registry,
     _end: oneshot::Sender<()>,

@@ -75,7 +75,7 @@ impl Lease {
         self.begin() == Some(term)
     }
 
-    /// The remaining time; `None` for ever.
+    /// The remaining time; `None` if the lease never ends.
     pub fn left(&self) -> Option<Duration> {
         match self.0.until_ns.load(Ordering::Acquire) {
             FOR_EVER => None,
@@ -134,7 +134,7 @@ mod tests {
         assert!(!lease.is_still(term));
         lease.extend(now_ns(), ttl);
         assert!(lease.is_valid() && !lease.is_still(term));
-        // The same where nobody has noticed its end.
+        // The same if its end was not noticed.
         let term = lease.begin().unwrap();
         lease.0.until_ns.store(1, Ordering::Release);
         assert!(!lease.is_still(term));

@@ -59,7 +59,7 @@ impl Replicator {
         }
     }
 
-    /// Asks the backend `node`, which may be this node, on behalf of nobody.
+    /// Asks the backend `node`, which may be this node, on behalf of no user.
     ///
     /// # Errors
     /// Those of [`Self::ask_for`].

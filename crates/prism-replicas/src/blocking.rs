@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use crate::Node;
 
 impl Node {
-    /// Runs `work` on this node's store where it may block.
+    /// Runs `work` on this node's store, on a thread that may block.
     ///
     /// # Errors
     /// Those of `work`; an internal error if it panics or there is no store.
@@ -25,7 +25,7 @@ impl Node {
     }
 }
 
-/// Runs `work` where it may block on the disk.
+/// Runs `work` on a thread that may block.
 pub fn blocking<T: Send + 'static>(
     node: &Arc<Node>,
     work: impl FnOnce(&Node) -> Result<T, S3Error> + Send + 'static,

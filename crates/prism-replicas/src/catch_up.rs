@@ -62,12 +62,13 @@ impl CatchUp {
         Self { replicator }
     }
 
-    /// Catches up whenever the view says so, until the node stops.
+    /// Catches up whenever the view demands it, until the node stops.
     pub(crate) async fn run(&self) {
         let Some(store) = &self.replicator.node.store else {
             return;
         };
-        // The process before this one may have stopped before it removed such keys.
+        // Whether this store may have keys of other nodes. The process before this one may have
+        // stopped before it had removed them.
         let mut may_have_extra = true;
         // The view says nothing about the keys of a store that was never a member.
         let mut was_member = false;
@@ -107,7 +108,7 @@ impl CatchUp {
     /// Fetches everything that this node lacks, as of the view's epoch.
     async fn fetch_missing(&self, view: &View) -> Result<(), S3Error> {
         let begun = Instant::now();
-        self.wait_until_settled(view).await?;
+        self.check_settled(view).await?;
         self.replicator.node.progress.all_settled(view.epoch());
         // Read now, because this node may have missed changes of buckets while it was away.
         let agreed = self.replicator.all_agreed().await?;
@@ -154,8 +155,8 @@ impl CatchUp {
         }
     }
 
-    /// Waits until all other backends are in this epoch, without open changes of earlier ones.
-    async fn wait_until_settled(&self, view: &View) -> Result<(), S3Error> {
+    /// Checks that all other backends are in this epoch, without open changes of earlier ones.
+    async fn check_settled(&self, view: &View) -> Result<(), S3Error> {
         self.still_in(view)?;
         let others = view.state().backends.iter().filter(|(name, backend)| {
             name.as_str() != self.replicator.node.name && backend.status != Status::Out
@@ -182,9 +183,7 @@ impl CatchUp {
             let (_, theirs) = self.replicator.buckets_of(&source, None).await?;
             let mut existing = theirs.iter().filter(|(_, b)| b.phase != BucketPhase::Gone);
             if existing.any(|(name, _)| !agreed.contains_key(name)) {
-                return Err(not_yet(
-                    "Another node has a bucket that is not agreed on yet.",
-                ));
+                return Err(not_yet("The registry lacks a bucket of another node."));
             }
         }
         Ok(())
@@ -295,7 +294,7 @@ impl CatchUp {
 
     /// Removes the keys that this node no longer has, once all others act by the same view.
     async fn trim(&self, view: &View) -> Result<(), S3Error> {
-        self.wait_until_settled(view).await?;
+        self.check_settled(view).await?;
         for bucket in self.replicator.names_of_buckets().await? {
             for uploads in [false, true] {
                 self.trim_bucket(view, &bucket, uploads).await?;

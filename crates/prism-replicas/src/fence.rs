@@ -4,8 +4,8 @@
 //!   without it.
 //! - A node whose placement is not that of most nodes stores objects where the others do not
 //!   look. It relays no requests either.
-//! - A node that asks by an old view, or by another placement, is sent back: nobody would find
-//!   what it stores here.
+//! - A node that asks by an old view, or by another placement, is sent back: its objects would
+//!   not be found here.
 
 use std::sync::Arc;
 use std::time::Duration;

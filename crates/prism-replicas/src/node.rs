@@ -40,7 +40,7 @@ pub struct Node {
     pub counters: Arc<RequestCounters>,
     /// The hand-off library's part of the process.
     pub process: Arc<Process>,
-    /// How far the node has come towards its end.
+    /// The orders to the threads of the node.
     pub orders: Orders,
     pub(crate) progress: Progress,
     /// The clock of stamps for buckets' records.

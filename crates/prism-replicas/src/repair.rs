@@ -1,6 +1,6 @@
 //! Repairs damaged objects with the bytes of another replica.
 //!
-//! Not here: the store says what is damaged, and accepts only the bytes that were written.
+//! Not here: finding damage, and checking the bytes that arrive (`prism-store`).
 
 use std::io;
 

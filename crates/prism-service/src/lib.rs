@@ -1,6 +1,6 @@
 //! The interface between a connection and the service that answers its requests.
 //!
-//! - [`Service`] is what a service implements: it understands a request, says which nodes
+//! - A service implements [`Service`]: it understands a request, says which nodes
 //!   answer it, and answers it.
 //! - [`Request`] is one request with its unread body; [`Io`] is the connection that it came on.
 //! - [`Peers`] sends requests of this node's own to other nodes.

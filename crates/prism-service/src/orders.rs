@@ -65,7 +65,7 @@ impl Orders {
         let _ = self.follow().wait_for(|order| order.stage >= stage).await;
     }
 
-    /// Resolves when no thread follows the orders any more.
+    /// Resolves when no thread follows the orders.
     pub async fn all_have_ended(&self) {
         self.0.closed().await;
     }

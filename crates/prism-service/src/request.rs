@@ -1,4 +1,4 @@
-//! One request, and who owns its body.
+//! One request, and the owner of its body.
 
 use std::cell::Cell;
 

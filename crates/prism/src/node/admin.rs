@@ -2,7 +2,7 @@
 //!
 //! `counters`, `cluster`, `trace on`, `trace off`, `trace take`, `scrub start BYTES_PER_S`,
 //! `scrub status`, `drain-connections`. Only the machine's administrator may use it: the
-//! permissions of the socket's directory decide who that is.
+//! permissions of the socket's directory grant that.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 //! go on without it, moves its connections to other nodes, and closes the remaining ones
 //! between requests.
 //!
-//! One task of the process gives the orders, by the clock; each thread follows them
+//! One task of the process gives the orders by the clock. Each thread follows them
 //! (`prism-gateway`).
 
 use std::time::Duration;
