@@ -3,27 +3,61 @@
 use std::io;
 
 use prism_http::{Exchange, ResponseHead};
-use prism_s3::S3Error;
+use prism_s3::{Code, S3Error};
 use prism_service::{Io, set};
 use time::OffsetDateTime;
 
-/// When a client is to ask again that was answered 503, in seconds.
+/// The delay after which a client repeats a request that was answered 503, in seconds.
 const RETRY_AFTER_S: &str = "1";
 
-fn from_seconds(seconds: u64) -> OffsetDateTime {
-    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-    OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+/// The answer to an operation that moves no object's bytes.
+pub(crate) struct Answer {
+    pub(crate) head: ResponseHead,
+    /// XML, unless the head has another content type.
+    pub(crate) document: Vec<u8>,
 }
 
-/// Head and document of an answer.
-pub(crate) type Answer = (ResponseHead, Vec<u8>);
+impl Answer {
+    /// An answer without a document.
+    pub(crate) fn empty(status: u16) -> Self {
+        Self {
+            head: ResponseHead::new(status),
+            document: Vec::new(),
+        }
+    }
+
+    /// A 200 with an XML document.
+    pub(crate) fn xml(document: Vec<u8>) -> Self {
+        Self {
+            head: ResponseHead::new(200),
+            document,
+        }
+    }
+
+    /// Sends the answer. Returns whether the connection lives on.
+    pub(crate) async fn send(self, io: &mut impl Io, exchange: &Exchange<'_>) -> io::Result<bool> {
+        let has_type = self.head.headers().get("content-type").is_some();
+        match has_type || self.document.is_empty() {
+            true => send(io, exchange, self.head, &self.document).await,
+            false => send_xml(io, exchange, self.head, &self.document).await,
+        }
+    }
+}
+
+/// The error for a header field that cannot be written: its value should have been checked before.
+pub(crate) fn internal<E>(_: E) -> S3Error {
+    Code::InternalError.into()
+}
 
 /// A time in milliseconds since the Unix epoch.
 pub(crate) fn from_ms(ms: u64) -> OffsetDateTime {
-    from_seconds(ms / 1000) + time::Duration::milliseconds((ms % 1000).cast_signed())
+    let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
+    let time = OffsetDateTime::from_unix_timestamp(seconds);
+    time.unwrap_or(OffsetDateTime::UNIX_EPOCH)
+        + time::Duration::milliseconds((ms % 1000).cast_signed())
 }
 
-/// Names one request in its answer and in logs.
+/// A random name of one request, for its answer and for logs.
 pub(crate) fn request_id() -> String {
     let id = fastrand::u64(..);
     let digits: [u8; 16] = std::array::from_fn(|n| {
@@ -46,7 +80,7 @@ pub(crate) async fn send(
     prism_service::send(io, exchange, head, body).await
 }
 
-/// Sends an XML document.
+/// Sends an XML document. Returns whether the connection lives on.
 pub(crate) async fn send_xml(
     io: &mut impl Io,
     exchange: &Exchange<'_>,
@@ -57,7 +91,7 @@ pub(crate) async fn send_xml(
     send(io, exchange, head, xml).await
 }
 
-/// Sends an error as S3 does.
+/// Sends an error as S3 does. Returns whether the connection lives on.
 pub(crate) async fn send_error(
     io: &mut impl Io,
     exchange: &Exchange<'_>,
@@ -68,7 +102,7 @@ pub(crate) async fn send_error(
     send_error_with(io, exchange, head, error, resource).await
 }
 
-/// The same, with a head that has its status and says more.
+/// Sends an error with a head that has its status and further fields.
 pub(crate) async fn send_error_with(
     io: &mut impl Io,
     exchange: &Exchange<'_>,

@@ -1,4 +1,4 @@
-//! The caller of a request: known by its signature, or from the node that verified it. The
+//! The caller of a request, identified by its signature or by the node that verified it. The
 //! outcome travels with hand-offs and relayed requests as [`Verified`].
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,19 +14,19 @@ use time::OffsetDateTime;
 
 use crate::objects::{Meaning, Objects, Request};
 
-/// Knows callers by their signatures.
+/// Identifies callers by their signatures.
 pub(crate) struct Auth {
-    /// With the users as they are now.
+    /// The authenticator with the present users.
     authenticator: RwLock<Arc<Authenticator>>,
     region: String,
     anonymous: Anonymous,
 }
 
-/// A caller that is known.
-pub(crate) struct Known {
+/// The outcome of a request's verification.
+pub(crate) struct Identified {
     pub(crate) principal: Principal,
     pub(crate) payload: Payload,
-    /// The bucket policy's answer, if it was asked.
+    /// The decision of the bucket's policy, if it was asked.
     pub(crate) policy: verified::Policy,
 }
 
@@ -44,7 +44,7 @@ impl Auth {
         }
     }
 
-    /// From the next request on, these may call and no others.
+    /// Replaces all users, from the next request on.
     pub(crate) fn replace(&self, users: &[Credential]) {
         let new = authenticator(users, &self.region, self.anonymous);
         *self
@@ -53,13 +53,13 @@ impl Auth {
             .unwrap_or_else(PoisonError::into_inner) = new;
     }
 
-    /// Knows the caller of a request: as another node has verified it, or by its
+    /// Identifies the caller of a request, by the verification of another node or by the
     /// signature.
-    pub(crate) fn know(
+    pub(crate) fn identify(
         &self,
         head: &RequestHead,
         verified: Option<Verified>,
-    ) -> Result<Known, S3Error> {
+    ) -> Result<Identified, S3Error> {
         let authenticator = self.authenticator.read();
         let authenticator = authenticator
             .unwrap_or_else(PoisonError::into_inner)
@@ -69,7 +69,7 @@ impl Auth {
             None => {
                 let known = authenticator.authenticate(head, OffsetDateTime::now_utc())?;
                 let Authenticated { principal, payload } = known;
-                Ok(Known {
+                Ok(Identified {
                     principal,
                     payload,
                     policy: verified::Policy::NotAsked,
@@ -105,7 +105,7 @@ impl Meaning {
     }
 }
 
-/// Somebody, as other nodes are told.
+/// The caller in the form that other nodes receive.
 pub(crate) fn caller(principal: &Principal, policy: verified::Policy) -> Caller {
     match principal {
         Principal::Anonymous => Caller::Anonymous(policy),
@@ -122,7 +122,7 @@ fn saved_seed(seed: Seed) -> verified::Seed {
 }
 
 /// The reverse of [`Meaning::verified`].
-fn restored(authenticator: &Authenticator, verified: Verified) -> Result<Known, S3Error> {
+fn restored(authenticator: &Authenticator, verified: Verified) -> Result<Identified, S3Error> {
     let (principal, policy) = match verified.caller {
         Caller::AccessKey(key) => (Principal::AccessKey(key), verified::Policy::NotAsked),
         Caller::Anonymous(policy) => (Principal::Anonymous, policy),
@@ -136,7 +136,7 @@ fn restored(authenticator: &Authenticator, verified: Verified) -> Result<Known, 
             Payload::Streaming(Streaming { trailer, chain })
         }
     };
-    Ok(Known {
+    Ok(Identified {
         principal,
         payload,
         policy,
@@ -161,9 +161,8 @@ fn restored_chain(
 }
 
 impl Objects {
-    /// Lets an anonymous caller in, or not, where the bucket's policy decides that and
-    /// has not been asked.
-    pub(crate) async fn let_in(&self, request: &mut Request) -> Result<(), S3Error> {
+    /// Asks the bucket's policy about an anonymous caller, if it decides and was not asked.
+    pub(crate) async fn admit_by_policy(&self, request: &mut Request) -> Result<(), S3Error> {
         let is_open = self.shared.auth.anonymous == Anonymous::Read
             || matches!(
                 request.meaning.operation,
@@ -175,7 +174,7 @@ impl Objects {
         {
             return Ok(());
         }
-        match self.rules.everybody_may(&request.meaning.operation).await {
+        match self.rules.allow_everybody(&request.meaning.operation).await {
             true => request.meaning.policy = verified::Policy::Allows,
             false => return Err(Code::AccessDenied.into()),
         }
@@ -191,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_verified_is_the_same_behind_the_next_node() {
+    fn a_verification_is_the_same_at_the_next_node() {
         let authenticator = authenticator(&[], "r", Anonymous::Deny);
         let mut credentials = Credentials::new();
         credentials.insert("key", "secret");
@@ -207,7 +206,7 @@ mod tests {
             streaming(false, Some(Box::new(chain))),
         ];
         for payload in payloads {
-            let known = Known {
+            let known = Identified {
                 principal: Principal::AccessKey("key".into()),
                 payload,
                 policy: verified::Policy::NotAsked,
@@ -222,7 +221,7 @@ mod tests {
         }
     }
 
-    fn meaning_of(known: Known) -> (Meaning, (Principal, Payload)) {
+    fn meaning_of(known: Identified) -> (Meaning, (Principal, Payload)) {
         let text = b"GET /bkt/k HTTP/1.1\r\nHost: h\r\n\r\n";
         let (head, _) = RequestHead::parse(text, &prism_http::Limits::DEFAULT)
             .unwrap()

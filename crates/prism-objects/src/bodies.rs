@@ -1,27 +1,30 @@
-//! Bodies on their way to the disk: one piece is written while the next
-//! arrives. Where they come from (a client, or another node that is copied
-//! from) and what they become (an object, or a part) is the caller's.
+//! Bodies on their way to the disk: one piece is written while the next arrives. The caller
+//! decides where a body comes from (a client, or another node) and what it becomes (an object,
+//! or a part).
 //!
-//! Where the client signs or checks chunk by chunk, that framing is taken off
-//! with the write, away from the thread that serves connections.
+//! If the client signs or checks chunk by chunk, the blocking thread that writes a piece also
+//! removes that framing.
 
 use std::io;
 use std::sync::Arc;
 
-use prism_http::{BodyReader, Exchange, Headers};
-use prism_replicas::delete::conditions_error;
-use prism_replicas::{Node, joined, store_error};
-use prism_s3::{BodyDigest, Conditions, Digests, Expected, Payload, S3Error, StreamDecoder};
+use prism_http::{BodyReader, Headers};
+use prism_replicas::delete::{conditions_error, holds};
+use prism_replicas::meta::stored_meta;
+use prism_replicas::{Node, StoreResult, joined, now_ms};
+use prism_s3::{
+    BodyDigest, Conditions, Digests, Expected, ObjectHeaders, Payload, S3Error, StreamDecoder, Tags,
+};
 use prism_service::{Input, Io};
-use prism_store::{Commit, Committed, ObjectMeta, PutWriter};
+use prism_store::{Commit, Committed, Condition, ObjectMeta, PutWriter};
 use tokio::task::JoinHandle;
 
+use crate::call::Call;
 use crate::hashing::Hashing;
-use crate::objects::{Request, Shared};
+use crate::objects::Shared;
 use crate::pieces::{Piece, Pieces};
-use crate::put::condition;
 
-/// Bytes that a core has at hand between two things that are done with them.
+/// Bytes that stay in a core's cache between the checksum and the write.
 const CACHED_BYTES: usize = 64 << 10;
 
 /// A body on its way to the disk.
@@ -38,18 +41,52 @@ struct Chunks {
     data: Vec<u8>,
 }
 
-/// A body between two pieces, or with a write under way on the blocking pool.
+/// A body between two writes, or with one under way on the blocking pool.
 #[allow(clippy::large_enum_variant, reason = "one for each body under way")]
 enum Writing {
     Idle(Pipe),
     Busy(JoinHandle<Result<(Pipe, Piece), S3Error>>),
 }
 
-/// How a body that was verified is to be committed.
+/// The metadata and conditions with which a verified body is committed.
 pub(crate) struct Finish {
     pub(crate) meta: ObjectMeta,
-    /// Of the client, for what the key has at that moment.
+    /// The client's conditions on the object that the key has at the commit.
     pub(crate) conditions: Conditions,
+}
+
+impl Finish {
+    /// For a body that becomes an object.
+    pub(crate) fn object(
+        headers: &ObjectHeaders,
+        tags: &Tags,
+        conditions: Conditions,
+        digests: &Digests,
+    ) -> Self {
+        let meta = ObjectMeta {
+            etag: digests.etag().trim_matches('"').to_owned(),
+            created_ms: now_ms(),
+            ..stored_meta(headers, tags, digests.checksum.as_ref())
+        };
+        Self { meta, conditions }
+    }
+
+    /// For a body that becomes a part of an upload.
+    pub(crate) fn part(digests: &Digests) -> Self {
+        let (headers, tags) = (ObjectHeaders::default(), Tags::default());
+        Self::object(&headers, &tags, Conditions::default(), digests)
+    }
+}
+
+/// The conditions of a write as the store evaluates them.
+pub(crate) fn store_condition(conditions: &Conditions) -> Option<Condition> {
+    if conditions.is_empty() {
+        return None;
+    }
+    let conditions = conditions.clone();
+    Some(Box::new(move |current: Option<&ObjectMeta>| {
+        holds(&conditions, current)
+    }))
 }
 
 /// A body that was stored.
@@ -59,20 +96,14 @@ pub(crate) struct Stored {
     pub(crate) committed: Committed,
 }
 
-/// A body that only has to be committed.
-struct Ready {
-    commit: Commit,
-    of: Of,
-}
-
-/// What is known of it.
-struct Of {
+/// The facts that the answer to a body needs after its commit.
+struct Uncommitted {
     digests: Digests,
     created_ms: u64,
     conditions: Conditions,
 }
 
-impl Of {
+impl Uncommitted {
     fn stored(self, committed: Result<Committed, prism_store::Error>) -> Result<Stored, S3Error> {
         let committed = committed.map_err(|e| conditions_error(&self.conditions, &e))?;
         Ok(Stored {
@@ -84,20 +115,20 @@ impl Of {
 }
 
 /// Why a body was not stored.
-pub(crate) enum Failed {
-    /// The client can be told.
-    Error(S3Error),
-    /// It cannot.
+pub(crate) enum ReceiveError {
+    /// The sender can be told this.
+    Refused(S3Error),
+    /// The connection to the sender failed.
     Connection(io::Error),
 }
 
-impl From<S3Error> for Failed {
+impl From<S3Error> for ReceiveError {
     fn from(error: S3Error) -> Self {
-        Self::Error(error)
+        Self::Refused(error)
     }
 }
 
-impl From<io::Error> for Failed {
+impl From<io::Error> for ReceiveError {
     fn from(error: io::Error) -> Self {
         Self::Connection(error)
     }
@@ -125,7 +156,7 @@ impl Pipe {
         })
     }
 
-    /// For bytes that are already ours.
+    /// For the bytes of a copy's source.
     pub(crate) fn plain(writer: PutWriter, expected: Expected) -> Self {
         Self {
             writer,
@@ -134,49 +165,48 @@ impl Pipe {
         }
     }
 
-    /// Writes the data of the next bytes of the body. Blocks.
-    fn take(&mut self, hashing: &Hashing, piece: &mut Piece) -> Result<(), S3Error> {
+    /// Writes the data in the next bytes of the body. Blocks on disk.
+    fn append(&mut self, hashing: &Hashing, piece: &mut Piece) -> Result<(), S3Error> {
         let (data, len) = match &mut self.chunks {
             Some(chunks) => {
-                chunks.take_off(piece.bytes())?;
+                chunks.decode(piece.bytes())?;
                 let len = chunks.data.len();
                 (&mut chunks.data, len)
             }
             None => (&mut piece.room, piece.len),
         };
-        // What was read for the one is at hand for the other.
+        // The write finds the bytes in the cache that the checksum has just read.
         for part in data.get(..len).unwrap_or(data).chunks(CACHED_BYTES) {
             self.digest.update_checksum(part);
-            self.writer.write(part).map_err(|e| store_error(&e))?;
+            self.writer.write(part).in_s3()?;
         }
         hashing.update(self.digest.hashes_mut(), data, len)
     }
 
-    /// Writes the last piece and verifies all. Blocks.
+    /// Writes the last piece and verifies the body. Blocks on disk.
     fn finish(
         mut self,
         hashing: &Hashing,
         piece: &mut Piece,
         finish: impl FnOnce(&Digests) -> Result<Finish, S3Error>,
-    ) -> Result<Ready, S3Error> {
-        self.take(hashing, piece)?;
+    ) -> Result<(Commit, Uncommitted), S3Error> {
+        self.append(hashing, piece)?;
         let (writer, digests) = self.verify()?;
         let Finish { meta, conditions } = finish(&digests)?;
-        let created_ms = meta.created_ms;
+        let uncommitted = Uncommitted {
+            digests,
+            created_ms: meta.created_ms,
+            conditions,
+        };
         let commit = Commit {
             writer,
             meta,
-            condition: condition(&conditions),
+            condition: store_condition(&uncommitted.conditions),
         };
-        let of = Of {
-            digests,
-            created_ms,
-            conditions,
-        };
-        Ok(Ready { commit, of })
+        Ok((commit, uncommitted))
     }
 
-    /// Verifies what stands behind the data, and the data.
+    /// Verifies the trailer and the data.
     fn verify(mut self) -> Result<(PutWriter, Digests), S3Error> {
         if let Some(chunks) = self.chunks
             && let Some((algorithm, value)) = chunks.decoder.finish()?
@@ -188,8 +218,8 @@ impl Pipe {
 }
 
 impl Chunks {
-    /// Puts the data in the next bytes together, for one write.
-    fn take_off(&mut self, mut piece: &[u8]) -> Result<(), S3Error> {
+    /// Collects the data in the next bytes, for one write.
+    fn decode(&mut self, mut piece: &[u8]) -> Result<(), S3Error> {
         self.data.clear();
         while !piece.is_empty() {
             let step = self.decoder.consume(piece)?;
@@ -217,48 +247,48 @@ impl Bodies {
         }
     }
 
-    /// Stores a client's body, or refuses what `pipe` already is an error for;
-    /// `finish` says how to commit what was verified. With an error comes whether
-    /// the connection lives on.
+    /// Stores a client's body, unless `pipe` is an error already. `finish` makes the metadata
+    /// and conditions of the verified body.
+    ///
+    /// # Errors
+    /// The outer error is the connection's, the inner one the client's.
     pub(crate) async fn store(
         &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
+        call: &mut Call<'_, impl Io>,
         pipe: Result<Pipe, S3Error>,
         finish: impl FnOnce(&Digests) -> Result<Finish, S3Error> + Send + 'static,
-    ) -> io::Result<Result<Stored, (S3Error, bool)>> {
-        let mut body = request.take_body(self.shared.limits.body_bytes);
+    ) -> io::Result<Result<Stored, S3Error>> {
+        let mut body = call.request.take_body(self.shared.limits.body_bytes);
         let pipe = match pipe {
             Ok(pipe) => pipe,
             Err(error) => {
-                let keep_alive = exchange.keep_alive && body.skip_rest(io).await;
-                return Ok(Err((error, keep_alive)));
+                call.skip_rest(&mut body).await;
+                return Ok(Err(error));
             }
         };
-        body.invite(io).await?;
-        match self.receive(io, body.reader(), pipe, finish).await {
+        body.invite(call.io).await?;
+        match self.receive(call.io, body.reader(), pipe, finish).await {
             Ok(stored) => {
                 self.node.counters.bytes_in.add(stored.committed.len);
                 Ok(Ok(stored))
             }
-            Err(Failed::Error(error)) => {
-                let keep_alive = exchange.keep_alive && body.skip_rest(io).await;
-                Ok(Err((error, keep_alive)))
+            Err(ReceiveError::Refused(error)) => {
+                call.skip_rest(&mut body).await;
+                Ok(Err(error))
             }
-            Err(Failed::Connection(error)) => Err(error),
+            Err(ReceiveError::Connection(error)) => Err(error),
         }
     }
 
-    /// Reads a body to its end, verifies it, and commits it as `finish` says. What
-    /// is small is verified here and now: to wake another thread takes longer.
+    /// Reads a body to its end, verifies it, and commits it as `finish` says. The worker's own
+    /// thread verifies a small body, because waking another thread takes longer.
     pub(crate) async fn receive(
         &self,
         io: &mut impl Input,
         body: &mut BodyReader,
         pipe: Pipe,
         finish: impl FnOnce(&Digests) -> Result<Finish, S3Error> + Send + 'static,
-    ) -> Result<Stored, Failed> {
+    ) -> Result<Stored, ReceiveError> {
         let mut writing = Writing::Idle(pipe);
         let mut piece = self.pieces.piece(body.left());
         while !body.is_done() {
@@ -269,47 +299,47 @@ impl Bodies {
             }
             piece.read(io, body).await?;
         }
-        let pipe = self.written(writing).await?;
+        let pipe = self.finish_writing(writing).await?;
         if self.is_small(&pipe, &piece) {
-            let ready = pipe.finish(&self.shared.hashing, &mut piece, finish)?;
-            let committed = self.shared.commit(&self.node, ready.commit).await;
-            return Ok(ready.of.stored(committed)?);
+            let (commit, uncommitted) = pipe.finish(&self.shared.hashing, &mut piece, finish)?;
+            let committed = self.shared.commit(&self.node, commit).await;
+            return Ok(uncommitted.stored(committed)?);
         }
         let shared = self.shared.clone();
         let committing = tokio::task::spawn_blocking(move || {
-            let ready = pipe.finish(&shared.hashing, &mut piece, finish)?;
-            let stored = ready.of.stored(ready.commit.commit())?;
+            let (commit, uncommitted) = pipe.finish(&shared.hashing, &mut piece, finish)?;
+            let stored = uncommitted.stored(commit.commit())?;
             Ok::<_, S3Error>((stored, piece))
         });
         let (stored, piece) = joined(committing).await?;
-        self.pieces.take_back(piece);
+        self.pieces.recycle(piece);
         Ok(stored)
     }
 
-    /// Whether the rest of a body, its last piece, is written to memory.
+    /// Whether the store keeps the body in memory until its commit.
     fn is_small(&self, pipe: &Pipe, piece: &Piece) -> bool {
         let len = pipe.writer.written() + piece.len as u64;
         let store = self.node.store.as_ref();
         store.is_some_and(|store| store.fits_in_tree(len)) && pipe.writer.goes_with_others()
     }
 
-    /// Writes a piece, after what is under way.
+    /// Starts to write a piece, after the write under way has ended.
     async fn write(&self, writing: Writing, mut piece: Piece) -> Result<Writing, S3Error> {
-        let mut pipe = self.written(writing).await?;
+        let mut pipe = self.finish_writing(writing).await?;
         let shared = self.shared.clone();
         Ok(Writing::Busy(tokio::task::spawn_blocking(move || {
-            pipe.take(&shared.hashing, &mut piece)?;
+            pipe.append(&shared.hashing, &mut piece)?;
             Ok((pipe, piece))
         })))
     }
 
-    /// What is under way has been written.
-    async fn written(&self, writing: Writing) -> Result<Pipe, S3Error> {
+    /// Waits for the write under way.
+    async fn finish_writing(&self, writing: Writing) -> Result<Pipe, S3Error> {
         match writing {
             Writing::Idle(pipe) => Ok(pipe),
             Writing::Busy(writing) => {
                 let (pipe, piece) = joined(writing).await?;
-                self.pieces.take_back(piece);
+                self.pieces.recycle(piece);
                 Ok(pipe)
             }
         }

@@ -1,28 +1,28 @@
-//! Operations that concern every backend, put together by whoever holds the
-//! client's connection: creating and deleting buckets, their documents,
-//! listings, and deleting many objects.
+//! Operations on buckets.
 //!
-//! A bucket's record is agreed in one place (`registry`); every backend acts by it. A
+//! The node that has the client's connection answers the operations that concern all
+//! backends: creation and deletion, changes of documents, listings, deletion of many objects.
+//! Any backend in sync answers the others from its store.
+//!
+//! All backends act by a bucket's record, which is agreed on in one place (the registry). A
 //! deletion has three steps. The record says `deleting`, so all backends refuse further
-//! objects; all backends are found empty; the record says `gone`. The bucket's uploads are
-//! deleted after that. If the second step fails, the record says `live` again.
+//! objects; all backends report that the bucket is empty; the record says `gone`. The bucket's
+//! uploads are deleted after that. If the second step fails, the record says `live` again.
 
-use std::collections::BTreeMap;
 use std::io;
 
-use prism_cluster::NodeName;
-use prism_http::{Exchange, ResponseHead};
+use prism_http::{Exchange, Headers};
 use prism_replica::Bucket;
-use prism_replicas::{Deleted, Question, Reply, Target, done_by_all, now_ms};
-use prism_s3::{
-    BucketName, BucketOperation, Code, Document, Expected, ObjectKey, Operation, Policy, S3Error,
-    xml,
-};
-use prism_service::{Io, join_all};
-use prism_store::CONFIG_MAX;
+use prism_replicas::{Question, StoreResult, done_by_all, now_ms};
+use prism_s3::{BucketName, BucketOperation, Code, Document, Policy, S3Error, cors, xml};
+use prism_service::{Io, set};
+use prism_store::{CONFIG_MAX, Store};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, from_ms, internal};
+use crate::call::Call;
 use crate::objects::{Objects, Request};
+use crate::route::concerns_all_backends;
+use crate::rules::local_cors_rules;
 
 /// Longest body of a CreateBucket, and of a bucket's document.
 const MAX_XML_BYTES: u64 = 64 << 10;
@@ -31,104 +31,137 @@ const MAX_XML_BYTES: u64 = 64 << 10;
 const MAX_DELETE_BYTES: u64 = 6 << 20;
 
 impl Objects {
-    /// Answers what concerns every backend.
-    pub(crate) async fn serve_together(
+    /// Answers an operation on a bucket. Returns whether the connection lives on.
+    pub(crate) async fn answer_bucket(
         &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
+        call: &mut Call<'_, impl Io>,
+        bucket: &BucketName,
+        operation: &BucketOperation,
     ) -> io::Result<bool> {
-        let max = match request.meaning.operation {
-            Operation::Bucket(_, BucketOperation::DeleteObjects) => MAX_DELETE_BYTES,
-            _ => MAX_XML_BYTES,
+        let body = match max_body_bytes(operation) {
+            Some(max) => call.read_document(max).await?,
+            None => {
+                if let Err(error) = self.current_store(call.request).await {
+                    return self.refuse(call, &error).await;
+                }
+                call.skip_body().await;
+                Ok(Vec::new())
+            }
         };
-        let body = self.read_document(io, request, max).await?;
-        let result = match body.bytes {
-            Ok(body) => self.together(request, &body).await,
+        let answer = match body {
+            Ok(body) => {
+                self.bucket_answer(call.request, bucket, operation, body)
+                    .await
+            }
             Err(error) => Err(error),
         };
-        // The rules may just have changed.
-        let extra = self.rules.for_browsers(&request.head).await;
-        let exchange = Exchange {
-            keep_alive: exchange.keep_alive && body.is_whole,
-            extra: extra.as_ref(),
-            ..*exchange
+        if !concerns_all_backends(operation) {
+            return self.send_answer(call, answer).await;
+        }
+        // The CORS fields are by the rules after the operation.
+        let extra = self.rules.cors_fields(&call.request.head).await;
+        let mut call = Call {
+            io: &mut *call.io,
+            request: call.request,
+            exchange: Exchange {
+                extra: extra.as_ref(),
+                ..call.exchange
+            },
         };
-        self.answer(io, request, &exchange, result).await
+        self.send_answer(&mut call, answer).await
     }
 
-    async fn together(&self, request: &Request, body: &[u8]) -> Result<Answer, S3Error> {
-        let done = |status| Ok((ResponseHead::new(status), Vec::new()));
-        let Operation::Bucket(bucket, operation) = &request.meaning.operation else {
-            return Err(Code::InternalError.into());
-        };
+    async fn bucket_answer(
+        &self,
+        request: &Request,
+        bucket: &BucketName,
+        operation: &BucketOperation,
+        body: Vec<u8>,
+    ) -> Result<Answer, S3Error> {
+        use BucketOperation as Op;
+        let region = self.node.config.cluster.region.as_str();
         match operation {
-            BucketOperation::Create => {
-                self.check_region(body)?;
-                self.create_bucket(bucket).await
-            }
-            BucketOperation::Delete => {
-                self.delete_bucket(bucket).await?;
-                done(204)
-            }
-            BucketOperation::PutDocument(Document::Policy) => {
-                Policy::parse(bucket, body)?;
-                let text = String::from_utf8(body.to_vec()).map_err(|_| Code::MalformedPolicy)?;
-                self.set_document(bucket, (Document::Policy, Some(text)))
-                    .await?;
-                done(204)
-            }
-            BucketOperation::PutDocument(Document::Cors) => {
-                let config = xml::parse_cors(body)?;
-                let document = String::from_utf8(config.xml()).map_err(|_| Code::MalformedXML)?;
-                self.set_document(bucket, (Document::Cors, Some(document)))
-                    .await?;
-                done(200)
-            }
-            BucketOperation::DeleteDocument(document) => {
-                self.set_document(bucket, (*document, None)).await?;
-                done(204)
-            }
-            BucketOperation::ListObjects(list) => {
-                let xml = self.list_objects(request, bucket, list).await?;
-                Ok((ResponseHead::new(200), xml))
-            }
-            BucketOperation::PutVersioning => {
-                let enabled = xml::parse_versioning(body)?;
-                self.change_bucket(bucket, |next| next.versions = Some(enabled))
-                    .await?;
-                done(200)
-            }
-            BucketOperation::ListVersions(list) => {
-                let xml = self.list_versions(request, bucket, list).await?;
-                Ok((ResponseHead::new(200), xml))
-            }
-            BucketOperation::ListUploads(list) => {
-                let xml = self.list_uploads(request, bucket, list).await?;
-                Ok((ResponseHead::new(200), xml))
-            }
-            BucketOperation::DeleteObjects => {
-                let xml = self.delete_objects(request, bucket, body).await?;
-                Ok((ResponseHead::new(200), xml))
-            }
-            _ => {
-                let operation = request.meaning.operation.name();
-                tracing::error!(operation, "not for all nodes together");
-                Err(Code::InternalError.into())
+            Op::Create => self.create_bucket(bucket, &body).await,
+            Op::Delete => self.delete_bucket(bucket).await,
+            Op::PutVersioning => self.put_versioning(bucket, &body).await,
+            Op::PutDocument(Document::Policy) => self.put_policy(bucket, body).await,
+            Op::PutDocument(Document::Cors) => self.put_cors(bucket, &body).await,
+            Op::DeleteDocument(document) => self.delete_document(bucket, *document).await,
+            Op::ListObjects(list) => self.list_objects(request, bucket, list).await,
+            Op::ListVersions(list) => self.list_versions(request, bucket, list).await,
+            Op::ListUploads(list) => self.list_uploads(request, bucket, list).await,
+            Op::DeleteObjects => self.delete_objects(request, bucket, &body).await,
+            Op::Head => self.on_store(bucket, region, head).await,
+            Op::GetLocation => self.on_store(bucket, region, location).await,
+            Op::GetVersioning => self.on_store(bucket, &(), versioning).await,
+            Op::GetDocument(wanted) => self.on_store(bucket, wanted, document).await,
+            Op::Preflight => {
+                self.on_store(bucket, request.head.headers(), preflight)
+                    .await
             }
         }
     }
 
-    fn check_region(&self, body: &[u8]) -> Result<(), S3Error> {
+    async fn put_versioning(&self, bucket: &BucketName, xml: &[u8]) -> Result<Answer, S3Error> {
+        let enabled = xml::parse_versioning(xml)?;
+        self.change_bucket(bucket, |next| next.versions = Some(enabled))
+            .await?;
+        Ok(Answer::empty(200))
+    }
+
+    async fn put_policy(&self, bucket: &BucketName, json: Vec<u8>) -> Result<Answer, S3Error> {
+        Policy::parse(bucket, &json)?;
+        let text = String::from_utf8(json).map_err(|_| Code::MalformedPolicy)?;
+        self.put_document(bucket, Document::Policy, text).await?;
+        Ok(Answer::empty(204))
+    }
+
+    async fn put_cors(&self, bucket: &BucketName, xml: &[u8]) -> Result<Answer, S3Error> {
+        let config = xml::parse_cors(xml)?;
+        let text = String::from_utf8(config.xml()).map_err(|_| Code::MalformedXML)?;
+        self.put_document(bucket, Document::Cors, text).await?;
+        Ok(Answer::empty(200))
+    }
+
+    async fn put_document(
+        &self,
+        bucket: &BucketName,
+        document: Document,
+        text: String,
+    ) -> Result<(), S3Error> {
+        if text.len() > CONFIG_MAX {
+            return Err(Code::MetadataTooLarge.into());
+        }
+        self.change_bucket(bucket, |next| {
+            let name = document.as_str().to_owned();
+            next.documents.insert(name, text.clone());
+        })
+        .await
+    }
+
+    async fn delete_document(
+        &self,
+        bucket: &BucketName,
+        document: Document,
+    ) -> Result<Answer, S3Error> {
+        self.change_bucket(bucket, |next| {
+            next.documents.remove(document.as_str());
+        })
+        .await?;
+        Ok(Answer::empty(204))
+    }
+
+    fn check_region(&self, xml: &[u8]) -> Result<(), S3Error> {
         let region = &self.node.config.cluster.region;
-        match xml::parse_location_constraint(body)? {
+        match xml::parse_location_constraint(xml)? {
             Some(other) if other != *region => Err(Code::InvalidArgument
                 .with_message(format!("Buckets can be created in {region} only."))),
             _ => Ok(()),
         }
     }
 
-    async fn create_bucket(&self, bucket: &BucketName) -> Result<Answer, S3Error> {
+    async fn create_bucket(&self, bucket: &BucketName, xml: &[u8]) -> Result<Answer, S3Error> {
+        self.check_region(xml)?;
         let name = bucket.as_str();
         let made = self
             .replicator
@@ -151,11 +184,12 @@ impl Objects {
         if existed && self.node.config.cluster.region != "us-east-1" {
             return Err(Code::BucketAlreadyOwnedByYou.into());
         }
-        let head = ResponseHead::new(200).with("Location", format!("/{name}"));
-        Ok((head.map_err(|_| Code::InternalError)?, Vec::new()))
+        let mut answer = Answer::empty(200);
+        set(&mut answer.head, "Location", format!("/{name}")).map_err(internal)?;
+        Ok(answer)
     }
 
-    async fn delete_bucket(&self, bucket: &BucketName) -> Result<(), S3Error> {
+    async fn delete_bucket(&self, bucket: &BucketName) -> Result<Answer, S3Error> {
         let name = bucket.as_str();
         let deleting = self
             .replicator
@@ -177,13 +211,13 @@ impl Objects {
         }
         empty?;
         match is_agreed? {
-            true => Ok(()),
-            // It took so long that the bucket lives on.
+            true => Ok(Answer::empty(204)),
+            // The deletion took so long that the bucket lives on.
             false => Err(Code::OperationAborted.into()),
         }
     }
 
-    /// Changes what is said of a bucket, everywhere.
+    /// Changes a bucket's record, and tells all backends.
     async fn change_bucket(
         &self,
         bucket: &BucketName,
@@ -196,116 +230,64 @@ impl Objects {
         let record = changed.await?;
         self.replicator.push_record(name, &record).await
     }
+}
 
-    async fn set_document(
-        &self,
-        bucket: &BucketName,
-        (document, text): (Document, Option<String>),
-    ) -> Result<(), S3Error> {
-        let name = document.as_str();
-        if text.as_ref().is_some_and(|text| text.len() > CONFIG_MAX) {
-            return Err(Code::MetadataTooLarge.into());
-        }
-        self.change_bucket(bucket, |next| match &text {
-            Some(text) => drop(next.documents.insert(name.to_owned(), text.clone())),
-            None => drop(next.documents.remove(name)),
-        })
-        .await
-    }
-
-    /// Every key goes to its owner; keys of one owner are deleted in one commit.
-    async fn delete_objects(
-        &self,
-        request: &Request,
-        bucket: &BucketName,
-        body: &[u8],
-    ) -> Result<Vec<u8>, S3Error> {
-        let expected = Expected::from_request(request.head.headers(), &request.meaning.payload)?;
-        if !expected.is_checked() {
-            return Err(Code::InvalidRequest.with_message(
-                "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
-            ));
-        }
-        let wanted = xml::parse_delete(body)?;
-        // The same view from beginning to end.
-        let view = self.node.replication.view();
-        let owner_of = |key: &ObjectKey| {
-            let owner = view.primary(bucket.as_str(), key.as_str());
-            owner.map(NodeName::to_string)
-        };
-        let mut by_owner: BTreeMap<String, Vec<Target>> = BTreeMap::new();
-        for (target, key) in wanted.parsed() {
-            // Keys without an owner are answered below.
-            if let Some(owner) = key.ok().and_then(|key| owner_of(&key)) {
-                by_owner.entry(owner).or_default().push(to_delete(target));
-            }
-        }
-        let asked = by_owner.iter().map(|(owner, targets)| {
-            let question = Question::DeleteObjects {
-                bucket: bucket.as_str().to_owned(),
-                targets: targets.clone(),
-            };
-            async move {
-                (
-                    owner,
-                    self.replicator
-                        .ask_for(owner, &request.meaning.principal, &question)
-                        .await,
-                )
-            }
-        });
-        let mut answers: BTreeMap<&String, Result<Deletions, S3Error>> = join_all(asked.collect())
-            .await
-            .into_iter()
-            .map(|(owner, reply)| (owner, deletions(reply)))
-            .collect();
-        let has_no_bucket = |answer: &Result<_, S3Error>| {
-            answer
-                .as_ref()
-                .is_err_and(|e| e.code() == Code::NoSuchBucket)
-        };
-        // If some backends have the bucket, the answer reports what they deleted.
-        if !answers.is_empty() && answers.values().all(has_no_bucket) {
-            return Err(Code::NoSuchBucket.into());
-        }
-        let results = wanted.parsed().map(|(target, key)| {
-            let done = key.and_then(|key| {
-                match owner_of(&key).and_then(|owner| answers.get_mut(&owner)) {
-                    Some(Ok(done)) => deleted(done.next().ok_or(Code::InternalError)?),
-                    Some(Err(error)) => Err(error.clone()),
-                    None => Err(Code::ServiceUnavailable.into()),
-                }
-            });
-            (target, done)
-        });
-        Ok(xml::delete_result(wanted.quiet, results))
+/// Longest body of an operation that concerns all backends, in bytes. Bodies of the others are
+/// skipped.
+fn max_body_bytes(operation: &BucketOperation) -> Option<u64> {
+    match operation {
+        BucketOperation::DeleteObjects => Some(MAX_DELETE_BYTES),
+        operation if concerns_all_backends(operation) => Some(MAX_XML_BYTES),
+        _ => None,
     }
 }
 
-/// What a node says of its targets, in their order.
-type Deletions = std::vec::IntoIter<Deleted>;
-
-fn deletions(reply: Result<Reply, S3Error>) -> Result<Deletions, S3Error> {
-    match reply? {
-        Reply::Deleted(done) => Ok(done.into_iter()),
-        _ => Err(Code::InternalError.into()),
-    }
+/// Lists the buckets of this store. Blocks on disk.
+pub(crate) fn list(store: &Store, (): &(), (): &()) -> Result<Answer, S3Error> {
+    let buckets = store.buckets().list().in_s3()?;
+    let named: Vec<_> = buckets
+        .iter()
+        .filter_map(|b| Some((BucketName::parse(&b.name).ok()?, from_ms(b.created_ms))))
+        .collect();
+    let listed = named.iter().map(|(name, created)| (name, *created));
+    Ok(Answer::xml(xml::list_buckets(listed)))
 }
 
-fn to_delete(target: &xml::DeleteTarget) -> Target {
-    Target {
-        key: target.key.clone(),
-        version: target.version.clone(),
-        etag: target.etag.clone(),
-    }
+fn head(store: &Store, bucket: &BucketName, region: &str) -> Result<Answer, S3Error> {
+    store.buckets().get(bucket.as_str()).in_s3()?;
+    let mut answer = Answer::empty(200);
+    set(&mut answer.head, "x-amz-bucket-region", region).map_err(internal)?;
+    Ok(answer)
 }
 
-fn deleted(deleted: Deleted) -> Result<xml::Deleted, S3Error> {
-    match deleted {
-        Deleted::Done { marker } => Ok(xml::Deleted { marker }),
-        Deleted::Refused { code, message } => {
-            let code = Code::parse(&code).unwrap_or(Code::InternalError);
-            Err(code.with_message(message))
+fn location(store: &Store, bucket: &BucketName, region: &str) -> Result<Answer, S3Error> {
+    store.buckets().get(bucket.as_str()).in_s3()?;
+    Ok(Answer::xml(xml::location(region)))
+}
+
+fn versioning(store: &Store, bucket: &BucketName, (): &()) -> Result<Answer, S3Error> {
+    let info = store.buckets().get(bucket.as_str()).in_s3()?;
+    Ok(Answer::xml(xml::versioning(info.versioning.enabled())))
+}
+
+fn document(store: &Store, bucket: &BucketName, wanted: &Document) -> Result<Answer, S3Error> {
+    let found = store.buckets().document(bucket.as_str(), wanted.as_str());
+    let found = found.in_s3()?;
+    match wanted {
+        Document::Cors => Ok(Answer::xml(found.ok_or(Code::NoSuchCORSConfiguration)?)),
+        Document::Policy => {
+            let mut answer = Answer::xml(found.ok_or(Code::NoSuchBucketPolicy)?);
+            set(&mut answer.head, "Content-Type", "application/json").map_err(internal)?;
+            Ok(answer)
         }
     }
+}
+
+fn preflight(store: &Store, bucket: &BucketName, headers: &Headers) -> Result<Answer, S3Error> {
+    cors::asked(headers)?;
+    let config = local_cors_rules(store, bucket).ok_or_else(cors::forbidden)?;
+    Ok(Answer {
+        head: config.preflight(headers)?,
+        document: Vec::new(),
+    })
 }

@@ -1,6 +1,5 @@
-//! Commits of small objects: whoever comes while others are committed goes with the
-//! next ones. No thread waits for any of them: at most one is at work, as long as
-//! there is some.
+//! Commits of small objects, in batches. Objects that arrive during a commit share the next
+//! one. At most one blocking thread commits, and it ends when the queue is empty.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::objects::Shared;
 
-/// What is to be committed, and who asks: no more than there are connections.
+/// The objects that wait for a commit: at most one for each connection.
 #[derive(Default)]
 pub(crate) struct Commits {
     queue: Mutex<Queue>,
@@ -19,8 +18,8 @@ pub(crate) struct Commits {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Waiting>,
-    /// A thread sees to what is waiting.
-    at_work: bool,
+    /// A thread commits, and will commit these objects too.
+    has_worker: bool,
 }
 
 struct Waiting {
@@ -29,15 +28,15 @@ struct Waiting {
 }
 
 impl Commits {
-    /// Adds one; says whether nobody is at work.
+    /// Adds an object. Returns whether no thread commits, so that the caller has to start one.
     fn add(&self, waiting: Waiting) -> bool {
         let mut queue = self.locked();
         queue.waiting.push(waiting);
-        !std::mem::replace(&mut queue.at_work, true)
+        !std::mem::replace(&mut queue.has_worker, true)
     }
 
-    /// Commits what is waiting until there is nothing left. Blocks.
-    fn work(&self, store: &Store) {
+    /// Commits objects until none waits. Blocks on disk.
+    fn commit_waiting(&self, store: &Store) {
         let shift = Shift(self);
         while let Some(waiting) = shift.next() {
             let (commits, answers): (Vec<_>, Vec<_>) = waiting
@@ -45,27 +44,27 @@ impl Commits {
                 .map(|waiting| (waiting.commit, waiting.answer))
                 .unzip();
             for (answer, result) in answers.into_iter().zip(store.commit_all(commits)) {
-                // Whoever is gone does not want to know.
+                // The request may have been dropped meanwhile.
                 let _ = answer.send(result);
             }
         }
     }
 
-    /// No panic could leave the queue half-changed.
+    /// Locks the queue, which no panic can leave half-changed.
     fn locked(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A thread's turn at work. Should it panic, who is waiting is told so, and the next
-/// one that comes begins anew.
+/// A thread's turn as the worker. If it panics, the waiting requests fail, and the next one
+/// starts another worker.
 struct Shift<'c>(&'c Commits);
 
 impl Shift<'_> {
     fn next(&self) -> Option<Vec<Waiting>> {
         let mut queue = self.0.locked();
-        queue.at_work = !queue.waiting.is_empty();
-        queue.at_work.then(|| std::mem::take(&mut queue.waiting))
+        queue.has_worker = !queue.waiting.is_empty();
+        queue.has_worker.then(|| std::mem::take(&mut queue.waiting))
     }
 }
 
@@ -78,8 +77,7 @@ impl Drop for Shift<'_> {
 }
 
 impl Shared {
-    /// Commits an object that [goes with others](PutWriter::goes_with_others)
-    /// together with those that come meanwhile.
+    /// Commits an object that [goes with others](PutWriter::goes_with_others) in a batch.
     ///
     /// [`PutWriter::goes_with_others`]: prism_store::PutWriter::goes_with_others
     pub(crate) async fn commit(
@@ -92,11 +90,11 @@ impl Shared {
             let (shared, node) = (self.clone(), node.clone());
             tokio::task::spawn_blocking(move || {
                 if let Some(store) = &node.store {
-                    shared.commits.work(store);
+                    shared.commits.commit_waiting(store);
                 }
             });
         }
-        // Nobody answers where the thread at work panicked.
+        // There is no answer if the worker panicked.
         answered.await.unwrap_or(Err(Error::WritesDisabled))
     }
 }
@@ -109,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_of_those_that_wait_is_answered_and_the_next_begins_anew() {
+    fn every_waiting_commit_is_answered_and_the_next_one_starts_a_worker() {
         let dir = tempfile::tempdir().unwrap();
         let config = Config {
             reserve_bytes: 0,
@@ -123,7 +121,7 @@ mod tests {
             for n in 0..10 {
                 let mut writer = store.begin_put("bucket", &n.to_string(), Some(1)).unwrap();
                 writer.write(&[round]).unwrap();
-                // Those with an odd number are there from the second round on.
+                // Keys with an odd number exist from the second round on, and fail then.
                 let condition = (n % 2 == 1).then(|| -> prism_store::Condition {
                     Box::new(|current: Option<&ObjectMeta>| current.is_none())
                 });
@@ -137,7 +135,7 @@ mod tests {
                 assert_eq!(commits.add(Waiting { commit, answer }), n == 0);
                 answers.push(answered);
             }
-            commits.work(&store);
+            commits.commit_waiting(&store);
             for (n, mut answered) in answers.into_iter().enumerate() {
                 match answered.try_recv().unwrap() {
                     Ok(committed) => assert_eq!(committed.len, 1),

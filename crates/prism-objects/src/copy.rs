@@ -1,45 +1,42 @@
-//! CopyObject and UploadPartCopy: the destination's owner reads the source from
-//! its own store, or from the node that has it, as that node would answer a GET.
+//! CopyObject and UploadPartCopy: the destination's owner reads the source from its own store,
+//! or from a node that has it, by a GET.
 
-use prism_replicas::meta::stored_meta;
 use std::io;
 
 use prism_handoff::RelayStream;
-use prism_http::{BodyReader, Exchange, Headers, ResponseFraming, ResponseHead};
-use prism_replicas::delete;
-use prism_replicas::meta::checksum_wanted;
-use prism_replicas::{meta, now_ms, preamble_for, store_error};
+use prism_http::{BodyReader, Headers, RequestHead, ResponseFraming};
+use prism_replicas::delete::named;
+use prism_replicas::{StoreResult, meta, preamble_for, store_error};
 use prism_s3::op::{CopyObject, CopyPart, CopySource};
 use prism_s3::query::{encode, encode_path};
 use prism_s3::{
-    Algorithm, BucketName, Code, Conditions, Digests, Expected, ObjectHeaders, ObjectKey, Outcome,
-    S3Error, Tags, xml,
+    Algorithm, Code, Conditions, Digests, Expected, ObjectHeaders, ObjectRef, Outcome, S3Error,
+    Tags, xml,
 };
-use prism_service::{Io, PeerRequest, read_all, set};
-use prism_store::{ObjectMeta, VersionId};
+use prism_service::{Io, PeerRequest, parse_own_head, read_all, set};
+use prism_store::{Object, VersionId};
 
-use crate::answer::{Answer, from_ms};
-use crate::bodies::{Failed, Finish, Pipe};
-use crate::multipart::named_upload;
+use crate::answer::{Answer, from_ms, internal};
+use crate::bodies::{Finish, Pipe, ReceiveError};
+use crate::call::Call;
 use crate::objects::{Objects, Request};
-use crate::put::as_part;
 use crate::source::LocalObject;
 use crate::versions;
 
 /// The largest object that one copy takes: 5 GiB, as in S3.
 const MAX_COPY_BYTES: u64 = prism_s3::op::MAX_PUT_BYTES;
-/// Longest error of another node.
+/// Longest error document of another node, in bytes.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 
 /// An object to be copied, at its beginning.
 struct Source {
     from: Origin,
     body: BodyReader,
-    /// Bytes that will come.
+    /// The number of bytes to copy.
     len: u64,
-    /// Bytes of the whole object.
+    /// Length of the whole object, in bytes.
     total: u64,
-    /// MD5 of the bytes that will come, where that is known.
+    /// MD5 of the bytes to copy, where it is known.
     md5: Option<String>,
     headers: ObjectHeaders,
     tags: Tags,
@@ -48,7 +45,7 @@ struct Source {
     version: Option<String>,
 }
 
-/// Where its bytes come from.
+/// The place from which a source's bytes come.
 enum Origin {
     Here(LocalObject),
     Node {
@@ -59,7 +56,7 @@ enum Origin {
     },
 }
 
-/// What a source is asked for.
+/// The part of a source that is wanted.
 struct Wanted<'a> {
     source: &'a CopySource,
     conditions: &'a Conditions,
@@ -71,23 +68,27 @@ struct Wanted<'a> {
 struct Copied {
     digests: Digests,
     created_ms: u64,
-    /// Of the copy.
+    /// The copy's version.
     version: Option<VersionId>,
-    /// Of what was copied, as it was named.
+    /// The source's version, by its name.
     source_version: Option<String>,
 }
 
 impl Objects {
     pub(crate) async fn copy_object(
         &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
-        (bucket, key, copy): (&BucketName, &ObjectKey, &CopyObject),
+        call: &mut Call<'_, impl Io>,
+        object: &ObjectRef,
+        copy: &CopyObject,
     ) -> io::Result<bool> {
+        let request = call.request;
         let work = async {
-            let is_itself = (&copy.source.bucket, &copy.source.key) == (bucket, key)
-                && copy.source.version.is_none();
+            let CopySource {
+                bucket,
+                key,
+                version,
+            } = &copy.source;
+            let is_itself = (bucket, key) == (&object.bucket, &object.key) && version.is_none();
             if is_itself && copy.headers.is_none() && copy.tags.is_none() {
                 return Err(Code::InvalidRequest
                     .with_message("An object can be copied to itself only with other metadata."));
@@ -98,20 +99,19 @@ impl Objects {
                 range: None,
             };
             let source = self.open_source(request, &wanted).await?;
-            let copied = self.copy_whole(bucket, key, copy, source).await?;
+            let copied = self.copy_whole(object, copy, source).await?;
             answer(false, &copied)
         };
-        let path = request.head.path();
-        self.answer_in_time(io, exchange, path, work).await
+        self.answer_in_time(call, work).await
     }
 
     pub(crate) async fn copy_part(
         &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
-        (bucket, key, part): (&BucketName, &ObjectKey, &CopyPart),
+        call: &mut Call<'_, impl Io>,
+        object: &ObjectRef,
+        part: &CopyPart,
     ) -> io::Result<bool> {
+        let request = call.request;
         let work = async {
             let wanted = Wanted {
                 source: &part.source,
@@ -119,17 +119,15 @@ impl Objects {
                 range: part.range,
             };
             let source = self.open_source(request, &wanted).await?;
-            let copied = self.copy_as_part(bucket, key, part, source).await?;
+            let copied = self.copy_as_part(object, part, source).await?;
             answer(true, &copied)
         };
-        let path = request.head.path();
-        self.answer_in_time(io, exchange, path, work).await
+        self.answer_in_time(call, work).await
     }
 
     async fn copy_whole(
         &self,
-        bucket: &BucketName,
-        key: &ObjectKey,
+        object: &ObjectRef,
         copy: &CopyObject,
         source: Source,
     ) -> Result<Copied, S3Error> {
@@ -140,77 +138,58 @@ impl Objects {
             Some(algorithm) => Expected::default().want(algorithm)?,
             None => Expected::default(),
         };
-        let (bucket, key, len) = (bucket.clone(), key.clone(), source.len);
-        let writer = self
-            .node
-            .on_store(move |_, store| {
-                let begun = store.begin_put(bucket.as_str(), key.as_str(), Some(len));
-                begun.map_err(|e| store_error(&e))
-            })
-            .await?;
+        let (object, len) = (object.clone(), source.len);
+        let begun = self.node.on_store(move |_, store| {
+            let (bucket, key) = (object.bucket.as_str(), object.key.as_str());
+            store.begin_put(bucket, key, Some(len)).in_s3()
+        });
+        let pipe = Pipe::plain(begun.await?, expected);
         let (conditions, md5) = (copy.conditions.clone(), source.md5.clone());
         let finish = move |digests: &Digests| {
-            let meta = ObjectMeta {
-                etag: checked(digests, md5.as_deref())?,
-                created_ms: now_ms(),
-                ..stored_meta(&headers, &tags, digests.checksum.as_ref())
-            };
-            Ok(Finish { meta, conditions })
+            check_digest(digests, md5.as_deref())?;
+            Ok(Finish::object(&headers, &tags, conditions, digests))
         };
-        self.pull(source, Pipe::plain(writer, expected), finish)
-            .await
+        self.receive_source(source, pipe, finish).await
     }
 
     async fn copy_as_part(
         &self,
-        bucket: &BucketName,
-        key: &ObjectKey,
+        object: &ObjectRef,
         part: &CopyPart,
         source: Source,
     ) -> Result<Copied, S3Error> {
         check_length(source.len)?;
-        let (bucket, key, part, len) = (bucket.clone(), key.clone(), part.clone(), source.len);
-        let (writer, expected) = self
-            .node
-            .on_store(move |_, store| {
-                let name = named_upload(&bucket, &key, &part.upload)?;
-                let upload = store.uploads().get(name).map_err(|e| store_error(&e))?;
-                let expected = match checksum_wanted(&upload.meta) {
-                    Some((algorithm, _)) => Expected::default().want(algorithm)?,
-                    None => Expected::default(),
-                };
-                let writer = store.uploads().begin_part(name, part.number, Some(len));
-                Ok((writer.map_err(|e| store_error(&e))?, expected))
-            })
-            .await?;
+        let (len, expected) = (Some(source.len), Expected::default());
+        let begun = self.begin_part(object, &part.upload, part.number, len, expected);
+        let (writer, expected) = begun.await?;
         let md5 = source.md5.clone();
         let finish = move |digests: &Digests| {
-            checked(digests, md5.as_deref())?;
-            Ok(as_part(digests))
+            check_digest(digests, md5.as_deref())?;
+            Ok(Finish::part(digests))
         };
-        self.pull(source, Pipe::plain(writer, expected), finish)
+        self.receive_source(source, Pipe::plain(writer, expected), finish)
             .await
     }
 
-    /// Takes the source's bytes in.
-    async fn pull(
+    /// Stores the source's bytes.
+    async fn receive_source(
         &self,
         mut source: Source,
         pipe: Pipe,
         finish: impl FnOnce(&Digests) -> Result<Finish, S3Error> + Send + 'static,
     ) -> Result<Copied, S3Error> {
         let body = &mut source.body;
-        let pulled = match &mut source.from {
+        let received = match &mut source.from {
             Origin::Here(object) => self.bodies.receive(object, body, pipe, finish).await,
             Origin::Node { io, .. } => self.bodies.receive(io.as_mut(), body, pipe, finish).await,
         };
-        let pulled = pulled.map(|stored| Copied {
+        let received = received.map(|stored| Copied {
             digests: stored.digests,
             created_ms: stored.created_ms,
             version: stored.committed.version,
             source_version: source.version,
         });
-        match (pulled, source.from) {
+        match (received, source.from) {
             (
                 Ok(copied),
                 Origin::Node {
@@ -225,18 +204,18 @@ impl Objects {
                 Ok(copied)
             }
             (Ok(copied), Origin::Here(_)) => Ok(copied),
-            (Err(Failed::Error(error)), _) => Err(error),
-            (Err(Failed::Connection(error)), Origin::Node { peer, .. }) => {
+            (Err(ReceiveError::Refused(error)), _) => Err(error),
+            (Err(ReceiveError::Connection(error)), Origin::Node { peer, .. }) => {
                 Err(out_of_reach(&peer, &error))
             }
-            (Err(Failed::Connection(error)), Origin::Here(_)) => {
-                tracing::error!(%error, "the source of a copy cannot be read");
+            (Err(ReceiveError::Connection(error)), Origin::Here(_)) => {
+                tracing::error!(%error, "the source of a copy cannot be read from this store");
                 Err(Code::InternalError.into())
             }
         }
     }
 
-    /// Finds the source.
+    /// Opens the source at the first replica that can be read.
     async fn open_source(&self, request: &Request, wanted: &Wanted<'_>) -> Result<Source, S3Error> {
         let CopySource { bucket, key, .. } = wanted.source;
         let (bucket, key) = (bucket.as_str(), key.as_str());
@@ -261,21 +240,19 @@ impl Objects {
 
     async fn open_here(&self, wanted: &Wanted<'_>) -> Result<Source, S3Error> {
         let (source, conditions) = (wanted.source.clone(), wanted.conditions.clone());
-        let object = self
-            .node
-            .on_store(move |_, store| {
-                let (bucket, key) = (source.bucket.as_str(), source.key.as_str());
-                let version = delete::named(source.version.as_deref())?;
-                let object = store.get_version(bucket, key, version);
-                let object = object.map_err(|e| source_of_copy(&e))?;
-                let object = object.ok_or(Code::NoSuchKey)?;
-                let modified = from_ms(object.meta.created_ms);
-                match conditions.for_read(&object.meta.etag, modified) {
-                    Outcome::Proceed => Ok(object),
-                    Outcome::NotModified | Outcome::Failed => Err(Code::PreconditionFailed.into()),
-                }
-            })
-            .await?;
+        let reading = self.node.on_store(move |_, store| {
+            let (bucket, key) = (source.bucket.as_str(), source.key.as_str());
+            let version = named(source.version.as_deref())?;
+            let object = store.get_version(bucket, key, version);
+            let object = object.map_err(|e| source_read_error(&e))?;
+            let object = object.ok_or(Code::NoSuchKey)?;
+            let modified = from_ms(object.meta.created_ms);
+            match conditions.for_read(&object.meta.etag, modified) {
+                Outcome::Proceed => Ok(object),
+                Outcome::NotModified | Outcome::Failed => Err(Code::PreconditionFailed.into()),
+            }
+        });
+        let object = reading.await?;
         let total = object.len;
         check_range(wanted.range, total)?;
         let (at, end) = match wanted.range {
@@ -283,20 +260,13 @@ impl Objects {
             None => (0, total),
         };
         let meta = &object.meta;
-        let user = meta
-            .user
-            .iter()
-            .map(|(n, v)| (format!("x-amz-meta-{n}"), v));
-        let system = meta.headers.iter().map(|(n, v)| (n.clone(), v));
-        let fields: Vec<(String, &String)> = system.chain(user).collect();
-        let fields = fields.iter().map(|(n, v)| (n.as_str(), v.as_str()));
         let is_md5 = end - at == total && !meta.etag.contains('-');
         Ok(Source {
             body: BodyReader::new(ResponseFraming::Length(end - at), u64::MAX),
             len: end - at,
             total,
             md5: is_md5.then(|| meta.etag.clone()),
-            headers: ObjectHeaders::from_stored(fields)?,
+            headers: stored_headers(&object)?,
             tags: meta::tags(meta),
             checksum: meta::checksum(meta).map(|(algorithm, ..)| algorithm),
             version: object.version.map(|id| id.to_string()),
@@ -304,7 +274,7 @@ impl Objects {
         })
     }
 
-    /// Asks the source's owner for it.
+    /// Opens the source at another node.
     async fn open_at(
         &self,
         peer: &str,
@@ -357,8 +327,18 @@ impl Objects {
     }
 }
 
-/// A GET as nodes send it to each other.
-fn source_head(wanted: &Wanted<'_>) -> Result<prism_http::RequestHead, S3Error> {
+/// The headers with which an object was stored.
+fn stored_headers(object: &Object) -> Result<ObjectHeaders, S3Error> {
+    let user = object.meta.user.iter();
+    let user = user.map(|(name, value)| (format!("x-amz-meta-{name}"), value));
+    let system = object.meta.headers.iter();
+    let system = system.map(|(name, value)| (name.clone(), value));
+    let fields: Vec<(String, &String)> = system.chain(user).collect();
+    ObjectHeaders::from_stored(fields.iter().map(|(n, v)| (n.as_str(), v.as_str())))
+}
+
+/// The GET by which a node reads the source from another node.
+fn source_head(wanted: &Wanted<'_>) -> Result<RequestHead, S3Error> {
     let CopySource {
         bucket,
         key,
@@ -381,10 +361,10 @@ fn source_head(wanted: &Wanted<'_>) -> Result<prism_http::RequestHead, S3Error> 
     let mut text = format!("GET /{}/{key}{query} HTTP/1.1\r\n", bucket.as_str()).into_bytes();
     headers.write_to(&mut text);
     text.extend_from_slice(b"\r\n");
-    prism_service::parse_own_head(&text).map_err(|_| Code::InternalError.into())
+    parse_own_head(&text).map_err(internal)
 }
 
-/// What the destination's client is told of the source's answer.
+/// The error for the client when another node does not give the source.
 fn source_error(status: u16, xml: &[u8]) -> S3Error {
     let text = String::from_utf8_lossy(xml);
     let code = text.split_once("<Code>").and_then(|(_, rest)| {
@@ -394,14 +374,14 @@ fn source_error(status: u16, xml: &[u8]) -> S3Error {
     match (status, code) {
         (304, _) => Code::PreconditionFailed.into(),
         (416, _) => Code::InvalidArgument.with_message("The range does not lie within the source."),
-        (405, _) => source_of_copy(&prism_store::Error::IsDeleteMarker),
+        (405, _) => source_read_error(&prism_store::Error::IsDeleteMarker),
         (_, Some(code)) => code.into(),
         (_, None) => Code::ServiceUnavailable.into(),
     }
 }
 
-/// What a client is told of a source that cannot be read.
-fn source_of_copy(error: &prism_store::Error) -> S3Error {
+/// The error for the client when the store does not give the source.
+fn source_read_error(error: &prism_store::Error) -> S3Error {
     match error {
         prism_store::Error::IsDeleteMarker => Code::InvalidRequest.with_message("The source of a copy request may not specifically refer to a delete marker by version id."),
         error => store_error(error),
@@ -417,7 +397,7 @@ fn check_length(len: u64) -> Result<(), S3Error> {
     Ok(())
 }
 
-/// Unlike that of a GET, the range of a copy must not go beyond the end.
+/// Checks the range of a copy, which must end within the source, unlike that of a GET.
 fn check_range(range: Option<(u64, u64)>, total: u64) -> Result<(), S3Error> {
     match range {
         Some((_, last)) if last >= total => Err(Code::InvalidArgument.with_message(format!(
@@ -427,14 +407,14 @@ fn check_range(range: Option<(u64, u64)>, total: u64) -> Result<(), S3Error> {
     }
 }
 
-/// The ETag, if the bytes are those that the source was made of.
-fn checked(digests: &Digests, md5: Option<&str>) -> Result<String, S3Error> {
-    let etag = digests.etag().trim_matches('"').to_owned();
-    if md5.is_some_and(|md5| md5 != etag) {
-        tracing::error!("the source of a copy is not what was stored");
+/// Checks that the bytes received are the ones that were stored.
+fn check_digest(digests: &Digests, md5: Option<&str>) -> Result<(), S3Error> {
+    let etag = digests.etag();
+    if md5.is_some_and(|md5| md5 != etag.trim_matches('"')) {
+        tracing::error!("the MD5 of a copy's source is not the stored one");
         return Err(Code::InternalError.into());
     }
-    Ok(etag)
+    Ok(())
 }
 
 fn out_of_reach(peer: &str, error: &dyn std::fmt::Display) -> S3Error {
@@ -449,11 +429,11 @@ fn answer(is_part: bool, copied: &Copied) -> Result<Answer, S3Error> {
         Some((algorithm, value.as_str()))
     });
     let modified = from_ms(copied.created_ms);
-    let mut head = ResponseHead::new(200);
-    versions::set_id(&mut head, copied.version).map_err(|_| Code::InternalError)?;
+    let etag = copied.digests.etag();
+    let mut answer = Answer::xml(xml::copy_result(is_part, &etag, modified, checksum));
+    versions::set_id(&mut answer.head, copied.version).map_err(internal)?;
     if let Some(version) = &copied.source_version {
-        set(&mut head, versions::SOURCE_ID, version).map_err(|_| Code::InternalError)?;
+        set(&mut answer.head, versions::SOURCE_ID, version).map_err(internal)?;
     }
-    let xml = xml::copy_result(is_part, &copied.digests.etag(), modified, checksum);
-    Ok((head, xml))
+    Ok(answer)
 }

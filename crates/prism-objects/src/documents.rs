@@ -1,4 +1,4 @@
-//! Requests whose body is a document, and answers that take long to make.
+//! Requests with a document as body, and answers that take long.
 
 use std::io;
 use std::pin::Pin;
@@ -8,70 +8,59 @@ use prism_http::{AnswerBody, Exchange, LAST_CHUNK, ResponseFraming, ResponseHead
 use prism_s3::{BodyDigest, Code, Expected, S3Error, xml};
 use prism_service::{BodyFailure, Io, RequestBody, set};
 
-use crate::answer::{Answer, request_id, send_xml};
-use crate::bodies::Failed;
+use crate::answer::{Answer, request_id};
+use crate::bodies::ReceiveError;
+use crate::call::Call;
 use crate::objects::{Objects, Request};
 
-/// How long an answer may take before its beginning is sent, and how often a
-/// sign of life follows. Well below the time after which nodes that relay, and
-/// clients, give a silent connection up.
+/// The time after which a late answer begins, and the interval of its signs of life. Relaying
+/// nodes and clients wait much longer for a silent connection.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
-/// The body of a request, in memory.
-pub(crate) struct ReadDocument {
-    /// The bytes, verified, or what is wrong with them.
-    pub(crate) bytes: Result<Vec<u8>, S3Error>,
-    /// Whether all of it was read, so that another request may follow.
-    pub(crate) is_whole: bool,
+impl<I: Io> Call<'_, I> {
+    /// Reads a body of at most `max` bytes and verifies its digests.
+    ///
+    /// # Errors
+    /// The outer error is the connection's, the inner one the client's.
+    pub(crate) async fn read_document(&mut self, max: u64) -> io::Result<Result<Vec<u8>, S3Error>> {
+        let mut body = self.request.take_body(max);
+        let bytes = match read_verified(self.io, self.request, &mut body, max).await {
+            Ok(bytes) => Ok(bytes),
+            Err(ReceiveError::Refused(error)) => Err(error),
+            Err(ReceiveError::Connection(error)) => return Err(error),
+        };
+        let is_whole = body.skip_rest(self.io).await;
+        self.exchange.keep_alive &= is_whole;
+        Ok(bytes)
+    }
 }
 
 impl Objects {
-    /// Reads a body of at most `max` bytes and verifies its digests.
-    pub(crate) async fn read_document(
-        &self,
-        io: &mut impl Io,
-        request: &Request,
-        max: u64,
-    ) -> io::Result<ReadDocument> {
-        let mut body = request.take_body(max);
-        let bytes = match read_whole(io, request, &mut body, max).await {
-            Ok(bytes) => Ok(bytes),
-            Err(Failed::Error(error)) => Err(error),
-            Err(Failed::Connection(error)) => return Err(error),
-        };
-        Ok(ReadDocument {
-            bytes,
-            is_whole: body.skip_rest(io).await,
-        })
-    }
-
-    /// Answers with the document that `work` makes, however long that takes: an
-    /// answer that is late begins before its end is known, as S3's do, and then
-    /// says in its document whether it worked.
+    /// Answers with the document that `work` makes, however long it takes. A late answer
+    /// begins before its outcome is known, as in S3: its document says whether the work failed.
     pub(crate) async fn answer_in_time(
         &self,
-        io: &mut impl Io,
-        exchange: &Exchange<'_>,
-        resource: &str,
+        call: &mut Call<'_, impl Io>,
         work: impl Future<Output = Result<Answer, S3Error>>,
     ) -> io::Result<bool> {
         let mut work = std::pin::pin!(work);
-        if let Ok(done) = tokio::time::timeout(SIGN_OF_LIFE, &mut work).await {
-            return match done {
-                Ok((head, xml)) => send_xml(io, exchange, head, &xml).await,
-                Err(error) => self.send_error(io, exchange, &error, resource).await,
-            };
+        match tokio::time::timeout(SIGN_OF_LIFE, &mut work).await {
+            Ok(Ok(answer)) => answer.send(call.io, &call.exchange).await,
+            Ok(Err(error)) => self.send_error_of(call, &error).await,
+            Err(_) => {
+                let path = call.request.head.path();
+                answer_late(call.io, &call.exchange, path, work, SIGN_OF_LIFE).await
+            }
         }
-        answer_late(io, exchange, resource, work, SIGN_OF_LIFE).await
     }
 }
 
-async fn read_whole(
+async fn read_verified(
     io: &mut impl Io,
     request: &Request,
     body: &mut RequestBody,
     max: u64,
-) -> Result<Vec<u8>, Failed> {
+) -> Result<Vec<u8>, ReceiveError> {
     if body.left().is_some_and(|left| left > max) {
         return Err(S3Error::from(Code::EntityTooLarge).into());
     }
@@ -88,8 +77,7 @@ async fn read_whole(
     Ok(bytes)
 }
 
-/// Begins an answer, sends white space until its document is made, and then the
-/// document.
+/// Begins an answer, sends white space at intervals while `work` runs, and then its document.
 async fn answer_late(
     io: &mut impl Io,
     exchange: &Exchange<'_>,
@@ -116,9 +104,9 @@ async fn answer_late(
             }
         }
     };
-    // Headers come too late.
-    let document = done.map(|(_, xml)| xml).unwrap_or_else(|error| {
-        tracing::warn!(%error, resource, "request failed behind its answer's beginning");
+    // The head is sent already, so the answer's own head is dropped.
+    let document = done.map(|answer| answer.document).unwrap_or_else(|error| {
+        tracing::warn!(%error, resource, "request failed after its answer had begun");
         error.xml(resource, &id)
     });
     let rest = document.strip_prefix(xml::PROLOG).unwrap_or(&document);
@@ -147,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// The body of a late answer whose work ends so.
+    /// The body of a late answer whose work has this result.
     fn late(result: Result<Vec<u8>, S3Error>) -> String {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -163,7 +151,7 @@ mod tests {
             };
             let mut work = std::pin::pin!(async {
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                result.map(|xml| (ResponseHead::new(200), xml))
+                result.map(Answer::xml)
             });
             let every = Duration::from_millis(5);
             let kept = answer_late(&mut io, &exchange, "/b/k", work.as_mut(), every).await;

@@ -1,223 +1,152 @@
 //! GET and HEAD of objects, from this node's store.
 
-use crate::answer::send_error_with;
 use std::io;
 use std::num::NonZero;
+use std::ops::Range;
 use std::sync::Arc;
 
 use prism_http::{AnswerBody, Exchange, Headers, Method, ResponseFraming, ResponseHead};
 use prism_proto::relay::HAND_OVER;
-use prism_replicas::delete;
-use prism_replicas::meta::is_hidden;
+use prism_replicas::delete::named;
 use prism_replicas::{checked_file, meta, store_error};
 use prism_s3::integrity::TYPE_HEADER;
-use prism_s3::metadata::told;
+use prism_s3::metadata::{DEFAULT_CONTENT_TYPE, told};
 use prism_s3::op::ReadObject;
 use prism_s3::range::{ByteRange, Unsatisfiable};
-use prism_s3::{Algorithm, BucketName, Code, Conditions, ObjectKey, Outcome, RangeSpec, S3Error};
+use prism_s3::time::http_date;
+use prism_s3::{Algorithm, Code, Conditions, ObjectRef, Outcome, RangeSpec, S3Error};
 use prism_service::{Io, set};
 use prism_store::{Body, CheckedFile, Object, Parts, Segment, Store};
 
-use crate::answer::{from_ms, request_id, send, send_xml};
+use crate::answer::{from_ms, request_id};
+use crate::call::Call;
 use crate::objects::{Objects, Request};
 use crate::versions;
 
-/// Read while a connection is on its way.
+/// Bytes of a file that the kernel reads while the connection moves to this node.
 const READ_AHEAD_BYTES: u64 = 1 << 20;
 
+/// The bytes of an object that a GET or HEAD is about.
+struct Selection {
+    /// The part that the client names.
+    part: Option<PartOf>,
+    /// The range that the answer names.
+    range: Option<ByteRange>,
+    /// Offsets in the object.
+    bytes: Range<u64>,
+}
+
+/// Why a GET or HEAD selects no bytes.
+enum NotSelected {
+    NotModified,
+    OutOfRange(Unsatisfiable),
+    Refused(S3Error),
+}
+
 impl Objects {
-    /// Answers a GET or HEAD. The lookup is from memory or one read of the
-    /// tree, so it is made on the worker's own thread.
+    /// Answers a GET or HEAD. The lookup runs on the worker's own thread, because it is served
+    /// from memory or by one read of the tree.
     pub(crate) async fn get_object(
         &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
+        call: &mut Call<'_, impl Io>,
         store: &Store,
-        (bucket, key, read): (&BucketName, &ObjectKey, &ReadObject),
+        name: &ObjectRef,
+        read: &ReadObject,
     ) -> io::Result<bool> {
-        let resource = request.head.path();
-        let found = match &read.version {
-            None => store.get(bucket.as_str(), key.as_str()),
-            Some(name) => match delete::named(Some(name)) {
-                Ok(version) => store
-                    .get_version(bucket.as_str(), key.as_str(), version)
-                    .map(|found| found.map(Arc::new)),
-                Err(error) => return self.send_error(io, exchange, &error, resource).await,
-            },
+        let (bucket, key) = (name.bucket.as_str(), name.key.as_str());
+        let found = match named(read.version.as_deref()) {
+            Ok(None) => store.get(bucket, key),
+            Ok(version) => store
+                .get_version(bucket, key, version)
+                .map(|found| found.map(Arc::new)),
+            Err(error) => return self.send_error_of(call, &error).await,
         };
-        // What was found may be from before the cluster went on without this node.
-        if let Err(error) = self.if_still(request, Ok(())) {
-            return self.send_error(io, exchange, &error, resource).await;
+        // The cluster may have gone on without this node before the lookup.
+        if let Err(error) = self.if_still(call.request, Ok(())) {
+            return self.send_error_of(call, &error).await;
         }
         let object = match found {
             Ok(Some(object)) => object,
             missing => {
                 let missing = missing.map(drop);
-                let (head, error) = versions::missing(store, (bucket, key, read), missing)?;
-                return self
-                    .send_error_with(io, exchange, head, &error, resource)
-                    .await;
+                let (head, error) = versions::missing_object(store, name, read, missing)?;
+                return self.send_error_with(call, head, &error).await;
             }
         };
-        let modified = from_ms(object.meta.created_ms);
-        // Only conditions look at it.
-        let etag = match read.conditions == Conditions::default() {
-            true => String::new(),
-            false => quoted(&object.meta.etag),
-        };
-        match read.conditions.for_read(&etag, modified) {
-            Outcome::Proceed => {}
-            Outcome::NotModified => {
+        let selection = match select(&object, read) {
+            Ok(selection) => selection,
+            Err(NotSelected::NotModified) => {
                 let mut head = ResponseHead::new(304);
                 *head.headers_mut() = described(&object)?.clone();
-                return send(io, exchange, head, &[]).await;
+                return call.send(head, &[]).await;
             }
-            Outcome::Failed => {
-                let error = Code::PreconditionFailed.into();
-                return self.send_error(io, exchange, &error, resource).await;
-            }
-        }
-        let part = match read.part.map(|part| part_of(&object, part)).transpose() {
-            Ok(part) => part,
-            Err(error) => return self.send_error(io, exchange, &error, resource).await,
+            Err(NotSelected::OutOfRange(range)) => return send_out_of_range(call, &range).await,
+            Err(NotSelected::Refused(error)) => return self.send_error_of(call, &error).await,
         };
-        let wanted = match &part {
-            Some(part) => part.range,
-            None => read
-                .range
-                .filter(|_| read.conditions.range_applies(&etag, modified)),
-        };
-        let range = match wanted.map(|range| range.resolve(object.len)).transpose() {
-            Ok(range) => range,
-            Err(unsatisfiable) => {
-                return not_satisfiable(io, exchange, unsatisfiable, resource).await;
-            }
-        };
-        let (offset, len) = match (range, &part) {
-            (Some(range), _) => (range.offset(), range.len()),
-            // A part without bytes, of which no range tells.
-            (None, Some(_)) => (0, 0),
-            (None, None) => (0, object.len),
-        };
-        if request
-            .max_answer_bytes
-            .is_some_and(|most| len > most.into())
-        {
-            read_ahead(&object, offset, len);
-            return send(io, exchange, ResponseHead::new(HAND_OVER), &[]).await;
+        let len = selection.bytes.end - selection.bytes.start;
+        let max_bytes = call.request.max_answer_bytes;
+        if max_bytes.is_some_and(|max| len > max.into()) {
+            read_ahead(&object, selection.bytes.start, len);
+            return call.send(ResponseHead::new(HAND_OVER), &[]).await;
         }
-        let mut head = ResponseHead::new(if range.is_some() { 206 } else { 200 });
-        let described = described(&object)?;
-        let mut exchange = *exchange;
-        match exchange.extra {
-            None if read.overrides.is_empty() => exchange.extra = Some(described),
-            _ => *head.headers_mut() = described.clone(),
-        }
-        self.describe_more(&mut head, request, &object, (range, part))?;
-        if let Some(range) = range {
-            set(&mut head, "Content-Range", range.content_range())?;
-        }
-        for (name, value) in &read.overrides {
-            set(&mut head, name, value)?;
-        }
-        self.send_object(io, request, &exchange, head, (&object, offset, len))
+        let (head, exchange) = answer_head(call, &object, &selection, read)?;
+        self.send_object(call, &exchange, head, &object, selection.bytes)
             .await
     }
 
-    /// Headers that not every answer about the object has.
-    fn describe_more(
-        &self,
-        head: &mut ResponseHead,
-        request: &Request,
-        object: &Object,
-        (range, part): (Option<ByteRange>, Option<PartOf>),
-    ) -> io::Result<()> {
-        let tags = meta::tags(&object.meta);
-        if !tags.is_empty() {
-            set(head, "x-amz-tagging-count", tags.len().to_string())?;
-            if request.is_for_node {
-                set(head, meta::TAGS, tags.encode())?;
-            }
-        }
-        if let Some(count) = part.as_ref().and_then(|part| part.of) {
-            set(head, "x-amz-mp-parts-count", count.to_string())?;
-        }
-        let asks = request.head.headers().get_str("x-amz-checksum-mode");
-        if !asks.is_some_and(|mode| mode.eq_ignore_ascii_case("enabled")) {
-            return Ok(());
-        }
-        match part {
-            // A copy wants to know the algorithm whatever range it takes.
-            None if range.is_none() || request.is_for_node => {
-                if let Some((algorithm, value, kind)) = meta::checksum(&object.meta) {
-                    set(head, algorithm.header(), value)?;
-                    set(head, TYPE_HEADER, kind.as_str())?;
-                }
-            }
-            Some(PartOf {
-                checksum: Some((algorithm, value)),
-                ..
-            }) => set(head, algorithm.header(), value)?,
-            _ => {}
-        }
-        Ok(())
-    }
-
+    /// Sends a head and bytes of an object. Damaged bytes are answered by an error if they are
+    /// found before the head is sent, and otherwise break the answer off.
     async fn send_object(
         &self,
-        io: &mut impl Io,
-        request: &Request,
+        call: &mut Call<'_, impl Io>,
         exchange: &Exchange<'_>,
         mut head: ResponseHead,
-        (object, offset, len): (&Object, u64, u64),
+        object: &Object,
+        range: Range<u64>,
     ) -> io::Result<bool> {
+        let len = range.end - range.start;
         set(&mut head, "x-amz-request-id", request_id())?;
         set(&mut head, "Server", "Prism")?;
         let mut bytes = self.answer_room.take();
         bytes.clear();
         let written = head.write_to(exchange, AnswerBody::Length(len), &mut bytes);
         if written.framing == ResponseFraming::None || len == 0 {
-            io.write_all(&bytes).await?;
+            call.io.write_all(&bytes).await?;
             return Ok(written.keep_alive);
         }
         match &object.body {
             Body::Inline(data) => {
-                let at = usize::try_from(offset).unwrap_or(usize::MAX);
-                let part = data.get(at..).unwrap_or_default();
-                let part = part.get(..usize::try_from(len).unwrap_or(usize::MAX));
-                bytes.extend_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
-                io.write_all(&bytes).await?;
+                let start = usize::try_from(range.start).unwrap_or(usize::MAX);
+                let end = usize::try_from(range.end).unwrap_or(usize::MAX);
+                let data = data.get(start..end);
+                bytes.extend_from_slice(data.ok_or(io::ErrorKind::UnexpectedEof)?);
+                call.io.write_all(&bytes).await?;
             }
             Body::File(file) => {
-                let end = offset + len;
-                // Nothing was said yet, so an error can be.
-                let good = match checked_file::check(file, offset, end).await {
+                let good = match checked_file::check(file, range.start, range.end).await {
                     Ok(good) => good,
-                    Err(error) => return self.send_damaged(io, request, exchange, &error).await,
+                    Err(error) => return self.send_error_of(call, &store_error(&error)).await,
                 };
-                io.write_more(&bytes).await?;
-                checked_file::send(io, file, offset..end, good).await?;
+                call.io.write_more(&bytes).await?;
+                checked_file::send(call.io, file, range, good).await?;
             }
             Body::Parts(parts) => {
-                let segments = parts.segments(offset, len);
-                let mut opened = match segments.first() {
+                let segments = parts.segments(range.start, len);
+                let mut first = match segments.first() {
                     Some(segment) => match open(parts, segment).await {
                         Ok(opened) => Some(opened),
-                        Err(error) => {
-                            return self.send_damaged(io, request, exchange, &error).await;
-                        }
+                        Err(error) => return self.send_error_of(call, &store_error(&error)).await,
                     },
                     None => None,
                 };
-                io.write_more(&bytes).await?;
+                call.io.write_more(&bytes).await?;
                 for segment in segments {
-                    let (file, good) = match opened.take() {
+                    let (file, good) = match first.take() {
                         Some(opened) => opened,
                         None => open(parts, &segment).await.map_err(io::Error::other)?,
                     };
                     let end = segment.offset + segment.len;
-                    checked_file::send(io, &file, segment.offset..end, good).await?;
+                    checked_file::send(call.io, &file, segment.offset..end, good).await?;
                 }
             }
         }
@@ -226,83 +155,136 @@ impl Objects {
         self.shared.link.answered(len);
         Ok(written.keep_alive)
     }
-
-    /// The object's bytes are not what was written, or cannot be read.
-    async fn send_damaged(
-        &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
-        error: &prism_store::Error,
-    ) -> io::Result<bool> {
-        let error = store_error(error);
-        self.send_error(io, exchange, &error, request.head.path())
-            .await
-    }
-
-    /// Sends an error, counting those that are ours.
-    pub(crate) async fn send_error(
-        &self,
-        io: &mut impl Io,
-        exchange: &Exchange<'_>,
-        error: &S3Error,
-        resource: &str,
-    ) -> io::Result<bool> {
-        let head = ResponseHead::new(error.status());
-        self.send_error_with(io, exchange, head, error, resource)
-            .await
-    }
-
-    /// The same, with a head that says more.
-    async fn send_error_with(
-        &self,
-        io: &mut impl Io,
-        exchange: &Exchange<'_>,
-        head: ResponseHead,
-        error: &S3Error,
-        resource: &str,
-    ) -> io::Result<bool> {
-        if error.status() >= 500 && error.code() != Code::NotImplemented {
-            self.node.counters.failed.add_one();
-            tracing::warn!(%error, resource, "request failed");
-        }
-        send_error_with(io, exchange, head, error, resource).await
-    }
 }
 
-/// Has the kernel read what will be asked for once the connection is here.
+/// The head of a 200 or 206, and the exchange that adds the object's fields to it.
+fn answer_head<'a, I>(
+    call: &Call<'a, I>,
+    object: &'a Object,
+    selection: &Selection,
+    read: &ReadObject,
+) -> io::Result<(ResponseHead, Exchange<'a>)> {
+    let status = if selection.range.is_some() { 206 } else { 200 };
+    let mut head = ResponseHead::new(status);
+    let described = described(object)?;
+    let mut exchange = call.exchange;
+    match exchange.extra {
+        None if read.overrides.is_empty() => exchange.extra = Some(described),
+        _ => *head.headers_mut() = described.clone(),
+    }
+    describe_more(&mut head, call.request, object, selection)?;
+    if let Some(range) = selection.range {
+        set(&mut head, "Content-Range", range.content_range())?;
+    }
+    for (name, value) in &read.overrides {
+        set(&mut head, name, value)?;
+    }
+    Ok((head, exchange))
+}
+
+/// Sets the fields that only some answers about an object have.
+fn describe_more(
+    head: &mut ResponseHead,
+    request: &Request,
+    object: &Object,
+    selection: &Selection,
+) -> io::Result<()> {
+    let tags = meta::tags(&object.meta);
+    if !tags.is_empty() {
+        set(head, "x-amz-tagging-count", tags.len().to_string())?;
+        if request.is_for_node {
+            set(head, meta::TAGS, tags.encode())?;
+        }
+    }
+    let part = selection.part.as_ref();
+    if let Some(count) = part.and_then(|part| part.count) {
+        set(head, "x-amz-mp-parts-count", count.to_string())?;
+    }
+    let mode = request.head.headers().get_str("x-amz-checksum-mode");
+    if !mode.is_some_and(|mode| mode.eq_ignore_ascii_case("enabled")) {
+        return Ok(());
+    }
+    match part {
+        // A node that copies a range needs to know the algorithm too.
+        None if selection.range.is_none() || request.is_for_node => {
+            if let Some((algorithm, value, kind)) = meta::checksum(&object.meta) {
+                set(head, algorithm.header(), value)?;
+                set(head, TYPE_HEADER, kind.as_str())?;
+            }
+        }
+        Some(PartOf {
+            checksum: Some((algorithm, value)),
+            ..
+        }) => set(head, algorithm.header(), value)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The bytes that a request reads, if its conditions hold.
+fn select(object: &Object, read: &ReadObject) -> Result<Selection, NotSelected> {
+    let modified = from_ms(object.meta.created_ms);
+    // Only conditions need the ETag.
+    let etag = match read.conditions == Conditions::default() {
+        true => String::new(),
+        false => quoted(&object.meta.etag),
+    };
+    match read.conditions.for_read(&etag, modified) {
+        Outcome::Proceed => {}
+        Outcome::NotModified => return Err(NotSelected::NotModified),
+        Outcome::Failed => return Err(NotSelected::Refused(Code::PreconditionFailed.into())),
+    }
+    let part = read.part.map(|number| part_of(object, number)).transpose();
+    let part = part.map_err(NotSelected::Refused)?;
+    let wanted = match &part {
+        Some(part) => part.range,
+        None => read
+            .range
+            .filter(|_| read.conditions.range_applies(&etag, modified)),
+    };
+    let range = wanted.map(|range| range.resolve(object.len)).transpose();
+    let range = range.map_err(NotSelected::OutOfRange)?;
+    let bytes = match (range, &part) {
+        (Some(range), _) => range.offset()..range.offset() + range.len(),
+        // No range stands for a part without bytes.
+        (None, Some(_)) => 0..0,
+        (None, None) => 0..object.len,
+    };
+    Ok(Selection { part, range, bytes })
+}
+
+/// Has the kernel read the first bytes that are asked for when the connection is here.
 fn read_ahead(object: &Object, offset: u64, len: u64) {
     if let Body::File(file) = &object.body {
         let len = NonZero::new(len.min(READ_AHEAD_BYTES));
-        // It is advice.
+        // The advice may be ignored.
         let _ = rustix::fs::fadvise(file.file(), offset, len, rustix::fs::Advice::WillNeed);
     }
 }
 
-/// Opens a part's file, and says up to where the segment's bytes are good.
+/// Opens a part's file, and checks the segment's first block. Returns the end of the bytes that
+/// are good.
 async fn open(parts: &Parts, segment: &Segment) -> Result<(CheckedFile, u64), prism_store::Error> {
     let file = parts.open(segment.index)?;
     let good = checked_file::check(&file, segment.offset, segment.offset + segment.len).await?;
     Ok((file, good))
 }
 
-async fn not_satisfiable(
-    io: &mut impl Io,
-    exchange: &Exchange<'_>,
-    unsatisfiable: Unsatisfiable,
-    resource: &str,
+async fn send_out_of_range(
+    call: &mut Call<'_, impl Io>,
+    range: &Unsatisfiable,
 ) -> io::Result<bool> {
     let error = S3Error::from(Code::InvalidRange);
     let mut head = ResponseHead::new(error.status());
-    set(&mut head, "Content-Range", unsatisfiable.content_range())?;
-    let body = match exchange.method {
+    set(&mut head, "Content-Range", range.content_range())?;
+    let body = match call.exchange.method {
         Method::Head => Vec::new(),
-        _ => error.xml(resource, &request_id()),
+        _ => error.xml(call.request.head.path(), &request_id()),
     };
-    send_xml(io, exchange, head, &body).await
+    call.send_xml(head, &body).await
 }
 
-/// The headers that every answer about an object carries.
+/// The headers of every answer about an object, which are made once.
 fn described(object: &Object) -> io::Result<&Headers> {
     let made = object.derived.get_or_make(|| describe(object));
     match made {
@@ -313,43 +295,39 @@ fn described(object: &Object) -> io::Result<&Headers> {
 }
 
 fn describe(object: &Object) -> io::Result<Headers> {
-    let (mut head, meta) = (ResponseHead::new(200), &object.meta);
-    let head = &mut head;
+    let head = &mut ResponseHead::new(200);
     versions::set_id(head, object.version)?;
-    set(head, "ETag", quoted(&meta.etag))?;
+    set(head, "ETag", quoted(&object.meta.etag))?;
     set(
         head,
         "Last-Modified",
-        prism_s3::time::http_date(from_ms(meta.created_ms)),
+        http_date(from_ms(object.meta.created_ms)),
     )?;
     set(head, "Accept-Ranges", "bytes")?;
-    set(
-        head,
-        "Content-Type",
-        prism_s3::metadata::DEFAULT_CONTENT_TYPE,
-    )?;
-    for (name, value) in meta.headers.iter().filter(|(name, _)| !is_hidden(name)) {
+    set(head, "Content-Type", DEFAULT_CONTENT_TYPE)?;
+    let shown = object.meta.headers.iter();
+    for (name, value) in shown.filter(|(name, _)| !meta::is_hidden(name)) {
         set(head, name, value)?;
     }
-    for (name, value) in &meta.user {
+    for (name, value) in &object.meta.user {
         let name = format!("x-amz-meta-{name}");
         set(head, &name, told(&name, value).as_ref())?;
     }
     Ok(std::mem::take(head.headers_mut()))
 }
 
-/// One part of an object, as a GET or HEAD asks for it.
+/// The part of an object that a GET or HEAD names.
 struct PartOf {
-    /// Where it is; `None` if it has no bytes.
+    /// Its bytes; `None` if it has none.
     range: Option<RangeSpec>,
-    /// How many parts there are; `None` if the object came in one piece.
-    of: Option<usize>,
+    /// The number of all parts; `None` if the object came in one piece.
+    count: Option<usize>,
     checksum: Option<(Algorithm, String)>,
 }
 
-/// The part of this number. An object that came in one piece is its own part 1.
+/// The part with this number. An object that came in one piece is its own part 1.
 fn part_of(object: &Object, number: u16) -> Result<PartOf, S3Error> {
-    let spec = |range: std::ops::Range<u64>| {
+    let spec = |range: Range<u64>| {
         range
             .end
             .checked_sub(1)
@@ -364,7 +342,7 @@ fn part_of(object: &Object, number: u16) -> Result<PartOf, S3Error> {
         return match number {
             1 => Ok(PartOf {
                 range: spec(0..object.len),
-                of: None,
+                count: None,
                 checksum: meta::part_checksum(&object.meta.headers),
             }),
             _ => Err(missing()),
@@ -375,7 +353,7 @@ fn part_of(object: &Object, number: u16) -> Result<PartOf, S3Error> {
     let headers = parts.iter().nth(index).map(|(.., headers)| headers);
     Ok(PartOf {
         range: spec(parts.range_of(index).ok_or_else(missing)?),
-        of: Some(parts.count()),
+        count: Some(parts.count()),
         checksum: headers.and_then(meta::part_checksum),
     })
 }

@@ -1,6 +1,5 @@
-//! The hashes of bodies, which cost a fraction together (`prism_s3::hashes`). Who has a
-//! long piece of one brings it here, and is served with those of others that came
-//! meanwhile; alone, at once.
+//! The hashes of bodies. Several bodies hashed together cost a fraction of the time
+//! (`prism_s3::hashes`), so long pieces that arrive at the same time are hashed together.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
@@ -9,13 +8,13 @@ use prism_s3::hashes::{Hashes, TOGETHER, update_together};
 use prism_s3::{Code, S3Error};
 use prism_store::Group;
 
-/// Bytes from which on it is worth to wait for others.
-const LONG: usize = 32 << 10;
-/// Cores for each group. One thread hashes a group, some 1.5 GB/s: while it does,
-/// the others are busy with the rest of what is to be done for those bodies.
-const CORES: usize = 2;
+/// Length from which a piece waits for others, in bytes.
+const LONG_BYTES: usize = 32 << 10;
+/// Cores for each group. One thread hashes the group's pieces, while the others do the rest of
+/// the work for those bodies.
+const CORES_PER_GROUP: usize = 2;
 
-/// Where the pieces of bodies come together.
+/// The groups in which pieces of bodies are hashed together.
 pub(crate) struct Hashing {
     groups: Vec<Group<Piece, Piece>>,
     next: AtomicUsize,
@@ -32,18 +31,20 @@ impl Default for Hashing {
     fn default() -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         Self {
-            groups: (0..cores.div_ceil(CORES)).map(|_| Group::new()).collect(),
+            groups: (0..cores.div_ceil(CORES_PER_GROUP))
+                .map(|_| Group::new())
+                .collect(),
             next: AtomicUsize::new(0),
         }
     }
 }
 
 impl Hashing {
-    /// Takes the first `len` of `bytes` as the next ones of a body, which others
-    /// have meanwhile. Blocks.
+    /// Adds the first `len` of `bytes` to the hashes of a body. Blocks. Another thread may
+    /// own `hashes` and `bytes` meanwhile.
     ///
     /// # Errors
-    /// `InternalError` where another thread was lost with them.
+    /// `InternalError` if that thread panicked.
     pub(crate) fn update(
         &self,
         hashes: &mut Hashes,
@@ -52,7 +53,7 @@ impl Hashing {
     ) -> Result<(), S3Error> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let group = self.groups.get(turn % self.groups.len().max(1));
-        let Some(group) = group.filter(|_| len >= LONG) else {
+        let Some(group) = group.filter(|_| len >= LONG_BYTES) else {
             hashes.update(bytes.get(..len).unwrap_or(bytes));
             return Ok(());
         };
@@ -61,14 +62,18 @@ impl Hashing {
             bytes: std::mem::take(bytes),
             len,
         };
-        let done = group.submit(piece, |waiting| waiting.take(TOGETHER).count(), together);
+        let done = group.submit(
+            piece,
+            |waiting| waiting.take(TOGETHER).count(),
+            hash_together,
+        );
         let done = done.ok_or(Code::InternalError)?;
         (*hashes, *bytes) = (done.hashes, done.bytes);
         Ok(())
     }
 }
 
-fn together(mut pieces: Vec<Piece>) -> Vec<Piece> {
+fn hash_together(mut pieces: Vec<Piece>) -> Vec<Piece> {
     let work = pieces.iter_mut().map(|piece| {
         let Piece { hashes, bytes, len } = piece;
         (hashes, bytes.get(..*len).unwrap_or(bytes))
@@ -94,10 +99,10 @@ mod tests {
                     let wants = n % 3 > 0;
                     let (mut hashes, mut alone) = (Hashes::new(wants), Hashes::new(wants));
                     for piece in 1..20 {
-                        let mut bytes = vec![n ^ piece; 2 * LONG];
-                        let len = LONG - 100 + usize::from(piece) * 100 + usize::from(n);
+                        let mut bytes = vec![n ^ piece; 2 * LONG_BYTES];
+                        let len = LONG_BYTES - 100 + usize::from(piece) * 100 + usize::from(n);
                         hashing.update(&mut hashes, &mut bytes, len).unwrap();
-                        assert_eq!(bytes.len(), 2 * LONG);
+                        assert_eq!(bytes.len(), 2 * LONG_BYTES);
                         alone.update(bytes.get(..len).unwrap());
                     }
                     assert_eq!(hashes.finish(), alone.finish());

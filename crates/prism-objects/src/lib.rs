@@ -1,25 +1,28 @@
 //! The built-in service: an S3-compatible object store.
 //!
-//! [`Objects`] implements [`prism_service::Service`]: it knows callers by their signatures,
-//! reads S3's operations, says which backends answer them, and answers from this node's store.
+//! [`Objects`] implements [`prism_service::Service`]: it identifies callers, reads S3's
+//! operations, decides which backends answer them, and answers from this node's store.
 //!
 //! | question | file |
 //! |---|---|
 //! | which nodes answer a request? | `route.rs` |
 //! | who is the caller, and may they? | `auth.rs`, `rules.rs` |
-//! | which code answers an operation? | `serve.rs` |
+//! | which function answers an operation? | `serve.rs`; of buckets: `buckets.rs` |
 //! | how does a body get to the disk? | `bodies.rs` |
 //!
-//! Not here: connections (`prism-gateway`), other replicas (`prism-replicas`), the meaning of
-//! S3's words (`prism-s3`), and how bytes are kept (`prism-store`).
+//! Not here: connections (`prism-gateway`), other replicas (`prism-replicas`), S3's formats
+//! (`prism-s3`), and files (`prism-store`).
 #![forbid(unsafe_code)]
 
 mod answer;
+mod attributes;
 mod auth;
 mod bodies;
 mod buckets;
+mod call;
 mod commits;
 mod copy;
+mod delete;
 mod documents;
 mod get;
 mod hashing;
@@ -33,6 +36,7 @@ mod route;
 mod rules;
 mod serve;
 mod source;
+mod tagging;
 mod versions;
 
 pub use objects::{Meaning, Objects, Request, Shared};

@@ -1,68 +1,67 @@
-//! Listing the keys, or the uploads, of a bucket that lies on many nodes: each
-//! backend gives its share, in order, and whoever holds the client's connection
-//! merges. A share is asked for in pieces, so that a page of a thousand keys
-//! costs little more than a thousand keys, however many backends there are.
+//! Listings of a bucket's keys and uploads. Each backend gives its share, and the node with
+//! the client's connection merges them. A share is requested in pieces, so a page of 1,000 keys
+//! moves little more than 1,000 keys between nodes.
 
-use prism_replicas::{Item, Line, ListWanted, Question, place};
+use prism_replicas::{Item, Line, ListWanted, Question};
 use prism_s3::xml::{ListEntry, ListPage, UploadEntry, UploadsPage};
-use prism_s3::{BucketName, ListObjects, ListUploads, S3Error};
+use prism_s3::{Algorithm, BucketName, ChecksumType, ListObjects, ListUploads, S3Error};
 
-use crate::answer::from_ms;
+use crate::answer::{Answer, from_ms};
 use crate::get::quoted;
+use crate::merge::{Page, ShareWanted};
 use crate::objects::{Objects, Request};
 
 impl Objects {
-    /// The page of keys that the client asked for.
+    /// The page of keys that the client asks for.
     pub(crate) async fn list_objects(
         &self,
         request: &Request,
         bucket: &BucketName,
         list: &ListObjects,
-    ) -> Result<Vec<u8>, S3Error> {
+    ) -> Result<Answer, S3Error> {
         let after = list.after().map(|after| (after.to_owned(), String::new()));
-        let question = |after: Option<(String, String)>, max, without: &[String]| {
+        let question = |share: ShareWanted| {
             Question::ListObjects(ListWanted {
                 bucket: bucket.as_str().to_owned(),
                 prefix: list.prefix.clone(),
                 delimiter: list.delimiter.clone(),
-                after: after.map(|(key, _)| key),
-                max,
-                without: without.to_vec(),
+                after: share.after.map(|(key, _)| key),
+                max: share.max,
+                without: share.without,
             })
         };
-        let (lines, more) = self
-            .merge(request, (after, list.max_keys), question)
-            .await?;
-        Ok(objects_page(bucket, list, &lines, more))
+        let merged = self.merge_shares(request, after, list.max_keys, question);
+        Ok(Answer::xml(objects_page(bucket, list, &merged.await?)))
     }
 
-    /// The page of uploads that the client asked for.
+    /// The page of uploads that the client asks for.
     pub(crate) async fn list_uploads(
         &self,
         request: &Request,
         bucket: &BucketName,
         list: &ListUploads,
-    ) -> Result<Vec<u8>, S3Error> {
+    ) -> Result<Answer, S3Error> {
         let after = match list.key_marker.as_str() {
             "" => None,
             key => Some((key.to_owned(), list.upload_marker.clone())),
         };
-        let question = |after: Option<(String, String)>, max, without: &[String]| {
+        let question = |share: ShareWanted| {
             Question::ListUploads(ListWanted {
                 bucket: bucket.as_str().to_owned(),
                 prefix: list.prefix.clone(),
                 delimiter: list.delimiter.clone(),
-                after,
-                max,
-                without: without.to_vec(),
+                after: share.after,
+                max: share.max,
+                without: share.without,
             })
         };
-        let (lines, more) = self.merge(request, (after, list.max), question).await?;
-        Ok(uploads_page(bucket, list, lines, more))
+        let merged = self.merge_shares(request, after, list.max, question);
+        Ok(Answer::xml(uploads_page(bucket, list, merged.await?)))
     }
 }
 
-fn objects_page(bucket: &BucketName, list: &ListObjects, lines: &[Line], more: bool) -> Vec<u8> {
+fn objects_page(bucket: &BucketName, list: &ListObjects, merged: &Page) -> Vec<u8> {
+    let lines: &[Line] = &merged.lines;
     let etags: Vec<String> = lines
         .iter()
         .map(|(_, item)| match item {
@@ -90,24 +89,23 @@ fn objects_page(bucket: &BucketName, list: &ListObjects, lines: &[Line], more: b
         request: list,
         entries: entries.collect(),
         common_prefixes: prefixes.map(|(name, _)| name.as_str()).collect(),
-        next: lines.last().filter(|_| more).map(|(name, _)| name.as_str()),
+        next: lines
+            .last()
+            .filter(|_| merged.is_truncated)
+            .map(|(name, _)| name.as_str()),
     };
     page.xml()
 }
 
-fn uploads_page(bucket: &BucketName, list: &ListUploads, lines: Vec<Line>, more: bool) -> Vec<u8> {
-    let next = lines.last().filter(|_| more).map(|line| {
-        let (name, id) = place(line);
-        (name.to_owned(), id.to_owned())
-    });
+fn uploads_page(bucket: &BucketName, list: &ListUploads, merged: Page) -> Vec<u8> {
     let mut page = UploadsPage {
         bucket,
         request: list,
         uploads: Vec::new(),
         common_prefixes: Vec::new(),
-        next,
+        next: merged.next(),
     };
-    for (name, item) in lines {
+    for (name, item) in merged.lines {
         match item {
             Item::Upload {
                 id,
@@ -115,8 +113,8 @@ fn uploads_page(bucket: &BucketName, list: &ListUploads, lines: Vec<Line>, more:
                 checksum,
             } => {
                 let checksum = checksum.and_then(|(algorithm, kind)| {
-                    let algorithm = prism_s3::Algorithm::from_name(&algorithm).ok()?;
-                    Some((algorithm, prism_s3::ChecksumType::parse(&kind)?))
+                    let algorithm = Algorithm::from_name(&algorithm).ok()?;
+                    Some((algorithm, ChecksumType::parse(&kind)?))
                 });
                 page.uploads.push(UploadEntry {
                     key: name,

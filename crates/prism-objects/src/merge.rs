@@ -1,7 +1,7 @@
-//! Pages of listings, put together from what each backend has of them.
+//! Pages of listings, merged from the shares of all backends.
 //!
-//! Every key is listed by one of the backends that have it, and which one that is
-//! follows from the view of the cluster: so a page is of one view.
+//! One of the backends that have a key lists it. The view of the cluster says which one, so
+//! all shares of a page are made by one view.
 
 use std::time::{Duration, Instant};
 
@@ -11,28 +11,54 @@ use prism_service::join_all;
 
 use crate::objects::{Objects, Request};
 
-/// Entries asked for beyond a node's part of a page: keys are spread by chance.
+/// Lines that are requested beyond a backend's average part of a page. Keys are spread by chance.
 const SLACK: usize = 16;
-/// While the cluster changes, nodes act by different views for a moment: a page waits
-/// for them to agree.
-const BETWEEN_VIEWS_MAX: Duration = Duration::from_secs(5);
-const BETWEEN_VIEWS_PAUSE: Duration = Duration::from_millis(20);
+/// Longest wait for all backends to have one view while the cluster changes.
+const VIEWS_DIFFER_MAX: Duration = Duration::from_secs(5);
+const VIEWS_DIFFER_PAUSE: Duration = Duration::from_millis(20);
+
+/// The name and id of a line, by which lines are ordered.
+pub(crate) type Place = (String, String);
+
+/// The share of a page that one backend is asked for.
+pub(crate) struct ShareWanted {
+    /// The share begins behind this line.
+    pub(crate) after: Option<Place>,
+    pub(crate) max: usize,
+    /// Backends that do not answer, so that others list their keys.
+    pub(crate) without: Vec<String>,
+}
+
+/// The lines of a page, in order.
+pub(crate) struct Page {
+    pub(crate) lines: Vec<Line>,
+    /// Whether further lines follow.
+    pub(crate) is_truncated: bool,
+}
+
+impl Page {
+    /// The place behind which the next page begins, if there is one.
+    pub(crate) fn next(&self) -> Option<Place> {
+        let last = self.lines.last().filter(|_| self.is_truncated)?;
+        Some(owned_place(last))
+    }
+}
 
 /// Why there is no page.
-enum Unmerged {
+enum MergeError {
     /// This backend does not answer.
     Silent(String, S3Error),
     /// A backend acts by another view than this node.
-    Between,
+    ViewsDiffer,
     Failed(S3Error),
 }
 
-/// One backend, as far as it has been asked.
+/// The lines of one backend that were received and not merged.
 struct Source {
     node: String,
     share: ListShare,
-    /// Behind which line the next piece begins.
-    after: Option<(String, String)>,
+    /// The next share begins behind this line.
+    after: Option<Place>,
 }
 
 impl Source {
@@ -40,53 +66,58 @@ impl Source {
         self.share.items.is_empty() && self.share.truncated
     }
 
-    fn take(&mut self, share: ListShare) {
+    fn replace_share(&mut self, share: ListShare) {
         if let Some(last) = share.items.back() {
-            let (name, id) = place(last);
-            self.after = Some((name.to_owned(), id.to_owned()));
+            self.after = Some(owned_place(last));
         }
         self.share = share;
     }
 }
 
 impl Objects {
-    /// The first `max` lines of all backends, and whether there are more. The
-    /// question is made from where it is to begin, for how many, and without whom.
-    pub(crate) async fn merge(
+    /// The first `max` lines of all backends behind `after`.
+    pub(crate) async fn merge_shares(
         &self,
         request: &Request,
-        (after, max): (Option<(String, String)>, usize),
-        question: impl Fn(Option<(String, String)>, usize, &[String]) -> Question,
-    ) -> Result<(Vec<Line>, bool), S3Error> {
+        after: Option<Place>,
+        max: usize,
+        question: impl Fn(ShareWanted) -> Question,
+    ) -> Result<Page, S3Error> {
         let begun = Instant::now();
-        let mut without: Vec<String> = Vec::new();
+        let mut wanted = ShareWanted {
+            after,
+            max,
+            without: Vec::new(),
+        };
         loop {
-            let question = |after, max| question(after, max, &without);
-            let from = (after.clone(), max);
-            let merged = self.merge_from(request, from, question, &without).await;
-            match merged {
-                // Others have all of its keys as well.
-                Err(Unmerged::Silent(node, _)) if without.len() < self.node.replication.spare() => {
-                    without.push(node);
+            match self.merge_by_one_view(request, &wanted, &question).await {
+                Ok(page) => return Ok(page),
+                // Other backends have all of the silent one's keys.
+                Err(MergeError::Silent(node, _))
+                    if wanted.without.len() < self.node.replication.spare() =>
+                {
+                    wanted.without.push(node);
                 }
-                Err(Unmerged::Between) if begun.elapsed() < BETWEEN_VIEWS_MAX => {
-                    tokio::time::sleep(BETWEEN_VIEWS_PAUSE).await;
+                Err(MergeError::ViewsDiffer) if begun.elapsed() < VIEWS_DIFFER_MAX => {
+                    tokio::time::sleep(VIEWS_DIFFER_PAUSE).await;
                 }
-                Ok(merged) => return Ok(merged),
-                Err(Unmerged::Failed(error) | Unmerged::Silent(_, error)) => return Err(error),
-                Err(Unmerged::Between) => return Err(Code::ServiceUnavailable.into()),
+                Err(MergeError::Failed(error) | MergeError::Silent(_, error)) => return Err(error),
+                Err(MergeError::ViewsDiffer) => return Err(Code::ServiceUnavailable.into()),
             }
         }
     }
 
-    /// The same of all but some, by one view of the cluster.
-    async fn merge_from(
+    async fn merge_by_one_view(
         &self,
         request: &Request,
-        (after, max): (Option<(String, String)>, usize),
-        question: impl Fn(Option<(String, String)>, usize) -> Question,
-        without: &[String],
-    ) -> Result<(Vec<Line>, bool), Unmerged> {
+        wanted: &ShareWanted,
+        question: impl Fn(ShareWanted) -> Question,
+    ) -> Result<Page, MergeError> {
+        let ShareWanted {
+            after,
+            max,
+            without,
+        } = wanted;
         let epoch = self.node.replication.view().epoch();
         let nodes = self.node.replication.in_sync().into_iter();
         let nodes = nodes.filter(|node| !without.contains(node));
@@ -100,7 +131,7 @@ impl Objects {
                 after: after.clone(),
             })
             .collect();
-        let piece = (max / sources.len().max(1) + SLACK).min(max).max(1);
+        let share_max = (max / sources.len().max(1) + SLACK).min(*max).max(1);
         let mut lines: Vec<Line> = Vec::new();
         loop {
             let question = &question;
@@ -108,41 +139,55 @@ impl Objects {
                 if !source.needs_more() {
                     return Ok(None);
                 }
-                let question = question(source.after.clone(), piece);
-                match self
-                    .replicator
-                    .ask_for(&source.node, &request.meaning.principal, &question)
-                    .await
-                {
-                    Ok(Reply::Share(share)) if share.epoch == epoch => Ok(Some(share)),
-                    Ok(Reply::Share(_)) => Err(Unmerged::Between),
-                    Ok(_) => Err(Unmerged::Failed(Code::InternalError.into())),
-                    Err(error) if error.code() == Code::ServiceUnavailable => {
-                        Err(Unmerged::Silent(source.node.clone(), error))
-                    }
-                    Err(error) => Err(Unmerged::Failed(error)),
-                }
+                let question = question(ShareWanted {
+                    after: source.after.clone(),
+                    max: share_max,
+                    without: without.clone(),
+                });
+                let share = self.share_of(request, &source.node, &question, epoch).await;
+                share.map(Some)
             });
             let shares = join_all(asked.collect()).await;
             for (source, share) in sources.iter_mut().zip(shares) {
                 if let Some(share) = share? {
-                    source.take(share);
+                    source.replace_share(share);
                 }
             }
-            if drain(&mut sources, &mut lines, max) {
-                let more = sources
+            if merge_lines(&mut sources, &mut lines, *max) {
+                let is_truncated = sources
                     .iter()
                     .any(|s| !s.share.items.is_empty() || s.share.truncated);
-                return Ok((lines, more));
+                return Ok(Page {
+                    lines,
+                    is_truncated,
+                });
             }
+        }
+    }
+
+    async fn share_of(
+        &self,
+        request: &Request,
+        node: &str,
+        question: &Question,
+        epoch: u64,
+    ) -> Result<ListShare, MergeError> {
+        let caller = &request.meaning.principal;
+        match self.replicator.ask_for(node, caller, question).await {
+            Ok(Reply::Share(share)) if share.epoch == epoch => Ok(share),
+            Ok(Reply::Share(_)) => Err(MergeError::ViewsDiffer),
+            Ok(_) => Err(MergeError::Failed(Code::InternalError.into())),
+            Err(error) if error.code() == Code::ServiceUnavailable => {
+                Err(MergeError::Silent(node.to_owned(), error))
+            }
+            Err(error) => Err(MergeError::Failed(error)),
         }
     }
 }
 
-/// Moves lines from the sources, in order, until there are `max`, or one of the
-/// sources has to be asked again before it is known what comes next. Whether
-/// the page is done.
-fn drain(sources: &mut [Source], lines: &mut Vec<Line>, max: usize) -> bool {
+/// Moves lines from the sources, in order, until there are `max`, or until one of the sources
+/// needs its next share. Returns whether the page is complete.
+fn merge_lines(sources: &mut [Source], lines: &mut Vec<Line>, max: usize) -> bool {
     while lines.len() < max {
         if sources.iter().any(Source::needs_more) {
             return false;
@@ -163,6 +208,11 @@ fn drain(sources: &mut [Source], lines: &mut Vec<Line>, max: usize) -> bool {
         lines.push(first);
     }
     true
+}
+
+fn owned_place(line: &Line) -> Place {
+    let (name, id) = place(line);
+    (name.to_owned(), id.to_owned())
 }
 
 #[cfg(test)]
@@ -189,24 +239,24 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_merged_in_order_and_what_several_have_is_told_once() {
+    fn shares_are_merged_in_order_and_a_line_of_several_is_listed_once() {
         let mut sources = [source(&["a", "c", "d"], false), source(&["b", "c"], false)];
         let mut lines = Vec::new();
-        assert!(drain(&mut sources, &mut lines, 3));
+        assert!(merge_lines(&mut sources, &mut lines, 3));
         assert_eq!(names(&lines), ["a", "b", "c"]);
-        assert!(drain(&mut sources, &mut lines, 9));
+        assert!(merge_lines(&mut sources, &mut lines, 9));
         assert_eq!(names(&lines), ["a", "b", "c", "d"]);
     }
 
     #[test]
-    fn nothing_goes_on_behind_a_share_that_was_cut_off() {
+    fn no_line_follows_a_share_that_was_cut_off_before_its_next_one() {
         let mut sources = [source(&["a"], true), source(&["b", "x"], false)];
         let mut lines = Vec::new();
-        assert!(!drain(&mut sources, &mut lines, 9));
+        assert!(!merge_lines(&mut sources, &mut lines, 9));
         assert_eq!(names(&lines), ["a"]);
-        sources[0].take(source(&["aa", "c"], false).share);
+        sources[0].replace_share(source(&["aa", "c"], false).share);
         assert_eq!(sources[0].after, Some(("c".to_owned(), String::new())));
-        assert!(drain(&mut sources, &mut lines, 9));
+        assert!(merge_lines(&mut sources, &mut lines, 9));
         assert_eq!(names(&lines), ["a", "aa", "b", "c", "x"]);
     }
 }

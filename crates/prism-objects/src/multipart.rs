@@ -1,26 +1,26 @@
-//! Uploads in parts, in this node's store: begun, looked at, completed and
-//! aborted. Parts come in by `put` and `copy`.
+//! Uploads in parts, in this node's store: begun, listed, completed and aborted. `put.rs` and
+//! `copy.rs` receive the parts.
 
-use prism_replicas::meta::stored_meta;
 use std::io;
 
-use prism_http::{Exchange, ResponseHead};
-use prism_replicas::delete::{conditions_error, holds};
+use prism_replicas::delete::conditions_error;
 use prism_replicas::meta::{
-    checksum_wanted, part_checksum, set_checksum, want_checksum, without_checksum_wanted,
+    self, checksum_wanted, part_checksum, set_checksum, stored_meta, want_checksum,
+    without_checksum_wanted,
 };
-use prism_replicas::{Node, blocking, joined, meta, now_ms, store_error};
+use prism_replicas::{StoreResult, now_ms, store_error};
 use prism_s3::integrity::etag_of_parts;
 use prism_s3::op::{CompleteUpload, CreateUpload, ListParts, MAX_PARTS, MIN_PART_BYTES};
 use prism_s3::xml::{self, Completed, CompletedPart, PartEntry, PartsPage};
-use prism_s3::{Algorithm, BucketName, ChecksumType, Code, ObjectKey, S3Error};
+use prism_s3::{Algorithm, ChecksumType, Code, Expected, ObjectRef, S3Error};
 use prism_service::{Io, set};
 use prism_store::{
-    Body, Error, Object, ObjectMeta, Part, Store, Upload, UploadId, UploadName, VersionId,
+    Body, Error, Object, Part, PutWriter, Store, Upload, UploadId, UploadName, VersionId,
 };
 
-use crate::answer::{Answer, from_ms, send_xml};
-use crate::documents::ReadDocument;
+use crate::answer::{Answer, from_ms, internal};
+use crate::bodies::store_condition;
+use crate::call::Call;
 use crate::get::quoted;
 use crate::objects::{Objects, Request};
 use crate::versions;
@@ -29,60 +29,60 @@ use crate::versions;
 /// elements take 300 bytes each; some clients indent.
 const MAX_LIST_BYTES: u64 = 6 << 20;
 
-/// The upload that a client names; one that cannot be does not exist.
-pub(crate) fn named_upload<'a>(
-    bucket: &'a BucketName,
-    key: &'a ObjectKey,
-    upload: &str,
-) -> Result<UploadName<'a>, S3Error> {
+/// The upload that a client names. An impossible name is that of no upload.
+fn named_upload<'a>(object: &'a ObjectRef, upload: &str) -> Result<UploadName<'a>, S3Error> {
     let id = UploadId::parse(upload).ok_or(Code::NoSuchUpload)?;
     Ok(UploadName {
-        bucket: bucket.as_str(),
-        key: key.as_str(),
+        bucket: object.bucket.as_str(),
+        key: object.key.as_str(),
         id,
     })
 }
 
-/// Begins an upload. Blocks.
+/// Begins an upload. Blocks on disk.
 pub(crate) fn create(
     store: &Store,
-    (bucket, key): (&BucketName, &ObjectKey),
+    object: &ObjectRef,
     create: &CreateUpload,
 ) -> Result<Answer, S3Error> {
-    let mut meta = ObjectMeta {
-        created_ms: now_ms(),
-        ..stored_meta(&create.headers, &create.tags, None)
-    };
-    let mut head = ResponseHead::new(200);
+    let ObjectRef { bucket, key } = object;
+    let mut meta = stored_meta(&create.headers, &create.tags, None);
+    meta.created_ms = now_ms();
     if let Some((algorithm, kind)) = create.checksum {
         want_checksum(&mut meta, algorithm, kind);
-        set(&mut head, "x-amz-checksum-algorithm", algorithm.name()).map_err(internal)?;
-        set(&mut head, "x-amz-checksum-type", kind.as_str()).map_err(internal)?;
     }
     let id = store.uploads().create(bucket.as_str(), key.as_str(), meta);
-    let id = id.map_err(|e| store_error(&e))?;
-    Ok((head, xml::initiate_result(bucket, key, &id.to_string())))
+    let id = id.in_s3()?.to_string();
+    let mut answer = Answer::xml(xml::initiate_result(bucket, key, &id));
+    if let Some((algorithm, kind)) = create.checksum {
+        let head = &mut answer.head;
+        set(head, "x-amz-checksum-algorithm", algorithm.name()).map_err(internal)?;
+        set(head, "x-amz-checksum-type", kind.as_str()).map_err(internal)?;
+    }
+    Ok(answer)
 }
 
-/// Lists an upload's parts. Blocks.
-pub(crate) fn list(
-    store: &Store,
-    (bucket, key): (&BucketName, &ObjectKey),
-    list: &ListParts,
-) -> Result<Answer, S3Error> {
-    let name = named_upload(bucket, key, &list.upload)?;
-    let upload = store.uploads().get(name).map_err(|e| store_error(&e))?;
-    let found = store.uploads().parts(name, list.after, list.max);
-    let (parts, more) = found.map_err(|e| store_error(&e))?;
+/// Lists an upload's parts. Blocks on disk.
+pub(crate) fn list(store: &Store, object: &ObjectRef, list: &ListParts) -> Result<Answer, S3Error> {
+    let name = named_upload(object, &list.upload)?;
+    let upload = store.uploads().get(name).in_s3()?;
+    let (parts, more) = store.uploads().parts(name, list.after, list.max).in_s3()?;
     let page = PartsPage {
-        bucket,
-        key,
+        bucket: &object.bucket,
+        key: &object.key,
         request: list,
         checksum: checksum_wanted(&upload.meta),
         parts: parts.iter().map(entry).collect(),
         truncated: more && list.max > 0,
     };
-    Ok((ResponseHead::new(200), page.xml()))
+    Ok(Answer::xml(page.xml()))
+}
+
+/// Aborts an upload. Blocks on disk.
+pub(crate) fn abort(store: &Store, object: &ObjectRef, upload: &str) -> Result<Answer, S3Error> {
+    let name = named_upload(object, upload)?;
+    store.uploads().abort(name).in_s3()?;
+    Ok(Answer::empty(204))
 }
 
 fn entry(part: &Part) -> PartEntry {
@@ -95,59 +95,56 @@ fn entry(part: &Part) -> PartEntry {
     }
 }
 
-/// Ends an upload. Blocks.
-pub(crate) fn abort(
-    store: &Store,
-    (bucket, key): (&BucketName, &ObjectKey),
-    upload: &str,
-) -> Result<Answer, S3Error> {
-    let name = named_upload(bucket, key, upload)?;
-    store.uploads().abort(name).map_err(|e| store_error(&e))?;
-    Ok((ResponseHead::new(204), Vec::new()))
-}
-
 impl Objects {
     /// Makes an object of an upload's parts.
     pub(crate) async fn complete_upload(
         &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
-        (bucket, key, complete): (&BucketName, &ObjectKey, &CompleteUpload),
-    ) -> io::Result<bool> {
-        let body = self.read_document(io, request, MAX_LIST_BYTES).await?;
-        let exchange = Exchange {
-            keep_alive: exchange.keep_alive && body.is_whole,
-            ..*exchange
+        call: &mut Call<'_, impl Io>,
+        object: &ObjectRef,
+        complete: &CompleteUpload,
+    ) -> io::Result<Result<Answer, S3Error>> {
+        let xml = match call.read_document(MAX_LIST_BYTES).await? {
+            Ok(xml) => xml,
+            Err(error) => return Ok(Err(error)),
         };
-        let result = match body {
-            ReadDocument { bytes: Ok(xml), .. } => {
-                let (bucket, key, complete) = (bucket.clone(), key.clone(), complete.clone());
-                joined(blocking(&self.node, move |node| {
-                    complete_here(node, (&bucket, &key), &complete, &xml)
-                }))
-                .await
-            }
-            ReadDocument {
-                bytes: Err(error), ..
-            } => Err(error),
-        };
-        match self.if_still(request, result) {
-            Ok((completed, version)) => {
-                let location = self.location(request);
-                let xml = xml::complete_result(&location, bucket, key, &completed);
-                let mut head = ResponseHead::new(200);
-                versions::set_id(&mut head, version)?;
-                send_xml(io, &exchange, head, &xml).await
-            }
-            Err(error) => {
-                let path = request.head.path();
-                self.send_error(io, &exchange, &error, path).await
-            }
-        }
+        let location = self.location(call.request);
+        let (object, complete) = (object.clone(), complete.clone());
+        let completing = self.node.on_store(move |_, store| {
+            let (completed, version) = complete_here(store, &object, &complete, &xml)?;
+            let ObjectRef { bucket, key } = &object;
+            let document = xml::complete_result(&location, bucket, key, &completed);
+            let mut answer = Answer::xml(document);
+            versions::set_id(&mut answer.head, version).map_err(internal)?;
+            Ok(answer)
+        });
+        Ok(completing.await)
     }
 
-    /// Where the client finds the object that it asked to be made.
+    /// Begins a part of `length` bytes, if that is known. Adds the checksum that the upload
+    /// wants to `expected`.
+    pub(crate) async fn begin_part(
+        &self,
+        object: &ObjectRef,
+        upload: &str,
+        number: u16,
+        length: Option<u64>,
+        expected: Expected,
+    ) -> Result<(PutWriter, Expected), S3Error> {
+        let (object, upload) = (object.clone(), upload.to_owned());
+        let begun = self.node.on_store(move |_, store| {
+            let name = named_upload(&object, &upload)?;
+            let upload = store.uploads().get(name).in_s3()?;
+            let expected = match checksum_wanted(&upload.meta) {
+                Some((algorithm, _)) => expected.want(algorithm)?,
+                None => expected,
+            };
+            let writer = store.uploads().begin_part(name, number, length);
+            Ok((writer.in_s3()?, expected))
+        });
+        begun.await
+    }
+
+    /// The URL of the object that the upload makes.
     fn location(&self, request: &Request) -> String {
         let host = request.head.host().unwrap_or_default();
         let scheme = match self.node.config.tls_address() {
@@ -159,21 +156,20 @@ impl Objects {
 }
 
 fn complete_here(
-    node: &Node,
-    (bucket, key): (&BucketName, &ObjectKey),
+    store: &Store,
+    object: &ObjectRef,
     complete: &CompleteUpload,
     xml: &[u8],
 ) -> Result<(Completed, Option<VersionId>), S3Error> {
-    let store = node.store.as_ref().ok_or(Code::InternalError)?;
     let wanted = xml::parse_complete(xml)?;
-    let name = named_upload(bucket, key, &complete.upload)?;
+    let name = named_upload(object, &complete.upload)?;
     let upload = match store.uploads().get(name) {
         Ok(upload) => upload,
         Err(Error::NoSuchUpload) => return completed_before(store, name, &wanted),
         Err(error) => return Err(store_error(&error)),
     };
-    let parts = store.uploads().parts(name, 0, MAX_PARTS.into());
-    let parts = chosen(parts.map_err(|e| store_error(&e))?.0, &wanted)?;
+    let (parts, _) = store.uploads().parts(name, 0, MAX_PARTS.into()).in_s3()?;
+    let parts = chosen(parts, &wanted)?;
     check_sizes(&parts, complete)?;
     let completed = describe(&upload, &parts, complete)?;
     let mut meta = without_checksum_wanted(upload.meta);
@@ -186,33 +182,22 @@ fn complete_here(
         .iter()
         .map(|part| (part.number, part.version))
         .collect();
-    let conditions = complete.conditions.clone();
-    let condition: Option<prism_store::Condition> = match conditions.is_empty() {
-        true => None,
-        false => {
-            let asked = conditions.clone();
-            Some(Box::new(move |current: Option<&ObjectMeta>| {
-                holds(&asked, current)
-            }))
-        }
-    };
+    let condition = store_condition(&complete.conditions);
     match store.uploads().complete(name, &versions, meta, condition) {
         Ok(committed) => Ok((completed, committed.version)),
-        // Somebody was faster, perhaps this client's first try.
+        // Another request was faster, perhaps this client's first try.
         Err(Error::NoSuchUpload) => completed_before(store, name, &wanted),
-        Err(error) => Err(conditions_error(&conditions, &error)),
+        Err(error) => Err(conditions_error(&complete.conditions, &error)),
     }
 }
 
-/// A client that did not hear the first answer asks again, for the same parts.
+/// The result of an earlier completion: a client that got no answer asks again for the same parts.
 fn completed_before(
     store: &Store,
     name: UploadName<'_>,
     wanted: &[CompletedPart],
 ) -> Result<(Completed, Option<VersionId>), S3Error> {
-    let object = store.get(name.bucket, name.key);
-    let object = object.map_err(|e| store_error(&e))?;
-    match object {
+    match store.get(name.bucket, name.key).in_s3()? {
         Some(object) if matches!(&object.body, Body::Parts(p) if p.upload() == name.id) => {
             if !is_made_of(&object, wanted) {
                 return Err(Code::InvalidPart.into());
@@ -227,7 +212,7 @@ fn completed_before(
     }
 }
 
-/// Whether an object was made of these parts: its ETag is that of theirs.
+/// Whether an object was made of these parts, by their numbers and ETags.
 fn is_made_of(object: &Object, wanted: &[CompletedPart]) -> bool {
     let Body::Parts(parts) = &object.body else {
         return false;
@@ -237,7 +222,7 @@ fn is_made_of(object: &Object, wanted: &[CompletedPart]) -> bool {
     numbers.eq(parts.iter().map(|(number, ..)| number)) && etag.as_ref() == Some(&object.meta.etag)
 }
 
-/// The parts that the client names, if they are what it takes them for.
+/// The parts that the client names, if their ETags and checksums are the ones that it expects.
 fn chosen(parts: Vec<Part>, wanted: &[CompletedPart]) -> Result<Vec<Part>, S3Error> {
     let mut there = parts.into_iter();
     let mut chosen = Vec::with_capacity(wanted.len());
@@ -275,10 +260,9 @@ fn describe(
     complete: &CompleteUpload,
 ) -> Result<Completed, S3Error> {
     let etag = etag_of_parts(parts.iter().map(|part| part.meta.etag.as_str()));
-    let checksum = match checksum_wanted(&upload.meta) {
-        Some(wanted) => Some(whole_checksum(wanted, parts)?),
-        None => None,
-    };
+    let checksum = checksum_wanted(&upload.meta)
+        .map(|(algorithm, kind)| whole_checksum(algorithm, kind, parts))
+        .transpose()?;
     let bad = |message| Err(Code::InvalidRequest.with_message(message));
     match (&checksum, complete.checksum_type) {
         (Some((_, _, kind)), Some(claimed)) if *kind != claimed => {
@@ -289,7 +273,7 @@ fn describe(
     match (&checksum, &complete.checksum) {
         (_, None) => {}
         (Some((algorithm, value, _)), Some((claimed, claim))) if algorithm == claimed => {
-            // Some clients leave the number of parts away.
+            // Some clients omit the number of parts.
             let bare = value
                 .split_once('-')
                 .map_or(value.as_str(), |(bare, _)| bare);
@@ -306,7 +290,8 @@ fn describe(
 }
 
 fn whole_checksum(
-    (algorithm, kind): (Algorithm, ChecksumType),
+    algorithm: Algorithm,
+    kind: ChecksumType,
     parts: &[Part],
 ) -> Result<(Algorithm, String, ChecksumType), S3Error> {
     let sums: Vec<(String, u64)> = parts
@@ -319,8 +304,4 @@ fn whole_checksum(
         false => None,
     };
     Ok((algorithm, whole.ok_or(Code::InternalError)?, kind))
-}
-
-fn internal(_: io::Error) -> S3Error {
-    Code::InternalError.into()
 }

@@ -1,4 +1,4 @@
-//! The service itself: what it understands, and what it is made of.
+//! The service itself: its state, and its implementation of [`Service`].
 
 use std::cell::RefCell;
 use std::io;
@@ -17,14 +17,15 @@ use prism_service::{Fault, Io, Link, Route, Service, Subject};
 
 use crate::auth::Auth;
 use crate::bodies::Bodies;
+use crate::call::Call;
 use crate::commits::Commits;
 use crate::hashing::Hashing;
 use crate::rules::BucketRules;
 use crate::{answer, route};
 
-/// How long a request waits for news when another node sees the cluster differently. A step
-/// takes a few round trips to etcd, and the pause before it longer.
-const NEWS_IN: Duration = Duration::from_secs(2);
+/// Longest wait of a request for a newer view, when another node has one. A step takes a few
+/// round trips to etcd, and the pause before it longer.
+const NEWER_VIEW_WAIT: Duration = Duration::from_secs(2);
 
 /// A request as S3 understands it.
 #[derive(Debug)]
@@ -32,16 +33,16 @@ pub struct Meaning {
     pub(crate) operation: Operation,
     pub(crate) principal: Principal,
     pub(crate) payload: Payload,
-    /// The bucket policy's answer for an anonymous caller, if it was asked.
+    /// The decision of the bucket's policy on an anonymous caller, if it was asked.
     pub(crate) policy: Policy,
-    /// The lease by which this node might serve when it read the request.
+    /// The lease that allowed this node to serve when it read the request.
     pub(crate) lease_term: Option<LeaseTerm>,
 }
 
 /// One request of the object store.
 pub type Request = prism_service::Request<Meaning>;
 
-/// What the threads of a node share to serve objects.
+/// The state that the threads of a node share to serve objects.
 pub struct Shared {
     pub(crate) auth: Auth,
     pub(crate) limits: Limits,
@@ -51,7 +52,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// For a node with these users; `link` is told of what is sent.
+    /// For a node with these users. `link` counts the bytes of answers.
     #[must_use]
     pub fn new(config: &Config, users: &[Credential], link: Arc<Link>) -> Self {
         Self {
@@ -67,7 +68,7 @@ impl Shared {
         }
     }
 
-    /// From the next request on, these may call and no others.
+    /// Replaces all users, from the next request on.
     pub fn replace_users(&self, users: &[Credential]) {
         self.auth.replace(users);
     }
@@ -79,19 +80,19 @@ impl Shared {
     }
 }
 
-/// The object store at one thread of a node.
+/// The object store, as one thread of a node serves it.
 pub struct Objects {
     pub(crate) node: Arc<Node>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) replicator: Rc<Replicator>,
     pub(crate) rules: BucketRules,
     pub(crate) bodies: Bodies,
-    /// Room for the answer that is being put together.
+    /// Buffer for the head of the next answer, and for the body of a small one.
     pub(crate) answer_room: RefCell<Vec<u8>>,
 }
 
 impl Objects {
-    /// One for the calling thread.
+    /// The object store for the calling thread.
     #[must_use]
     pub fn new(shared: Arc<Shared>, replicator: Rc<Replicator>) -> Self {
         let node = replicator.node.clone();
@@ -105,7 +106,7 @@ impl Objects {
         }
     }
 
-    /// Whether this node may begin to answer a request from its store.
+    /// Checks that this node may begin to answer a request from its store.
     pub(crate) fn may_answer(&self, meaning: &Meaning) -> Result<(), S3Error> {
         self.node.check_lease(meaning.lease_term)?;
         match route::may_answer(&self.node, &meaning.operation) {
@@ -114,7 +115,7 @@ impl Objects {
         }
     }
 
-    /// What was found or done, if this node might serve all the time.
+    /// Passes `result` on if this node was allowed to serve since it read the request.
     pub(crate) fn if_still<T>(
         &self,
         request: &Request,
@@ -141,9 +142,9 @@ impl Service for Objects {
         head: &mut RequestHead,
         verified: Option<Verified>,
     ) -> Result<Meaning, S3Error> {
-        // Before anything is decided by how the cluster is.
+        // The lease is taken before any decision uses the cluster's state.
         let lease_term = self.node.replication.begin();
-        let known = self.shared.auth.know(head, verified)?;
+        let known = self.shared.auth.identify(head, verified)?;
         let hoisted = with_hoisted(head)?;
         let operation = Operation::parse(hoisted.as_ref().unwrap_or(head), None)?;
         known.principal.authorize(&operation)?;
@@ -160,7 +161,7 @@ impl Service for Objects {
     }
 
     async fn admit(&self, request: &mut Request) -> Result<(), S3Error> {
-        self.let_in(request).await
+        self.admit_by_policy(request).await
     }
 
     async fn begin(&self, meaning: &Meaning) -> Option<UnderWay<'_>> {
@@ -189,7 +190,7 @@ impl Service for Objects {
 
     async fn has_moved_on(&self, epoch: u64, was_sent_elsewhere: bool) -> bool {
         let limit = match was_sent_elsewhere && self.node.cluster.is_in_etcd() {
-            true => NEWS_IN,
+            true => NEWER_VIEW_WAIT,
             false => Duration::ZERO,
         };
         self.node.replication.wait_beyond(epoch, limit).await
@@ -217,18 +218,25 @@ impl Service for Objects {
         request: &Request,
         exchange: &Exchange<'_>,
     ) -> io::Result<bool> {
-        if route::concerns_all(&request.meaning.operation) {
-            return Box::pin(self.serve_together(io, request, exchange)).await;
-        }
-        if !request.is_relayed {
+        let concerns_all = route::concerns_all(&request.meaning.operation);
+        if !concerns_all && !request.is_relayed {
             self.node.counters.served_direct.add_one();
         }
-        let extra = self.rules.for_browsers(&request.head).await;
-        let exchange = &Exchange {
+        // An operation that concerns all backends may change the rules, and looks them up itself.
+        let extra = match concerns_all {
+            true => None,
+            false => self.rules.cors_fields(&request.head).await,
+        };
+        let exchange = Exchange {
             extra: extra.as_ref(),
             ..*exchange
         };
-        self.serve_from_store(io, request, exchange).await
+        let mut call = Call {
+            io,
+            request,
+            exchange,
+        };
+        self.answer_here(&mut call).await
     }
 
     async fn serve_node(
@@ -238,7 +246,7 @@ impl Service for Objects {
         peer: &str,
         exchange: &Exchange<'_>,
     ) -> io::Result<bool> {
-        // Nodes replicate with PUT and ask with POST.
+        // Nodes prepare changes with PUT and ask questions with POST.
         match head.method() {
             Method::Put => {
                 let prepared = self.replicator.serve_prepare(io, head, peer, exchange);
@@ -249,7 +257,7 @@ impl Service for Objects {
     }
 
     async fn extra_fields(&self, head: &RequestHead) -> Option<Headers> {
-        self.rules.for_browsers(head).await
+        self.rules.cors_fields(head).await
     }
 
     fn error_for(&self, fault: Fault) -> S3Error {

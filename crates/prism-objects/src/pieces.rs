@@ -1,5 +1,5 @@
-//! The pieces in which bodies are read and written. Their room is used again: memory
-//! that comes fresh from the kernel costs as much as what is done with it.
+//! The pieces in which bodies are read and written. Their memory is reused, because fresh
+//! memory from the kernel costs as much as the work on a piece.
 
 use std::cell::RefCell;
 use std::io;
@@ -8,35 +8,35 @@ use prism_http::BodyReader;
 use prism_s3::S3Error;
 use prism_service::Input;
 
-use crate::bodies::Failed;
+use crate::bodies::ReceiveError;
 
-/// Bytes written at a time. Two pieces are in memory for each body, and the
-/// data of one more where it comes in chunks.
+/// Bytes written at a time. Each body has two pieces in memory, and the data of a third one if
+/// it comes in chunks.
 pub(crate) const PIECE_BYTES: usize = 512 << 10;
-/// What would be two pieces is one: to pass a piece on, and to wait until it is
-/// hashed, costs more than what is gained by doing so while the rest comes.
+/// Longest body that is one piece instead of two. Writing its first half while the second
+/// arrives saves less than passing a piece to another thread costs.
 const WHOLE_BYTES: usize = 2 * PIECE_BYTES;
-/// Shorter bodies get the room that they need.
+/// Shorter bodies get a piece of their own length.
 const SMALL_BYTES: usize = 64 << 10;
-/// Bytes of room that a worker keeps for later.
+/// Bytes of memory that a worker keeps for later pieces.
 const KEPT_BYTES: usize = 32 << 20;
 
-/// Room for later pieces.
+/// Memory for later pieces.
 #[derive(Default)]
 pub(crate) struct Pieces {
     kept: RefCell<Vec<Vec<u8>>>,
 }
 
-/// A part of a body, as far as it has come.
+/// A piece of a body, as far as it has been read.
 #[derive(Default)]
 pub(crate) struct Piece {
     pub(crate) room: Vec<u8>,
-    /// Bytes in it.
+    /// Bytes of the body in `room`.
     pub(crate) len: usize,
 }
 
 impl Pieces {
-    /// Room for a piece of a body of which so many bytes are left, if that is known.
+    /// A piece for a body of which `left` bytes are to come, if that is known.
     pub(crate) fn piece(&self, left: Option<u64>) -> Piece {
         let small = left.and_then(|left| usize::try_from(left).ok());
         let room = match small {
@@ -47,7 +47,7 @@ impl Pieces {
         Piece { room, len: 0 }
     }
 
-    /// What was kept last is in a cache most likely.
+    /// Prefers the memory that was recycled last, which is likely in a cache.
     fn room(&self, len: usize) -> Vec<u8> {
         let mut kept = self.kept.borrow_mut();
         match kept.iter().rposition(|room| room.len() == len) {
@@ -56,7 +56,8 @@ impl Pieces {
         }
     }
 
-    pub(crate) fn take_back(&self, piece: Piece) {
+    /// Keeps a piece's memory for later pieces, up to [`KEPT_BYTES`].
+    pub(crate) fn recycle(&self, piece: Piece) {
         let mut kept = self.kept.borrow_mut();
         let bytes: usize = kept.iter().map(Vec::len).sum();
         let len = piece.room.len();
@@ -75,16 +76,16 @@ impl Piece {
         self.len < self.room.len()
     }
 
-    /// Reads more of a body, for which there is room.
+    /// Reads more of a body. The piece must have room.
     pub(crate) async fn read(
         &mut self,
         io: &mut impl Input,
         body: &mut BodyReader,
-    ) -> Result<(), Failed> {
-        let ended = || Failed::Connection(io::ErrorKind::UnexpectedEof.into());
+    ) -> Result<(), ReceiveError> {
+        let ended = || ReceiveError::Connection(io::ErrorKind::UnexpectedEof.into());
         let (_, room) = self.room.split_at_mut(self.len);
         if let BodyReader::Length { left } = body {
-            // All that comes is data, and needs to be in no other place first.
+            // Without chunks the bytes need no copy: they are read to their place.
             let most = usize::try_from(*left).unwrap_or(usize::MAX);
             let (room, _) = room.split_at_mut(most.min(room.len()));
             let read = io.read(room).await?;
@@ -139,7 +140,7 @@ mod tests {
         }
     }
 
-    /// What is read in pieces of `room` bytes, and what is left behind it.
+    /// The body as read in pieces of `room` bytes, and the unread bytes behind it.
     fn read(framing: ResponseFraming, bytes: &[u8], room: usize) -> Option<(Vec<u8>, Vec<u8>)> {
         let bytes = bytes.to_vec();
         let mut io = Slow { bytes, seen: 0 };
@@ -179,7 +180,7 @@ mod tests {
             let long = if n % 2 == 0 { PIECE_BYTES } else { WHOLE_BYTES };
             for len in [long, 9] {
                 let room = vec![0; len];
-                pieces.take_back(Piece { room, len: 9 });
+                pieces.recycle(Piece { room, len: 9 });
             }
         }
         let kept: usize = pieces.kept.borrow().iter().map(Vec::len).sum();

@@ -1,8 +1,8 @@
-//! Which nodes answer a request: the one decision, whoever asks.
+//! The one place that decides which nodes answer a request.
 //!
-//! Four ask: the node that holds a client's connection, the same node again when the nodes it
-//! relays to have moved on, a node that another one relays to, and a frontend that a backend
-//! returns a connection to.
+//! Four callers ask: the node that has a client's connection, the same node again when the
+//! nodes that it relays to have a newer view, a node that gets a relayed request, and a
+//! frontend that gets a returned connection.
 
 use prism_http::RequestHead;
 use prism_replicas::Node;
@@ -14,22 +14,24 @@ pub(crate) fn changes_object(operation: &Operation) -> bool {
     operation.object().is_some() && !operation.only_reads_object()
 }
 
-/// Whether any node puts the answer together from what all backends say.
+/// Whether any node answers an operation, with the help of all backends.
 pub(crate) fn concerns_all(operation: &Operation) -> bool {
+    matches!(operation, Operation::Bucket(_, operation) if concerns_all_backends(operation))
+}
+
+/// Whether any node answers an operation on a bucket, with the help of all backends.
+pub(crate) fn concerns_all_backends(operation: &BucketOperation) -> bool {
     matches!(
         operation,
-        Operation::Bucket(
-            _,
-            BucketOperation::Create
-                | BucketOperation::Delete
-                | BucketOperation::PutDocument(_)
-                | BucketOperation::DeleteDocument(_)
-                | BucketOperation::DeleteObjects
-                | BucketOperation::ListUploads(_)
-                | BucketOperation::ListVersions(_)
-                | BucketOperation::PutVersioning
-                | BucketOperation::ListObjects(_),
-        )
+        BucketOperation::Create
+            | BucketOperation::Delete
+            | BucketOperation::PutDocument(_)
+            | BucketOperation::DeleteDocument(_)
+            | BucketOperation::DeleteObjects
+            | BucketOperation::ListUploads(_)
+            | BucketOperation::ListVersions(_)
+            | BucketOperation::PutVersioning
+            | BucketOperation::ListObjects(_)
     )
 }
 
@@ -61,7 +63,7 @@ pub(crate) fn may_answer(node: &Node, operation: &Operation) -> bool {
     }
 }
 
-/// The nodes that may answer an operation, best first; leaving ones come last.
+/// The nodes that may answer an operation, best first. Nodes that leave come last.
 fn answerers(node: &Node, operation: &Operation) -> Vec<String> {
     let Some(ObjectRef { bucket, key }) = operation.object() else {
         return backends(node);
@@ -75,8 +77,7 @@ fn answerers(node: &Node, operation: &Operation) -> Vec<String> {
     names
 }
 
-/// All backends that are in sync, in an order that differs from call to call; those that
-/// leave come last.
+/// All backends in sync, in random order. Backends that leave come last.
 pub(crate) fn backends(node: &Node) -> Vec<String> {
     let mut names = node.replication.in_sync();
     fastrand::shuffle(&mut names);
@@ -84,8 +85,8 @@ pub(crate) fn backends(node: &Node) -> Vec<String> {
     names
 }
 
-/// The other node that answers a connection's unread request, if a hand-off takes it there:
-/// a frontend to which a backend returns a connection sends it on without a look at the rest.
+/// The node to which a connection is handed off for its unread request, if there is one. A
+/// frontend sends a returned connection on to it.
 #[must_use]
 pub fn owner_of_unread(node: &Node, limits: &prism_http::Limits, unread: &[u8]) -> Option<String> {
     let (head, _) = RequestHead::parse(unread, limits).ok()??;

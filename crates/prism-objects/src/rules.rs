@@ -1,14 +1,14 @@
-//! What a bucket's documents say of requests: who may make them (policy), and which pages of
-//! a browser may see the answers (CORS). Backends have the documents in their stores; a
-//! frontend asks one and remembers the answer for a moment.
+//! The rules in a bucket's documents: its policy says who may make requests, its CORS rules
+//! say which web pages may see the answers. Backends have the documents in their stores. A
+//! frontend asks a backend and remembers the answer for a second.
 
-use prism_http::{Headers, Method, RequestHead, ResponseHead};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prism_http::{Headers, Method, RequestHead, ResponseHead};
 use prism_replicas::{Node, Question, Replicator, Reply};
 use prism_s3::cors::CorsConfig;
 use prism_s3::{BucketName, Code, Document, Operation, Policy, S3Error, xml};
@@ -16,18 +16,17 @@ use prism_store::Store;
 
 use crate::route;
 
-/// How long an answer counts: after that, a policy that was removed has no
-/// effect any more.
+/// Lifetime of a remembered answer, and so of a policy that was removed.
 const LIFETIME: Duration = Duration::from_secs(1);
 /// Buckets remembered by each worker; a policy takes 20 KiB at most, CORS rules 64 KiB.
 const CAPACITY: usize = 256;
 
-/// Documents of one kind that were asked for lately, by bucket.
-pub(crate) struct Lately<T> {
+/// Documents of one kind that a backend sent within [`LIFETIME`], by bucket.
+pub(crate) struct RecentDocuments<T> {
     known: HashMap<String, (Instant, Option<Rc<T>>)>,
 }
 
-impl<T> Default for Lately<T> {
+impl<T> Default for RecentDocuments<T> {
     fn default() -> Self {
         Self {
             known: HashMap::new(),
@@ -35,7 +34,7 @@ impl<T> Default for Lately<T> {
     }
 }
 
-impl<T> Lately<T> {
+impl<T> RecentDocuments<T> {
     pub(crate) fn get(&self, bucket: &str, now: Instant) -> Option<Option<Rc<T>>> {
         let (asked, document) = self.known.get(bucket)?;
         (now.saturating_duration_since(*asked) < LIFETIME).then(|| document.clone())
@@ -49,12 +48,12 @@ impl<T> Lately<T> {
     }
 }
 
-/// Policies and CORS rules of buckets, as one thread asked for them lately.
+/// Policies and CORS rules of buckets, as one thread remembers them.
 pub(crate) struct BucketRules {
     node: Arc<Node>,
     replicator: Rc<Replicator>,
-    policies: RefCell<Lately<Policy>>,
-    cors: RefCell<Lately<CorsConfig>>,
+    policies: RefCell<RecentDocuments<Policy>>,
+    cors: RefCell<RecentDocuments<CorsConfig>>,
 }
 
 impl BucketRules {
@@ -67,16 +66,16 @@ impl BucketRules {
         }
     }
 
-    /// Whether a request may be answered, whoever makes it. Where that cannot be
-    /// found out, it may not.
-    pub(crate) async fn everybody_may(&self, operation: &Operation) -> bool {
+    /// Whether a bucket's policy allows everybody an operation. It does not if no backend is in
+    /// reach.
+    pub(crate) async fn allow_everybody(&self, operation: &Operation) -> bool {
         let Some(bucket) = operation.bucket() else {
             return false;
         };
         match self.policy(bucket).await {
             Ok(policy) => policy.is_some_and(|policy| policy.allows(operation)),
             Err(error) => {
-                tracing::warn!(%bucket, %error, "the bucket's policy is out of reach");
+                tracing::warn!(%bucket, %error, "no backend has sent the bucket's policy; the request is denied");
                 false
             }
         }
@@ -99,9 +98,9 @@ impl BucketRules {
         Ok(policy)
     }
 
-    /// The document that the first backend tells which answers: every one knows every
-    /// bucket.
-    pub(crate) async fn ask_any(&self, question: &Question) -> Result<Option<String>, S3Error> {
+    /// The document from the first backend that answers. Every backend in sync knows all
+    /// buckets.
+    async fn ask_any(&self, question: &Question) -> Result<Option<String>, S3Error> {
         let mut nodes = route::backends(&self.node);
         if self.node.store.is_some() && self.node.replication.is_in_sync() {
             nodes = vec![self.node.name.clone()];
@@ -118,9 +117,9 @@ impl BucketRules {
         Err(failure)
     }
 
-    /// The fields that every answer to this request has for a browser. Preflights are
-    /// answered by rules of their own.
-    pub(crate) async fn for_browsers(&self, head: &RequestHead) -> Option<Headers> {
+    /// The CORS fields of every answer to this request. Preflights have an operation of their
+    /// own.
+    pub(crate) async fn cors_fields(&self, head: &RequestHead) -> Option<Headers> {
         head.headers().get("origin")?;
         if *head.method() == Method::Options {
             return None;
@@ -129,7 +128,7 @@ impl BucketRules {
         let rules = match Box::pin(self.cors_rules(&bucket)).await {
             Ok(rules) => rules?,
             Err(error) => {
-                tracing::warn!(%bucket, %error, "the bucket's CORS rules are out of reach");
+                tracing::warn!(%bucket, %error, "no backend has sent the bucket's CORS rules; the answer has no CORS fields");
                 return None;
             }
         };
@@ -139,12 +138,12 @@ impl BucketRules {
         (added.is_ok() && !fields.is_empty()).then_some(fields)
     }
 
-    /// The rules of a bucket: this node's own, or those that a backend told of late.
+    /// The CORS rules of a bucket, from this node's store or from a backend.
     async fn cors_rules(&self, bucket: &BucketName) -> Result<Option<Rc<CorsConfig>>, S3Error> {
         if let Some(store) = &self.node.store
             && self.node.replication.is_in_sync()
         {
-            return Ok(rules_here(store, bucket).map(Rc::new));
+            return Ok(local_cors_rules(store, bucket).map(Rc::new));
         }
         let known = self.cors.borrow().get(bucket.as_str(), Instant::now());
         if let Some(rules) = known {
@@ -162,8 +161,8 @@ impl BucketRules {
     }
 }
 
-/// The rules of a bucket in this store.
-pub(crate) fn rules_here(store: &Store, bucket: &BucketName) -> Option<CorsConfig> {
+/// The CORS rules of a bucket in this store.
+pub(crate) fn local_cors_rules(store: &Store, bucket: &BucketName) -> Option<CorsConfig> {
     let found = store
         .buckets()
         .document(bucket.as_str(), Document::Cors.as_str());
@@ -175,8 +174,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_counts_for_a_moment_and_few_are_kept() {
-        let (mut policies, now) = (Lately::<Policy>::default(), Instant::now());
+    fn an_answer_is_remembered_for_its_lifetime_and_few_are() {
+        let (mut policies, now) = (RecentDocuments::<Policy>::default(), Instant::now());
         assert_eq!(policies.get("b", now), None);
         policies.put("b", None, now);
         assert_eq!(policies.get("b", now), Some(None));

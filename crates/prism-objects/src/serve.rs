@@ -1,422 +1,173 @@
-//! Requests that are answered from this node's store.
+//! The function that answers each operation, and the errors before one is called.
 
-use crate::answer::Answer;
+use std::borrow::Borrow;
 use std::io;
 
-use prism_http::{Exchange, Headers, ResponseHead};
-use prism_replicas::delete;
-use prism_replicas::{meta, store_error};
-use prism_s3::cors;
-use prism_s3::op::Attributes;
-use prism_s3::xml::{self, PartEntry, PartsOfObject};
-use prism_s3::{
-    BucketName, BucketOperation, Code, Conditions, Document, ObjectKey, ObjectOperation, ObjectRef,
-    Operation, S3Error, Tags,
-};
-use prism_service::{Io, MAX_SKIP_BYTES, set};
-use prism_store::{Body, Object, ObjectInfo, ObjectMeta, Store, ToDelete};
+use prism_http::ResponseHead;
+use prism_s3::{Code, ObjectOperation, ObjectRef, Operation, S3Error};
+use prism_service::{Io, MAX_SKIP_BYTES};
+use prism_store::Store;
 
-use crate::answer::{from_ms, send, send_xml};
+use crate::answer::{Answer, send_error_with};
+use crate::call::Call;
 use crate::objects::{Objects, Request};
-use crate::rules::rules_here;
-use crate::{multipart, versions};
-
-/// Longest body of a PutObjectTagging: ten tags with every character escaped.
-const MAX_TAGGING_BYTES: u64 = 64 << 10;
+use crate::{attributes, buckets, multipart, tagging};
 
 impl Objects {
-    /// Answers from this node's store.
-    pub(crate) async fn serve_from_store(
-        &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
-        let node = self.node.clone();
-        let Some(store) = node.store.as_ref() else {
-            return self.serve_without_store(io, request, exchange).await;
-        };
-        let certain = match self.may_answer(&request.meaning) {
-            Ok(()) => self.make_sure(request).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = certain {
-            return self.refuse_here(io, request, exchange, &error).await;
+    /// Answers a request here. Returns whether the connection lives on.
+    pub(crate) async fn answer_here(&self, call: &mut Call<'_, impl Io>) -> io::Result<bool> {
+        let operation = &call.request.meaning.operation;
+        if let Operation::Unsupported { what } = operation {
+            return self.refuse(call, &Operation::not_implemented(what)).await;
         }
-        match &request.meaning.operation {
-            Operation::Object(ObjectRef { bucket, key }, ObjectOperation::Put(put)) => {
-                Box::pin(self.put_object(io, request, exchange, (bucket, key, put))).await
-            }
-            Operation::Object(ObjectRef { bucket, key }, ObjectOperation::UploadPart(part)) => {
-                Box::pin(self.put_part(io, request, exchange, (bucket, key, part))).await
-            }
-            Operation::Object(
-                ObjectRef { bucket, key },
-                ObjectOperation::CompleteUpload(complete),
-            ) => {
-                Box::pin(self.complete_upload(io, request, exchange, (bucket, key, complete))).await
-            }
-            Operation::Object(
-                ObjectRef { bucket, key },
-                ObjectOperation::PutTagging { version },
-            ) => {
-                let what = (bucket, key, version.as_deref());
-                Box::pin(self.put_tagging(io, request, exchange, what)).await
-            }
-            _ => {
-                // Bodies of all others mean nothing.
-                let mut body = request.take_body(MAX_SKIP_BYTES);
-                let keep_alive = exchange.keep_alive && body.skip_rest(io).await;
-                let exchange = Exchange {
-                    keep_alive,
-                    ..*exchange
-                };
-                self.serve_without_body(io, request, &exchange, store).await
-            }
+        if let Operation::Bucket(bucket, operation) = operation {
+            return Box::pin(self.answer_bucket(call, bucket, operation)).await;
         }
+        let store = match self.current_store(call.request).await {
+            Ok(store) => store,
+            Err(error) => return self.refuse(call, &error).await,
+        };
+        if let Operation::Object(object, operation) = operation {
+            return self.answer_object(call, store, object, operation).await;
+        }
+        call.skip_body().await;
+        let answer = self.on_store(&(), &(), buckets::list).await;
+        self.send_answer(call, answer).await
     }
 
-    /// Makes sure that this store's copy is current.
-    async fn make_sure(&self, request: &Request) -> Result<(), S3Error> {
-        if let Some(bucket) = request.meaning.operation.bucket() {
+    /// Answers an operation on an object from this node's store.
+    async fn answer_object(
+        &self,
+        call: &mut Call<'_, impl Io>,
+        store: &Store,
+        object: &ObjectRef,
+        operation: &ObjectOperation,
+    ) -> io::Result<bool> {
+        use ObjectOperation as Op;
+        if !reads_body(operation) {
+            call.skip_body().await;
+        }
+        let answer = match operation {
+            Op::Get(read) | Op::Head(read) => {
+                return self.get_object(call, store, object, read).await;
+            }
+            Op::Put(put) => return Box::pin(self.put_object(call, object, put)).await,
+            Op::UploadPart(part) => return Box::pin(self.put_part(call, object, part)).await,
+            Op::Copy(copy) => return Box::pin(self.copy_object(call, object, copy)).await,
+            Op::CopyPart(part) => return Box::pin(self.copy_part(call, object, part)).await,
+            Op::CompleteUpload(complete) => {
+                Box::pin(self.complete_upload(call, object, complete)).await?
+            }
+            Op::PutTagging { version } => {
+                Box::pin(self.put_tagging(call, object, version.as_deref())).await?
+            }
+            Op::GetTagging { version } => self.on_store(object, version, tagging::read).await,
+            Op::DeleteTagging { version } => self.on_store(object, version, tagging::delete).await,
+            Op::GetAttributes(wanted) => self.on_store(object, wanted, attributes::read).await,
+            Op::Delete {
+                version,
+                conditions,
+            } => self.delete_object(object, version, conditions).await,
+            Op::CreateUpload(create) => self.on_store(object, create, multipart::create).await,
+            Op::ListParts(list) => self.on_store(object, list, multipart::list).await,
+            Op::AbortUpload { upload } => {
+                self.on_store(object, upload.as_str(), multipart::abort)
+                    .await
+            }
+        };
+        self.send_answer(call, answer).await
+    }
+
+    /// This node's store, if it may answer the request and is current.
+    pub(crate) async fn current_store(&self, request: &Request) -> Result<&Store, S3Error> {
+        let operation = &request.meaning.operation;
+        let store = self.node.store.as_ref().ok_or(Code::ServiceUnavailable)?;
+        self.may_answer(&request.meaning)?;
+        if let Some(bucket) = operation.bucket() {
             self.replicator.ensure_bucket(bucket.as_str()).await?;
         }
-        match request.meaning.operation.object() {
-            Some(ObjectRef { bucket, key }) => {
-                self.replicator
-                    .resolve_key_with_retry(bucket.as_str(), key.as_str())
-                    .await
-            }
-            None => Ok(()),
+        if let Some(ObjectRef { bucket, key }) = operation.object() {
+            let (bucket, key) = (bucket.as_str(), key.as_str());
+            self.replicator.resolve_key_with_retry(bucket, key).await?;
         }
+        Ok(store)
     }
 
-    async fn serve_without_body(
+    /// Runs `work` on copies of its arguments, where it may block on the disk.
+    pub(crate) async fn on_store<S, P>(
         &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
-        store: &Store,
-    ) -> io::Result<bool> {
-        use ObjectOperation::{Copy, CopyPart, Get, Head};
-        match &request.meaning.operation {
-            Operation::Object(ObjectRef { bucket, key }, Get(read) | Head(read)) => {
-                self.get_object(io, request, exchange, store, (bucket, key, read))
-                    .await
-            }
-            Operation::Object(ObjectRef { bucket, key }, Copy(copy)) => {
-                Box::pin(self.copy_object(io, request, exchange, (bucket, key, copy))).await
-            }
-            Operation::Object(ObjectRef { bucket, key }, CopyPart(part)) => {
-                Box::pin(self.copy_part(io, request, exchange, (bucket, key, part))).await
-            }
-            _ => {
-                let answer = self.small(request).await;
-                self.answer(io, request, exchange, answer).await
-            }
-        }
-    }
-
-    async fn serve_without_store(
-        &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
-        let error = match &request.meaning.operation {
-            Operation::Unsupported { what } => Operation::not_implemented(what),
-            _ => Code::ServiceUnavailable.into(),
-        };
-        self.refuse_here(io, request, exchange, &error).await
-    }
-
-    /// Answers with an error before the body is read.
-    async fn refuse_here(
-        &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
-        error: &S3Error,
-    ) -> io::Result<bool> {
-        let mut body = request.take_body(MAX_SKIP_BYTES);
-        let exchange = Exchange {
-            keep_alive: exchange.keep_alive && body.can_skip_rest(io).await,
-            ..*exchange
-        };
-        let resource = request.head.path();
-        let answered = self.send_error(io, &exchange, error, resource).await;
-        body.skip_behind(io, answered).await
-    }
-
-    /// Sends a small answer, or an error.
-    pub(crate) async fn answer(
-        &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
-        answer: Result<Answer, S3Error>,
-    ) -> io::Result<bool> {
-        match self.if_still(request, answer) {
-            Ok((head, body)) if body.is_empty() || head.headers().get("content-type").is_some() => {
-                send(io, exchange, head, &body).await
-            }
-            Ok((head, xml)) => send_xml(io, exchange, head, &xml).await,
-            Err(error) => {
-                self.send_error(io, exchange, &error, request.head.path())
-                    .await
-            }
-        }
-    }
-
-    /// Operations without a body, whose answer is an XML document or nothing.
-    async fn small(&self, request: &Request) -> Result<Answer, S3Error> {
-        if let Operation::Unsupported { what } = &request.meaning.operation {
-            return Err(Operation::not_implemented(what));
-        }
-        let region = self.node.config.cluster.region.clone();
-        let operation = request.meaning.operation.clone();
-        let headers = match &operation {
-            Operation::Bucket(_, BucketOperation::Preflight) => request.head.headers().clone(),
-            _ => Headers::new(),
-        };
+        subject: &S,
+        parameters: &P,
+        work: fn(&Store, &S, &P) -> Result<Answer, S3Error>,
+    ) -> Result<Answer, S3Error>
+    where
+        S: Clone + Send + 'static,
+        P: ToOwned<Owned: Send> + ?Sized + 'static,
+    {
+        let (subject, parameters) = (subject.clone(), parameters.to_owned());
         self.node
-            .on_store(move |_, store| small_here(store, &operation, &headers, &region))
+            .on_store(move |_, store| work(store, &subject, parameters.borrow()))
             .await
     }
 
-    async fn put_tagging(
+    /// Sends an answer or an error. An answer turns into an error if this node may no
+    /// longer serve.
+    pub(crate) async fn send_answer(
         &self,
-        io: &mut impl Io,
-        request: &Request,
-        exchange: &Exchange<'_>,
-        (bucket, key, version): (&BucketName, &ObjectKey, Option<&str>),
+        call: &mut Call<'_, impl Io>,
+        answer: Result<Answer, S3Error>,
     ) -> io::Result<bool> {
-        let body = self.read_document(io, request, MAX_TAGGING_BYTES).await?;
-        let exchange = Exchange {
-            keep_alive: exchange.keep_alive && body.is_whole,
-            ..*exchange
-        };
-        let tags = body.bytes.and_then(|xml| xml::parse_tagging(&xml));
-        let answer = match tags {
-            Ok(tags) => {
-                let (bucket, key) = (bucket.clone(), key.clone());
-                let version = version.map(str::to_owned);
-                self.node
-                    .on_store(move |_, store| {
-                        retag(store, (&bucket, &key, version.as_deref()), tags, 200)
-                    })
-                    .await
-            }
-            Err(error) => Err(error),
-        };
-        self.answer(io, request, &exchange, answer).await
+        match self.if_still(call.request, answer) {
+            Ok(answer) => answer.send(call.io, &call.exchange).await,
+            Err(error) => self.send_error_of(call, &error).await,
+        }
+    }
+
+    /// Answers with an error before the body is read.
+    pub(crate) async fn refuse(
+        &self,
+        call: &mut Call<'_, impl Io>,
+        error: &S3Error,
+    ) -> io::Result<bool> {
+        let mut body = call.request.take_body(MAX_SKIP_BYTES);
+        call.exchange.keep_alive = call.exchange.keep_alive && body.can_skip_rest(call.io).await;
+        let answered = self.send_error_of(call, error).await;
+        body.skip_behind(call.io, answered).await
+    }
+
+    /// Sends an error, and counts it if it is this node's fault.
+    pub(crate) async fn send_error_of(
+        &self,
+        call: &mut Call<'_, impl Io>,
+        error: &S3Error,
+    ) -> io::Result<bool> {
+        let head = ResponseHead::new(error.status());
+        self.send_error_with(call, head, error).await
+    }
+
+    /// Sends an error with a head that has its status and further fields.
+    pub(crate) async fn send_error_with(
+        &self,
+        call: &mut Call<'_, impl Io>,
+        head: ResponseHead,
+        error: &S3Error,
+    ) -> io::Result<bool> {
+        let resource = call.request.head.path();
+        if error.status() >= 500 && error.code() != Code::NotImplemented {
+            self.node.counters.failed.add_one();
+            tracing::warn!(%error, resource, "request failed");
+        }
+        send_error_with(call.io, &call.exchange, head, error, resource).await
     }
 }
 
-fn small_here(
-    store: &Store,
-    operation: &Operation,
-    headers: &Headers,
-    region: &str,
-) -> Result<Answer, S3Error> {
-    match operation {
-        Operation::ListBuckets => Ok((ResponseHead::new(200), list_buckets(store)?)),
-        Operation::Bucket(bucket, operation) => {
-            small_of_bucket(store, bucket, operation, headers, region)
-        }
-        Operation::Object(object, operation) => small_of_object(store, object, operation),
-        Operation::Unsupported { what } => Err(Operation::not_implemented(what)),
-    }
-}
-
-fn small_of_bucket(
-    store: &Store,
-    bucket: &BucketName,
-    operation: &BucketOperation,
-    headers: &Headers,
-    region: &str,
-) -> Result<Answer, S3Error> {
-    let ok = |xml| Ok((ResponseHead::new(200), xml));
-    match operation {
-        BucketOperation::Head => {
-            existing(store, bucket)?;
-            let head = ResponseHead::new(200).with("x-amz-bucket-region", region);
-            Ok((head.map_err(|_| Code::InternalError)?, Vec::new()))
-        }
-        BucketOperation::GetLocation => {
-            existing(store, bucket)?;
-            ok(xml::location(region))
-        }
-        BucketOperation::GetVersioning => {
-            let info = store.buckets().get(bucket.as_str());
-            let info = info.map_err(|e| store_error(&e))?;
-            ok(xml::versioning(info.versioning.enabled()))
-        }
-        BucketOperation::GetDocument(document) => {
-            let found = store.buckets().document(bucket.as_str(), document.as_str());
-            let found = found.map_err(|e| store_error(&e))?;
-            match document {
-                Document::Cors => ok(found.ok_or(Code::NoSuchCORSConfiguration)?),
-                Document::Policy => {
-                    let head = ResponseHead::new(200).with("Content-Type", "application/json");
-                    let head = head.map_err(|_| Code::InternalError)?;
-                    Ok((head, found.ok_or(Code::NoSuchBucketPolicy)?))
-                }
-            }
-        }
-        BucketOperation::Preflight => {
-            cors::asked(headers)?;
-            let config = rules_here(store, bucket).ok_or_else(cors::forbidden)?;
-            Ok((config.preflight(headers)?, Vec::new()))
-        }
-        other => Err(not_for_one_node(other.name())),
-    }
-}
-
-fn small_of_object(
-    store: &Store,
-    object: &ObjectRef,
-    operation: &ObjectOperation,
-) -> Result<Answer, S3Error> {
-    let ObjectRef { bucket, key } = object;
-    match operation {
-        ObjectOperation::Delete {
-            version,
-            conditions,
-        } => delete(store, (bucket, key, version.as_deref()), conditions),
-        ObjectOperation::GetTagging { version } => {
-            let object = head(store, (bucket, key, version.as_deref()))?;
-            let mut head = ResponseHead::new(200);
-            versions::set_id(&mut head, object.version).map_err(|_| Code::InternalError)?;
-            Ok((head, xml::tagging(&meta::tags(&object.meta))))
-        }
-        ObjectOperation::DeleteTagging { version } => {
-            let what = (bucket, key, version.as_deref());
-            retag(store, what, Tags::default(), 204)
-        }
-        ObjectOperation::GetAttributes(attributes) => {
-            object_attributes(store, (bucket, key), attributes)
-        }
-        ObjectOperation::CreateUpload(create) => multipart::create(store, (bucket, key), create),
-        ObjectOperation::ListParts(list) => multipart::list(store, (bucket, key), list),
-        ObjectOperation::AbortUpload { upload } => multipart::abort(store, (bucket, key), upload),
-        other => Err(not_for_one_node(other.name())),
-    }
-}
-
-fn not_for_one_node(operation: &str) -> S3Error {
-    tracing::error!(operation, "not for one node alone");
-    Code::InternalError.into()
-}
-
-fn existing(store: &Store, bucket: &BucketName) -> Result<(), S3Error> {
-    let found = store.buckets().get(bucket.as_str());
-    found.map(drop).map_err(|e| store_error(&e))
-}
-
-fn list_buckets(store: &Store) -> Result<Vec<u8>, S3Error> {
-    let buckets = store.buckets().list().map_err(|e| store_error(&e))?;
-    let named: Vec<_> = buckets
-        .iter()
-        .filter_map(|b| Some((BucketName::parse(&b.name).ok()?, from_ms(b.created_ms))))
-        .collect();
-    let listed = named.iter().map(|(name, created)| (name, *created));
-    Ok(xml::list_buckets(listed))
-}
-
-/// An object, or the version of it that the client names.
-type What<'a> = (&'a BucketName, &'a ObjectKey, Option<&'a str>);
-
-fn head(store: &Store, (bucket, key, version): What<'_>) -> Result<ObjectInfo, S3Error> {
-    let version = delete::named(version)?;
-    let found = store.head_version(bucket.as_str(), key.as_str(), version);
-    let found = found.map_err(|e| store_error(&e))?;
-    Ok(found.ok_or(Code::NoSuchKey)?)
-}
-
-fn delete(
-    store: &Store,
-    (bucket, key, version): What<'_>,
-    conditions: &Conditions,
-) -> Result<Answer, S3Error> {
-    let key = key.as_str();
-    let version = delete::named(version)?;
-    let removed = delete::delete(
-        store,
-        bucket.as_str(),
-        ToDelete { key, version },
-        conditions,
-    )?;
-    let mut head = ResponseHead::new(204);
-    versions::set_removed(&mut head, removed).map_err(|_| Code::InternalError)?;
-    Ok((head, Vec::new()))
-}
-
-fn retag(
-    store: &Store,
-    (bucket, key, version): What<'_>,
-    tags: Tags,
-    status: u16,
-) -> Result<Answer, S3Error> {
-    let version = delete::named(version)?;
-    let change = move |meta: &mut ObjectMeta| meta::set_tags(meta, &tags);
-    let changed = store.change_meta(bucket.as_str(), key.as_str(), version, change);
-    let mut head = ResponseHead::new(status);
-    let id = changed.map_err(|e| store_error(&e))?;
-    versions::set_id(&mut head, id).map_err(|_| Code::InternalError)?;
-    Ok((head, Vec::new()))
-}
-
-fn object_attributes(
-    store: &Store,
-    (bucket, key): (&BucketName, &ObjectKey),
-    asked: &Attributes,
-) -> Result<Answer, S3Error> {
-    let version = delete::named(asked.version.as_deref())?;
-    let object = store.get_version(bucket.as_str(), key.as_str(), version);
-    let object = object
-        .map_err(|e| store_error(&e))?
-        .ok_or(Code::NoSuchKey)?;
-    let answer = xml::Attributes {
-        etag: asked.etag.then(|| object.meta.etag.clone()),
-        checksum: meta::checksum(&object.meta).filter(|_| asked.checksum),
-        parts: asked.parts.then(|| parts_of(&object, asked)).flatten(),
-        storage_class: asked.storage_class,
-        size: asked.size.then_some(object.len),
-    };
-    let mut head = ResponseHead::new(200);
-    let modified = prism_s3::time::http_date(from_ms(object.meta.created_ms));
-    set(&mut head, "Last-Modified", modified).map_err(|_| Code::InternalError)?;
-    versions::set_id(&mut head, object.version).map_err(|_| Code::InternalError)?;
-    Ok((head, answer.xml()))
-}
-
-fn parts_of(object: &Object, asked: &Attributes) -> Option<PartsOfObject> {
-    let Body::Parts(parts) = &object.body else {
-        return None;
-    };
-    let mut page = Vec::new();
-    for (number, size, headers) in parts.iter().filter(|(number, ..)| *number > asked.after) {
-        // One more than wanted tells that there are more.
-        let Some(checksum) = meta::part_checksum(headers).filter(|_| page.len() <= asked.max_parts)
-        else {
-            break;
-        };
-        page.push(PartEntry {
-            number,
-            modified: from_ms(object.meta.created_ms),
-            etag: String::new(),
-            size,
-            checksum: Some(checksum),
-        });
-    }
-    let truncated = page.len() > asked.max_parts;
-    page.truncate(asked.max_parts);
-    Some(PartsOfObject {
-        count: parts.count(),
-        after: asked.after,
-        max: asked.max_parts,
-        truncated,
-        page,
-    })
+/// Whether an operation reads its request's body. Other bodies are skipped.
+fn reads_body(operation: &ObjectOperation) -> bool {
+    matches!(
+        operation,
+        ObjectOperation::Put(_)
+            | ObjectOperation::UploadPart(_)
+            | ObjectOperation::CompleteUpload(_)
+            | ObjectOperation::PutTagging { .. }
+    )
 }

@@ -1,4 +1,4 @@
-//! An object of this node's own store as something to read from.
+//! An object of this node's own store as an [`Input`].
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -8,20 +8,20 @@ use prism_replicas::PIECE_BYTES;
 use prism_service::Input;
 use prism_store::{Body, CheckedFile, Object, Segment};
 
-/// Reads a part of an object, from beginning to end.
+/// Reads a range of an object, from beginning to end.
 pub(crate) struct LocalObject {
     object: Arc<Object>,
     /// Offsets in the object.
     at: u64,
     end: u64,
-    /// The file of the part under way.
+    /// The index and file of the part that was read last.
     open: Option<(usize, CheckedFile)>,
     buffer: Vec<u8>,
     start: usize,
 }
 
 impl LocalObject {
-    /// Bytes `at` to `end` of an object.
+    /// Reads the bytes `at..end` of an object.
     pub(crate) fn new(object: Object, at: u64, end: u64) -> Self {
         Self {
             object: Arc::new(object),
@@ -33,7 +33,7 @@ impl LocalObject {
         }
     }
 
-    /// Which file, and what of it, comes next.
+    /// The next file of an object in parts, and the segment of it to read.
     fn next_piece(&mut self) -> io::Result<Option<(CheckedFile, Segment)>> {
         let want = (self.end - self.at).min(PIECE_BYTES as u64);
         let Body::Parts(parts) = &self.object.body else {
@@ -68,14 +68,14 @@ impl LocalObject {
     }
 }
 
-/// Reads what was compared with its checksum.
+/// Reads bytes after a comparison of their blocks with the checksums.
 fn read_checked(file: &CheckedFile, piece: &mut [u8], at: u64) -> io::Result<usize> {
     let end = file.len().min(at + piece.len() as u64);
     file.check_all(at, end).map_err(io::Error::other)?;
     file.file().read_at(piece, at)
 }
 
-/// Reads at most `want` bytes where it may block.
+/// Reads at most `want` bytes on the blocking pool.
 async fn read(
     read_at: impl FnOnce(&mut [u8]) -> io::Result<usize> + Send + 'static,
     want: u64,
@@ -98,7 +98,7 @@ impl Input for LocalObject {
         self.start = (self.start + n).min(self.buffer.len());
     }
 
-    /// Replaces what was consumed; nothing may be left.
+    /// Replaces the buffer, all of which must be consumed.
     async fn fill(&mut self) -> io::Result<usize> {
         if !self.buffered().is_empty() {
             return Err(io::ErrorKind::OutOfMemory.into());

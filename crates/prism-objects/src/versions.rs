@@ -1,29 +1,29 @@
-//! Versions of objects as clients see them: how they are named, what answers
-//! say of them, how they are listed and deleted.
+//! Versions of objects as clients see them: their names in answers, and their listing.
 
 use std::io;
 
 use prism_http::ResponseHead;
-use prism_replicas::delete;
-use prism_replicas::{Item, Line, ListWanted, Question, place, store_error};
+use prism_replicas::delete::named;
+use prism_replicas::{Item, ListWanted, Question, store_error};
 use prism_s3::op::ReadObject;
 use prism_s3::xml::{self, VersionsPage};
-use prism_s3::{BucketName, Code, ListVersions, ObjectKey, S3Error};
+use prism_s3::{BucketName, Code, ListVersions, ObjectRef, S3Error};
 use prism_service::set;
 use prism_store::{Error, Removed, Store, VersionId};
 
-use crate::answer::from_ms;
+use crate::answer::{Answer, from_ms};
 use crate::get::quoted;
+use crate::merge::{Page, ShareWanted};
 use crate::objects::{Objects, Request};
 
-/// Names the version that an answer is about.
+/// The field that names an answer's version.
 pub(crate) const ID: &str = "x-amz-version-id";
-/// Names the version that was copied.
+/// The field that names the version that was copied.
 pub(crate) const SOURCE_ID: &str = "x-amz-copy-source-version-id";
-/// Says that what an answer is about is a delete marker.
+/// The field of an answer about a delete marker.
 const MARKER: &str = "x-amz-delete-marker";
 
-/// Says which version it is; nothing where its bucket kept none.
+/// Names the version in an answer. Buckets that never had versioning have none.
 pub(crate) fn set_id(head: &mut ResponseHead, version: Option<VersionId>) -> io::Result<()> {
     match version {
         Some(id) => set(head, ID, id.to_string()),
@@ -31,7 +31,7 @@ pub(crate) fn set_id(head: &mut ResponseHead, version: Option<VersionId>) -> io:
     }
 }
 
-/// Says what a deletion came to.
+/// Names the version that a deletion removed or made.
 pub(crate) fn set_removed(head: &mut ResponseHead, removed: Option<Removed>) -> io::Result<()> {
     let Some(removed) = removed else {
         return Ok(());
@@ -43,20 +43,21 @@ pub(crate) fn set_removed(head: &mut ResponseHead, removed: Option<Removed>) -> 
     }
 }
 
-/// What answers a GET or HEAD of what is not there, and the head for it: it
-/// names the delete marker where that is the reason.
-pub(crate) fn missing(
+/// The error for a GET or HEAD that finds no object, and its head, which names the delete
+/// marker if there is one.
+pub(crate) fn missing_object(
     store: &Store,
-    (bucket, key, read): (&BucketName, &ObjectKey, &ReadObject),
+    object: &ObjectRef,
+    read: &ReadObject,
     found: Result<(), Error>,
 ) -> io::Result<(ResponseHead, S3Error)> {
     let (error, marker) = match found {
         Err(Error::IsDeleteMarker) => (
             Code::MethodNotAllowed.into(),
-            delete::named(read.version.as_deref()).ok(),
+            named(read.version.as_deref()).ok(),
         ),
         Err(error) => (store_error(&error), None),
-        Ok(()) => match store.delete_marker(bucket.as_str(), key.as_str()) {
+        Ok(()) => match store.delete_marker(object.bucket.as_str(), object.key.as_str()) {
             Ok(marker) => (Code::NoSuchKey.into(), Some(marker)),
             Err(error) => (store_error(&error), None),
         },
@@ -73,45 +74,41 @@ pub(crate) fn missing(
 }
 
 impl Objects {
-    /// The page of versions that the client asked for.
+    /// The page of versions that the client asks for.
     pub(crate) async fn list_versions(
         &self,
         request: &Request,
         bucket: &BucketName,
         list: &ListVersions,
-    ) -> Result<Vec<u8>, S3Error> {
+    ) -> Result<Answer, S3Error> {
         let after = match list.key_marker.as_str() {
             "" => None,
             key => Some((key.to_owned(), list.version_marker.clone())),
         };
-        let question = |after: Option<(String, String)>, max, without: &[String]| {
+        let question = |share: ShareWanted| {
             Question::ListVersions(ListWanted {
                 bucket: bucket.as_str().to_owned(),
                 prefix: list.prefix.clone(),
                 delimiter: list.delimiter.clone(),
-                after,
-                max,
-                without: without.to_vec(),
+                after: share.after,
+                max: share.max,
+                without: share.without,
             })
         };
-        let (lines, more) = self.merge(request, (after, list.max), question).await?;
-        Ok(page(bucket, list, lines, more))
+        let merged = self.merge_shares(request, after, list.max, question);
+        Ok(Answer::xml(versions_page(bucket, list, merged.await?)))
     }
 }
 
-fn page(bucket: &BucketName, list: &ListVersions, lines: Vec<Line>, more: bool) -> Vec<u8> {
-    let next = lines.last().filter(|_| more).map(|line| {
-        let (name, id) = place(line);
-        (name.to_owned(), id.to_owned())
-    });
+fn versions_page(bucket: &BucketName, list: &ListVersions, merged: Page) -> Vec<u8> {
     let mut page = VersionsPage {
         bucket,
         request: list,
         versions: Vec::new(),
         common_prefixes: Vec::new(),
-        next,
+        next: merged.next(),
     };
-    for (key, item) in lines {
+    for (key, item) in merged.lines {
         match item {
             Item::Version {
                 id,

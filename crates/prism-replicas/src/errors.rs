@@ -2,6 +2,21 @@
 
 use prism_s3::{Code, S3Error};
 
+/// A result of the store that becomes a client's answer.
+pub trait StoreResult<T> {
+    /// The result with its error as an S3 error, by [`store_error`].
+    ///
+    /// # Errors
+    /// The result's own error.
+    fn in_s3(self) -> Result<T, S3Error>;
+}
+
+impl<T> StoreResult<T> for Result<T, prism_store::Error> {
+    fn in_s3(self) -> Result<T, S3Error> {
+        self.map_err(|error| store_error(&error))
+    }
+}
+
 /// A store's error as an S3 error. Internal errors are logged.
 pub fn store_error(error: &prism_store::Error) -> S3Error {
     use prism_store::Error;

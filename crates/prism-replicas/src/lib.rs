@@ -52,7 +52,7 @@ mod tasks;
 
 pub use ask::{done_by_all, preamble_for};
 pub use blocking::{blocking, joined};
-pub use errors::store_error;
+pub use errors::{StoreResult, store_error};
 pub use fence::{cut_off, differs, elsewhere, follow_views};
 pub use framed::{MAX_HEADER_BYTES, PIECE_BYTES};
 pub use node::{Node, now_ms};

@@ -50,7 +50,7 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
     /// Whether the connection lives on.
     pub(crate) keep_alive: bool,
-    /// What the client has sent behind the request.
+    /// The bytes that the client has sent behind the request.
     pub(crate) unread: Vec<u8>,
 }
 
@@ -63,7 +63,7 @@ impl Answer {
         self.headers.get_str(name).unwrap_or_default()
     }
 
-    /// What stands between `<name>` and `</name>`, wherever that occurs.
+    /// The text of each element with this name.
     pub(crate) fn elements(&self, name: &str) -> Vec<&str> {
         let (opening, closing) = (format!("<{name}>"), format!("</{name}>"));
         let pieces = self.text().split(&opening).skip(1);

@@ -1,0 +1,132 @@
+//! DeleteObject and DeleteObjects.
+
+use std::collections::BTreeMap;
+
+use prism_cluster::NodeName;
+use prism_replicas::delete::{self, named};
+use prism_replicas::{Deleted, Question, Reply, Target};
+use prism_s3::{BucketName, Code, Conditions, Expected, ObjectKey, ObjectRef, S3Error, xml};
+use prism_service::join_all;
+use prism_store::ToDelete;
+
+use crate::answer::{Answer, internal};
+use crate::objects::{Objects, Request};
+use crate::versions;
+
+impl Objects {
+    /// Deletes an object, or the version of it that the client names.
+    pub(crate) async fn delete_object(
+        &self,
+        object: &ObjectRef,
+        version: &Option<String>,
+        conditions: &Conditions,
+    ) -> Result<Answer, S3Error> {
+        let (object, conditions) = (object.clone(), conditions.clone());
+        let version = named(version.as_deref())?;
+        let deleting = self.node.on_store(move |_, store| {
+            let key = object.key.as_str();
+            let deletion = ToDelete { key, version };
+            delete::delete(store, object.bucket.as_str(), deletion, &conditions)
+        });
+        let mut answer = Answer::empty(204);
+        versions::set_removed(&mut answer.head, deleting.await?).map_err(internal)?;
+        Ok(answer)
+    }
+
+    /// Deletes many objects. Each key goes to its owner, which deletes its keys in one commit.
+    pub(crate) async fn delete_objects(
+        &self,
+        request: &Request,
+        bucket: &BucketName,
+        body: &[u8],
+    ) -> Result<Answer, S3Error> {
+        let expected = Expected::from_request(request.head.headers(), &request.meaning.payload)?;
+        if !expected.is_checked() {
+            return Err(Code::InvalidRequest.with_message(
+                "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
+            ));
+        }
+        let wanted = xml::parse_delete(body)?;
+        // One view finds the owner of a key both before and after the deletion.
+        let view = self.node.replication.view();
+        let owner_of = |key: &ObjectKey| {
+            let owner = view.primary(bucket.as_str(), key.as_str());
+            owner.map(NodeName::to_string)
+        };
+        let mut by_owner: BTreeMap<String, Vec<Target>> = BTreeMap::new();
+        for (target, key) in wanted.parsed() {
+            // The results below report keys without an owner.
+            if let Some(owner) = key.ok().and_then(|key| owner_of(&key)) {
+                by_owner.entry(owner).or_default().push(to_delete(target));
+            }
+        }
+        let mut answers = self.delete_at_owners(request, bucket, by_owner).await;
+        let has_no_bucket = |answer: &Result<_, S3Error>| {
+            answer
+                .as_ref()
+                .is_err_and(|e| e.code() == Code::NoSuchBucket)
+        };
+        // If some backends have the bucket, the answer reports what they deleted.
+        if !answers.is_empty() && answers.values().all(has_no_bucket) {
+            return Err(Code::NoSuchBucket.into());
+        }
+        let results = wanted.parsed().map(|(target, key)| {
+            let done = key.and_then(|key| {
+                match owner_of(&key).and_then(|owner| answers.get_mut(&owner)) {
+                    Some(Ok(done)) => deleted(done.next().ok_or(Code::InternalError)?),
+                    Some(Err(error)) => Err(error.clone()),
+                    None => Err(Code::ServiceUnavailable.into()),
+                }
+            });
+            (target, done)
+        });
+        Ok(Answer::xml(xml::delete_result(wanted.quiet, results)))
+    }
+
+    /// Asks each owner to delete its keys. Returns the owners' answers.
+    async fn delete_at_owners(
+        &self,
+        request: &Request,
+        bucket: &BucketName,
+        by_owner: BTreeMap<String, Vec<Target>>,
+    ) -> BTreeMap<String, Result<Deletions, S3Error>> {
+        let asked = by_owner.into_iter().map(|(owner, targets)| async move {
+            let question = Question::DeleteObjects {
+                bucket: bucket.as_str().to_owned(),
+                targets,
+            };
+            let caller = &request.meaning.principal;
+            let reply = self.replicator.ask_for(&owner, caller, &question).await;
+            (owner, deletions(reply))
+        });
+        join_all(asked.collect()).await.into_iter().collect()
+    }
+}
+
+/// A node's results for its targets, in their order.
+type Deletions = std::vec::IntoIter<Deleted>;
+
+fn deletions(reply: Result<Reply, S3Error>) -> Result<Deletions, S3Error> {
+    match reply? {
+        Reply::Deleted(done) => Ok(done.into_iter()),
+        _ => Err(Code::InternalError.into()),
+    }
+}
+
+fn to_delete(target: &xml::DeleteTarget) -> Target {
+    Target {
+        key: target.key.clone(),
+        version: target.version.clone(),
+        etag: target.etag.clone(),
+    }
+}
+
+fn deleted(deleted: Deleted) -> Result<xml::Deleted, S3Error> {
+    match deleted {
+        Deleted::Done { marker } => Ok(xml::Deleted { marker }),
+        Deleted::Refused { code, message } => {
+            let code = Code::parse(&code).unwrap_or(Code::InternalError);
+            Err(code.with_message(message))
+        }
+    }
+}
