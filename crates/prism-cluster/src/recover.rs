@@ -5,9 +5,10 @@
 //! cluster goes on to a later state only if all that live have adopted the state before. It
 //! answers by that state only through backends in sync.
 //!
-//! Recovery therefore needs the testimony of every backend that is in sync or catching up by
-//! the latest state. Then no backend has answered by a later state. A backend that was out could only have caught up from one of
-//! these. The recovered state has a later epoch than any that there can have been.
+//! Recovery therefore needs the testimony of every backend that is in sync or catching up by the
+//! latest state. Then no backend has answered by a later state. A backend that was out could only
+//! have caught up from one of these. The recovered state has a later epoch than any that there can
+//! have been.
 //!
 //! A backend without a testimony, or with another store, may have had writes that no other
 //! backend knows. The administrator has to name it to leave it out.

@@ -375,13 +375,6 @@ impl Config {
         self.nodes.iter().filter(|node| node.is_backend())
     }
 
-    /// The address on which node `name` listens for its peers.
-    #[must_use]
-    pub fn peer_address(&self, name: &str) -> Option<SocketAddrV4> {
-        self.node(name)
-            .map(|node| SocketAddrV4::new(node.address, self.peers.port))
-    }
-
     /// The address of clients over HTTPS.
     #[must_use]
     pub fn tls_address(&self) -> Option<SocketAddrV4> {

@@ -112,7 +112,7 @@ impl Connection {
                     Err(_) => return Err(error),
                 }
             }
-            self.take(&mut reader, &mut body)?;
+            self.take_body(&mut reader, &mut body)?;
             // The bound applies to the bytes read, because nothing else bounds a declared length.
             if body.len() as u64 > max_bytes {
                 return Err(io::ErrorKind::FileTooLarge.into());
@@ -122,7 +122,11 @@ impl Connection {
     }
 
     /// Moves the bytes read of a body to `into`. It is cancel safe.
-    pub(crate) fn take(&mut self, reader: &mut BodyReader, into: &mut Vec<u8>) -> io::Result<()> {
+    pub(crate) fn take_body(
+        &mut self,
+        reader: &mut BodyReader,
+        into: &mut Vec<u8>,
+    ) -> io::Result<()> {
         while !self.buffer.is_empty() && !reader.is_done() {
             let step = reader.consume(&self.buffer).map_err(io::Error::other)?;
             into.extend_from_slice(self.buffer.get(step.data).unwrap_or_default());

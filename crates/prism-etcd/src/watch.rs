@@ -103,7 +103,7 @@ impl Watch {
                 return Ok(update);
             }
             self.connection.fill().await.map_err(|e| self.broken(e))?;
-            let taken = self.connection.take(&mut self.body, &mut self.text);
+            let taken = self.connection.take_body(&mut self.body, &mut self.text);
             taken.map_err(|e| self.broken(e))?;
             self.read_lines()?;
             if self.body.is_done() && self.ready.is_empty() {

@@ -183,12 +183,8 @@ impl Merged<std::iter::Empty<Found>, std::iter::Empty<Found>> {
         cursor: &Cursor,
     ) -> Merged<impl Iterator<Item = Found> + 'v, impl Iterator<Item = Found> + 'v> {
         Merged {
-            objects: view
-                .objects((cursor.objects.clone(), Bound::Unbounded))
-                .peekable(),
-            versions: view
-                .versions((cursor.versions.clone(), Bound::Unbounded))
-                .peekable(),
+            objects: view.objects(cursor.objects.clone()).peekable(),
+            versions: view.versions(cursor.versions.clone()).peekable(),
             all_objects: cursor.all_objects.clone(),
             all_versions: cursor.all_versions.clone(),
             within: cursor.within.clone(),

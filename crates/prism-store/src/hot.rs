@@ -88,7 +88,7 @@ impl Hot {
     }
 
     /// Caches an object that was looked up, if it is small, or a file that is known to be good.
-    pub(crate) fn keep(&self, object_key: Vec<u8>, Leave(count): Leave, object: &Arc<Object>) {
+    pub(crate) fn insert(&self, object_key: Vec<u8>, Leave(count): Leave, object: &Arc<Object>) {
         if !count.is_multiple_of(2) {
             return;
         }
@@ -181,7 +181,7 @@ mod tests {
     fn what_was_looked_up_before_a_commit_counts_no_longer_behind_it() {
         let hot = Hot::new(1 << 20, 0);
         let keys = |key: &[u8]| [UserKey::from(key)];
-        hot.keep(b"k".into(), leave(&hot, b"k"), &object(1, 100));
+        hot.insert(b"k".into(), leave(&hot, b"k"), &object(1, 100));
         assert_eq!(first(&hot, b"k"), Some(1));
         let early = leave(&hot, b"l");
         let hidden = hot.hide(&[
@@ -191,14 +191,14 @@ mod tests {
         ]);
         assert_eq!(first(&hot, b"k"), None);
         // Looked up before, kept meanwhile and behind; looked up meanwhile.
-        hot.keep(b"l".into(), early, &object(2, 100));
+        hot.insert(b"l".into(), early, &object(2, 100));
         let meanwhile = leave(&hot, b"k");
-        hot.keep(b"k".into(), meanwhile, &object(3, 100));
+        hot.insert(b"k".into(), meanwhile, &object(3, 100));
         assert_eq!((first(&hot, b"k"), first(&hot, b"l")), (None, None));
         drop(hidden);
-        hot.keep(b"k".into(), meanwhile, &object(3, 100));
+        hot.insert(b"k".into(), meanwhile, &object(3, 100));
         assert_eq!((first(&hot, b"k"), first(&hot, b"l")), (None, None));
-        hot.keep(b"k".into(), leave(&hot, b"k"), &object(4, 100));
+        hot.insert(b"k".into(), leave(&hot, b"k"), &object(4, 100));
         assert_eq!(first(&hot, b"k"), Some(4));
         drop(hot.hide(&keys(b"k")));
         assert_eq!(first(&hot, b"k"), None);
@@ -218,10 +218,10 @@ mod tests {
         }
         let (good, hot) = (get(), Hot::new(0, 8));
         let early = leave(&hot, b"k");
-        hot.keep(b"k".into(), early, &good);
+        hot.insert(b"k".into(), early, &good);
         assert_eq!(hot.files.len(), 1);
         drop(hot.hide(&[UserKey::from(b"k")]));
-        hot.keep(b"k".into(), early, &good);
+        hot.insert(b"k".into(), early, &good);
         assert_eq!(hot.files.len(), 0);
     }
 
@@ -230,11 +230,11 @@ mod tests {
         let hot = Hot::new(1 << 20, 0);
         for n in 0..10_000_u32 {
             let key = n.to_be_bytes();
-            hot.keep(key.into(), leave(&hot, &key), &object(1, 1000));
+            hot.insert(key.into(), leave(&hot, &key), &object(1, 1000));
         }
         assert!(hot.small.weight() <= 1 << 20);
         let none = Hot::new(0, 0);
-        none.keep(b"k".into(), leave(&none, b"k"), &object(1, 100));
+        none.insert(b"k".into(), leave(&none, b"k"), &object(1, 100));
         assert_eq!(first(&none, b"k"), None);
     }
 }

@@ -57,6 +57,7 @@ mod multipart;
 mod parts;
 mod pins;
 mod put;
+mod read;
 mod record;
 mod recovery;
 mod repair;

@@ -88,7 +88,7 @@ impl LogTag {
     }
 
     #[cfg(test)]
-    pub(crate) fn of(bytes: [u8; Self::LEN]) -> Self {
+    pub(crate) fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
 }

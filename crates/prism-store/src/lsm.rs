@@ -155,15 +155,17 @@ impl Lsm {
         })
     }
 
+    /// A record of the tree `system`, of `N` bytes.
+    fn system_value<const N: usize>(&self, key: &str) -> Result<Option<[u8; N]>, OpenError> {
+        let value = self.system.get(key)?;
+        let bytes = value.map(|value| <[u8; N]>::try_from(&*value)).transpose();
+        bytes.map_err(|_| OpenError::Metadata(format!("record {key:?} is damaged").into()))
+    }
+
     /// Starts a new generation of file ids, durably. Blocks.
     pub(crate) fn next_generation(&self) -> Result<u64, OpenError> {
-        let last = match self.system.get(GENERATION_KEY)? {
-            None => 0,
-            Some(value) => <[u8; 8]>::try_from(&*value)
-                .map(u64::from_be_bytes)
-                .map_err(|_| OpenError::Metadata("generation record".into()))?,
-        };
-        let generation = last + 1;
+        let last = self.system_value(GENERATION_KEY)?.map(u64::from_be_bytes);
+        let generation = last.unwrap_or(0) + 1;
         if generation > FileId::GENERATION_MAX {
             return Err(OpenError::GenerationsExhausted);
         }
@@ -178,18 +180,12 @@ impl Lsm {
 
     /// A number that differs from that of every other store.
     pub(crate) fn identity(&self) -> Result<Option<u64>, OpenError> {
-        let noted = self.system.get(IDENTITY_KEY)?;
-        let read = |value: fjall::UserValue| <[u8; 8]>::try_from(&*value).map(u64::from_be_bytes);
-        let noted = noted.map(read).transpose();
-        noted.map_err(|_| OpenError::Metadata("record of the identity".into()))
+        Ok(self.system_value(IDENTITY_KEY)?.map(u64::from_be_bytes))
     }
 
     /// The number of replicas of each key that this store was filled with, if it is recorded.
     pub(crate) fn replicas(&self) -> Result<Option<u32>, OpenError> {
-        let noted = self.system.get(REPLICAS_KEY)?;
-        let read = |value: fjall::UserValue| <[u8; 4]>::try_from(&*value).map(u32::from_be_bytes);
-        let noted = noted.map(read).transpose();
-        noted.map_err(|_| OpenError::Metadata("record of the replicas".into()))
+        Ok(self.system_value(REPLICAS_KEY)?.map(u32::from_be_bytes))
     }
 
     /// Records the number of replicas, durably. Blocks.
@@ -201,16 +197,14 @@ impl Lsm {
 
     /// The epoch of the store: the first if it never adopted another.
     pub(crate) fn epoch(&self) -> Result<u64, OpenError> {
-        let read = |value: fjall::UserValue| <[u8; 8]>::try_from(&*value).map(u64::from_be_bytes);
-        let noted = self.system.get(EPOCH_KEY)?.map(read).transpose();
-        let noted = noted.map_err(|_| OpenError::Metadata("record of the epoch".into()))?;
-        Ok(noted.unwrap_or(1))
+        let recorded = self.system_value(EPOCH_KEY)?;
+        Ok(recorded.map_or(1, u64::from_be_bytes))
     }
 
     /// The cluster's state that was saved with the epoch, if any was.
     pub(crate) fn saved_state(&self) -> Result<Option<Vec<u8>>, Error> {
-        let noted = self.system.get(CLUSTER_KEY)?;
-        Ok(noted.map(|note| note.to_vec()))
+        let state = self.system.get(CLUSTER_KEY)?;
+        Ok(state.map(|state| state.to_vec()))
     }
 
     pub(crate) fn stage_state(&self, batch: &mut Batch, state: Vec<u8>) {
@@ -223,10 +217,8 @@ impl Lsm {
 
     /// When the last complete scrub began; 0 if none did.
     pub(crate) fn last_scrub_ms(&self) -> u64 {
-        let noted = self.system.get(SCRUBBED_KEY).ok().flatten();
-        noted
-            .and_then(|value| <[u8; 8]>::try_from(&*value).ok())
-            .map_or(0, u64::from_be_bytes)
+        let recorded = self.system_value(SCRUBBED_KEY).ok().flatten();
+        recorded.map_or(0, u64::from_be_bytes)
     }
 
     /// Becomes durable with the next durable write.

@@ -146,7 +146,7 @@ impl Uploads<'_> {
             _ => begin,
         };
         let mut uploads = Vec::new();
-        for found in self.store.view().uploads((begin, Bound::Unbounded)) {
+        for found in self.store.view().uploads(begin) {
             let (tree_key, record) = found?;
             if !tree_key.starts_with(&all) {
                 break;

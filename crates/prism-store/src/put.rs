@@ -212,30 +212,6 @@ impl PutWriter {
         self.written
     }
 
-    /// The file, positioned after the last byte written, to `splice` into. Call
-    /// [`PutWriter::appended`] for the appended bytes before anything else. Moves the object to
-    /// a file, whatever its length. Blocks on disk.
-    pub fn file(&mut self) -> Result<&File, Error> {
-        self.spill().inspect_err(|error| self.fail(error))?;
-        match &self.sink {
-            Sink::File { file, .. } => Ok(file),
-            Sink::Failed(error) => Err(error.clone()),
-            Sink::Memory(_) => Err(Error::WritesDisabled),
-        }
-    }
-
-    /// Counts `len` bytes that were appended to [`PutWriter::file`], and reads them back for
-    /// their checksum. Blocks on disk.
-    pub fn appended(&mut self, len: u64) -> Result<(), Error> {
-        let written = self.check_len(len)?;
-        if let Sink::File { file, crcs, .. } = &mut self.sink {
-            let read = crcs.update_from(file, self.written, written);
-            read.inspect_err(|error| self.fail(error))?;
-        }
-        self.written = written;
-        self.write_behind()
-    }
-
     /// Waits for a part of the bytes on their way to the disk, and returns whether there were
     /// any. After `false` the commit takes little time. Blocks on disk.
     ///
@@ -271,15 +247,6 @@ impl PutWriter {
     /// when the store is opened again.
     pub fn commit(self, meta: ObjectMeta) -> Result<Committed, Error> {
         self.ready(meta, None)?.commit()
-    }
-
-    /// [`PutWriter::commit`], if the condition holds at the moment of the commit. A part has no
-    /// condition.
-    ///
-    /// # Errors
-    /// [`Error::ConditionFailed`].
-    pub fn commit_if(self, meta: ObjectMeta, condition: Condition) -> Result<Committed, Error> {
-        self.ready(meta, Some(condition))?.commit()
     }
 
     /// Whether [`Store::commit_all`](crate::Store::commit_all) commits it together with others:

@@ -48,7 +48,7 @@ impl Store {
                 bound = Bound::Included(all.clone());
             }
             let mut skip = None;
-            for found in view.objects((bound, Bound::Unbounded)) {
+            for found in view.objects(bound) {
                 let (object_key, record) = found?;
                 if !object_key.starts_with(&all) {
                     break;

@@ -19,8 +19,9 @@ use crate::{
     blocks::{self, BLOCK_LEN},
     error::Error,
     layout::FileId,
+    read::inline_body,
     record::{FileRecord, Payload, Record, bucket_prefix, split_object_key},
-    store::{Inner, Store, inline_body},
+    store::{Inner, Store},
     uploads::{UploadId, split_upload_key, upload_prefix},
     versions::object_key_of,
     view::View,
@@ -204,14 +205,8 @@ impl Scrub<'_> {
 
     /// The records of objects and versions, and the parts of them that lie in the tree.
     fn records(&mut self) -> Result<(), Error> {
-        self.records_of(
-            |view, after| Box::new(view.objects((after, Bound::Unbounded))),
-            <[u8]>::to_vec,
-        )?;
-        self.records_of(
-            |view, after| Box::new(view.versions((after, Bound::Unbounded))),
-            object_key_of,
-        )
+        self.records_of(|view, after| Box::new(view.objects(after)), <[u8]>::to_vec)?;
+        self.records_of(|view, after| Box::new(view.versions(after)), object_key_of)
     }
 
     fn records_of(
@@ -441,7 +436,7 @@ fn upload_of(
     };
     let prefix = upload_prefix(bucket, key);
     let all = bucket_prefix(bucket);
-    for found in view.uploads((Bound::Included(prefix.clone()), Bound::Unbounded)) {
+    for found in view.uploads(Bound::Included(prefix.clone())) {
         let (upload_key, _) = found?;
         let Some((_, upload)) = split_upload_key(&upload_key)
             .filter(|_| upload_key.starts_with(&prefix) && upload_key.starts_with(&all))

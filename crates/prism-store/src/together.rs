@@ -19,17 +19,17 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// Commits it alone, as [`PutWriter::commit_if`] does. Blocks on disk.
+    /// Commits it alone, as [`PutWriter::commit`] does, if the condition holds. Blocks on disk.
     ///
     /// # Errors
-    /// As for [`PutWriter::commit_if`].
+    /// As for [`PutWriter::commit`]; [`Error::ConditionFailed`].
     pub fn commit(self) -> Result<Committed, Error> {
         self.writer.ready(self.meta, self.condition)?.commit()
     }
 }
 
 impl Store {
-    /// Commits objects as [`PutWriter::commit_if`] does. One flush of the disk serves all that
+    /// Commits objects as [`Commit::commit`] does. One flush of the disk serves all that
     /// [go with others](PutWriter::goes_with_others). The results come in their order. Blocks on
     /// disk.
     pub fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, Error>> {

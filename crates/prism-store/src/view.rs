@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, ops::Bound};
 
-use fjall::{Readable, Snapshot};
+use fjall::{Keyspace, Readable, Snapshot, UserKey};
 use prism_replica::{Bucket, BucketStamp, Phase, Stamp};
 
 use crate::{
@@ -40,6 +40,31 @@ impl<'a> View<'a> {
 }
 
 impl View<'_> {
+    /// The value of a key, decoded.
+    fn get<T>(
+        &self,
+        tree: &Keyspace,
+        key: impl AsRef<[u8]>,
+        decode: impl Fn(&[u8]) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        let value = self.snapshot.get(tree, key)?;
+        value.map(|value| decode(&value)).transpose()
+    }
+
+    /// The entries of a tree from `begin` on, in order of their keys.
+    fn entries<T>(
+        &self,
+        tree: &Keyspace,
+        begin: Bound<Vec<u8>>,
+        decode: fn(&[u8]) -> Result<T, Error>,
+    ) -> impl Iterator<Item = Result<(UserKey, T), Error>> + use<T> {
+        let found = self.snapshot.range(tree, (begin, Bound::Unbounded));
+        found.map(move |guard| {
+            let (key, value) = guard.into_inner()?;
+            Ok((key, decode(&value)?))
+        })
+    }
+
     /// A bucket that exists.
     pub(crate) fn bucket(&self, name: &str) -> Result<Option<BucketInfo>, Error> {
         let known = self.bucket_record(name)?;
@@ -48,10 +73,8 @@ impl View<'_> {
 
     /// The record of a name, also of a bucket that is gone.
     pub(crate) fn bucket_record(&self, name: &str) -> Result<Option<BucketInfo>, Error> {
-        let value = self.snapshot.get(&self.lsm.buckets, name)?;
-        value
-            .map(|value| bucket_info(name.as_bytes(), &value))
-            .transpose()
+        let decode = |value: &[u8]| bucket_info(name.as_bytes(), value);
+        self.get(&self.lsm.buckets, name, decode)
     }
 
     /// The first `max` buckets that exist, by name.
@@ -94,25 +117,20 @@ impl View<'_> {
     }
 
     pub(crate) fn object(&self, object_key: &[u8]) -> Result<Option<Record>, Error> {
-        let value = self.snapshot.get(&self.lsm.objects, object_key)?;
-        value.map(|value| Record::decode(&value)).transpose()
+        self.get(&self.lsm.objects, object_key, Record::decode)
     }
 
     /// The stamp of the last change of a key that has versions.
     pub(crate) fn change(&self, object_key: &[u8]) -> Result<Option<Stamp>, Error> {
-        let value = self.snapshot.get(&self.lsm.changes, object_key)?;
-        value.map(|value| stamp_of(&value)).transpose()
+        self.get(&self.lsm.changes, object_key, stamp_of)
     }
 
-    /// The stamps of the keys with versions in `range`, in order of object keys.
-    pub(crate) fn changes<R: std::ops::RangeBounds<Vec<u8>>>(
+    /// The stamps of the keys with versions from `begin` on, in order of object keys.
+    pub(crate) fn changes(
         &self,
-        range: R,
-    ) -> impl Iterator<Item = Result<(fjall::UserKey, Stamp), Error>> {
-        self.snapshot.range(&self.lsm.changes, range).map(|guard| {
-            let (key, value) = guard.into_inner()?;
-            Ok((key, stamp_of(&value)?))
-        })
+        begin: Bound<Vec<u8>>,
+    ) -> impl Iterator<Item = Result<(UserKey, Stamp), Error>> {
+        self.entries(&self.lsm.changes, begin, stamp_of)
     }
 
     /// The number of versions of a key that are not current, at most `max`.
@@ -134,17 +152,14 @@ impl View<'_> {
 
     /// A version that is not current.
     pub(crate) fn version(&self, version_key: &[u8]) -> Result<Option<Record>, Error> {
-        let value = self.snapshot.get(&self.lsm.versions, version_key)?;
-        value.map(|value| Record::decode(&value)).transpose()
+        self.get(&self.lsm.versions, version_key, Record::decode)
     }
 
     /// The place of the null version of a key, unless it is current.
     pub(crate) fn null_place(&self, object_key: &[u8]) -> Result<Option<Place>, Error> {
-        let value = self.snapshot.get(&self.lsm.nulls, object_key)?;
-        let place = value.map(|value| Place::try_from(&*value));
-        place
-            .transpose()
-            .map_err(|_| Error::corrupt("place of a null version"))
+        self.get(&self.lsm.nulls, object_key, |value| {
+            Place::try_from(value).map_err(|_| Error::corrupt("place of a null version"))
+        })
     }
 
     /// The versions of an object that are not current, with their places, the newest first.
@@ -163,26 +178,20 @@ impl View<'_> {
         })
     }
 
-    /// Versions in `range` of their tree's keys, in order.
-    pub(crate) fn versions<R: std::ops::RangeBounds<Vec<u8>>>(
+    /// The versions from `begin` on, in order of their tree's keys.
+    pub(crate) fn versions(
         &self,
-        range: R,
-    ) -> impl Iterator<Item = Result<(fjall::UserKey, Record), Error>> {
-        self.snapshot.range(&self.lsm.versions, range).map(|guard| {
-            let (key, value) = guard.into_inner()?;
-            Ok((key, Record::decode(&value)?))
-        })
+        begin: Bound<Vec<u8>>,
+    ) -> impl Iterator<Item = Result<(UserKey, Record), Error>> {
+        self.entries(&self.lsm.versions, begin, Record::decode)
     }
 
-    /// Objects in `range`, in order.
-    pub(crate) fn objects<R: std::ops::RangeBounds<Vec<u8>>>(
+    /// The objects from `begin` on, in order.
+    pub(crate) fn objects(
         &self,
-        range: R,
-    ) -> impl Iterator<Item = Result<(fjall::UserKey, Record), Error>> {
-        self.snapshot.range(&self.lsm.objects, range).map(|guard| {
-            let (key, value) = guard.into_inner()?;
-            Ok((key, Record::decode(&value)?))
-        })
+        begin: Bound<Vec<u8>>,
+    ) -> impl Iterator<Item = Result<(UserKey, Record), Error>> {
+        self.entries(&self.lsm.objects, begin, Record::decode)
     }
 
     /// Whether an upload's key begins with `prefix`.
@@ -194,25 +203,20 @@ impl View<'_> {
     }
 
     pub(crate) fn upload(&self, upload_key: &[u8]) -> Result<Option<UploadRecord>, Error> {
-        let value = self.snapshot.get(&self.lsm.uploads, upload_key)?;
-        value.map(|value| UploadRecord::decode(&value)).transpose()
+        self.get(&self.lsm.uploads, upload_key, UploadRecord::decode)
     }
 
-    /// Uploads in `range` of their tree's keys, in order.
-    pub(crate) fn uploads<R: std::ops::RangeBounds<Vec<u8>>>(
+    /// The uploads from `begin` on, in order of their tree's keys.
+    pub(crate) fn uploads(
         &self,
-        range: R,
-    ) -> impl Iterator<Item = Result<(fjall::UserKey, UploadRecord), Error>> {
-        self.snapshot.range(&self.lsm.uploads, range).map(|guard| {
-            let (key, value) = guard.into_inner()?;
-            Ok((key, UploadRecord::decode(&value)?))
-        })
+        begin: Bound<Vec<u8>>,
+    ) -> impl Iterator<Item = Result<(UserKey, UploadRecord), Error>> {
+        self.entries(&self.lsm.uploads, begin, UploadRecord::decode)
     }
 
     pub(crate) fn part(&self, upload: UploadId, number: u16) -> Result<Option<Record>, Error> {
         let key = part_key(upload, number);
-        let value = self.snapshot.get(&self.lsm.parts, key)?;
-        value.map(|value| Record::decode(&value)).transpose()
+        self.get(&self.lsm.parts, key, Record::decode)
     }
 
     /// Parts of an upload with greater numbers than `after`, in order.
@@ -232,8 +236,7 @@ impl View<'_> {
     }
 
     pub(crate) fn manifest(&self, id: FileId) -> Result<Option<Manifest>, Error> {
-        let value = self.snapshot.get(&self.lsm.manifests, id.to_bytes())?;
-        value.map(|value| Manifest::decode(&value)).transpose()
+        self.get(&self.lsm.manifests, id.to_bytes(), Manifest::decode)
     }
 
     pub(crate) fn is_garbage(&self, garbage: Garbage) -> Result<bool, Error> {
@@ -249,8 +252,7 @@ impl View<'_> {
     }
 
     pub(crate) fn pending(&self, tree_key: &[u8]) -> Result<Option<PendingRecord>, Error> {
-        let value = self.snapshot.get(&self.lsm.pending, tree_key)?;
-        value.map(|value| PendingRecord::decode(&value)).transpose()
+        self.get(&self.lsm.pending, tree_key, PendingRecord::decode)
     }
 
     pub(crate) fn all_pending(&self) -> impl Iterator<Item = Result<PendingRecord, Error>> {
@@ -261,8 +263,7 @@ impl View<'_> {
 
     /// The stamp of a deletion that is remembered.
     pub(crate) fn deletion(&self, object_key: &[u8]) -> Result<Option<Stamp>, Error> {
-        let value = self.snapshot.get(&self.lsm.deletions, object_key)?;
-        value.map(|value| stamp_of(&value)).transpose()
+        self.get(&self.lsm.deletions, object_key, stamp_of)
     }
 
     /// The remembered deletions behind the object key `after`, in order.
@@ -270,28 +271,24 @@ impl View<'_> {
         &self,
         after: &[u8],
     ) -> impl Iterator<Item = Result<(Vec<u8>, Stamp), Error>> {
-        let behind = (Bound::Excluded(after.to_vec()), Bound::Unbounded);
-        let found = self.snapshot.range(&self.lsm.deletions, behind);
-        found.map(|guard| {
-            let (key, value) = guard.into_inner()?;
-            Ok((key.to_vec(), stamp_of(&value)?))
-        })
+        let begin = Bound::Excluded(after.to_vec());
+        let found = self.entries(&self.lsm.deletions, begin, stamp_of);
+        found.map(|found| found.map(|(key, stamp)| (key.to_vec(), stamp)))
     }
 
     pub(crate) fn config(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let value = self.snapshot.get(&self.lsm.configs, key)?;
-        Ok(value.map(|value| value.to_vec()))
+        self.get(&self.lsm.configs, key, |value| Ok(value.to_vec()))
     }
 
     /// Keys of a bucket's documents, of which there are a handful.
-    pub(crate) fn config_keys(&self, prefix: &[u8]) -> Result<Vec<fjall::UserKey>, Error> {
+    pub(crate) fn config_keys(&self, prefix: &[u8]) -> Result<Vec<UserKey>, Error> {
         let found = self.snapshot.prefix(&self.lsm.configs, prefix);
         found.map(|guard| Ok(guard.key()?)).collect()
     }
 
     pub(crate) fn inline(&self, id: FileId) -> Result<Option<Vec<u8>>, Error> {
-        let value = self.snapshot.get(&self.lsm.inline, id.to_bytes())?;
-        Ok(value.map(|value| value.to_vec()))
+        let key = id.to_bytes();
+        self.get(&self.lsm.inline, key, |value| Ok(value.to_vec()))
     }
 
     /// Bytes of all objects in the tree.
@@ -304,8 +301,7 @@ impl View<'_> {
     }
 
     pub(crate) fn file(&self, id: FileId) -> Result<Option<FileRecord>, Error> {
-        let value = self.snapshot.get(&self.lsm.files, id.to_bytes())?;
-        value.map(|value| FileRecord::decode(&value)).transpose()
+        self.get(&self.lsm.files, id.to_bytes(), FileRecord::decode)
     }
 
     pub(crate) fn has_file(&self, id: FileId) -> Result<bool, Error> {
@@ -329,7 +325,7 @@ impl View<'_> {
 
     /// All files that objects refer to.
     pub(crate) fn files(&self) -> impl Iterator<Item = Result<(FileId, FileRecord), Error>> {
-        self.snapshot.iter(&self.lsm.files).map(file_record)
+        self.files_after(None)
     }
 }
 

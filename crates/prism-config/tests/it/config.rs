@@ -57,10 +57,6 @@ fn a_good_file_gives_typed_values_and_defaults() {
     assert_eq!(config.cluster.region, "us-east-1");
     assert_eq!(config.limits.max_object_bytes, 5 << 30);
     assert_eq!(config.frontends().count(), 1);
-    assert_eq!(
-        config.peer_address("be0").unwrap().to_string(),
-        "10.77.0.11:7400"
-    );
     assert_eq!(config.admin_socket("be0"), Path::new("/run/prism/be0.sock"));
 }
 

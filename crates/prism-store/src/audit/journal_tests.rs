@@ -40,7 +40,7 @@ pub(in crate::audit) fn batch_without_tag(sequence: u64, value: &[u8]) -> Vec<u8
 }
 
 pub(in crate::audit) fn tag() -> LogTag {
-    LogTag::of(TAG)
+    LogTag::from_bytes(TAG)
 }
 
 fn tail_of(bytes: &[u8], tag: Option<LogTag>) -> Tail {

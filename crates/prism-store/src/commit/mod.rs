@@ -76,7 +76,7 @@ impl When {
 pub struct CommitStats {
     /// Operations committed or refused.
     pub operations: u64,
-    /// Batches they were committed in; each costs one flush of the journal.
+    /// Batches they were committed in; each costs one flush of the log.
     pub batches: u64,
 }
 
@@ -259,8 +259,8 @@ impl Committer {
         self.files.check_room_for_tree()?;
         self.lsm.wait_for_room()?;
         self.batches.fetch_add(1, Ordering::Relaxed);
-        // The tree's journal is flushed before its memory changes, so that no
-        // reader sees what a power cut could take back.
+        // The tree flushes its log before its memory changes, so that no reader sees a write that
+        // a loss of power could take back.
         self.lsm.commit(batch, mode).map_err(|error| Failure {
             error: error.into(),
             in_doubt: true,

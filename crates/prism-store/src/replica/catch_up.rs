@@ -282,8 +282,8 @@ impl CatchUp<'_> {
         let (mut page, mut seen) = (ScopePage::default(), 0);
         let view = self.store.view();
         let mut keys = Keys {
-            objects: view.objects((begin.clone(), Bound::Unbounded)).peekable(),
-            changes: view.changes((begin, Bound::Unbounded)).peekable(),
+            objects: view.objects(begin.clone()).peekable(),
+            changes: view.changes(begin).peekable(),
         };
         while let Some((tree_key, stamp)) = keys.next()? {
             if !tree_key.starts_with(&prefix) || last.as_ref().is_some_and(|l| *tree_key > **l) {
@@ -318,7 +318,7 @@ impl CatchUp<'_> {
         let begin = after.as_ref().map_or(&prefix, |after| &after.upload_key);
         let view = self.store.view();
         let (mut page, mut seen) = (ScopePage::default(), 0);
-        for found in view.uploads((Bound::Included(begin.clone()), Bound::Unbounded)) {
+        for found in view.uploads(Bound::Included(begin.clone())) {
             let (tree_key, record) = found?;
             let is_behind = |part| {
                 let upload_key = tree_key.to_vec();

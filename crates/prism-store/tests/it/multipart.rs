@@ -9,8 +9,8 @@ use std::{
 
 use crate::common::{StoreExt, bytes, meta, object_files, put, read};
 use prism_store::{
-    Body, Bucket, Condition, Config, Error, Object, ObjectMeta, PARTS_MAX, Part, Parts, Position,
-    Segment, Stamp, Step, Store, ToDelete, UploadId, UploadName,
+    Body, Bucket, Commit, Condition, Config, Error, Object, ObjectMeta, PARTS_MAX, Part, Parts,
+    Position, Segment, Stamp, Step, Store, ToDelete, UploadId, UploadName,
 };
 
 const PART: usize = 100_000;
@@ -331,7 +331,12 @@ fn of_many_who_create_a_key_under_condition_exactly_one_does() {
                     writer.write(&bytes(n, 30_000)).unwrap();
                     all_here.wait();
                     let absent = Box::new(|current: Option<&ObjectMeta>| current.is_none());
-                    match writer.commit_if(meta(&bytes(n, 30_000)), absent) {
+                    let commit = Commit {
+                        writer,
+                        meta: meta(&bytes(n, 30_000)),
+                        condition: Some(absent),
+                    };
+                    match commit.commit() {
                         Ok(_) => 1,
                         Err(Error::ConditionFailed { exists: true }) => 0,
                         Err(error) => panic!("{error}"),

@@ -15,8 +15,8 @@ use std::{
 use crate::common::{StoreExt, agreed, bytes, meta, object_files, put, read, request};
 use prism_cluster::Placement;
 use prism_store::{
-    Bucket, Bytes, Change, Config, Decided, Durability, Error, ObjectMeta, OpenError, Prepare,
-    Refusal, Replicas, Scope, ScopedChange, Stamp, Standing, Store, ToDelete, Unprepared,
+    Bucket, Bytes, Change, Commit, Config, Decided, Durability, Error, ObjectMeta, OpenError,
+    Prepare, Refusal, Replicas, Scope, ScopedChange, Stamp, Standing, Store, ToDelete, Unprepared,
     UploadName,
 };
 
@@ -465,7 +465,12 @@ fn writers_of_one_key_come_one_after_the_other_and_conditions_see_that() {
                 let mut writer = store.begin_put("b", "k", None).unwrap();
                 writer.write(&[n]).unwrap();
                 let is_absent = Box::new(|meta: Option<&ObjectMeta>| meta.is_none());
-                match writer.commit_if(meta(&[n]), is_absent) {
+                let commit = Commit {
+                    writer,
+                    meta: meta(&[n]),
+                    condition: Some(is_absent),
+                };
+                match commit.commit() {
                     Ok(_) => won.set(n).unwrap(),
                     Err(Error::ConditionFailed { exists: true }) => {}
                     Err(error) => panic!("{error}"),

@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    io::Write,
     os::unix::fs::FileExt,
     path::Path,
     sync::{Arc, Barrier},
@@ -266,32 +265,6 @@ fn an_object_without_announced_length_is_cut_off_at_the_limit() {
     writer.write(&bytes(1, 50_000)).unwrap();
     assert!(matches!(writer.write(b"x"), Err(Error::TooLarge)));
     assert_eq!(writer.commit(meta(&bytes(1, 50_000))).unwrap().len, 50_000);
-}
-
-#[test]
-fn bytes_appended_to_the_file_itself_are_part_of_the_object() {
-    let (_dir, store) = with_bucket();
-    let data = bytes(9, 3 << 20);
-    let mut writer = store.begin_put("b", "k", None).unwrap();
-    writer.write(&data[..1000]).unwrap();
-    let mut file = writer.file().unwrap();
-    file.write_all(&data[1000..2_000_000]).unwrap();
-    writer.appended(2_000_000 - 1000).unwrap();
-    writer.write(&data[2_000_000..]).unwrap();
-    assert!(writer.written() == data.len() as u64);
-    writer.commit(meta(&data)).unwrap();
-    assert_eq!(read(store.get("b", "k").unwrap().unwrap()), data);
-    assert!(store.verify("b", "k").unwrap().is_some());
-}
-
-#[test]
-fn telling_of_bytes_that_were_not_appended_fails_the_object() {
-    let (_dir, store) = with_bucket();
-    let mut writer = store.begin_put("b", "k", None).unwrap();
-    writer.file().unwrap();
-    assert!(matches!(writer.appended(10), Err(Error::Corrupt(_))));
-    assert!(writer.write(b"x").is_err());
-    assert!(writer.commit(meta(b"")).is_err());
 }
 
 #[test]

@@ -1,0 +1,226 @@
+//! Reads of objects and of versions.
+
+use std::sync::Arc;
+
+use crate::{
+    blocks,
+    checked::{CheckedFile, wrong_length},
+    commit::version_of,
+    error::Error,
+    layout::FileId,
+    parts::Parts,
+    record::{Payload, Record, object_key},
+    store::{Inner, Store},
+    types::{Body, Derived, Object, ObjectInfo, check_bucket, check_key},
+    uploads::Garbage,
+    versions::VersionId,
+    view::View,
+};
+
+/// Most attempts of a reader whose file is replaced before it is opened. Each needs another
+/// commit between two of its system calls.
+const OPEN_ATTEMPTS: usize = 64;
+
+impl Store {
+    /// Opens an object; `None` if the key has none. An unchanged object that was read a moment
+    /// ago comes from memory. May block on disk.
+    pub fn get(&self, bucket: &str, key: &str) -> Result<Option<Arc<Object>>, Error> {
+        let (object_key, hot) = (object_key(bucket, key), &self.inner.lsm.hot);
+        let (found, leave) = hot.get(&object_key);
+        if let Some(object) = found
+            && match &object.body {
+                Body::File(file) => file.is_still_good(&self.inner.known),
+                Body::Inline(_) | Body::Parts(_) => true,
+            }
+        {
+            return Ok(Some(object));
+        }
+        let found = self.get_version(bucket, key, None)?.map(Arc::new);
+        if let Some(object) = &found {
+            hot.insert(object_key, leave, object);
+        }
+        Ok(found)
+    }
+
+    /// Opens an object, or one version of it. May block on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchVersion`], [`Error::IsDeleteMarker`].
+    pub fn get_version(
+        &self,
+        bucket: &str,
+        key: &str,
+        version: Option<VersionId>,
+    ) -> Result<Option<Object>, Error> {
+        let note = |error: &Error| {
+            if version.is_none() && error.is_damage() {
+                let object_key = object_key(bucket, key);
+                self.inner.corruption.note_object(&object_key, error);
+            }
+        };
+        let opened = self.read(bucket, key, version, |view, record| match record.payload {
+            Payload::Inline { id, crc } => inline_body(view, &record, id, crc)
+                .inspect_err(note)
+                .map(|body| Some((record, body))),
+            Payload::File { id } => self
+                .open_body(view, &record, id)
+                .map(|body| body.map(|body| (record, body))),
+            Payload::Parts { id } => self
+                .open_parts(bucket, key, version, id)
+                .inspect_err(note)
+                .map(|parts| parts.map(|parts| (record, Body::Parts(parts)))),
+            Payload::Marker => Err(Error::IsDeleteMarker),
+        })?;
+        Ok(opened.map(|(record, body)| Object {
+            stamp: record.stamp,
+            version: record.version,
+            meta: record.meta,
+            len: record.len,
+            body,
+            derived: Derived::default(),
+        }))
+    }
+
+    /// Looks an object up; `None` if the key has none. May block on disk.
+    pub fn head(&self, bucket: &str, key: &str) -> Result<Option<ObjectInfo>, Error> {
+        self.head_version(bucket, key, None)
+    }
+
+    /// Looks an object up, or one version of it. May block on disk.
+    ///
+    /// # Errors
+    /// As for [`Store::get_version`].
+    pub fn head_version(
+        &self,
+        bucket: &str,
+        key: &str,
+        version: Option<VersionId>,
+    ) -> Result<Option<ObjectInfo>, Error> {
+        let found = self.lookup(&self.view(), bucket, key, version)?;
+        Ok(found.map(|record| ObjectInfo {
+            stamp: record.stamp,
+            version: record.version,
+            meta: record.meta,
+            len: record.len,
+        }))
+    }
+
+    pub(crate) fn lookup(
+        &self,
+        view: &View<'_>,
+        bucket: &str,
+        key: &str,
+        version: Option<VersionId>,
+    ) -> Result<Option<Record>, Error> {
+        check_bucket(bucket)?;
+        check_key(key)?;
+        let object_key = object_key(bucket, key);
+        if let Some(id) = version {
+            let (record, _) = version_of(view, bucket, &object_key, id)?;
+            return match record.payload {
+                Payload::Marker => Err(Error::IsDeleteMarker),
+                _ => Ok(Some(record)),
+            };
+        }
+        let found = view.object(&object_key)?;
+        if found.is_none() && view.bucket(bucket)?.is_none() {
+            return Err(Error::NoSuchBucket);
+        }
+        Ok(found)
+    }
+
+    /// Looks an object up and opens it. `open` returns `None` if the file is gone; then it
+    /// looks again, because the object may have been replaced.
+    fn read<T>(
+        &self,
+        bucket: &str,
+        key: &str,
+        version: Option<VersionId>,
+        open: impl Fn(&View<'_>, Record) -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        let mut missing = None;
+        for _ in 0..OPEN_ATTEMPTS {
+            let view = self.view();
+            let Some(record) = self.lookup(&view, bucket, key, version)? else {
+                return Ok(None);
+            };
+            if missing == Some(record.payload) {
+                break;
+            }
+            missing = Some(record.payload);
+            if let Some(opened) = open(&view, record)? {
+                return Ok(Some(opened));
+            }
+        }
+        Err(Error::corrupt("object file missing"))
+    }
+
+    /// `None` if there is no such file.
+    fn open_body(
+        &self,
+        view: &View<'_>,
+        record: &Record,
+        id: FileId,
+    ) -> Result<Option<Body>, Error> {
+        match CheckedFile::open(&self.inner, id, || view.file(id))? {
+            Some(file) if file.len() == record.len => Ok(Some(Body::File(file))),
+            Some(file) => Err(wrong_length(file.len(), record.len)),
+            None => Ok(None),
+        }
+    }
+
+    /// `None` if the object was replaced.
+    fn open_parts(
+        &self,
+        bucket: &str,
+        key: &str,
+        version: Option<VersionId>,
+        id: FileId,
+    ) -> Result<Option<Parts>, Error> {
+        // Pinned before it is looked up: a commit that replaces the object from now on sees
+        // the pin.
+        let pin = Pinned {
+            store: &self.inner,
+            id,
+        };
+        self.inner.pins.pin(id);
+        let view = self.view();
+        let record = self.lookup(&view, bucket, key, version)?;
+        if record.is_none_or(|record| record.payload != Payload::Parts { id }) {
+            return Ok(None);
+        }
+        let manifest = view.manifest(id)?;
+        let manifest = manifest.ok_or_else(|| Error::corrupt("manifest missing"))?;
+        std::mem::forget(pin);
+        Ok(Some(Parts::new(Arc::clone(&self.inner), id, manifest)))
+    }
+}
+
+/// A pin that no reader has yet.
+struct Pinned<'a> {
+    store: &'a Inner,
+    id: FileId,
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        if self.store.pins.unpin(self.id) {
+            self.store.collect(Garbage::Manifest(self.id));
+        }
+    }
+}
+
+pub(crate) fn inline_body(
+    view: &View<'_>,
+    record: &Record,
+    id: FileId,
+    crc: u32,
+) -> Result<Body, Error> {
+    let bytes = view
+        .inline(id)?
+        .ok_or_else(|| Error::corrupt("inline bytes missing"))?;
+    if bytes.len() as u64 != record.len || blocks::crc32c(&bytes) != crc {
+        return Err(Error::corrupt("checksum of inline bytes differs"));
+    }
+    Ok(Body::Inline(bytes))
+}
