@@ -314,30 +314,3 @@ fn without_etcd_there_is_nothing_to_change_there() {
         "{said}"
     );
 }
-
-#[test]
-fn a_lab_that_lacks_etcd_says_which_package_has_it() {
-    let Some(_turn) = turn() else { return };
-    let directory = tempfile::tempdir().unwrap();
-    let path = std::env::var_os("PATH").unwrap();
-    for program in ["ip", "tc", "nsenter", "sysctl", "mount"] {
-        let mut found = std::env::split_paths(&path).map(|dir| dir.join(program));
-        let found = found.find(|file| file.exists()).unwrap();
-        std::os::unix::fs::symlink(found, directory.path().join(program)).unwrap();
-    }
-    let run = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_prism"));
-        command.args(arguments).env("PATH", directory.path());
-        command.output().unwrap()
-    };
-    let name = format!("n{}", std::process::id());
-    let up = run(&["lab", "up", "--etcd", "--name", &name]);
-    let said = String::from_utf8_lossy(&up.stderr);
-    assert!(
-        !up.status.success() && said.contains("apt-get install etcd-server"),
-        "{said}"
-    );
-    let said = run(&["doctor"]).stdout;
-    let said = String::from_utf8_lossy(&said);
-    assert!(said.contains("lacks programs of etcd-server"), "{said}");
-}

@@ -78,6 +78,27 @@ fn a_lab_without_the_program_prism_says_how_to_have_it() {
     }
 }
 
+#[test]
+fn a_lab_that_lacks_etcd_says_which_package_has_it() {
+    let Some(_turn) = turn() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    for program in ["ip", "tc", "nsenter", "sysctl", "mount", "curl"] {
+        let mut found = std::env::split_paths(&path).map(|dir| dir.join(program));
+        let found = found.find(|file| file.exists()).unwrap();
+        std::os::unix::fs::symlink(found, directory.path().join(program)).unwrap();
+    }
+    let name = format!("n{}", std::process::id());
+    let mut up = prism_lab();
+    up.args(["up", "--etcd", "--name", &name]);
+    let up = up.env("PATH", directory.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&up.stderr);
+    assert!(
+        !up.status.success() && said.contains("apt-get install etcd-server"),
+        "{said}"
+    );
+}
+
 /// The lab's processes by host.
 fn pids(name: &str) -> BTreeMap<String, u64> {
     let status = output_of(&["status", "--json", "--name", name]);
