@@ -7,19 +7,19 @@ use prism_config::{Config, Credential};
 use prism_http::RequestHead;
 use prism_proto::verified::{self, Caller, Verified};
 use prism_s3::{
-    Anonymous, Authenticated, Authenticator, BucketOperation, Code, Credentials, Operation,
-    Payload, Principal, S3Error, Seed, Streaming,
+    Anonymous, Authenticated, Authenticator, Code, Credentials, Payload, Principal, S3Error, Seed,
+    Streaming,
 };
 use time::OffsetDateTime;
 
-use crate::objects::{Meaning, Objects, Request};
+use crate::request::Meaning;
 
 /// Identifies callers by their signatures.
 pub(crate) struct Auth {
     /// The authenticator with the present users.
     authenticator: RwLock<Arc<Authenticator>>,
     region: String,
-    anonymous: Anonymous,
+    pub(crate) anonymous: Anonymous,
 }
 
 /// The outcome of a request's verification.
@@ -158,28 +158,6 @@ fn restored_chain(
         time: time.ok_or(Code::AccessDenied)?,
     };
     authenticator.chain(access_key, seed).map(Box::new)
-}
-
-impl Objects {
-    /// Asks the bucket's policy about an anonymous caller, if it decides and was not asked.
-    pub(crate) async fn admit_by_policy(&self, request: &mut Request) -> Result<(), S3Error> {
-        let is_open = self.shared.auth.anonymous == Anonymous::Read
-            || matches!(
-                request.meaning.operation,
-                Operation::Bucket(_, BucketOperation::Preflight)
-            );
-        if request.meaning.principal != Principal::Anonymous
-            || request.meaning.policy == verified::Policy::Allows
-            || is_open
-        {
-            return Ok(());
-        }
-        match self.rules.allow_everybody(&request.meaning.operation).await {
-            true => request.meaning.policy = verified::Policy::Allows,
-            false => return Err(Code::AccessDenied.into()),
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

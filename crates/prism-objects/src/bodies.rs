@@ -21,8 +21,8 @@ use tokio::task::JoinHandle;
 
 use crate::call::Call;
 use crate::hashing::Hashing;
-use crate::objects::Shared;
 use crate::pieces::{Piece, Pieces};
+use crate::shared::Shared;
 
 /// Bytes that stay in a core's cache between the checksum and the write.
 const CACHED_BYTES: usize = 64 << 10;

@@ -20,7 +20,8 @@ use prism_store::{CONFIG_MAX, Store};
 
 use crate::answer::{Answer, from_ms, internal};
 use crate::call::Call;
-use crate::objects::{Objects, Request};
+use crate::objects::Objects;
+use crate::request::Request;
 use crate::route::concerns_all_backends;
 use crate::rules::local_cors_rules;
 

@@ -6,7 +6,7 @@ use prism_http::{Exchange, ResponseHead};
 use prism_service::{Io, MAX_SKIP_BYTES, RequestBody};
 
 use crate::answer;
-use crate::objects::Request;
+use crate::request::Request;
 
 /// A request under way: its connection, and the facts that its answer depends on.
 pub(crate) struct Call<'c, I> {

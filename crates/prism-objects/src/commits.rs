@@ -7,7 +7,7 @@ use prism_replicas::Node;
 use prism_store::{Commit, Committed, Error, Store};
 use tokio::sync::oneshot;
 
-use crate::objects::Shared;
+use crate::shared::Shared;
 
 /// The objects that wait for a commit: at most one for each connection.
 #[derive(Default)]

@@ -19,7 +19,8 @@ use prism_store::{Object, VersionId};
 use crate::answer::{Answer, from_ms, internal};
 use crate::bodies::{Finish, Pipe, ReceiveError};
 use crate::call::Call;
-use crate::objects::{Objects, Request};
+use crate::objects::Objects;
+use crate::request::Request;
 use crate::source::LocalObject;
 use crate::versions;
 

@@ -10,7 +10,8 @@ use prism_service::join_all;
 use prism_store::ToDelete;
 
 use crate::answer::{Answer, internal};
-use crate::objects::{Objects, Request};
+use crate::objects::Objects;
+use crate::request::Request;
 use crate::versions;
 
 impl Objects {

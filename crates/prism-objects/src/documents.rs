@@ -11,7 +11,8 @@ use prism_service::{BodyFailure, Io, RequestBody, set};
 use crate::answer::{Answer, request_id};
 use crate::bodies::ReceiveError;
 use crate::call::Call;
-use crate::objects::{Objects, Request};
+use crate::objects::Objects;
+use crate::request::Request;
 
 /// The time after which a late answer begins, and the interval of its signs of life. Relaying
 /// nodes and clients wait much longer for a silent connection.

@@ -20,7 +20,8 @@ use prism_store::{Body, CheckedFile, Object, Parts, Segment, Store};
 
 use crate::answer::{from_ms, request_id};
 use crate::call::Call;
-use crate::objects::{Objects, Request};
+use crate::objects::Objects;
+use crate::request::Request;
 use crate::versions;
 
 /// Bytes of a file that the kernel reads while the connection moves to this node.

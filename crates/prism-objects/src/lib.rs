@@ -32,12 +32,16 @@ mod multipart;
 mod objects;
 mod pieces;
 mod put;
+mod request;
 mod route;
 mod rules;
 mod serve;
+mod shared;
 mod source;
 mod tagging;
 mod versions;
 
-pub use objects::{Meaning, Objects, Request, Shared};
+pub use objects::Objects;
+pub use request::{Meaning, Request};
 pub use route::owner_of_unread;
+pub use shared::Shared;

@@ -9,7 +9,8 @@ use prism_s3::{Algorithm, BucketName, ChecksumType, ListObjects, ListUploads, S3
 use crate::answer::{Answer, from_ms};
 use crate::get::quoted;
 use crate::merge::{Page, ShareWanted};
-use crate::objects::{Objects, Request};
+use crate::objects::Objects;
+use crate::request::Request;
 
 impl Objects {
     /// The page of keys that the client asks for.

@@ -9,7 +9,8 @@ use prism_replicas::{Line, ListShare, Question, Reply, place};
 use prism_s3::{Code, S3Error};
 use prism_service::join_all;
 
-use crate::objects::{Objects, Request};
+use crate::objects::Objects;
+use crate::request::Request;
 
 /// Lines that are requested beyond a backend's average part of a page. Keys are spread by chance.
 const SLACK: usize = 16;

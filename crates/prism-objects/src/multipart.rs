@@ -22,7 +22,8 @@ use crate::answer::{Answer, from_ms, internal};
 use crate::bodies::store_condition;
 use crate::call::Call;
 use crate::get::quoted;
-use crate::objects::{Objects, Request};
+use crate::objects::Objects;
+use crate::request::Request;
 use crate::versions;
 
 /// Longest list of parts: 10,000 with a number, an ETag, a SHA-256 and their

@@ -6,79 +6,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_config::{Config, Credential};
 use prism_http::{Exchange, Headers, Limits, Method, RequestHead};
-use prism_membership::LeaseTerm;
 use prism_proto::verified::{Policy, Verified};
 use prism_replicas::{MAX_HEADER_BYTES, Node, Replicator, UnderWay, elsewhere};
 use prism_s3::auth::with_hoisted;
-use prism_s3::{Code, ObjectOperation, ObjectRef, Operation, Payload, Principal, S3Error};
-use prism_service::{Fault, Io, Link, Route, Service, Subject};
+use prism_s3::{
+    Anonymous, BucketOperation, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error,
+};
+use prism_service::{Fault, Io, Route, Service, Subject};
 
-use crate::auth::Auth;
 use crate::bodies::Bodies;
 use crate::call::Call;
-use crate::commits::Commits;
-use crate::hashing::Hashing;
+use crate::request::{Meaning, Request};
 use crate::rules::BucketRules;
+use crate::shared::Shared;
 use crate::{answer, route};
 
 /// Longest wait of a request for a newer view, when another node has one. A step takes a few
 /// round trips to etcd, and the pause before it longer.
 const NEWER_VIEW_WAIT: Duration = Duration::from_secs(2);
-
-/// A request as S3 understands it.
-#[derive(Debug)]
-pub struct Meaning {
-    pub(crate) operation: Operation,
-    pub(crate) principal: Principal,
-    pub(crate) payload: Payload,
-    /// The decision of the bucket's policy on an anonymous caller, if it was asked.
-    pub(crate) policy: Policy,
-    /// The lease that allowed this node to serve when it read the request.
-    pub(crate) lease_term: Option<LeaseTerm>,
-}
-
-/// One request of the object store.
-pub type Request = prism_service::Request<Meaning>;
-
-/// The state that the threads of a node share to serve objects.
-pub struct Shared {
-    pub(crate) auth: Auth,
-    pub(crate) limits: Limits,
-    pub(crate) hashing: Hashing,
-    pub(crate) commits: Commits,
-    pub(crate) link: Arc<Link>,
-}
-
-impl Shared {
-    /// For a node with these users. `link` counts the bytes of answers.
-    #[must_use]
-    pub fn new(config: &Config, users: &[Credential], link: Arc<Link>) -> Self {
-        Self {
-            auth: Auth::new(config, users),
-            limits: Limits {
-                head_bytes: config.limits.head_bytes as usize,
-                body_bytes: config.limits.max_object_bytes,
-                ..Limits::DEFAULT
-            },
-            hashing: Hashing::default(),
-            commits: Commits::default(),
-            link,
-        }
-    }
-
-    /// Replaces all users, from the next request on.
-    pub fn replace_users(&self, users: &[Credential]) {
-        self.auth.replace(users);
-    }
-
-    /// Limits of requests.
-    #[must_use]
-    pub fn limits(&self) -> &Limits {
-        &self.limits
-    }
-}
 
 /// The object store, as one thread of a node serves it.
 pub struct Objects {
@@ -113,6 +59,26 @@ impl Objects {
             true => Ok(()),
             false => Err(elsewhere()),
         }
+    }
+
+    /// Asks the bucket's policy about an anonymous caller, if it decides and was not asked.
+    pub(crate) async fn admit_by_policy(&self, request: &mut Request) -> Result<(), S3Error> {
+        let is_open = self.shared.auth.anonymous == Anonymous::Read
+            || matches!(
+                request.meaning.operation,
+                Operation::Bucket(_, BucketOperation::Preflight)
+            );
+        if request.meaning.principal != Principal::Anonymous
+            || request.meaning.policy == Policy::Allows
+            || is_open
+        {
+            return Ok(());
+        }
+        match self.rules.allow_everybody(&request.meaning.operation).await {
+            true => request.meaning.policy = Policy::Allows,
+            false => return Err(Code::AccessDenied.into()),
+        }
+        Ok(())
     }
 
     /// Passes `result` on if this node was allowed to serve since it read the request.

@@ -11,7 +11,8 @@ use prism_service::{Io, set};
 
 use crate::bodies::{Finish, Pipe, Stored};
 use crate::call::Call;
-use crate::objects::{Objects, Request};
+use crate::objects::Objects;
+use crate::request::Request;
 use crate::versions;
 
 impl Objects {

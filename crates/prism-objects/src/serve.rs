@@ -10,7 +10,8 @@ use prism_store::Store;
 
 use crate::answer::{Answer, send_error_with};
 use crate::call::Call;
-use crate::objects::{Objects, Request};
+use crate::objects::Objects;
+use crate::request::Request;
 use crate::{attributes, buckets, multipart, tagging};
 
 impl Objects {

@@ -14,7 +14,8 @@ use prism_store::{Error, Removed, Store, VersionId};
 use crate::answer::{Answer, from_ms};
 use crate::get::quoted;
 use crate::merge::{Page, ShareWanted};
-use crate::objects::{Objects, Request};
+use crate::objects::Objects;
+use crate::request::Request;
 
 /// The field that names an answer's version.
 pub(crate) const ID: &str = "x-amz-version-id";

@@ -26,7 +26,7 @@ pub(crate) struct EncodedQuestion {
 
 impl EncodedQuestion {
     pub(crate) fn new(replication: &Replication, question: &Question) -> Result<Self, S3Error> {
-        let body = Asked::encode(replication, question)?;
+        let body = Asked::encode(replication.epoch(), question)?;
         let len = body.len();
         let text = format!("POST / HTTP/1.1\r\nHost: prism\r\nContent-Length: {len}\r\n\r\n");
         let head = parse_own_head(text.as_bytes()).map_err(|_| Code::InternalError)?;

@@ -31,6 +31,7 @@ mod fence;
 mod fetch;
 mod framed;
 mod hand_over;
+mod lister;
 pub mod meta;
 mod node;
 mod open_changes;

@@ -7,13 +7,10 @@ use std::collections::VecDeque;
 
 use prism_replica::Bucket;
 use prism_s3::{Code, S3Error};
-use prism_store::{
-    Decided, Pending, Refusal, Removed, Replicas, Scope, ScopePage, Stamp, Standing,
-};
+use prism_store::{Decided, Pending, Refusal, Removed, Scope, ScopePage, Stamp, Standing};
 use serde::{Deserialize, Serialize};
 
 use crate::progress::ProgressReport;
-use crate::replication::Replication;
 
 /// A question with the epoch of the node that asks it.
 #[derive(Serialize, Deserialize)]
@@ -25,12 +22,9 @@ pub(crate) struct Asked {
 
 impl Asked {
     /// Encodes a question of this node.
-    pub(crate) fn encode(
-        replication: &Replication,
-        question: &Question,
-    ) -> Result<Vec<u8>, S3Error> {
+    pub(crate) fn encode(epoch: u64, question: &Question) -> Result<Vec<u8>, S3Error> {
         let asked = Self {
-            epoch: replication.epoch(),
+            epoch,
             question: question.clone(),
         };
         serde_json::to_vec(&asked).map_err(|_| Code::InternalError.into())

@@ -20,7 +20,7 @@ use prism_store::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::shares::Lister;
+use crate::lister::Lister;
 
 /// Jobs that wait for one worker.
 const JOBS_MAX: usize = 1024;
