@@ -163,6 +163,7 @@ fn restored_chain(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use prism_s3::Operation;
     use prism_s3::time::parse_iso_basic;
 
     use super::*;
