@@ -22,6 +22,8 @@ const RELAY_PORT: u16 = 7301;
 const STEERING_TIMEOUT: Duration = Duration::from_secs(15);
 /// The longest time until flows and sockets are gone after their clients.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
+/// The kernel's `TCP_TIMEWAIT_LEN`.
+const TIME_WAIT: Duration = Duration::from_secs(60);
 
 /// A cluster of one frontend and three backends.
 pub struct Bed {
@@ -170,12 +172,26 @@ impl Bed {
 
     /// After the clients: no flow, no connection, nothing waiting.
     pub fn assert_drained(&self) {
-        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        self.assert_drained_within(DRAIN_TIMEOUT);
+    }
+
+    /// The same where nodes have closed connections first. Their sockets, and with them
+    /// their flows, stay for the 60 s of TIME_WAIT.
+    pub fn assert_drained_after_time_wait(&self) {
+        self.assert_drained_within(TIME_WAIT + DRAIN_TIMEOUT);
+    }
+
+    fn assert_drained_within(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         let is_drained = || self.flows().is_empty() && self.total("connections_open") == 0;
         while !is_drained() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(50));
         }
-        assert_eq!(self.flows(), [], "flows are left");
+        let left = self.flows();
+        let story = left
+            .first()
+            .map(|known| self.story(known.flow.client.into()));
+        assert!(left.is_empty(), "{} flows are left: {story:?}", left.len());
         assert_eq!(self.total("connections_open"), 0, "connections are left");
         assert_eq!(self.total("flows_closing"), 0);
     }
