@@ -188,9 +188,7 @@ impl Bed {
             std::thread::sleep(Duration::from_millis(50));
         }
         let left = self.flows();
-        let story = left
-            .first()
-            .map(|known| self.story(known.flow.client));
+        let story = left.first().map(|known| self.story(known.flow.client));
         assert!(left.is_empty(), "{} flows are left: {story:?}", left.len());
         assert_eq!(self.total("connections_open"), 0, "connections are left");
         assert_eq!(self.total("flows_closing"), 0);
