@@ -62,7 +62,7 @@ impl Replicator {
     /// Asks the backend `node`, which may be this node, on behalf of no user.
     ///
     /// # Errors
-    /// Those of [`Self::ask_for`].
+    /// Fails as [`Self::ask_for`] does.
     pub async fn ask(&self, node: &str, question: &Question) -> Result<Reply, S3Error> {
         self.ask_for(node, &Principal::Anonymous, question).await
     }

@@ -12,7 +12,7 @@ impl Node {
     /// Runs `work` on this node's store, on a thread that may block.
     ///
     /// # Errors
-    /// Those of `work`; an internal error if it panics or there is no store.
+    /// Fails as `work` does. A panic or a missing store is an internal error.
     pub async fn on_store<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self, &Store) -> Result<T, S3Error> + Send + 'static,
@@ -37,7 +37,7 @@ pub fn blocking<T: Send + 'static>(
 /// The result of a blocking task; its panic is an internal error.
 ///
 /// # Errors
-/// Those of the task.
+/// Fails as the task does.
 pub async fn joined<T>(task: JoinHandle<Result<T, S3Error>>) -> Result<T, S3Error> {
     match task.await {
         Ok(result) => result,

@@ -28,7 +28,7 @@ pub async fn check(file: &CheckedFile, start: u64, end: u64) -> Result<u64, Erro
 /// Checks the next block while it sends one.
 ///
 /// # Errors
-/// Those of the connection. A damaged block ends the answer in its middle.
+/// Fails with the errors of the connection. A damaged block ends the answer in its middle.
 pub async fn send(
     io: &mut impl Io,
     file: &CheckedFile,

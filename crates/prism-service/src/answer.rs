@@ -9,7 +9,7 @@ use crate::Io;
 /// Sends a whole answer. Returns whether the connection lives on.
 ///
 /// # Errors
-/// Those of the connection, which then can have no further request.
+/// Fails with the errors of the connection, which then can have no further request.
 pub async fn send(
     io: &mut impl Io,
     exchange: &Exchange<'_>,

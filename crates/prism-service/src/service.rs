@@ -109,7 +109,7 @@ pub trait Service: 'static {
     /// Answers a request here. Returns whether the connection lives on.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Fails with the errors of the connection.
     async fn serve(
         &self,
         io: &mut impl Io,
@@ -120,7 +120,7 @@ pub trait Service: 'static {
     /// Answers another node's own request. Returns whether the connection lives on.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Fails with the errors of the connection.
     async fn serve_node(
         &self,
         io: &mut impl Io,
@@ -141,7 +141,7 @@ pub trait Service: 'static {
     /// Sends an error about the resource `path`. Returns whether the connection lives on.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Fails with the errors of the connection.
     async fn send_error(
         &self,
         io: &mut impl Io,
