@@ -8,7 +8,12 @@ use serde_json::Value;
 use super::*;
 
 #[path = "../../prism-handoff/tests/it/document.rs"]
-#[allow(missing_docs, unreachable_pub, dead_code)]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    dead_code,
+    reason = "a test module of another crate, of which this test uses a part"
+)]
 mod document;
 
 /// Reads a message as a `T`, which has to write the same again.

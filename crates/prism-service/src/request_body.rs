@@ -125,6 +125,9 @@ impl RequestBody {
             let step = self.consume(io.buffered())?;
             bytes.extend_from_slice(io.buffered().get(step.data).unwrap_or_default());
             io.consume(step.consumed);
+            if bytes.len() as u64 > max_bytes {
+                return Err(BodyFailure::TooLong);
+            }
             if !self.is_done() && io.buffered().is_empty() && io.fill().await? == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }

@@ -27,8 +27,8 @@ enum Part {
 /// The examples of `document`, in order.
 ///
 /// # Panics
-/// The places that look like an example and have no name: JSON, hexadecimal digits, or a
-/// table with 16 hexadecimal digits in a cell.
+/// Panics at a place that looks like an example and has no name: JSON, hexadecimal digits, or
+/// a table with 16 hexadecimal digits in a cell.
 pub fn examples(document: &str) -> Vec<Example> {
     let mut examples = Vec::new();
     let mut example: Option<Example> = None;
