@@ -6,15 +6,23 @@ use prism_replica::{Bucket, BucketRefusal, Phase, Stamp};
 use crate::{
     commit::{Op, SetBucketOp, SetBy},
     error::Error,
-    record::bucket_prefix,
-    store::{BUCKETS_MAX, CONFIG_MAX, Store},
-    types::{BucketInfo, check_bucket},
+    keys::bucket_prefix,
+    store::Store,
+    types::{BUCKETS_MAX, BucketInfo, CONFIG_MAX, check_bucket},
 };
 
 /// The buckets of a store.
 #[derive(Debug, Clone, Copy)]
 pub struct Buckets<'a> {
     pub(crate) store: &'a Store,
+}
+
+impl Store {
+    /// The buckets.
+    #[must_use]
+    pub fn buckets(&self) -> Buckets<'_> {
+        Buckets { store: self }
+    }
 }
 
 impl Buckets<'_> {

@@ -5,10 +5,9 @@ use std::collections::HashSet;
 use crate::{
     commit::{Condition, DeleteOp, Op},
     error::Error,
-    record::object_key,
+    keys::object_key,
     store::Store,
-    types::{ObjectMeta, check_bucket, check_key},
-    versions::{Removed, ToDelete, VersionId},
+    types::{ObjectMeta, Removed, ToDelete, VersionId, check_bucket, check_key},
 };
 
 /// The outcome of a deletion; `None` in a bucket without versions.

@@ -126,6 +126,12 @@ impl Files {
     }
 }
 
+/// Makes the kernel read a file from the disk again. A hint, and without effect
+/// on file systems in memory.
+pub(crate) fn forget_cached(file: &File) {
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+}
+
 fn unnamed(dir: &Path) -> io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let fd = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)?;

@@ -7,14 +7,14 @@ use fjall::UserKey;
 
 use crate::{
     error::Error,
-    record::{Payload, Record, object_key, split_object_key},
-    scan::behind,
-    store::Store,
-    types::{Position, Step, check_bucket, check_key},
-    uploads::upload_prefix,
-    versions::{
-        Place, VersionEntry, VersionId, Versioning, behind_prefix, behind_versions, place,
+    keys::{
+        behind, behind_key, behind_prefix, escaped_prefix, object_key, split_object_key,
         split_version_key, version_key, versions_of,
+    },
+    record::{Payload, Record},
+    store::Store,
+    types::{
+        Place, Position, Step, VersionEntry, VersionId, Versioning, check_bucket, check_key, place,
     },
     view::View,
 };
@@ -91,12 +91,12 @@ impl Cursor {
         begin: VersionPosition<'_>,
     ) -> Result<Self, Error> {
         let all_objects = object_key(bucket, prefix);
-        let all_versions = upload_prefix(bucket, prefix);
+        let all_versions = escaped_prefix(bucket, prefix);
         let mut within = None;
         let (objects, versions) = match begin {
             VersionPosition::Key(Position::After(key)) if !key.is_empty() => (
                 Bound::Excluded(object_key(bucket, key)),
-                Bound::Included(behind_versions(bucket, key)),
+                Bound::Included(behind_key(bucket, key)),
             ),
             VersionPosition::Key(Position::Behind(prefix)) if !prefix.is_empty() => (
                 Bound::Included(behind(bucket, prefix)),

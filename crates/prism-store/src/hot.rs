@@ -17,38 +17,49 @@ use std::{
 use fjall::UserKey;
 use quick_cache::{Weighter, sync::Cache};
 
-use crate::types::{Body, Object};
-
 /// The number of counters. Keys that share one only evict each other.
 const COUNTERS: usize = 1 << 12;
 /// The approximate memory of an object besides its bytes and its key: mostly the head of its
 /// answer.
 const OBJECT_BYTES: u64 = 1024;
 
-pub(crate) struct Hot {
-    small: Cache<Box<[u8]>, Entry, Weigh>,
+pub(crate) struct Hot<T> {
+    small: Cache<Box<[u8]>, Entry<T>, Weigh>,
     /// Apart from small objects, because files take descriptors.
-    files: Cache<Box<[u8]>, Entry>,
+    files: Cache<Box<[u8]>, Entry<T>>,
     counters: Box<[AtomicU64]>,
     hasher: RandomState,
 }
 
-#[derive(Clone)]
-struct Entry {
+struct Entry<T> {
     count: u64,
-    object: Arc<Object>,
+    bytes: u64,
+    object: Arc<T>,
+}
+
+impl<T> Clone for Entry<T> {
+    fn clone(&self) -> Self {
+        Self {
+            object: Arc::clone(&self.object),
+            ..*self
+        }
+    }
+}
+
+/// The reason for which an object is worth caching.
+pub(crate) enum Worth {
+    /// It has this many bytes, all in memory.
+    Small(u64),
+    /// It has an open file that is known to be good.
+    File,
 }
 
 #[derive(Clone)]
 struct Weigh;
 
-impl Weighter<Box<[u8]>, Entry> for Weigh {
-    fn weight(&self, key: &Box<[u8]>, entry: &Entry) -> u64 {
-        let body = match &entry.object.body {
-            Body::Inline(bytes) => bytes.len(),
-            Body::File(_) | Body::Parts(_) => 0,
-        };
-        (key.len() + body) as u64 + OBJECT_BYTES
+impl<T> Weighter<Box<[u8]>, Entry<T>> for Weigh {
+    fn weight(&self, key: &Box<[u8]>, entry: &Entry<T>) -> u64 {
+        key.len() as u64 + entry.bytes + OBJECT_BYTES
     }
 }
 
@@ -56,7 +67,7 @@ impl Weighter<Box<[u8]>, Entry> for Weigh {
 #[derive(Clone, Copy)]
 pub(crate) struct Leave(u64);
 
-impl Hot {
+impl<T> Hot<T> {
     /// A cache of about `bytes` of small objects, and of `files`; 0 disables either.
     pub(crate) fn new(bytes: u64, files: usize) -> Self {
         let objects = usize::try_from(bytes / (4 * OBJECT_BYTES)).unwrap_or(usize::MAX);
@@ -75,7 +86,7 @@ impl Hot {
     }
 
     /// The object of a key, if it is cached, and the permission to cache it otherwise.
-    pub(crate) fn get(&self, object_key: &[u8]) -> (Option<Arc<Object>>, Leave) {
+    pub(crate) fn get(&self, object_key: &[u8]) -> (Option<Arc<T>>, Leave) {
         // An odd count: no object is cached.
         let never = u64::MAX;
         let counter = self.counter(object_key);
@@ -87,20 +98,27 @@ impl Hot {
         (found.map(|entry| entry.object), Leave(count))
     }
 
-    /// Caches an object that was looked up, if it is small, or a file that is known to be good.
-    pub(crate) fn insert(&self, object_key: Vec<u8>, Leave(count): Leave, object: &Arc<Object>) {
+    /// Caches an object that was looked up.
+    pub(crate) fn insert(
+        &self,
+        object_key: Vec<u8>,
+        Leave(count): Leave,
+        object: &Arc<T>,
+        worth: Worth,
+    ) {
         if !count.is_multiple_of(2) {
             return;
         }
         let key: Box<[u8]> = object_key.into();
-        let entry = Entry {
+        let entry = |bytes| Entry {
             count,
+            bytes,
             object: Arc::clone(object),
         };
-        match &object.body {
-            Body::Inline(_) => self.small.insert(key, entry),
-            Body::File(file) if file.was_good() => {
-                self.files.insert(key.clone(), entry);
+        match worth {
+            Worth::Small(bytes) => self.small.insert(key, entry(bytes)),
+            Worth::File => {
+                self.files.insert(key.clone(), entry(0));
                 // A commit may have missed this entry. No reader would use it, but its removed
                 // file would stay on the disk.
                 let now = self.counter(&key).map(|now| now.load(Ordering::SeqCst));
@@ -108,7 +126,6 @@ impl Hot {
                     self.files.remove(&key);
                 }
             }
-            Body::File(_) | Body::Parts(_) => {}
         }
     }
 
@@ -146,32 +163,17 @@ impl Drop for Hidden<'_> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic)]
-    use prism_replica::Stamp;
-
     use super::*;
-    use crate::types::{Derived, ObjectMeta};
 
-    fn object(byte: u8, len: usize) -> Arc<Object> {
-        Arc::new(Object {
-            stamp: Stamp::NONE,
-            version: None,
-            meta: ObjectMeta::default(),
-            len: len as u64,
-            body: Body::Inline(vec![byte; len]),
-            derived: Derived::default(),
-        })
+    fn insert(hot: &Hot<u8>, key: &[u8], leave: Leave, byte: u8, len: u64) {
+        hot.insert(key.into(), leave, &Arc::new(byte), Worth::Small(len));
     }
 
-    fn first(hot: &Hot, key: &[u8]) -> Option<u8> {
-        let object = hot.get(key).0?;
-        match &object.body {
-            Body::Inline(bytes) => bytes.first().copied(),
-            Body::File(_) | Body::Parts(_) => panic!("not kept"),
-        }
+    fn first(hot: &Hot<u8>, key: &[u8]) -> Option<u8> {
+        hot.get(key).0.map(|byte| *byte)
     }
 
-    fn leave(hot: &Hot, key: &[u8]) -> Leave {
+    fn leave(hot: &Hot<u8>, key: &[u8]) -> Leave {
         let (found, leave) = hot.get(key);
         assert!(found.is_none());
         leave
@@ -181,7 +183,7 @@ mod tests {
     fn what_was_looked_up_before_a_commit_counts_no_longer_behind_it() {
         let hot = Hot::new(1 << 20, 0);
         let keys = |key: &[u8]| [UserKey::from(key)];
-        hot.insert(b"k".into(), leave(&hot, b"k"), &object(1, 100));
+        insert(&hot, b"k", leave(&hot, b"k"), 1, 100);
         assert_eq!(first(&hot, b"k"), Some(1));
         let early = leave(&hot, b"l");
         let hidden = hot.hide(&[
@@ -191,14 +193,14 @@ mod tests {
         ]);
         assert_eq!(first(&hot, b"k"), None);
         // Looked up before, kept meanwhile and behind; looked up meanwhile.
-        hot.insert(b"l".into(), early, &object(2, 100));
+        insert(&hot, b"l", early, 2, 100);
         let meanwhile = leave(&hot, b"k");
-        hot.insert(b"k".into(), meanwhile, &object(3, 100));
+        insert(&hot, b"k", meanwhile, 3, 100);
         assert_eq!((first(&hot, b"k"), first(&hot, b"l")), (None, None));
         drop(hidden);
-        hot.insert(b"k".into(), meanwhile, &object(3, 100));
+        insert(&hot, b"k", meanwhile, 3, 100);
         assert_eq!((first(&hot, b"k"), first(&hot, b"l")), (None, None));
-        hot.insert(b"k".into(), leave(&hot, b"k"), &object(4, 100));
+        insert(&hot, b"k", leave(&hot, b"k"), 4, 100);
         assert_eq!(first(&hot, b"k"), Some(4));
         drop(hot.hide(&keys(b"k")));
         assert_eq!(first(&hot, b"k"), None);
@@ -206,22 +208,12 @@ mod tests {
 
     #[test]
     fn a_file_that_was_looked_up_before_a_commit_does_not_stay_open_behind_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = crate::Store::open(dir.path(), crate::Config::default()).unwrap();
-        store.buckets().create("b", 1).unwrap();
-        let mut writer = store.begin_put("b", "k", None).unwrap();
-        writer.write(&[7; 100_000]).unwrap();
-        writer.commit(ObjectMeta::default()).unwrap();
-        let get = || store.get("b", "k").unwrap().unwrap();
-        if let Body::File(file) = &get().body {
-            file.check_all(0, 100_000).unwrap();
-        }
-        let (good, hot) = (get(), Hot::new(0, 8));
+        let (good, hot) = (Arc::new(7), Hot::new(0, 8));
         let early = leave(&hot, b"k");
-        hot.insert(b"k".into(), early, &good);
+        hot.insert(b"k".into(), early, &good, Worth::File);
         assert_eq!(hot.files.len(), 1);
         drop(hot.hide(&[UserKey::from(b"k")]));
-        hot.insert(b"k".into(), early, &good);
+        hot.insert(b"k".into(), early, &good, Worth::File);
         assert_eq!(hot.files.len(), 0);
     }
 
@@ -230,11 +222,11 @@ mod tests {
         let hot = Hot::new(1 << 20, 0);
         for n in 0..10_000_u32 {
             let key = n.to_be_bytes();
-            hot.insert(key.into(), leave(&hot, &key), &object(1, 1000));
+            insert(&hot, &key, leave(&hot, &key), 1, 1000);
         }
         assert!(hot.small.weight() <= 1 << 20);
         let none = Hot::new(0, 0);
-        none.insert(b"k".into(), leave(&none, b"k"), &object(1, 100));
+        insert(&none, b"k", leave(&none, b"k"), 1, 100);
         assert_eq!(first(&none, b"k"), None);
     }
 }

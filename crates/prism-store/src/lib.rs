@@ -45,16 +45,21 @@ mod checked;
 mod codec;
 mod commit;
 mod config;
+mod damage;
 mod error;
 mod files;
 mod group;
 mod history;
 mod hot;
+mod inner;
+mod keys;
+mod known;
 mod layout;
 mod log_tag;
 mod lsm;
 mod multipart;
-mod parts;
+mod object;
+mod pending;
 mod pins;
 mod put;
 mod read;
@@ -69,7 +74,6 @@ mod together;
 mod types;
 mod uploads;
 mod usage;
-mod versions;
 mod view;
 mod write_behind;
 
@@ -80,12 +84,13 @@ pub use checked::CheckedFile;
 pub use codec::META_MAX;
 pub use commit::{CommitStats, Condition};
 pub use config::{Config, Durability, INLINE_MAX_LIMIT, OBJECT_LEN_LIMIT};
+pub use damage::{Place, Repair, ScrubFault};
 pub use error::{Error, OpenError};
 pub use group::Group;
 pub use history::VersionPosition;
 pub use layout::FORMAT_VERSION;
 pub use multipart::Uploads;
-pub use parts::{Parts, Segment};
+pub use object::{Body, Derived, Object, Parts, Segment};
 pub use prism_replica::{
     Bucket, BucketRefusal, BucketStamp, Pending, Phase, Refusal, Stamp, Standing,
 };
@@ -97,12 +102,12 @@ pub use replica::{
     Piece, Prepare, Replicas, Scope, ScopePage, ScopedChange, TakeIn, TakeVersions, Unprepared,
     VersionName, VersionSummary,
 };
-pub use scrub::{Integrity, Place, Repair, ScrubFault, ScrubReport};
-pub use store::{BUCKET_RECORDS_MAX, BUCKETS_MAX, CONFIG_MAX, Store};
+pub use scrub::{Integrity, ScrubReport};
+pub use store::Store;
 pub use together::Commit;
 pub use types::{
-    BUCKET_NAME_MAX, Body, BucketInfo, Committed, Derived, Entry, KEY_MAX, OBJECT_LEN_MAX, Object,
-    ObjectInfo, ObjectMeta, Part, PartVersion, Position, Step, Upload, UploadName,
+    BUCKET_NAME_MAX, BUCKET_RECORDS_MAX, BUCKETS_MAX, BucketInfo, CONFIG_MAX, Committed, Entry,
+    KEY_MAX, OBJECT_LEN_MAX, ObjectInfo, ObjectMeta, PARTS_MAX, Part, PartVersion, Position,
+    Removed, Step, ToDelete, Upload, UploadId, UploadName, VERSIONS_MAX, VersionEntry, VersionId,
+    Versioning,
 };
-pub use uploads::{PARTS_MAX, UploadId};
-pub use versions::{Removed, ToDelete, VERSIONS_MAX, VersionEntry, VersionId, Versioning};

@@ -20,7 +20,6 @@ use crate::{
     audit::{self, Damage, TreeFault},
     config::{Config, Durability},
     error::{Error, OpenError},
-    hot::Hot,
     layout::{FileId, Layout, SHARDS, sync_dir},
     log_tag::LogTag,
     view::View,
@@ -41,7 +40,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(10);
 const STALL_POLL: Duration = Duration::from_millis(2);
 
 /// The name of the tree of objects.
-const OBJECTS: &str = "objects";
+pub(crate) const OBJECTS: &str = "objects";
 
 const GENERATION_KEY: &str = "generation";
 const IDENTITY_KEY: &str = "identity";
@@ -82,8 +81,6 @@ pub(crate) struct Lsm {
     /// a commit takes its sequence number before it waits for the disk, and the end of any
     /// flush or compaction makes all lower numbers visible.
     committed: RwLock<Snapshot>,
-    /// The cache of the tree `objects`.
-    pub(crate) hot: Hot,
     /// Bytes of an unfinished write that were cut off the log.
     pub(crate) log_bytes_cut: u64,
 }
@@ -149,7 +146,6 @@ impl Lsm {
             log_tag,
             committing: Mutex::new(()),
             committed: RwLock::new(db.snapshot()),
-            hot: Hot::new(config.hot_bytes, config.hot_files),
             log_bytes_cut: 0,
             db,
         })
@@ -285,8 +281,6 @@ impl Lsm {
     /// Makes a batch durable by `mode`, and then visible as a whole. Blocks.
     pub(crate) fn commit(&self, batch: Batch, mode: PersistMode) -> fjall::Result<()> {
         let _one = self.committing.lock();
-        let objects = batch.keys_of(OBJECTS);
-        let _hidden = self.hot.hide(&objects);
         let mut tagged = self.db.batch().durability(Some(mode));
         tagged.insert(&self.system, LogTag::KEY, self.log_tag.bytes());
         batch.move_into(&mut tagged);

@@ -11,16 +11,15 @@ use prism_replica::Stamp;
 use crate::{
     commit::{CompleteOp, Condition, CreateOp, Op},
     error::Error,
+    keys::{behind_key, escaped_prefix, object_key, split_upload_key, upload_key},
     put::{PartOf, PutWriter, committed},
-    record::{Payload, Record, object_key},
+    record::{Payload, Record},
     store::Store,
     types::{
-        Committed, ObjectMeta, Part, PartVersion, Upload, UploadName, check_bucket, check_key,
+        Committed, ObjectMeta, PARTS_MAX, Part, PartVersion, Upload, UploadId, UploadName,
+        check_bucket, check_key,
     },
-    uploads::{
-        PARTS_MAX, UploadId, UploadRecord, behind_uploads, split_upload_key, upload_key,
-        upload_prefix,
-    },
+    uploads::UploadRecord,
 };
 
 /// The uploads of a store that have neither been completed nor aborted.
@@ -31,6 +30,14 @@ pub struct Uploads<'a> {
 
 /// The key and the id of an upload.
 type Idle = (String, UploadId);
+
+impl Store {
+    /// The uploads in parts that have not ended.
+    #[must_use]
+    pub fn uploads(&self) -> Uploads<'_> {
+        Uploads { store: self }
+    }
+}
 
 impl Uploads<'_> {
     /// Begins an upload of an object that gets the metadata `meta`. Blocks on disk.
@@ -135,10 +142,10 @@ impl Uploads<'_> {
         max: usize,
     ) -> Result<(Vec<Upload>, bool), Error> {
         self.store.buckets().get(bucket)?;
-        let all = upload_prefix(bucket, prefix);
+        let all = escaped_prefix(bucket, prefix);
         let begin = match after {
             None => Bound::Included(all.clone()),
-            Some((key, None)) => Bound::Included(behind_uploads(bucket, key)),
+            Some((key, None)) => Bound::Included(behind_key(bucket, key)),
             Some((key, Some(id))) => Bound::Excluded(upload_key(bucket, key, id)),
         };
         let begin = match &begin {

@@ -7,15 +7,16 @@ use prism_replica::Stamp;
 
 use crate::{
     blocks::BlockCrcs,
-    commit::{Condition, Op, Outcome, PartOp, PrepareOp, PutBytes, PutOp},
+    commit::{Condition, Op, Outcome, PartOp, PrepareOp, PutOp},
     config::Durability,
     error::Error,
+    inner::Inner,
+    keys::object_key,
     layout::FileId,
-    record::{FileRecord, Record},
+    record::{FileRecord, PutBytes, Record},
     replica::Prepare,
-    store::Inner,
-    types::{Committed, ObjectMeta},
-    uploads::UploadId,
+    store::Store,
+    types::{Committed, ObjectMeta, UploadId, check_key},
     usage::Change,
     write_behind::WriteBehind,
 };
@@ -87,6 +88,26 @@ impl Sink {
                 Ok((PutBytes::File(record.encode()), Some(file)))
             }
         }
+    }
+}
+
+impl Store {
+    /// Begins to write an object of `expected_len` bytes, or of any length if that is `None`.
+    /// Reads the tree, as [`Store::head`] does. The first bytes that need a file make it.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] or [`Error::TooLarge`] if the announced length does not fit;
+    /// [`Error::NoSuchBucket`].
+    pub fn begin_put(
+        &self,
+        bucket: &str,
+        key: &str,
+        expected_len: Option<u64>,
+    ) -> Result<PutWriter, Error> {
+        check_key(key)?;
+        self.buckets().get(bucket)?;
+        let object_key = object_key(bucket, key);
+        PutWriter::begin(Arc::clone(&self.inner), bucket, object_key, expected_len)
     }
 }
 

@@ -7,13 +7,15 @@ use crate::{
     checked::{CheckedFile, wrong_length},
     commit::version_of,
     error::Error,
+    hot::Worth,
+    inner::Inner,
+    keys::object_key,
     layout::FileId,
-    parts::Parts,
-    record::{Payload, Record, object_key},
-    store::{Inner, Store},
-    types::{Body, Derived, Object, ObjectInfo, check_bucket, check_key},
+    object::{Body, Derived, Object, Parts},
+    record::{Payload, Record},
+    store::Store,
+    types::{ObjectInfo, VersionId, check_bucket, check_key},
     uploads::Garbage,
-    versions::VersionId,
     view::View,
 };
 
@@ -25,7 +27,7 @@ impl Store {
     /// Opens an object; `None` if the key has none. An unchanged object that was read a moment
     /// ago comes from memory. May block on disk.
     pub fn get(&self, bucket: &str, key: &str) -> Result<Option<Arc<Object>>, Error> {
-        let (object_key, hot) = (object_key(bucket, key), &self.inner.lsm.hot);
+        let (object_key, hot) = (object_key(bucket, key), &self.inner.hot);
         let (found, leave) = hot.get(&object_key);
         if let Some(object) = found
             && match &object.body {
@@ -37,7 +39,14 @@ impl Store {
         }
         let found = self.get_version(bucket, key, None)?.map(Arc::new);
         if let Some(object) = &found {
-            hot.insert(object_key, leave, object);
+            let worth = match &object.body {
+                Body::Inline(bytes) => Some(Worth::Small(bytes.len() as u64)),
+                Body::File(file) if file.was_good() => Some(Worth::File),
+                Body::File(_) | Body::Parts(_) => None,
+            };
+            if let Some(worth) = worth {
+                hot.insert(object_key, leave, object, worth);
+            }
         }
         Ok(found)
     }

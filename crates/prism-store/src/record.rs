@@ -1,22 +1,14 @@
-//! The bytes of the tree's keys and values. All integers are big-endian,
-//! strings carry their length in two bytes.
-//!
-//! | tree | key | value |
-//! |---|---|---|
-//! | `objects` | bucket length (1), bucket, key | [`Record`] |
-//! | `files` | file id (8) | [`FileRecord`] |
-//! | `inline` | file id (8) | the object's bytes |
-//!
-//! `uploads` has those of uploads in parts, `versions` those of versions.
+//! Values of the trees `objects`, `versions` and `files`. All integers are big-endian, strings
+//! carry their length in two bytes.
 
-use prism_replica::Stamp;
+use prism_replica::{Bucket, BucketStamp, Phase, Stamp};
 
 use crate::{
+    blocks::crc32c,
     codec::{Reader, put_meta},
     error::Error,
     layout::FileId,
-    types::ObjectMeta,
-    versions::VersionId,
+    types::{BucketInfo, ObjectMeta, Place, VersionId, Versioning, place},
 };
 
 /// The version of files' records, and of objects' records without a stamp.
@@ -32,6 +24,15 @@ const KIND_MARKER: u8 = 3;
 /// The kind of a version's name, in a record that has one.
 const NAMED_NULL: u8 = 0;
 const NAMED_BY_STAMP: u8 = 1;
+
+/// The versioning in a bucket's record.
+const NEVER: u8 = 0;
+const ENABLED: u8 = 1;
+const SUSPENDED: u8 = 2;
+/// The phase in a bucket's record.
+const LIVE: u8 = 0;
+const DELETING: u8 = 1;
+const GONE: u8 = 2;
 
 /// The place of an object's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,30 +68,25 @@ pub(crate) struct FileRecord {
     pub(crate) crcs: Vec<u32>,
 }
 
-/// The key of an object in the tree `objects`, which sorts by the key's bytes within a bucket. The
-/// caller has checked the lengths of both.
-pub(crate) fn object_key(bucket: &str, key: &str) -> Vec<u8> {
-    let mut out = bucket_prefix(bucket);
-    out.extend_from_slice(key.as_bytes());
-    out
+/// Bytes to be stored.
+pub(crate) enum PutBytes {
+    /// The object itself.
+    Inline(Vec<u8>),
+    /// Encoded [`FileRecord`](FileRecord).
+    File(Vec<u8>),
 }
 
-/// The prefix of the keys of all objects of a bucket.
-pub(crate) fn bucket_prefix(bucket: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(1 + bucket.len());
-    out.push(u8::try_from(bucket.len()).unwrap_or(u8::MAX));
-    out.extend_from_slice(bucket.as_bytes());
-    out
-}
-
-/// Splits the tree's key of an object into bucket and key.
-pub(crate) fn split_object_key(object_key: &[u8]) -> Option<(&str, &str)> {
-    let (len, rest) = object_key.split_first()?;
-    let (bucket, key) = rest.split_at_checked(usize::from(*len))?;
-    Some((
-        std::str::from_utf8(bucket).ok()?,
-        std::str::from_utf8(key).ok()?,
-    ))
+impl PutBytes {
+    /// The payload of a record for these bytes, which are stored as `id`.
+    pub(crate) fn payload(&self, id: FileId) -> Payload {
+        match self {
+            Self::Inline(bytes) => {
+                let crc = crc32c(bytes);
+                Payload::Inline { id, crc }
+            }
+            Self::File(_) => Payload::File { id },
+        }
+    }
 }
 
 impl Record {
@@ -162,6 +158,19 @@ impl Record {
         })
     }
 
+    /// The name of this version.
+    pub(crate) fn id(&self) -> VersionId {
+        self.version.unwrap_or(VersionId::Null)
+    }
+
+    /// The place of this version, also while it is current.
+    pub(crate) fn place(&self) -> Place {
+        place(match self.version {
+            Some(VersionId::Of(stamp)) => stamp,
+            _ => self.stamp,
+        })
+    }
+
     fn read_version(reader: &mut Reader<'_>) -> Option<VersionId> {
         match reader.u8()? {
             NAMED_NULL => Some(VersionId::Null),
@@ -205,11 +214,63 @@ impl FileRecord {
     }
 }
 
+/// The value of a bucket's record: time of creation (8), versioning (1), stamp (24), life
+/// (24) and phase (1). Documents have a tree of their own.
+pub(crate) fn bucket_value(record: &Bucket) -> Vec<u8> {
+    let mut value = record.created_ms.to_be_bytes().to_vec();
+    value.push(match record.versions {
+        None => NEVER,
+        Some(true) => ENABLED,
+        Some(false) => SUSPENDED,
+    });
+    value.extend(record.stamp.to_bytes());
+    value.extend(record.life.to_bytes());
+    value.push(match record.phase {
+        Phase::Live => LIVE,
+        Phase::Deleting => DELETING,
+        Phase::Gone => GONE,
+    });
+    value
+}
+
+/// Reads [`bucket_value`].
+pub(crate) fn bucket_info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
+    let name = std::str::from_utf8(name).map_err(|_| Error::corrupt("bucket name"))?;
+    let mut reader = Reader(value);
+    let read = |reader: &mut Reader<'_>| {
+        let created_ms = u64::from_be_bytes(reader.array()?);
+        let versioning = match reader.u8()? {
+            NEVER => Versioning::Never,
+            ENABLED => Versioning::Enabled,
+            SUSPENDED => Versioning::Suspended,
+            _ => return None,
+        };
+        let which = BucketStamp {
+            stamp: Stamp::from_bytes(reader.array()?),
+            life: Stamp::from_bytes(reader.array()?),
+            phase: match reader.u8()? {
+                LIVE => Phase::Live,
+                DELETING => Phase::Deleting,
+                GONE => Phase::Gone,
+                _ => return None,
+            },
+        };
+        let info = BucketInfo {
+            name: name.to_owned(),
+            created_ms,
+            versioning,
+            which,
+        };
+        reader.0.is_empty().then_some(info)
+    };
+    read(&mut reader).ok_or_else(|| Error::corrupt("bucket record"))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
-    use crate::codec::META_MAX;
+    use crate::{codec::META_MAX, keys::object_key};
 
     fn record() -> Record {
         Record {
@@ -290,13 +351,5 @@ mod tests {
         assert!(matches!(record.encode(), Err(Error::MetaTooLarge)));
         record.meta.user = vec![("x".into(), "y".repeat(usize::from(u16::MAX) + 1))];
         assert!(matches!(record.encode(), Err(Error::MetaTooLarge)));
-    }
-
-    #[test]
-    fn object_keys_split_into_what_they_were_made_of() {
-        let joined = object_key("b", "k/ü");
-        assert_eq!(split_object_key(&joined), Some(("b", "k/ü")));
-        assert_eq!(split_object_key(&[9, b'x']), None);
-        assert_eq!(split_object_key(&[]), None);
     }
 }

@@ -10,9 +10,9 @@ use std::{fs, io, path::Path};
 use crate::{
     error::{Error, OpenError},
     files::Files,
+    keys::split_object_key,
     layout::{FileId, SHARDS},
     lsm::Lsm,
-    record::split_object_key,
     usage::Change,
     view::View,
 };

@@ -9,12 +9,14 @@ use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
 
 use crate::{
     blocks::{self, BLOCK_LEN, crc32c},
+    damage::Place,
     error::Error,
+    keys::object_key,
     layout::FileId,
-    record::{FileRecord, Payload, Record, object_key},
+    object::Body,
+    record::{FileRecord, Payload, Record},
     replica::Scope,
-    scrub::{Integrity, Place},
-    types::Body,
+    scrub::Integrity,
     view::View,
 };
 

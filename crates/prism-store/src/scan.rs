@@ -4,7 +4,8 @@ use std::ops::Bound;
 
 use crate::{
     error::Error,
-    record::{Record, object_key, split_object_key},
+    keys::{object_key, split_object_key},
+    record::Record,
     store::Store,
     types::{Entry, KEY_MAX, Position, Step},
 };

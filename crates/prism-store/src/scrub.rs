@@ -3,27 +3,23 @@
 //! kernel's cache, as far as the kernel allows. The caller sets the pace, and handles faults.
 
 use std::{
-    fmt,
-    fs::File,
     io,
     ops::Bound,
-    path::PathBuf,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
 };
 
 use crate::{
     audit::{self, TreeFault},
     blocks::{self, BLOCK_LEN},
+    damage::{Place, Repair, ScrubFault, object_place, place_of},
     error::Error,
+    files::forget_cached,
+    inner::Inner,
+    keys::object_key_of,
     layout::FileId,
     read::inline_body,
-    record::{FileRecord, Payload, Record, bucket_prefix, split_object_key},
-    store::{Inner, Store},
-    uploads::{UploadId, split_upload_key, upload_prefix},
-    versions::object_key_of,
+    record::{FileRecord, Payload, Record},
+    store::Store,
     view::View,
 };
 
@@ -32,40 +28,6 @@ const PAGE: usize = 64;
 
 /// Records by their keys in their tree.
 type Records<'v> = Box<dyn Iterator<Item = Result<(fjall::UserKey, Record), Error>> + 'v>;
-
-/// Damage.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScrubFault {
-    /// Its place.
-    pub place: Place,
-    /// A description of the damage.
-    pub what: String,
-}
-
-/// The place of a fault.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// In an object's bytes.
-    Object {
-        /// Its bucket.
-        bucket: String,
-        /// Its key.
-        key: String,
-        /// The unfinished upload of a part; none for an object.
-        upload: Option<UploadId>,
-        /// The number of the part, for an object or upload that has parts.
-        part: Option<u16>,
-        /// The block, as an offset within the object, or within the part.
-        offset: u64,
-    },
-    /// In one of the store's own files.
-    Store {
-        /// The file.
-        path: PathBuf,
-        /// The first byte that may be wrong, where that is known.
-        offset: Option<u64>,
-    },
-}
 
 /// The extent and the result of a scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,24 +44,18 @@ pub struct ScrubReport {
     pub complete: bool,
 }
 
-/// Receives every fault of an object that a scrub or a read meets, to repair it. The call may
-/// block, but a reader waits for it: long work belongs on another thread.
-pub trait Repair: Send + Sync {
-    /// Damage was found.
-    fn damaged(&self, fault: &ScrubFault);
-}
-
-/// The damage that readers have met.
-#[derive(Default)]
-pub(crate) struct Corruption {
-    reads: AtomicU64,
-    repair: OnceLock<Arc<dyn Repair>>,
-}
-
 /// The search for bytes that are not what was written, and their repair.
 #[derive(Debug, Clone, Copy)]
 pub struct Integrity<'a> {
     pub(crate) store: &'a Store,
+}
+
+impl Store {
+    /// The search for damage, and its repair.
+    #[must_use]
+    pub fn integrity(&self) -> Integrity<'_> {
+        Integrity { store: self }
+    }
 }
 
 impl Integrity<'_> {
@@ -336,149 +292,5 @@ impl Scrub<'_> {
         let what = error.to_string();
         self.report(&ScrubFault { place, what });
         Ok(())
-    }
-}
-
-impl Corruption {
-    /// Counts a read that met damage in the tree.
-    pub(crate) fn note_object(&self, object_key: &[u8], error: &Error) {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        let fault = ScrubFault {
-            place: object_place(object_key, (None, None), 0),
-            what: error.to_string(),
-        };
-        tracing::error!(%fault, "read of a damaged object");
-        self.tell(&fault);
-    }
-
-    /// Counts a read that met a damaged block.
-    pub(crate) fn note(&self, store: &Inner, id: FileId, offset: u64, error: &Error) {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        let view = store.lsm.view();
-        let Ok(Some(record)) = view.file(id) else {
-            tracing::error!(file = %id, %error, "read of a damaged file");
-            return;
-        };
-        let fault = ScrubFault {
-            place: place_of(&view, id, &record.object_key, offset),
-            what: error.to_string(),
-        };
-        tracing::error!(%fault, "read of a damaged object");
-        self.tell(&fault);
-    }
-
-    fn tell(&self, fault: &ScrubFault) {
-        if let (Place::Object { .. }, Some(repair)) = (&fault.place, self.repair.get()) {
-            repair.damaged(fault);
-        }
-    }
-}
-
-/// Makes the kernel read a file from the disk again. A hint, and without effect
-/// on file systems in memory.
-pub(crate) fn forget_cached(file: &File) {
-    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
-}
-
-fn object_place(object_key: &[u8], part: PartOf, offset: u64) -> Place {
-    let (upload, part) = part;
-    let (bucket, key) = split_object_key(object_key).unwrap_or_default();
-    Place::Object {
-        bucket: bucket.to_owned(),
-        key: key.to_owned(),
-        upload,
-        part,
-        offset,
-    }
-}
-
-/// The place of a block of a file.
-fn place_of(view: &View<'_>, id: FileId, object_key: &[u8], offset: u64) -> Place {
-    let part = part_of(view, id, object_key).unwrap_or_default();
-    object_place(object_key, part, offset)
-}
-
-/// Whether a file belongs to an unfinished upload of its object's key.
-pub(crate) fn is_of_upload(view: &View<'_>, id: FileId, object_key: &[u8]) -> Result<bool, Error> {
-    Ok(upload_of(view, id, object_key)?.is_some())
-}
-
-/// The unfinished upload of a part, and the part's number.
-type PartOf = (Option<UploadId>, Option<u16>);
-
-/// The part that a file has. None for a whole object, and for a file in no list of parts.
-fn part_of(view: &View<'_>, id: FileId, object_key: &[u8]) -> Result<PartOf, Error> {
-    if let Some(record) = view.object(object_key)? {
-        match record.payload {
-            Payload::File { id: whole } if whole == id => return Ok((None, None)),
-            Payload::Parts { id: manifest } => {
-                let manifest = view.manifest(manifest)?;
-                let parts = manifest.map(|manifest| manifest.parts).unwrap_or_default();
-                if let Some(part) = parts.iter().find(|part| part.file == id) {
-                    return Ok((None, Some(part.number)));
-                }
-            }
-            _ => {}
-        }
-    }
-    let part = upload_of(view, id, object_key)?.unzip();
-    Ok(part)
-}
-
-/// The unfinished upload that has the file, and the part's number.
-fn upload_of(
-    view: &View<'_>,
-    id: FileId,
-    object_key: &[u8],
-) -> Result<Option<(UploadId, u16)>, Error> {
-    let Some((bucket, key)) = split_object_key(object_key) else {
-        return Ok(None);
-    };
-    let prefix = upload_prefix(bucket, key);
-    let all = bucket_prefix(bucket);
-    for found in view.uploads(Bound::Included(prefix.clone())) {
-        let (upload_key, _) = found?;
-        let Some((_, upload)) = split_upload_key(&upload_key)
-            .filter(|_| upload_key.starts_with(&prefix) && upload_key.starts_with(&all))
-        else {
-            break;
-        };
-        for part in view.parts(upload, 0) {
-            let (number, record) = part?;
-            if record.payload == (Payload::File { id }) {
-                return Ok(Some((upload, number)));
-            }
-        }
-    }
-    Ok(None)
-}
-
-impl fmt::Display for ScrubFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Object {
-                bucket,
-                key,
-                upload,
-                part,
-                offset,
-            } => {
-                write!(f, "{bucket}/{key}")?;
-                if let Some(upload) = upload {
-                    write!(f, " upload {upload}")?;
-                }
-                if let Some(part) = part {
-                    write!(f, " part {part}")?;
-                }
-                write!(f, " at {offset}: {}", self.what)
-            }
-            Place::Store { path, offset } => {
-                write!(f, "{}", path.display())?;
-                if let Some(offset) = offset {
-                    write!(f, " at {offset}")?;
-                }
-                write!(f, ": {}", self.what)
-            }
-        }
     }
 }

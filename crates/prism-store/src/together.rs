@@ -3,8 +3,9 @@
 use crate::{
     commit::{Condition, Op, Outcome},
     error::Error,
+    inner::Inner,
     put::{PutWriter, committed},
-    store::{Inner, Store},
+    store::Store,
     types::{Committed, ObjectMeta},
 };
 
@@ -62,7 +63,7 @@ impl Inner {
         if let Err(error) = self.files.check_room(0) {
             return ops.iter().map(|_| Err(error.clone())).collect();
         }
-        let results = self.committer.submit_all(ops);
+        let results = self.submit_all(ops);
         let released = results.into_iter().map(|result| {
             let outcome = result.map_err(|failure| failure.error)?;
             self.release(&outcome);

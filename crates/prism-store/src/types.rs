@@ -1,18 +1,12 @@
 //! The types that go into a store and come out of it.
 
-use std::{any::Any, fmt, sync::OnceLock};
+use std::fmt;
 
+use data_encoding::BASE32_DNSSEC;
 use prism_replica::{BucketStamp, Stamp};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    checked::CheckedFile,
-    error::Error,
-    layout::FileId,
-    parts::Parts,
-    uploads::UploadId,
-    versions::{VersionId, Versioning},
-};
+use crate::{error::Error, layout::FileId};
 
 /// Longest bucket name, in bytes.
 pub const BUCKET_NAME_MAX: usize = 63;
@@ -21,6 +15,20 @@ pub const KEY_MAX: usize = 1024;
 
 /// Longest object of several parts, in bytes: 5 TiB, as in S3.
 pub const OBJECT_LEN_MAX: u64 = 5 << 40;
+
+/// Most buckets of one store: bounds the answer to a bucket listing.
+pub const BUCKETS_MAX: usize = 10_000;
+/// Most records of buckets, those of buckets that are gone included.
+pub const BUCKET_RECORDS_MAX: usize = 10 * BUCKETS_MAX;
+/// Longest document of a bucket, in bytes.
+pub const CONFIG_MAX: usize = 64 * 1024;
+
+/// Most parts of one upload, and the highest number of one.
+pub const PARTS_MAX: u16 = 10_000;
+
+/// Most versions of one key with other replicas. A replica that lacks them all takes them in by
+/// one commit, and gets their list in one answer of at most 8 MiB.
+pub const VERSIONS_MAX: usize = 10_000;
 
 /// The metadata of an object: given by its writer, returned unchanged, and never interpreted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -47,55 +55,6 @@ pub struct ObjectInfo {
     pub meta: ObjectMeta,
     /// Length in bytes.
     pub len: u64,
-}
-
-/// An object opened for reading. It stays readable, unchanged, whatever is
-/// written to its key meanwhile.
-#[derive(Debug)]
-pub struct Object {
-    /// The stamp of the last change of its bytes or metadata.
-    pub stamp: Stamp,
-    /// The version's name; none if its bucket had never kept versions.
-    pub version: Option<VersionId>,
-    /// As given at commit.
-    pub meta: ObjectMeta,
-    /// Length in bytes.
-    pub len: u64,
-    /// The bytes, or their files.
-    pub body: Body,
-    /// A value that readers derive from the object once, and share while it stays in memory.
-    pub derived: Derived,
-}
-
-/// A value that a reader derives from an object, such as the head of an answer. The store
-/// never looks at it.
-#[derive(Default)]
-pub struct Derived(OnceLock<Box<dyn Any + Send + Sync>>);
-
-impl Derived {
-    /// The value, made by the first call; `None` if that made another type.
-    pub fn get_or_make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
-        self.0.get_or_init(|| Box::new(make())).downcast_ref()
-    }
-}
-
-impl fmt::Debug for Derived {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Derived")
-            .field(&self.0.get().is_some())
-            .finish()
-    }
-}
-
-/// The bytes of an object.
-#[derive(Debug)]
-pub enum Body {
-    /// A small object, checked against its checksum.
-    Inline(Vec<u8>),
-    /// A large object. Check each block before you send it.
-    File(CheckedFile),
-    /// An object uploaded in parts. Check their blocks likewise.
-    Parts(Parts),
 }
 
 /// A write that has happened, as durably as configured.
@@ -198,6 +157,176 @@ pub enum Step {
     End,
 }
 
+/// Names an upload for ever: its time, so that the uploads of one key are listed in the order of
+/// their creation, and a random number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct UploadId([u8; 16]);
+
+impl UploadId {
+    pub(crate) fn new(created_ms: u64, random: u64) -> Self {
+        Self((u128::from(created_ms) << 64 | u128::from(random)).to_be_bytes())
+    }
+
+    pub(crate) const fn bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    pub(crate) const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Reads what `Display` writes: 32 hexadecimal digits in lower case.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let id = Self(u128::from_str_radix(text, 16).ok()?.to_be_bytes());
+        (id.to_string() == text).then_some(id)
+    }
+}
+
+impl From<UploadId> for String {
+    fn from(id: UploadId) -> Self {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for UploadId {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or("not the name of an upload")
+    }
+}
+
+impl fmt::Display for UploadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// Names a version of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum VersionId {
+    /// The version that was written while its bucket kept no versions.
+    Null,
+    /// The version whose creation had this stamp.
+    Of(Stamp),
+}
+
+impl VersionId {
+    /// Reads what `Display` writes.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if text == "null" {
+            return Some(Self::Null);
+        }
+        let place = BASE32_DNSSEC.decode(text.as_bytes()).ok()?;
+        let id = Self::Of(stamp_at(place.try_into().ok()?));
+        // A name has one spelling.
+        (id.to_string() == text).then_some(id)
+    }
+}
+
+/// `null`, or 39 letters and digits; the order of their bytes is that of
+/// versions, the newest first.
+impl fmt::Display for VersionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("null"),
+            Self::Of(stamp) => f.write_str(&BASE32_DNSSEC.encode(&place(*stamp))),
+        }
+    }
+}
+
+impl TryFrom<String> for VersionId {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or("not the name of a version")
+    }
+}
+
+impl From<VersionId> for String {
+    fn from(id: VersionId) -> Self {
+        id.to_string()
+    }
+}
+
+/// Whether a bucket keeps versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Versioning {
+    /// It never kept any.
+    #[default]
+    Never,
+    /// Every write makes a version.
+    Enabled,
+    /// Versions stay; writes replace the null version.
+    Suspended,
+}
+
+impl Versioning {
+    /// The form in a bucket's record: whether versions are enabled; none if they never were.
+    #[must_use]
+    pub const fn enabled(self) -> Option<bool> {
+        match self {
+            Self::Never => None,
+            Self::Enabled => Some(true),
+            Self::Suspended => Some(false),
+        }
+    }
+}
+
+/// A version in a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionEntry {
+    /// The key.
+    pub key: String,
+    /// The version's name.
+    pub id: VersionId,
+    /// Whether it is the newest of its key.
+    pub is_latest: bool,
+    /// Whether it is a delete marker, which has no bytes.
+    pub is_marker: bool,
+    /// Length in bytes.
+    pub len: u64,
+    /// As given at commit.
+    pub etag: String,
+    /// As given at commit, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+}
+
+/// The result of a deletion where versions are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Removed {
+    /// The deleted version, or the delete marker that was made.
+    pub version: VersionId,
+    /// Whether it is a delete marker.
+    pub is_marker: bool,
+}
+
+/// An object to delete, or one version of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToDelete<'a> {
+    /// The object's key.
+    pub key: &'a str,
+    /// The version. Without one, a delete marker is made where versions are kept.
+    pub version: Option<VersionId>,
+}
+
+/// The place of a version among those of its key.
+pub(crate) type Place = [u8; Stamp::LEN];
+
+/// The place of a version with this stamp.
+pub(crate) fn place(stamp: Stamp) -> Place {
+    stamp.to_bytes().map(|byte| !byte)
+}
+
+/// The stamp of a place.
+pub(crate) fn stamp_at(place: Place) -> Stamp {
+    Stamp::from_bytes(place.map(|byte| !byte))
+}
+
 pub(crate) fn check_bucket(name: &str) -> Result<(), Error> {
     match name.len() {
         0 => Err(Error::InvalidName("empty bucket name")),
@@ -211,5 +340,56 @@ pub(crate) fn check_key(key: &str) -> Result<(), Error> {
         0 => Err(Error::InvalidName("empty key")),
         1..=KEY_MAX => Ok(()),
         _ => Err(Error::InvalidName("key too long")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn stamp(time_us: u64) -> Stamp {
+        Stamp {
+            epoch: 1,
+            time_us,
+            origin: 7,
+        }
+    }
+
+    #[test]
+    fn an_upload_id_is_read_back_and_nothing_else_is_one() {
+        let id = UploadId::new(1_700_000_000_000, 7);
+        assert_eq!(UploadId::parse(&id.to_string()), Some(id));
+        let upper = id.to_string().to_uppercase();
+        for text in ["", "7", "+7", "../../x", upper.as_str()] {
+            assert_eq!(UploadId::parse(text), None, "{text}");
+        }
+        assert!(id < UploadId::new(1_700_000_000_001, 0));
+    }
+
+    #[test]
+    fn names_of_versions_are_read_as_written_and_newer_ones_come_first() {
+        for id in [
+            VersionId::Null,
+            VersionId::Of(stamp(1)),
+            VersionId::Of(Stamp::NONE),
+        ] {
+            assert_eq!(VersionId::parse(&id.to_string()), Some(id), "{id}");
+            let text = serde_json::to_string(&id).unwrap();
+            assert_eq!(serde_json::from_str::<VersionId>(&text).unwrap(), id);
+        }
+        let (older, newer) = (VersionId::Of(stamp(1_000)), VersionId::Of(stamp(1_001)));
+        assert!(newer.to_string() < older.to_string());
+        let name = older.to_string();
+        for other in [
+            "",
+            "Null",
+            "x",
+            &name.to_uppercase(),
+            &format!("{name}0"),
+            &name[1..],
+        ] {
+            assert_eq!(VersionId::parse(other), None, "{other}");
+        }
     }
 }

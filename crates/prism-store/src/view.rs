@@ -4,28 +4,22 @@
 use std::{collections::BTreeMap, ops::Bound};
 
 use fjall::{Keyspace, Readable, Snapshot, UserKey};
-use prism_replica::{Bucket, BucketStamp, Phase, Stamp};
+use prism_replica::{Phase, Stamp};
 
 use crate::{
-    codec::Reader,
-    commit::PendingRecord,
     error::Error,
+    keys::{
+        bucket_prefix, escaped_prefix, part_key, part_number, split_object_key, split_upload_key,
+        upload_key, versions_of,
+    },
     layout::FileId,
     lsm::Lsm,
-    record::{FileRecord, Record, bucket_prefix},
-    types::BucketInfo,
-    uploads::{Garbage, Manifest, UploadId, UploadRecord, part_key, part_number},
-    versions::{Place, Versioning, versions_of},
+    pending::PendingRecord,
+    record::{FileRecord, Payload, Record, bucket_info},
+    replica::Scope,
+    types::{BucketInfo, Place, UploadId},
+    uploads::{Garbage, Manifest, UploadRecord},
 };
-
-/// The versioning in a bucket's record.
-const NEVER: u8 = 0;
-const ENABLED: u8 = 1;
-const SUSPENDED: u8 = 2;
-/// The phase in a bucket's record.
-const LIVE: u8 = 0;
-const DELETING: u8 = 1;
-const GONE: u8 = 2;
 
 /// The trees as of one moment. Every read may block on disk.
 pub(crate) struct View<'a> {
@@ -327,6 +321,56 @@ impl View<'_> {
     pub(crate) fn files(&self) -> impl Iterator<Item = Result<(FileId, FileRecord), Error>> {
         self.files_after(None)
     }
+
+    /// The unfinished upload that has the file, and the part's number.
+    pub(crate) fn upload_of_file(
+        &self,
+        id: FileId,
+        object_key: &[u8],
+    ) -> Result<Option<(UploadId, u16)>, Error> {
+        let Some((bucket, key)) = split_object_key(object_key) else {
+            return Ok(None);
+        };
+        let prefix = escaped_prefix(bucket, key);
+        let all = bucket_prefix(bucket);
+        for found in self.uploads(Bound::Included(prefix.clone())) {
+            let (upload_key, _) = found?;
+            let Some((_, upload)) = split_upload_key(&upload_key)
+                .filter(|_| upload_key.starts_with(&prefix) && upload_key.starts_with(&all))
+            else {
+                break;
+            };
+            for part in self.parts(upload, 0) {
+                let (number, record) = part?;
+                if record.payload == (Payload::File { id }) {
+                    return Ok(Some((upload, number)));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The stamp that a scope has. A key with versions has that of their last change, and a
+/// deleted object that of its deletion, as long as that is remembered.
+pub(crate) fn holds(view: &View<'_>, scope: &Scope) -> Result<Option<Stamp>, Error> {
+    match scope.upload {
+        None => {
+            let object_key = scope.object_key();
+            if let Some(last) = view.change(&object_key)? {
+                return Ok(Some(last));
+            }
+            match view.object(&object_key)? {
+                Some(record) => Ok(Some(record.stamp)),
+                None => view.deletion(&object_key),
+            }
+        }
+        Some((id, None)) => {
+            let upload = view.upload(&upload_key(&scope.bucket, &scope.key, id))?;
+            Ok(upload.map(|upload| upload.stamp))
+        }
+        Some((id, Some(number))) => Ok(view.part(id, number)?.map(|part| part.stamp)),
+    }
 }
 
 fn file_record(guard: fjall::Guard) -> Result<(FileId, FileRecord), Error> {
@@ -340,56 +384,4 @@ fn stamp_of(value: &[u8]) -> Result<Stamp, Error> {
     bytes
         .map(Stamp::from_bytes)
         .map_err(|_| Error::corrupt("stamp record"))
-}
-
-/// The value of a bucket's record: time of creation (8), versioning (1), stamp (24), life
-/// (24) and phase (1). Documents have a tree of their own.
-pub(crate) fn bucket_value(record: &Bucket) -> Vec<u8> {
-    let mut value = record.created_ms.to_be_bytes().to_vec();
-    value.push(match record.versions {
-        None => NEVER,
-        Some(true) => ENABLED,
-        Some(false) => SUSPENDED,
-    });
-    value.extend(record.stamp.to_bytes());
-    value.extend(record.life.to_bytes());
-    value.push(match record.phase {
-        Phase::Live => LIVE,
-        Phase::Deleting => DELETING,
-        Phase::Gone => GONE,
-    });
-    value
-}
-
-/// Reads [`bucket_value`].
-fn bucket_info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
-    let name = std::str::from_utf8(name).map_err(|_| Error::corrupt("bucket name"))?;
-    let mut reader = Reader(value);
-    let read = |reader: &mut Reader<'_>| {
-        let created_ms = u64::from_be_bytes(reader.array()?);
-        let versioning = match reader.u8()? {
-            NEVER => Versioning::Never,
-            ENABLED => Versioning::Enabled,
-            SUSPENDED => Versioning::Suspended,
-            _ => return None,
-        };
-        let which = BucketStamp {
-            stamp: Stamp::from_bytes(reader.array()?),
-            life: Stamp::from_bytes(reader.array()?),
-            phase: match reader.u8()? {
-                LIVE => Phase::Live,
-                DELETING => Phase::Deleting,
-                GONE => Phase::Gone,
-                _ => return None,
-            },
-        };
-        let info = BucketInfo {
-            name: name.to_owned(),
-            created_ms,
-            versioning,
-            which,
-        };
-        reader.0.is_empty().then_some(info)
-    };
-    read(&mut reader).ok_or_else(|| Error::corrupt("bucket record"))
 }

@@ -163,7 +163,7 @@ impl Fields<'_> {
 /// The checksum and the length of a file, read from the disk; `None` if `pace` ends the work.
 fn hash(path: &Path, pace: &mut dyn FnMut(u64) -> bool) -> io::Result<Option<(u128, u64)>> {
     let mut file = fs::File::open(path)?;
-    crate::scrub::forget_cached(&file);
+    crate::files::forget_cached(&file);
     let (mut sum, mut len) = (Xxh3::new(), 0);
     let mut buffer = vec![0; READ_LEN];
     loop {

@@ -1,20 +1,20 @@
 //! A prepared change that was committed, applied to the present state of its key.
 
 use super::{
-    holds,
-    prepare::PendingRecord,
     stage::{Stage, manifest_of},
     succession::{Base, How},
     versions::removal,
 };
 use crate::{
     error::Error,
+    keys::{part_key, upload_key},
     layout::FileId,
+    pending::PendingRecord,
     record::{Payload, Record},
     replica::{Change, Keeps},
-    types::ObjectMeta,
-    uploads::{UploadId, UploadRecord, part_key, upload_key},
-    versions::VersionId,
+    types::{ObjectMeta, UploadId, VersionId},
+    uploads::UploadRecord,
+    view::holds,
 };
 use prism_replica::Stamp;
 
@@ -153,7 +153,7 @@ impl Stage<'_> {
                 error => error,
             })?;
         let len = manifest.parts.iter().map(|part| part.len).sum();
-        let id = self.committer.files.new_id()?;
+        let id = self.store.files.new_id()?;
         let key = upload_key(&record.scope.bucket, &record.scope.key, *upload);
         self.end_upload(key, id, &manifest)?;
         Ok((id, len))

@@ -1,16 +1,8 @@
-//! Records of buckets, and the names of the buckets that exist.
+//! Records of buckets.
 //!
 //! `prism_replica` decides which record of a name is the later one. A bucket that was
 //! deleted and created again has another life: its record is accepted only when the store
 //! has nothing left of the life before.
-
-use std::{
-    collections::HashSet,
-    sync::{
-        PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
-    },
-};
 
 use prism_replica::{BucketStamp, Phase, Stamp, TakeBucket, take_bucket};
 
@@ -20,46 +12,11 @@ use super::{
 };
 use crate::{
     error::Error,
-    record::bucket_prefix,
-    store::{BUCKET_RECORDS_MAX, BUCKETS_MAX},
-    types::BucketInfo,
-    uploads::upload_prefix,
-    view::{View, bucket_value},
+    keys::{bucket_prefix, escaped_prefix},
+    record::bucket_value,
+    types::{BUCKET_RECORDS_MAX, BUCKETS_MAX, BucketInfo},
+    view::View,
 };
-
-/// The names of the buckets that exist and are not being deleted. They are in memory because
-/// every request asks for one.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
-    live: RwLock<HashSet<String>>,
-    /// Changes with every record.
-    version: AtomicU64,
-}
-
-impl Names {
-    pub(crate) fn has(&self, name: &str) -> bool {
-        let names = self.live.read().unwrap_or_else(PoisonError::into_inner);
-        names.contains(name)
-    }
-
-    /// Begins at a number that no other process has for long.
-    pub(super) fn begin(&self, version: u64) {
-        self.version.store(version, Ordering::Release);
-    }
-
-    pub(crate) fn version(&self) -> u64 {
-        self.version.load(Ordering::Acquire)
-    }
-
-    pub(super) fn set(&self, name: &str, is_there: bool) {
-        let mut names = self.live.write().unwrap_or_else(PoisonError::into_inner);
-        match is_there {
-            true => names.insert(name.to_owned()),
-            false => names.remove(name),
-        };
-        self.version.fetch_add(1, Ordering::AcqRel);
-    }
-}
 
 impl Stage<'_> {
     pub(super) fn set_bucket(&mut self, op: SetBucketOp) -> Result<(), Error> {
@@ -67,7 +24,7 @@ impl Stage<'_> {
         let known = self.view.bucket_record(&name)?;
         let mine = known.as_ref().map(|known| known.which);
         // Every later stamp of this store is above it.
-        self.committer.observe(record.stamp);
+        self.store.committer.observe(record.stamp);
         let stamp = mine.map(|mine| mine.stamp);
         let take = match by {
             SetBy::Change(before) if stamp != before => return Err(Error::BucketChanged),
@@ -112,9 +69,9 @@ impl Stage<'_> {
 
     /// Whether a bucket's name has objects, uploads or open changes.
     fn has_any(&self, name: &str) -> Result<bool, Error> {
-        Ok(self.committer.index.has_any_of(name)
+        Ok(self.store.committer.index.has_any_of(name)
             || self.view.any_object(&bucket_prefix(name))?
-            || self.view.any_upload(&upload_prefix(name, ""))?)
+            || self.view.any_upload(&escaped_prefix(name, ""))?)
     }
 }
 

@@ -6,15 +6,13 @@ use prism_replica::{Bucket, Pending, Refusal, Stamp, Standing};
 
 use super::taken::{TakeInOp, TakeVersionsOp, Taken, files_of};
 use crate::{
-    blocks::crc32c,
     error::Error,
     layout::FileId,
-    record::{Payload, Record},
+    record::{PutBytes, Record},
     replica::{Change as Prepared, Prepare, Scope},
-    types::ObjectMeta,
-    uploads::{Garbage, UploadId, UploadRecord},
+    types::{ObjectMeta, Removed, UploadId, VersionId, Versioning},
+    uploads::{Garbage, UploadRecord},
     usage,
-    versions::{Removed, VersionId},
 };
 
 /// Most operations in one batch: with the largest inline objects and metadata
@@ -185,26 +183,6 @@ pub(crate) struct PutOp {
     pub(crate) condition: Option<Condition>,
 }
 
-pub(crate) enum PutBytes {
-    /// The object itself.
-    Inline(Vec<u8>),
-    /// Encoded [`FileRecord`](crate::record::FileRecord).
-    File(Vec<u8>),
-}
-
-impl PutBytes {
-    /// The payload of a record for these bytes, which are stored as `id`.
-    pub(crate) fn payload(&self, id: FileId) -> Payload {
-        match self {
-            Self::Inline(bytes) => {
-                let crc = crc32c(bytes);
-                Payload::Inline { id, crc }
-            }
-            Self::File(_) => Payload::File { id },
-        }
-    }
-}
-
 /// Objects of one bucket, or one version of each. The condition applies to each of them.
 pub(crate) struct DeleteOp {
     pub(crate) bucket: String,
@@ -306,6 +284,40 @@ impl From<Error> for Failure {
 }
 
 pub(crate) type OpResult = Result<Outcome, Failure>;
+
+/// The epochs in which an operation counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    Always,
+    /// In this epoch only.
+    In(u64),
+    /// Up to this epoch.
+    Until(u64),
+}
+
+impl When {
+    pub(super) fn counts(self, epoch: u64) -> bool {
+        match self {
+            Self::Always => true,
+            Self::In(wanted) => wanted == epoch,
+            Self::Until(said) => epoch <= said,
+        }
+    }
+}
+
+/// The stamp that a change has on all replicas, and how all of them treat its versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) stamp: Stamp,
+    pub(crate) versioning: Versioning,
+}
+
+/// An operation in the queue.
+pub(crate) struct Queued {
+    pub(crate) op: Op,
+    pub(crate) given: Option<Given>,
+    pub(crate) when: When,
+}
 
 /// The keys that an operation reads and changes.
 enum Keys<'a> {
@@ -422,5 +434,4 @@ pub(super) fn independent(queued: &mut dyn Iterator<Item = &Op>) -> usize {
 }
 
 #[cfg(test)]
-#[path = "op_tests.rs"]
-mod tests;
+mod op_tests;

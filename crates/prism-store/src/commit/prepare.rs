@@ -1,120 +1,28 @@
 //! Changes of other primaries: kept beside the present state, then applied or dropped.
-//!
-//! The tree `pending` has one change of each scope. The bytes of a change lie in the trees
-//! `inline` and `files`, as those of any object.
 
-use prism_replica::{Asked, Pending, Receipt, Refusal, Settlement, Stamp, receive, settle};
-use serde::{Deserialize, Serialize};
+use prism_replica::{Asked, Receipt, Refusal, Settlement, Stamp, receive, settle};
 
 use super::{
     Freed,
-    op::{Mark, PrepareOp, PutBytes, SettleOp},
+    op::{Mark, PrepareOp, SettleOp},
     stage::{Stage, open_bucket},
 };
 use crate::{
     error::Error,
     layout::FileId,
-    record::{Payload, Record},
+    pending::{PendingRecord, StoredBytes},
+    record::{Payload, PutBytes, Record},
     replica::{Change, Prepare, Scope, ScopedChange},
-    types::ObjectMeta,
-    uploads::{UploadId, upload_key},
-    view::View,
+    types::{ObjectMeta, UploadId},
+    view::{View, holds},
 };
-
-/// A value of the tree `pending`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct PendingRecord {
-    pub(crate) scope: Scope,
-    epoch: u64,
-    pub(crate) stamp: Stamp,
-    /// The stamp of the key before the change, at a replica that the change can build on.
-    pub(super) before: Option<Stamp>,
-    pub(super) change: Change,
-    bytes: Option<StoredBytes>,
-}
-
-/// The place of a change's bytes.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct StoredBytes {
-    id: u64,
-    /// The CRC32C of bytes in the tree `inline`; none for a file.
-    crc: Option<u32>,
-}
-
-impl PendingRecord {
-    pub(crate) fn decode(value: &[u8]) -> Result<Self, Error> {
-        serde_json::from_slice(value).map_err(|_| Error::corrupt("prepared change"))
-    }
-
-    fn encode(&self) -> Result<Vec<u8>, Error> {
-        serde_json::to_vec(self).map_err(|_| Error::corrupt("prepared change"))
-    }
-
-    pub(crate) fn pending(&self) -> Pending {
-        Pending {
-            epoch: self.epoch,
-            stamp: self.stamp,
-            removes: self.change.removes(),
-        }
-    }
-
-    /// The bytes of the quota that the change takes from now on.
-    pub(crate) fn bytes_taken(&self) -> u64 {
-        match self.change.what() {
-            Change::Write { len, .. } => *len,
-            _ => 0,
-        }
-    }
-
-    pub(super) fn payload(&self) -> Option<Payload> {
-        self.bytes.map(|bytes| {
-            let id = FileId::from_bytes(bytes.id.to_be_bytes());
-            match bytes.crc {
-                Some(crc) => Payload::Inline { id, crc },
-                None => Payload::File { id },
-            }
-        })
-    }
-
-    pub(super) fn record(&self, payload: Payload, meta: ObjectMeta, len: u64) -> Record {
-        Record {
-            stamp: self.stamp,
-            version: None,
-            payload,
-            len,
-            meta,
-        }
-    }
-}
-
-/// The stamp that a scope has. A key with versions has that of their last change, and a
-/// deleted object that of its deletion, as long as that is remembered.
-pub(crate) fn holds(view: &View<'_>, scope: &Scope) -> Result<Option<Stamp>, Error> {
-    match scope.upload {
-        None => {
-            let object_key = scope.object_key();
-            if let Some(last) = view.change(&object_key)? {
-                return Ok(Some(last));
-            }
-            match view.object(&object_key)? {
-                Some(record) => Ok(Some(record.stamp)),
-                None => view.deletion(&object_key),
-            }
-        }
-        Some((id, None)) => {
-            let upload = view.upload(&upload_key(&scope.bucket, &scope.key, id))?;
-            Ok(upload.map(|upload| upload.stamp))
-        }
-        Some((id, Some(number))) => Ok(view.part(id, number)?.map(|part| part.stamp)),
-    }
-}
 
 impl Stage<'_> {
     pub(super) fn prepare(&mut self, op: PrepareOp) -> Result<(), Error> {
         let (prepare, mut bytes) = (op.prepare, op.bytes);
         let mut receipts = Vec::with_capacity(prepare.changes.len());
         for change in &prepare.changes {
-            let receipt = receipt(self.view, self.committer.epoch(), &prepare, change)?;
+            let receipt = receipt(self.view, self.store.committer.epoch(), &prepare, change)?;
             if let Receipt::Refuse(refusal) = receipt {
                 self.outcome.refusal = Some(refusal);
                 break;

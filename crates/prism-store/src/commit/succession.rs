@@ -3,12 +3,15 @@
 
 use prism_replica::Stamp;
 
-use super::{Given, stage::Stage};
+use super::{
+    op::Given,
+    stage::{Stage, effective_versioning},
+};
 use crate::{
     error::Error,
+    keys::version_key,
     record::Record,
-    types::BucketInfo,
-    versions::{Place, VersionId, Versioning, version_key},
+    types::{BucketInfo, Place, VersionId, Versioning},
     view::View,
 };
 
@@ -32,20 +35,6 @@ impl How {
             versioning: effective_versioning(view, versioning, object_key)?,
             stamp: given.map(|given| given.stamp),
         })
-    }
-}
-
-/// How the versions of a key are treated in a bucket with this `versioning`. A store whose
-/// bucket never kept versions may have versions of the key all the same: then it has not
-/// heard yet that the bucket keeps them.
-pub(crate) fn effective_versioning(
-    view: &View<'_>,
-    versioning: Versioning,
-    object_key: &[u8],
-) -> Result<Versioning, Error> {
-    match versioning {
-        Versioning::Never if view.change(object_key)?.is_some() => Ok(Versioning::Enabled),
-        versioning => Ok(versioning),
     }
 }
 

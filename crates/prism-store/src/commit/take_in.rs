@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use prism_replica::{Missed, Settlement, Stamp, is_over, missed};
 
 use super::{
-    DiscardOp, Freed, TakeInOp, TakeVersionsOp, Taken, holds,
+    DiscardOp, Freed, TakeInOp, TakeVersionsOp, Taken,
     op::Mark,
     prepare::current,
     stage::{Stage, existing},
@@ -15,19 +15,18 @@ use super::{
 };
 use crate::{
     error::Error,
+    keys::{part_key, upload_key, version_key},
     layout::FileId,
     record::{Payload, Record},
     replica::Scope,
-    scrub::is_of_upload,
-    types::BucketInfo,
-    uploads::{UploadRecord, part_key, upload_key},
-    versions::{Place, VersionId, Versioning, version_key},
-    view::View,
+    types::{BucketInfo, Place, VersionId, Versioning},
+    uploads::UploadRecord,
+    view::{View, holds},
 };
 
 impl Stage<'_> {
     pub(super) fn adopt(&mut self, epoch: u64, state: Option<Vec<u8>>) {
-        let present = self.committer.epoch();
+        let present = self.store.committer.epoch();
         if let Some(state) = state.filter(|_| epoch >= present) {
             self.lsm.stage_state(self.batch, state);
         }
@@ -210,7 +209,7 @@ impl Stage<'_> {
         let view = self.view;
         for file in view.files() {
             let (id, record) = file?;
-            if record.object_key == object_key && !is_of_upload(view, id, object_key)? {
+            if record.object_key == object_key && view.upload_of_file(id, object_key)?.is_none() {
                 self.lose_file(id, record.len);
             }
         }

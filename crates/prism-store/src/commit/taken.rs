@@ -2,13 +2,12 @@
 
 use prism_replica::Stamp;
 
-use super::PutBytes;
 use crate::{
     layout::FileId,
-    record::Record,
+    record::{PutBytes, Record},
     replica::Scope,
+    types::{Place, VersionId},
     uploads::{Manifest, UploadRecord},
-    versions::{Place, VersionId},
 };
 
 /// A copy of a scope, as of an epoch.

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     error::Error,
+    keys::version_key,
     record::{Payload, Record},
-    types::{BucketInfo, ObjectMeta},
-    versions::{Place, Removed, VersionId, Versioning, place, version_key},
+    types::{BucketInfo, ObjectMeta, Place, Removed, VersionId, Versioning, place},
     view::View,
 };
 

@@ -9,13 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use super::Scope;
 use crate::{
-    commit::{DiscardOp, Op, When, holds},
+    commit::{DiscardOp, Op, When},
     error::Error,
-    record::{Record, bucket_prefix, object_key, split_object_key},
+    keys::{
+        bucket_prefix, escaped_prefix, object_key, split_object_key, split_upload_key, upload_key,
+    },
+    record::Record,
     store::Store,
-    types::check_bucket,
-    uploads::{split_upload_key, upload_key, upload_prefix},
-    versions::VERSIONS_MAX,
+    types::{VERSIONS_MAX, check_bucket},
+    view::holds,
 };
 
 /// Most scopes of one page: below 8 MiB as JSON with the longest keys.
@@ -61,6 +63,14 @@ pub struct Missing {
 #[derive(Debug, Clone, Copy)]
 pub struct CatchUp<'a> {
     pub(crate) store: &'a Store,
+}
+
+impl Store {
+    /// The exchange of copies with other replicas.
+    #[must_use]
+    pub fn catch_up(&self) -> CatchUp<'_> {
+        CatchUp { store: self }
+    }
 }
 
 impl CatchUp<'_> {
@@ -312,7 +322,7 @@ impl CatchUp<'_> {
         max: usize,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<ScopePage, Error> {
-        let prefix = upload_prefix(request.bucket, "");
+        let prefix = escaped_prefix(request.bucket, "");
         let after = request.after.and_then(UploadPlace::of_scope);
         let end = end.and_then(UploadPlace::of_scope);
         let begin = after.as_ref().map_or(&prefix, |after| &after.upload_key);

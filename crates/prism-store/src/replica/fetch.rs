@@ -8,14 +8,16 @@ use serde::{Deserialize, Serialize};
 use super::{CatchUp, Scope, VersionSummary};
 use crate::{
     checked::CheckedFile,
-    commit::{Op, PutBytes, TakeInOp, Taken, When},
+    commit::{Op, TakeInOp, Taken, When},
     error::Error,
+    inner::Inner,
+    keys::{object_key, upload_key},
     layout::FileId,
+    object::{Body, Object},
     put::PutWriter,
-    record::{Payload, Record, object_key},
-    store::Inner,
-    types::{Body, Object, ObjectMeta, check_bucket, check_key},
-    uploads::{Manifest, ManifestPart, UploadId, UploadRecord, upload_key},
+    record::{Payload, PutBytes, Record},
+    types::{ObjectMeta, UploadId, check_bucket, check_key},
+    uploads::{Manifest, ManifestPart, UploadRecord},
 };
 
 /// Describes a copy whose bytes follow; those of the pieces follow one after the other.
@@ -173,7 +175,7 @@ impl NamedFiles {
 
     /// Commits the operation that refers to the files, and says whether it took effect.
     pub(super) fn commit(mut self, op: Op, when: When) -> Result<bool, Error> {
-        let result = self.store.committer.submit_when(op, None, when);
+        let result = self.store.submit_when(op, None, when);
         // A commit in doubt may have referred to the files. The next opening finds out.
         if result
             .as_ref()

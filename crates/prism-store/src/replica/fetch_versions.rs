@@ -11,11 +11,13 @@ use super::{
     fetch::{NamedFiles, OneOfMany},
 };
 use crate::{
-    commit::{Op, TakeVersionsOp, Taken, TakenVersion, When, holds, own_versions},
+    commit::{Op, TakeVersionsOp, Taken, TakenVersion, When, own_versions},
     error::Error,
-    record::{Payload, Record, object_key},
-    types::{Body, ObjectMeta, check_bucket, check_key},
-    versions::{VersionId, place, stamp_at, version_key},
+    keys::{object_key, version_key},
+    object::Body,
+    record::{Payload, Record},
+    types::{ObjectMeta, VersionId, check_bucket, check_key, place, stamp_at},
+    view::holds,
 };
 
 /// Most small versions that wait in memory for their commit. With more of them missing, all

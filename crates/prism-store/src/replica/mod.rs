@@ -27,10 +27,8 @@ pub use state::Deletion;
 
 use crate::{
     error::Error,
-    record::object_key,
-    types::ObjectMeta,
-    uploads::{UploadId, part_key, upload_key},
-    versions::{VersionId, Versioning},
+    keys::{object_key, part_key, upload_key},
+    types::{ObjectMeta, UploadId, VersionId, Versioning},
 };
 
 /// The unit of changes: those of one scope come one after the other.

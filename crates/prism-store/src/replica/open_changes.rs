@@ -7,17 +7,26 @@ use prism_replica::{Pending, Stamp, Standing, has};
 
 use super::{Decided, Prepare, Scope};
 use crate::{
-    commit::{Op, SettleOp, When, holds},
+    commit::{Op, SettleOp, When},
     error::Error,
     put::PutWriter,
     store::Store,
     types::{check_bucket, check_key},
+    view::holds,
 };
 
 /// The prepared changes of which a store does not know yet whether they were committed.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenChanges<'a> {
     pub(crate) store: &'a Store,
+}
+
+impl Store {
+    /// The prepared changes of other primaries.
+    #[must_use]
+    pub fn open_changes(&self) -> OpenChanges<'_> {
+        OpenChanges { store: self }
+    }
 }
 
 impl OpenChanges<'_> {

@@ -8,14 +8,13 @@ use prism_replica::Stamp;
 use super::{Bytes, Change, Keeps, Scope, ScopedChange, primary::Unnamed};
 use crate::{
     commit::{
-        CompleteOp, Condition, DeleteOp, Failure, Op, Outcome, PartOp, PutBytes, PutOp, check,
-        effective_versioning, holds, is_of_versions, open_bucket, present, version_of,
+        CompleteOp, Condition, DeleteOp, Failure, Op, Outcome, PartOp, PutOp, check,
+        effective_versioning, is_of_versions, open_bucket, present, version_of,
     },
     error::Error,
-    record::{Payload, Record},
-    types::ObjectMeta,
-    versions::{Removed, VERSIONS_MAX, VersionId, Versioning},
-    view::View,
+    record::{Payload, PutBytes, Record},
+    types::{ObjectMeta, Removed, VERSIONS_MAX, VersionId, Versioning},
+    view::{View, holds},
 };
 
 /// The result of planning a change.

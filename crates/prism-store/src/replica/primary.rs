@@ -13,10 +13,9 @@ use super::{
 use crate::{
     commit::{Given, Op, OpResult, When},
     error::Error,
+    inner::Inner,
+    keys::{split_object_key, split_upload_key},
     layout::FileId,
-    record::split_object_key,
-    store::Inner,
-    uploads::split_upload_key,
 };
 
 /// The file of a change's bytes, and its name to be.
@@ -69,7 +68,7 @@ impl Inner {
         when: When,
         file: Unnamed<'_>,
     ) -> OpResult {
-        let result = self.committer.submit_when(op, given, when);
+        let result = self.submit_when(op, given, when);
         match (&result, file) {
             (Err(failure), Some((_, id))) if !failure.in_doubt => self.files.remove(id),
             _ => {}

@@ -9,7 +9,7 @@ use super::{Replicas, Scope};
 use crate::{
     commit::{Op, When},
     error::{Error, OpenError},
-    record::split_object_key,
+    keys::split_object_key,
     store::Store,
 };
 

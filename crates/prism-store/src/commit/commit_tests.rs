@@ -1,9 +1,13 @@
 #![allow(clippy::unwrap_used)]
+use prism_replica::Stamp;
+
 use super::*;
 use crate::{
     Config, ObjectMeta, Store,
     blocks::crc32c,
-    record::{Payload, Record, object_key},
+    keys::object_key,
+    record::{Payload, PutBytes, Record},
+    types::Versioning,
 };
 
 const QUOTA: usize = 1000;
@@ -47,9 +51,9 @@ fn an_operation_that_fails_halfway_changes_nothing_beside_one_that_succeeds() {
     };
     let store = Store::open(dir.path(), config).unwrap();
     store.buckets().create("b", 0).unwrap();
-    let committer = &store.inner.committer;
+    let inner = &store.inner;
     let given = || {
-        let (stamp, versioning) = (committer.stamp(1, None), Versioning::Never);
+        let (stamp, versioning) = (inner.committer.stamp(1, None), Versioning::Never);
         Some(Given { stamp, versioning })
     };
     let deleted = object_key("b", "deleted");
@@ -60,7 +64,7 @@ fn an_operation_that_fails_halfway_changes_nothing_beside_one_that_succeeds() {
         condition: None,
     });
     for queued in [put(&store, "deleted", 10, given()), queued(delete, given())] {
-        let submitted = committer.submit_when(queued.op, queued.given, queued.when);
+        let submitted = inner.submit_when(queued.op, queued.given, queued.when);
         submitted.unwrap();
     }
     let deletion = store.view().deletion(&deleted).unwrap();
@@ -70,7 +74,7 @@ fn an_operation_that_fails_halfway_changes_nothing_beside_one_that_succeeds() {
         put(&store, "deleted", QUOTA, given()),
         put(&store, "last", 30, given()),
     ];
-    let results = committer.commit(together);
+    let results = inner.commit(together);
     let errors: Vec<_> = results.iter().map(|result| result.as_ref().err()).collect();
     let [None, Some(failure), None] = errors.as_slice() else {
         unreachable!("{errors:?}");

@@ -1,5 +1,6 @@
 //! The operations that share a batch.
 use super::*;
+use crate::record::Payload;
 
 fn delete(keys: &[&str]) -> Op {
     Op::Delete(DeleteOp {

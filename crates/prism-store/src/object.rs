@@ -1,15 +1,72 @@
-//! Objects of several files. Each file is opened when it is needed, so 10,000 parts do not need
-//! 10,000 descriptors.
+//! Objects opened for reading, and the files of those that have several. Each file is opened
+//! when it is needed, so 10,000 parts do not need 10,000 descriptors.
 
-use std::{fmt, ops::Range, sync::Arc};
+use std::{
+    any::Any,
+    fmt,
+    ops::Range,
+    sync::{Arc, OnceLock},
+};
+
+use prism_replica::Stamp;
 
 use crate::{
     checked::{CheckedFile, wrong_length},
     error::Error,
+    inner::Inner,
     layout::FileId,
-    store::Inner,
-    uploads::{Garbage, Manifest, UploadId},
+    types::{ObjectMeta, UploadId, VersionId},
+    uploads::{Garbage, Manifest},
 };
+
+/// An object opened for reading. It stays readable, unchanged, whatever is
+/// written to its key meanwhile.
+#[derive(Debug)]
+pub struct Object {
+    /// The stamp of the last change of its bytes or metadata.
+    pub stamp: Stamp,
+    /// The version's name; none if its bucket had never kept versions.
+    pub version: Option<VersionId>,
+    /// As given at commit.
+    pub meta: ObjectMeta,
+    /// Length in bytes.
+    pub len: u64,
+    /// The bytes, or their files.
+    pub body: Body,
+    /// A value that readers derive from the object once, and share while it stays in memory.
+    pub derived: Derived,
+}
+
+/// A value that a reader derives from an object, such as the head of an answer. The store
+/// never looks at it.
+#[derive(Default)]
+pub struct Derived(OnceLock<Box<dyn Any + Send + Sync>>);
+
+impl Derived {
+    /// The value, made by the first call; `None` if that made another type.
+    pub fn get_or_make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
+        self.0.get_or_init(|| Box::new(make())).downcast_ref()
+    }
+}
+
+impl fmt::Debug for Derived {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Derived")
+            .field(&self.0.get().is_some())
+            .finish()
+    }
+}
+
+/// The bytes of an object.
+#[derive(Debug)]
+pub enum Body {
+    /// A small object, checked against its checksum.
+    Inline(Vec<u8>),
+    /// A large object. Check each block before you send it.
+    File(CheckedFile),
+    /// An object uploaded in parts. Check their blocks likewise.
+    Parts(Parts),
+}
 
 /// An object of parts, opened for reading. It stays readable and unchanged, whatever is written
 /// to its key.

@@ -1,0 +1,84 @@
+//! The queue of operations, and the state that only commits change.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use prism_replica::{Stamp, StampClock};
+
+use super::{
+    names::Names,
+    op::{OpResult, Queued},
+};
+use crate::{
+    group::Group,
+    replica::{Index, Locks},
+};
+
+/// How many commits shared how many flushes, since the store was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CommitStats {
+    /// Operations committed or refused.
+    pub operations: u64,
+    /// Batches they were committed in; each costs one flush of the log.
+    pub batches: u64,
+}
+
+/// The queue of operations, and the state that only commits change.
+pub(crate) struct Committer {
+    pub(super) group: Group<Queued, OpResult>,
+    pub(crate) index: Index,
+    pub(crate) buckets: Names,
+    pub(crate) locks: Locks,
+    clock: StampClock,
+    /// The store's epoch. The commit that changes it has a batch of its own, so all of a batch
+    /// is of one epoch.
+    pub(super) epoch: AtomicU64,
+    pub(super) operations: AtomicU64,
+    pub(super) batches: AtomicU64,
+}
+
+impl Committer {
+    /// A committer whose stamps have this `origin`, for a store in `epoch`.
+    pub(crate) fn new(origin: u64, epoch: u64) -> Self {
+        Self {
+            group: Group::new(),
+            index: Index::default(),
+            buckets: Names::default(),
+            locks: Locks::default(),
+            clock: StampClock::new(origin),
+            epoch: AtomicU64::new(epoch),
+            operations: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn stats(&self) -> CommitStats {
+        CommitStats {
+            operations: self.operations.load(Ordering::Relaxed),
+            batches: self.batches.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The epoch by which this store acts.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// A stamp above `above`, the present one of the key.
+    pub(crate) fn stamp(&self, epoch: u64, above: Option<Stamp>) -> Stamp {
+        self.clock
+            .next(epoch, now_us(), above.unwrap_or(Stamp::NONE))
+    }
+
+    /// Makes every later stamp greater than this one.
+    pub(crate) fn observe(&self, stamp: Stamp) {
+        self.clock.observe(stamp);
+    }
+}
+
+pub(super) fn now_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)
+}

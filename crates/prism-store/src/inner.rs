@@ -1,0 +1,104 @@
+//! The state of an open store, and the removal of what commits leave.
+
+use std::sync::{Arc, OnceLock, atomic::AtomicU64};
+
+use crate::{
+    commit::{Committer, Freed, Op, Outcome, When},
+    config::Config,
+    damage::Corruption,
+    error::Error,
+    files::Files,
+    hot::Hot,
+    known::Known,
+    lsm::Lsm,
+    object::Object,
+    pins::Pins,
+    recovery::RecoveryReport,
+    replica::Replicas,
+    uploads::Garbage,
+};
+
+/// Most garbage read at a time.
+const GARBAGE_PAGE: usize = 100;
+
+/// The state that a store shares with its writers and readers.
+pub(crate) struct Inner {
+    pub(crate) committer: Committer,
+    pub(crate) lsm: Lsm,
+    /// The other nodes; unset where each key has one replica.
+    pub(crate) replicas: OnceLock<Arc<dyn Replicas>>,
+    pub(crate) hot: Hot<Object>,
+    pub(crate) pins: Pins,
+    pub(crate) known: Known,
+    pub(crate) corruption: Corruption,
+    /// The number of batches at the time when the log was last sealed.
+    pub(crate) sealed_batches: AtomicU64,
+    /// Dropped after the tree, because it has the lock of the directory.
+    pub(crate) files: Files,
+    pub(crate) config: Config,
+    pub(crate) recovery: RecoveryReport,
+    pub(crate) identity: u64,
+}
+
+impl Inner {
+    /// The bytes that the replacement of an object gives back to the quota; 0 without a quota.
+    /// The commit asks again.
+    pub(crate) fn replaceable(&self, object_key: &[u8]) -> Result<u64, Error> {
+        if !self.files.usage.is_limited() {
+            return Ok(0);
+        }
+        let current = self.lsm.view().object(object_key)?;
+        Ok(current.map_or(0, |record| record.len))
+    }
+
+    /// Removes the files and the garbage that a commit left. Readers that have a file open go on
+    /// reading it. Blocks on disk.
+    pub(crate) fn release(&self, outcome: &Outcome) {
+        for freed in &outcome.freed {
+            match freed {
+                Freed::File(id) => self.files.remove(*id),
+                Freed::Garbage(Garbage::Manifest(id)) if !self.pins.doom(*id) => {}
+                Freed::Garbage(garbage) => self.collect(*garbage),
+            }
+        }
+    }
+
+    /// Removes garbage and its files. A failure leaves it for the next opening. Blocks on disk.
+    pub(crate) fn collect(&self, garbage: Garbage) {
+        if let Err(error) = self.try_collect(garbage) {
+            tracing::warn!(?garbage, %error, "garbage stays until the store is opened again");
+        }
+    }
+
+    fn try_collect(&self, garbage: Garbage) -> Result<(), Error> {
+        let op = Op::Collect(garbage);
+        let outcome = self.submit_when(op, None, When::Always);
+        for freed in outcome.map_err(|failure| failure.error)?.freed {
+            if let Freed::File(id) = freed {
+                self.files.remove(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the garbage of earlier processes.
+    pub(crate) fn collect_all(&self) -> Result<(), Error> {
+        loop {
+            let found = self.lsm.view().garbage(GARBAGE_PAGE)?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            for garbage in found {
+                self.try_collect(garbage)?;
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(error) = self.lsm.seal_log() {
+            tracing::warn!(%error, "the store was closed without sealing its log; a torn end is cut off at the next start");
+        }
+    }
+}
