@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::path::Path;
 
 use crate::bounds::{Limits, Store};
-use crate::load::Problem;
 use crate::model::{Config, Node, Switch, UNSET};
+use crate::problem::{Found, Problem};
 
 /// Longest name of a network interface (`IFNAMSIZ` less the final zero).
 const MAX_INTERFACE_BYTES: usize = 15;
@@ -17,12 +16,10 @@ const MAX_NODES: usize = 1_024;
 
 impl Config {
     /// All faults of the values; empty for a good configuration.
-    #[must_use]
-    pub fn problems(&self) -> Vec<Problem> {
+    pub(crate) fn problems(&self) -> Vec<Problem> {
         let mut found = Found::default();
         self.check_cluster(&mut found);
         self.check_service(&mut found);
-        self.check_tls(&mut found);
         if let Some(switch) = &self.switch {
             self.check_switch(switch, &mut found);
         }
@@ -35,326 +32,212 @@ impl Config {
     }
 
     fn check_cluster(&self, found: &mut Found) {
-        found.name("cluster.name", &self.cluster.name);
-        found.name("cluster.region", &self.cluster.region);
-        if let Some(etcd) = &self.cluster.etcd {
+        let cluster = &self.cluster;
+        found.name("cluster.name", &cluster.name);
+        found.name("cluster.region", &cluster.region);
+        if let Some(etcd) = &cluster.etcd {
             etcd.check(found);
         }
         // In etcd there may be nodes that this file does not know.
-        let backends = match self.cluster.etcd {
+        let backends = match cluster.etcd {
             None => self.backends().count().max(1) as u64,
             Some(_) => MAX_NODES as u64,
         };
-        found.range(
-            "cluster.replicas",
-            self.cluster.replicas.into(),
-            1,
-            backends,
-        );
-        if let Some(min) = self.cluster.min_replicas {
-            let replicas = self.cluster.replicas.max(1).into();
-            found.range("cluster.min_replicas", min.into(), 1, replicas);
+        found.range("cluster.replicas", cluster.replicas, 1..=backends);
+        if let Some(min) = cluster.min_replicas {
+            let replicas = cluster.replicas.max(1).into();
+            found.range("cluster.min_replicas", min, 1..=replicas);
         }
     }
 
     fn check_service(&self, found: &mut Found) {
-        let address = self.service.address;
+        let (field, address) = ("service.address", self.service.address);
         if address == UNSET {
-            found.missing(
-                "service.address",
-                "the address and port of clients, as in \"10.0.0.1:80\"",
-            );
-            return;
+            let what = "the address and port of clients, as in \"10.0.0.1:80\"";
+            found.missing(field, what);
+        } else {
+            found.host(field, *address.ip());
+            found.port(field, address.port());
+            let port = self.peers.port;
+            let fault = format!("has the port of the node protocol, {port}");
+            let fix = "change one of service.address and peers.port";
+            found.check(address.port() != port, field, fault, fix);
         }
-        found.host("service.address", *address.ip());
-        found.port("service.address", address.port());
-        found.check(address.port() != self.peers.port, "service.address", || {
-            (
-                format!("has the port of the node protocol, {}", self.peers.port),
-                "change one of service.address and peers.port".into(),
-            )
-        });
+        if let Some(tls) = &self.service.tls {
+            found.port("service.tls.port", tls.port);
+            for (port, other) in [
+                (address.port(), "service.address"),
+                (self.peers.port, "peers.port"),
+            ] {
+                let fault = format!("is the port of {other}, {port}");
+                let (is_own, fix) = (tls.port != port, "give HTTPS a port of its own");
+                found.check(is_own || port == 0, "service.tls.port", fault, fix);
+            }
+            tls.check(found);
+        }
     }
 
     fn check_switch(&self, switch: &Switch, found: &mut Found) {
-        if switch.control == UNSET {
-            found.missing(
-                "switch.control",
-                "the switch's address and port, as in \"10.0.0.2:7300\"",
-            );
+        let (field, control) = ("switch.control", switch.control);
+        if control == UNSET {
+            let what = "the switch's address and port, as in \"10.0.0.2:7300\"";
+            found.missing(field, what);
         } else {
-            found.host("switch.control", *switch.control.ip());
-            found.port("switch.control", switch.control.port());
-            found.check(
-                switch.control.ip() != self.service.address.ip(),
-                "switch.control",
-                || {
-                    (
-                        "is the service address".into(),
-                        "give the switch an address of its own".into(),
-                    )
-                },
-            );
+            found.host(field, *control.ip());
+            found.port(field, control.port());
+            let is_own = control.ip() != self.service.address.ip();
+            let fix = "give the switch an address of its own";
+            found.check(is_own, field, "is the service address", fix);
         }
-        found.path(
-            "switch.key_file",
-            &switch.key_file,
-            "the file of the control key",
-        );
-        found.check(is_plain_name(&switch.pin_dir), "switch.pin_dir", || {
-            (
-                format!(
-                    "{:?} is not the name of a directory below /sys/fs/bpf",
-                    switch.pin_dir
-                ),
-                "use letters, digits, '-' and '_', without '/'".into(),
-            )
-        });
+        let key_file = &switch.key_file;
+        found.path("switch.key_file", key_file, "the file of the control key");
+        let (name, plain) = (&switch.pin_dir, is_plain_name(&switch.pin_dir));
+        let fault = format!("{name:?} is not the name of a directory below /sys/fs/bpf");
+        let fix = "use letters, digits, '-' and '_', without '/'";
+        found.check(plain, "switch.pin_dir", fault, fix);
         check_interfaces(&switch.interfaces, found);
-        found.range("switch.max_flows", switch.max_flows.into(), 1_024, 1 << 26);
-        found.range(
-            "switch.idle_timeout_s",
-            switch.idle_timeout_s.into(),
-            10,
-            7 * 86_400,
+        found.range("switch.max_flows", switch.max_flows, 1_024..=1 << 26);
+        let (field, idle_s) = ("switch.idle_timeout_s", switch.idle_timeout_s);
+        found.range(field, idle_s, 10..=7 * 86_400);
+        let silent_s = self.limits.idle_timeout_s.max(self.limits.stall_timeout_s);
+        let fault = format!(
+            "{idle_s} s is not longer than the {silent_s} s that a connection may be silent"
         );
-        let idle_s = self.limits.idle_timeout_s.max(self.limits.stall_timeout_s);
-        found.check(
-            switch.idle_timeout_s > idle_s,
-            "switch.idle_timeout_s",
-            || {
-                (
-                    format!(
-                        "{} s is not longer than the {idle_s} s that a connection may be silent",
-                        switch.idle_timeout_s
-                    ),
-                    "raise it above limits.idle_timeout_s and limits.stall_timeout_s".into(),
-                )
-            },
-        );
+        let fix = "raise it above limits.idle_timeout_s and limits.stall_timeout_s";
+        found.check(idle_s > silent_s, field, fault, fix);
     }
 
     fn check_nodes(&self, found: &mut Found) {
-        let has_directory = self.cluster.etcd.is_some();
-        found.check(
-            has_directory || self.frontends().next().is_some(),
-            "node",
-            || {
-                (
-                    "no node is a frontend".into(),
-                    "give one node the role \"frontend\"".into(),
-                )
-            },
-        );
-        found.check(
-            has_directory || self.backends().next().is_some(),
-            "node",
-            || {
-                (
-                    "no node is a backend".into(),
-                    "give one node the role \"backend\"".into(),
-                )
-            },
-        );
-        found.check(self.nodes.len() <= MAX_NODES, "node", || {
-            (
-                format!("there are more than {MAX_NODES}"),
-                "split the cluster".into(),
-            )
-        });
+        let is_whole = self.cluster.etcd.is_none();
+        for (role, is_given) in [
+            ("frontend", self.frontends().next().is_some()),
+            ("backend", self.backends().next().is_some()),
+        ] {
+            let fix = format!("give one node the role \"{role}\"");
+            let fault = format!("no node is a {role}");
+            found.check(is_given || !is_whole, "node", fault, &fix);
+        }
+        let fault = format!("there are more than {MAX_NODES}");
+        let is_bounded = self.nodes.len() <= MAX_NODES;
+        found.check(is_bounded, "node", fault, "split the cluster");
         let (mut names, mut addresses) = (BTreeSet::new(), BTreeSet::new());
         for (index, node) in self.nodes.iter().enumerate() {
             let field = |leaf: &str| format!("node[{index}].{leaf}");
             self.check_node(node, &field, found);
-            found.check(names.insert(&node.name), &field("name"), || {
-                (
-                    format!("{:?} is another node's name", node.name),
-                    "give each node a name of its own".into(),
-                )
-            });
-            let is_new = node.address == Ipv4Addr::UNSPECIFIED || addresses.insert(node.address);
-            found.check(is_new, &field("address"), || {
-                (
-                    format!("{} is another node's address", node.address),
-                    "give each node an address of its own".into(),
-                )
-            });
+            let fault = format!("{:?} is another node's name", node.name);
+            let fix = "give each node a name of its own";
+            found.check(names.insert(&node.name), &field("name"), fault, fix);
+            let address = node.address;
+            let is_new = address == Ipv4Addr::UNSPECIFIED || addresses.insert(address);
+            let fault = format!("{address} is another node's address");
+            let fix = "give each node an address of its own";
+            found.check(is_new, &field("address"), fault, fix);
         }
     }
 
     fn check_node(&self, node: &Node, field: &dyn Fn(&str) -> String, found: &mut Found) {
         found.name(&field("name"), &node.name);
-        if node.address == Ipv4Addr::UNSPECIFIED {
-            found.missing(
-                &field("address"),
-                "the host's own address, as in \"10.0.0.11\"",
-            );
+        let (leaf, address) = (field("address"), node.address);
+        if address == Ipv4Addr::UNSPECIFIED {
+            found.missing(&leaf, "the host's own address, as in \"10.0.0.11\"");
         } else {
-            found.host(&field("address"), node.address);
-            found.check(
-                node.address != *self.service.address.ip(),
-                &field("address"),
-                || {
-                    (
-                        "is the service address".into(),
-                        "name the host's own address; the service address is shared".into(),
-                    )
-                },
-            );
+            found.host(&leaf, address);
+            let is_own = address != *self.service.address.ip();
+            let fix = "name the host's own address; the service address is shared";
+            found.check(is_own, &leaf, "is the service address", fix);
         }
-        found.check(!node.roles.is_empty(), &field("roles"), || {
-            (
-                "is missing".into(),
-                "use [\"frontend\"], [\"backend\"] or both".into(),
-            )
-        });
+        let (leaf, has_role) = (field("roles"), !node.roles.is_empty());
+        let fix = "use [\"frontend\"], [\"backend\"] or both";
+        found.check(has_role, &leaf, "is missing", fix);
         if node.is_backend() {
             found.path(&field("store"), &node.store, "a directory for objects");
         }
-        found.range(&field("workers"), node.workers.into(), 0, 1_024);
-        found.range(&field("link_mbit_s"), node.link_mbit_s.into(), 0, 1_600_000);
+        found.range(&field("workers"), node.workers, 0..=1_024);
+        found.range(&field("link_mbit_s"), node.link_mbit_s, 0..=1_600_000);
         let socket = self.admin_socket(&node.name);
+        let is_short = socket.as_os_str().len() <= MAX_SOCKET_PATH_BYTES;
+        let socket = socket.display();
+        let fault = format!("makes {socket} longer than {MAX_SOCKET_PATH_BYTES} bytes");
         found.check(
-            socket.as_os_str().len() <= MAX_SOCKET_PATH_BYTES,
+            is_short,
             "admin.socket_dir",
-            || {
-                (
-                    format!(
-                        "makes {} longer than {MAX_SOCKET_PATH_BYTES} bytes",
-                        socket.display()
-                    ),
-                    "use a shorter directory".into(),
-                )
-            },
+            fault,
+            "use a shorter directory",
         );
     }
 
     fn check_files(&self, found: &mut Found) {
         found.port("peers.port", self.peers.port);
-        found.path(
-            "peers.ca_file",
-            &self.peers.ca_file,
-            "the authority's certificate",
-        );
-        found.path(
-            "peers.cert_dir",
-            &self.peers.cert_dir,
-            "the directory of certificates",
-        );
+        let (ca, certs) = (&self.peers.ca_file, &self.peers.cert_dir);
+        found.path("peers.ca_file", ca, "the authority's certificate");
+        found.path("peers.cert_dir", certs, "the directory of certificates");
         if self.cluster.etcd.is_none() {
             let file = &self.s3.credentials_file;
             found.path("s3.credentials_file", file, "the file of access keys");
         }
-        found.path(
-            "admin.socket_dir",
-            &self.admin.socket_dir,
-            "a directory for sockets",
-        );
+        let sockets = &self.admin.socket_dir;
+        found.path("admin.socket_dir", sockets, "a directory for sockets");
     }
 }
 
 fn check_interfaces(interfaces: &[String], found: &mut Found) {
     let field = "switch.interfaces";
-    found.check(!interfaces.is_empty(), field, || {
-        (
-            "is missing".into(),
-            "name the interfaces that service traffic crosses".into(),
-        )
-    });
+    let fix = "name the interfaces that service traffic crosses";
+    found.check(!interfaces.is_empty(), field, "is missing", fix);
     let mut seen = BTreeSet::new();
     for name in interfaces {
         let is_name = !name.is_empty()
             && name.len() <= MAX_INTERFACE_BYTES
             && !name.contains(|c: char| c == '/' || c.is_whitespace());
-        found.check(is_name, field, || {
-            (
-                format!("{name:?} cannot be the name of an interface"),
-                format!("use the name from `ip link`, at most {MAX_INTERFACE_BYTES} bytes"),
-            )
-        });
-        found.check(seen.insert(name), field, || {
-            (format!("{name:?} is listed twice"), "remove one".into())
-        });
+        let fault = format!("{name:?} cannot be the name of an interface");
+        let fix = format!("use the name from `ip link`, at most {MAX_INTERFACE_BYTES} bytes");
+        found.check(is_name, field, fault, &fix);
+        let fault = format!("{name:?} is listed twice");
+        found.check(seen.insert(name), field, fault, "remove one");
     }
 }
 
 fn check_store(store: &Store, found: &mut Found) {
     const YEAR_S: u64 = 366 * 86_400;
-    found.range(
-        "store.scrub_interval_s",
-        store.scrub_interval_s.into(),
-        0,
-        YEAR_S,
-    );
+    found.range("store.scrub_interval_s", store.scrub_interval_s, 0..=YEAR_S);
     // A slower scrub would hardly ever end.
     let rate = store.scrub_bytes_per_s;
-    found.range("store.scrub_bytes_per_s", rate, 64 << 10, 1 << 40);
+    found.range("store.scrub_bytes_per_s", rate, 64 << 10..=1 << 40);
     // At a lower rate other nodes would take the connection for a dead one.
     if store.refill_bytes_per_s != 0 {
         let rate = store.refill_bytes_per_s;
-        found.range("store.refill_bytes_per_s", rate, 1 << 20, 1 << 40);
+        found.range("store.refill_bytes_per_s", rate, 1 << 20..=1 << 40);
     }
-    found.range("store.recheck_s", store.recheck_s.into(), 0, 86_400);
-    let days = store.expire_uploads_days.into();
-    found.range("store.expire_uploads_days", days, 0, 3_660);
+    found.range("store.recheck_s", store.recheck_s, 0..=86_400);
+    let days = store.expire_uploads_days;
+    found.range("store.expire_uploads_days", days, 0..=3_660);
 }
 
 fn check_limits(limits: &Limits, found: &mut Found) {
     const MAX_TIMEOUT_S: u64 = 86_400;
-    found.range(
-        "limits.head_bytes",
-        limits.head_bytes.into(),
-        1_024,
-        1 << 20,
-    );
-    found.range(
-        "limits.connections",
-        limits.connections.into(),
-        1,
-        10_000_000,
-    );
-    found.range(
-        "limits.unauthenticated_per_address",
-        limits.unauthenticated_per_address.into(),
-        1,
-        10_000_000,
-    );
-    found.range(
-        "limits.unauthenticated_timeout_s",
-        limits.unauthenticated_timeout_s.into(),
-        1,
-        MAX_TIMEOUT_S,
-    );
-    found.range(
-        "limits.idle_timeout_s",
-        limits.idle_timeout_s.into(),
-        1,
-        MAX_TIMEOUT_S,
-    );
-    found.range(
-        "limits.head_timeout_s",
-        limits.head_timeout_s.into(),
-        1,
-        MAX_TIMEOUT_S,
-    );
-    found.range(
-        "limits.stall_timeout_s",
-        limits.stall_timeout_s.into(),
-        1,
-        MAX_TIMEOUT_S,
-    );
+    found.range("limits.head_bytes", limits.head_bytes, 1_024..=1 << 20);
+    let (all, newcomers) = (limits.connections, limits.unauthenticated_per_address);
+    found.range("limits.connections", all, 1..=10_000_000);
+    let field = "limits.unauthenticated_per_address";
+    found.range(field, newcomers, 1..=10_000_000);
+    for (field, timeout_s) in [
+        (
+            "unauthenticated_timeout_s",
+            limits.unauthenticated_timeout_s,
+        ),
+        ("idle_timeout_s", limits.idle_timeout_s),
+        ("head_timeout_s", limits.head_timeout_s),
+        ("stall_timeout_s", limits.stall_timeout_s),
+    ] {
+        found.range(&format!("limits.{field}"), timeout_s, 1..=MAX_TIMEOUT_S);
+    }
     found.range(
         "limits.max_object_bytes",
         limits.max_object_bytes,
-        1,
-        5 << 30,
+        1..=5 << 30,
     );
-    found.range(
-        "limits.drain_timeout_s",
-        limits.drain_timeout_s.into(),
-        0,
-        MAX_TIMEOUT_S,
-    );
+    let drain_s = limits.drain_timeout_s;
+    found.range("limits.drain_timeout_s", drain_s, 0..=MAX_TIMEOUT_S);
 }
 
 /// Checks levels separated by commas, each for all modules or for one.
@@ -364,94 +247,10 @@ fn check_level(level: &str, found: &mut Found) {
         let (module, level) = part.split_once('=').unwrap_or(("all", part));
         let is_known = LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level));
         let is_module = !module.is_empty() && !module.contains(char::is_whitespace);
-        found.check(is_known && is_module, "log.level", || {
-            (
-                format!("{part:?} is not a level"),
-                "use error, warn, info, debug, trace or off, or MODULE=LEVEL, with commas \
-                 between several"
-                    .into(),
-            )
-        });
-    }
-}
-
-/// The faults that were found.
-#[derive(Default)]
-pub(crate) struct Found(Vec<Problem>);
-
-impl Found {
-    pub(crate) fn check(
-        &mut self,
-        holds: bool,
-        field: &str,
-        say: impl FnOnce() -> (String, String),
-    ) {
-        if !holds {
-            let (fault, fix) = say();
-            self.0.push(Problem {
-                field: field.into(),
-                fault,
-                fix,
-            });
-        }
-    }
-
-    pub(crate) fn missing(&mut self, field: &str, what: &str) {
-        self.check(false, field, || {
-            ("is missing".into(), format!("give {what}"))
-        });
-    }
-
-    fn name(&mut self, field: &str, name: &str) {
-        if name.is_empty() {
-            return self.missing(field, "a name of a-z, 0-9 and '-'");
-        }
-        let is_label = name.len() <= 63
-            && name
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-            && !name.starts_with('-')
-            && !name.ends_with('-');
-        self.check(is_label, field, || {
-            (
-                format!("{name:?} is not a valid name"),
-                "use 1 to 63 of a-z, 0-9 and '-', not '-' at either end".into(),
-            )
-        });
-    }
-
-    fn host(&mut self, field: &str, address: Ipv4Addr) {
-        let is_host = !address.is_unspecified()
-            && !address.is_multicast()
-            && !address.is_broadcast()
-            && !address.is_loopback();
-        self.check(is_host, field, || {
-            (
-                format!("{address} cannot be a host's address on the network"),
-                "use a unicast address that other hosts can reach".into(),
-            )
-        });
-    }
-
-    pub(crate) fn port(&mut self, field: &str, port: u16) {
-        self.check(port != 0, field, || {
-            ("has port 0".into(), "use 1 to 65535".into())
-        });
-    }
-
-    pub(crate) fn path(&mut self, field: &str, path: &Path, what: &str) {
-        if path.as_os_str().is_empty() {
-            self.missing(field, what);
-        }
-    }
-
-    pub(crate) fn range(&mut self, field: &str, value: u64, min: u64, max: u64) {
-        self.check((min..=max).contains(&value), field, || {
-            (
-                format!("{value} is out of range"),
-                format!("use {min} to {max}"),
-            )
-        });
+        let fault = format!("{part:?} is not a level");
+        let fix = "use error, warn, info, debug, trace or off, or MODULE=LEVEL, with commas \
+                   between several";
+        found.check(is_known && is_module, "log.level", fault, fix);
     }
 }
 

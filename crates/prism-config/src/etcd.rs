@@ -1,14 +1,14 @@
 //! `[cluster.etcd]` as structs, and its checks.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::check::Found;
-use crate::model::Config;
+use crate::problem::Found;
 
 /// The port of a URL that has none.
 const DEFAULT_PORT: u16 = 2379;
@@ -64,87 +64,41 @@ impl Etcd {
         Duration::from_secs(self.lease_ttl_s.into())
     }
 
-    /// The paths of all configured files.
-    pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        let files = [&mut self.ca_file, &mut self.cert_file, &mut self.key_file];
-        files.into_iter().flatten()
-    }
-
     pub(crate) fn check(&self, found: &mut Found) {
-        let field = |leaf: &str| format!("cluster.etcd.{leaf}");
+        let field = "cluster.etcd.endpoints";
         if self.endpoints.is_empty() {
             let what = "the members of etcd, as in [\"http://10.0.0.5:2379\"]";
-            found.missing(&field("endpoints"), what);
+            found.missing(field, what);
         }
-        found.check(
-            self.endpoints.len() <= MAX_ENDPOINTS,
-            &field("endpoints"),
-            || {
-                (
-                    format!("there are more than {MAX_ENDPOINTS}"),
-                    "name some of them".into(),
-                )
-            },
-        );
+        let count = self.endpoints.len();
+        let fault = format!("there are more than {MAX_ENDPOINTS}");
+        found.check(count <= MAX_ENDPOINTS, field, fault, "name some of them");
         let secure = self.endpoints.iter().filter(|e| e.is_secure()).count();
-        found.check(
-            secure == 0 || secure == self.endpoints.len(),
-            &field("endpoints"),
-            || {
-                (
-                    "some are http, some https".into(),
-                    "use one of the two for all".into(),
-                )
-            },
-        );
-        self.check_files(secure > 0, found);
-        found.range(
-            &field("lease_ttl_s"),
-            self.lease_ttl_s.into(),
-            *LEASE_TTL_S.start(),
-            *LEASE_TTL_S.end(),
-        );
-        let is_prefix = self.prefix.starts_with('/')
-            && !self.prefix.ends_with('/')
-            && self.prefix.len() <= MAX_PREFIX_BYTES
-            && self.prefix.bytes().all(|b| b.is_ascii_graphic());
-        found.check(is_prefix, &field("prefix"), || {
-            (
-                format!("{:?} is no prefix of keys", self.prefix),
-                "use one like \"/prism\": a '/' in front and none at the end".into(),
-            )
-        });
-    }
-
-    fn check_files(&self, secure: bool, found: &mut Found) {
-        if secure && self.ca_file.is_none() {
+        let is_uniform = secure == 0 || secure == count;
+        let fix = "use one of the two for all";
+        found.check(is_uniform, field, "some are http, some https", fix);
+        if secure > 0 && self.ca_file.is_none() {
             let what = "the authority's certificate, since endpoints are https";
             found.missing("cluster.etcd.ca_file", what);
         }
-        let any = [&self.ca_file, &self.cert_file, &self.key_file];
-        let unused = !secure && !self.endpoints.is_empty() && any.iter().any(|f| f.is_some());
-        found.check(!unused, "cluster.etcd.endpoints", || {
-            (
-                "are http, which uses no certificates".into(),
-                "use https, or remove ca_file, cert_file and key_file".into(),
-            )
-        });
-        let pair = self.cert_file.is_some() == self.key_file.is_some();
-        found.check(pair, "cluster.etcd.cert_file", || {
-            (
-                "only one of cert_file and key_file is set".into(),
-                "set both or neither".into(),
-            )
-        });
-    }
-}
-
-impl Config {
-    /// The beginning of all keys of this cluster in etcd.
-    #[must_use]
-    pub fn etcd_prefix(&self) -> Option<String> {
-        let etcd = self.cluster.etcd.as_ref()?;
-        Some(format!("{}/{}/", etcd.prefix, self.cluster.name))
+        let has_file =
+            self.ca_file.is_some() || self.cert_file.is_some() || self.key_file.is_some();
+        let is_used = secure > 0 || count == 0 || !has_file;
+        let fix = "use https, or remove ca_file, cert_file and key_file";
+        found.check(is_used, field, "are http, which uses no certificates", fix);
+        let is_pair = self.cert_file.is_some() == self.key_file.is_some();
+        let fault = "only one of cert_file and key_file is set";
+        let fix = "set both or neither";
+        found.check(is_pair, "cluster.etcd.cert_file", fault, fix);
+        found.range("cluster.etcd.lease_ttl_s", self.lease_ttl_s, LEASE_TTL_S);
+        let prefix = &self.prefix;
+        let is_prefix = prefix.starts_with('/')
+            && !prefix.ends_with('/')
+            && prefix.len() <= MAX_PREFIX_BYTES
+            && prefix.bytes().all(|b| b.is_ascii_graphic());
+        let fault = format!("{prefix:?} is no prefix of keys");
+        let fix = "use one like \"/prism\": a '/' in front and none at the end";
+        found.check(is_prefix, "cluster.etcd.prefix", fault, fix);
     }
 }
 
@@ -163,6 +117,29 @@ pub struct Endpoint {
 pub struct InvalidEndpoint(String);
 
 impl Endpoint {
+    fn parse(secure: bool, rest: &str) -> Option<Self> {
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let (host, port) = match rest.strip_prefix('[') {
+            Some(rest) => {
+                let (host, port) = rest.split_once(']')?;
+                host.parse::<Ipv6Addr>().ok()?;
+                (host, port)
+            }
+            None => rest.split_at(rest.find(':').unwrap_or(rest.len())),
+        };
+        let port = match port {
+            "" => DEFAULT_PORT,
+            port => port.strip_prefix(':')?.parse().ok()?,
+        };
+        let is_host = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':');
+        let is_good = port != 0 && !host.is_empty() && host.bytes().all(is_host);
+        is_good.then(|| Self {
+            secure,
+            host: host.to_owned(),
+            port,
+        })
+    }
+
     /// Whether it is reached over TLS.
     #[must_use]
     pub fn is_secure(&self) -> bool {
@@ -216,41 +193,12 @@ impl FromStr for Endpoint {
     type Err = InvalidEndpoint;
 
     fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
-        let invalid = || InvalidEndpoint(text.to_owned());
-        let (secure, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
-            (Some(rest), _) => (true, rest),
-            (None, Some(rest)) => (false, rest),
-            (None, None) => return Err(invalid()),
+        let parsed = match text.split_once("://") {
+            Some(("http", rest)) => Self::parse(false, rest),
+            Some(("https", rest)) => Self::parse(true, rest),
+            _ => None,
         };
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let (host, port) = match rest.strip_prefix('[') {
-            Some(rest) => {
-                let (host, rest) = rest.split_once(']').ok_or_else(invalid)?;
-                let is_address = host.parse::<std::net::Ipv6Addr>().is_ok();
-                let port = rest.strip_prefix(':');
-                if !is_address || (port.is_none() && !rest.is_empty()) {
-                    return Err(invalid());
-                }
-                (host, port)
-            }
-            None => match rest.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (rest, None),
-            },
-        };
-        let port = match port {
-            Some(port) => port.parse().ok().filter(|port| *port != 0),
-            None => Some(DEFAULT_PORT),
-        };
-        let is_host = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':');
-        if host.is_empty() || !host.bytes().all(is_host) {
-            return Err(invalid());
-        }
-        Ok(Self {
-            secure,
-            host: host.to_owned(),
-            port: port.ok_or_else(invalid)?,
-        })
+        parsed.ok_or_else(|| InvalidEndpoint(text.to_owned()))
     }
 }
 

@@ -13,18 +13,20 @@ mod cluster;
 mod etcd;
 mod load;
 mod model;
+mod problem;
 mod relay;
 mod secrets;
 mod tls;
 
 pub use bounds::{Limits, Store};
 pub use cluster::Cluster;
-pub use etcd::{Endpoint, Etcd, InvalidEndpoint};
-pub use load::{ConfigError, Problem};
+pub use etcd::{Endpoint, Etcd};
+pub use load::ConfigError;
 pub use model::{
     Admin, Anonymous, Config, CongestionWindow, Durability, HandOffMethod, HandOffMode, HookMode,
     Log, LogFormat, Node, Peers, Role, S3, Service, Switch,
 };
-pub use relay::{InvalidRelayUpTo, RelayUpTo};
-pub use secrets::{ControlKey, Credential, SecretError, TicketSecret};
+pub use problem::Problem;
+pub use relay::RelayUpTo;
+pub use secrets::{Credential, SecretBytes, SecretError};
 pub use tls::{Certificate, KernelTls, Tls, TlsSuite, TlsVersion};

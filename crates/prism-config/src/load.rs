@@ -4,7 +4,6 @@
 //! removes its value from the table, and tries again. No field is required at this stage, so
 //! this ends after at most [`MAX_PROBLEMS`] rounds.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -12,28 +11,12 @@ use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
 use crate::model::Config;
+use crate::problem::Problem;
 
 /// Most faults of one report.
 const MAX_PROBLEMS: usize = 64;
 /// Longest file in bytes, far above any real one (200 bytes for each node).
 const MAX_FILE_BYTES: u64 = 1 << 20;
-
-/// One fault: the field, the fault, and how to fix it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Path of the field, as in `node[2].address`.
-    pub field: String,
-    /// The fault.
-    pub fault: String,
-    /// How to fix it.
-    pub fix: String,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; {}", self.field, self.fault, self.fix)
-    }
-}
 
 /// The reason why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -61,15 +44,9 @@ pub enum ConfigError {
 }
 
 fn list(problems: &[Problem]) -> String {
-    let lines: Vec<String> = problems
-        .iter()
-        .map(|problem| format!("  {problem}"))
-        .collect();
-    format!(
-        "{} fault(s) in the configuration:\n{}",
-        problems.len(),
-        lines.join("\n")
-    )
+    let lines = problems.iter().map(|problem| format!("\n  {problem}"));
+    let lines: String = lines.collect();
+    format!("{} fault(s) in the configuration:{lines}", problems.len())
 }
 
 impl Config {
@@ -85,9 +62,8 @@ impl Config {
         };
         let size_bytes = std::fs::metadata(path).map_err(read_error)?.len();
         if size_bytes > MAX_FILE_BYTES {
-            return Err(ConfigError::TooLong {
-                path: path.to_owned(),
-            });
+            let path = path.to_owned();
+            return Err(ConfigError::TooLong { path });
         }
         let text = std::fs::read_to_string(path).map_err(read_error)?;
         let mut config = Self::from_toml(&text)?;
@@ -104,25 +80,20 @@ impl Config {
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let table: Table =
             toml::from_str(text).map_err(|error| ConfigError::Syntax(Box::new(error)))?;
-        let (config, mut problems) = extract(table);
-        if let Some(config) = &config {
-            let known: Vec<String> = problems.iter().map(|p| p.field.clone()).collect();
-            // A removed value looks missing, but its fault has been reported.
-            let is_known = |field: &str| {
-                known
-                    .iter()
-                    .any(|known| is_within(field, known) || is_within(known, field))
-            };
-            problems.extend(
-                config
-                    .problems()
-                    .into_iter()
-                    .filter(|p| !is_known(&p.field)),
-            );
-        }
-        match config {
-            Some(config) if problems.is_empty() => Ok(config),
-            _ => Err(ConfigError::Invalid(problems)),
+        let (config, mut problems) = extract(Value::Table(table));
+        let Some(config) = config else {
+            return Err(ConfigError::Invalid(problems));
+        };
+        let mut further = config.problems();
+        // A removed value looks missing, but its fault has been reported.
+        further.retain(|Problem { field, .. }| {
+            let mut known = problems.iter().map(|problem| &problem.field);
+            !known.any(|known| is_within(field, known) || is_within(known, field))
+        });
+        problems.extend(further);
+        match problems.is_empty() {
+            true => Ok(config),
+            false => Err(ConfigError::Invalid(problems)),
         }
     }
 
@@ -149,7 +120,10 @@ impl Config {
                 .flat_map(|certificate| [&mut certificate.file, &mut certificate.key_file])
                 .chain(&mut tls.ticket_secret_file)
         });
-        let etcd = self.cluster.etcd.iter_mut().flat_map(|etcd| etcd.paths());
+        let etcd = self.cluster.etcd.iter_mut().flat_map(|etcd| {
+            let files = [&mut etcd.ca_file, &mut etcd.cert_file, &mut etcd.key_file];
+            files.into_iter().flatten()
+        });
         let others = key.into_iter().chain(stores).chain(tls).chain(etcd);
         for path in paths.into_iter().chain(others) {
             if !path.as_os_str().is_empty() && path.is_relative() {
@@ -166,7 +140,7 @@ fn is_within(path: &str, outer: &str) -> bool {
 }
 
 /// Deserializes the table, and records a problem for each value that fails.
-fn extract(mut table: Table) -> (Option<Config>, Vec<Problem>) {
+fn extract(mut table: Value) -> (Option<Config>, Vec<Problem>) {
     let mut problems = Vec::new();
     while problems.len() < MAX_PROBLEMS {
         let error = match attempt(table.clone()) {
@@ -182,7 +156,7 @@ fn extract(mut table: Table) -> (Option<Config>, Vec<Problem>) {
     (None, problems)
 }
 
-fn attempt(table: Table) -> Result<Config, serde_path_to_error::Error<toml::de::Error>> {
+fn attempt(table: Value) -> Result<Config, serde_path_to_error::Error<toml::de::Error>> {
     let mut track = serde_path_to_error::Track::new();
     let tracked = serde_path_to_error::Deserializer::new(table, &mut track);
     Config::deserialize(tracked)
@@ -207,32 +181,18 @@ fn structural(error: &serde_path_to_error::Error<toml::de::Error>) -> Problem {
 
 /// Removes the value at `path` from `table`. For an element of an array it removes the whole
 /// array, so that the indexes of later messages stay right.
-fn remove(table: &mut Table, path: &[Segment]) -> bool {
-    let Some(last) = path
+fn remove(table: &mut Value, path: &[Segment]) -> bool {
+    let is_key = |segment: &Segment| matches!(segment, Segment::Map { .. });
+    let (parents, leaf) = path.split_at(path.iter().rposition(is_key).unwrap_or_default());
+    let parent = parents
         .iter()
-        .rposition(|segment| matches!(segment, Segment::Map { .. }))
-    else {
-        return false;
-    };
-    let (parents, Some(Segment::Map { key })) = (path.get(..last).unwrap_or(&[]), path.get(last))
-    else {
-        return false;
-    };
-    let mut place = table;
-    let mut segments = parents.iter();
-    while let Some(Segment::Map { key }) = segments.next() {
-        let next = match (place.get_mut(key), segments.as_slice().first()) {
-            (Some(Value::Table(next)), _) => next,
-            (Some(Value::Array(items)), Some(Segment::Seq { index })) => {
-                segments.next();
-                let Some(Value::Table(next)) = items.get_mut(*index) else {
-                    return false;
-                };
-                next
-            }
-            _ => return false,
-        };
-        place = next;
+        .try_fold(table, |place, segment| match segment {
+            Segment::Map { key } => place.get_mut(key),
+            Segment::Seq { index } => place.get_mut(*index),
+            _ => None,
+        });
+    match (parent, leaf.first()) {
+        (Some(Value::Table(table)), Some(Segment::Map { key })) => table.remove(key).is_some(),
+        _ => false,
     }
-    place.remove(key).is_some()
 }

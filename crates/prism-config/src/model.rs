@@ -382,6 +382,13 @@ impl Config {
         Some(SocketAddrV4::new(*self.service.address.ip(), tls.port))
     }
 
+    /// The beginning of all keys of this cluster in etcd.
+    #[must_use]
+    pub fn etcd_prefix(&self) -> Option<String> {
+        let etcd = self.cluster.etcd.as_ref()?;
+        Some(format!("{}/{}/", etcd.prefix, self.cluster.name))
+    }
+
     /// The Unix socket on which node `name` answers its counters.
     #[must_use]
     pub fn admin_socket(&self, name: &str) -> PathBuf {

@@ -1,7 +1,6 @@
 //! The bound between relaying an answer and handing its connection off.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -19,25 +18,6 @@ pub enum RelayUpTo {
     /// This number of bytes; with 0 every connection is handed off.
     Bytes(u32),
 }
-
-impl FromStr for RelayUpTo {
-    type Err = InvalidRelayUpTo;
-
-    fn from_str(text: &str) -> Result<Self, InvalidRelayUpTo> {
-        match text {
-            AUTO => Ok(Self::Auto),
-            number => number
-                .parse()
-                .map(Self::Bytes)
-                .map_err(|_| InvalidRelayUpTo),
-        }
-    }
-}
-
-/// The text is no [`RelayUpTo`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected {EXPECTED}")]
-pub struct InvalidRelayUpTo;
 
 impl Serialize for RelayUpTo {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -73,12 +53,6 @@ impl Visitor<'_> for Either {
     fn visit_i64<E: Error>(self, number: i64) -> Result<RelayUpTo, E> {
         let bytes = u32::try_from(number);
         let invalid = |_| E::invalid_value(Unexpected::Signed(number), &EXPECTED);
-        bytes.map(RelayUpTo::Bytes).map_err(invalid)
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<RelayUpTo, E> {
-        let bytes = u32::try_from(number);
-        let invalid = |_| E::invalid_value(Unexpected::Unsigned(number), &EXPECTED);
         bytes.map(RelayUpTo::Bytes).map_err(invalid)
     }
 }

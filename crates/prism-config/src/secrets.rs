@@ -49,48 +49,20 @@ pub enum SecretError {
     },
 }
 
-/// The key that signs commands to the switch.
+/// A secret of `N` bytes.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
-pub struct ControlKey([u8; 16]);
+pub struct SecretBytes<const N: usize>([u8; N]);
 
-impl ControlKey {
-    /// The key's bytes.
+impl<const N: usize> SecretBytes<N> {
+    /// The secret's bytes.
     #[must_use]
-    pub fn bytes(&self) -> &[u8; 16] {
+    pub fn bytes(&self) -> &[u8; N] {
         &self.0
     }
 
     fn from_hex(text: &str) -> Option<Self> {
-        let digits = text.trim();
-        if digits.len() != 32 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return None;
-        }
-        u128::from_str_radix(digits, 16)
-            .ok()
-            .map(|key| Self(key.to_be_bytes()))
-    }
-}
-
-impl fmt::Debug for ControlKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ControlKey(..)")
-    }
-}
-
-/// A secret from which all frontends derive the keys of session tickets.
-#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
-pub struct TicketSecret([u8; 32]);
-
-impl TicketSecret {
-    /// The secret's bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-
-    fn from_hex(line: &str) -> Option<Self> {
-        let mut secret = Self([0; 32]);
-        let mut digits = line.chars().map(|digit| digit.to_digit(16));
+        let mut secret = Self([0; N]);
+        let mut digits = text.chars().map(|digit| digit.to_digit(16));
         for byte in &mut secret.0 {
             let (high, low) = (digits.next()??, digits.next()??);
             *byte = u8::try_from(high << 4 | low).ok()?;
@@ -99,9 +71,9 @@ impl TicketSecret {
     }
 }
 
-impl fmt::Debug for TicketSecret {
+impl<const N: usize> fmt::Debug for SecretBytes<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TicketSecret(..)")
+        f.write_str("SecretBytes(..)")
     }
 }
 
@@ -147,37 +119,31 @@ impl Switch {
     ///
     /// # Errors
     /// The file cannot be read, is exposed, or is not 32 hexadecimal digits.
-    pub fn load_key(&self) -> Result<ControlKey, SecretError> {
+    pub fn load_key(&self) -> Result<SecretBytes<16>, SecretError> {
         let text = read_secret(&self.key_file)?;
         let fault = "is not 32 hexadecimal digits; `openssl rand -hex 16` makes a key";
-        ControlKey::from_hex(&text).ok_or_else(|| SecretError::Form {
-            path: self.key_file.clone(),
-            fault,
-        })
+        SecretBytes::from_hex(text.trim()).ok_or_else(|| form(&self.key_file, fault))
     }
 }
 
 impl Tls {
-    /// Reads the ticket secrets. The first one seals, and the others only open. The list is
-    /// empty without a file.
+    /// Reads the ticket secrets, from which all frontends derive the keys of session tickets.
+    /// The first one seals, and the others only open. The list is empty without a file.
     ///
     /// # Errors
     /// The file cannot be read, is exposed, or is not 1 to 4 lines of 64 hexadecimal digits.
-    pub fn load_ticket_secrets(&self) -> Result<Vec<TicketSecret>, SecretError> {
+    pub fn load_ticket_secrets(&self) -> Result<Vec<SecretBytes<32>>, SecretError> {
         let Some(path) = &self.ticket_secret_file else {
             return Ok(Vec::new());
         };
         let text = read_secret(path)?;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        let secrets: Option<Vec<_>> = lines.map(TicketSecret::from_hex).collect();
+        let secrets: Option<Vec<_>> = lines.map(SecretBytes::from_hex).collect();
         let fault = "is not 1 to 4 lines of 64 hexadecimal digits; \
                      `openssl rand -hex 32` makes a line";
         secrets
             .filter(|secrets| (1..=MAX_TICKET_SECRETS).contains(&secrets.len()))
-            .ok_or_else(|| SecretError::Form {
-                path: path.clone(),
-                fault,
-            })
+            .ok_or_else(|| form(path, fault))
     }
 }
 
@@ -189,10 +155,7 @@ impl S3 {
     /// overlong key.
     pub fn load_credentials(&self) -> Result<Vec<Credential>, SecretError> {
         let text = read_secret(&self.credentials_file)?;
-        let form = |fault| SecretError::Form {
-            path: self.credentials_file.clone(),
-            fault,
-        };
+        let form = |fault| form(&self.credentials_file, fault);
         // The TOML error would quote the line, and with it the secret.
         let file: CredentialFile = toml::from_str(&text).map_err(|_| {
             form("is not a list of [[credential]] with access_key and secret_key, in TOML")
@@ -217,6 +180,11 @@ fn check_credentials(credentials: &[Credential]) -> Result<(), &'static str> {
     Ok(())
 }
 
+fn form(path: &Path, fault: &'static str) -> SecretError {
+    let path = path.to_owned();
+    SecretError::Form { path, fault }
+}
+
 fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretError> {
     let read_error = |source| SecretError::Read {
         path: path.to_owned(),
@@ -231,10 +199,7 @@ fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretError> {
         });
     }
     if metadata.len() > MAX_FILE_BYTES {
-        return Err(SecretError::Form {
-            path: path.to_owned(),
-            fault: "is longer than 1 MiB",
-        });
+        return Err(form(path, "is longer than 1 MiB"));
     }
     std::fs::read_to_string(path)
         .map(Zeroizing::new)

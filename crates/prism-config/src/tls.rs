@@ -4,17 +4,15 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::check::Found;
-use crate::model::Config;
+use crate::problem::{Found, is_label};
 
 /// Most certificates.
 const MAX_CERTIFICATES: usize = 1_024;
 /// Shortest and longest life of a ticket key in seconds. The shortest is above any difference
 /// of clocks. A ticket lives for up to two, which is at most 7 days.
-const ROTATION_S: std::ops::RangeInclusive<u32> = 600..=302_400;
-/// Longest host name in bytes (RFC 1035), and longest label of one.
+const ROTATION_S: std::ops::RangeInclusive<u64> = 600..=302_400;
+/// Longest host name in bytes (RFC 1035).
 const MAX_NAME_BYTES: usize = 253;
-const MAX_LABEL_BYTES: usize = 63;
 
 /// `[service.tls]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,51 +138,37 @@ impl TlsSuite {
         }
     }
 
-    fn version(self) -> TlsVersion {
-        match self {
-            Self::Aes128 | Self::Aes256 | Self::ChaCha20 => TlsVersion::Tls13,
-            _ => TlsVersion::Tls12,
-        }
+    fn is_of_tls13(self) -> bool {
+        matches!(self, Self::Aes128 | Self::Aes256 | Self::ChaCha20)
     }
 }
 
-impl Config {
-    pub(crate) fn check_tls(&self, found: &mut Found) {
-        let Some(tls) = &self.service.tls else {
-            return;
-        };
-        self.check_tls_port(tls, found);
-        check_certificates(&tls.certificates, found);
-        if let Some(file) = &tls.ticket_secret_file {
-            found.path(
-                "service.tls.ticket_secret_file",
-                file,
-                "the file of the ticket secrets",
-            );
+impl Tls {
+    /// Checks everything but the port, which depends on other sections.
+    pub(crate) fn check(&self, found: &mut Found) {
+        check_certificates(&self.certificates, found);
+        if let Some(file) = &self.ticket_secret_file {
+            let field = "service.tls.ticket_secret_file";
+            found.path(field, file, "the file of the ticket secrets");
         }
-        found.range(
-            "service.tls.ticket_rotation_s",
-            tls.ticket_rotation_s.into(),
-            (*ROTATION_S.start()).into(),
-            (*ROTATION_S.end()).into(),
-        );
-        check_suites(tls, found);
+        let rotation_s = self.ticket_rotation_s;
+        found.range("service.tls.ticket_rotation_s", rotation_s, ROTATION_S);
+        self.check_suites(found);
     }
 
-    fn check_tls_port(&self, tls: &Tls, found: &mut Found) {
-        let field = "service.tls.port";
-        found.port(field, tls.port);
-        for (port, other) in [
-            (self.service.address.port(), "service.address"),
-            (self.peers.port, "peers.port"),
-        ] {
-            found.check(tls.port != port || port == 0, field, || {
-                (
-                    format!("is the port of {other}, {port}"),
-                    "give HTTPS a port of its own".into(),
-                )
-            });
+    fn check_suites(&self, found: &mut Found) {
+        let field = "service.tls.suites";
+        for (index, suite) in self.suites.iter().enumerate() {
+            let is_first = !self.suites.iter().take(index).any(|other| other == suite);
+            let fault = format!("{:?} is listed twice", suite.name());
+            found.check(is_first, field, fault, "remove one");
         }
+        let lowest = self.min_version;
+        let is_served = |suite: &TlsSuite| lowest == TlsVersion::Tls12 || suite.is_of_tls13();
+        let has_served = self.suites.is_empty() || self.suites.iter().any(is_served);
+        let fault = "names no suite of TLS 1.3, the lowest version served";
+        let fix = "add one whose name has no _WITH_, or lower service.tls.min_version";
+        found.check(has_served, field, fault, fix);
     }
 }
 
@@ -193,68 +177,33 @@ fn check_certificates(certificates: &[Certificate], found: &mut Found) {
     if certificates.is_empty() {
         return found.missing(field, "at least one, with `file` and `key_file`");
     }
-    found.check(certificates.len() <= MAX_CERTIFICATES, field, || {
-        (
-            format!("there are more than {MAX_CERTIFICATES}"),
-            "use certificates for several names".into(),
-        )
-    });
+    let fault = format!("there are more than {MAX_CERTIFICATES}");
+    let is_bounded = certificates.len() <= MAX_CERTIFICATES;
+    found.check(
+        is_bounded,
+        field,
+        fault,
+        "use certificates for several names",
+    );
     for (index, certificate) in certificates.iter().enumerate() {
         let leaf = |leaf: &str| format!("{field}[{index}].{leaf}");
-        found.path(
-            &leaf("file"),
-            &certificate.file,
-            "the file of a certificate in PEM",
-        );
+        let (file, key_file) = (&certificate.file, &certificate.key_file);
+        found.path(&leaf("file"), file, "the file of a certificate in PEM");
         found.path(
             &leaf("key_file"),
-            &certificate.key_file,
+            key_file,
             "the file of its private key in PEM",
         );
         for (at, name) in certificate.names.iter().enumerate() {
-            found.check(is_host_name(name), &leaf(&format!("names[{at}]")), || {
-                (
-                    format!("{name:?} is not a host name"),
-                    "use letters, digits, '-' and '.', as in \"s3.example.com\" or \"*.s3.example.com\""
-                        .into(),
-                )
-            });
+            let name_field = leaf(&format!("names[{at}]"));
+            let fault = format!("{name:?} is not a host name");
+            let fix = "use letters, digits, '-' and '.', as in \"s3.example.com\" or \"*.s3.example.com\"";
+            found.check(is_host_name(name), &name_field, fault, fix);
         }
     }
 }
 
-fn check_suites(tls: &Tls, found: &mut Found) {
-    let field = "service.tls.suites";
-    for (index, suite) in tls.suites.iter().enumerate() {
-        let is_first = !tls.suites.iter().take(index).any(|other| other == suite);
-        found.check(is_first, field, || {
-            (
-                format!("{:?} is listed twice", suite.name()),
-                "remove one".into(),
-            )
-        });
-    }
-    let is_served = |suite: &TlsSuite| {
-        tls.min_version == TlsVersion::Tls12 || suite.version() == TlsVersion::Tls13
-    };
-    let has_served = tls.suites.is_empty() || tls.suites.iter().any(is_served);
-    found.check(has_served, field, || {
-        (
-            "names no suite of TLS 1.3, the lowest version served".into(),
-            "add one whose name has no _WITH_, or lower service.tls.min_version".into(),
-        )
-    });
-}
-
 fn is_host_name(name: &str) -> bool {
-    let is_label = |label: &str| {
-        (1..=MAX_LABEL_BYTES).contains(&label.len())
-            && label
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b == b'-')
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
     let host = name.strip_prefix("*.").unwrap_or(name);
     name.len() <= MAX_NAME_BYTES && host.split('.').all(is_label)
 }

@@ -25,6 +25,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// A connection, idle or in an exchange.
 pub(crate) struct Connection {
+    endpoint: Endpoint,
     stream: Box<dyn Stream>,
     /// Bytes that were read and not parsed yet.
     buffer: Vec<u8>,
@@ -54,28 +55,26 @@ impl Connection {
             }
         };
         Ok(Self {
+            endpoint: endpoint.clone(),
             stream,
             buffer: Vec::new(),
         })
     }
 
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
     /// Sends a request and reads the head of its answer.
-    pub(crate) async fn ask(
-        &mut self,
-        endpoint: &Endpoint,
-        path: &str,
-        body: &[u8],
-    ) -> io::Result<ResponseHead> {
+    pub(crate) async fn ask(&mut self, path: &str, body: &str) -> io::Result<ResponseHead> {
         // A member without a leader then answers with an error, not with old data.
-        let head = format!(
+        let request = format!(
             "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
-             Grpc-Metadata-hasleader: true\r\nContent-Length: {}\r\n\r\n",
-            endpoint.authority(),
+             Grpc-Metadata-hasleader: true\r\nContent-Length: {}\r\n\r\n{body}",
+            self.endpoint.authority(),
             body.len()
         );
-        self.stream
-            .write_all(&[head.as_bytes(), body].concat())
-            .await?;
+        self.stream.write_all(request.as_bytes()).await?;
         self.stream.flush().await?;
         loop {
             let parsed = ResponseHead::parse(&self.buffer, &Limits::DEFAULT);

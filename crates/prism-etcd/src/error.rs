@@ -1,6 +1,10 @@
 //! The errors of calls.
 
+use std::fmt::Display;
 use std::io;
+
+use prism_config::Endpoint;
+use serde_json::Value;
 
 /// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +39,39 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn malformed(what: impl std::fmt::Display) -> Self {
+    pub(crate) fn malformed(what: impl Display) -> Self {
         Self::Malformed(what.to_string())
     }
+
+    pub(crate) fn unreachable(endpoint: &Endpoint, source: io::Error) -> Self {
+        let endpoint = endpoint.to_string();
+        Self::Unreachable { endpoint, source }
+    }
+
+    /// An HTTP answer with another status than 200.
+    pub(crate) fn refused(status: u16, body: &[u8]) -> Self {
+        let message = match serde_json::from_slice(body) {
+            Ok(value) => message_of(&value),
+            Err(_) => String::from_utf8_lossy(body).trim().to_owned(),
+        };
+        Self::Refused { status, message }
+    }
+
+    /// Whether another member may succeed: this one is out of reach, has no leader, or is too
+    /// busy.
+    pub(crate) fn is_members_own(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Ended(_) => true,
+            Self::Refused { status, .. } => matches!(status, 408 | 429 | 500..=599),
+            Self::Malformed(_) | Self::Compacted(_) => false,
+        }
+    }
+}
+
+/// etcd's message of a failure, in either form that it may have.
+pub(crate) fn message_of(error: &Value) -> String {
+    let texts = [error.get("message"), error.get("error"), Some(error)];
+    let mut texts = texts.into_iter().flatten();
+    let text = texts.find_map(Value::as_str);
+    text.map_or_else(|| error.to_string(), str::to_owned)
 }

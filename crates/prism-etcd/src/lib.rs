@@ -15,8 +15,8 @@ mod message;
 mod tls;
 mod watch;
 
-pub use client::{Change, Client, Condition, LeaseId, Outcome, Settings, Snapshot};
+pub use client::{Client, Outcome, Snapshot};
 pub use error::Error;
-pub use message::Entry;
-pub use tls::{TlsError, TlsFiles};
+pub use message::{Change, Condition, Entry, LeaseId};
+pub use tls::TlsError;
 pub use watch::{Event, Update, Watch};

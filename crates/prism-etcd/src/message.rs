@@ -3,9 +3,10 @@
 
 use data_encoding::BASE64;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
 
-use crate::error::Error;
+use crate::error::{Error, message_of};
 
 /// A key and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,21 +19,86 @@ pub struct Entry {
     pub mod_revision: u64,
 }
 
+/// A lease that etcd has granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseId(pub(crate) u64);
+
+/// A condition of a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// The key does not exist.
+    Absent(String),
+    /// The key's last change has this revision.
+    At(String, u64),
+}
+
+impl Condition {
+    pub(crate) fn to_json(&self) -> Value {
+        let (key, target, field, number) = match self {
+            Self::Absent(key) => (key, "CREATE", "create_revision", 0),
+            Self::At(key, revision) => (key, "MOD", "mod_revision", *revision),
+        };
+        let key = BASE64.encode(key.as_bytes());
+        json!({ "key": key, "result": "EQUAL", "target": target, field: number.to_string() })
+    }
+}
+
+/// A change of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A key gets a value.
+    Put {
+        /// The key.
+        key: String,
+        /// Its new value.
+        value: Vec<u8>,
+        /// The lease whose end deletes the key.
+        lease: Option<LeaseId>,
+    },
+    /// A key is deleted.
+    Delete(String),
+}
+
+impl Change {
+    /// A key gets a value, without a lease.
+    #[must_use]
+    pub fn put(key: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
+        Self::Put {
+            key: key.into(),
+            value: value.into(),
+            lease: None,
+        }
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        match self {
+            Self::Put { key, value, lease } => json!({ "request_put": {
+                "key": BASE64.encode(key.as_bytes()),
+                "value": BASE64.encode(value),
+                "lease": lease.map_or(0, |lease| lease.0).to_string(),
+            }}),
+            Self::Delete(key) => {
+                json!({ "request_delete_range": { "key": BASE64.encode(key.as_bytes()) } })
+            }
+        }
+    }
+}
+
+/// The range of all keys that begin with `prefix`.
+pub(crate) fn range(prefix: &str) -> Value {
+    let mut end = prefix.as_bytes().to_vec();
+    // A byte of UTF-8 is never 0xff.
+    match end.last_mut() {
+        Some(last) => *last = last.saturating_add(1),
+        // etcd takes a zero byte for the end of all keys.
+        None => end.push(0),
+    }
+    json!({ "key": BASE64.encode(prefix.as_bytes()), "range_end": BASE64.encode(&end) })
+}
+
 /// Bytes, in Base64.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
-
-impl From<&str> for Bytes {
-    fn from(text: &str) -> Self {
-        Self(text.as_bytes().to_vec())
-    }
-}
-
-impl Serialize for Bytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&BASE64.encode(&self.0))
-    }
-}
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -45,12 +111,6 @@ impl<'de> Deserialize<'de> for Bytes {
 /// A 64-bit number, as a string. Some of etcd's are signed; none of them is negative here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Number(pub(crate) u64);
-
-impl Serialize for Number {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
-    }
-}
 
 impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -65,12 +125,6 @@ impl<'de> Deserialize<'de> for Number {
             Form::Text(text) => text.parse().map(Self).map_err(D::Error::custom),
         }
     }
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct RangeRequest {
-    pub(crate) key: Bytes,
-    pub(crate) range_end: Bytes,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -105,53 +159,11 @@ pub(crate) struct RangeResponse {
     pub(crate) kvs: Vec<KeyValue>,
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct TxnRequest {
-    pub(crate) compare: Vec<Compare>,
-    pub(crate) success: Vec<RequestOp>,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Compare {
-    pub(crate) key: Bytes,
-    pub(crate) result: &'static str,
-    pub(crate) target: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) create_revision: Option<Number>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) mod_revision: Option<Number>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum RequestOp {
-    RequestPut {
-        key: Bytes,
-        value: Bytes,
-        lease: Number,
-    },
-    RequestDeleteRange {
-        key: Bytes,
-    },
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct TxnResponse {
     pub(crate) header: Header,
     pub(crate) succeeded: bool,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct GrantRequest {
-    #[serde(rename = "TTL")]
-    pub(crate) ttl: Number,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct LeaseRequest {
-    #[serde(rename = "ID")]
-    pub(crate) id: Number,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -162,18 +174,6 @@ pub(crate) struct LeaseResponse {
     /// Seconds; zero or absent if the lease does not exist.
     #[serde(rename = "TTL")]
     pub(crate) ttl: Number,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct WatchRequest {
-    pub(crate) create_request: WatchCreate,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct WatchCreate {
-    pub(crate) key: Bytes,
-    pub(crate) range_end: Bytes,
-    pub(crate) start_revision: Number,
 }
 
 /// One line of a streamed answer.
@@ -213,14 +213,6 @@ pub(crate) struct WatchEvent {
     pub(crate) kv: KeyValue,
 }
 
-/// etcd's message of a failure, in either form that it may have.
-pub(crate) fn message_of(error: &serde_json::Value) -> String {
-    let texts = [error.get("message"), error.get("error"), Some(error)];
-    let mut texts = texts.into_iter().flatten();
-    let text = texts.find_map(serde_json::Value::as_str);
-    text.map_or_else(|| error.to_string(), str::to_owned)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
@@ -228,25 +220,17 @@ mod tests {
 
     #[test]
     fn a_change_is_written_as_etcd_reads_it() {
-        let request = TxnRequest {
-            compare: vec![Compare {
-                key: "a".into(),
-                result: "EQUAL",
-                target: "CREATE",
-                create_revision: Some(Number(0)),
-                mod_revision: None,
-            }],
-            success: vec![RequestOp::RequestPut {
-                key: "a".into(),
-                value: "b".into(),
-                lease: Number(7),
-            }],
+        let written = Condition::Absent("a".into()).to_json();
+        let expected = r#"{"key":"YQ==","result":"EQUAL","target":"CREATE","create_revision":"0"}"#;
+        assert_eq!(written, serde_json::from_str::<Value>(expected).unwrap());
+        let put = Change::Put {
+            key: "a".into(),
+            value: b"b".to_vec(),
+            lease: Some(LeaseId(7)),
         };
-        let text = serde_json::to_string(&request).unwrap();
-        assert_eq!(
-            text,
-            r#"{"compare":[{"key":"YQ==","result":"EQUAL","target":"CREATE","create_revision":"0"}],"success":[{"request_put":{"key":"YQ==","value":"Yg==","lease":"7"}}]}"#
-        );
+        let expected = r#"{"request_put":{"key":"YQ==","value":"Yg==","lease":"7"}}"#;
+        let expected: Value = serde_json::from_str(expected).unwrap();
+        assert_eq!(put.to_json(), expected);
     }
 
     #[test]

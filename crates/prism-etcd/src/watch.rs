@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 
-use prism_config::Endpoint;
 use prism_http::BodyReader;
+use serde_json::json;
 
-use crate::client::{range_end, unreachable};
 use crate::connection::Connection;
 use crate::error::Error;
-use crate::message::{Entry, Line, Number, WatchCreate, WatchRequest, WatchResponse, message_of};
+use crate::message::{Entry, Line, WatchResponse, range};
 
 /// Longest message in bytes. It may have all changes of one call.
 const MAX_LINE_BYTES: usize = 32 << 20;
@@ -37,7 +36,6 @@ pub struct Update {
 /// A watch. After a failure it has ended: read all keys, and watch from that revision.
 pub struct Watch {
     connection: Connection,
-    endpoint: String,
     body: BodyReader,
     /// The bytes of lines that are not complete.
     text: Vec<u8>,
@@ -46,46 +44,30 @@ pub struct Watch {
     ready: VecDeque<Update>,
 }
 
-impl std::fmt::Debug for Watch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch")
-            .field("endpoint", &self.endpoint)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Watch {
     pub(crate) async fn begin(
         mut connection: Connection,
-        endpoint: &Endpoint,
         prefix: &str,
         revision: u64,
     ) -> Result<Self, Error> {
-        let request = WatchRequest {
-            create_request: WatchCreate {
-                key: prefix.into(),
-                range_end: range_end(prefix),
-                start_revision: Number(revision),
-            },
-        };
-        let request = serde_json::to_vec(&request).map_err(Error::malformed)?;
-        let broken = |error| unreachable(endpoint, error);
-        let answer = connection.ask(endpoint, "/v3/watch", &request).await;
-        let head = answer.map_err(broken)?;
+        let endpoint = connection.endpoint().clone();
+        let broken = |error| Error::unreachable(&endpoint, error);
+        let mut request = range(prefix);
+        request["start_revision"] = revision.to_string().into();
+        let request = json!({ "create_request": request }).to_string();
+        let head = connection
+            .ask("/v3/watch", &request)
+            .await
+            .map_err(broken)?;
         if head.status() != 200 {
             let text = connection.read_all(&head, MAX_LINE_BYTES as u64).await;
             let (text, _) = text.map_err(broken)?;
-            let value = serde_json::from_slice(&text).unwrap_or_default();
-            return Err(Error::Refused {
-                status: head.status(),
-                message: message_of(&value),
-            });
+            return Err(Error::refused(head.status(), &text));
         }
         // The answer ends only with the connection.
         let body = Connection::body_of(&head, u64::MAX).map_err(broken)?;
         Ok(Self {
             connection,
-            endpoint: endpoint.to_string(),
             body,
             text: Vec::new(),
             seen: 0,
@@ -133,10 +115,7 @@ impl Watch {
     }
 
     fn broken(&self, source: std::io::Error) -> Error {
-        Error::Unreachable {
-            endpoint: self.endpoint.clone(),
-            source,
-        }
+        Error::unreachable(self.connection.endpoint(), source)
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
-use prism_etcd::{Change, Client, Condition, Error, Event, Settings, TlsFiles};
+use prism_etcd::{Change, Client, Condition, Error, Event};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 struct Etcd {
@@ -81,11 +81,12 @@ impl Etcd {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    fn settings(&self) -> Settings {
-        Settings {
+    /// The settings of a client that waits for 1 s for one endpoint's answer.
+    fn settings(&self) -> prism_config::Etcd {
+        prism_config::Etcd {
             endpoints: vec![self.url.parse().unwrap()],
-            tls: None,
-            timeout: Duration::from_secs(1),
+            lease_ttl_s: 4,
+            ..Default::default()
         }
     }
 
@@ -332,10 +333,10 @@ fn over_tls_both_sides_have_to_know_each_other() {
     run(async {
         let file = |name: &str| etcd.dir.path().join(name);
         let with = |ca: &str, own: Option<&str>| {
-            let own = own.map(|own| (file(&format!("{own}.crt")), file(&format!("{own}.key"))));
-            let tls = Some(TlsFiles { ca: file(ca), own });
             let mut settings = etcd.settings();
-            settings.tls = tls;
+            settings.ca_file = Some(file(ca));
+            settings.cert_file = own.map(|own| file(&format!("{own}.crt")));
+            settings.key_file = own.map(|own| file(&format!("{own}.key")));
             Client::new(&settings).unwrap()
         };
         let client = with("right.ca", Some("right"));

@@ -1,12 +1,10 @@
 //! The cluster's keys and values in etcd: keys below `<prefix>/<cluster>/`, values in JSON
 //! (docs/protocol.md, section 3). Nodes and tools use them.
 
-use std::time::Duration;
-
 use anyhow::{Context, bail};
 use prism_cluster::{NodeName, Placing, Report, State, Testimony};
 use prism_config::{Config, Credential};
-use prism_etcd::{Change, Client, Condition, Settings, TlsFiles};
+use prism_etcd::{Change, Client, Condition};
 use prism_replica::Bucket;
 use serde::{Deserialize, Serialize};
 
@@ -23,15 +21,7 @@ pub fn client(config: &Config) -> anyhow::Result<Client> {
     let Some(etcd) = &config.cluster.etcd else {
         bail!("the configuration has no [cluster.etcd]; this command needs it");
     };
-    let own = etcd.cert_file.clone().zip(etcd.key_file.clone());
-    let tls = etcd.ca_file.clone().map(|ca| TlsFiles { ca, own });
-    Client::new(&Settings {
-        endpoints: etcd.endpoints.clone(),
-        tls,
-        // A member of etcd that hangs must not cost the lease.
-        timeout: (etcd.lease_ttl() / 4).clamp(Duration::from_millis(500), Duration::from_secs(3)),
-    })
-    .context("[cluster.etcd]")
+    Client::new(etcd).context("[cluster.etcd]")
 }
 
 /// The keys of a cluster.

@@ -57,7 +57,7 @@ pub(crate) struct Up {
     tls: bool,
     /// Longest object that nodes relay instead of handing the connection off: auto, or bytes.
     /// With 0 a connection moves for every size.
-    #[arg(long, default_value = "auto", value_name = "BYTES")]
+    #[arg(long, default_value = "auto", value_name = "BYTES", value_parser = relay_up_to)]
     relay_up_to: RelayUpTo,
     /// Speed of each server's link, each way, as in 1gbit [default: unlimited]
     #[arg(long, value_name = "RATE")]
@@ -114,6 +114,16 @@ pub(crate) struct Capture {
     /// Recorded bytes of each packet; 0 for all.
     #[arg(long, default_value_t = 128, value_name = "BYTES")]
     snaplen: u32,
+}
+
+fn relay_up_to(text: &str) -> Result<RelayUpTo, String> {
+    match text {
+        "auto" => Ok(RelayUpTo::Auto),
+        number => match number.parse() {
+            Ok(bytes) => Ok(RelayUpTo::Bytes(bytes)),
+            Err(_) => Err("expected \"auto\" or a number of bytes below 4 GiB".into()),
+        },
+    }
 }
 
 /// Runs the command.

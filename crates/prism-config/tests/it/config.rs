@@ -191,7 +191,7 @@ fn secrets_must_be_private_and_well_formed() {
     write_private(&switch.key_file, "00112233445566778899aabbccddeeff\n");
     let key = switch.load_key().unwrap();
     assert_eq!(key.bytes()[..3], [0x00, 0x11, 0x22]);
-    assert_eq!(format!("{key:?}"), "ControlKey(..)");
+    assert_eq!(format!("{key:?}"), "SecretBytes(..)");
     write_private(&switch.key_file, "+0112233445566778899aabbccddeeff");
     assert!(matches!(switch.load_key(), Err(SecretError::Form { .. })));
 

@@ -210,7 +210,7 @@ fn ticket_secrets_must_be_private_and_well_formed() {
     let secrets = tls.load_ticket_secrets().unwrap();
     assert_eq!(secrets.len(), 2);
     assert_eq!(secrets[1].bytes(), &[0xab; 32]);
-    assert_eq!(format!("{:?}", secrets[0]), "TicketSecret(..)");
+    assert_eq!(format!("{:?}", secrets[0]), "SecretBytes(..)");
     for bad in [
         "",
         &one[1..],
