@@ -41,9 +41,9 @@ mod testimony;
 mod view;
 
 pub use min_replicas::{MinReplicas, TooFewCopies};
-pub use placement::{NODES_MAX, NodeName, Placement, PlacementError};
+pub use placement::{InvalidName, NodeName, Placement};
 pub use recover::{Choice, Doubt, RecoverError, Recovery, Verdict, recover};
-pub use state::{Backend, Phase, Placing, State, StateError, Status};
+pub use state::{Backend, NODES_MAX, Phase, Placing, State, StateError, Status};
 pub use step::{Live, Report, may_leave, step};
 pub use testimony::{Testimonies, Testimony};
 pub use view::View;

@@ -19,8 +19,6 @@ use std::{borrow::Borrow, collections::BTreeSet, fmt, hash::Hasher, str::FromStr
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
 
-/// Most nodes in one placement.
-pub const NODES_MAX: usize = 4096;
 /// Longest node name, in bytes.
 const NAME_MAX: usize = 255;
 
@@ -31,22 +29,10 @@ const KEY: (u64, u64) = (
     u64::from_le_bytes(*b"acement1"),
 );
 
-/// The reason why a placement cannot be built.
+/// The text is no name of a node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlacementError {
-    /// A name is empty or longer than 255 bytes.
-    #[error("node name {0:?} is empty or too long")]
-    BadName(String),
-    /// The list of nodes is empty.
-    #[error("a placement needs at least one node")]
-    NoNodes,
-    /// More than [`NODES_MAX`] nodes.
-    #[error("more than {NODES_MAX} nodes")]
-    TooManyNodes,
-    /// Two nodes have one name.
-    #[error("node name {0} is used twice")]
-    Duplicate(NodeName),
-}
+#[error("node name {0:?} is empty or too long")]
+pub struct InvalidName(String);
 
 /// The name of a node, which decides the objects that it owns. A node that returns under its
 /// old name owns its old objects, whatever its address.
@@ -56,10 +42,10 @@ pub struct NodeName(String);
 
 impl NodeName {
     /// Checks a name, which has 1 to 255 bytes.
-    pub fn new(name: impl Into<String>) -> Result<Self, PlacementError> {
+    pub fn new(name: impl Into<String>) -> Result<Self, InvalidName> {
         let name = name.into();
         if name.is_empty() || name.len() > NAME_MAX {
-            return Err(PlacementError::BadName(name));
+            return Err(InvalidName(name));
         }
         Ok(Self(name))
     }
@@ -72,17 +58,17 @@ impl NodeName {
 }
 
 impl FromStr for NodeName {
-    type Err = PlacementError;
+    type Err = InvalidName;
 
-    fn from_str(name: &str) -> Result<Self, PlacementError> {
+    fn from_str(name: &str) -> Result<Self, InvalidName> {
         Self::new(name)
     }
 }
 
 impl TryFrom<String> for NodeName {
-    type Error = PlacementError;
+    type Error = InvalidName;
 
-    fn try_from(name: String) -> Result<Self, PlacementError> {
+    fn try_from(name: String) -> Result<Self, InvalidName> {
         Self::new(name)
     }
 }
@@ -120,22 +106,11 @@ struct Node {
 }
 
 impl Placement {
-    /// A placement over `nodes`, whose order does not matter.
-    pub fn new(nodes: Vec<NodeName>) -> Result<Self, PlacementError> {
-        if nodes.is_empty() {
-            return Err(PlacementError::NoNodes);
-        }
-        if nodes.len() > NODES_MAX {
-            return Err(PlacementError::TooManyNodes);
-        }
-        let mut names = BTreeSet::new();
-        for name in nodes {
-            if let Some(twice) = names.replace(name) {
-                return Err(PlacementError::Duplicate(twice));
-            }
-        }
-        let nodes = names.into_iter().map(Node::new).collect();
-        Ok(Self { nodes })
+    /// A placement over `nodes`.
+    #[must_use]
+    pub fn new(nodes: &BTreeSet<NodeName>) -> Self {
+        let nodes = nodes.iter().cloned().map(Node::new).collect();
+        Self { nodes }
     }
 
     /// All nodes, in the order of their names.

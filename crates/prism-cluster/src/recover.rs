@@ -107,8 +107,8 @@ pub enum RecoverError {
     UsedUp,
 }
 
-fn join<'a>(names: impl IntoIterator<Item = &'a NodeName>) -> String {
-    let names: Vec<&str> = names.into_iter().map(NodeName::as_str).collect();
+fn join(names: &[NodeName]) -> String {
+    let names: Vec<&str> = names.iter().map(NodeName::as_str).collect();
     names.join(", ")
 }
 
@@ -138,12 +138,11 @@ pub fn recover(
     let mut state = last.clone();
     let (mut verdicts, mut unproven) = (BTreeMap::new(), BTreeMap::new());
     for (name, backend) in &mut state.backends {
-        let (verdict, doubt) = match backend.status {
-            Status::InSync => (Verdict::InSync, doubt(last, name, *backend, testimonies)),
-            Status::Lagging => (Verdict::Behind, doubt(last, name, *backend, testimonies)),
-            Status::Out => (Verdict::Behind, None),
+        let verdict = match backend.status {
+            Status::InSync => Verdict::InSync,
+            Status::Lagging | Status::Out => Verdict::Behind,
         };
-        match doubt {
+        match doubt(last, name, *backend, testimonies) {
             None => drop(verdicts.insert(name.clone(), verdict)),
             Some(_) if choice.without.contains(name) => {
                 (backend.status, backend.since) = (Status::Out, epoch);
@@ -155,35 +154,34 @@ pub fn recover(
     if !unproven.is_empty() {
         return Err(RecoverError::Unproven(unproven));
     }
-    let may_be_left = |name: &&NodeName| match verdicts.get(*name) {
-        Some(verdict) => *verdict != Verdict::LeftOut,
-        None => true,
-    };
-    if let Some(name) = choice.without.iter().find(may_be_left) {
+    let is_as_it_was = |name: &&NodeName| verdicts.get(*name) != Some(&Verdict::LeftOut);
+    if let Some(name) = choice.without.iter().find(is_as_it_was) {
         return Err(RecoverError::NotInDoubt(name.clone()));
     }
     let mut members = last.placing.members.iter();
     if !members.any(|name| verdicts.get(name) == Some(&Verdict::InSync)) {
         return Err(RecoverError::NoneInSync);
     }
-    let from_epoch = last.epoch;
     (state.epoch, state.founding) = (epoch, choice.founding);
-    let seen = testimonies
-        .values()
-        .filter_map(|testimony| testimony.state.as_ref());
-    for seen in seen.chain(present) {
+    for seen in states(testimonies).map(|(_, state)| state).chain(present) {
         state.replaces.insert(seen.founding);
         state.replaces.extend(&seen.replaces);
     }
-    match state.replaces.len() > REPLACED_MAX {
-        true => Err(RecoverError::UsedUp),
-        false => Ok(Recovery {
-            state,
-            of: of.clone(),
-            from_epoch,
-            verdicts,
-        }),
+    if state.replaces.len() > REPLACED_MAX {
+        return Err(RecoverError::UsedUp);
     }
+    Ok(Recovery {
+        state,
+        of: of.clone(),
+        from_epoch: last.epoch,
+        verdicts,
+    })
+}
+
+/// The states in the testimonies, with their backends.
+fn states(testimonies: &Testimonies) -> impl Iterator<Item = (&NodeName, &State)> {
+    let all = testimonies.iter();
+    all.filter_map(|(name, testimony)| Some((name, testimony.state.as_ref()?)))
 }
 
 /// The state that succeeds all others, and the backend that has it in its testimony.
@@ -191,13 +189,12 @@ fn last_of<'a>(
     testimonies: &'a Testimonies,
     of: Option<&NodeName>,
 ) -> Result<(&'a NodeName, &'a State), RecoverError> {
-    let noted = |(name, testimony): (&'a NodeName, &'a crate::Testimony)| {
-        Some((name, testimony.state.as_ref()?))
-    };
+    let mut states = states(testimonies).peekable();
     if let Some(of) = of {
-        let found = testimonies.get_key_value(of).and_then(noted);
+        let found = states.find(|(name, _)| *name == of);
         return found.ok_or_else(|| RecoverError::NotHeard(of.clone()));
     }
+    states.peek().ok_or(RecoverError::NoTestimony)?;
     let all_go_on_to = |last: &State| {
         testimonies.values().all(|testimony| {
             // Two different states of one founding and epoch are forks.
@@ -207,30 +204,24 @@ fn last_of<'a>(
             testimony.accepts(last) && !is_fork
         })
     };
-    if testimonies
-        .values()
-        .all(|testimony| testimony.state.is_none())
-    {
-        return Err(RecoverError::NoTestimony);
-    }
-    let mut noted = testimonies.iter().filter_map(noted);
-    let last = noted.find(|(_, state)| all_go_on_to(state));
+    let last = states.find(|(_, state)| all_go_on_to(state));
     last.ok_or_else(|| {
-        let some = testimonies
-            .iter()
-            .filter(|(_, testimony)| !testimony.is_blank());
+        let some = testimonies.iter().filter(|(_, t)| !t.is_blank());
         RecoverError::Foundings(some.map(|(name, _)| name.clone()).collect())
     })
 }
 
-/// The doubt about a backend that is in sync by `last`: it may have missed writes, or be the
-/// only one that has some.
+/// The doubt about a backend that gets writes by `last`: it may have missed writes, or be the
+/// only one that has some. A backend that is out gets none.
 fn doubt(
     last: &State,
     name: &NodeName,
     backend: Backend,
     testimonies: &Testimonies,
 ) -> Option<Doubt> {
+    if backend.status == Status::Out {
+        return None;
+    }
     let Some(testimony) = testimonies.get(name) else {
         return Some(Doubt::Silent);
     };
@@ -247,11 +238,10 @@ fn doubt(
 }
 
 fn later_than_all(present: Option<&State>, testimonies: &Testimonies) -> Result<u64, RecoverError> {
-    let noted = testimonies.values().flat_map(|testimony| {
-        let state = testimony.state.as_ref().map(|state| state.epoch);
-        [Some(testimony.epoch), state]
-    });
-    let all = noted.chain([present.map(|state| state.epoch)]);
-    let last = all.flatten().max().unwrap_or_default();
-    last.checked_add(GAP).ok_or(RecoverError::UsedUp)
+    let noted = testimonies.values().map(|testimony| testimony.epoch);
+    let states = states(testimonies).map(|(_, state)| state).chain(present);
+    let last = noted.chain(states.map(|state| state.epoch)).max();
+    last.unwrap_or_default()
+        .checked_add(GAP)
+        .ok_or(RecoverError::UsedUp)
 }

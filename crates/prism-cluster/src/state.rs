@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::placement::{NODES_MAX, NodeName, digest};
+use crate::placement::{NodeName, digest};
+
+/// Most backends of one placing.
+pub const NODES_MAX: usize = 4096;
 
 /// The reason why a state or a placing is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

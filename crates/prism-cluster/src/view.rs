@@ -9,35 +9,9 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct View {
     state: State,
-    reads: Ranking,
-    /// The ranking of the placing that only writes use.
-    writes: Option<Ranking>,
-}
-
-#[derive(Debug, Clone)]
-struct Ranking {
-    placement: Placement,
-    replicas: usize,
-}
-
-impl Ranking {
-    fn new(placing: &Placing) -> Result<Self, StateError> {
-        let nodes = placing.members.iter().cloned().collect();
-        // Names in a set are distinct, and their number has been checked.
-        let placement = Placement::new(nodes).map_err(|_| StateError::NoMembers)?;
-        Ok(Self {
-            placement,
-            replicas: placing.replicas.into(),
-        })
-    }
-
-    fn owners<'a>(
-        &'a self,
-        bucket: &str,
-        key: &str,
-    ) -> impl Iterator<Item = &'a NodeName> + use<'a> {
-        self.placement.owners(bucket, key, self.replicas)
-    }
+    reads: Placement,
+    /// The placement that only writes use.
+    writes: Option<Placement>,
 }
 
 impl View {
@@ -47,9 +21,10 @@ impl View {
     /// [`StateError`]: the state is invalid.
     pub fn new(state: State) -> Result<Self, StateError> {
         state.check()?;
+        let placement = |placing: &Placing| Placement::new(&placing.members);
         Ok(Self {
-            reads: Ranking::new(&state.placing)?,
-            writes: state.other().map(Ranking::new).transpose()?,
+            reads: placement(&state.placing),
+            writes: state.other().map(placement),
             state,
         })
     }
@@ -84,7 +59,8 @@ impl View {
         bucket: &str,
         key: &str,
     ) -> impl Iterator<Item = &'a NodeName> + use<'a> {
-        let owners = self.reads.owners(bucket, key);
+        let replicas = self.state.placing.replicas.into();
+        let owners = self.reads.owners(bucket, key, replicas);
         owners.filter(|name| self.status(name) == Some(Status::InSync))
     }
 
@@ -98,15 +74,12 @@ impl View {
     #[must_use]
     pub fn writers(&self, bucket: &str, key: &str) -> Vec<&NodeName> {
         let mut found: Vec<&NodeName> = self.readers(bucket, key).collect();
-        let all = [Some(&self.reads), self.writes.as_ref()];
-        for ranking in all.into_iter().flatten() {
-            for name in ranking.owners(bucket, key) {
-                let gets = self
-                    .status(name)
-                    .is_some_and(|status| status != Status::Out);
-                if gets && !found.contains(&name) {
-                    found.push(name);
-                }
+        for name in self.owners(bucket, key) {
+            let gets = self
+                .status(name)
+                .is_some_and(|status| status != Status::Out);
+            if gets && !found.contains(&name) {
+                found.push(name);
             }
         }
         found
@@ -137,9 +110,18 @@ impl View {
     /// Whether `name` owns a key by any placing. A backend may delete other keys.
     #[must_use]
     pub fn has_place(&self, name: &str, bucket: &str, key: &str) -> bool {
-        let all = [Some(&self.reads), self.writes.as_ref()];
-        let mut all = all.into_iter().flatten();
-        all.any(|ranking| ranking.owners(bucket, key).any(|n| n.as_str() == name))
+        let mut owners = self.owners(bucket, key);
+        owners.any(|owner| owner.as_str() == name)
+    }
+
+    /// The owners of a key by the placing of reads, then by the one that only writes use.
+    fn owners(&self, bucket: &str, key: &str) -> impl Iterator<Item = &NodeName> {
+        let read = std::iter::once((&self.reads, &self.state.placing));
+        let written = self.writes.iter().zip(self.state.other());
+        let all = read.chain(written);
+        all.flat_map(move |(placement, placing)| {
+            placement.owners(bucket, key, placing.replicas.into())
+        })
     }
 
     fn status(&self, name: &NodeName) -> Option<Status> {

@@ -76,7 +76,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn read(&self, prefix: &str) -> Result<Snapshot, Error> {
-        let answer: RangeResponse = self.call("/v3/kv/range", range(prefix)).await?;
+        let answer: RangeResponse = self.call("/v3/kv/range", range(prefix).into()).await?;
         let entries = answer.kvs.into_iter();
         Ok(Snapshot {
             revision: answer.header.revision.0,

@@ -4,7 +4,7 @@
 use data_encoding::BASE64;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::error::{Error, message_of};
 
@@ -85,7 +85,7 @@ impl Change {
 }
 
 /// The range of all keys that begin with `prefix`.
-pub(crate) fn range(prefix: &str) -> Value {
+pub(crate) fn range(prefix: &str) -> Map<String, Value> {
     let mut end = prefix.as_bytes().to_vec();
     // A byte of UTF-8 is never 0xff.
     match end.last_mut() {
@@ -93,7 +93,9 @@ pub(crate) fn range(prefix: &str) -> Value {
         // etcd takes a zero byte for the end of all keys.
         None => end.push(0),
     }
-    json!({ "key": BASE64.encode(prefix.as_bytes()), "range_end": BASE64.encode(&end) })
+    let bounds = [("key", prefix.as_bytes()), ("range_end", &end)];
+    let fields = bounds.map(|(name, key)| (name.to_owned(), BASE64.encode(key).into()));
+    fields.into_iter().collect()
 }
 
 /// Bytes, in Base64.

@@ -53,7 +53,7 @@ impl Watch {
         let endpoint = connection.endpoint().clone();
         let broken = |error| Error::unreachable(&endpoint, error);
         let mut request = range(prefix);
-        request["start_revision"] = revision.to_string().into();
+        request.insert("start_revision".into(), revision.to_string().into());
         let request = json!({ "create_request": request }).to_string();
         let head = connection
             .ask("/v3/watch", &request)

@@ -6,23 +6,17 @@ mod cluster;
 mod connections;
 mod credentials;
 mod members;
+mod reach;
 mod recover;
 mod scrub;
 
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::io::{self, BufWriter, Write};
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
 use prism_proto::control::FlowState;
 use prism_switch::{Counter, FlowRecord, SwitchView};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-/// Timeout of a node's answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Show flows, counters and backends; scrub, drain and rebalance backends; change users.
 #[derive(Args, Clone, Debug)]
@@ -135,28 +129,6 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The answer of the node with this admin socket.
-fn ask<T: DeserializeOwned>(socket: &Path, question: &str) -> anyhow::Result<T> {
-    let talk = || -> anyhow::Result<T> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
-        writeln!(stream, "{question}")?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        serde_json::from_str(&line).with_context(|| line.trim().to_owned())
-    };
-    talk().with_context(|| format!("the node at {} does not answer", socket.display()))
-}
-
-/// Runs a future that talks to etcd.
-fn run_async<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(work)
-}
-
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
     kind == Some(io::ErrorKind::BrokenPipe)
@@ -213,12 +185,8 @@ fn counters(args: &CountersArgs, out: &mut impl Write) -> anyhow::Result<()> {
         .filter(|c| args.all || args.common.json || c.value > 0)
         .collect();
     if args.common.json {
-        let map: serde_json::Map<String, serde_json::Value> = shown
-            .iter()
-            .map(|c| (c.name.clone(), c.value.into()))
-            .collect();
-        writeln!(out, "{}", serde_json::to_string_pretty(&map)?)?;
-        return Ok(());
+        let named = shown.into_iter().map(|c| (c.name.clone(), c.value));
+        return reach::print_json(out, &named.collect::<BTreeMap<_, _>>());
     }
     for c in shown {
         writeln!(out, "{:<24} {:>14}", c.name, c.value)?;

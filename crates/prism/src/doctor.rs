@@ -2,6 +2,7 @@
 //!
 //! It changes nothing. Without privilege it reports some subjects as unknown.
 
+mod finding;
 mod kernel;
 mod network;
 mod system;
@@ -10,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use prism_config::Config;
-use serde::Serialize;
 
+use self::finding::{Finding, Part, State, Subject};
 use crate::check;
 
 /// Report what this host lacks to run Prism, and how to fix it.
@@ -29,68 +30,6 @@ pub(crate) struct Args {
     /// Print a JSON array of {subject, state, found, mend}; `mend` is the remedy.
     #[arg(long)]
     json: bool,
-}
-
-/// The host's part in the cluster.
-struct Part {
-    is_switch: bool,
-    is_node: bool,
-    /// No configuration names the host's part, so it may have any.
-    is_guess: bool,
-    /// The switch's interfaces; empty if they are not known.
-    interfaces: Vec<String>,
-    /// Client connections at once.
-    connections: u64,
-}
-
-/// The state of a subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum State {
-    /// As it should be.
-    Good,
-    /// It works, but may cause trouble.
-    Advice,
-    /// This process cannot find out.
-    Unknown,
-    /// Prism does not work like this.
-    Missing,
-}
-
-/// The result for one subject.
-#[derive(Debug, Serialize)]
-struct Finding {
-    subject: &'static str,
-    state: State,
-    found: String,
-    /// The remedy; empty if nothing has to be done.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    mend: String,
-}
-
-impl Finding {
-    fn good(subject: &'static str, found: impl Into<String>) -> Self {
-        Self {
-            subject,
-            state: State::Good,
-            found: found.into(),
-            mend: String::new(),
-        }
-    }
-
-    fn new(
-        subject: &'static str,
-        state: State,
-        found: impl Into<String>,
-        mend: impl Into<String>,
-    ) -> Self {
-        Self {
-            subject,
-            state,
-            found: found.into(),
-            mend: mend.into(),
-        }
-    }
 }
 
 /// Runs the command.
@@ -117,10 +56,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     } else {
         print(&findings);
     }
-    if findings
-        .iter()
-        .any(|finding| finding.state == State::Missing)
-    {
+    let is_missing = |finding: &Finding| finding.state == State::Missing;
+    if findings.iter().any(is_missing) {
         std::process::exit(1);
     }
     Ok(())
@@ -130,14 +67,9 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part>
     let config = Config::load(path)?;
     let node = check::find(&config, name)?;
     let faults = check::node_faults(&config, name)?;
-    findings.extend(faults.into_iter().map(|fault| {
-        Finding::new(
-            "configuration",
-            State::Missing,
-            fault,
-            "see docs/install.md",
-        )
-    }));
+    let subject = Subject("configuration");
+    let missing = |fault| subject.missing(fault, "see docs/install.md");
+    findings.extend(faults.into_iter().map(missing));
     let is_switch = node.is_none();
     if let Some(node) = node {
         let service = node.is_frontend().then_some(*config.service.address.ip());
@@ -170,12 +102,7 @@ fn print(findings: &[Finding]) {
             println!("{:25}fix: {}", "", finding.mend);
         }
     }
-    let count = |state| {
-        findings
-            .iter()
-            .filter(|finding| finding.state == state)
-            .count()
-    };
+    let count = |state| findings.iter().filter(|f| f.state == state).count();
     println!(
         "\n{} missing, {} to consider, {} unknown, {} ok",
         count(State::Missing),
@@ -183,11 +110,4 @@ fn print(findings: &[Finding]) {
         count(State::Unknown),
         count(State::Good)
     );
-}
-
-/// The content of a small file of /proc or /sys, trimmed.
-fn read(path: impl AsRef<Path>) -> Option<String> {
-    std::fs::read_to_string(path)
-        .ok()
-        .map(|text| text.trim().to_owned())
 }

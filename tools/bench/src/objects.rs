@@ -47,8 +47,8 @@ impl Objects {
         let nodes = names
             .iter()
             .map(|name| NodeName::new(name.as_str()))
-            .collect::<Result<Vec<_>, _>>()?;
-        let placement = Placement::new(nodes)?;
+            .collect::<Result<_, _>>()?;
+        let placement = Placement::new(&nodes);
         let is_of = |name: &str, key: &str| {
             let owner = placement.owner(BUCKET, key);
             owner.is_some_and(|owner| owner.as_str() == name)

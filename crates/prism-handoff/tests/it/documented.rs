@@ -1,6 +1,7 @@
 //! Each example of docs/protocol.md is read by the code of the product and compared with
 //! what the document says of it.
 
+use std::collections::BTreeSet;
 use std::hash::Hasher;
 
 use prism_cluster::{NodeName, Placement, Placing};
@@ -253,7 +254,7 @@ fn session(example: &Example) {
     assert_eq!(SavedSession::decode(&bytes).unwrap().encode()[..], bytes);
 }
 
-fn names(list: &str) -> Vec<NodeName> {
+fn names(list: &str) -> BTreeSet<NodeName> {
     let names = list.split(", ");
     names.map(|name| NodeName::new(name).unwrap()).collect()
 }
@@ -287,14 +288,14 @@ fn weights(example: &Example) {
     for object in example.rows.iter().map(|row| &row[1..3]) {
         let of_object = weighed.iter().filter(|(_, row)| row[1..3] == *object);
         let heaviest: Vec<&str> = of_object.map(|(_, row)| row[0].as_str()).collect();
-        let placement = Placement::new(names(&heaviest.join(", "))).unwrap();
+        let placement = Placement::new(&names(&heaviest.join(", ")));
         let owners = placement.owners(&object[0], &object[1], heaviest.len());
         assert_eq!(owners.map(NodeName::as_str).collect::<Vec<_>>(), heaviest);
     }
 }
 
 fn owners(example: &Example) {
-    let placement = Placement::new(names("be0, be1, be2, be3, be4")).unwrap();
+    let placement = Placement::new(&names("be0, be1, be2, be3, be4"));
     for row in &example.rows {
         let owners = placement.owners("bucket", &row[0], 3).map(NodeName::as_str);
         assert_eq!(row[1], owners.collect::<Vec<_>>().join(", "));

@@ -52,7 +52,7 @@ impl Cluster {
             dirs: NAMES.iter().map(|_| tempfile::tempdir().unwrap()).collect(),
             stores: NAMES.iter().map(|_| Mutex::new(None)).collect(),
             silent: AtomicBool::new(false),
-            placement: Placement::new(names.collect()).unwrap(),
+            placement: Placement::new(&names.collect()),
             replicas,
             durability,
         });

@@ -1,15 +1,13 @@
 //! `prism ctl cluster`: the cluster as a node of this host sees it.
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use prism_config::Config;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-
-use super::{ask, recover};
 use prism_replicas::ProgressReport;
+use serde::Deserialize;
+
+use super::reach::{ConfigFile, ask, node, print_json};
+use super::recover;
 
 /// Show the backends of the cluster as a node of this host sees them.
 ///
@@ -19,9 +17,8 @@ use prism_replicas::ProgressReport;
 pub(super) struct ClusterArgs {
     #[command(subcommand)]
     command: Option<ClusterCommand>,
-    /// The cluster's configuration file.
-    #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
-    config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
     /// Ask this node. Default: the first node that runs on this host.
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
@@ -35,8 +32,8 @@ enum ClusterCommand {
     Recover(recover::RecoverArgs),
 }
 
-/// A node's answer.
-#[derive(Serialize, Deserialize)]
+/// The fields of a node's answer that are printed as text.
+#[derive(Deserialize)]
 struct Survey {
     cluster: String,
     asked: String,
@@ -48,39 +45,25 @@ struct Survey {
     kept_in_etcd: bool,
     lease_ms: Option<u64>,
     fault: Option<String>,
-    /// Further fields, for the output as JSON.
-    #[serde(flatten)]
-    more: Map<String, Value>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Backend {
     name: String,
     in_reach: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     open_changes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     bytes_used: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     catching_up: Option<ProgressReport>,
-    /// Further fields, for the output as JSON.
-    #[serde(flatten)]
-    more: Map<String, Value>,
 }
 
 pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(ClusterCommand::Recover(args)) = &args.command {
         return recover::run(args, out);
     }
-    let config = Config::load(&args.config)?;
+    let config = args.config.load()?;
     let socket = match &args.node {
-        Some(name) => {
-            let known = config.node(name);
-            known.with_context(|| format!("the configuration has no node {name:?}"))?;
-            config.admin_socket(name)
-        }
+        Some(name) => config.admin_socket(&node(&config, name)?.name),
         None => {
             let all = config.nodes.iter();
             let mut sockets = all.map(|node| config.admin_socket(&node.name));
@@ -88,18 +71,14 @@ pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()
             here.with_context(|| format!("no node of {} runs on this host", args.config.display()))?
         }
     };
-    let survey: Survey = ask(&socket, "cluster")?;
+    let (survey, document): (Survey, _) = ask(&socket, "cluster")?;
     match args.json {
-        true => writeln!(out, "{}", serde_json::to_string_pretty(&survey)?)?,
+        true => print_json(out, &document)?,
         false => print(&survey, out)?,
     }
     out.flush()?;
-    let away: Vec<&str> = survey
-        .backends
-        .iter()
-        .filter(|backend| !backend.in_reach)
-        .map(|backend| backend.name.as_str())
-        .collect();
+    let away = survey.backends.iter().filter(|backend| !backend.in_reach);
+    let away: Vec<&str> = away.map(|backend| backend.name.as_str()).collect();
     match away.as_slice() {
         [] => Ok(()),
         away => bail!("{} does not reach {}", survey.asked, away.join(", ")),

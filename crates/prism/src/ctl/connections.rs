@@ -2,13 +2,10 @@
 //! other nodes.
 
 use std::io::Write;
-use std::path::PathBuf;
 
-use anyhow::Context;
-use prism_config::Config;
 use serde::Deserialize;
 
-use super::ask;
+use super::reach::{ConfigFile, ask, node};
 
 /// Move the client connections of a node on this host to other nodes.
 ///
@@ -17,9 +14,8 @@ use super::ask;
 pub(super) struct DrainConnectionsArgs {
     /// Name of the node.
     name: String,
-    /// The cluster's configuration file.
-    #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
-    config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
 }
 
 /// A node's answer.
@@ -30,15 +26,9 @@ struct Told {
 }
 
 pub(super) fn run(args: &DrainConnectionsArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let config = Config::load(&args.config)?;
-    config
-        .node(&args.name)
-        .with_context(|| format!("the configuration has no node {:?}", args.name))?;
-    let told: Told = ask(&config.admin_socket(&args.name), "drain-connections")?;
-    writeln!(
-        out,
-        "{}: {} connections begin to move",
-        told.node, told.connections
-    )?;
+    let config = args.config.load()?;
+    let socket = config.admin_socket(&node(&config, &args.name)?.name);
+    let (Told { node, connections }, _) = ask(&socket, "drain-connections")?;
+    writeln!(out, "{node}: {connections} connections begin to move")?;
     Ok(())
 }

@@ -2,15 +2,15 @@
 //! learns of a change at once.
 
 use std::io::{BufRead, Write};
-use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use prism_config::{Config, Credential};
+use prism_config::Credential;
 use prism_etcd::{Change, Condition};
+use prism_membership::etcd::Key;
 
-use super::run_async;
-use prism_membership::etcd::{Key, Keys, client};
+use super::reach::ConfigFile;
+use crate::random_hex;
 
 /// Random bytes in an access key and in a secret key.
 const ACCESS_KEY_BYTES: usize = 10;
@@ -26,7 +26,7 @@ pub(super) struct CredentialsArgs {
 #[derive(Subcommand, Clone, Debug)]
 enum Command {
     /// List the access keys.
-    List(Common),
+    List(ConfigFile),
     /// Add a user. Prints both keys.
     Add {
         /// The access key. Default: a new one is made.
@@ -36,43 +36,34 @@ enum Command {
         #[arg(long)]
         secret_stdin: bool,
         #[command(flatten)]
-        common: Common,
+        config: ConfigFile,
     },
     /// Remove a user.
     Remove {
         /// The access key.
         access_key: String,
         #[command(flatten)]
-        common: Common,
+        config: ConfigFile,
     },
-}
-
-#[derive(clap::Args, Clone, Debug)]
-struct Common {
-    /// The cluster's configuration file.
-    #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
-    config: PathBuf,
 }
 
 pub(super) fn run(args: &CredentialsArgs, out: &mut impl Write) -> anyhow::Result<()> {
     match &args.command {
-        Command::List(common) => list(common, out),
+        Command::List(config) => list(config, out),
         Command::Add {
             access_key,
             secret_stdin,
-            common,
-        } => add(common, access_key.clone(), *secret_stdin, out),
-        Command::Remove { access_key, common } => remove(common, access_key),
+            config,
+        } => add(config, access_key.clone(), *secret_stdin, out),
+        Command::Remove { access_key, config } => remove(config, access_key),
     }
 }
 
-fn list(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
-    let config = Config::load(&common.config)?;
-    run_async(async {
-        let (client, keys) = (client(&config)?, Keys::of(&config)?);
-        let found = client.read(&keys.path(&Key::User(""))).await?;
+fn list(config: &ConfigFile, out: &mut impl Write) -> anyhow::Result<()> {
+    config.in_etcd(async |etcd| {
+        let found = etcd.client.read(&etcd.keys.path(&Key::User(""))).await?;
         for entry in &found.entries {
-            if let Some(Key::User(name)) = keys.parse(&entry.key) {
+            if let Some(Key::User(name)) = etcd.keys.parse(&entry.key) {
                 writeln!(out, "{name}")?;
             }
         }
@@ -81,20 +72,14 @@ fn list(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
 }
 
 fn add(
-    common: &Common,
+    config: &ConfigFile,
     access_key: Option<String>,
     secret_stdin: bool,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let config = Config::load(&common.config)?;
+    let made = || random_hex(ACCESS_KEY_BYTES).map(|hex| format!("PRISM{}", hex.to_uppercase()));
     let user = Credential {
-        access_key: match access_key {
-            Some(key) => key,
-            None => format!(
-                "PRISM{}",
-                random_hex(ACCESS_KEY_BYTES)?.to_ascii_uppercase()
-            ),
-        },
+        access_key: access_key.map_or_else(made, Ok)?,
         secret_key: match secret_stdin {
             true => first_line()?,
             false => random_hex(SECRET_KEY_BYTES)?,
@@ -103,10 +88,10 @@ fn add(
     if !user.is_usable() {
         bail!("a key has to be 1 to 128 printable ASCII characters without spaces");
     }
-    run_async(async {
-        let (client, keys) = (client(&config)?, Keys::of(&config)?);
-        let is_new = Condition::Absent(keys.path(&Key::User(&user.access_key)));
-        let added = client.change(&[is_new], &[keys.put_user(&user)?]).await?;
+    config.in_etcd(async |etcd| {
+        let is_new = Condition::Absent(etcd.keys.path(&Key::User(&user.access_key)));
+        let put = etcd.keys.put_user(&user)?;
+        let added = etcd.client.change(&[is_new], &[put]).await?;
         if !added.done {
             bail!(
                 "the user {0} exists, and its secret key was not changed; to change it, run \
@@ -123,20 +108,15 @@ fn add(
     Ok(())
 }
 
-fn remove(common: &Common, access_key: &str) -> anyhow::Result<()> {
-    let config = Config::load(&common.config)?;
-    run_async(async {
-        let (client, keys) = (client(&config)?, Keys::of(&config)?);
-        let path = keys.path(&Key::User(access_key));
-        let found = client.read(&path).await?;
+fn remove(config: &ConfigFile, access_key: &str) -> anyhow::Result<()> {
+    config.in_etcd(async |etcd| {
+        let path = etcd.keys.path(&Key::User(access_key));
+        let found = etcd.client.read(&path).await?;
         let entry = found.entries.iter().find(|entry| entry.key == path);
         let entry = entry.with_context(|| format!("there is no user {access_key}"))?;
         let unchanged = Condition::At(path.clone(), entry.mod_revision);
-        match client
-            .change(&[unchanged], &[Change::Delete(path)])
-            .await?
-            .done
-        {
+        let delete = Change::Delete(path);
+        match etcd.client.change(&[unchanged], &[delete]).await?.done {
             true => Ok(()),
             false => bail!("another command has just changed {access_key}; try again"),
         }
@@ -147,11 +127,4 @@ fn first_line() -> anyhow::Result<String> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     Ok(line.trim_end_matches(['\r', '\n']).to_owned())
-}
-
-fn random_hex(bytes: usize) -> anyhow::Result<String> {
-    let mut random = vec![0; bytes];
-    // getrandom(2) never returns fewer than the bytes asked for, up to 256.
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }

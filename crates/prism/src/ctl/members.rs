@@ -2,17 +2,13 @@
 //! writes the wish to etcd, and the backends reach it step by step.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use prism_cluster::{NodeName, Phase, Placing, State, Status};
-use prism_config::Config;
-use prism_etcd::Client;
-
-use super::run_async;
 use prism_membership::Known;
-use prism_membership::etcd::{Keys, client};
+
+use super::reach::{ConfigFile, Etcd};
 
 /// Time between two looks at the progress.
 const POLL: Duration = Duration::from_millis(500);
@@ -44,9 +40,8 @@ pub(super) struct RebalanceArgs {
 
 #[derive(clap::Args, Clone, Debug)]
 struct Common {
-    /// The cluster's configuration file.
-    #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
-    config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
     /// Wait until all keys are copied, and print the progress.
     #[arg(long)]
     wait: bool,
@@ -79,17 +74,15 @@ fn wish(
     out: &mut impl Write,
     make: impl Fn(&Known, &State) -> anyhow::Result<Placing>,
 ) -> anyhow::Result<()> {
-    let config = Config::load(&args.config)?;
-    run_async(async {
-        let (client, keys) = (client(&config)?, Keys::of(&config)?);
-        let known = look(&client, &keys).await?;
-        let (state, _) = known
-            .state
-            .as_ref()
-            .context("etcd has no state of this cluster")?;
+    args.config.in_etcd(async |etcd| {
+        let known = etcd.known().await?;
+        let state = known.state.as_ref().map(|(state, _)| state);
+        let state = state.context("etcd has no state of this cluster")?;
         let wish = make(&known, state)?;
         let wish = Placing::new(wish.members, wish.replicas)?;
-        client.change(&[], &[keys.put_wish(&wish)?]).await?;
+        etcd.client
+            .change(&[], &[etcd.keys.put_wish(&wish)?])
+            .await?;
         let members = names(wish.members.iter());
         let replicas = wish.replicas;
         writeln!(
@@ -98,26 +91,19 @@ fn wish(
         )?;
         out.flush()?;
         match args.wait {
-            true => wait(&client, &keys, &wish, out).await,
+            true => wait(etcd, &wish, out).await,
             false => Ok(()),
         }
     })
 }
 
 /// Prints each change of the progress, until the cluster has reached the wish.
-async fn wait(
-    client: &Client,
-    keys: &Keys,
-    wish: &Placing,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
+async fn wait(etcd: &Etcd, wish: &Placing, out: &mut impl Write) -> anyhow::Result<()> {
     let mut printed = String::new();
     loop {
-        let known = look(client, keys).await?;
-        let (state, _) = known
-            .state
-            .as_ref()
-            .context("etcd has lost the state of this cluster")?;
+        let known = etcd.known().await?;
+        let state = known.state.as_ref().map(|(state, _)| state);
+        let state = state.context("etcd has lost the state of this cluster")?;
         if known.wish.as_ref() != Some(wish) {
             bail!("another drain or rebalance has replaced this one");
         }
@@ -150,11 +136,6 @@ fn progress(known: &Known, state: &State) -> String {
             )
         }
     }
-}
-
-async fn look(client: &Client, keys: &Keys) -> anyhow::Result<Known> {
-    let snapshot = client.read(keys.prefix()).await?;
-    Ok(Known::read(keys, &snapshot, &Known::default()))
 }
 
 fn names<'a>(names: impl Iterator<Item = &'a NodeName>) -> String {

@@ -3,17 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use prism_cluster::{Choice, NodeName, RecoverError, Recovery, Status, Verdict, recover};
-use prism_config::Config;
-use prism_etcd::{Change, Client, Condition};
+use prism_etcd::{Change, Condition};
+use prism_membership::Known;
+use prism_membership::etcd::{Key, put_users};
 use serde_json::{Value, json};
 
-use super::run_async;
-use prism_membership::Known;
-use prism_membership::etcd::{Key, Keys, client, put_users};
+use super::reach::{ConfigFile, Etcd};
 
 /// Restore the cluster's state, which etcd has lost, from the backends' stores.
 ///
@@ -21,9 +19,8 @@ use prism_membership::etcd::{Key, Keys, client, put_users};
 /// if answered writes might be lost, unless --without or --of allows that.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct RecoverArgs {
-    /// The cluster's configuration file.
-    #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
-    config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
     /// Leave out a backend that was in sync and whose store is lost or out of reach.
     /// WRITES THAT ONLY IT HAS ARE LOST. The other backends fill it when it returns. May
     /// be repeated.
@@ -42,11 +39,8 @@ pub(super) struct RecoverArgs {
 }
 
 pub(super) fn run(args: &RecoverArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let config = Config::load(&args.config)?;
-    run_async(async {
-        let (client, keys) = (client(&config)?, Keys::of(&config)?);
-        let snapshot = client.read(keys.prefix()).await?;
-        let known = Known::read(&keys, &snapshot, &Known::default());
+    args.config.in_etcd(async |etcd| {
+        let known = etcd.known().await?;
         let present = known.state.as_ref().map(|(state, _)| state);
         let choice = Choice {
             of: args.of.clone(),
@@ -60,9 +54,9 @@ pub(super) fn run(args: &RecoverArgs, out: &mut impl Write) -> anyhow::Result<()
         let mut users = 0;
         if !args.dry_run {
             if known.users.is_empty() {
-                users = put_users(&client, &keys, &config).await?;
+                users = put_users(&etcd.client, &etcd.keys, &etcd.config).await?;
             }
-            put(&client, &keys, &known, &recovery).await?;
+            put(etcd, &known, &recovery).await?;
         }
         match args.json {
             true => writeln!(out, "{:#}", as_json(args, &recovery, users))?,
@@ -73,12 +67,8 @@ pub(super) fn run(args: &RecoverArgs, out: &mut impl Write) -> anyhow::Result<()
 }
 
 /// Writes the state to etcd, unless the state there has changed since the decision.
-async fn put(
-    client: &Client,
-    keys: &Keys,
-    known: &Known,
-    recovery: &Recovery,
-) -> anyhow::Result<()> {
+async fn put(etcd: &Etcd, known: &Known, recovery: &Recovery) -> anyhow::Result<()> {
+    let (client, keys) = (&etcd.client, &etcd.keys);
     let path = keys.path(&Key::State);
     let condition = match &known.state {
         Some((_, revision)) => Condition::At(path, *revision),

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use prism_config::Config;
-use serde::{Deserialize, Serialize};
+use anyhow::bail;
+use serde::Deserialize;
+use serde_json::Value;
 
-use super::ask;
+use super::reach::{ConfigFile, ask, node, print_json};
 
 /// Time between two questions for the progress.
 const POLL: Duration = Duration::from_millis(200);
@@ -20,9 +20,8 @@ const POLL: Duration = Duration::from_millis(200);
 /// Prints bytes that differ from what was written. Exits with status 1 if there are any.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct ScrubArgs {
-    /// The cluster's configuration file.
-    #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
-    config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
     /// Scrub this backend; may be repeated. Default: all backends that run on this host.
     #[arg(long, value_name = "NAME")]
     node: Vec<String>,
@@ -43,8 +42,8 @@ struct Begun {
     run: u64,
 }
 
-/// A node's answer to `scrub status`: the present or last run.
-#[derive(Serialize, Deserialize)]
+/// The fields of a node's answer to `scrub status` that are looked at: the present or last run.
+#[derive(Deserialize)]
 struct Status {
     node: String,
     run: u64,
@@ -61,19 +60,13 @@ struct Status {
 }
 
 /// Damage of an object (bucket, key) or of the store itself (path).
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Deserialize)]
 struct Fault {
-    #[serde(skip_serializing_if = "Option::is_none")]
     bucket: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
     /// The upload in progress that the part belongs to.
-    #[serde(skip_serializing_if = "Option::is_none")]
     upload: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     part: Option<u16>,
     offset: Option<u64>,
     what: String,
@@ -81,16 +74,14 @@ struct Fault {
 
 pub(super) fn run(args: &ScrubArgs, out: &mut impl Write) -> anyhow::Result<()> {
     let sockets = sockets(args)?;
-    let runs: Result<Vec<_>, _> = sockets
-        .iter()
-        .map(|socket| begin(socket, args.rate))
-        .collect();
-    let mut found = Vec::new();
-    for (socket, run) in sockets.iter().zip(runs?) {
-        found.push(finish(socket, run)?);
-    }
+    let begin = |socket: &PathBuf| ask(socket, &format!("scrub start {}", args.rate));
+    let begun: Result<Vec<(Begun, _)>, _> = sockets.iter().map(begin).collect();
+    let begun = sockets.iter().zip(begun?);
+    let ended = begun.map(|(socket, (begun, _))| finish(socket, begun.run));
+    let ended: anyhow::Result<Vec<(Status, Value)>> = ended.collect();
+    let (found, documents): (Vec<_>, Vec<_>) = ended?.into_iter().unzip();
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&found)?)?;
+        print_json(out, &documents)?;
     } else {
         for status in &found {
             print(status, out)?;
@@ -110,21 +101,17 @@ fn sockets(args: &ScrubArgs) -> anyhow::Result<Vec<PathBuf>> {
     if let Some(socket) = &args.socket {
         return Ok(vec![socket.clone()]);
     }
-    let config = Config::load(&args.config)?;
+    let config = args.config.load()?;
     let mut sockets = Vec::new();
-    for node in &args.node {
-        let known = config
-            .node(node)
-            .with_context(|| format!("the configuration has no node {node:?}"))?;
-        if !known.is_backend() {
-            bail!("{node} is not a backend, so it has no store");
+    for name in &args.node {
+        if !node(&config, name)?.is_backend() {
+            bail!("{name} is not a backend, so it has no store");
         }
-        sockets.push(config.admin_socket(node));
+        sockets.push(config.admin_socket(name));
     }
     if args.node.is_empty() {
-        let all = config
-            .backends()
-            .map(|node| config.admin_socket(&node.name));
+        let all = config.backends();
+        let all = all.map(|node| config.admin_socket(&node.name));
         sockets.extend(all.filter(|socket| socket.exists()));
     }
     if sockets.is_empty() {
@@ -133,17 +120,12 @@ fn sockets(args: &ScrubArgs) -> anyhow::Result<Vec<PathBuf>> {
     Ok(sockets)
 }
 
-fn begin(socket: &Path, rate: u64) -> anyhow::Result<u64> {
-    let begun: Begun = ask(socket, &format!("scrub start {rate}"))?;
-    Ok(begun.run)
-}
-
 /// Waits for the end of a run.
-fn finish(socket: &Path, run: u64) -> anyhow::Result<Status> {
+fn finish(socket: &Path, run: u64) -> anyhow::Result<(Status, Value)> {
     loop {
-        let status: Status = ask(socket, "scrub status")?;
+        let (status, document): (Status, _) = ask(socket, "scrub status")?;
         if status.run >= run && !status.running {
-            return Ok(status);
+            return Ok((status, document));
         }
         thread::sleep(POLL);
     }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Finding, Part, State, read};
+use super::finding::{Finding, Part, Subject, read};
 
 const CONF: &str = "/proc/sys/net/ipv4/conf";
 const INTERFACES: &str = "/sys/class/net";
@@ -23,30 +23,20 @@ pub(super) fn examine(part: &Part) -> Vec<Finding> {
 
 /// Findings about the node's address and a frontend's service address on this host.
 pub(super) fn addresses(own: Ipv4Addr, service: Option<Ipv4Addr>) -> Vec<Finding> {
-    let subject = "addresses";
+    let subject = Subject("addresses");
     let Some(here) = local_addresses() else {
         let found = "cannot list this host's addresses";
-        return vec![Finding::new(
-            subject,
-            State::Unknown,
-            found,
-            "install iproute2",
-        )];
+        return vec![subject.unknown(found, "install iproute2")];
     };
     let wanted = std::iter::once((own, "the node's address"))
         .chain(service.map(|service| (service, "the service address, which every frontend has")));
     wanted
-        .map(|(address, what)| {
-            if here.contains(&address) {
-                return Finding::good(subject, format!("this host has {address}"));
-            }
-            let mend = format!("ip address add {address}/32 dev INTERFACE");
-            Finding::new(
-                subject,
-                State::Missing,
+        .map(|(address, what)| match here.contains(&address) {
+            true => subject.good(format!("this host has {address}")),
+            false => subject.missing(
                 format!("this host does not have {address}, {what}"),
-                mend,
-            )
+                format!("ip address add {address}/32 dev INTERFACE"),
+            ),
         })
         .collect()
 }
@@ -68,13 +58,9 @@ fn local_addresses() -> Option<Vec<Ipv4Addr>> {
 
 /// Names of the directories in `path`.
 fn names(path: &str) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(path) else {
-        return Vec::new();
-    };
-    let mut names: Vec<String> = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.collect();
     names.sort();
     names
 }
@@ -82,7 +68,7 @@ fn names(path: &str) -> Vec<String> {
 /// The value 1 (strict) drops packets whose way back is another interface. The kernel uses
 /// the larger one of `all` and the interface's own value.
 fn rp_filter(part: &Part) -> Finding {
-    let subject = "rp_filter";
+    let subject = Subject("rp_filter");
     let value = |name: &str| -> u32 {
         let text = read(Path::new(CONF).join(name).join("rp_filter"));
         text.and_then(|text| text.parse().ok()).unwrap_or(0)
@@ -96,7 +82,7 @@ fn rp_filter(part: &Part) -> Finding {
         .filter(|name| all.max(value(name)) == 1)
         .collect();
     if strict.is_empty() {
-        return Finding::good(subject, "not strict on any interface");
+        return subject.good("not strict on any interface");
     }
     let found = format!(
         "strict on {}; the kernel drops packets whose way back is another interface",
@@ -110,40 +96,37 @@ fn rp_filter(part: &Part) -> Finding {
         "sysctl -w net.ipv4.conf.all.rp_filter=0 {}",
         settings.join(" ")
     );
-    Finding::new(subject, State::Advice, found, mend)
+    subject.advice(found, mend)
 }
 
 /// conntrack sees bridged packets that pass through iptables.
 fn bridge_filter() -> Finding {
-    let subject = "bridge-nf";
+    let subject = Subject("bridge-nf");
     let setting = "/proc/sys/net/bridge/bridge-nf-call-iptables";
-    let is_on = read(setting).is_some_and(|text| text != "0");
-    if !is_on {
-        return Finding::good(subject, "bridged packets do not pass through iptables");
+    if read(setting).is_none_or(|text| text == "0") {
+        return subject.good("bridged packets do not pass through iptables");
     }
     let mend = "sysctl -w net.bridge.bridge-nf-call-iptables=0";
     let is_bridge = |name: &String| Path::new(INTERFACES).join(name).join("bridge").exists();
     let bridges: Vec<String> = names(INTERFACES).into_iter().filter(is_bridge).collect();
     if bridges.is_empty() {
-        return Finding::good(subject, "on, but this host has no bridge");
+        return subject.good("on, but this host has no bridge");
     }
     let found = format!(
         "bridged packets (of {}) pass through iptables and conntrack, which drop the packets \
          of a moved connection as invalid",
         bridges.join(", ")
     );
-    Finding::new(subject, State::Advice, found, mend)
+    subject.advice(found, mend)
 }
 
 fn conntrack() -> Finding {
-    let subject = "conntrack";
+    let subject = Subject("conntrack");
     let count = read("/proc/sys/net/netfilter/nf_conntrack_count");
     match count.as_deref().map(str::parse::<u64>) {
-        None => Finding::good(subject, "not loaded"),
-        Some(Ok(0)) => Finding::good(subject, "loaded, but tracks no connection"),
-        Some(_) => Finding::new(
-            subject,
-            State::Advice,
+        None => subject.good("not loaded"),
+        Some(Ok(0)) => subject.good("loaded, but tracks no connection"),
+        Some(_) => subject.advice(
             "tracks connections; rules that drop `ct state invalid` cut moved connections",
             "exempt the service: nft add rule ip raw prerouting tcp dport PORT notrack, and \
              the same in output",
@@ -152,54 +135,39 @@ fn conntrack() -> Finding {
 }
 
 fn forwarding(part: &Part) -> Finding {
+    let subject = Subject("ip_forward");
     if read("/proc/sys/net/ipv4/ip_forward").as_deref() == Some("1") {
-        return Finding::good("ip_forward", "on");
+        return subject.good("on");
     }
-    // Only the switch needs it.
-    let state = if part.is_guess {
-        State::Advice
-    } else {
-        State::Missing
-    };
     let found = "off; a switch then does not pass the packets that it does not steer";
-    Finding::new(
-        "ip_forward",
-        state,
-        found,
-        "sysctl -w net.ipv4.ip_forward=1",
-    )
+    let mend = "sysctl -w net.ipv4.ip_forward=1";
+    // Only the switch needs it.
+    match part.is_guess {
+        true => subject.advice(found, mend),
+        false => subject.missing(found, mend),
+    }
 }
 
-fn missing_interfaces(part: &Part) -> Vec<Finding> {
+fn missing_interfaces(part: &Part) -> impl Iterator<Item = Finding> {
     let is_absent = |name: &&String| !Path::new(INTERFACES).join(name).exists();
-    part.interfaces
-        .iter()
-        .filter(is_absent)
-        .map(|name| {
-            let found = format!("{name} does not exist");
-            Finding::new(
-                "interfaces",
-                State::Missing,
-                found,
-                "correct switch.interfaces",
-            )
-        })
-        .collect()
+    part.interfaces.iter().filter(is_absent).map(|name| {
+        let found = format!("{name} does not exist");
+        Subject("interfaces").missing(found, "correct switch.interfaces")
+    })
 }
 
 /// The switch passes packets between its interfaces without splitting them.
 fn mtu(part: &Part) -> Finding {
-    let subject = "MTU";
+    let subject = Subject("MTU");
     let of = |name: &String| -> Option<u32> {
         let directory = Path::new(INTERFACES).join(name);
         let is_up = read(directory.join("operstate")).is_some_and(|state| state == "up");
         let mtu = read(directory.join("mtu"))?.parse().ok()?;
         (is_up && name != "lo").then_some(mtu)
     };
-    let wanted = if part.interfaces.is_empty() {
-        names(INTERFACES)
-    } else {
-        part.interfaces.clone()
+    let wanted = match part.interfaces.is_empty() {
+        true => names(INTERFACES),
+        false => part.interfaces.clone(),
     };
     let mut by_mtu: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for name in wanted {
@@ -208,19 +176,18 @@ fn mtu(part: &Part) -> Finding {
         }
     }
     match by_mtu.len() {
-        0 => Finding::new(subject, State::Unknown, "no interface is up", ""),
-        1 => Finding::good(subject, "the same on all interfaces"),
+        0 => subject.unknown("no interface is up", ""),
+        1 => subject.good("the same on all interfaces"),
         _ => {
-            let list: Vec<String> = by_mtu
-                .iter()
-                .map(|(mtu, names)| format!("{mtu} on {}", names.join(" ")))
-                .collect();
+            let each = by_mtu.iter();
+            let each = each.map(|(mtu, names)| format!("{mtu} on {}", names.join(" ")));
+            let list: Vec<String> = each.collect();
             let found = format!(
                 "differs ({}); segments that fit one backend's link may not fit another's",
                 list.join(", ")
             );
             let mend = "ip link set dev INTERFACE mtu VALUE, with the same value on all interfaces";
-            Finding::new(subject, State::Advice, found, mend)
+            subject.advice(found, mend)
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::{Finding, Part, State, read};
+use super::finding::{Finding, Part, Subject, read};
 
 /// File descriptors besides those of client connections: peers, 512 open files of objects,
 /// 256 of the metadata tree, eBPF maps.
@@ -23,16 +23,16 @@ pub(super) fn examine(part: &Part) -> Vec<Finding> {
 }
 
 fn descriptors(part: &Part) -> Finding {
-    let subject = "open files";
+    let subject = Subject("open files");
     let needed = part.connections.saturating_add(OTHER_DESCRIPTORS);
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(u64::MAX);
     if most >= needed {
-        return Finding::good(subject, format!("up to {most} (needed: {needed})"));
+        return subject.good(format!("up to {most} (needed: {needed})"));
     }
     let found = format!("at most {most}; limits.connections may need {needed}");
     let mend = format!("systemd: LimitNOFILE={needed}; else ulimit -Hn {needed}");
-    Finding::new(subject, State::Advice, found, mend)
+    subject.advice(found, mend)
 }
 
 fn clock() -> Finding {
@@ -40,18 +40,14 @@ fn clock() -> Finding {
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_or(0, |time| time.as_secs());
     if seconds >= EARLIEST_S {
-        return Finding::good("clock", "plausible");
+        return Subject("clock").good("plausible");
     }
     let found = "before 2025; signatures and certificates would be refused";
-    Finding::new(
-        "clock",
-        State::Missing,
-        found,
-        "date -s, and run a time service",
-    )
+    Subject("clock").missing(found, "date -s, and run a time service")
 }
 
 fn time_service() -> Finding {
+    let subject = Subject("time service");
     let signs = [
         "/run/systemd/timesync/synchronized",
         "/run/chrony",
@@ -59,16 +55,11 @@ fn time_service() -> Finding {
         "/run/openntpd.pid",
     ];
     if signs.iter().any(|path| Path::new(path).exists()) {
-        return Finding::good("time service", "runs");
+        return subject.good("runs");
     }
     if read("/sys/devices/virtual/ptp/ptp0/clock_name").is_some() {
-        return Finding::good("time service", "this host has a PTP clock");
+        return subject.good("this host has a PTP clock");
     }
     let found = "none seen; S3 signatures allow clocks to differ by 15 minutes";
-    Finding::new(
-        "time service",
-        State::Unknown,
-        found,
-        "apt-get install chrony",
-    )
+    subject.unknown(found, "apt-get install chrony")
 }

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use prism_config::{Credential, S3};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::dir;
+use crate::random_hex;
 
 /// Random bytes in an access key and in a secret key.
 const ACCESS_BYTES: usize = 8;
@@ -76,13 +76,4 @@ fn make(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
-}
-
-fn random_hex(len: usize) -> io::Result<String> {
-    let mut bytes = vec![0; len];
-    let filled = getrandom(bytes.as_mut_slice(), GetRandomFlags::empty())?;
-    if filled < len {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -45,7 +45,7 @@ pub(super) fn gather(from: &Path, to: &Path) -> Result<Vec<DemoFile>> {
         files.push(DemoFile { key, content });
     }
     let backends = (0..BACKENDS).map(|index| NodeName::new(format!("be{index}")));
-    let placement = Placement::new(backends.collect::<Result<_, _>>()?)?;
+    let placement = Placement::new(&backends.collect::<Result<_, _>>()?);
     for (bytes, backend) in MADE_BYTES.into_iter().zip(placement.nodes()) {
         let key = key_of(backend, bytes, &placement).context("no name for a file")?;
         let content = noise(bytes);
@@ -140,13 +140,8 @@ mod tests {
         let files = gather(&from, &to).unwrap_or_default();
         let _ = std::fs::remove_dir_all(&to);
         let names = ["be0", "be1", "be2"].map(|name| NodeName::new(name).ok());
-        let placement = Placement::new(names.into_iter().flatten().collect()).ok();
-        let owner = |key: &str| {
-            placement
-                .as_ref()?
-                .owner(BUCKET, key)
-                .map(|n| n.to_string())
-        };
+        let placement = Placement::new(&names.into_iter().flatten().collect());
+        let owner = |key: &str| placement.owner(BUCKET, key).map(ToString::to_string);
         let owners: Vec<_> = files.iter().filter_map(|file| owner(&file.key)).collect();
         assert_eq!(owners, ["be0", "be1", "be2"]);
     }

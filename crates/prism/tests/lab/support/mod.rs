@@ -144,7 +144,7 @@ impl Cluster {
             service: lab.service().into(),
             signer: signer_of(&lab),
             netns: NetNs::named(&namespace).unwrap(),
-            placement: Placement::new(names.map(Result::unwrap).collect()).unwrap(),
+            placement: Placement::new(&names.map(Result::unwrap).collect()),
             pin_dir: config.switch.as_ref().unwrap().pin_dir.clone(),
             left: Vec::new(),
             lab,

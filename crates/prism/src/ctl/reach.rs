@@ -1,0 +1,105 @@
+//! The ways from the configuration file to the cluster: the admin sockets of this host's
+//! nodes, and etcd.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use prism_config::{Config, Node};
+use prism_etcd::Client;
+use prism_membership::Known;
+use prism_membership::etcd::{Keys, client};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Timeout of a node's answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The option that names the configuration file.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct ConfigFile {
+    /// The cluster's configuration file.
+    #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
+    config: PathBuf,
+}
+
+impl ConfigFile {
+    pub(super) fn load(&self) -> anyhow::Result<Config> {
+        Ok(Config::load(&self.config)?)
+    }
+
+    pub(super) fn display(&self) -> impl std::fmt::Display {
+        self.config.display()
+    }
+
+    /// Does `work` with the cluster's etcd.
+    pub(super) fn in_etcd<T>(
+        &self,
+        work: impl AsyncFnOnce(&Etcd) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let config = self.load()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let (client, keys) = (client(&config)?, Keys::of(&config)?);
+            let etcd = Etcd {
+                config,
+                client,
+                keys,
+            };
+            work(&etcd).await
+        })
+    }
+}
+
+/// The etcd with a cluster's state.
+pub(super) struct Etcd {
+    pub(super) config: Config,
+    pub(super) client: Client,
+    pub(super) keys: Keys,
+}
+
+impl Etcd {
+    /// Everything that etcd has of the cluster.
+    pub(super) async fn known(&self) -> anyhow::Result<Known> {
+        let snapshot = self.client.read(self.keys.prefix()).await?;
+        Ok(Known::read(&self.keys, &snapshot, &Known::default()))
+    }
+}
+
+/// The node called `name`.
+pub(super) fn node<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Node> {
+    let node = config.node(name);
+    node.with_context(|| format!("the configuration has no node {name:?}"))
+}
+
+/// The answer of the node with this admin socket: the wanted fields, and the whole document.
+pub(super) fn ask<T: DeserializeOwned>(
+    socket: &Path,
+    question: &str,
+) -> anyhow::Result<(T, Value)> {
+    let talk = || -> anyhow::Result<(T, Value)> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+        writeln!(stream, "{question}")?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        let read = || -> serde_json::Result<(T, Value)> {
+            let document: Value = serde_json::from_str(&line)?;
+            Ok((serde_json::from_value(document.clone())?, document))
+        };
+        read().with_context(|| line.trim().to_owned())
+    };
+    talk().with_context(|| format!("the node at {} does not answer", socket.display()))
+}
+
+/// Prints a document in JSON.
+pub(super) fn print_json(out: &mut impl Write, document: &impl Serialize) -> anyhow::Result<()> {
+    writeln!(out, "{}", serde_json::to_string_pretty(document)?)?;
+    Ok(())
+}
