@@ -8,11 +8,11 @@ mod doctor;
 mod log;
 mod node;
 mod pki;
+mod random;
 mod serve;
 mod switch;
 mod version;
 
-use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -62,12 +62,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// `bytes` random bytes in hexadecimal digits, at most 256.
-fn random_hex(bytes: usize) -> io::Result<String> {
-    let mut random = vec![0; bytes];
-    // getrandom(2) never returns fewer than the bytes asked for, up to 256.
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }

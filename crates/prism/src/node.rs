@@ -8,24 +8,19 @@
 
 mod admin;
 mod leave;
-pub(crate) mod run;
+mod run;
+mod server;
 mod worker;
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context, bail};
-use prism_config::{Config, CongestionWindow, HandOffMethod};
-use prism_gateway::{Https, Neighbour, Parts};
-use prism_handoff::pki::Identity;
-use prism_handoff::{EndpointConfig, Method, NewcomerLimits, Peer, SwitchAddress, Transit};
-use prism_membership::{Cluster, Directory};
-use prism_objects::owner_of_unread;
-use prism_proto::control::ControlKey;
-use prism_replicas::{Node, saved_state};
-use prism_service::Link;
-use prism_store::Store;
+use prism_config::Config;
+use prism_membership::Cluster;
+use prism_replicas::saved_state;
+
+pub(crate) use self::run::until_stopped;
+use self::server::check_name;
+pub(crate) use self::server::{Server, open_store};
 
 /// Serve clients, objects, or both: one node of a cluster.
 #[derive(Debug, clap::Args)]
@@ -38,17 +33,6 @@ pub(crate) struct Args {
     node: String,
 }
 
-/// A node with all of its parts.
-pub(crate) struct Server {
-    /// Its store and its place in the cluster.
-    pub(crate) node: Arc<Node>,
-    /// The service that answers requests.
-    pub(crate) objects: Arc<prism_objects::Shared>,
-    /// The connections.
-    pub(crate) gateway: Arc<prism_gateway::Shared>,
-    pub(crate) https: Option<Https>,
-}
-
 /// Runs until SIGTERM or SIGINT.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
@@ -58,166 +42,5 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let store = open_store(&config, &args.node)?;
     let testimony = store.as_ref().map(saved_state::read).transpose()?;
     let cluster = Cluster::open(&config, &args.node, testimony)?;
-    run::until_stopped(Server::open(config, &args.node, cluster, store)?, || {})
-}
-
-impl Server {
-    /// Opens what the node called `name` of `cluster` needs besides its store.
-    pub(crate) fn open(
-        config: Config,
-        name: &str,
-        cluster: Cluster,
-        store: Option<Store>,
-    ) -> anyhow::Result<Self> {
-        let config = Arc::new(config);
-        let settings = check_name(&config, name)?;
-        let https = Https::load(&config, settings)?;
-        let link = Arc::new(Link::new(settings.link_mbit_s));
-        let users = cluster.users.borrow().clone();
-        let objects = Arc::new(prism_objects::Shared::new(&config, &users, link.clone()));
-        let node = Arc::new(Node::new(config.clone(), name, cluster, store)?);
-        let (directory, own_name) = (node.cluster.directory.clone(), name.to_owned());
-        let parts = Parts {
-            config: config.clone(),
-            process: node.process.clone(),
-            counters: node.counters.clone(),
-            link,
-            orders: node.orders.clone(),
-            neighbours: Box::new(move || neighbours(&own_name, &directory.borrow())),
-        };
-        Ok(Self {
-            gateway: Arc::new(prism_gateway::Shared::new(settings, parts)),
-            node,
-            objects,
-            https,
-        })
-    }
-
-    /// Whether there are never other nodes. A configuration from a file names an authority, and
-    /// may get more nodes.
-    fn is_alone(&self) -> bool {
-        self.node.config.peers.ca_file.as_os_str().is_empty()
-    }
-
-    pub(crate) fn settings(&self) -> anyhow::Result<&prism_config::Node> {
-        self.node
-            .config
-            .node(&self.node.name)
-            .context("the node is gone from its configuration")
-    }
-
-    pub(crate) fn endpoint_config(&self) -> anyhow::Result<EndpointConfig> {
-        let settings = self.settings()?;
-        let peers = &self.node.config.peers;
-        let identity = match self.is_alone() {
-            true => None,
-            false => {
-                let (cert, key) = (
-                    peers.cert_file(&self.node.name),
-                    peers.key_file(&self.node.name),
-                );
-                let identity = Identity::load(&peers.ca_file, &cert, &key);
-                Some(identity.context("this node's certificate (make one with `prism pki init`)")?)
-            }
-        };
-        let switch = match &self.node.config.switch {
-            Some(switch) => Some(SwitchAddress {
-                control: switch.control.into(),
-                key_id: switch.key_id,
-                key: ControlKey::new(*switch.load_key()?.bytes()),
-            }),
-            None => None,
-        };
-        Ok(EndpointConfig {
-            name: self.node.name.clone(),
-            address: settings.address.into(),
-            service: self.node.config.service.address.into(),
-            listen: settings.is_frontend(),
-            peer_port: peers.port,
-            peers: other_nodes(&self.node.name, &self.node.cluster.directory.borrow()),
-            identity,
-            switch,
-            placement: self.node.cluster.placement_digest(&self.node.config),
-            method: match self.node.config.service.hand_off_method {
-                HandOffMethod::Freeze => Method::Freeze,
-                HandOffMethod::TwoPhase => Method::TwoPhase,
-            },
-            carry_window: self.node.config.service.congestion_window == CongestionWindow::Carry,
-            tls: self.https.as_ref().map(|https| https.service.clone()),
-            max_connections: self.node.config.limits.connections.into(),
-            newcomers: NewcomerLimits {
-                per_address: self.node.config.limits.unauthenticated_per_address,
-                timeout: self.node.config.limits.unauthenticated_timeout(),
-            },
-            transit: Some(self.transit()),
-        })
-    }
-
-    /// Finds the node for a connection by its next request, at a frontend to which backends return
-    /// connections.
-    fn transit(&self) -> Transit {
-        let (node, objects) = (Arc::downgrade(&self.node), self.objects.clone());
-        Arc::new(move |_, unread| owner_of_unread(&*node.upgrade()?, objects.limits(), unread))
-    }
-}
-
-/// The other nodes, for the hand-off library.
-fn other_nodes(own_name: &str, directory: &Directory) -> Vec<Peer> {
-    let others = directory.iter().filter(|(name, _)| *name != own_name);
-    others
-        .map(|(name, host)| Peer {
-            name: name.to_owned(),
-            address: host.address.into(),
-        })
-        .collect()
-}
-
-/// The other nodes, for connections that move when this node ends.
-fn neighbours(own_name: &str, directory: &Directory) -> Vec<Neighbour> {
-    let others = directory.iter().filter(|(name, _)| *name != own_name);
-    others
-        .map(|(name, host)| Neighbour {
-            name: name.to_owned(),
-            is_frontend: host.is_frontend(),
-        })
-        .collect()
-}
-
-/// The node's part of the configuration.
-fn check_name<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a prism_config::Node> {
-    let Some(settings) = config.node(name) else {
-        let names: Vec<&str> = config.nodes.iter().map(|n| n.name.as_str()).collect();
-        bail!(
-            "no [[node]] is called {name:?}; there are: {}",
-            names.join(", ")
-        );
-    };
-    Ok(settings)
-}
-
-/// Opens the store of the node called `name`, if it is a backend.
-pub(crate) fn open_store(config: &Config, name: &str) -> anyhow::Result<Option<Store>> {
-    let node = check_name(config, name)?;
-    if !node.is_backend() {
-        return Ok(None);
-    }
-    let settings = prism_store::Config {
-        max_object_len: config
-            .limits
-            .max_object_bytes
-            .min(prism_store::OBJECT_LEN_LIMIT),
-        durability: match node.durability {
-            prism_config::Durability::Fsync => prism_store::Durability::Fsync,
-            prism_config::Durability::None => prism_store::Durability::None,
-        },
-        node: node.name.clone(),
-        quota_bytes: Some(config.store.quota_bytes).filter(|bytes| *bytes > 0),
-        reserve_bytes: config.store.reserve_bytes,
-        recheck: Duration::from_secs(config.store.recheck_s.into()),
-        ..prism_store::Config::default()
-    };
-    let store = Store::open(&node.store, settings)
-        .with_context(|| format!("the store {}", node.store.display()))?;
-    tracing::info!(recovery = ?store.recovery(), "store opened");
-    Ok(Some(store))
+    until_stopped(Server::open(config, &args.node, cluster, store)?, || {})
 }

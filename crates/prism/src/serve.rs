@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use prism_config::{Config, Credential, Durability, Role};
 
-use crate::node::{Server, open_store, run::until_stopped};
+use crate::node::{Server, open_store, until_stopped};
 use prism_membership::Cluster;
 
 /// The node's name, which also names its admin socket.

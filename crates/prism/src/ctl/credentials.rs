@@ -10,7 +10,7 @@ use prism_etcd::{Change, Condition};
 use prism_membership::etcd::Key;
 
 use super::reach::ConfigFile;
-use crate::random_hex;
+use crate::random;
 
 /// Random bytes in an access key and in a secret key.
 const ACCESS_KEY_BYTES: usize = 10;
@@ -77,12 +77,12 @@ fn add(
     secret_stdin: bool,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let made = || random_hex(ACCESS_KEY_BYTES).map(|hex| format!("PRISM{}", hex.to_uppercase()));
+    let made = || random::hex(ACCESS_KEY_BYTES).map(|hex| format!("PRISM{}", hex.to_uppercase()));
     let user = Credential {
         access_key: access_key.map_or_else(made, Ok)?,
         secret_key: match secret_stdin {
             true => first_line()?,
-            false => random_hex(SECRET_KEY_BYTES)?,
+            false => random::hex(SECRET_KEY_BYTES)?,
         },
     };
     if !user.is_usable() {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::Server;
+use super::server::Server;
 
 /// Longest command line.
 const MAX_LINE_BYTES: u64 = 256;

@@ -10,7 +10,8 @@ use prism_replicas::{Node, follow_pauses, follow_views};
 use prism_service::Stage;
 use tokio::sync::{mpsc, watch};
 
-use super::{Server, admin, leave, worker};
+use super::server::Server;
+use super::{admin, leave, worker};
 
 /// Time between two seals of the store's log.
 const SEAL_EVERY: Duration = Duration::from_secs(2);

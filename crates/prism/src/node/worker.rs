@@ -13,7 +13,7 @@ use prism_service::Peers;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
-use super::{Server, other_nodes};
+use super::server::{Server, other_nodes};
 
 /// Serves until the node ends. Sends to `bound` once the listeners exist. Drops the parts of
 /// `farewell` when peers know that the node leaves, and new clients go elsewhere.

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use prism_config::{Credential, S3};
 
 use super::dir;
-use crate::random_hex;
+use crate::random;
 
 /// Random bytes in an access key and in a secret key.
 const ACCESS_BYTES: usize = 8;
@@ -58,9 +58,9 @@ fn from_environment() -> anyhow::Result<Option<Credential>> {
 
 /// Writes a new key, unless another process has just written one: then that one counts.
 fn make(path: &Path) -> io::Result<()> {
-    let access_key = random_hex(ACCESS_BYTES)?.to_uppercase();
-    let secret_key = random_hex(SECRET_BYTES)?;
-    let unfinished = path.with_extension(format!("toml.{}", random_hex(ACCESS_BYTES)?));
+    let access_key = random::hex(ACCESS_BYTES)?.to_uppercase();
+    let secret_key = random::hex(SECRET_BYTES)?;
+    let unfinished = path.with_extension(format!("toml.{}", random::hex(ACCESS_BYTES)?));
     let mut file = fs::OpenOptions::new()
         .write(true)
         .create_new(true)
