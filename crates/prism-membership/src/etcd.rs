@@ -2,13 +2,10 @@
 //! (docs/protocol.md, section 3). Nodes and tools use them.
 
 use anyhow::{Context, bail};
-use prism_cluster::{NodeName, Placing, Report, State, Testimony};
+use prism_cluster::{Report, State};
 use prism_config::{Config, Credential};
 use prism_etcd::{Change, Client, Condition};
-use prism_replica::Bucket;
 use serde::{Deserialize, Serialize};
-
-use super::Host;
 
 /// Changes in one call; etcd allows 128.
 const CHANGES_AT_ONCE: usize = 100;
@@ -130,35 +127,6 @@ impl Keys {
         }
     }
 
-    /// Replaces the state.
-    pub fn put_state(&self, state: &State) -> anyhow::Result<Change> {
-        self.put(&Key::State, state)
-    }
-
-    /// Replaces the wish.
-    pub fn put_wish(&self, wish: &Placing) -> anyhow::Result<Change> {
-        self.put(&Key::Wish, wish)
-    }
-
-    /// Asks all backends to pause their writes.
-    pub(crate) fn put_pause(&self, pause: &Pause) -> anyhow::Result<Change> {
-        self.put(&Key::Pause, pause)
-    }
-
-    /// Registers a node.
-    pub(crate) fn put_node(&self, name: &str, host: &Host) -> anyhow::Result<Change> {
-        self.put(&Key::Node(name), host)
-    }
-
-    /// Publishes the testimony of a backend's store.
-    pub(crate) fn put_testimony(
-        &self,
-        name: &NodeName,
-        testimony: &Testimony,
-    ) -> anyhow::Result<Change> {
-        self.put(&Key::Testimony(name.as_str()), testimony)
-    }
-
     /// Adds or replaces a user.
     pub fn put_user(&self, user: &Credential) -> anyhow::Result<Change> {
         let secret = Secret {
@@ -172,12 +140,8 @@ impl Keys {
         format!("{}buckets/", self.prefix)
     }
 
-    /// Replaces a bucket's record.
-    pub(crate) fn put_bucket(&self, name: &str, bucket: &Bucket) -> anyhow::Result<Change> {
-        self.put(&Key::Bucket(name), bucket)
-    }
-
-    fn put(&self, key: &Key<'_>, value: &impl Serialize) -> anyhow::Result<Change> {
+    /// Replaces the value of a key.
+    pub fn put(&self, key: &Key<'_>, value: &impl Serialize) -> anyhow::Result<Change> {
         Ok(Change::put(self.path(key), serde_json::to_vec(value)?))
     }
 }
@@ -205,7 +169,9 @@ pub async fn found(
 ) -> anyhow::Result<()> {
     put_users(client, keys, config).await?;
     let absent = Condition::Absent(keys.path(&Key::State));
-    let made = client.change(&[absent], &[keys.put_state(first)?]).await?;
+    let made = client
+        .change(&[absent], &[keys.put(&Key::State, first)?])
+        .await?;
     if made.done {
         tracing::info!(epoch = first.epoch, "founded the cluster in etcd");
     }

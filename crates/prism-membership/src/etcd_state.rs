@@ -24,56 +24,55 @@ use tokio::task::LocalSet;
 
 use super::directory::{Directory, Host};
 use super::etcd::{self, Keys, Pause};
-use super::registry::{Calls, Registry};
-use super::{Cluster, Kind, Lease, Users, first_state};
+use super::registry::Registry;
+use super::users::Users;
+use super::{Cluster, Kind, Lease, first_state};
 
 pub use known::Known;
 pub use vouch::Fault;
 
 /// The workers' side of that thread. Dropping it ends the thread. The lease then ends by
 /// itself, so a node that restarts quickly is not missed.
-pub(super) struct EtcdState {
-    reports: watch::Sender<Report>,
-    testimony: watch::Sender<Option<Testimony>>,
-    name: NodeName,
-    known: watch::Receiver<Arc<Known>>,
-    pause: watch::Receiver<Pause>,
-    fault: watch::Receiver<Option<Fault>>,
-    /// True asks for the lease to be given back.
-    giving_back: watch::Sender<bool>,
-    /// True once etcd has ended the lease.
-    given_back: watch::Receiver<bool>,
+pub(super) struct EtcdThread {
+    pub(super) channels: Arc<Channels>,
     pub(super) registry: Registry,
     _end: oneshot::Sender<()>,
 }
 
-impl EtcdState {
-    /// The pauses of writes that steps ask for.
-    pub(super) fn pauses(&self) -> watch::Receiver<Pause> {
-        self.pause.clone()
-    }
+/// The news that the thread and the workers have for each other.
+#[derive(Default)]
+pub(super) struct Channels {
+    /// This node's report.
+    reports: watch::Sender<Report>,
+    /// The testimony of this node's store, if it has one.
+    testimony: watch::Sender<Option<Testimony>>,
+    /// True asks for the lease to be given back.
+    pub(super) giving_back: watch::Sender<bool>,
+    /// True once etcd has ended the lease.
+    pub(super) given_back: watch::Sender<bool>,
+    pub(super) known: watch::Sender<Arc<Known>>,
+    pub(super) pause: watch::Sender<Pause>,
+    /// The reason why no node may act by `known`.
+    pub(super) fault: watch::Sender<Option<Fault>>,
+    directory: watch::Sender<Arc<Directory>>,
+    users: watch::Sender<Users>,
+}
 
-    /// Asks the cluster to go on without this backend. Waits until all others act by a state
-    /// in which it is out. Returns at once if this backend has keys that no other one has.
-    pub(super) async fn leave(&self) {
-        if self.known().is_only_owner(&self.name) {
+impl EtcdThread {
+    /// Asks the cluster to go on without the backend `name`, which is this one. Waits until all
+    /// others act by a state in which it is out. Returns at once if this backend has keys that
+    /// no other one has.
+    pub(super) async fn leave(&self, name: &str) {
+        let mut known = self.channels.known.subscribe();
+        if known.borrow().is_only_owner(name) {
             return;
         }
         self.report(|report| report.leaving = true);
-        let mut known = self.known.clone();
-        let is_over = |known: &Arc<Known>| known.is_without(&self.name);
-        // The channel does not close: the thread, which has the sender, ends with `self`.
-        let _ = known.wait_for(is_over).await;
-    }
-
-    /// Gives the lease back, so that the other backends need not wait for its end.
-    pub(super) async fn give_back_lease(&self) {
-        self.giving_back.send_replace(true);
-        let _ = self.given_back.clone().wait_for(|given| *given).await;
+        let _ = known.wait_for(|known| known.is_without(name)).await;
     }
 
     pub(super) fn report(&self, change: impl FnOnce(&mut Report)) {
-        self.reports.send_if_modified(|report| {
+        self.channels.reports.send_if_modified(|report| {
             let before = *report;
             change(report);
             *report != before
@@ -82,7 +81,8 @@ impl EtcdState {
 
     /// Updates the store's testimony: the store has saved `state` and acts by it.
     pub(super) fn set_saved_state(&self, state: &State) {
-        self.testimony
+        self.channels
+            .testimony
             .send_if_modified(|testimony| match testimony {
                 Some(testimony) => {
                     (testimony.epoch, testimony.state) = (state.epoch, Some(state.clone()));
@@ -90,18 +90,6 @@ impl EtcdState {
                 }
                 None => false,
             });
-    }
-
-    pub(super) fn fault(&self) -> Option<Fault> {
-        self.fault.borrow().clone()
-    }
-
-    pub(super) fn news(&self) -> watch::Receiver<Arc<Known>> {
-        self.known.clone()
-    }
-
-    pub(super) fn known(&self) -> Arc<Known> {
-        self.known.borrow().clone()
     }
 }
 
@@ -113,13 +101,7 @@ struct Me {
     first: Option<State>,
     /// A random number of this process.
     run: u64,
-    reports: watch::Receiver<Report>,
-    /// The testimony of its store, if it has one.
-    testimony: watch::Receiver<Option<Testimony>>,
     lease: Lease,
-    /// True asks for the lease to be given back.
-    giving_back: watch::Receiver<bool>,
-    given_back: watch::Sender<bool>,
 }
 
 /// The thread's side.
@@ -129,21 +111,69 @@ struct Participant {
     keys: Keys,
     /// `None` for an observer, such as the switch's agent.
     me: Option<Me>,
-    known: watch::Sender<Arc<Known>>,
-    pause: watch::Sender<Pause>,
-    /// The reason why no node may act by `known`.
-    fault: watch::Sender<Option<Fault>>,
+    channels: Arc<Channels>,
     /// The last lease that etcd has granted.
     granted: Cell<Option<LeaseId>>,
     /// The latest view, as soon as there is one.
     view: OnceCell<watch::Sender<Arc<View>>>,
     /// Gets the receiver of `view` when there is a first view.
     ready: mpsc::Sender<watch::Receiver<Arc<View>>>,
-    directory: watch::Sender<Arc<Directory>>,
-    users: watch::Sender<Users>,
 }
 
 impl Participant {
+    /// Starts the thread, which runs until the result is dropped. `ready` gets the receiver of
+    /// views when there is a first view.
+    fn start(
+        config: &Config,
+        me: Option<Me>,
+        channels: Channels,
+        ready: mpsc::Sender<watch::Receiver<Arc<View>>>,
+    ) -> anyhow::Result<EtcdThread> {
+        let channels = Arc::new(channels);
+        channels
+            .directory
+            .send_replace(Arc::new(Directory::of(config)));
+        let this = Self {
+            client: etcd::client(config)?,
+            keys: Keys::of(config)?,
+            me,
+            channels: channels.clone(),
+            granted: Cell::new(None),
+            view: OnceCell::new(),
+            ready,
+            config: config.clone(),
+        };
+        let (registry, mut calls) = Registry::new();
+        let (_end, ended) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let work = move || {
+            LocalSet::new().block_on(&runtime, async {
+                tokio::select! {
+                    () = supervise("following etcd", async || this.follow().await) => {}
+                    () = supervise("the lease in etcd", async || this.hold().await) => {}
+                    () = supervise("the cluster's steps", async || this.act().await) => {}
+                    () = supervise("the state in etcd", async || this.vouch().await) => {}
+                    () = supervise("the registry of buckets", async || calls.answer(&this.client, &this.keys).await) => {}
+                    _ = ended => {}
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("cluster".into());
+        thread.spawn(work).context("cannot start a thread")?;
+        Ok(EtcdThread {
+            channels,
+            registry,
+            _end,
+        })
+    }
+
+    /// This node, if it is a backend.
+    fn backend(&self) -> Option<&Me> {
+        self.me.as_ref().filter(|me| me.host.is_backend())
+    }
+
     /// Publishes `view` if it is later than the present one.
     fn show(&self, view: View) {
         let view = Arc::new(view);
@@ -164,52 +194,9 @@ impl Participant {
         });
     }
 
-    fn new(
-        config: &Config,
-        me: Option<Me>,
-        ready: mpsc::Sender<watch::Receiver<Arc<View>>>,
-    ) -> anyhow::Result<Self> {
-        Ok(Self {
-            client: etcd::client(config)?,
-            keys: Keys::of(config)?,
-            me,
-            known: watch::Sender::new(Arc::default()),
-            pause: watch::Sender::new(Pause::default()),
-            fault: watch::Sender::new(None),
-            granted: Cell::new(None),
-            view: OnceCell::new(),
-            ready,
-            directory: watch::Sender::new(Arc::new(Directory::of(config))),
-            users: watch::Sender::new(Arc::default()),
-            config: config.clone(),
-        })
-    }
-
     fn lease_ttl(&self) -> Duration {
         let etcd = self.config.cluster.etcd.as_ref();
         etcd.map(Etcd::lease_ttl).unwrap_or_default()
-    }
-
-    /// Starts the thread, which runs until `end` is dropped.
-    fn start(self, mut calls: Calls, end: oneshot::Receiver<()>) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let work = move || {
-            LocalSet::new().block_on(&runtime, async {
-                tokio::select! {
-                    () = supervise("following etcd", async || self.follow().await) => {}
-                    () = supervise("the lease in etcd", async || self.hold().await) => {}
-                    () = supervise("the cluster's steps", async || self.act().await) => {}
-                    () = supervise("the state in etcd", async || self.vouch().await) => {}
-                    () = supervise("the registry of buckets", async || calls.answer(&self.client, &self.keys).await) => {}
-                    _ = end => {}
-                }
-            });
-        };
-        let thread = std::thread::Builder::new().name("cluster".into());
-        thread.spawn(work).context("cannot start a thread")?;
-        Ok(())
     }
 }
 
@@ -222,58 +209,34 @@ pub(super) fn join(
 ) -> anyhow::Result<Cluster> {
     let node = config.node(name);
     let node = node.with_context(|| format!("the configuration has no node {name:?}"))?;
-    let reports = watch::Sender::new(Report::default());
-    let testimony = watch::Sender::new(testimony);
-    let lease = match node.is_backend() {
-        true => Lease::none(),
+    let (lease, first) = match node.is_backend() {
+        true => {
+            let first = first_state(config)?.founded(fastrand::u64(1..));
+            (Lease::none(), Some(first))
+        }
         // A frontend answers nothing from a store, so it needs no lease.
-        false => Lease::for_ever(),
+        false => (Lease::for_ever(), None),
     };
-    let (giving_back, given_back) = (watch::Sender::new(false), watch::Sender::new(false));
-    let own_name = NodeName::new(name)?;
     let me = Me {
-        name: own_name.clone(),
+        name: NodeName::new(name)?,
         host: Host::of(node),
-        first: match node.is_backend() {
-            true => Some(first_state(config)?.founded(fastrand::u64(1..))),
-            false => None,
-        },
+        first,
         run: fastrand::u64(..),
-        reports: reports.subscribe(),
-        testimony: testimony.subscribe(),
         lease: lease.clone(),
-        giving_back: giving_back.subscribe(),
-        given_back: given_back.clone(),
+    };
+    let channels = Channels {
+        testimony: watch::Sender::new(testimony),
+        ..Channels::default()
     };
     let (ready, views) = mpsc::channel();
-    let participant = Participant::new(config, Some(me), ready)?;
-    let (known, directory) = (
-        participant.known.subscribe(),
-        participant.directory.subscribe(),
-    );
-    let (users, fault) = (participant.users.subscribe(), participant.fault.subscribe());
-    let pause = participant.pause.subscribe();
-    let (end, ended) = oneshot::channel();
-    let (registry, calls) = Registry::new();
-    participant.start(calls, ended)?;
+    let etcd = Participant::start(config, Some(me), channels, ready)?;
     let view = views.recv().context("the thread that follows etcd ended")?;
     Ok(Cluster {
         view,
-        directory,
-        users,
+        directory: etcd.channels.directory.subscribe(),
+        users: etcd.channels.users.subscribe(),
         lease,
-        kind: Kind::Etcd(EtcdState {
-            reports,
-            testimony,
-            name: own_name,
-            known,
-            pause,
-            fault,
-            giving_back,
-            given_back: given_back.subscribe(),
-            registry,
-            _end: end,
-        }),
+        kind: Kind::Etcd(etcd),
     })
 }
 
@@ -284,13 +247,10 @@ pub(super) fn join(
 /// The configuration or one of its files cannot be used.
 pub fn observe(config: &Config) -> anyhow::Result<Observed> {
     let (ready, _) = mpsc::channel();
-    let participant = Participant::new(config, None, ready)?;
-    let directory = participant.directory.subscribe();
-    let (end, ended) = oneshot::channel();
-    participant.start(Registry::new().1, ended)?;
+    let etcd = Participant::start(config, None, Channels::default(), ready)?;
     Ok(Observed {
-        directory,
-        _end: end,
+        directory: etcd.channels.directory.subscribe(),
+        _etcd: etcd,
     })
 }
 
@@ -298,5 +258,5 @@ pub fn observe(config: &Config) -> anyhow::Result<Observed> {
 pub struct Observed {
     /// The nodes' addresses.
     pub directory: watch::Receiver<Arc<Directory>>,
-    _end: oneshot::Sender<()>,
+    _etcd: EtcdThread,
 }

@@ -13,28 +13,22 @@ mod lease;
 mod registry;
 mod users;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use prism_cluster::{NodeName, Placing, Report, State, Testimony, View};
 use prism_config::{Config, Credential};
-use prism_replica::Bucket;
 use tokio::sync::watch;
 
 pub use directory::{Directory, Host};
 pub use etcd_state::{Fault, Known, observe};
 pub use lease::{Lease, LeaseTerm};
-pub use registry::Registry;
+pub use registry::{Buckets, Registry};
+pub use users::Users;
 
+use etcd_state::EtcdThread;
 use users::UsersFile;
-
-/// The users. Each of them may do everything.
-pub type Users = Arc<Vec<Credential>>;
-
-/// The agreed records of buckets, by name.
-pub type Buckets = BTreeMap<String, Arc<Bucket>>;
 
 /// The cluster, as a node sees it.
 pub struct Cluster {
@@ -56,7 +50,7 @@ enum Kind {
         /// Keep the channels of view and directory open, which never have news.
         _senders: (watch::Sender<Arc<View>>, watch::Sender<Arc<Directory>>),
     },
-    Etcd(etcd_state::EtcdState),
+    Etcd(EtcdThread),
 }
 
 impl Cluster {
@@ -106,20 +100,28 @@ impl Cluster {
     /// Follows the file of users, if there is one. Never returns. The file is read at once
     /// whenever `again` returns.
     pub async fn keep_current(&self, mut again: impl AsyncFnMut()) {
+        if let Kind::Fixed {
+            file: Some(file), ..
+        } = &self.kind
+        {
+            file.keep_current(&mut again).await;
+        }
+        loop {
+            again().await;
+        }
+    }
+
+    fn etcd(&self) -> Option<&EtcdThread> {
         match &self.kind {
-            Kind::Fixed {
-                file: Some(file), ..
-            } => file.keep_current(again).await,
-            _ => loop {
-                again().await;
-            },
+            Kind::Etcd(etcd) => Some(etcd),
+            Kind::Fixed { .. } => None,
         }
     }
 
     /// Reports that this node has adopted a state, and that its store has recorded it. From
     /// now on the node acts by no earlier state.
     pub fn adopted(&self, state: &State) {
-        if let Kind::Etcd(etcd) = &self.kind {
+        if let Some(etcd) = self.etcd() {
             etcd.set_saved_state(state);
         }
         self.report(|report| report.epoch = report.epoch.max(state.epoch));
@@ -127,18 +129,12 @@ impl Cluster {
 
     /// The reason why no node serves, if the state in etcd contradicts the stores.
     pub fn fault(&self) -> Option<Fault> {
-        match &self.kind {
-            Kind::Etcd(state) => state.fault(),
-            Kind::Fixed { .. } => None,
-        }
+        self.etcd()?.channels.fault.borrow().clone()
     }
 
     /// The pauses of writes that steps ask for; `None` in a static cluster.
     pub fn pauses(&self) -> Option<watch::Receiver<etcd::Pause>> {
-        match &self.kind {
-            Kind::Etcd(state) => Some(state.pauses()),
-            Kind::Fixed { .. } => None,
-        }
+        Some(self.etcd()?.channels.pause.subscribe())
     }
 
     /// Reports that no write is in progress here, as `pause` asks.
@@ -146,27 +142,25 @@ impl Cluster {
         self.report(|report| report.paused = pause.number);
     }
 
-    /// Asks the cluster to go on without this backend, and waits until it does, at most for
-    /// `limit`. The backend serves meanwhile.
-    pub async fn leave(&self, limit: Duration) {
-        let Kind::Etcd(state) = &self.kind else {
+    /// Asks the cluster to go on without this backend, called `name`, and waits until it does,
+    /// at most for `limit`. The backend serves meanwhile.
+    pub async fn leave(&self, name: &str, limit: Duration) {
+        let Some(etcd) = self.etcd().filter(|_| self.lease.left().is_some()) else {
             return;
         };
-        if self.lease.left().is_none() {
-            return;
-        }
-        match tokio::time::timeout(limit, state.leave()).await {
+        match tokio::time::timeout(limit, etcd.leave(name)).await {
             Ok(()) => tracing::info!("the cluster goes on without this backend"),
             Err(_) => tracing::warn!("the cluster cannot go on without this backend"),
         }
     }
 
-    /// Gives this backend's lease back, if it has one. The backend serves nothing from now on.
+    /// Gives this backend's lease back, if it has one, so that the other backends need not wait
+    /// for its end. The backend serves nothing from now on.
     pub async fn give_back_lease(&self) {
-        if let Kind::Etcd(state) = &self.kind
-            && self.lease.left().is_some()
-        {
-            state.give_back_lease().await;
+        if let Some(etcd) = self.etcd().filter(|_| self.lease.left().is_some()) {
+            etcd.channels.giving_back.send_replace(true);
+            let mut given_back = etcd.channels.given_back.subscribe();
+            let _ = given_back.wait_for(|given| *given).await;
         }
     }
 
@@ -190,45 +184,37 @@ impl Cluster {
 
     /// Whether the state is in etcd, and so may change.
     pub fn is_in_etcd(&self) -> bool {
-        matches!(self.kind, Kind::Etcd(_))
+        self.etcd().is_some()
     }
 
     fn report(&self, change: impl FnOnce(&mut Report)) {
-        if let Kind::Etcd(state) = &self.kind {
-            state.report(change);
+        if let Some(etcd) = self.etcd() {
+            etcd.report(change);
         }
     }
 
     /// The registry of buckets in etcd. `None` in a static cluster, where a backend's store is
     /// the registry.
     pub fn registry(&self) -> Option<&Registry> {
-        match &self.kind {
-            Kind::Etcd(state) => Some(&state.registry),
-            Kind::Fixed { .. } => None,
-        }
+        Some(&self.etcd()?.registry)
     }
 
     /// Resolves when something in etcd has changed since the revision `seen`. Never resolves
     /// in a static cluster.
     pub async fn news(&self, seen: &mut u64) {
-        let Kind::Etcd(state) = &self.kind else {
-            return std::future::pending().await;
-        };
-        let mut known = state.news();
-        let is_new = |known: &Arc<Known>| known.revision != *seen;
-        let revision = known.wait_for(is_new).await.map(|known| known.revision);
-        match revision {
-            Ok(revision) => *seen = revision,
-            Err(_) => std::future::pending().await,
+        if let Some(etcd) = self.etcd() {
+            let mut known = etcd.channels.known.subscribe();
+            if let Ok(known) = known.wait_for(|known| known.revision != *seen).await {
+                *seen = known.revision;
+                return;
+            }
         }
+        std::future::pending().await
     }
 
     /// The contents of etcd; `None` in a static cluster.
     pub fn known(&self) -> Option<Arc<Known>> {
-        match &self.kind {
-            Kind::Etcd(state) => Some(state.known()),
-            Kind::Fixed { .. } => None,
-        }
+        Some(self.etcd()?.channels.known.borrow().clone())
     }
 }
 

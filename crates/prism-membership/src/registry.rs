@@ -3,6 +3,7 @@
 //!
 //! Not here: the records' contents, and telling other nodes (`prism-replicas`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::bail;
@@ -10,8 +11,10 @@ use prism_etcd::{Change, Client, Condition};
 use prism_replica::{Bucket, Stamp};
 use tokio::sync::{mpsc, oneshot};
 
-use super::Buckets;
 use super::etcd::{Key, Keys};
+
+/// The agreed records of buckets, by name.
+pub type Buckets = BTreeMap<String, Arc<Bucket>>;
 
 /// Most calls that wait; more are refused.
 const CALLS_MAX: usize = 256;
@@ -46,8 +49,8 @@ impl Registry {
     /// # Errors
     /// etcd does not answer.
     pub async fn read(&self, name: &str) -> anyhow::Result<Option<Bucket>> {
-        let call = |answer| Call::Read(name.to_owned(), answer);
-        self.call(call).await
+        self.call(|answer| Call::Read(name.to_owned(), answer))
+            .await
     }
 
     /// The agreed records of all buckets at this moment.
@@ -153,7 +156,7 @@ async fn change(
         None => Condition::Absent(path.clone()),
     };
     let change = match next {
-        Some(next) => keys.put_bucket(name, next)?,
+        Some(next) => keys.put(&Key::Bucket(name), next)?,
         None => Change::Delete(path),
     };
     if client.change(&[condition], &[change]).await?.done {

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use prism_config::S3;
+use prism_config::{Credential, S3};
 use tokio::sync::watch;
-
-use super::Users;
 
 /// Time between two looks at the file.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The users. Each of them may do everything.
+pub type Users = Arc<Vec<Credential>>;
 
 /// The file and its users.
 pub(super) struct UsersFile {
@@ -21,29 +22,20 @@ pub(super) struct UsersFile {
     seen: Mutex<Option<Seen>>,
 }
 
-/// The metadata by which a change of the file is noticed without reading it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    inode: u64,
-    len: u64,
-    modified: (i64, i64),
-}
+/// The metadata by which a change of the file is noticed without reading it: inode, length and
+/// time of the last change.
+type Seen = (u64, u64, i64, i64);
 
-impl Seen {
-    fn of(path: &Path) -> Option<Self> {
-        let found = std::fs::metadata(path).ok()?;
-        Some(Self {
-            inode: found.ino(),
-            len: found.len(),
-            modified: (found.mtime(), found.mtime_nsec()),
-        })
-    }
+fn seen_of(path: &Path) -> Option<Seen> {
+    let found = std::fs::metadata(path).ok()?;
+    let (inode, len) = (found.ino(), found.len());
+    Some((inode, len, found.mtime(), found.mtime_nsec()))
 }
 
 impl UsersFile {
     pub(super) fn open(settings: &S3) -> anyhow::Result<Self> {
         // A change between these two lines is read again later.
-        let seen = Seen::of(&settings.credentials_file);
+        let seen = seen_of(&settings.credentials_file);
         let users = settings.load_credentials().context("s3.credentials_file")?;
         Ok(Self {
             settings: settings.clone(),
@@ -62,23 +54,21 @@ impl UsersFile {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(LOOK_AGAIN) => {}
-                () = again() => self.forget(),
+                () = again() => drop(self.set_seen(None)),
             }
             self.look();
         }
     }
 
-    fn forget(&self) {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    /// Returns the metadata from before.
+    fn set_seen(&self, now: Option<Seen>) -> Option<Seen> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut seen, now)
     }
 
     fn look(&self) {
-        let now = Seen::of(&self.settings.credentials_file);
-        let before = std::mem::replace(
-            &mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner),
-            now,
-        );
-        if now == before {
+        let now = seen_of(&self.settings.credentials_file);
+        if now == self.set_seen(now) {
             return;
         }
         match self.settings.load_credentials() {

@@ -1,6 +1,7 @@
 //! The cluster's next step. Any backend that lives may make it, because a step counts only
 //! if the state is still the one that it was made from.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,10 +25,10 @@ const MAX_ABSENT: usize = 100;
 impl Participant {
     /// Never returns.
     pub(super) async fn act(&self) {
-        let Some(me) = self.me.as_ref().filter(|me| me.host.is_backend()) else {
+        let Some(me) = self.backend() else {
             return std::future::pending().await;
         };
-        let mut news = self.known.subscribe();
+        let mut news = self.channels.known.subscribe();
         let begun = Instant::now();
         loop {
             let known = news.borrow_and_update().clone();
@@ -76,9 +77,9 @@ impl Participant {
             number: fastrand::u64(1..),
             epoch: known.epoch(),
         };
-        let put = self.keys.put_pause(&pause)?;
+        let put = self.keys.put(&Key::Pause, &pause)?;
         self.client.change(&[], &[put]).await?;
-        let mut news = self.known.subscribe();
+        let mut news = self.channels.known.subscribe();
         let is_over = |known: &Arc<Known>| {
             let mut living = known.living.values();
             known.epoch() != pause.epoch || living.all(|l| l.report.paused == pause.number)
@@ -87,7 +88,7 @@ impl Participant {
         if paused.is_err() {
             tracing::debug!("some writes did not pause in time for the cluster's step");
         }
-        let now = self.known.borrow().clone();
+        let now = self.channels.known.borrow().clone();
         Ok(Some(now).filter(|now| now.epoch() == pause.epoch))
     }
 
@@ -100,7 +101,7 @@ impl Participant {
         let absent = absent(known, &next).into_iter();
         let absent = absent.map(|name| Condition::Absent(self.keys.path(&Key::Live(&name))));
         conditions.extend(absent.take(MAX_ABSENT));
-        let put = self.keys.put_state(&next)?;
+        let put = self.keys.put(&Key::State, &next)?;
         if self.client.change(&conditions, &[put]).await?.done {
             let (epoch, phase) = (next.epoch, &next.phase);
             tracing::info!(epoch, ?phase, backends = ?next.backends, "the cluster takes a step");
@@ -143,15 +144,13 @@ fn turn_of(known: &Known, name: &NodeName) -> Option<u32> {
 
 /// The backends of the step that do not live.
 fn absent(known: &Known, next: &State) -> Vec<String> {
-    let before = known
-        .state
-        .iter()
-        .flat_map(|(state, _)| state.backends.keys());
-    let all: std::collections::BTreeSet<_> = before.chain(next.backends.keys()).collect();
-    let absent = all
+    let before = known.state.iter();
+    let before = before.flat_map(|(state, _)| state.backends.keys());
+    let all: BTreeSet<_> = before.chain(next.backends.keys()).collect();
+    let all = all
         .into_iter()
         .filter(|name| !known.living.contains_key(*name));
-    absent.map(ToString::to_string).collect()
+    all.map(ToString::to_string).collect()
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::time::Duration;
 use prism_cluster::{State, View};
 use prism_etcd::Error;
 
-use super::{Known, Participant, etcd};
-use crate::Directory;
+use super::etcd::{self, Key};
+use super::{Directory, Known, Participant};
 
 /// Time between two checks that the watch misses nothing. A silent watch may mean that
 /// nothing changes, or that its member of etcd has lost the other members.
@@ -39,7 +39,7 @@ impl Participant {
         if std::mem::take(told) {
             tracing::info!("etcd answers again");
         }
-        let before = self.known.borrow().clone();
+        let before = self.channels.known.borrow().clone();
         let mut known = Known::read(&self.keys, &snapshot, &before);
         self.publish(&known);
         self.register(&known).await?;
@@ -63,10 +63,16 @@ impl Participant {
         let mut missed = 0;
         loop {
             tokio::time::sleep(PROBE_EVERY).await;
-            let path = self.keys.path(&etcd::Key::State);
+            let path = self.keys.path(&Key::State);
             let found = self.client.read(&path).await?;
             let revision = found.entries.first().map(|entry| entry.mod_revision);
-            let known = self.known.borrow().state.as_ref().map(|state| state.1);
+            let known = self
+                .channels
+                .known
+                .borrow()
+                .state
+                .as_ref()
+                .map(|state| state.1);
             // The watch may report the change a moment later.
             missed = match revision != known {
                 true => missed + 1,
@@ -81,7 +87,10 @@ impl Participant {
     /// Registers this node, and founds the cluster if there is no state.
     async fn register(&self, known: &Known) -> anyhow::Result<()> {
         let Some(me) = &self.me else { return Ok(()) };
-        if known.state.is_none() && self.view.get().is_none() && self.fault.borrow().is_none() {
+        if known.state.is_none()
+            && self.view.get().is_none()
+            && self.channels.fault.borrow().is_none()
+        {
             match &me.first {
                 Some(first) => etcd::found(&self.client, &self.keys, &self.config, first).await?,
                 None => tracing::info!("waiting for a backend to found the cluster in etcd"),
@@ -95,7 +104,7 @@ impl Participant {
             }
             None => {}
         }
-        let put = self.keys.put_node(name, &me.host)?;
+        let put = self.keys.put(&Key::Node(name), &me.host)?;
         self.client.change(&[], &[put]).await?;
         Ok(())
     }
@@ -105,7 +114,7 @@ impl Participant {
         // A fault has to be published before `known`, because leases are taken by `known`.
         let is_trusted = self.is_trusted(known);
         let directory = Directory::of(&self.config).with(&known.hosts);
-        self.directory.send_if_modified(|present| {
+        self.channels.directory.send_if_modified(|present| {
             let is_new = **present != directory;
             if is_new {
                 *present = Arc::new(directory);
@@ -113,7 +122,7 @@ impl Participant {
             is_new
         });
         // An etcd that has lost its data does not remove users.
-        self.users.send_if_modified(|present| {
+        self.channels.users.send_if_modified(|present| {
             let by_name: BTreeMap<_, _> = present
                 .iter()
                 .map(|user| (&user.access_key, user))
@@ -125,9 +134,9 @@ impl Participant {
             }
             is_new
         });
-        self.known.send_replace(Arc::new(known.clone()));
-        self.pause
-            .send_if_modified(|present| std::mem::replace(present, known.pause) != known.pause);
+        self.channels.known.send_replace(Arc::new(known.clone()));
+        let pause = &self.channels.pause;
+        pause.send_if_modified(|present| std::mem::replace(present, known.pause) != known.pause);
         let state = known.state.as_ref().map(|(state, _)| state.clone());
         let state = match (is_trusted, self.view.get()) {
             (true, _) => state,
@@ -143,6 +152,6 @@ impl Participant {
 
     /// The state that this node's store has saved.
     fn saved_state(&self) -> Option<State> {
-        self.me.as_ref()?.testimony.borrow().as_ref()?.state.clone()
+        self.channels.testimony.borrow().as_ref()?.state.clone()
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use prism_cluster::Report;
 use prism_etcd::{Change, Condition, LeaseId};
+use tokio::sync::watch;
 
 use super::etcd::{Key, Living};
 use super::{Me, Participant};
@@ -44,11 +45,11 @@ enum Over {
 impl Participant {
     /// Never returns.
     pub(super) async fn hold(&self) {
-        let Some(me) = self.me.as_ref().filter(|me| me.host.is_backend()) else {
+        let Some(me) = self.backend() else {
             return std::future::pending().await;
         };
-        let mut fault = self.fault.subscribe();
-        let mut giving_back = me.giving_back.clone();
+        let mut fault = self.channels.fault.subscribe();
+        let mut giving_back = self.channels.giving_back.subscribe();
         loop {
             let over = tokio::select! {
                 // Giving back interrupts any call of etcd, and goes before its answer.
@@ -66,16 +67,14 @@ impl Participant {
             };
             me.lease.end();
             match over {
-                Over::Ended => {
-                    tracing::warn!(
-                        "the lease in etcd has ended; this backend serves nothing until it has another one"
-                    );
-                }
+                Over::Ended => tracing::warn!(
+                    "the lease in etcd has ended; this backend serves nothing until it has another one"
+                ),
                 // `is_trusted` has logged it.
                 Over::Doubted => {}
                 Over::GivenBack => {
                     self.revoke().await;
-                    me.given_back.send_replace(true);
+                    self.channels.given_back.send_replace(true);
                     return std::future::pending().await;
                 }
                 Over::Superseded => {
@@ -89,16 +88,20 @@ impl Participant {
 
     /// Obtains a lease and renews it until its end.
     async fn have_lease(&self, me: &Me) -> Over {
-        let (granted, published) = self.obtain_lease(me).await;
+        let mut reports = self.channels.reports.subscribe();
+        let (granted, published) = self.obtain_lease(me, &mut reports).await;
         tracing::info!(node = %me.name, "this backend has a lease in etcd");
-        self.keep_lease(me, granted, published).await
+        self.keep_lease(me, granted, published, reports).await
     }
 
     /// Obtains a lease and publishes this node's report under it.
-    async fn obtain_lease(&self, me: &Me) -> (Granted, Report) {
-        let mut reports = me.reports.clone();
-        let mut known = self.known.subscribe();
-        let mut granted: Option<Granted> = None;
+    async fn obtain_lease(
+        &self,
+        me: &Me,
+        reports: &mut watch::Receiver<Report>,
+    ) -> (Granted, Report) {
+        let mut known = self.channels.known.subscribe();
+        let mut former = None;
         loop {
             let report = *reports.borrow_and_update();
             let state = known.borrow_and_update().state.clone();
@@ -110,7 +113,7 @@ impl Participant {
                     _ = known.changed() => {}
                 },
                 Some((_, revision)) => {
-                    match self.try_lease(me, &mut granted, report, revision).await {
+                    match self.try_lease(me, &mut former, report, revision).await {
                         Ok(Some(granted)) => return (granted, report),
                         Ok(None) => tokio::time::sleep(PAUSE / 4).await,
                         Err(error) => {
@@ -127,17 +130,13 @@ impl Participant {
     async fn try_lease(
         &self,
         me: &Me,
-        former: &mut Option<Granted>,
+        former: &mut Option<LeaseId>,
         report: Report,
         revision: u64,
     ) -> anyhow::Result<Option<Granted>> {
         let asked_ns = now_ns();
         let renewed = match *former {
-            Some(before) => self
-                .client
-                .keep_alive(before.id)
-                .await?
-                .map(|ttl| (before.id, ttl)),
+            Some(id) => self.client.keep_alive(id).await?.map(|ttl| (id, ttl)),
             None => None,
         };
         let (id, ttl) = match renewed {
@@ -146,7 +145,7 @@ impl Participant {
         };
         let granted = Granted { id, ttl, asked_ns };
         self.granted.set(Some(id));
-        *former = Some(granted);
+        *former = Some(id);
         let unchanged = Condition::At(self.keys.path(&Key::State), revision);
         let living = self.living(me, id, report)?;
         let done = self.client.change(&[unchanged], &[living]).await?.done;
@@ -171,8 +170,13 @@ impl Participant {
     }
 
     /// Renews the lease and publishes this node's reports, until the end of the lease.
-    async fn keep_lease(&self, me: &Me, granted: Granted, mut published: Report) -> Over {
-        let mut reports = me.reports.clone();
+    async fn keep_lease(
+        &self,
+        me: &Me,
+        granted: Granted,
+        mut published: Report,
+        mut reports: watch::Receiver<Report>,
+    ) -> Over {
         let every = renewed_every(granted.ttl);
         let mut last_ns = granted.asked_ns;
         // `known` may be older than this lease, and name an earlier process.
@@ -190,12 +194,8 @@ impl Participant {
                     Err(error) => tracing::debug!(%error, "cannot publish a report in etcd"),
                 }
             }
-            let run = self
-                .known
-                .borrow()
-                .living
-                .get(&me.name)
-                .map(|living| living.run);
+            let known = self.channels.known.borrow().clone();
+            let run = known.living.get(&me.name).map(|living| living.run);
             match run {
                 Some(run) if run == me.run => has_seen_itself = true,
                 Some(_) if has_seen_itself => return Over::Superseded,

@@ -1,11 +1,14 @@
 //! The cluster's keys in etcd, as far as this node has heard of them.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use prism_cluster::{Live, NodeName, Placing, State, Status, Testimonies, Testimony};
 use prism_config::Credential;
 use prism_etcd::{Entry, Event, Snapshot, Update};
+use serde::de::DeserializeOwned;
 
 use super::etcd::{self, Key, Keys, Living, Pause};
 use crate::{Buckets, Host};
@@ -46,7 +49,7 @@ impl Known {
             known.state = None;
         }
         for entry in &snapshot.entries {
-            known.put(keys, entry);
+            known.set(keys, &entry.key, Some(entry));
         }
         known
     }
@@ -56,25 +59,28 @@ impl Known {
         self.revision = self.revision.max(update.revision);
         for event in &update.events {
             match event {
-                Event::Put(entry) => self.put(keys, entry),
-                Event::Delete { key } => self.delete(keys, key),
+                Event::Put(entry) => self.set(keys, &entry.key, Some(entry)),
+                Event::Delete { key } => self.set(keys, key, None),
             }
         }
     }
 
     /// Whether all others that live act by a state in which this backend is out.
-    pub(crate) fn is_without(&self, name: &NodeName) -> bool {
+    pub(crate) fn is_without(&self, name: &str) -> bool {
         let Some((state, _)) = &self.state else {
             return false;
         };
-        let status = state.status(name.as_str());
-        let mut others = self.living.iter().filter(|(other, _)| *other != name);
+        let status = state.status(name);
+        let mut others = self
+            .living
+            .iter()
+            .filter(|(other, _)| other.as_str() != name);
         status.is_none_or(|status| status == Status::Out)
             && others.all(|(_, other)| other.report.epoch >= state.epoch)
     }
 
     /// Whether no other backend has this backend's keys.
-    pub(crate) fn is_only_owner(&self, name: &NodeName) -> bool {
+    pub(crate) fn is_only_owner(&self, name: &str) -> bool {
         self.state
             .iter()
             .any(|(state, _)| state.placing.replicas == 1 && state.placing.members.contains(name))
@@ -93,86 +99,68 @@ impl Known {
         self.state.as_ref().map_or(0, |(state, _)| state.epoch)
     }
 
-    fn put(&mut self, keys: &Keys, entry: &Entry) {
-        let (path, value) = (&entry.key, &entry.value);
-        let taken = match keys.parse(path) {
-            None => return,
-            Some(Key::State) => state(value).map(|state| {
-                self.state = Some((state, entry.mod_revision));
-            }),
-            Some(Key::Wish) => serde_json::from_slice(value).ok().map(|wish| {
-                self.wish = Some(wish);
-            }),
-            Some(Key::Pause) => serde_json::from_slice(value).ok().map(|pause| {
-                self.pause = pause;
-            }),
-            Some(Key::Live(name)) => living(name, value).map(|(name, living)| {
-                self.living.insert(name, living);
-            }),
-            Some(Key::Node(name)) => serde_json::from_slice(value).ok().map(|host| {
-                self.hosts.insert(name.to_owned(), host);
-            }),
-            Some(Key::Testimony(name)) => testimony(name, value).map(|(name, testimony)| {
-                self.testimonies.insert(name, testimony);
-            }),
-            Some(Key::Bucket(name)) => serde_json::from_slice(value).ok().map(|bucket| {
-                let buckets = Arc::make_mut(&mut self.buckets);
-                buckets.insert(name.to_owned(), Arc::new(bucket));
-            }),
-            Some(Key::User(name)) => etcd::user(name, value).map(|user| {
-                self.users.insert(name.to_owned(), user);
-            }),
-        };
-        if taken.is_none() {
-            // An unreadable value must not leave the former one in force, except the state's.
-            if !matches!(keys.parse(path), Some(Key::State)) {
-                self.delete(keys, path);
-            }
-            tracing::error!(path, "cannot parse a value in etcd");
-        }
-    }
-
-    fn delete(&mut self, keys: &Keys, path: &str) {
+    /// Sets the value of a key to that of `entry`; `None` removes it. An unreadable value must not
+    /// leave the former one in force, except the state's.
+    fn set(&mut self, keys: &Keys, path: &str, entry: Option<&Entry>) {
         match keys.parse(path) {
             None => {}
-            Some(Key::State) => self.state = None,
-            Some(Key::Wish) => self.wish = None,
-            Some(Key::Pause) => self.pause = Pause::default(),
-            Some(Key::Live(name)) => {
-                self.living.remove(name);
-            }
-            Some(Key::Node(name)) => {
-                self.hosts.remove(name);
-            }
-            Some(Key::Testimony(name)) => {
-                self.testimonies.remove(name);
-            }
+            Some(Key::State) => match (entry, read(entry, state)) {
+                (Some(entry), Some(state)) => self.state = Some((state, entry.mod_revision)),
+                (Some(_), None) => {}
+                (None, _) => self.state = None,
+            },
+            Some(Key::Wish) => self.wish = read(entry, json),
+            Some(Key::Pause) => self.pause = read(entry, json).unwrap_or_default(),
+            Some(Key::Live(name)) => replace(&mut self.living, name, entry, json),
+            Some(Key::Node(name)) => replace(&mut self.hosts, name, entry, json),
+            Some(Key::Testimony(name)) => replace(&mut self.testimonies, name, entry, testimony),
             Some(Key::User(name)) => {
-                self.users.remove(name);
+                replace(&mut self.users, name, entry, |value| {
+                    etcd::user(name, value)
+                });
             }
             Some(Key::Bucket(name)) => {
-                Arc::make_mut(&mut self.buckets).remove(name);
+                let buckets = Arc::make_mut(&mut self.buckets);
+                replace(buckets, name, entry, |value| json(value).map(Arc::new));
             }
         }
     }
+}
+
+/// Replaces the value of `name` in a map by that of `entry`, or removes it.
+fn replace<K: Ord + Borrow<str> + FromStr, V>(
+    map: &mut BTreeMap<K, V>,
+    name: &str,
+    entry: Option<&Entry>,
+    parse: impl FnOnce(&[u8]) -> Option<V>,
+) {
+    match read(entry, |value| Some((name.parse().ok()?, parse(value)?))) {
+        Some((name, value)) => drop(map.insert(name, value)),
+        None => drop(map.remove(name)),
+    }
+}
+
+/// The value of an entry. An unreadable one is logged.
+fn read<T>(entry: Option<&Entry>, parse: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+    let entry = entry?;
+    let value = parse(&entry.value);
+    if value.is_none() {
+        tracing::error!(path = entry.key, "cannot parse a value in etcd");
+    }
+    value
+}
+
+fn json<T: DeserializeOwned>(value: &[u8]) -> Option<T> {
+    serde_json::from_slice(value).ok()
 }
 
 fn state(value: &[u8]) -> Option<State> {
-    let state: State = serde_json::from_slice(value).ok()?;
-    state.check().is_ok().then_some(state)
+    json(value).filter(|state: &State| state.check().is_ok())
 }
 
-fn living(name: &str, value: &[u8]) -> Option<(NodeName, Living)> {
-    Some((
-        NodeName::new(name).ok()?,
-        serde_json::from_slice(value).ok()?,
-    ))
-}
-
-fn testimony(name: &str, value: &[u8]) -> Option<(NodeName, Testimony)> {
-    let testimony: Testimony = serde_json::from_slice(value).ok()?;
-    let checked = testimony.state.as_ref().is_none_or(|s| s.check().is_ok());
-    Some((NodeName::new(name).ok().filter(|_| checked)?, testimony))
+fn testimony(value: &[u8]) -> Option<Testimony> {
+    let is_valid = |own: &Testimony| own.state.as_ref().is_none_or(|s| s.check().is_ok());
+    json(value).filter(is_valid)
 }
 
 #[cfg(test)]
@@ -184,6 +172,11 @@ mod tests {
         let text = "[cluster]\nname = \"demo\"\n[cluster.etcd]\nendpoints = [\"http://a\"]\n\
             [service]\naddress = \"10.0.0.1:80\"\n[peers]\nca_file = \"a\"\ncert_dir = \"b\"";
         Keys::of(&prism_config::Config::from_toml(text).unwrap()).unwrap()
+    }
+
+    fn put(known: &mut Known, key: &str, value: &str, mod_revision: u64) {
+        let entry = entry(key, value, mod_revision);
+        known.set(&keys(), &entry.key, Some(&entry));
     }
 
     fn entry(key: &str, value: &str, mod_revision: u64) -> Entry {
@@ -242,17 +235,16 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_leaves_the_state_and_ends_a_user() {
-        let keys = keys();
         let state = State::new(Placing::new(["a".parse().unwrap()], 1).unwrap());
         let text = serde_json::to_string(&state).unwrap();
         let mut known = Known::default();
-        known.put(&keys, &entry("state", &text, 5));
-        known.put(&keys, &entry("credentials/AK", r#"{"secret_key":"s"}"#, 6));
+        put(&mut known, "state", &text, 5);
+        put(&mut known, "credentials/AK", r#"{"secret_key":"s"}"#, 6);
         for text in [r#"{"epoch":9}"#, "", &text.replace("\"a\":", "\"b\":")] {
-            known.put(&keys, &entry("state", text, 7));
+            put(&mut known, "state", text, 7);
             assert_eq!(known.state, Some((state.clone(), 5)), "{text}");
         }
-        known.put(&keys, &entry("credentials/AK", "{}", 8));
+        put(&mut known, "credentials/AK", "{}", 8);
         assert!(known.users.is_empty());
     }
 }

@@ -72,15 +72,11 @@ impl Participant {
     /// Whether this node may act by the state in etcd. Publishes and logs a new fault.
     pub(super) fn is_trusted(&self, known: &Known) -> bool {
         let state = known.state.as_ref().map(|(state, _)| state);
-        let own = self
-            .me
-            .as_ref()
-            .map(|me| (me, me.testimony.borrow().clone()));
-        let own = own.as_ref();
-        let own = own.and_then(|(me, testimony)| Some((&me.name, testimony.as_ref()?)));
+        let testimony = self.channels.testimony.borrow().clone();
+        let own = self.me.as_ref().map(|me| &me.name).zip(testimony.as_ref());
         let found = fault(state, &known.testimonies, own);
         let is_trusted = found.is_none();
-        self.fault.send_if_modified(|present| {
+        self.channels.fault.send_if_modified(|present| {
             let is_new = *present != found;
             if let (true, Some(fault)) = (is_new, &found) {
                 tracing::error!(%fault, "this node serves nothing");
@@ -93,17 +89,20 @@ impl Participant {
 
     /// Publishes this store's testimony while the state is in doubt. Never returns.
     pub(super) async fn vouch(&self) {
-        let Some(me) = self.me.as_ref().filter(|me| me.host.is_backend()) else {
+        let Some(me) = self.backend() else {
             return std::future::pending().await;
         };
-        let (mut news, mut testimony) = (self.known.subscribe(), me.testimony.clone());
+        let (mut news, mut testimony) = (
+            self.channels.known.subscribe(),
+            self.channels.testimony.subscribe(),
+        );
         loop {
             let known = news.borrow_and_update().clone();
             let own = testimony.borrow_and_update().clone();
             if let Err(error) = self.say(me, &known, own).await {
                 tracing::debug!(
                     error = format!("{error:#}"),
-                    "cannot publish the store's testimony in etcd"
+                    "cannot publish the store's testimony"
                 );
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -116,15 +115,17 @@ impl Participant {
     }
 
     async fn say(&self, me: &Me, known: &Known, own: Option<Testimony>) -> anyhow::Result<()> {
-        let is_asked = self.fault.borrow().as_ref().is_some_and(Fault::is_of_all);
+        let is_asked = self
+            .channels
+            .fault
+            .borrow()
+            .as_ref()
+            .is_some_and(Fault::is_of_all);
         let present = known.testimonies.get(&me.name);
+        let key = Key::Testimony(me.name.as_str());
         let change = match (is_asked, own) {
-            (true, Some(own)) if present != Some(&own) => {
-                self.keys.put_testimony(&me.name, &own)?
-            }
-            (false, _) if present.is_some() => {
-                Change::Delete(self.keys.path(&Key::Testimony(me.name.as_str())))
-            }
+            (true, Some(own)) if present != Some(&own) => self.keys.put(&key, &own)?,
+            (false, _) if present.is_some() => Change::Delete(self.keys.path(&key)),
             _ => return Ok(()),
         };
         self.client.change(&[], &[change]).await?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use prism_cluster::{NodeName, Phase, Placing, State, Status};
 use prism_membership::Known;
+use prism_membership::etcd::Key;
 
 use super::reach::{ConfigFile, Etcd};
 
@@ -80,9 +81,8 @@ fn wish(
         let state = state.context("etcd has no state of this cluster")?;
         let wish = make(&known, state)?;
         let wish = Placing::new(wish.members, wish.replicas)?;
-        etcd.client
-            .change(&[], &[etcd.keys.put_wish(&wish)?])
-            .await?;
+        let put = etcd.keys.put(&Key::Wish, &wish)?;
+        etcd.client.change(&[], &[put]).await?;
         let members = names(wish.members.iter());
         let replicas = wish.replicas;
         writeln!(

@@ -27,9 +27,8 @@ pub(super) async fn wind_down(node: &Node, mut farewells: Farewells) {
         // first.
         let _ = tokio::time::timeout(limit / 4, node.pauses.present_writes_ended()).await;
         // The other half of the time is for the clients.
-        node.cluster
-            .leave((limit / 2).saturating_sub(begun.elapsed()))
-            .await;
+        let left = (limit / 2).saturating_sub(begun.elapsed());
+        node.cluster.leave(&node.name, left).await;
     };
     let _ = tokio::time::timeout(limit, leaving).await;
     let open = &node.process.counters.connections_open;
